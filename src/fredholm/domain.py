@@ -472,8 +472,8 @@ class Domain:
         """DomainError where ``what`` needs the whole domain and this is one rank's part of it."""
         if self.shards is not None:
             raise DomainError(
-                f"{what} needs a whole domain; this one is a part, {self.size} of "
-                f"{self.shards.total} points, on rank {self.shards.rank} of {self.shards.count}"
+                f"{what} needs a whole domain; this one is a part of {self.shards.total} points "
+                f"that lie over {self.shards.count} ranks"
             )
 
     # --- facts ------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fredholm.domain import Domain
 from fredholm.errors import FredholmError
-from fredholm.parallel import count_traffic, sum_gradients
+from fredholm.parallel import Shards, count_traffic, sum_gradients
 
 from ..contracts.cases import BATCH, POINTS, OperatorCase, cases
 
@@ -139,31 +139,89 @@ def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-MODELS = {
+SIZE = {"dim": 8, "depth": 1, "heads": 2}
+# name -> (preset, its changes, shape of its inputs)
+MODELS: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
     "itnet": (
         "itnet_nano",
         {
             "encoder": {"kind": "points", "channels": 3, "features": "raw", "neighbours": 0},
-            "body": {"dim": 8, "depth": 2, "heads": 2, "operator_options": {"width": 8}},
-            "head": {"outputs": 3},
+            "body": {**SIZE, "depth": 2, "operator_options": {"width": 8}},
         },
         (2, 9, 3),
     ),
     "infvit": (
         "infvit_linear_pico",
-        {
-            "encoder": {"kind": "image", "patch": 7},
-            "body": {"dim": 8, "depth": 2, "heads": 2},
-            "head": {"outputs": 3},
-        },
+        {"encoder": {"kind": "image", "patch": 7}, "body": {**SIZE, "depth": 2}},
         (2, 1, 28, 21),
+    ),
+    "learned positions": (
+        "infvit_linear_pico",
+        {"encoder": {"kind": "image", "patch": 7, "positions": "learned"}, "body": SIZE},
+        (2, 1, 35, 21),
     ),
     "ckcnn": (
         "ckcnn_small",
-        {"body": {"widths": [6, 6], "operator_options": {"width": 8}}, "head": {"outputs": 3}},
+        {"body": {"widths": [6, 6], "operator_options": {"width": 8}}},
         (2, 11, 1),
     ),
+    "gaps": (
+        "ckcnn_small",
+        {"body": {"widths": [6], "operator_options": {"width": 8}}},
+        (3, 11, 1),
+    ),
+    "times": (
+        "ckcnn_small",
+        {"encoder": {"timed": True}, "body": {"widths": [6], "operator_options": {"width": 8}}},
+        (2, 7, 2),
+    ),
+    "samples": (
+        "itnet_nano",
+        {"encoder": {"kind": "sequence"}, "body": {**SIZE, "operator": "softmax"}},
+        (2, 9, 1),
+    ),
+    "field": (
+        "itnet_nano",
+        {
+            "encoder": {"kind": "field"},
+            "body": {**SIZE, "operator": "itnet_low_rank"},
+            "head": {"pool": "mean"},
+        },
+        (2, 1, 5, 4),
+    ),
+    "text": (
+        "itnet_nano",
+        {
+            "encoder": {"kind": "text", "vocabulary": 9, "max_length": 12, "positions": "learned"},
+            "body": {**SIZE, "operator": "softmax"},
+            "head": {"pool": "cls"},
+        },
+        (3, 9),
+    ),
+    "tokens": (
+        "ckcnn_small",
+        {
+            "encoder": {"kind": "tokens", "vocabulary": 9},
+            "body": {"widths": [6], "operator_options": {"width": 8}},
+        },
+        (2, 9),
+    ),
 }
+
+
+def make_inputs(name: str, shape: tuple[int, ...]) -> Tensor:
+    """With padding, gaps and times where the name says so."""
+    values = torch.randn(shape, generator=seeded(1), dtype=torch.float64)
+    if name == "gaps":
+        # An end of the first sample: where the grid ends is read off other samples' positions.
+        values[0, 8:], values[2, 4:6] = torch.nan, torch.nan
+    if name == "times":
+        values[..., 0] = torch.rand(shape[:2], generator=seeded(2)).double().cumsum(1)
+        values[1, 5:] = torch.nan
+    if len(shape) == 2:
+        values = torch.randint(1, 9, shape, generator=seeded(1))
+        values[1, 3:] = 0
+    return values
 
 
 def make_model(name: str) -> tuple[torch.nn.Module, Tensor]:
@@ -171,28 +229,33 @@ def make_model(name: str) -> tuple[torch.nn.Module, Tensor]:
 
     preset, changes, shape = MODELS[name]
     torch.manual_seed(0)
-    model = create_model(preset, **changes).double().eval()
+    head = {"outputs": 3, **changes.get("head", {})}
+    model = create_model(preset, **{**changes, "head": head}).double().eval()
     with torch.no_grad():  # off the initial values, at which some gradients vanish
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
-    return model, torch.randn(shape, generator=seeded(1), dtype=torch.float64)
+    return model, make_inputs(name, shape)
 
 
 def model_on_shards(mesh: Any, name: str) -> dict[str, float]:
-    """Loss and all gradients of a model whose points are in shards against the whole's."""
+    """Loss and all gradients of a model of whose samples this rank reads its part only against the
+    whole's.
+    """
+    from fredholm.data.parts import Stretch
+
     model, inputs = make_model(name)
-    target = torch.tensor([0, 2])
+    target = torch.arange(len(inputs)) % 3
     whole = torch.nn.functional.cross_entropy(model(inputs), target)
     whole.backward()
     wanted = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     wanted["loss"] = whole.detach()
     model.zero_grad()
-    features, domain = model.encoder(inputs)
-    part = domain.shard(mesh)
-    rows = slice(part.shards.start, part.shards.start + part.size)
-    loss = torch.nn.functional.cross_entropy(model.answer(features[:, rows], part), target)
-    (loss / part.shards.count).backward()  # computed alike on every rank
-    sum_gradients(model, part.shards)
+    rank, count, axis = mesh.get_local_rank(), mesh.size(), model.encoder.axis
+    start, stop = Stretch(rank, count, axis, grain=model.encoder.grain)(inputs.shape[axis])
+    answer = model(inputs.narrow(axis, start, stop - start), mesh=mesh)
+    loss = torch.nn.functional.cross_entropy(answer, target)
+    (loss / count).backward()  # computed alike on every rank
+    sum_gradients(model, Shards.over(mesh))
     found = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     found["loss"] = loss.detach()
     return differences(found, wanted)

@@ -44,7 +44,7 @@ RAGGED = [
 def rows_of(folder: Path) -> list[dict[str, float]]:
     with (folder / "metrics.csv").open() as file:
         return [
-            {key: float(value) for key, value in row.items() if key != "seconds"}
+            {key: float(value) for key, value in row.items() if key != "seconds" and value}
             for row in csv.DictReader(file)
         ]
 

@@ -31,6 +31,8 @@ class StoredRows:
     Args:
         path: the file; several processes may read it.
         chosen: the rows that count, in their order; None for all.
+        window: what is read of each row: a dimension of the file's array, and the places of it;
+            None for all.
 
     Raises:
         DataError: no such file, or one of objects or of no rows.
@@ -46,14 +48,19 @@ class StoredRows:
         2
     """
 
-    def __init__(self, path: str | Path, chosen: Tensor | None = None):
-        self.path, self.chosen = Path(path), chosen
+    def __init__(
+        self,
+        path: str | Path,
+        chosen: Tensor | None = None,
+        window: tuple[int, slice] | None = None,
+    ):
+        self.path, self.chosen, self.window = Path(path), chosen, window
         mapped = self._map()
         if mapped.ndim < 1 or not len(mapped):
             raise DataError(f"{self.path}: holds an array {mapped.shape}; needs rows (N, …)")
         self.size = self.path.stat().st_size
         count = len(mapped) if chosen is None else len(chosen)
-        self.shape: tuple[int, ...] = (count, *mapped.shape[1:])
+        self.shape: tuple[int, ...] = (count, *self._seen(mapped).shape[1:])
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -64,7 +71,7 @@ class StoredRows:
     def __getitem__(self, indices: Tensor | Sequence[int]) -> Tensor:
         rows = torch.as_tensor(indices, dtype=torch.int64)
         rows = rows if self.chosen is None else self.chosen[rows]
-        mapped = self._map()
+        mapped = self._seen(self._map())
         if self.path.stat().st_size != self.size:
             raise DataError(f"{self.path}: has changed since it was opened; start again")
         # In the order of the file, which a disk reads faster, and put back.
@@ -75,7 +82,20 @@ class StoredRows:
 
     def select(self, chosen: Tensor) -> StoredRows:
         """Some of the rows; nothing is read."""
-        return StoredRows(self.path, chosen if self.chosen is None else self.chosen[chosen])
+        rows = chosen if self.chosen is None else self.chosen[chosen]
+        return StoredRows(self.path, rows, self.window)
+
+    def stretch(self, axis: int, start: int, stop: int) -> StoredRows:
+        """A part of every row: the places ``start`` to ``stop`` of dimension ``axis`` of the array;
+        the rest is never read.
+        """
+        return StoredRows(self.path, self.chosen, (axis, slice(start, stop)))
+
+    def _seen(self, mapped: Any) -> Any:
+        if self.window is None:
+            return mapped
+        axis, places = self.window
+        return mapped[(slice(None),) * axis + (places,)]
 
     def _map(self) -> Any:
         try:

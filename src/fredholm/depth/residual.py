@@ -12,6 +12,7 @@ from ..domain import Domain
 from ..errors import OptionError
 from ..integral import CausalState
 from ..ops.plain import recomputed
+from ..parallel import Shards, summed
 
 
 class StochasticDepth(nn.Module):
@@ -31,14 +32,19 @@ class StochasticDepth(nn.Module):
             raise OptionError(f"a drop rate lies in [0, 1), got {rate}")
         self.rate = rate
 
-    def forward(self, branch: Tensor) -> Tensor:
+    def forward(self, branch: Tensor, shards: Shards | None = None) -> Tensor:
+        """``shards``: the ranks that have the points of a sample; what the first of them draws
+        holds for all.
+        """
         if not self.training or self.rate == 0.0:
             return branch
         kept = (
             torch.rand(branch.shape[0], *[1] * (branch.dim() - 1), device=branch.device)
             >= self.rate
-        )
-        return branch * kept.to(branch.dtype) / (1.0 - self.rate)
+        ).to(branch.dtype)
+        if shards is not None:
+            kept = summed(kept if shards.rank == 0 else torch.zeros_like(kept), shards)
+        return branch * kept / (1.0 - self.rate)
 
     def extra_repr(self) -> str:
         return f"rate={self.rate}"
@@ -161,9 +167,10 @@ class ResidualBlock(nn.Module):
             self.feed_forward.contract.weight.mul_(factor)
 
     def forward(self, u: Tensor, domain: Domain) -> Tensor:
-        u = u + self.drop_path(self.dropout(self.operator(self.norm1(u), domain)))
+        branch = self.dropout(self.operator(self.norm1(u), domain))
+        u = u + self.drop_path(branch, domain.shards)
         if self.feed_forward is not None and self.norm2 is not None:
-            u = u + self.drop_path(self.feed_forward(self.norm2(u)))
+            u = u + self.drop_path(self.feed_forward(self.norm2(u)), domain.shards)
         return u
 
     def step(

@@ -69,7 +69,7 @@ class EmbeddedSequence(Encoder):
         torch.Size([3, 5, 8])
     """
 
-    position_dim = 1
+    position_dim, axis = 1, 1
 
     def __init__(
         self,
@@ -92,6 +92,11 @@ class EmbeddedSequence(Encoder):
         nn.init.trunc_normal_(self.position.weight, std=0.02)
 
     def forward(self, sequences: Float[Tensor, "b n c"]) -> tuple[Float[Tensor, "b n d"], Domain]:
-        samples, domain = self.samples(sequences)
+        return self._embedded(*self.samples(sequences))
+
+    def part(self, inputs: Float[Tensor, "b n c"], mesh: Any) -> tuple[Tensor, Domain]:
+        return self._embedded(*self.samples.part(inputs, mesh))
+
+    def _embedded(self, samples: Tensor, domain: Domain) -> tuple[Tensor, Domain]:
         position = self.position(self.fourier(domain.positions).to(self.position.weight.dtype))
         return self.dropout(self.embed(samples) + position), domain

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from ..configuration import Configuration
 from ..domain import Domain
 from ..errors import OptionError
+from ..parallel import Shards
 from ..registry import Registered, Registry
 
 TOKENS = ("reader", "ordinary")  # a class token's mass: none, or that of a point
@@ -50,11 +52,36 @@ class Encoder(nn.Module):
     Attributes:
         position_dim: p of the domain's positions.
         dim: D, where the encoder decides it; else it is the width that it was built with.
+        axis: the dimension of the inputs along which points run, where samples may be cut for
+            :meth:`part`; None where it reads whole samples.
+        grain: entries of that dimension that must stay together, such as the rows of a patch.
 
     Those of texts go point by point as well: :meth:`line` and :meth:`point`.
     """
 
     position_dim: int
+    axis: ClassVar[int | None] = None
+    grain = 1
+
+    def part(self, inputs: Any, mesh: Any) -> tuple[Tensor, Domain]:
+        """What the encoder makes of one rank's stretch of every sample: features (B, n, D) of its
+        points, and its part of the domain of the whole, as :meth:`fredholm.Domain.shard` gives it.
+        All ranks of the mesh call it together, each with its own stretch in their order.
+
+        No more than positions and padding of other ranks' points come here, O(N) numbers; nothing
+        is sent of their features.
+
+        Raises:
+            OptionError: an encoder that needs all points of a sample in one process.
+        """
+        self.refuse_part("it reads a sample as a whole")
+
+    def refuse_part(self, why: str) -> NoReturn:
+        """OptionError that says why samples cannot be cut for this encoder."""
+        raise OptionError(
+            f"parallel.domain: {type(self).__name__} takes no samples whose points are in several "
+            f"processes: {why}; needs parallel.domain=1, or another model"
+        )
 
     def line(self, length: int, **place: Any) -> Domain:
         """The causal domain of a text of up to ``length`` tokens, before any of them is known.
@@ -72,6 +99,16 @@ class Encoder(nn.Module):
         of a stretch of them.
         """
         raise OptionError(f"step: {type(self).__name__} does not go point by point")
+
+
+def part_of_grid(rows: int, others: tuple[int, ...], mesh: Any, **place: Any) -> Domain:
+    """This rank's part of a grid of which it has so many rows, of the extents ``others`` each; the
+    ranks' rows follow one another.
+    """
+    row = math.prod(others)
+    shards = Shards.of_parts(mesh, rows * row)
+    whole = Domain.grid(shards.total // row, *others, **place)
+    return whole.shard(mesh, sizes=shards.sizes)
 
 
 class _OwnKind:

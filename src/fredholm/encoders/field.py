@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -12,7 +13,7 @@ from ..configuration import check_counts, check_positive, given
 from ..domain import Domain
 from ..errors import ShapeError
 from ..integral import FourierFeatures
-from .encoder import Encoder, EncoderConfig, register_encoder
+from .encoder import Encoder, EncoderConfig, part_of_grid, register_encoder
 
 
 @register_encoder("field")
@@ -82,6 +83,8 @@ class FieldEncoder(Encoder):
         (torch.Size([2, 24, 8]), (4, 6))
     """
 
+    axis = 2
+
     def __init__(
         self,
         *,
@@ -103,14 +106,28 @@ class FieldEncoder(Encoder):
         nn.init.zeros_(self.embed.bias)
 
     def forward(self, fields: Float[Tensor, "b c *n"]) -> tuple[Float[Tensor, "b m d"], Domain]:
+        self._check(fields)
+        domain = Domain.grid(*fields.shape[2:], **self._place(fields))
+        return self._features(fields, domain), domain
+
+    def part(self, inputs: Float[Tensor, "b c *n"], mesh: Any) -> tuple[Tensor, Domain]:
+        self._check(inputs)
+        rows, others = inputs.shape[2], tuple(inputs.shape[3:])
+        domain = part_of_grid(rows, others, mesh, **self._place(inputs))
+        return self._features(inputs, domain), domain
+
+    def _check(self, fields: Tensor) -> None:
         if fields.dim() != 2 + self.position_dim or fields.shape[1] != self.channels:
             need = (
                 f"(B, {self.channels}, {', '.join(f'n{i + 1}' for i in range(self.position_dim))})"
             )
             raise ShapeError(f"fields must have shape {need}, got {tuple(fields.shape)}")
+
+    def _place(self, fields: Tensor) -> dict[str, Any]:
         dtype = torch.promote_types(self.embed.weight.dtype, torch.float32)
-        domain = Domain.grid(*fields.shape[2:], device=fields.device, dtype=dtype)
+        return {"device": fields.device, "dtype": dtype}
+
+    def _features(self, fields: Tensor, domain: Domain) -> Tensor:
         features = self.embed(fields.flatten(2).mT)
-        return self.dropout(
-            features + self.position(self.fourier(domain.positions).to(features.dtype))
-        ), domain
+        position = self.position(self.fourier(domain.positions).to(features.dtype))
+        return self.dropout(features + position)

@@ -22,6 +22,7 @@ from ..configuration import (
 from ..domain import Domain
 from ..errors import OptionError, ShapeError, suggest
 from ..integral import FourierFeatures
+from ..parallel import Shards
 from .encoder import TOKENS, Encoder, EncoderConfig, register_encoder, with_token
 
 POSITIONS = ("fourier", "learned")
@@ -141,6 +142,8 @@ class ImageEncoder(Encoder):
         (torch.Size([3, 16, 8]), (4, 4))
     """
 
+    axis = 2
+
     def __init__(
         self,
         *,
@@ -165,6 +168,7 @@ class ImageEncoder(Encoder):
             )
         self.patch = (patch, patch) if isinstance(patch, int) else tuple(patch)
         self.channels, self.position_dim, self.dim = channels, 2, dim
+        self.grain = self.patch[0]
         self.embed = nn.Linear(channels * self.patch[0] * self.patch[1], dim)
         self.fourier = FourierFeatures(2, frequencies, sigma) if positions == "fourier" else None
         self.position = (
@@ -184,17 +188,34 @@ class ImageEncoder(Encoder):
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b n d"], Domain]:
         domain = self.domain(images)
+        return self._features(images, domain, self._grid(images)), domain
+
+    def part(self, inputs: Float[Tensor, "b c h w"], mesh: Any) -> tuple[Tensor, Domain]:
+        rows, columns = self._grid(inputs)
+        tokens = 0 if self.token is None else 1
+        here = rows * columns + (tokens if mesh.get_local_rank() == 0 else 0)
+        shards = Shards.of_parts(mesh, here)
+        grid = (shards.total - tokens) // columns, columns
+        domain = self._domain(grid, inputs.device).shard(mesh, sizes=shards.sizes)
+        return self._features(inputs, domain, grid), domain
+
+    def _features(self, images: Tensor, domain: Domain, grid: tuple[int, int]) -> Tensor:
+        """Of the patches that are here, of a ``grid`` of them."""
         features = self.embed(self._patches(images))
+        tokens = domain.size - features.shape[1]
         if self.table is not None:
-            features = features + self._interpolated(self._grid(images)).to(features.dtype)
+            start = 0 if domain.shards is None else domain.shards.start
+            start -= 0 if start == 0 or self.token is None else 1
+            rows = self._interpolated(grid)[start : start + features.shape[1]]
+            features = features + rows.to(features.dtype)
         if self.token is not None:
-            token = self.token.to(features.dtype).expand(images.shape[0], 1, -1)
-            features = torch.cat([token, features], 1)
+            token = self.token.to(features.dtype).expand(images.shape[0], tokens, -1)
+            features = torch.cat([token, features], 1)  # it stands in the first of several parts
         if self.fourier is not None and self.position is not None:
             features = features + self.position(
                 self.fourier(domain.positions).to(self.position.weight.dtype)
             )
-        return self.dropout(features), domain
+        return self.dropout(features)
 
     def _interpolated(self, grid: tuple[int, int]) -> Tensor:
         """The table's rows for a grid of patches, (N, D)."""
@@ -208,9 +229,11 @@ class ImageEncoder(Encoder):
 
     def domain(self, images: Tensor) -> Domain:
         """Patch centres of these images, and the class token's point if there is one."""
-        grid = self._grid(images)
+        return self._domain(self._grid(images), images.device)
+
+    def _domain(self, grid: tuple[int, int], device: torch.device) -> Domain:
         dtype = torch.promote_types(self.embed.weight.dtype, torch.float32)
-        domain = Domain.grid(*grid, device=images.device, dtype=dtype)
+        domain = Domain.grid(*grid, device=device, dtype=dtype)
         if self.token is None:
             return domain
         centre = Domain.points(torch.full_like(domain.positions[:1], 0.5))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -11,7 +12,7 @@ from torch import Tensor
 from ..configuration import check_counts, image_sides
 from ..domain import Domain
 from ..errors import ShapeError
-from .encoder import Encoder, EncoderConfig, register_encoder
+from .encoder import Encoder, EncoderConfig, part_of_grid, register_encoder
 
 
 @register_encoder("pixels")
@@ -60,18 +61,27 @@ class PixelEncoder(Encoder):
         torch.Size([2, 20, 3])
     """
 
-    position_dim = 2
+    position_dim, axis = 2, 2
 
     def __init__(self, channels: int):
         super().__init__()
         self.channels = self.dim = channels
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b n c"], Domain]:
+        place = self._place(images)
+        return images.flatten(2).mT, Domain.grid(*images.shape[2:], **place)
+
+    def part(self, inputs: Float[Tensor, "b c h w"], mesh: Any) -> tuple[Tensor, Domain]:
+        place = self._place(inputs)
+        rows, columns = inputs.shape[2:]
+        return inputs.flatten(2).mT, part_of_grid(rows, (columns,), mesh, **place)
+
+    def _place(self, images: Tensor) -> dict[str, Any]:
         if images.dim() != 4 or images.shape[1] != self.channels:
             raise ShapeError(
                 f"images must have shape (B, {self.channels}, H, W), got {tuple(images.shape)}"
             )
-        dtype = torch.promote_types(images.dtype, torch.float32)
-        return images.flatten(2).mT, Domain.grid(
-            *images.shape[2:], device=images.device, dtype=dtype
-        )
+        return {
+            "device": images.device,
+            "dtype": torch.promote_types(images.dtype, torch.float32),
+        }

@@ -116,6 +116,8 @@ class PointEncoder(Encoder):
         (torch.Size([2, 5, 8]), 3)
     """
 
+    axis = 1
+
     def __init__(
         self,
         *,
@@ -180,6 +182,12 @@ class PointEncoder(Encoder):
         if self.local is not None:
             features = features + self._local(clouds, valid)
         return self.dropout(features), domain
+
+    def part(self, inputs: Float[Tensor, "b n c"], mesh: Any) -> tuple[Tensor, Domain]:
+        if self.local is not None:
+            self.refuse_part(f"of {self.neighbours} neighbours some may be in another one")
+        features, domain = self(inputs)
+        return features, Domain.from_shard(domain, mesh)
 
     def _local(self, clouds: Tensor, valid: Tensor) -> Tensor:
         """max over the nearest real points j of MLP[x_i, x_j − x_i, c_j]; zero where

@@ -15,6 +15,7 @@ from torch import Tensor
 from ..configuration import check_counts, check_known, check_positive, given
 from ..domain import Domain
 from ..errors import OptionError, ShapeError, suggest
+from ..parallel import Shards, concatenated
 from .encoder import Encoder, EncoderConfig, register_encoder
 
 MASKS = ("none", "point", "channel")
@@ -134,7 +135,7 @@ class SequenceEncoder(Encoder):
         ([5.0, 7.0, 0.0], [[True, True, False]], [[1.0, 1.5, 0.0]])
     """
 
-    position_dim = 1
+    position_dim, axis = 1, 1
 
     def __init__(
         self,
@@ -164,6 +165,20 @@ class SequenceEncoder(Encoder):
         self.dim = channels + {"none": 0, "point": 1, "channel": channels}[mask]
 
     def forward(self, sequences: Float[Tensor, "b n c"]) -> tuple[Float[Tensor, "b n d"], Domain]:
+        features, places = self._read(sequences)
+        return features, self._domain(places)
+
+    def part(self, inputs: Float[Tensor, "b n c"], mesh: Any) -> tuple[Tensor, Domain]:
+        features, places = self._read(inputs)
+        shards = Shards.of_parts(mesh, inputs.shape[1])
+        # A point's mass depends on who else is there: the domain of the whole, one number a point.
+        whole = self._domain(concatenated(places, shards, 1))
+        return features, whole.shard(mesh, sizes=shards.sizes)
+
+    def _read(self, sequences: Tensor) -> tuple[Tensor, Tensor]:
+        """Features (B, N, D), and what says where the points are (B, N): their times, or 1 where
+        one is there.
+        """
         need = self.channels + self.timed
         if sequences.dim() != 3 or sequences.shape[-1] != need or sequences.shape[1] < 1:
             first = "times and " if self.timed else ""
@@ -174,28 +189,28 @@ class SequenceEncoder(Encoder):
         values = sequences[..., 1:] if self.timed else sequences
         known = ~values.isnan()
         present = known.any(-1)
-        if self.timed:
-            domain = self._times(sequences[..., 0])
-        else:
-            domain = self._line(sequences, present)
         features = torch.where(known, values, 0.0)
         marks = {
             "none": [],
             "point": [present[..., None].to(values.dtype)],
             "channel": [known.to(values.dtype)],
         }
-        return torch.cat([features, *marks[self.mask]], -1), domain
+        features = torch.cat([features, *marks[self.mask]], -1)
+        return features, sequences[..., 0] if self.timed else present.to(values.dtype)
 
-    def _line(self, sequences: Tensor, present: Tensor) -> Domain:
-        dtype = torch.promote_types(sequences.dtype, torch.float32)
-        place: Any = {"device": sequences.device, "dtype": dtype}
-        n = sequences.shape[1]
+    def _domain(self, places: Tensor) -> Domain:
+        return self._times(places) if self.timed else self._line(places)
+
+    def _line(self, places: Tensor) -> Domain:
+        dtype = torch.promote_types(places.dtype, torch.float32)
+        place: Any = {"device": places.device, "dtype": dtype}
+        n, present = places.shape[1], places > 0
         line = Domain.line(
             n, length=self.length / self.spacing, causal=self.causal, measure="counting", **place
         )
         line = line.replace(valid=present)
         if self.fill_gaps:
-            index = torch.arange(n, **place).expand(len(sequences), n)
+            index = torch.arange(n, **place).expand(len(places), n)
             cells = Domain.timestamps(index, causal=self.causal, valid=present).measure
             return line.replace(measure=cells * self.spacing, kind="spacing")
         return (

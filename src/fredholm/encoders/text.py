@@ -14,6 +14,7 @@ from ..configuration import check_counts, check_known, check_positive, check_rat
 from ..domain import Domain
 from ..errors import OptionError, ShapeError, suggest
 from ..integral import FourierFeatures
+from ..parallel import Shards, concatenated
 from .encoder import (
     TOKENS,
     Encoder,
@@ -148,6 +149,8 @@ class TextEncoder(Encoder):
         (torch.Size([2, 3, 8]), [[True, True, False], [True, True, True]])
     """
 
+    axis = 1
+
     def __init__(
         self,
         *,
@@ -203,17 +206,34 @@ class TextEncoder(Encoder):
     def forward(self, numbers: Int[Tensor, "b *v n"]) -> tuple[Float[Tensor, "c m d"], Domain]:
         numbers = self._rows(numbers)
         domain = self.domain(numbers)
+        return self._features(numbers, domain), domain
+
+    def part(self, inputs: Int[Tensor, "b n"], mesh: Any) -> tuple[Tensor, Domain]:
+        if self.views > 1:
+            self.refuse_part(f"a sample is {self.views} texts")
+        if self.embedding_dropout:
+            self.refuse_part("which tokens are left out is drawn for all of them")
+        shards, tokens = Shards.of_parts(mesh, inputs.shape[1]), 0 if self.token is None else 1
+        whole = self.domain(concatenated(inputs, shards, 1))  # padding is known by its number
+        sizes = (shards.sizes[0] + tokens, *shards.sizes[1:])
+        domain = whole.shard(mesh, sizes=sizes)
+        return self._features(inputs, domain), domain
+
+    def _features(self, numbers: Tensor, domain: Domain) -> Tensor:
         features = embedded(self.embed, numbers, self.embedding_dropout)
         if self.table is not None:
-            features = features + self.table[: numbers.shape[1]]
+            start = 0 if domain.shards is None else domain.shards.start
+            start -= 0 if start == 0 or self.token is None else 1
+            features = features + self.table[start : start + numbers.shape[1]]
         if self.token is not None:
-            token = self.token.to(features.dtype).expand(numbers.shape[0], 1, -1)
+            tokens = domain.size - numbers.shape[1]  # it stands in the first of several parts
+            token = self.token.to(features.dtype).expand(numbers.shape[0], tokens, -1)
             features = torch.cat([token, features], 1)
         if self.fourier is not None and self.position is not None:
             features = features + self.position(
                 self.fourier(domain.positions).to(self.position.weight.dtype)
             )
-        return self.dropout(features), domain
+        return self.dropout(features)
 
     def _rows(self, numbers: Tensor) -> Tensor:
         """Each text of a sample by itself."""

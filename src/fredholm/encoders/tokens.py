@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..configuration import check_counts, check_rates
 from ..domain import Domain
 from ..errors import OptionError, ShapeError
+from ..parallel import Shards
 from .encoder import Encoder, EncoderConfig, embedded, register_encoder
 
 
@@ -85,7 +86,7 @@ class TokenEncoder(Encoder):
         torch.Size([2, 7, 8])
     """
 
-    position_dim = 1
+    position_dim, axis = 1, 1
 
     def __init__(
         self,
@@ -103,13 +104,24 @@ class TokenEncoder(Encoder):
         self.dim, self.length, self.causal = dim, length, causal
 
     def forward(self, numbers: Int[Tensor, "b n"]) -> tuple[Float[Tensor, "b n d"], Domain]:
+        self._check(numbers)
+        vectors = embedded(self.embed, numbers, self.embedding_dropout)
+        return vectors, self._line(numbers.shape[1], device=numbers.device)
+
+    def part(self, inputs: Int[Tensor, "b n"], mesh: Any) -> tuple[Tensor, Domain]:
+        self._check(inputs)
+        if self.embedding_dropout:
+            self.refuse_part("which tokens are left out is drawn for all of them")
+        shards = Shards.of_parts(mesh, inputs.shape[1])
+        whole = self._line(shards.total, device=inputs.device)
+        return self.embed(inputs), whole.shard(mesh, sizes=shards.sizes)
+
+    def _check(self, numbers: Tensor) -> None:
         if numbers.dim() != 2 or numbers.is_floating_point() or numbers.shape[1] < 1:
             raise ShapeError(
                 f"token numbers must be integers (B, N), got {tuple(numbers.shape)} of "
                 f"{numbers.dtype}"
             )
-        vectors = embedded(self.embed, numbers, self.embedding_dropout)
-        return vectors, self._line(numbers.shape[1], device=numbers.device)
 
     def line(self, length: int, **place: Any) -> Domain:
         if not self.causal:

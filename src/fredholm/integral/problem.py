@@ -245,7 +245,8 @@ def positions(domain: Domain) -> Tensor:
     forms read displacements there.
     """
     x = domain.positions
-    if domain.valid is not None and (domain.shape is None or x.dim() == 3):
+    grid = domain.shape if domain.shards is None else domain.shards.extents
+    if domain.valid is not None and (grid is None or x.dim() == 3):
         x = clean(x, domain.valid)
     return batched(x, 2)
 

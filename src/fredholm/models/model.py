@@ -69,9 +69,23 @@ class Model(nn.Module, PretrainedMixin):
         self.body: Any = body.build(self.encoder, config.encoder)
         self.head: Any = config.head.build(body.width, self.views)
 
-    def forward(self, inputs: Tensor | Inputs, **options: Any) -> Float[Tensor, "b *n outputs"]:
-        """``options`` go to the body, such as the ``steps`` of a continuous one."""
-        return self.answer(*self.encoder(inputs), **options)
+    def forward(
+        self, inputs: Tensor | Inputs, mesh: Any = None, **options: Any
+    ) -> Float[Tensor, "b *n outputs"]:
+        """``options`` go to the body, such as the ``steps`` of a continuous one.
+
+        With a ``mesh``, a torch ``DeviceMesh`` of one dimension, all of its ranks call this
+        together, and the inputs are this rank's stretch of every sample's points, in the order of
+        the ranks: points of clouds and sequences, rows of fields and images. The answer is that of
+        :meth:`answer`; for the gradients see :func:`fredholm.parallel.sum_gradients`.
+
+        Raises:
+            OptionError: an encoder that needs whole samples, see
+                :meth:`fredholm.encoders.Encoder.part`.
+            DomainError: an operator without an exchange between ranks.
+        """
+        encoded = self.encoder(inputs) if mesh is None else self.encoder.part(inputs, mesh)
+        return self.answer(*encoded, **options)
 
     def answer(self, u: Tensor, domain: Domain, **options: Any) -> Float[Tensor, "b *n outputs"]:
         """What :meth:`forward` does behind the encoder, from its features (B, N, D) and their

@@ -47,6 +47,16 @@ class Shards:
             raise DomainError("this process is no rank of the mesh that the domain is sharded over")
         return cls(group, rank, (1,) * count)
 
+    @classmethod
+    def of_parts(cls, mesh: Any, points: int) -> Shards:
+        """The ranks of a mesh of one dimension, each of which says how many ``points`` it has. O(1)
+        numbers are sent.
+        """
+        ranks = cls.over(mesh)
+        sizes: list[Any] = [None] * ranks.count
+        dist.all_gather_object(sizes, points, group=ranks.group)
+        return replace(ranks, sizes=tuple(sizes))
+
     @property
     def count(self) -> int:
         """Number of ranks P."""

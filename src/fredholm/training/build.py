@@ -59,12 +59,13 @@ class Batches:
 
 
 def build_loaders(
-    recipe: Recipe, train: Any, val: Any, rank: int = 0, world_size: int = 1
+    recipe: Recipe, train: Any, val: Any, rank: int = 0, world_size: int = 1, encoder: Any = None
 ) -> tuple[Callable[[int, int], Any], Any]:
     """A factory of the shuffled, augmented training loader of a process, and the validation loader
     of process ``rank`` of ``world_size``.
 
-    Batches are those of a step; processes share them.
+    Batches are those of a step; processes share them. With ``parallel.domain`` so many neighbours
+    get the same samples, each its stretch of their points, as the model's ``encoder`` reads them.
     """
     from .. import data
 
@@ -74,24 +75,45 @@ def build_loaders(
             f"data.batch_size: received {options.batch_size}; {options.name} has {len(train)} "
             "samples to train on"
         )
-    transform = train.augmentation(options.augment.model_dump())
+    transform, count = train.augmentation(options.augment.model_dump()), 1
+    if encoder is not None:
+        count = recipe.parallel.domain
+
+    def part(whole: Any, rank: int) -> Any:
+        return whole if count == 1 else cut_samples(whole, encoder, rank % count, count)
 
     def training(rank: int, world_size: int) -> Any:
         return data.make_loader(
-            train,
+            part(train, rank),
             options.batch_size,
             seed=recipe.seed,
             shuffle=True,
             augment=transform,
             drop_last=True,
-            rank=rank,
-            world_size=world_size,
+            rank=rank // count,
+            world_size=world_size // count,
         )
 
-    size = max(options.eval_batch_size, world_size)
+    size, place = max(options.eval_batch_size, world_size // count), rank // count
+    parts = part(val, rank)
     return training, Batches(
-        data.make_loader(val, size, seed=recipe.seed, rank=rank, world_size=world_size)
+        data.make_loader(parts, size, seed=recipe.seed, rank=place, world_size=world_size // count)
     )
+
+
+def cut_samples(dataset: Any, encoder: Any, rank: int, count: int) -> Any:
+    """The stretch of every sample's points that is the ``rank``-th of ``count`` processes'.
+
+    Raises:
+        OptionError: an encoder that reads whole samples.
+    """
+    from ..data.parts import PartDataset, Stretch
+
+    axis, labels = encoder.axis, task_of(dataset).points
+    if axis is None:
+        encoder.refuse_part("it reads a sample as a whole")
+    assert axis is not None
+    return PartDataset(dataset, Stretch(rank, count, axis, labels, encoder.grain))
 
 
 def build_model(recipe: Recipe, dataset: Any) -> nn.Module:

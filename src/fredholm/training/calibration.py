@@ -6,6 +6,8 @@ Reference: Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural net
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from .. import models
 from ..files import write_json
+from ..parallel import Shards, concatenated
 from ..progress import steps
 from .folder import RunFolder
 from .tasks import Classification, Task, Tokens
@@ -60,16 +63,45 @@ def calibrate(place: RunFolder, task: Task, validation: Any) -> dict[str, Any] |
     """Fit the temperature of a run's kept model on batches of validation, and write
     ``calibration.json``; None where the task names no classes.
     """
-    if not isinstance(task, Classification) or isinstance(task, Tokens):
+    if not calibrates(task):
         return None
-    model = models.from_pretrained(place.model).float()  # weights may have been trained in double
-    outputs, answers = [], []
-    for inputs, labels in steps("calibrate", validation, unit="batches"):
-        with torch.inference_mode():
-            pair = task.pairs(model(inputs).float(), labels)
-        outputs.append(pair[0])
-        answers.append(pair[1])
-    logits, labels = torch.cat(outputs), torch.cat(answers)
+    return write_temperature(place, *_logits(kept_model(place), task, validation))
+
+
+def calibrates(task: Task) -> bool:
+    """Whether a task names classes whose probabilities a temperature can mend."""
+    return isinstance(task, Classification) and not isinstance(task, Tokens)
+
+
+def kept_model(place: RunFolder) -> Any:
+    """A run's kept model in float32; weights may have been trained in double."""
+    return models.from_pretrained(place.model).float()
+
+
+def logits_on_shards(model: Any, task: Task, parts: Any, mesh: Any) -> tuple[Tensor, Tensor]:
+    """What a model says of samples whose points are in shards, and the labels; of answers at points
+    those of all ranks.
+    """
+    answer = partial(model, mesh=mesh)
+    logits, labels = _logits(answer, task, parts)
+    if task.points is None:
+        return logits, labels
+    shards = Shards.of_parts(mesh, len(labels))
+    return concatenated(logits, shards, 0), concatenated(labels, shards, 0)
+
+
+@torch.no_grad()
+def _logits(answer: Callable[[Any], Tensor], task: Task, batches: Any) -> tuple[Tensor, Tensor]:
+    pairs = [
+        task.pairs(answer(inputs).float(), labels)
+        for inputs, labels in steps("calibrate", batches, unit="batches")
+    ]
+    logits, labels = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+    return logits, labels
+
+
+def write_temperature(place: RunFolder, logits: Tensor, labels: Tensor) -> dict[str, Any]:
+    """Fit the temperature of logits (N, C), and write it into the run."""
     temperature = fit_temperature(logits, labels)
     result = {
         "temperature": temperature,

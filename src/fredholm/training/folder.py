@@ -156,6 +156,7 @@ class RunFolder:
         new["import"] = portable(recipe)
         for section in (old, new):
             section.pop("name")
+            section.pop("parallel", None)
             for key in _FREE:
                 section["training"].pop(key, None)
         changed = differences(old, new)

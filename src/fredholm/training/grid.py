@@ -209,6 +209,7 @@ def recipe_cell(recipe: Recipe, place: Path) -> Cell:
     code = {Path(file).name: sha256(Path(file).read_bytes()).hexdigest() for file in recipe.imports}
     plain = recipe.to_dict()
     plain["training"].pop("nodes")  # on how many machines decides nothing
+    plain.pop("parallel")  # nor does how samples are cut
     return Cell({"recipe": plain, "code": code}, place, recipe)
 
 

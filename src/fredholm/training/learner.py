@@ -101,6 +101,7 @@ class Learner(pl.LightningModule):
     """
 
     scores: ClassVar[tuple[str, ...]] = ()
+    parts = 1  # processes that have parts of the same samples
 
     def __init__(self, model: nn.Module, loader: Loader, descent: Descent, seed: int):
         super().__init__()
@@ -173,10 +174,10 @@ class Learner(pl.LightningModule):
             return float(loss.detach()), len(labels), 1.0
         mine = self.weight(labels)
         part = float(loss.detach()) * mine if mine else 0.0  # the mean of nothing is no number
-        total, whole, samples = self.reduced([part, mine, len(labels)])
+        total, whole, samples = self.reduced([part, mine, len(labels) / self.parts])
         if not whole:
-            return math.nan, int(samples), 1.0
-        return total / whole, int(samples), mine * world / whole
+            return math.nan, round(samples), 1.0
+        return total / whole, round(samples), mine * world / whole
 
     def on_train_epoch_start(self) -> None:
         self.sums = [0.0, 0.0]

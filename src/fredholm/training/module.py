@@ -11,7 +11,8 @@ from torch.func import functional_call
 
 from ..integral import auxiliary_loss
 from ..models.decay import dropped_weights
-from .learner import Descent, Learner, Loader
+from ..parallel import Shards
+from .learner import Descent, Learner, Loader, step_seed
 from .recipe import Phase, Recipe
 from .schedules import Schedule
 from .tasks import Task, create_task
@@ -23,7 +24,8 @@ class Classifier(Learner):
     """Training of ``model`` by ``recipe`` on (inputs, labels) batches, for what the ``task`` asks.
 
     ``loader(rank, world_size)`` makes the resumable training loader of one process; ``mixer``
-    blends inputs and labels.
+    blends inputs and labels. ``mesh`` has the processes that have parts of the same samples as this
+    one; None where samples are whole.
     """
 
     scores = ("val_loss", "val_accuracy")
@@ -35,19 +37,25 @@ class Classifier(Learner):
         loader: Loader,
         mixer: Mixer | None = None,
         task: Task | None = None,
+        mesh: Any = None,
     ):
         super().__init__(model, loader, descent_of(recipe), recipe.seed)
         self.task = task or create_task()
-        self.recipe, self.mixer = recipe, mixer
+        self.recipe, self.mixer, self.mesh = recipe, mixer, mesh
+        self.task.shards = None if mesh is None else Shards.over(mesh)
+        self.parts = 1 if mesh is None else mesh.size()
         self.validated = [0.0, 0.0, 0.0]  # loss * n, correct, n
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.model(inputs)
+        return self.model(inputs) if self.mesh is None else self.model(inputs, mesh=self.mesh)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         if self.mixer is not None:
             inputs, labels = batch
-            generator = torch.Generator().manual_seed(torch.initial_seed())
+            # Of the samples, of which other processes may have other parts.
+            place = self.global_rank // self.parts
+            seed = step_seed(self.seed, self.current_epoch, batch_idx, place)
+            generator = torch.Generator().manual_seed(seed)
             batch = self.mixer(inputs, labels, generator)
         return super().training_step(batch, batch_idx)
 
@@ -58,7 +66,7 @@ class Classifier(Learner):
             weights = dropped_weights(self.model, options.weight_dropout)
             outputs = functional_call(self.model, weights, (inputs,))
         else:
-            outputs = self.model(inputs)
+            outputs = self(inputs)
         return self.task.loss(outputs, labels, options.label_smoothing)
 
     def weight(self, labels: Tensor) -> int:
@@ -76,7 +84,7 @@ class Classifier(Learner):
 
     def validation_step(self, batch, batch_idx: int) -> None:
         inputs, labels = batch
-        values = self.task.sums(self.model(inputs), labels)
+        values = self.task.sums(self(inputs), labels)
         loader: Any = self.trainer.val_dataloaders
         if self.trainer.world_size > 1 and not loader.order.share(batch_idx):
             return  # none of the batch's samples is this process's
@@ -108,6 +116,25 @@ def in_phase(
             asked = labels.dim() > 1 and labels.shape[-1] == inputs.shape[-1]
             return inputs[..., :length], labels[..., :length] if asked else labels
     return inputs, labels
+
+
+@torch.no_grad()
+def rehearse(model: Any, batches: Any, mesh: Any) -> None:
+    """Refuse, before there is a run, a model that has an operator without an exchange between
+    processes: by a training step's forward on a few of the points of the first sample.
+
+    Raises:
+        OptionError: an encoder that reads whole samples.
+        DomainError: an operator that needs all points.
+    """
+    inputs, _ = batches.loader.dataset.batch([0])
+    axis, few = model.encoder.axis, 4 * model.encoder.grain
+    inputs = inputs.narrow(axis, 0, min(few, inputs.shape[axis]))
+    model.train()
+    place = next(model.parameters())
+    if inputs.is_floating_point():
+        inputs = inputs.to(place.dtype)
+    model(inputs.to(place.device), mesh=mesh)
 
 
 def descent_of(recipe: Recipe) -> Descent:

@@ -27,6 +27,7 @@ from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.rendezvous import rendezvous
 
 from .. import __version__
@@ -65,9 +66,11 @@ class Group:
         devices, nodes: processes a machine, and machines.
         environment: what Lightning's Trainer is given.
         store: what all of them can write to; None where there is one process.
+        mesh: those that have parts of the same samples as this one; None where samples are whole.
     """
 
     store: Any = None
+    mesh: Any = None
     rank, size, devices, nodes = 0, 1, 1, 1
 
     def __init__(self, environment: ClusterEnvironment | None = None):
@@ -199,6 +202,7 @@ def joined(recipe: Recipe) -> Iterator[Group]:
     group.store = _connect(group)
     stop = _give_signs(group)
     try:
+        group.mesh = _mesh(group, recipe.parallel.domain)
         yield group
     except FredholmError as error:
         error.said = error.said or not group.says(str(error))
@@ -299,10 +303,16 @@ def _check_numbers(recipe: Recipe, group: Group) -> None:
             f"training.strategy: received {options.strategy!r} for one process; needs "
             "training.devices of 2 or more, torchrun or srun; or leave it out"
         )
-    if recipe.data.batch_size < group.size:
+    count = recipe.parallel.domain
+    if group.size % count:
+        raise OptionError(
+            f"parallel.domain: received {count}; this run has {group.size} processes: needs a "
+            "divisor of them, or training.devices of so many"
+        )
+    if recipe.data.batch_size < group.size // count:
         raise OptionError(
             f"data.batch_size: received {recipe.data.batch_size} for {group.size} processes; needs "
-            "a sample for each of them"
+            f"a sample for each {'of them' if count == 1 else f'{count} of them'}"
         )
 
 
@@ -337,6 +347,20 @@ def _connect(group: Group) -> Any:
             f"{wait.total_seconds():g} s ({text}); look at the messages of the others"
         ) from error
     return store
+
+
+def _mesh(group: Group, count: int) -> Any:
+    """Of ``count`` processes each that have parts of the same samples, this one's row of the mesh
+    data x domain; None for whole samples.
+    """
+    if count == 1:
+        return None
+    rows = [range(start, start + count) for start in range(0, group.size, count)]
+    # Every process makes all of the groups. A dead one is waited for as long as everywhere else.
+    groups: list[Any] = [dist.new_group(list(row), timeout=timeout()) for row in rows]
+    kind = "cuda" if torch.cuda.is_available() else "cpu"
+    own = groups[group.rank // count]
+    return DeviceMesh.from_group(own, kind, mesh_dim_names=("domain",))
 
 
 def _give_signs(group: Group) -> threading.Event:

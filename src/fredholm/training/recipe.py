@@ -268,8 +268,17 @@ class Training(Section):
         return {"epochs": None, **given} if counted else given
 
 
+class Parallel(Section):
+    """``domain``: so many of the processes have a stretch of the points of each sample, for samples
+    whose points do not fit one; what is left of ``training.devices`` times ``nodes`` shares the
+    batch. See docs/parallel.md.
+    """
+
+    domain: Positive = 1
+
+
 class Recipe(Section):
-    """One run: data, model, operator, optimizer, schedule and training.
+    """One run: data, model, operator, optimizer, schedule, training, and how samples are cut.
 
     ``init_from`` is a finished run whose weights the model starts with, and whose vocabulary its
     texts are read with; or several, see :mod:`fredholm.training.warm_start`.
@@ -293,6 +302,7 @@ class Recipe(Section):
     optimizer: Optimizer = Field(default_factory=Optimizer)
     schedule: Schedule = Field(default_factory=Schedule)
     training: Training = Field(default_factory=Training)
+    parallel: Parallel = Field(default_factory=Parallel)
 
     @model_validator(mode="after")
     def _possible(self) -> Recipe:
@@ -349,8 +359,28 @@ def _conflicts(recipe: Recipe):
         got = f"{training.weight_dropout:g} with strategy='fsdp2'"
         yield f"training.weight_dropout: received {got}; needs all weights in each process: 'ddp'"
     yield from _schedule_conflicts(recipe.schedule)
+    yield from _domain_conflicts(recipe)
     if recipe.operator.name is None and recipe.operator.options:
         yield "operator.name: missing, but the operator has options; needs the name they belong to"
+
+
+def _domain_conflicts(recipe: Recipe):
+    """What cannot be done on parts of samples, as far as the recipe says it."""
+    count, processes = recipe.parallel.domain, recipe.training.devices * recipe.training.nodes
+    if count == 1:
+        return
+    if processes > 1 and processes % count:  # one process: torchrun or srun may start more
+        got = f"{count} with {processes} processes"
+        yield f"parallel.domain: received {got}; needs a divisor of them"
+    if recipe.data.cutmix > 0:
+        got = f"{recipe.data.cutmix:g} with parallel.domain={count}"
+        yield f"data.cutmix: received {got}; a patch lies in several parts, needs 0"
+    if recipe.training.weight_dropout:
+        got = f"{recipe.training.weight_dropout:g} with parallel.domain={count}"
+        yield f"training.weight_dropout: received {got}; all parts need the same weights, needs 0"
+    if recipe.training.phases:
+        got = f"them with parallel.domain={count}"
+        yield f"training.phases: received {got}; parts are not cut again, remove it"
 
 
 # Which keys each schedule has beside the warm-up and `min_lr_ratio`.

@@ -17,15 +17,15 @@ from ..data import make_loader
 from ..errors import OptionError, StorageError
 from ..families.continuous import ContinuousBody
 from ..files import storage_error
-from .build import build_dataset, build_loaders, build_mixer, build_model
-from .calibration import calibrate
+from .build import build_dataset, build_loaders, build_mixer, build_model, cut_samples
+from .calibration import calibrate, calibrates, kept_model, logits_on_shards, write_temperature
 from .checkpoints import list_checkpoints
 from .failures import TrainingFailed
 from .fit import Fit, Goal, Limits, fit
 from .folder import RunFolder, RunResult
 from .launch import launch, launches
 from .leases import hold
-from .module import Classifier
+from .module import Classifier, rehearse
 from .monitors import SAMPLES, StepMonitor
 from .processes import Group, facts_of, joined
 from .recipe import EarlyStop, Recipe
@@ -81,10 +81,12 @@ def train(
         data, loaders, model = group.in_turn(
             lambda: _prepare(recipe, group, resume, say, trust_code)
         )
+        if group.mesh is not None:
+            rehearse(model, loaders[1], group.mesh)
         with _owned(group, place, recipe, resume, overwrite, say):
             try:
                 result = _run(recipe, place, data, loaders, model, resume, report, group)
-                group.by_first(lambda: _calibrate(recipe, place, data[1]))
+                _calibrate(recipe, place, data[1], group)
                 return result
             except OSError as error:
                 raise _storage_failed(place, error) from error
@@ -119,8 +121,13 @@ def _prepare(
         say(line)
     for line in _shortened(recipe, len(data[0])):
         say(line)
-    loaders = build_loaders(recipe, *data, group.rank, group.size)
-    model = build_model(recipe, data[0])
+    model: Any = build_model(recipe, data[0])
+    loaders = build_loaders(recipe, *data, group.rank, group.size, model.encoder)
+    if recipe.parallel.domain > 1 and isinstance(model.body, ContinuousBody):
+        raise OptionError(
+            f"parallel.domain: received {recipe.parallel.domain} for a continuous model, whose "
+            "evolution is not computed on parts of samples; needs 1"
+        )
     if recipe.training.strategy == "fsdp2" and isinstance(model.body, ContinuousBody):
         raise OptionError(
             "training.strategy: received 'fsdp2' for a continuous model, whose evolution is not "
@@ -170,11 +177,22 @@ def _owned(
         yield
 
 
-def _calibrate(recipe: Recipe, place: RunFolder, validation: Any) -> None:
-    """The temperature of the kept model, from all of the validation data."""
-    size, seed = recipe.data.eval_batch_size, recipe.seed
-    batches = make_loader(validation, size, seed=seed, shuffle=False)
-    calibrate(place, task_of(validation), batches)
+def _calibrate(recipe: Recipe, place: RunFolder, validation: Any, group: Group) -> None:
+    """The temperature of the kept model, from all of the validation data; of samples in parts all
+    processes that have them find it, and one writes.
+    """
+    size, seed, task = recipe.data.eval_batch_size, recipe.seed, task_of(validation)
+    if not calibrates(task):
+        return
+    if group.mesh is None:
+        batches = make_loader(validation, size, seed=seed, shuffle=False)
+        group.by_first(lambda: calibrate(place, task, batches))
+        return
+    group.by_first(lambda: None)  # until the model is written
+    model, mesh = kept_model(place), group.mesh
+    parts = cut_samples(validation, model.encoder, mesh.get_local_rank(), mesh.size())
+    found = logits_on_shards(model, task, make_loader(parts, size, seed=seed), mesh)
+    group.by_first(lambda: write_temperature(place, *found))
 
 
 def _storage_failed(place: RunFolder, error: OSError) -> TrainingFailed:
@@ -202,7 +220,8 @@ def _run(
     save = partial(models.save_pretrained, folder=place.model, **data[0].describe())
     task = task_of(data[0])
     loader, validation = loaders
-    module = Classifier(model, recipe, loader, build_mixer(recipe, len(data[0].classes)), task)
+    mixer = build_mixer(recipe, len(data[0].classes))
+    module = Classifier(model, recipe, loader, mixer, task, group.mesh)
     options, stop = recipe.training, _goal(recipe.training.early_stop)
     watched = stop if stop is not None and stop.metric.startswith("val") else None
     fitted = fit(

@@ -14,6 +14,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 from ..data.kinds.dataset import IGNORED
 from ..errors import ShapeError
+from ..parallel import Shards, summed
 from ..registry import Registered, Registry
 from .metrics import pearson, spearman, summarise
 
@@ -34,6 +35,10 @@ class Task:
         score: by which a conversion is judged, a name of
             :data:`fredholm.training.metrics.METRICS`.
         at_once: samples that a conversion is judged on at once.
+        points: the dimension of labels along which a sample's points run, where there are answers
+            at points.
+        shards: the processes that have the points of a sample, in a training on parts of samples.
+            A mean over points needs none of them: parts of it are weighted as parts of a batch are.
     """
 
     name: ClassVar[str]
@@ -44,6 +49,8 @@ class Task:
     loss_name: ClassVar[str] = "cross-entropy"
     score: ClassVar[str] = "accuracy"
     at_once: ClassVar[int] = 32
+    points: ClassVar[int | None] = None
+    shards: Shards | None = None
 
     def outputs(self, classes: Sequence[str]) -> int:
         """How many numbers the model gives for a sample, or for each of its points."""
@@ -153,6 +160,7 @@ class Steps(Classification):
 
     classifies = False
     counted = "points"
+    points = 1
 
     def pairs(self, outputs: Tensor, labels: Tensor) -> Pairs:
         if outputs.dim() != 3 or outputs.shape[:2] != labels.shape:
@@ -284,6 +292,7 @@ class Field(Numbers):
     """Numbers at every point, NaN where there is none, by relative L2 error."""
 
     measure = loss_name = "relative L2 error"
+    points = 2
 
     def pairs(self, outputs: Tensor, labels: Tensor) -> Pairs:
         outputs, labels = _alike(self, outputs, labels.flatten(2).mT)
@@ -291,11 +300,12 @@ class Field(Numbers):
         return torch.where(here, outputs, 0.0), torch.where(here, labels, 0.0)
 
     def loss_of_pairs(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-        return relative_error(outputs, labels).mean()
+        return relative_error(outputs, labels, self.shards).mean()
 
     def sums(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, int]:
         outputs, labels = self.pairs(_wide(outputs), labels)
-        return relative_error(outputs, labels).sum(), torch.zeros(()), len(labels)
+        error = relative_error(outputs, labels, self.shards)
+        return error.sum(), torch.zeros(()), len(labels)
 
     def summary_of_pairs(
         self, outputs: Tensor, labels: Tensor, classes: Sequence[str]
@@ -317,13 +327,17 @@ def _alike(task: Task, outputs: Tensor, labels: Tensor) -> Pairs:
     return outputs, labels
 
 
-def relative_error(outputs: Tensor, labels: Tensor) -> Tensor:
+def relative_error(outputs: Tensor, labels: Tensor, shards: Shards | None = None) -> Tensor:
     r""":math:`\|o - l\|_2 / \|l\|_2` of each sample (B, …); where the answer is zero, the error
-    itself.
+    itself. Of points in ``shards``: over all ranks', the same on each.
 
     Example:
         >>> relative_error(torch.tensor([[3.0, 0.0]]), torch.tensor([[3.0, 4.0]])).item()
         0.800000011920929
     """
     error, size = (x.flatten(1).norm(dim=1) for x in (outputs - labels, labels))
+    if shards is not None:
+        squares = summed(torch.stack([error, size]).square(), shards)
+        # The root of zero has no slope; that of an error of zero is zero, as a norm's is.
+        error, size = torch.where(squares > 0, squares, 1.0).sqrt() * (squares > 0)
     return error / torch.where(size > 0, size, 1.0)

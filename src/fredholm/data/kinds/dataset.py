@@ -19,6 +19,7 @@ from ..stored import StoredRows
 from .kind import SAMPLES, Kind
 
 Transform = Callable[[Tensor], Tensor]
+Cut = Callable[[int], tuple[int, int]]  # of so many places, which ones: start and stop
 IGNORED = -100  # the label of a point that no loss counts
 
 
@@ -186,6 +187,13 @@ class LabelledDataset(Dataset):
         result.raw = _Rows(self, chosen)  # type: ignore[method-assign]
         return result
 
+    def stretch(self, axis: int, cut: Cut) -> Any:
+        """The same samples with a part of their points, of which the rest is not read; None where
+        samples come whole, as they do by default. ``axis`` of inputs (B, …) is the one along which
+        points run; labels that go with the points are cut as well.
+        """
+        return None
+
 
 @dataclass(frozen=True)
 class _Rows:
@@ -196,6 +204,14 @@ class _Rows:
 
     def __call__(self, indices: Tensor | Sequence[int]) -> tuple[Any, Tensor]:
         return self.whole.raw(self.chosen[torch.as_tensor(indices, dtype=torch.int64)])
+
+
+def stretched(rows: Any, axis: int, cut: Cut) -> Any:
+    """A part of every row of a tensor, which stays a view, or of :class:`StoredRows`."""
+    start, stop = cut(rows.shape[axis])
+    if isinstance(rows, StoredRows):
+        return rows.stretch(axis, start, stop)
+    return rows.narrow(axis, start, stop - start)
 
 
 def check_labels(labels: Tensor, classes: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ...errors import DataError, ShapeError
 from ..stored import StoredRows
-from .dataset import LabelledDataset, Transform
+from .dataset import Cut, LabelledDataset, Transform, stretched
 from .images import prepare_pictures
 from .kind import Cloud, Kind, Page, register_kind
 
@@ -115,6 +116,13 @@ class FieldDataset(LabelledDataset):
         inputs, answers = self.raw(indices)
         inputs = (inputs - self.shift) / self.input_scale
         return (inputs if transform is None else transform(inputs)), answers / self.scale
+
+    def stretch(self, axis: int, cut: Cut) -> FieldDataset | None:
+        if axis != 2 or "raw" in vars(self):
+            return None
+        result = copy.copy(self)
+        result.fields, result.labels = (stretched(x, 2, cut) for x in (self.fields, self.labels))
+        return result
 
     def encoder(self) -> dict[str, Any]:
         return {**super().encoder(), "channels": self.channels}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from torch import Tensor
 from ...errors import DataError, OptionError, ShapeError
 from ..counter import hash64, uniform
 from ..stored import StoredRows
-from .dataset import LabelledDataset, Transform, check_labels
+from .dataset import Cut, LabelledDataset, Transform, check_labels, stretched
 from .kind import Cloud, Kind, Page, register_kind
 
 _SCALE, _TURN, _JITTER, _ORDER = 21, 22, 23, 24  # one stream of random numbers each
@@ -93,13 +94,15 @@ class PointDataset(LabelledDataset):
         if not regression:
             check_labels(labels, classes)
         self.clouds, self.points, self.channels = clouds, points, clouds.shape[2]
+        self.whole = True  # a part of a cloud may have no point
         if isinstance(clouds, Tensor):
             self._check(torch.arange(len(clouds)), clouds)
 
     def _check(self, rows: Tensor, clouds: Tensor) -> None:
         """Refuse clouds ``rows`` without a point, or with infinite coordinates."""
         missing = clouds.isnan().any(-1)
-        bad = missing[:, : self.points].all(1) | clouds.isinf().flatten(1).any(1)
+        empty = missing[:, : self.points].all(1) & self.whole
+        bad = empty | clouds.isinf().flatten(1).any(1)
         if bool(bad.any()):
             raise DataError(
                 f"{self.name} {self.split}: cloud {int(rows[bad.nonzero()[0]])} has no point, or "
@@ -122,6 +125,15 @@ class PointDataset(LabelledDataset):
         clouds, labels = self.raw(indices)
         clouds = clouds if transform is None else transform(clouds)
         return clouds[:, : self.points], labels
+
+    def stretch(self, axis: int, cut: Cut) -> PointDataset | None:
+        if axis != 1 or "raw" in vars(self):
+            return None
+        result = copy.copy(self)
+        start, stop = cut(self.points)  # of those that a model reads
+        result.clouds = stretched(self.clouds, 1, lambda stored: (start, stop))
+        result.points, result.whole = stop - start, False
+        return result
 
     def encoder(self) -> dict[str, Any]:
         fields = {**super().encoder(), "channels": self.channels}

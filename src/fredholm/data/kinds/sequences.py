@@ -4,6 +4,7 @@ set's task.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from ...errors import DataError, ShapeError
 from ..stored import StoredRows
-from .dataset import LabelledDataset, check_labels
+from .dataset import Cut, LabelledDataset, check_labels, stretched
 from .images import ImageDataset
 from .kind import Kind, Page, Signal, register_kind
 
@@ -108,6 +109,7 @@ class SequenceDataset(LabelledDataset):
             raise DataError(f"task: received {task!r}; needs one of {', '.join(TASKS)}")
         if task != "regression":
             check_labels(labels, classes)
+        self.stored = values if isinstance(values, StoredRows) else None
         self.values = values.__getitem__ if isinstance(values, StoredRows) else values
         self.length, self.channels = shape
         self.task, self.timed = task, timed
@@ -121,6 +123,16 @@ class SequenceDataset(LabelledDataset):
             self._check_times(values[..., 0], indices)
         labels = self.labels[indices]
         return values, labels[:, : values.shape[1]] if self.task == "steps" else labels
+
+    def stretch(self, axis: int, cut: Cut) -> SequenceDataset | None:
+        if axis != 1 or self.stored is None or "raw" in vars(self):
+            return None
+        result = copy.copy(self)
+        result.stored = stretched(self.stored, 1, cut)
+        result.values = result.stored.__getitem__
+        if self.task == "steps":
+            result.labels = stretched(self.labels[:, : self.stored.shape[1]], 1, cut)
+        return result
 
     def _check_times(self, times: Tensor, indices: Tensor) -> None:
         """Here, on the CPU, and not in a model, which may run on a device."""
