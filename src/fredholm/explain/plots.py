@@ -174,7 +174,7 @@ def maps(
                 else:
                     axes.set_axis_off()
                     continue
-                axes.set_title("image and query", fontsize=8)
+                axes.set_title("image and query" if image.any() else "query", fontsize=8)
             else:
                 values = layer[column - 1]
                 axes.imshow(

@@ -28,7 +28,8 @@ SCALES = (
     "panel's own largest value; the numbers "
     "below a panel are its smallest and largest weight."
 )
-PANELS = f"{SCALES} Orange: the image's outline. Ring: the query."
+GRID = f"{SCALES} Ring: the query."
+PANELS = f"{SCALES} Orange: the {{}}'s outline. Ring: the query."
 SCATTER = f"{SCALES} Ring: the query. Points are seen along the axis of least extent."
 DRAWABLE = 3  # coordinates of points that can be drawn, one of them left out
 
@@ -127,7 +128,7 @@ def map_section(
     points = (
         [(f"{kind.point} {q + 1}", q) for q in queries]
         if queries is not None
-        else choose_map_queries(target, image)
+        else choose_map_queries(target, image, kind.point)
     )
     indices = [index for _, index in points]
     with torch.no_grad():
@@ -142,9 +143,14 @@ def map_section(
     left = [f"{len(shown)} of {len(layers)} layers"] if len(shown) < len(layers) else []
     left += [f"{MAX_HEADS} of {len(result[0])} heads"] if len(result[0]) > MAX_HEADS else []
     omitted = f" Shown: {' and '.join(left)}." if left else ""
-    laid = "image" if grid is not None else "points" if scattered else "line"
+    gridded = "grid" if image is None else kind.one
+    laid = gridded if grid is not None else "points" if scattered else "line"
     note = (
-        PANELS if grid is not None else SCATTER if scattered else "A panel a layer, a line a head."
+        (GRID if image is None else PANELS.format(kind.one))
+        if grid is not None
+        else SCATTER
+        if scattered
+        else "A panel a layer, a line a head."
     )
     text = words(
         "maps", place=laid, scalar=_scalar(shown[0]), omitted=omitted, note=note, kind=kind
@@ -155,7 +161,9 @@ def map_section(
     return Section("maps", "One query at a time", text, pictures), numbers
 
 
-def choose_map_queries(domain: Domain, image: np.ndarray | None) -> list[tuple[str, int]]:
+def choose_map_queries(
+    domain: Domain, image: np.ndarray | None, point: str = "patch"
+) -> list[tuple[str, int]]:
     """Up to three queries worth a picture, (label, index): of a class token, the patch least like
     the background, a corner, the centre.
 
@@ -176,7 +184,7 @@ def choose_map_queries(domain: Domain, image: np.ndarray | None) -> list[tuple[s
             (grey - grey.median()) ** 2, (grid.shape[0], grid.shape[1])
         )
         result.append(
-            ("the patch that stands out most", int(grid.flatten()[contrast.flatten().argmax()]))
+            (f"the {point} that stands out most", int(grid.flatten()[contrast.flatten().argmax()]))
         )
     for label, place in (
         ("a corner" if domain.dim > 1 else "the first point", low),
