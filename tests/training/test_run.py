@@ -175,12 +175,12 @@ def test_averaged_weights_are_validated_and_kept(tmp_path, recipe):
 
 def test_the_moving_average_follows_its_formula():
     """decay of update n = min(decay, (1 + n) / (10 + n)), against the recursion written out."""
-    average = Ema(0.5)._kwargs["avg_fn"]
+    average = Ema(0.5)._kwargs["multi_avg_fn"]
     mean, expected = torch.tensor(0.0), 0.0
     for count, value in enumerate([1.0, 4.0, 2.0, 8.0, 3.0, 7.0, 5.0, 9.0, 6.0, 0.0], start=1):
         decay = min(0.5, (1 + count) / (10 + count))
         expected = decay * expected + (1 - decay) * value
-        mean = average(mean, torch.tensor(value), torch.tensor(count))
+        average([mean], [torch.tensor(value)], torch.tensor(count))
     assert float(mean) == pytest.approx(expected)
 
 

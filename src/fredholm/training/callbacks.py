@@ -12,9 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import lightning.pytorch as pl
-import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, Timer, WeightAveraging
-from torch.optim.swa_utils import AveragedModel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ..files import replacing
 from ..progress import current
@@ -29,11 +28,9 @@ class Ema(WeightAveraging):
     """
 
     def __init__(self, decay: float):
-        def average(means, values, count):  # all parameters in three calls
+        def average(means, values, count):  # all parameters in one call
             rate = min(decay, (1 + int(count)) / (10 + int(count)))
-            steps = torch._foreach_sub(values, means)
-            torch._foreach_mul_(steps, 1 - rate)
-            torch._foreach_add_(means, steps)
+            get_ema_multi_avg_fn(rate)(means, values, count)
 
         super().__init__(use_buffers=False, multi_avg_fn=average)
 
