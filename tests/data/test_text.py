@@ -5,6 +5,7 @@ splits.
 from __future__ import annotations
 
 import json
+import pickle
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import torch
 from fredholm import data
 from fredholm.data import TextDataset, Vocabulary, encode_texts
 from fredholm.data.catalogue.movie_reviews import FILE, place_of, read
+from fredholm.data.kinds.texts import TextOptions
 from fredholm.errors import DataError, OptionError, ShapeError
 from tests.data.fixtures import review_lines, write_reviews
 
@@ -197,3 +199,36 @@ def test_missing_reviews_say_how_to_get_them(tmp_path):
         data.create_dataset("movie-reviews", "train", root=tmp_path)
     with pytest.raises(DataError, match="cannot be read"):
         reviews(tmp_path, "train")
+
+
+SENTENCES = ["walking walked walks", "talking talked talks", "the walker was unwalkable"] * 5
+
+
+def test_pieces_of_words_are_the_longest_known_ones_and_a_vocabulary_is_repeated():
+    pieces = Vocabulary.of_pieces(SENTENCES, 40)
+    assert pieces == Vocabulary.of_pieces(SENTENCES, 40)
+    assert 20 < len(pieces) <= 40
+    assert Vocabulary.from_dict(json.loads(json.dumps(pieces.to_dict()))) == pieces
+
+    def longest(word: str) -> list[int]:
+        found, start, known = [], 0, {w: 2 + i for i, w in enumerate(pieces.words)}
+        while start < len(word):
+            mark = "##" if start else ""
+            ends = [e for e in range(len(word), start, -1) if mark + word[start:e] in known]
+            if not ends:
+                return [1]
+            found.append(known[mark + word[start : ends[0]]])
+            start = ends[0]
+        return found
+
+    for text in [*SENTENCES, "Talkable zebras walk"]:
+        assert pieces.encode(text) == [n for word in text.lower().split() for n in longest(word)]
+    assert pieces.encode("zebra") == [1]
+    assert pieces.encode("") == []
+    assert pieces.join(pieces.encode("Unwalkable talks")) == "unwalkable talks"
+    twin = pickle.loads(pickle.dumps(pieces))
+    assert twin.encode("walks") == pieces.encode("walks")
+    with pytest.raises(OptionError, match="pieces: received 2"):
+        Vocabulary.of_pieces(SENTENCES, 2)
+    with pytest.raises(OptionError, match="needs tokens='wordpieces'"):
+        TextOptions(tokens="bytes", pieces=9)

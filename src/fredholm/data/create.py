@@ -40,6 +40,7 @@ def create_dataset(
     tokens: str | None = None,
     max_length: int | None = None,
     min_count: int | None = None,
+    pieces: int | None = None,
     vocabulary: Vocabulary | None = None,
     masked: float | None = None,
     options: Mapping[str, Any] | None = None,
@@ -64,11 +65,12 @@ def create_dataset(
         image_size: height and width to resize to; needed for ``image-folder``.
         val_fraction: share of the training images held out as ``val``.
         download: fetch the data set when it is not there.
-        tokens: of text, words (default), bytes or characters.
+        tokens: of text, words (default), wordpieces, bytes or characters.
         max_length: of text, tokens kept (default 64 words, 256 bytes or characters); a longer text
             loses its end.
         min_count: how often a word must occur in the training split to have a number of its own
             (default 2).
+        pieces: how many numbers there are of wordpieces at most (default 30,000).
         vocabulary: of text, used instead of the training split's: the one a model was trained with.
         masked: of text, hide this share of the tokens and ask for them instead, see
             :class:`HiddenTokens`.
@@ -101,6 +103,7 @@ def create_dataset(
         "tokens": tokens,
         "max_length": max_length,
         "min_count": min_count,
+        "pieces": pieces,
         "vocabulary": vocabulary,
         "masked": masked,
     }

@@ -1,5 +1,5 @@
-"""Text to token numbers: words or characters of the training split, or bytes. Number
-0 is padding.
+"""Text to token numbers: words, pieces of words or characters of the training split, or bytes.
+Number 0 is padding.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import DataError, OptionError, suggest
+from .pieces import INSIDE, cutter, learn_pieces
 
 PADDING, UNKNOWN = 0, 1
-KINDS = ("words", "bytes", "characters")
+KINDS = ("words", "wordpieces", "bytes", "characters")
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
@@ -29,9 +30,10 @@ def split_words(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Numbers of tokens. ``words`` and ``characters``: 0 padding, 1 any other, then ``words`` in
-    order; ``bytes``: 0 padding, 1 + byte of UTF-8. Number 1 also stands for a token that is hidden:
-    no known word or character has it, and no text holds its byte.
+    """Numbers of tokens. ``words``, ``wordpieces`` and ``characters``: 0 padding, 1 any other, then
+    ``words`` in order; ``bytes``: 0 padding, 1 + byte of UTF-8. Number 1 also stands for a token
+    that is hidden: no known word or character has it, and no text holds its byte. A word's pieces
+    are the longest known ones from its start on, a later one written ``##ing``.
 
     It is plain data: :meth:`to_dict` and :meth:`from_dict` carry it in a JSON file, so that a saved
     model can read new text.
@@ -50,6 +52,7 @@ class Vocabulary:
     kind: str = "words"
     words: tuple[str, ...] = ()
     _numbers: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _cutter: Any = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -79,6 +82,32 @@ class Vocabulary:
         return cls("words", tuple(sorted(kept, key=lambda word: (-counts[word], word))))
 
     @classmethod
+    def of_pieces(cls, texts: Iterable[str], size: int = 30_000) -> Vocabulary:
+        """WordPiece's pieces of the words of ``texts``: with padding and the unknown, ``size``
+        numbers at most.
+
+        Raises:
+            OptionError: fewer than three numbers.
+
+        Reference: Schuster and Nakajima, Japanese and Korean voice search, 2012.
+
+        Example:
+            >>> pieces = Vocabulary.of_pieces(["walk walks walked talk talked talks"] * 3, 16)
+            >>> pieces.join(pieces.encode("talks walked"))
+            'talks walked'
+        """
+        if not isinstance(size, int) or isinstance(size, bool) or size < 3:
+            raise OptionError(f"pieces: received {size!r}; needs an integer of 3 or more")
+        words = (word for text in texts for word in split_words(text))
+        return cls("wordpieces", tuple(learn_pieces(words, size - 2)))
+
+    def _pieces(self, text: str) -> list[int]:
+        if self._cutter is None:
+            object.__setattr__(self, "_cutter", cutter(self._numbers, UNKNOWN))
+        words = split_words(text)
+        return self._cutter.encode(words, is_pretokenized=True).ids if words else []
+
+    @classmethod
     def of_characters(cls, texts: Iterable[str]) -> Vocabulary:
         """The characters of ``texts``, in order.
 
@@ -96,6 +125,8 @@ class Vocabulary:
         """The numbers of a text's tokens; empty for a text without any."""
         if self.kind == "bytes":
             return [1 + byte for byte in text.encode("utf-8")]
+        if self.kind == "wordpieces":
+            return self._pieces(text)
         if self.kind == "characters":
             return [self._numbers.get(character, UNKNOWN) for character in text]
         return [self._numbers.get(word, UNKNOWN) for word in split_words(text)]
@@ -115,7 +146,8 @@ class Vocabulary:
         return ["�" if number == UNKNOWN else self.words[number - 2] for number in real]
 
     def join(self, numbers: Sequence[int]) -> str:
-        """The text of numbers: characters and bytes as they are, words with spaces between.
+        """The text of numbers: characters and bytes as they are, words with spaces between, pieces
+        put together.
 
         Example:
             >>> Vocabulary("bytes").join([105, 196, 170])
@@ -127,6 +159,8 @@ class Vocabulary:
         tokens = self.decode(numbers)
         if self.kind == "bytes":
             return "".join(tokens).encode("latin-1").decode("utf-8", errors="replace")
+        if self.kind == "wordpieces":
+            return " ".join(tokens).replace(f" {INSIDE}", "").removeprefix(INSIDE)
         return (" " if self.kind == "words" else "").join(tokens)
 
     def to_dict(self) -> dict[str, Any]:

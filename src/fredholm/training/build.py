@@ -14,7 +14,16 @@ from .recipe import Recipe
 from .tasks import task_of
 
 # Keys of a recipe's section `data` that are arguments of `create_dataset`.
-_OF_DATA = ("path", "image_size", "val_fraction", "tokens", "max_length", "min_count", "masked")
+_OF_DATA = (
+    "path",
+    "image_size",
+    "val_fraction",
+    "tokens",
+    "max_length",
+    "min_count",
+    "pieces",
+    "masked",
+)
 
 
 def build_dataset(recipe: Recipe, split: str, vocabulary: Any = None) -> Any:

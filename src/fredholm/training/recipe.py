@@ -99,10 +99,10 @@ class Data(Section):
     ``limit`` keeps so many samples of training, and of validation, drawn at random once for all;
     the test set stays whole.
 
-    Of text: ``tokens`` are words, bytes or characters, ``max_length`` of them are kept, a word of
-    the vocabulary occurs ``min_count`` times; ``masked``, a share of the tokens, asks for hidden
-    tokens instead of a text's class. ``options`` are the data set's own, such as ``delay`` of
-    copy-memory.
+    Of text: ``tokens`` are words, wordpieces, bytes or characters, ``max_length`` of them are kept,
+    a word of the vocabulary occurs ``min_count`` times, wordpieces are ``pieces`` at most;
+    ``masked``, a share of the tokens, asks for hidden tokens instead of a text's class.
+    ``options`` are the data set's own, such as ``delay`` of copy-memory.
 
     Without a ``name`` the samples are the user's own, at ``path``. What is not said of them is
     found out: their ``kind``, the columns or arrays of ``label``, ``time``, ``id``, ``group``,
@@ -129,9 +129,10 @@ class Data(Section):
     augment: Augment = Field(default_factory=Augment)
     mixup: NonNegative = 0.0
     cutmix: NonNegative = 0.0
-    tokens: Literal["words", "bytes", "characters"] | None = None
+    tokens: Literal["words", "wordpieces", "bytes", "characters"] | None = None
     max_length: Positive | None = None
     min_count: Positive | None = None
+    pieces: Positive | None = None
     masked: Annotated[float, Field(gt=0, lt=1)] | None = None
     options: dict[str, Any] = Field(default_factory=dict)
 

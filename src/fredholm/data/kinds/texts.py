@@ -17,16 +17,17 @@ from ..vocabulary import KINDS, PADDING, Vocabulary
 from .dataset import LabelledDataset, check_labels
 from .kind import WORDS, Kind, Page, register_kind
 
-MAX_LENGTH = {"words": 64, "bytes": 256, "characters": 256}
+MAX_LENGTH = {"words": 64, "wordpieces": 64, "bytes": 256, "characters": 256}
 
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How texts become numbers: ``tokens`` is words, bytes or characters, ``max_length`` how many
-    of them are kept (default 64 words, 256 bytes or characters).
+    """How texts become numbers: ``tokens`` is words, wordpieces, bytes or characters,
+    ``max_length`` how many of them are kept (default 64 words or pieces, 256 bytes or characters).
 
     ``min_count`` is how often a word must occur in the training split to have a number (default 2);
-    ``vocabulary``, where given, is used instead of one made from the training split.
+    ``pieces`` is how many numbers wordpieces have at most (default 30,000); ``vocabulary``, where
+    given, is used instead of one made from the training split.
 
     Raises:
         OptionError: for an unknown kind, a length below 1, a vocabulary of another kind, or a count
@@ -37,6 +38,7 @@ class TextOptions:
     max_length: int | None = None
     min_count: int | None = None
     vocabulary: Vocabulary | None = None
+    pieces: int | None = None
 
     def __post_init__(self) -> None:
         if self.tokens is not None and self.tokens not in KINDS:
@@ -58,9 +60,15 @@ class TextOptions:
                 "have numbers, leave it out"
             )
 
+        if self.pieces is not None and self.vocabulary is None and self.kind != "wordpieces":
+            raise OptionError(
+                f"pieces: received {self.pieces} with tokens {self.kind!r}; needs "
+                "tokens='wordpieces', or leave it out"
+            )
+
     @property
     def kind(self) -> str:
-        """words or bytes."""
+        """A name of :data:`fredholm.data.vocabulary.KINDS`."""
         return self.vocabulary.kind if self.vocabulary else self.tokens or "words"
 
     @property
@@ -76,6 +84,8 @@ class TextOptions:
             return Vocabulary("bytes")
         if self.kind == "characters":
             return Vocabulary.of_characters(training)
+        if self.kind == "wordpieces":
+            return Vocabulary.of_pieces(training, self.pieces or 30_000)
         return Vocabulary.of_words(training, 2 if self.min_count is None else self.min_count)
 
 
@@ -129,7 +139,7 @@ class Texts(Kind):
         ("encoder.embed.weight", WORDS),
         ("encoder.", "line."),
     )
-    takes = ("tokens", "max_length", "min_count", "vocabulary", "masked")
+    takes = ("tokens", "max_length", "min_count", "pieces", "vocabulary", "masked")
 
     def request(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         super().request(name, given)
