@@ -47,9 +47,9 @@ MENDED = {
     "itnet-glue-mlm": {
         *("schedule.name", "schedule.warmup_epochs", "schedule.warmup_steps"),
         *("training.epochs", "training.steps", "training.phases"),
-        *("data.max_length", "data.tokens", "data.pieces", "model.encoder.initial"),
+        *("data.max_length", "model.encoder.initial"),
     },
-    "itnet-glue": {"data.max_length", "data.tokens"},
+    "itnet-glue": {"data.max_length"},
     "imagenet-s": {f"data.augment.{name}" for name in ("crop", "area", "randaugment", "erase")},
 }
 """Keys of recipes that say now what their papers say, see tests/training/papers.yaml; and what
