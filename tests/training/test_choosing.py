@@ -12,8 +12,8 @@ import torch
 from fredholm.cli.main import main
 from fredholm.errors import OptionError
 from fredholm.training import comparison, load_recipe
-from fredholm.training.choosing import choose, splits, trial
-from fredholm.training.choosing.clock import Clock, Pace, share_steps
+from fredholm.training.choosing import choose, halving, splits, trial
+from fredholm.training.choosing.clock import FEWEST, Clock, Pace, share_steps
 from fredholm.training.choosing.plain import BOOSTING, boosting, words
 from fredholm.training.choosing.report import to_markdown
 from fredholm.training.choosing.splits import Splits
@@ -66,6 +66,7 @@ def chosen(walks, tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(splits, "build_dataset", build)
+        patch.setattr(halving, "ENOUGH", FEWEST)  # time for all learning rates
         state = search(walks, place, report=said.append)
     return place, state, said, read
 
@@ -105,8 +106,7 @@ def test_the_recommendation_carries_the_users_names_and_a_command_that_loads(cho
         assert name in page
     text = to_markdown(state)
     assert text.startswith("**walks**")
-    parts = ("recommended:", "how sure:", "ten times the length:", "trained for:")
-    assert all(part in text for part in parts)
+    assert all(part in text for part in ("recommended:", "how sure:", "ten times the length:"))
     words_ = shlex.split(state["verdict"]["train"])
     assert words_[:3] == ["fredholm", "train", str(walks)]
     recipe = load_recipe(words_[2], words_[3:])
