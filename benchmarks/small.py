@@ -32,6 +32,7 @@ SUBJECT = Subject(
     draw=":draw",
     cases=":timed",
     ratios=":committed",
+    history=True,
 )
 LENGTHS = (8, 32, 128, 512)
 PEER = "nn.MultiheadAttention"

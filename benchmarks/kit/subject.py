@@ -85,6 +85,7 @@ class Subject:
         cases: a function of :class:`Options` that gives the rows of timed cases again,
         ratios: and one that gives the committed ones, for ``check``.
         claims: the list of its claims.
+        history: whether ``check`` keeps the ratios.
     """
 
     package: str
@@ -95,6 +96,7 @@ class Subject:
     cases: str = ""
     ratios: str = ""
     claims: str = ""
+    history: bool = False
 
     @property
     def name(self) -> str:
