@@ -102,10 +102,12 @@ class Vocabulary:
         return cls("wordpieces", tuple(learn_pieces(words, size - 2)))
 
     def _pieces(self, text: str) -> list[int]:
-        if self._cutter is None:
-            object.__setattr__(self, "_cutter", cutter(self._numbers, UNKNOWN))
+        tool = self._cutter
+        if tool is None:
+            tool = cutter(self._numbers, UNKNOWN)
+            object.__setattr__(self, "_cutter", tool)
         words = split_words(text)
-        return self._cutter.encode(words, is_pretokenized=True).ids if words else []
+        return tool.encode(words, is_pretokenized=True).ids if words else []
 
     @classmethod
     def of_characters(cls, texts: Iterable[str]) -> Vocabulary:

@@ -56,6 +56,12 @@ class Task:
         """How many numbers the model gives for a sample, or for each of its points."""
         return len(classes)
 
+    def each(self, outputs: Tensor, labels: Tensor) -> Tensor | None:
+        """A number for each sample of :meth:`pairs`, (B,): whether it is right, or its error; None
+        where a sample has several answers.
+        """
+        return None
+
     def pairs(self, outputs: Tensor, labels: Tensor) -> Pairs:
         """Outputs and labels one by one, as many as are asked.
 
@@ -140,6 +146,9 @@ class Classification(Task):
 
     classifies = True
 
+    def each(self, outputs: Tensor, labels: Tensor) -> Tensor | None:
+        return (outputs.argmax(-1) == labels).double()
+
     def loss_of_pairs(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         return cross_entropy(outputs, labels, label_smoothing=smoothing)
 
@@ -171,6 +180,9 @@ class Steps(Classification):
             )
         asked = labels != IGNORED
         return outputs[asked], labels[asked]
+
+    def each(self, outputs: Tensor, labels: Tensor) -> Tensor | None:
+        return None
 
     def weight(self, labels: Tensor) -> int:
         return int((labels != IGNORED).sum())
@@ -266,6 +278,9 @@ class Regression(Numbers):
             )
         return _wide(outputs).flatten(), _wide(labels).flatten()
 
+    def each(self, outputs: Tensor, labels: Tensor) -> Tensor | None:
+        return (outputs.double() - labels.double()).square()
+
     def loss_of_pairs(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         return mse_loss(outputs, labels)
 
@@ -298,6 +313,9 @@ class Field(Numbers):
         outputs, labels = _alike(self, outputs, labels.flatten(2).mT)
         here = ~labels.isnan()  # a sample with fewer points than its batch
         return torch.where(here, outputs, 0.0), torch.where(here, labels, 0.0)
+
+    def each(self, outputs: Tensor, labels: Tensor) -> Tensor | None:
+        return relative_error(outputs.double(), labels.double())
 
     def loss_of_pairs(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         return relative_error(outputs, labels, self.shards).mean()

@@ -18,6 +18,7 @@ from torch.nn import functional
 from ...errors import DataError, OptionError, ShapeError, require
 from ..augment import Augment
 from ..boxes import box_mask, read_annotation
+from ..summaries import of_images
 from .dataset import LabelledDataset, Transform, check_labels
 from .kind import Kind, Page, register_kind
 
@@ -30,13 +31,16 @@ class Images(Kind):
     name, one, many, encoder = "images", "image", "images", "image"
     files = "pictures"
     rooms = (("encoder.token", "encoder.token"), ("encoder.", "picture."))
-    pictured = judged = True
+    pictured = judged = summarised = True
     point, unit, always = "patch", "an image is the unit square", "borders that are always dark"
     takes = ("image_size", "mixup", "cutmix", *(f"augment.{name}" for name in CHANGES))
 
     def request(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         super().request(name, given)
         return {"image_size": image_sides(given["image_size"])} if "image_size" in given else {}
+
+    def summarise(self, inputs: Any, *, timed: bool = False) -> np.ndarray:
+        return of_images(inputs)
 
     def fits(self, inputs: Any) -> bool:
         return isinstance(inputs, Tensor) and inputs.dim() == 4

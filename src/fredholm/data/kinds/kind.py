@@ -31,6 +31,9 @@ class Kind:
             ``data``, that belong to some kinds only and to this one.
         assumed: whether inputs that fit are of this kind even where the model's encoder reads
             another, or the model names none.
+        worded: whether a sample is written in words.
+        sampled: whether a sample is read over time, so that some of its points may be lost.
+        summarised: whether :meth:`summarise` makes a row of numbers of a sample.
         files: what :meth:`read` takes, None where it takes nothing.
         pictured: whether a sample is a picture, on which a map over points can be laid.
         judged: whether the object in a picture may be known, so that maps can be compared with it.
@@ -47,6 +50,9 @@ class Kind:
     rooms: tuple[tuple[str, str], ...] = ()
     takes: tuple[str, ...] = ()
     assumed: bool = True
+    worded: bool = False
+    sampled: bool = False
+    summarised: bool = False
     files: str | None = None
     pictured: bool = False
     judged: bool = False
@@ -88,6 +94,12 @@ class Kind:
     def size(self, inputs: Any) -> str:
         """How large a sample is, in words."""
         return "×".join(str(n) for n in inputs.shape[-2:])
+
+    def summarise(self, inputs: Any, *, timed: bool = False) -> np.ndarray:
+        """Rows (samples, features) of a few numbers that tell samples apart, for methods that read
+        such rows. ``timed`` says whether the first channel is time.
+        """
+        raise NotImplementedError
 
     def made_of(self, encoder: Any) -> str:
         """What the points of a model are, by the configuration of its encoder."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from ...errors import DataError, OptionError, ShapeError
 from ..counter import hash64, uniform
 from ..stored import StoredRows
+from ..summaries import of_clouds
 from .dataset import Cut, LabelledDataset, Transform, check_labels, stretched
 from .kind import Cloud, Kind, Page, register_kind
 
@@ -25,12 +26,15 @@ class Points(Kind):
     """Point clouds (N, points, p), coordinates first."""
 
     name, one, many, encoder = "points", "cloud", "point clouds", "points"
-    assumed = False
+    assumed, summarised = False, True
     takes = ("augment.scale", "augment.jitter", "augment.rotate")
     legend = " Seen along the axis of least extent."
 
     def fits(self, inputs: Any) -> bool:
         return isinstance(inputs, Tensor) and inputs.dim() == 3
+
+    def summarise(self, inputs: Any, *, timed: bool = False) -> np.ndarray:
+        return of_clouds(np.asarray(inputs, np.float64))
 
     def prepare(self, inputs: Any, facts: Page) -> tuple[Any, list[Any] | None]:
         return inputs, [Cloud(points) for points in inputs[..., :3].detach().float().cpu().numpy()]

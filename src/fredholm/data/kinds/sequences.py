@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ...errors import DataError, ShapeError
 from ..stored import StoredRows
+from ..summaries import of_series
 from .dataset import Cut, LabelledDataset, check_labels, stretched
 from .images import ImageDataset
 from .kind import Kind, Page, Signal, register_kind
@@ -28,9 +29,13 @@ class Sequences(Kind):
     name, one, many, encoder = "sequence", "sequence", "sequences", "sequence"
     legend = " A line a channel, over time; each on its own scale."
     axis, unit = "time", "1 is the longest sequence that the model takes"
+    sampled = summarised = True
 
     def fits(self, inputs: Any) -> bool:
         return isinstance(inputs, Tensor) and inputs.dim() == 3 and inputs.is_floating_point()
+
+    def summarise(self, inputs: Any, *, timed: bool = False) -> np.ndarray:
+        return of_series(np.asarray(inputs, np.float64), timed)
 
     def prepare(self, inputs: Any, facts: Page) -> tuple[Any, list[Any] | None]:
         rows = inputs.detach().float().cpu().numpy()
@@ -49,10 +54,14 @@ class Tables(Sequences):
     name, one, many = "row", "row", "rows"
     legend = " A point a column, each on its own scale."
     point = axis = "column"
+    sampled = False
     unit = "columns stand in the order of the file, 1 is the number of them"
 
     def fits(self, inputs: Any) -> bool:
         return False  # not to be told from a sequence; only their data set knows
+
+    def summarise(self, inputs: Any, *, timed: bool = False) -> np.ndarray:
+        return np.asarray(inputs, np.float64)[..., 0]
 
     def size(self, inputs: Any) -> str:
         return f"{inputs.shape[1]} columns"

@@ -2,7 +2,7 @@
 half at a larger one, seeds for the finalists, and a recommendation.
 
 ``search`` is the course of it, ``halving`` its rungs, ``clock`` its time; ``trials`` makes the
-trainings, of which ``trial`` is one, judged on ``splits``. ``features`` and ``plain`` are the
+trainings, of which ``trial`` is one, judged on ``splits``. ``plain`` has the
 methods beside the operators, ``stress`` what lost samples do, ``growth`` what longer samples cost,
 ``verdict`` what is recommended and how sure that is, and ``report`` its words; the page is drawn by
 :mod:`fredholm.explain.choice`.

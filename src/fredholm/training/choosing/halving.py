@@ -114,9 +114,13 @@ class Halving:
                 if label not in best or key > best[label][0]:
                     best[label] = (key, lr)
         if not best:
-            failed = next((row["error"] for rows in found.values() for row in rows), "no time")
-            name = self.trials.task.name
-            raise TrainingFailed(f"{name}: every trial failed: {failed}")
+            failed = next((row["error"] for rows in found.values() for row in rows), None)
+            if failed is None:
+                raise OptionError(
+                    f"minutes: received {self.trials.clock.minutes:g}; no trial came to its end "
+                    "in them, give more"
+                )
+            raise TrainingFailed(f"{self.trials.task.name}: every trial failed: {failed}")
         order = sorted(best, key=lambda label: best[label][0], reverse=True)
         keep = max(FINALISTS, math.ceil(count / 2))
         return [(label, best[label][1]) for label in order[: min(keep, max(1, count - 1))]]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...data import limit_samples
 from ...errors import OptionError
-from .features import features_of, rows_of
+from .splits import batches
 
 BOOSTING, WORDS = "boosting", "words"
 TITLES = {
@@ -31,27 +31,28 @@ def serves(name: str, dataset: Any) -> str | None:
     if dataset.task not in ("classification", "regression"):
         return f"{TITLES[name]} gives one answer per sample; {dataset.name} asks for {dataset.task}"
     if name == WORDS:
-        fits = dataset.kind.name == "text" and dataset.task == "classification"
+        fits = dataset.kind.worded and dataset.task == "classification"
         return None if fits else f"{TITLES[name]} needs texts and classes"
-    if dataset.kind.name == "text" or features_of(dataset) is not None:
+    if dataset.kind.worded or dataset.kind.summarised:
         return None
     return f"{TITLES[name]}: there are none of {dataset.kind.many}"
 
 
 def boosting(train: Any, seed: int) -> Callable[[Tensor], Tensor]:
-    """Histograms of gradients, :data:`ROUNDS` rounds, on :func:`.features.features_of`; of texts on
-    components of their words.
+    """Histograms of gradients, :data:`ROUNDS` rounds, on what the kind of data makes of a sample
+    (:meth:`.Kind.summarise`); of texts on components of their words.
 
     Raises:
-        OptionError: a data set that has no features.
+        OptionError: a data set whose samples have no such rows.
     """
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
     train = limit_samples(train, MOST)
-    read = _components(train) if train.kind.name == "text" else features_of(train)
-    if read is None:
-        raise OptionError(serves(BOOSTING, train) or "boosting: no features")
-    rows, labels = rows_of(train, read)
+    why = serves(BOOSTING, train)
+    if why is not None:
+        raise OptionError(why)
+    read = _components(train) if train.kind.worded else _summary(train)
+    rows, labels = _rows(train, read)
     options: dict[str, Any] = {"max_iter": ROUNDS, "max_leaf_nodes": LEAVES, "random_state": seed}
     options |= {"early_stopping": False, "min_samples_leaf": max(1, min(20, len(rows) // 20))}
     if train.task == "regression":
@@ -75,6 +76,17 @@ def words(train: Any, seed: int) -> Callable[[Tensor], Tensor]:
 
 
 PLAIN: dict[str, Method] = {BOOSTING: boosting, WORDS: words}
+
+
+def _summary(train: Any) -> Callable[[Any], np.ndarray]:
+    timed = getattr(train, "timed", False)
+    return lambda inputs: train.kind.summarise(inputs, timed=timed)
+
+
+def _rows(dataset: Any, read: Callable[[Any], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Features and labels of all samples."""
+    parts = [(read(inputs), labels.numpy()) for inputs, labels in batches(dataset, 256)]
+    return np.concatenate([p for p, _ in parts]), np.concatenate([y for _, y in parts])
 
 
 def _components(train: Any) -> Callable[[Any], np.ndarray]:

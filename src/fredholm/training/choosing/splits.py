@@ -91,7 +91,7 @@ class Splits:
         collection = self._source.collection
         given = collection.parts is not None and (collection.parts == 1).any()
         given = given and (collection.parts == 2).any()
-        if given or collection.kind == "texts" or collection.reading.split in ("group", "time"):
+        if given or self.val.kind.worded or collection.reading.split in ("group", "time"):
             return []
         pool = np.flatnonzero(self._source.parts != 2)
         return [] if len(pool) < 2 * FOLDS else _divided(collection, pool)

@@ -18,7 +18,7 @@ Change = Callable[[Tensor], Tensor]
 
 def applies(dataset: Any) -> bool:
     """Whether samples of a data set can be lost: of series with one answer each."""
-    return dataset.kind.name == "sequence" and dataset.task in ("classification", "regression")
+    return dataset.kind.sampled and dataset.task in ("classification", "regression")
 
 
 def keep(series: Float[Tensor, "b n c"], kept: Bool[Tensor, "b n"], timed: bool) -> Tensor:

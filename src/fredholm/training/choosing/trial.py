@@ -16,7 +16,7 @@ from ..fit import Limits, fit
 from ..grid import Cell, Report, Result
 from ..module import Classifier
 from ..recipe import Recipe
-from ..tasks import relative_error, task_of
+from ..tasks import Task, task_of
 from .plain import PLAIN
 from .splits import Splits, batches
 from .stress import STRESSES, applies
@@ -76,7 +76,7 @@ def judge(
             pairs.append((dataset.in_units(outputs), dataset.in_units(labels)))
     found = task.summary(iter(pairs), dataset.classes)
     name, _ = measure_of(dataset)
-    each = [_each(dataset.task, task.pairs(*pair)) for pair in pairs]
+    each = [_each(task, task.pairs(*pair)) for pair in pairs]
     return Judgement(
         float(found[name]),
         float(found["loss"]),
@@ -85,18 +85,10 @@ def judge(
     )
 
 
-def _each(task: str, pair: tuple[Tensor, Tensor]) -> list[float]:
-    """A number for each sample."""
-    outputs, labels = pair
-    if task == "classification":
-        return (outputs.argmax(-1) == labels).double().tolist()
-    if task == "regression":
-        values = (outputs.double() - labels.double()).square()
-    elif task == "field":
-        values = relative_error(outputs.double(), labels.double())
-    else:
-        return []
-    return [float(f"{value:.6g}") for value in values.tolist()]
+def _each(task: Task, pair: tuple[Tensor, Tensor]) -> list[float]:
+    """A number for each sample, as it is kept."""
+    values = task.each(*pair)
+    return [] if values is None else [float(f"{value:.6g}") for value in values.tolist()]
 
 
 def learn(recipe: Recipe, train: Any, minutes: float | None) -> tuple[Any, int]:

@@ -101,7 +101,7 @@ def _neutral(recipe: Recipe) -> tuple[str, ...]:
         return ()
     body = {key: getattr(preset.body, key) for key in _SIZES if hasattr(preset.body, key)}
     body |= {key: value for key, value in recipe.model.body.items() if key in _SIZES}
-    patch = getattr(preset.encoder, "patch", None) if kind == "image" else None
+    patch = getattr(preset.encoder, "patch", None) if kind == preset.encoder.data else None
     encoder = {} if patch is None else {"patch": patch}
     encoder |= {k: v for k, v in recipe.model.encoder.items() if k in ("patch", "causal")}
     head = {key: value for key, value in recipe.model.head.items() if key == "pool"}

@@ -1,34 +1,19 @@
-"""Simple features of samples, for methods that read a row of numbers."""
+"""Samples as rows of numbers, for methods that read such rows: what a kind of data says of its own
+(:meth:`fredholm.data.kinds.kind.Kind.summarise`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 
-from .splits import batches
-
 Rows = np.ndarray  # (samples, features)
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 BANDS = 8  # of a spectrum, in octaves
 SIDE = 8  # pictures are brought to so many cells a side
-
-
-def features_of(dataset: Any) -> Callable[[Any], Rows] | None:
-    """What turns inputs of a data set into rows of features; None of kinds that have none."""
-    name = dataset.kind.name
-    if name == "sequence":
-        return lambda inputs: of_series(np.asarray(inputs, np.float64), dataset.timed)
-    if name == "row":
-        return lambda inputs: np.asarray(inputs, np.float64)[..., 0]
-    if dataset.kind.encoder == "image":
-        return lambda inputs: of_images(inputs)
-    if dataset.kind.encoder == "points":
-        return lambda inputs: of_clouds(np.asarray(inputs, np.float64))
-    return None
 
 
 def of_series(values: np.ndarray, timed: bool) -> Rows:
@@ -77,9 +62,3 @@ def of_clouds(clouds: np.ndarray) -> Rows:
     whole = np.concatenate([clouds, radius], -1)
     parts = [np.nanmean(whole, 1), np.nanstd(whole, 1), *np.nanquantile(whole, QUANTILES, axis=1)]
     return np.concatenate(parts, 1)
-
-
-def rows_of(dataset: Any, read: Callable[[Any], Rows]) -> tuple[Rows, np.ndarray]:
-    """Features and labels of all samples."""
-    parts = [(read(inputs), labels.numpy()) for inputs, labels in batches(dataset, 256)]
-    return np.concatenate([p for p, _ in parts]), np.concatenate([y for _, y in parts])
