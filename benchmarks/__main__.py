@@ -65,6 +65,11 @@ def run(words: list[str]) -> int:
     return 0
 
 
+def _name(word: str) -> str:
+    """A subject's name; a file's name is one as well."""
+    return word.replace("_", "-")
+
+
 def parse(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
@@ -73,7 +78,7 @@ def parse(words: list[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("what", choices=["time", "run", "page", "check", "fuzz"])
-    parser.add_argument("name", nargs="?", choices=subject_names(), metavar="NAME")
+    parser.add_argument("name", nargs="?", type=_name, choices=subject_names(), metavar="NAME")
     parser.add_argument("parts", nargs="*", metavar="PART", help="of a subject; default: all")
     parser.add_argument("--only", nargs="+", default=[], help="sections, variants, operators")
     parser.add_argument("--seeds", type=int, help="of trained runs; default: each section's own")

@@ -131,6 +131,7 @@ def find_subject(name: str) -> Subject:
     Raises:
         SystemExit: there is none of this name.
     """
+    name = name.replace("_", "-")
     if name not in subject_names():
         raise SystemExit(f"{name!r}: no subject; needs one of {', '.join(subject_names())}")
     return importlib.import_module(f"benchmarks.{name.replace('-', '_')}").SUBJECT

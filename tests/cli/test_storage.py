@@ -86,7 +86,8 @@ def test_a_read_only_run_is_evaluated_and_neither_resumed_nor_overwritten(folder
     code, out, err = evaluated
     assert code == 0
     assert json.loads(out)["n"] == 359
-    assert err.startswith("note: the figures are not written: ")
+    # a slow machine says how far it is before
+    assert err.splitlines()[-1].startswith("note: the figures are not written: ")
     assert err.endswith("Permission denied; change its permissions or choose another folder\n")
     line = f"error: {run}: may not be written; change its permissions or choose another --runs\n"
     assert refused == [[2, "", line]] * 2

@@ -239,13 +239,13 @@ def test_mixed_labels_reach_the_loss(tmp_path, recipe, monkeypatch):
     seen = []
     original = Classifier.__init__
 
-    def wrapped(self, model, chosen, classes, mixer=None, task=None):
+    def wrapped(self, model, chosen, classes, mixer=None, task=None, mesh=None):
         def spy(images, labels, generator):
             out = mixer(images, labels, generator)
             seen.append(out[1])
             return out
 
-        original(self, model, chosen, classes, spy, task)
+        original(self, model, chosen, classes, spy, task, mesh)
 
     monkeypatch.setattr(Classifier, "__init__", wrapped)
     train(recipe("data.mixup=0.8", "data.cutmix=1.0", "training.epochs=2"), tmp_path / "run")

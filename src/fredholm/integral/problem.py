@@ -333,7 +333,7 @@ def by_head(x: Float[Tensor, "b h n i"], weight: Float[Tensor, "h o i"]) -> Tens
     """
     b, h, n, _ = x.shape
     out = torch.bmm(x.transpose(0, 1).flatten(1, 2), weight.mT)
-    return out.view(h, b, n, -1).transpose(0, 1)
+    return out.view(h, b, n, out.shape[-1]).transpose(0, 1)
 
 
 def check_fit(u: Tensor, domain: Domain, name: str, domain_name: str) -> None:

@@ -46,7 +46,7 @@ class Classifier(Learner):
         self.parts = 1 if mesh is None else mesh.size()
         self.validated = [0.0, 0.0, 0.0]  # loss * n, correct, n
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Any) -> Tensor:
         return self.model(inputs) if self.mesh is None else self.model(inputs, mesh=self.mesh)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -116,6 +117,7 @@ class MLPKernel(HiddenKernel, SplitHidden):
     ):
         super().__init__(heads, dim)
         _check_options(width, depth, groups, output, rank, activation)
+        _check_scales(frequencies, epsilon)
         self.width, self.depth, self.output, self.activation = width, depth, output, activation
         self.groups = tuple(g for g in GROUPS if g in groups)
         self.reads_query = any(g in self.groups for g in ("query", "product"))
@@ -360,6 +362,13 @@ def _like(gamma: Tensor, u: Tensor) -> Tensor:
     columns.
     """
     return cast(gamma, u.dtype).expand(u.shape[0], u.shape[1], -1, -1)
+
+
+def _check_scales(frequencies, epsilon) -> None:
+    if frequencies < 0:
+        raise OptionError(f"frequencies must be at least 0, got {frequencies}")
+    if not 0 <= epsilon < math.inf:
+        raise OptionError(f"epsilon must be finite and at least 0, got {epsilon}")
 
 
 def _check_options(width, depth, groups, output, rank, activation) -> None:

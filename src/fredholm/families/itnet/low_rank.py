@@ -60,10 +60,10 @@ class FactorNetwork(nn.Module):
     def spread(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """G = Σ_r W2_r z_r, (B, H, w, d), and Σ_r b2_r z_r, (B, H, 1, d), of z (B, H, r)."""
         weight, bias = (cast(x, z.dtype) for x in (self.weight2, self.bias2))
-        heads, dim, _, _ = weight.shape
+        heads, dim, _, width = weight.shape
         rows = z.transpose(0, 1)  # heads first, so that a head's matrix meets all samples
         many = rows[:, None].expand(-1, dim, -1, -1).flatten(0, 1)
-        gain = torch.bmm(many, weight.flatten(0, 1)).view(heads, dim, *rows.shape[1:2], -1)
+        gain = torch.bmm(many, weight.flatten(0, 1)).view(heads, dim, rows.shape[1], width)
         shift = torch.bmm(rows, bias.mT)
         return gain.permute(2, 0, 3, 1), shift.transpose(0, 1)[:, :, None]
 

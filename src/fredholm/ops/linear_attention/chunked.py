@@ -401,7 +401,7 @@ def _prefix_sums(
     sums = (key.mT @ value).cumsum(2)
     sums = sums if moment is None else sums + moment[:, :, None]
     # what chunk c follows is the sum up to chunk c - 1
-    out = (query @ key.mT).tril_() @ value
+    out = (query @ key.mT).tril() @ value
     if moment is not None:
         out[:, :, :1].add_(query[:, :, :1] @ moment[:, :, None])
     if count > 1:

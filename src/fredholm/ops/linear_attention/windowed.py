@@ -149,7 +149,11 @@ def _near(
         queries = _spans(queries, 2, size=block, step=block, count=count).mT
     else:
         queries = queries.unflatten(2, (count, block))
-    queries = _folded(queries, groups).transpose(1, 2).reshape(b * groups, 1, count, -1, e)
+    queries = (
+        _folded(queries, groups)
+        .transpose(1, 2)
+        .reshape(b * groups, 1, count, h // groups * block, e)
+    )
     row, column = (torch.arange(k, device=query.device) for k in (block, block + window))
     ahead = column - row[:, None]
     seen = ((ahead > 0) & (ahead <= window) & real).repeat(1, 1, 1, h // groups, 1)

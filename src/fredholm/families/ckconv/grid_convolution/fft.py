@@ -74,16 +74,16 @@ class DirectConvolution(Form):
         dtype = at_least_single(u.dtype)
         displacements = _lags(problem)
         name = ("taps", grid, causal, dtype)
-        (b, _, n, _), heads = u.shape, kernel.heads
+        (b, _, n, d), heads = u.shape, kernel.heads
         with full_precision(u):
             make = lambda: _taps(kernel, problem, dtype)  # noqa: E731
             taps = prepared(kernel, name, make, of=(displacements,))
             signal = cast(q.mass, u.dtype)[:, None, :, None] * u
-            signal = cast(signal.mT, taps.dtype).reshape(b, -1, *grid)
+            signal = cast(signal.mT, taps.dtype).reshape(b, heads * d, *grid)
             # a causal convolution sees nothing after a point
             around = [k - 1 for n in reversed(grid) for k in (n, 1 if causal else n)]
             out = CONVOLUTIONS[len(grid) - 1](F.pad(signal, around), taps, groups=heads)
-        out = cast(out.view(b, heads, -1, n).mT, u.dtype)
+        out = cast(out.view(b, heads, out.shape[1] // heads, n).mT, u.dtype)
         return _finished(out, kernel, problem)
 
 
