@@ -19,9 +19,9 @@ COUNTS = (2, 4)  # of the counted messages
 POINTS = (512, 1024)
 # model -> (points of one process, how its work grows with them): P processes get P times the work
 WORK = {
-    "InfViT, linear": (8192, 1.0),
-    "ITNet, low rank": (4096, 1.0),
-    "CKCNN": (8192, 1.0),
+    "InfViT, linear": (32768, 1.0),
+    "ITNet, low rank": (32768, 1.0),
+    "CKCNN": (32768, 1.0),
     "ITNet, exact": (1024, 2.0),
 }
 REPEATS, ROUNDS = 6, 2

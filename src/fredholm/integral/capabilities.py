@@ -221,8 +221,12 @@ class Pooled(Expanded):
     """
 
     @abstractmethod
-    def pooled(self, problem: Problem) -> Tensor:
-        """∫ K u dμ, (B, H, Nq, d_out)."""
+    def pooled(self, problem: Problem, shards: Shards | None = None) -> Tensor:
+        """∫ K u dμ, (B, H, Nq, d_out); of one rank's part of a domain in ``shards``, over all."""
+
+    @abstractmethod
+    def pooled_numbers(self) -> int:
+        """How many numbers of a sample are integrated."""
 
 
 class TokenGraphWeights(WeightedValue):

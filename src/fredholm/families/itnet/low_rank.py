@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ...errors import OptionError, suggest
 from ...integral import FourierFeatures, PairKernel, Pooled, Problem
 from ...ops.backend import at_least_single, cast, full_precision
+from ...parallel import Shards, summed
 from .hidden_first import ACTIVATIONS
 from .pooled import HiddenPooled
 
@@ -170,10 +171,11 @@ class LowRankKernel(PairKernel, Pooled):
         factor = self.query(self.fourier(x)[:, None], ux)
         return (factor @ response[..., None].to(factor.dtype)).squeeze(-1)
 
-    def pooled(self, problem: Problem) -> Tensor:
+    def pooled(self, problem: Problem, shards: Shards | None = None) -> Tensor:
         r"""Hidden units first: :math:`M = \int h_\psi \otimes u\,d\mu`, :math:`z = W_{2\psi} : M`,
         :math:`G = W_{2\phi} z`, and
-        :math:`G h_\phi`; neither factor is formed at any point. Moments in float32 at least.
+        :math:`G h_\phi`; neither factor is formed at any point. Moments in float32 at least; of
+        a domain in shards they are sums over the ranks.
         """
         p = problem
         dtype = at_least_single(p.uy.dtype)
@@ -184,9 +186,16 @@ class LowRankKernel(PairKernel, Pooled):
         with full_precision(p.uy):
             signal = cast(p.uy, dtype) * cast(p.quadrature.mass, dtype)[:, None, :, None]
             moment, total = signal.mT @ cast(units, dtype), signal.sum(2)
+            if shards is not None:  # one message
+                both = summed(torch.cat([moment, total[..., None]], -1), shards)
+                moment, total = both[..., :-1], both[..., -1]
             z = self.key.read(moment, total)
             gain, shift = self.query.spread(z)
             return cast(cast(read, dtype) @ gain + shift, p.uy.dtype)
+
+    def pooled_numbers(self) -> int:
+        heads, dim, _, width = self.key.weight2.shape
+        return heads * dim * (width + 1)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, rank={self.rank}, width={self.width}"

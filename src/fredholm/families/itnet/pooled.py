@@ -6,7 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from ...integral import Facts, Form, Kernel, Linear, Pooled, Problem, with_offset
+from ...domain import Domain
+from ...integral import Exchange, Facts, Form, Kernel, Linear, Pooled, Problem, with_offset
+from ...parallel import Shards
 
 
 class HiddenPooled(Form):
@@ -27,3 +29,9 @@ class HiddenPooled(Form):
 
     def respond(self, kernel: Any, problem: Problem) -> Tensor:
         return with_offset(kernel.pooled(problem), kernel, problem)
+
+    def exchange(self, kernel: Any, problem: Problem, shards: Shards) -> Tensor:
+        return with_offset(kernel.pooled(problem, shards), kernel, problem)
+
+    def sent(self, kernel: Any, domain: Domain, batch: int, crossed: bool) -> Exchange:
+        return Exchange("one moment of hidden units, summed", batch * kernel.pooled_numbers())
