@@ -25,6 +25,7 @@ WORK = {
     "ITNet, exact": (1024, 2.0),
 }
 REPEATS, ROUNDS = 6, 2
+WAYS = {"one": 1, "apart": 2, "together": 2}  # and their processes
 RINGS = {"softmax": {}, "itnet": {"width": 16, "frequencies": 8}}
 DIM, HEADS = 32, 4
 
@@ -149,25 +150,27 @@ def overlap_of(events: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def time_steps(options: Options) -> None:
-    """A training step of one process, and of two with twice the work, one thread each."""
+    """A training step of one process, of two that share nothing, and of two with twice the work on
+    one domain, one thread each.
+    """
     time_parts("steps", options, _steps)
 
 
 def _steps(options: Options) -> list[dict[str, Any]]:
     names = options.chosen(WORK)
-    times: dict[tuple[str, int], list[float]] = {}
-    for _ in range(1 if options.small else ROUNDS):  # in turn: what drifts, drifts for both
-        for count in (1, 2):
-            ranks = over(count, step_times, names, options.small)
+    times: dict[tuple[str, str], list[float]] = {}
+    for _ in range(1 if options.small else ROUNDS):  # in turn: what drifts, drifts for all
+        for way, count in WAYS.items():
+            ranks = over(count, step_times, names, options.small, way == "apart")
             for name in names:
                 steps = zip(*(rank["seconds"][name] for rank in ranks))
-                times.setdefault((name, count), []).extend(map(max, steps))
+                times.setdefault((name, way), []).extend(map(max, steps))
     rows = []
     for name in names:
-        one, two = (statistics.median(times[name, count]) for count in (1, 2))
+        one, apart, two = (statistics.median(times[name, way]) for way in WAYS)
         sizes = [size_of(name, count, options.small) for count in (1, 2)]
-        row = {"case": name, "points": sizes, "milliseconds": [1e3 * one, 1e3 * two]}
-        rows.append({**row, "efficiency": one / two})
+        row = {"case": name, "points": sizes, "milliseconds": [1e3 * one, 1e3 * apart, 1e3 * two]}
+        rows.append({**row, "efficiency": one / two, "of_apart": apart / two})
     return rows
 
 
@@ -178,19 +181,21 @@ def size_of(name: str, count: int, small: bool) -> int:
     return count * round(n * count ** (1 / power) / count)
 
 
-def step_times(mesh: Any, names: list[str], small: bool) -> dict[str, Any]:
-    """Seconds of each training step of each model; one process has the domain whole."""
+def step_times(mesh: Any, names: list[str], small: bool, apart: bool) -> dict[str, Any]:
+    """Seconds of each training step of each model; one process, or each that is ``apart`` from the
+    others, has a domain whole.
+    """
     import torch.distributed as dist
 
     from fredholm.training.machine import seconds_of
 
     from .memory import make, step
 
-    found = {}
+    found, count = {}, 1 if apart else mesh.size()
     for name in names:
-        model, n, times = make(name), size_of(name, mesh.size(), small), []
+        model, n, times = make(name), size_of(name, count, small), []
         for _ in range(2 if small else REPEATS + 1):
             dist.barrier()
-            times.append(seconds_of(lambda: step(model, mesh if mesh.size() > 1 else None, n)))  # noqa: B023
+            times.append(seconds_of(lambda: step(model, mesh if count > 1 else None, n)))  # noqa: B023
         found[name] = times[1:]  # the first loads what a first step loads
     return {"seconds": found}

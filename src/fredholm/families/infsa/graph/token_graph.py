@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ....errors import OptionError, ShapeError, suggest
+from ....ops import backend
 from ....ops.backend import at_least_single, cast, choose_backend
 from ....ops.comparison import Form, Sampler
 from ....ops.launch import grid_refusal
@@ -183,8 +184,10 @@ class TokenGraph:
         """Whether all pairs together cost less than to lay out tiles of them."""
         if torch.compiler.is_compiling() or self.memory is not None:
             return False
-        (b, h, n, _), plain = self.query.shape, self.backend != "triton"
-        return plain and self.query.device.type == "cpu" and b * h * n * n <= FEW
+        (b, h, n, _), device = self.query.shape, self.query.device
+        # where kernels may run, they and not these pairs are what `auto` compares
+        plain = device.type == "cpu" and not backend.accelerated(device)
+        return plain and self.backend != "triton" and b * h * n * n <= FEW
 
     def _weighted(self, value: Tensor) -> Tensor:
         return cast(value, self.query.dtype) * self.mass[:, None, :, None]
