@@ -116,6 +116,20 @@ def write_json(path: Path, value: Any) -> Path:
     return write_text(path, json.dumps(value, indent=2) + "\n")
 
 
+def read_state(path: Path) -> dict[str, Any]:
+    """What a stopped command kept as JSON; empty where it kept nothing yet.
+
+    Raises:
+        FredholmError: a file that cannot be read.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise FredholmError(f"{path}: cannot be read ({error}); delete it and run again") from error
+
+
 def write_text(path: Path, text: str) -> Path:
     """Write ``text`` in one step, see :func:`replacing`."""
     with replacing(path) as temporary:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...errors import FredholmError, OptionError
-from ...files import write_json
+from ...errors import OptionError
+from ...files import read_state, write_json
 from ..build import build_model
 from ..comparison.budgets import REFERENCE, make_recipe
 from ..comparison.tasks import find_task, options_of, read_contenders
@@ -104,7 +104,7 @@ def _state(place: Path, setting: dict[str, Any]) -> dict[str, Any]:
     Raises:
         OptionError: a folder of a search with another setting.
     """
-    state = _read(place / RESULTS)
+    state = read_state(place / RESULTS)
     if state and state["setting"] != setting:
         raise OptionError(
             f"{place}: holds a comparison with {state['setting']}; received {setting}; choose "
@@ -337,12 +337,3 @@ class Search:
         self.state["spent"] = round(self.clock.spent, 2)
         self.place.mkdir(parents=True, exist_ok=True)
         write_json(self.place / RESULTS, self.state)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise FredholmError(f"{path}: cannot be read ({error}); delete it and run again") from error

@@ -4,7 +4,6 @@ tables up to date.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,9 +11,9 @@ from typing import Any
 
 from filelock import FileLock
 
-from ...errors import FredholmError, OptionError
+from ...errors import OptionError
 from ...explain.results import read_history
-from ...files import write_json
+from ...files import read_state, write_json
 from ..build import build_dataset, build_model
 from ..folder import RunFolder
 from ..grid import Cell, Grid, quiet, recipe_cell, safe_name, train_cell
@@ -184,7 +183,7 @@ def plan(
     entry |= {"measure": objective.measure}
     entry |= {"points": count_points(dataset, build_model(common, dataset))}
     rows, runs = [], []
-    sizes = _read(place / task.name / "sizes.json")
+    sizes = read_state(place / task.name / "sizes.json")
     for contender in contenders:
         size = sizes.get(contender.label) or _size(task, contender, dataset, setting)
         sizes[contender.label] = size
@@ -234,12 +233,3 @@ def _curve(cell: Cell) -> list[float]:
 def _score(result: dict[str, Any]) -> str:
     name, style = ("accuracy", ".4f") if "accuracy" in result else ("loss", ".4g")
     return f"{name} {result[name]:{style}} in {result['minutes']:.2f} min"
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise FredholmError(f"{path}: cannot be read ({error}); delete it and run again") from error
