@@ -15,10 +15,6 @@ import torch
 Job = Callable[..., dict[str, Any]]
 
 
-class RankFailed(Exception):
-    """What a job could not do; its line is the rank's ``failure``."""
-
-
 def over(count: int, job: Job, *arguments: Any, seconds: float = 3600) -> list[dict[str, Any]]:
     """``job(mesh, *arguments)`` of each of ``count`` processes, a function of a module; ranks that
     ended without an answer are left out.
@@ -50,12 +46,6 @@ def _rank(folder: str, rank: int, count: int, job: Job, arguments: tuple) -> Non
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/g", rank=rank, world_size=count)
     mesh = init_device_mesh("cpu", (count,), mesh_dim_names=("domain",))
-    found = {"failure": ""}
-    try:
-        found |= job(mesh, *arguments)
-    except RankFailed as error:
-        found["failure"] = str(error)
+    found = job(mesh, *arguments)
     (Path(folder) / f"{rank}.json").write_text(json.dumps(found), encoding="utf-8")
-    if found["failure"]:
-        raise SystemExit(1)
     dist.destroy_process_group()

@@ -12,6 +12,10 @@ SUBJECT = Subject(
         "overlap": "speed:time_overlap",
         "steps": "speed:time_steps",
     },
-    runs={"memory": "memory:run_memory", "limit": "memory:run_limit"},
+    runs={
+        "memory": "memory:run_memory",
+        "weights": "weights:run_weights",
+        "limit": "limit:run_limit",
+    },
     pages={PAGES / "parallel.md": "page:page", DOCS / "scaling.md": "page:scaling"},
 )

@@ -1,23 +1,18 @@
-"""A training step on a domain in shards: peak memory by the number of processes, and what a limit
-of memory stops.
-"""
+"""A training step on a domain in shards: peak memory by the number of processes."""
 
 from __future__ import annotations
 
-import resource
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..kit.machine import describe
 from ..kit.page import load, save
-from ..kit.ranks import RankFailed, over
+from ..kit.ranks import over
 from ..kit.subject import Options
 
 FILE = "parallel.json"
 COUNTS = (1, 2, 4)
-LIMIT = 256  # MB of address space for a step, beyond what an idle process has
 # name -> (preset, its changes, points)
 CASES: dict[str, tuple[str, dict[str, Any], int]] = {
     "InfViT, linear": (
@@ -43,7 +38,7 @@ CASES: dict[str, tuple[str, dict[str, Any], int]] = {
     "CKCNN": (
         "ckcnn_small",
         {"body": {"widths": [16, 16], "operator_options": {"width": 16}}, "head": {"outputs": 4}},
-        16384,
+        65536,
     ),
     "ITNet, exact": (
         "itnet_nano",
@@ -67,7 +62,7 @@ def run_memory(options: Options) -> None:
     for name in options.chosen(CASES):
         rows = []
         for count in COUNTS:
-            ranks = over(count, train, name, points(name, options), None)
+            ranks = over(count, train, name, points(name, options))
             peak = max(rank["megabytes"] for rank in ranks)
             row = {"case": name, "points": points(name, options), "processes": count}
             row |= {"megabytes": peak, "numbers": max(rank["numbers"] for rank in ranks)}
@@ -79,40 +74,20 @@ def run_memory(options: Options) -> None:
         save({**found, "machine": describe(), "memory": kept + rows}, FILE, options.results)
 
 
-def run_limit(options: Options) -> None:
-    """The first model under a limit of address space, by one process and by four."""
-    found = load(FILE, options.results) or {}
-    name, rows = next(iter(CASES)), []
-    limit = 20 if options.small else LIMIT
-    for count in (1, 4):
-        ranks = over(count, train, name, points(name, options), limit)
-        failures = [rank["failure"] for rank in ranks if rank["failure"]]
-        rows.append({"case": name, "processes": count, "failure": failures[0] if failures else ""})
-        print(rows[-1], flush=True)
-    save({**found, "limit": {"megabytes": LIMIT, "rows": rows}}, FILE, options.results)
-
-
 def points(name: str, options: Options) -> int:
     return 256 if options.small else CASES[name][2]
 
 
-def train(mesh: Any, name: str, n: int, limit: int | None) -> dict[str, Any]:
+def train(mesh: Any, name: str, n: int) -> dict[str, Any]:
     """A rank's own points, made here and nowhere else, and one training step on them."""
     from fredholm.parallel import count_traffic
     from fredholm.training.machine import peak_megabytes
 
     model = make(name)
     step(model, mesh, 64)  # loads what a first step loads
-    if limit is not None:
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        most = used + (limit << 20)
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
     found: dict[str, Any] = {}
     with count_traffic() as traffic:
-        try:
-            found["megabytes"] = peak_megabytes(lambda: found.update(loss=step(model, mesh, n)))
-        except (RuntimeError, MemoryError) as error:
-            raise RankFailed(str(error).splitlines()[0] or type(error).__name__) from error
+        found["megabytes"] = peak_megabytes(lambda: found.update(loss=step(model, mesh, n)))
     return {**found, "numbers": traffic.numbers}
 
 

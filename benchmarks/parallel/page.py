@@ -15,15 +15,7 @@ def page() -> str:
     """docs/results/parallel.md."""
     found = load(MEMORY) or {}
     text = head("A domain in shards: memory, messages, time", "parallel", MEMORY, SPEED)
-    text += memory_table() + "\n\n"
-    limit = found.get("limit")
-    if limit:
-        text += (
-            f"The same step with at most {limit['megabytes']} MB of address space beyond an idle "
-            "process (`RLIMIT_AS`): `python -m benchmarks run parallel limit`\n\n"
-        )
-        answers = [(r["case"], r["processes"], outcome(r["failure"])) for r in limit["rows"]]
-        text += table(("model", "processes", "outcome"), answers) + "\n\n"
+    text += memory_tables(found) + "\n\n"
     text += machine_line(found.get("machine", {})) + "\n"
     timed = load(SPEED)
     if timed:
@@ -31,15 +23,49 @@ def page() -> str:
     return text
 
 
-def outcome(failure: str) -> str:
-    """In the page's words; torch's message names a line of its source before what happened."""
-    return failure.rpartition("DefaultCPUAllocator: ")[2].capitalize() if failure else "trains"
+def memory_tables(found: dict[str, Any]) -> str:
+    """The three tables, as far as they were measured."""
+    parts = {"memory": memory_table, "limit": limit_table, "weights": weights_table}
+    return "\n\n".join(make(found[name]) for name, make in parts.items() if name in found)
 
 
-def memory_table() -> str:
+def limit_table(limit: dict[str, Any]) -> str:
+    """A whole training under a limit."""
+    rows = []
+    for row in limit["rows"]:
+        outcome = "fails" if row["failed"] else "trains to the end"
+        rows.append((row["processes"], outcome, f"{row['megabytes']:,}", f"`{row['said']}`"))
+    most, alone = limit["footing"] + limit["beyond"], limit["rows"][0]["command"]
+    typed = alone + limit["rows"][1]["command"].removeprefix(alone)
+    heads = ("processes", "outcome", "MB of address space", "what it said")
+    return (
+        f"A whole training of a CKCNN on series of {limit['points']:,} points, each process of "
+        f"which may have {most:,} MB of address space (`RLIMIT_AS`): {limit['footing']:,} MB, "
+        "which the same command needs at its peak for 64 points, torch and Lightning among it, "
+        f"and {limit['beyond']:,} MB. `python -m benchmarks run parallel limit`, which sets the "
+        f"limit around\n\n    {typed}\n\nand around the same without its last two words.\n\n"
+        f"{table(heads, rows)}"
+    )
+
+
+def weights_table(rows: list[dict[str, Any]]) -> str:
+    """What is kept where weights are split."""
+    shown, parts = [], ("weights", "gradients", "optimizer", "step")
+    for row in rows:
+        shown.append((row["processes"], *(f"{row[part]:.1f}" for part in parts)))
+    heads = ("processes", "weights", "gradients", "AdamW's state", "rise at the peak of a step")
+    return (
+        f"`training.strategy=fsdp2`: what a process keeps of a model with "
+        f"{rows[0]['parameters'] / 1e6:.0f} million parameters, and by how much a training step "
+        "raises its memory at its peak, gradients and the layers that are put together among it, "
+        f"MB. `python -m benchmarks run parallel weights`\n\n{table(heads, shown)}"
+    )
+
+
+def memory_table(found: list[dict[str, Any]]) -> str:
     """What a training step needs over 1, 2 and 4 processes."""
     rows, alone = [], {}
-    for row in (load(MEMORY) or {}).get("memory", []):
+    for row in found:
         whole = alone.setdefault(row["case"], row["megabytes"])
         share = row["megabytes"] * row["processes"] / whole
         shown = f"{row['megabytes']:.0f}", f"{share:.2f}", f"{row['numbers']:,}"
@@ -56,7 +82,7 @@ def memory_table() -> str:
 
 def scaling() -> str:
     """docs/scaling.md with the tables of what was measured."""
-    text = "\n\n".join([memory_table(), speed_tables(load(SPEED) or {})])
+    text = "\n\n".join([memory_tables(load(MEMORY) or {}), speed_tables(load(SPEED) or {})])
     return with_block(DOCS / "scaling.md", "shards", text)
 
 

@@ -3,7 +3,7 @@
 - :mod:`.shards`: :class:`Shards`, the parts of one domain over a torch process group.
 - :mod:`.collectives`: every message between the parts, differentiable and counted.
 - :mod:`.halo`: points of other ranks that a rank reads beside its own.
-- :mod:`.transposed`: a matrix of which each rank has rows as one of which each has columns.
+- :mod:`.transposed`: rows of which each rank has a stretch as rows of which each has some whole.
 - :mod:`.gradients`: :func:`sum_gradients`, the whole's gradient from the parts'.
 
 What is exchanged for an integral belongs to its form, :meth:`fredholm.integral.Form.exchange`.
@@ -13,7 +13,7 @@ from .collectives import Ring, Traffic, concatenated, count_traffic, gathered, l
 from .gradients import sum_gradients
 from .halo import fetched, fetched_numbers, without_holes
 from .shards import Shards
-from .transposed import shares, to_columns, to_rows, transposed_numbers
+from .transposed import shares, to_stretches, to_whole, transposed_numbers
 
 __all__ = [
     "Ring",
@@ -28,8 +28,8 @@ __all__ = [
     "shares",
     "sum_gradients",
     "summed",
-    "to_columns",
-    "to_rows",
+    "to_stretches",
+    "to_whole",
     "transposed_numbers",
     "without_holes",
 ]

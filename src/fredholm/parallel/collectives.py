@@ -249,27 +249,43 @@ def deliver(send: Sequence[Tensor], sizes: Sequence[int], shards: Shards) -> lis
     return _exchange(send, sizes, shards).arrive()
 
 
+def deliver_into(
+    matrices: Sequence[tuple[Sequence[Tensor], Sequence[Tensor]]], shards: Shards
+) -> None:
+    """For each of several (send, received), in one message: ``send[r]`` goes to rank r, and what
+    rank r sends comes into ``received[r]``, all flat; this rank's own are left as they are.
+    """
+    _transfer(matrices, shards).arrive()
+
+
 def _exchange(send: Sequence[Tensor], sizes: Sequence[int], shards: Shards) -> _Transfer:
     """``send[r]`` goes to rank r; the flat tensors of ``sizes`` numbers come from each rank, its
     own part included.
     """
-    like, transfers = send[0], []
-    received = [like.new_empty(size) for size in sizes]
+    received = [send[0].new_empty(size) for size in sizes]
     received[shards.rank] = send[shards.rank]
-    numbers = 0
-    for r in range(shards.count):
-        if r == shards.rank:
-            continue
-        if sizes[r]:
-            transfers.append(dist.P2POp(dist.irecv, received[r], group=shards.group, group_peer=r))
-        if send[r].numel():
-            numbers += send[r].numel()
-            part = send[r].contiguous()
-            transfers.append(dist.P2POp(dist.isend, part, group=shards.group, group_peer=r))
+    transfer = _transfer([(send, received)], shards)
+    return transfer._replace(received=received)
+
+
+def _transfer(
+    matrices: Sequence[tuple[Sequence[Tensor], Sequence[Tensor]]], shards: Shards
+) -> _Transfer:
+    transfers, numbers = [], 0
+    for tag, (send, received) in enumerate(matrices):
+        for r in range(shards.count):
+            if r == shards.rank:
+                continue
+            to = {"group": shards.group, "group_peer": r, "tag": tag}
+            if received[r].numel():
+                transfers.append(dist.P2POp(dist.irecv, received[r], **to))
+            if send[r].numel():
+                numbers += send[r].numel()
+                transfers.append(dist.P2POp(dist.isend, send[r].contiguous(), **to))
     _note(numbers)
     with answering_peers(shards):
         works = dist.batch_isend_irecv(transfers) if transfers else []
-    return _Transfer(works, [transfer.tensor for transfer in transfers], received, shards)
+    return _Transfer(works, [transfer.tensor for transfer in transfers], [], shards)
 
 
 def starts(sizes: Sequence[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""A matrix of which each rank has rows, as one of which each has columns, and back."""
+"""Rows of which each rank has a stretch, as rows of which each rank has some whole, and back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .collectives import deliver
+from .collectives import deliver_into
 from .shards import Shards
 
 
@@ -22,53 +22,89 @@ def shares(total: int, count: int) -> tuple[int, ...]:
     return tuple(total // count + (r < total % count) for r in range(count))
 
 
-def to_columns(x: Tensor, shards: Shards, rows: Sequence[int]) -> Tensor:
-    """Rows of this rank (n, C), real or complex, ``rows`` of each rank, to all rows of its share of
-    the columns, (N, c). Sends what is not its share; so does the gradient.
+def to_whole(
+    matrices: Sequence[Tensor], shards: Shards, stretches: Sequence[Sequence[int]]
+) -> tuple[Tensor, ...]:
+    """This rank's stretch of all rows of each matrix, (R, n), real or complex, where ``stretches``
+    is each rank's n, to its share of the rows, whole, (r, N). Sends what is not its share, of all
+    matrices at once; so do the gradients.
     """
-    return _Transpose.apply(x, shards, tuple(rows), shares(x.shape[1], shards.count), False)
+    rows = [shares(len(x), shards.count) for x in matrices]
+    return _Transpose.apply(shards, list(zip(stretches, rows)), False, *matrices)
 
 
-def to_rows(x: Tensor, shards: Shards, rows: Sequence[int], columns: int) -> Tensor:
-    """The inverse of :func:`to_columns`, for ``columns`` of them in all: (N, c) to (n, C)."""
-    return _Transpose.apply(x, shards, tuple(rows), shares(columns, shards.count), True)
+def to_stretches(
+    matrices: Sequence[Tensor],
+    shards: Shards,
+    stretches: Sequence[Sequence[int]],
+    rows: Sequence[int],
+) -> tuple[Tensor, ...]:
+    """The inverse of :func:`to_whole`, for ``rows`` of each matrix in all: (r, N) to (R, n)."""
+    all_shares = [shares(count, shards.count) for count in rows]
+    return _Transpose.apply(shards, list(zip(stretches, all_shares)), True, *matrices)
 
 
 def transposed_numbers(
-    shards: Shards, rows: Sequence[int], columns: int, back: bool, each: int = 1
+    shards: Shards, stretches: Sequence[int], rows: int, back: bool, each: int = 1
 ) -> int:
-    """What :func:`to_columns`, or ``back`` from there, sends where an entry is ``each`` numbers."""
-    r, share = shards.rank, shares(columns, shards.count)
-    others = (sum(rows) - rows[r]) * share[r] if back else rows[r] * (columns - share[r])
+    """What :func:`to_whole`, or ``back`` from there, sends where an entry is ``each`` numbers."""
+    rank, share = shards.rank, shares(rows, shards.count)
+    own = stretches[rank]
+    others = (sum(stretches) - own) * share[rank] if back else own * (rows - share[rank])
     return each * others
+
+
+Parts = tuple[Sequence[int], Sequence[int]]  # each rank's stretch of a matrix, and its rows
 
 
 class _Transpose(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        shards: Shards,
-        rows: tuple[int, ...],
-        columns: tuple[int, ...],
-        back: bool,
-    ) -> Tensor:
-        ctx.options = shards, rows, columns, not back
-        n, c = rows[shards.rank], columns[shards.rank]
-        parts = x.split(rows) if back else x.split(columns, 1)
-        shapes = [(n, k) for k in columns] if back else [(m, c) for m in rows]
-        each = 2 if x.is_complex() else 1
-        flat = [
-            (torch.view_as_real(part.resolve_conj()) if x.is_complex() else part).flatten()
-            for part in parts
-        ]
-        received = deliver(flat, [each * a * b for a, b in shapes], shards)
-        blocks = [
-            torch.view_as_complex(part.view(*shape, 2)) if x.is_complex() else part.view(shape)
-            for part, shape in zip(received, shapes)
-        ]
-        return torch.cat(blocks, 1 if back else 0)
+        ctx: Any, shards: Shards, parts: Sequence[Parts], back: bool, *matrices: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.options = shards, parts, back
+        prepared = [_Pieces(x, shards.rank, *part, back) for x, part in zip(matrices, parts)]
+        deliver_into([(x.send, x.flat) for x in prepared], shards)
+        found = tuple(x.put_together() for x in prepared)
+        needed = ctx.needs_input_grad[3:]  # what has no gradient asks for none
+        ctx.mark_non_differentiable(*(x for x, need in zip(found, needed) if not need))
+        return found
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple:
-        return _Transpose.apply(grads[0], *ctx.options), None, None, None, None
+        shards, parts, back = ctx.options
+        needed = ctx.needs_input_grad[3:]
+        chosen = [part for part, need in zip(parts, needed) if need]
+        given = [grad for grad, need in zip(grads, needed) if need]
+        found = iter(_Transpose.apply(shards, chosen, not back, *given))
+        return None, None, None, *(next(found) if need else None for need in needed)
+
+
+class _Pieces:
+    """What of a matrix goes to each rank and comes from it."""
+
+    def __init__(
+        self, x: Tensor, rank: int, stretches: Sequence[int], rows: Sequence[int], back: bool
+    ):
+        self.complex, self.back = x.is_complex(), back
+        x = torch.view_as_real(x.resolve_conj()) if self.complex else x[..., None]
+        each = x.shape[2]
+        if back:  # what comes from a rank is a block of rows, and is received where it belongs
+            self.out = x.new_empty(sum(rows), stretches[rank], each)
+            parts, self.received = x.split(list(stretches), 1), list(self.out.split(list(rows)))
+            self.received[rank].copy_(parts[rank])
+        else:
+            self.out = x.new_empty(rows[rank], sum(stretches), each)
+            parts = x.split(list(rows))
+            self.received = [x.new_empty(rows[rank], n, each) for n in stretches]
+            self.received[rank] = parts[rank]
+        others = [x.new_empty(0) if r == rank else part for r, part in enumerate(parts)]
+        self.send = [part.flatten() for part in others]
+        self.flat = [
+            x.new_empty(0) if r == rank else part.view(-1) for r, part in enumerate(self.received)
+        ]
+
+    def put_together(self) -> Tensor:
+        if not self.back:
+            torch.cat(self.received, 1, out=self.out)
+        return torch.view_as_complex(self.out) if self.complex else self.out[..., 0]

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..errors import FredholmError
+from ..errors import FredholmError, PeerError
 from ..files import write_json
 from .failures import Interrupted, TrainingFailed
 from .folder import RunFolder, RunResult
@@ -174,7 +174,9 @@ def main(place: Path) -> int:
     try:
         train(load_recipe(place / "call.yaml"), folder, report=report, **call)
     except FredholmError as error:
-        if not error.said:
+        # that another one died follows from what that one says
+        follows = isinstance(error, PeerError) and (place / ERROR).exists()
+        if not (error.said or follows):
             facts = {"kind": type(error).__name__, "text": str(error)}
             write_json(place / ERROR, {**facts, "exit_code": error.exit_code})
         return error.exit_code

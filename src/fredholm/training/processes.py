@@ -58,6 +58,23 @@ def first_process() -> bool:
     return not environment.creates_processes_externally or environment.global_rank() == 0
 
 
+def check_alone(command: str) -> None:
+    """Refuse a command that works in one process where a launcher has started several of it.
+
+    Raises:
+        OptionError: there are several; said by the first of them.
+    """
+    environment = launcher()
+    if not environment.creates_processes_externally or environment.world_size() == 1:
+        return
+    error = OptionError(
+        f"{command}: received {environment.world_size()} processes; works in one: start it without "
+        "torchrun or srun (only train takes several, and a --worker is started by itself)"
+    )
+    error.said = environment.global_rank() != 0
+    raise error
+
+
 class Group:
     """The processes of one run, or this one alone.
 

@@ -20,8 +20,8 @@ from ....parallel import (
     Shards,
     shares,
     summed,
-    to_columns,
-    to_rows,
+    to_stretches,
+    to_whole,
     transposed_numbers,
     without_holes,
 )
@@ -42,15 +42,13 @@ def convolve_part(kernel: Any, problem: Problem, shards: Shards) -> Tensor:
     dtype = torch.promote_types(signal.dtype, hidden.dtype)
     dtype = torch.promote_types(dtype, torch.float32)
     batch, heads, n, width = signal.shape
-    rows = signal.to(dtype).permute(2, 1, 3, 0).reshape(n, heads * width * batch)[: real.size]
-    u = _frequencies(rows, real, real.sizes, sizes, sizes.grid)
-    h = _frequencies(
-        hidden.to(dtype), real, shares(prod(sizes.lags), real.count), sizes, sizes.lags
-    )
-    out = _Product.apply(u.unflatten(1, (-1, batch)), h, readout.to(dtype))
-    out = _points(out.flatten(1), real, sizes)
-    out = torch.cat([out, out.new_zeros(n - len(out), out.shape[1])])
-    return out.view(n, readout.shape[0], readout.shape[1], batch).permute(3, 1, 0, 2)
+    rows = signal.to(dtype).permute(1, 3, 0, 2).reshape(heads * width * batch, n)[:, : real.size]
+    u, h = _frequencies(rows, hidden.to(dtype).mT, real, sizes)
+    out = _Product.apply(u.unflatten(0, (-1, batch)), h, readout.to(dtype))
+    out = _points(out.flatten(0, 1), real, sizes).unflatten(0, (heads, -1, batch))
+    # as the whole's: points outermost after the batch
+    out = torch.cat([out, out.new_zeros(*out.shape[:-1], n - out.shape[-1])], -1)
+    return out.permute(2, 3, 0, 1).contiguous().transpose(1, 2)
 
 
 def convolution_sent(kernel: Any, domain: Domain, batch: int) -> Exchange:
@@ -79,37 +77,58 @@ def convolution_sent(kernel: Any, domain: Domain, batch: int) -> Exchange:
 
 
 def _frequencies(
-    rows: Tensor,
-    shards: Shards,
-    parts: tuple[int, ...],
-    sizes: GridSizes,
-    shape: tuple[int, ...],
-) -> Tensor:
-    """This rank's frequencies of all columns, (f, C), from its ``rows`` (n, C) of values on a grid
-    of ``shape``.
+    signal: Tensor, hidden: Tensor, shards: Shards, sizes: GridSizes
+) -> tuple[Tensor, ...]:
+    """This rank's frequencies of all rows, (R, f), of the signal from its points of them, (R, n),
+    and of the hidden units from its share of their lags.
     """
-    columns = to_columns(rows, shards, parts).mT.unflatten(1, shape)
-    some = _some(columns)
-    full = torch.fft.rfftn(some, s=sizes.sizes, dim=sizes.dims)[: len(columns)].flatten(1).mT
-    return to_rows(full, shards, shares(len(full), shards.count), rows.shape[1])
+    lags, half = (shares(prod(n), shards.count) for n in (sizes.lags, sizes.half))
+    whole = to_whole((signal, hidden), shards, (shards.sizes, lags))
+    spectra = [
+        _Spectra.apply(rows, sizes, shape)
+        for rows, shape in zip(whole, (sizes.grid, sizes.lags), strict=True)
+    ]
+    return to_stretches(spectra, shards, (half, half), (len(signal), len(hidden)))
 
 
 def _points(spectra: Tensor, shards: Shards, sizes: GridSizes) -> Tensor:
-    """This rank's points of all columns, (n, C), from its frequencies (f, C)."""
-    parts = shares(prod(sizes.half), shards.count)
-    columns = to_columns(spectra, shards, parts).mT.unflatten(1, sizes.half)
-    full = torch.fft.irfftn(_some(columns), s=sizes.sizes, dim=sizes.dims)[: len(columns)]
-    kept = sizes.part(full, sizes.grid, sizes.start).flatten(1).mT
-    return to_rows(kept, shards, shards.sizes, spectra.shape[1])
+    """This rank's points of all rows, (R, n), from its frequencies, (R, f)."""
+    (whole,) = to_whole((spectra,), shards, (shares(prod(sizes.half), shards.count),))
+    kept = _Values.apply(whole, sizes)
+    return to_stretches((kept,), shards, (shards.sizes,), (len(spectra),))[0]
 
 
-def _some(columns: Tensor) -> Tensor:
-    """The columns, or one of zeros where there are fewer than ranks: MKL transforms no empty batch,
-    and what was received must stay in the graph.
-    """
-    if len(columns):
-        return columns
-    return torch.cat([columns, columns.new_zeros(1, *columns.shape[1:])])
+class _Spectra(torch.autograd.Function):
+    """Spectra (r, F) of whole rows (r, N) that begin at the transform's first point."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, sizes: GridSizes, shape: tuple[int, ...]) -> Tensor:
+        ctx.sizes, ctx.shape = sizes, shape
+        return sizes.spectra(rows.unflatten(1, shape)[:, None])[:, 0]
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple:
+        # torch's own is a transform of complex numbers, twice the work
+        weight = 1.0 / ctx.sizes.share(grads[0].real)
+        found = ctx.sizes.values(grads[0][:, None], ctx.shape, weight=weight)
+        return found[:, 0].flatten(1), None, None
+
+
+class _Values(torch.autograd.Function):
+    """The points of the grid, (r, N), from whole spectra (r, F)."""
+
+    @staticmethod
+    def forward(ctx: Any, spectra: Tensor, sizes: GridSizes) -> Tensor:
+        ctx.sizes = sizes
+        return sizes.values(spectra[:, None], sizes.grid, sizes.start)[:, 0].flatten(1)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple:
+        sizes = ctx.sizes
+        found = sizes.spectra(grads[0].unflatten(1, sizes.grid)[:, None], sizes.start)[:, 0]
+        return found.mul_(sizes.share(grads[0])), None
 
 
 def _hidden_units(
@@ -151,25 +170,19 @@ def displacements(index: Tensor, spans: list[Tensor], sizes: GridSizes) -> Tenso
 
 
 class _Product(torch.autograd.Function):
-    """κ̂ û at some frequencies, (f, H·d_out, B), from û (f, H·d_in, B), ĥ (f, w) and R."""
+    """κ̂ û at some frequencies, (H·d_out, B, f), from û (H·d_in, B, f), ĥ (w, f) and R."""
 
     @staticmethod
     def forward(ctx: Any, u: Tensor, h: Tensor, readout: Tensor) -> Tensor:
         ctx.save_for_backward(u, h, readout)
-        u, h = u.permute(1, 2, 0), h.mT[:, None]
-        return spectrum.convolve(u.clone(), h, readout).permute(2, 0, 1)
+        return spectrum.convolve(u.clone(), h[:, None], readout)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple:
         u, h, readout = ctx.saved_tensors
-        like = u.permute(1, 2, 0).clone(), h.mT[:, None].clone()
-        share = torch.ones(len(u), dtype=readout.dtype, device=u.device)
-        gradient = grads[0].permute(1, 2, 0)
-        found = spectrum.adjoint(gradient, *like, readout, share, ctx.needs_input_grad)
-        of_u, of_h, of_readout = found
-        return (
-            None if of_u is None else of_u.permute(2, 0, 1),
-            None if of_h is None else of_h[:, 0].mT,
-            of_readout,
-        )
+        like = u.clone(), h[:, None].clone()
+        share = torch.ones(u.shape[-1], dtype=readout.dtype, device=u.device)
+        needs = ctx.needs_input_grad
+        of_u, of_h, of_readout = spectrum.adjoint(grads[0], *like, readout, share, needs)
+        return of_u, None if of_h is None else of_h[:, 0], of_readout
