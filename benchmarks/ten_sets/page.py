@@ -12,18 +12,19 @@ from .run import FILE, GRU, MINIROCKET
 from .sets import SETS
 
 TEXT = """{head}Each set is written to files as users have them and given to the code of `fredholm compare PATH`, which picks on
-validation samples alone; then its pick stands beside MiniROCKET (of aeon, series alone, trained on the validation samples too), a GRU in the same backbone, and gradient
-boosting on simple features (scikit-learn), all on the same test samples. Scores are means over seeds, ± their sample standard deviation.
+validation samples alone; then its pick stands beside MiniROCKET (of aeon, series alone, trained on the validation samples too), a GRU in the same backbone, and the
+methods that `compare` has beside the operators ({own}), all on the same test samples. Scores are means over seeds, ± their sample standard deviation.
 Fields are judged by their relative L2 error, where less is better; sets whose largest class has over three times the samples of the smallest
 by the mean accuracy over classes, but sample by sample by what is right.
 
 {counts} Machine: {machine} Command: `python -m benchmarks run ten-sets --minutes M`; minutes of a search are those of its own processor,
-so that other work on the machine does not shorten it.
+so that other work on the machine does not shorten it. Seeds of the pick, the best operator that was a finalist, the GRU and the simple methods for which
+the minutes were too short were trained afterwards.
 
 ## What was picked
 
 *Regret*: how much better the best operator or baseline of the backbone is on the test samples than the pick; in brackets, than the best
-operator that was picked, where the pick is none. Operators that were no finalists have one seed, so that part of a regret is chance.
+operator that was picked, where the pick is none. Operators that were no finalists have one seed, so part of a regret is chance.
 
 {picks}
 
@@ -35,8 +36,8 @@ both intervals, or below.
 
 {beside}
 
-Where another method wins, `compare` recommends it if it can run it: {own}. MiniROCKET is not among them: it needs another
-environment.
+Where one of these methods wins, `compare` recommends it. Its own `minirocket` is the published transform without numba, whose releases need an older numpy; aeon's
+`MiniROCKET` remains the outside reference.
 
 ## All scores
 
@@ -76,7 +77,7 @@ def page() -> str:
             ("set", "pick less", "seeds", "over seeds", "over samples", "McNemar p", ""),
             [line for row in rows for line in _beside(row)],
         ),
-        own=" and ".join(TITLES[name] for name in PLAIN),
+        own=", ".join(TITLES[name] for name in PLAIN if name in _judged(rows)),
         scores=_scores(rows),
         lost=_lost(rows),
         times=table(
@@ -142,9 +143,14 @@ def _word(found: dict[str, Any]) -> str:
     return f"{found['other']} wins" if all(part[2] < 0 for part in parts) else "open"
 
 
+def _judged(rows: list[dict[str, Any]]) -> list[str]:
+    """Whatever was judged on any of the sets."""
+    return list(dict.fromkeys(line["operator"] for row in rows for line in row["lines"]))
+
+
 def _scores(rows: list[dict[str, Any]]) -> str:
     """A column a set."""
-    names = list(dict.fromkeys(line["operator"] for row in rows for line in row["lines"]))
+    names = _judged(rows)
     models = sorted(name for name in names if name not in (GRU, MINIROCKET, *PLAIN))
     order = [*models, *(name for name in (GRU, MINIROCKET, *PLAIN) if name in names)]
     lines = []

@@ -74,7 +74,10 @@ def work(cell: Cell, report: Report) -> Row:
     state = search.run()
     searched = perf_counter() - start
     rows = list(state["finals"]["rows"])
-    rows += [row for row in search.outsiders() if "error" not in row]
+    judged = {state["verdict"]["pick"], state["verdict"]["operator"], GRU, *PLAIN}
+    names = dict.fromkeys(row["operator"] for row in rows if row["operator"] in judged)
+    further = search.finals.further([*names], given["seeds"])
+    rows += [row for row in [*further, *search.finals.outsiders()] if "error" not in row]
     if state["kind"] == "sequences":
         rows += minirocket(search, given["seeds"])
     return {

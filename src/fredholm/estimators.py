@@ -301,7 +301,8 @@ class FredholmClassifier(ClassifierMixin, _Estimator):
         operator: a registered operator (:func:`fredholm.operators.list_operators`) or baseline.
             None: ``softmax`` of rows, images and texts, ``luna`` of series, clouds and fields.
             ``auto`` compares all of them on held-out samples first, as ``fredholm compare`` does
-            before its finalists.
+            before its finalists; methods beside the operators, which stand among these, are not
+            tried.
         minutes: of that comparison.
         kind: ``rows``, ``series``, ``clouds``, ``images`` or ``texts``; None: recognised, see
             below.

@@ -71,6 +71,26 @@ def test_failures_are_one_line_on_stderr(runs, capsys, arguments, code, message)
     assert err.startswith("error:")
 
 
+@pytest.mark.parametrize("command", ["evaluate", "predict", "explain", "plan", "sweep"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_commands_of_one_process_are_refused_in_several(monkeypatch, capsys, command, rank):
+    facts = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "GROUP_RANK": "0"}
+    facts |= {"TORCHELASTIC_RUN_ID": "x", "LOCAL_WORLD_SIZE": "2"}
+    for name, value in facts.items():
+        monkeypatch.setenv(name, value)
+    assert main([command, "runs/first", "x"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == (rank == 0)  # what all refuse, one says
+    assert all(f"error: {command}: received 2 processes; works in one" in line for line in said)
+
+
+def test_one_process_of_torchrun_is_one(monkeypatch, capsys):
+    facts = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "GROUP_RANK": "0"}
+    for name, value in {**facts, "TORCHELASTIC_RUN_ID": "x"}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["operators"]) == 0
+
+
 def test_debug_shows_the_traceback():
     from fredholm.errors import RecipeError
 

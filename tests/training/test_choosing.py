@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
+import shutil
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,13 +15,17 @@ import torch
 
 from fredholm.cli.main import main
 from fredholm.errors import OptionError
-from fredholm.training import comparison, load_recipe
-from fredholm.training.choosing import choose, halving, splits, trial
-from fredholm.training.choosing.clock import FEWEST, Clock, Pace, share_steps
-from fredholm.training.choosing.plain import BOOSTING, boosting, words
+from fredholm.training import comparison, load_recipe, predict
+from fredholm.training.choosing import choose, finals, halving, splits, trial
+from fredholm.training.choosing import search as searching
+from fredholm.training.choosing.clock import Clock, Pace, share_steps
+from fredholm.training.choosing.plain import BOOSTING, MINIROCKET, boosting, words
 from fredholm.training.choosing.report import to_markdown
+from fredholm.training.choosing.saved import load_pick
+from fredholm.training.choosing.search import open_search
 from fredholm.training.choosing.splits import Splits
 from fredholm.training.choosing.stress import halve, keep, lose
+from fredholm.training.choosing.trials import Trials
 from fredholm.training.choosing.verdict import conclude, is_sure
 from fredholm.training.failures import TrainingFailed
 
@@ -66,7 +74,7 @@ def chosen(walks, tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(splits, "build_dataset", build)
-        patch.setattr(halving, "ENOUGH", FEWEST)  # time for all learning rates
+        patch.setattr(halving, "TUNING", math.inf)  # time for all learning rates
         state = search(walks, place, report=said.append)
     return place, state, said, read
 
@@ -83,7 +91,7 @@ def test_the_pick_is_made_on_validation_and_the_test_is_read_for_the_finalists_a
     order = [(-line["val"], line["val_loss"]) for line in table]
     assert order == sorted(order)
     assert state["verdict"]["pick"] == table[0]["operator"]
-    assert {line["operator"] for line in table} > {BOOSTING}
+    assert {line["operator"] for line in table} > {BOOSTING, MINIROCKET}
     assert set(table[0]["stress"]) == {"30% lost", "50% lost", "half the rate"}
     assert any("0.0 of 0.1 min" in line for line in said)  # progress says the time
 
@@ -96,6 +104,19 @@ def test_a_search_goes_on_and_ends_alike(chosen, walks, monkeypatch):
     assert again["verdict"]["pick"] == state["verdict"]["pick"]
     with pytest.raises(OptionError, match="choose another --out"):
         search(walks, place, seeds=3)
+
+
+def test_further_seeds_of_a_finalist_leave_the_search_as_it_is(chosen, walks, tmp_path):
+    place, state, _, _ = chosen
+    copied = tmp_path / "choice"
+    shutil.copytree(place, copied)
+    given = {"operators": "softmax,linear_attention", "seeds": 2, "timer": Ticks()}
+    opened = open_search(walks, 0.1, out=copied, changes=CHANGES, **given)
+    names = [next(iter(state["finals"]["steps"])), BOOSTING]
+    rows = opened.finals.further(names, 3)
+    assert [row["operator"] for row in rows if row["seed"] == 2] == names
+    assert all("score" in row["test"] for row in rows)
+    assert opened.state["finals"]["rows"] == state["finals"]["rows"]
 
 
 def test_the_recommendation_carries_the_users_names_and_a_command_that_loads(chosen, walks):
@@ -113,6 +134,31 @@ def test_the_recommendation_carries_the_users_names_and_a_command_that_loads(cho
     assert recipe.operator.name == state["verdict"]["operator"]
     assert recipe.model.body["dim"] == state["sizes"][recipe.operator.name]["dim"]
     assert recipe.training.epochs == load_recipe(str(walks), CHANGES).training.epochs
+
+
+def test_a_recommended_method_is_saved_and_an_operator_takes_its_place(
+    chosen, walks, tmp_path, monkeypatch
+):
+    place, state, _, _ = chosen
+    copied = tmp_path / "choice"
+    shutil.copytree(place, copied)
+    known = conclude(state["finals"]["rows"], state["higher"])
+    for pick in (MINIROCKET, known["operator"]):
+        monkeypatch.setattr(searching, "conclude", lambda *_, pick=pick: known | {"pick": pick})
+        lines = to_markdown(search(walks, copied)).splitlines()
+        said = {line.partition(":")[0]: line.partition(":")[2].strip() for line in lines}
+        assert said["train in full"].startswith("fredholm train")
+        assert (copied / "method").is_dir() == ("predict" in said) == (pick == MINIROCKET)
+        if pick == MINIROCKET:
+            samples = "(fitted to training and validation samples)"
+            assert said["predict"] == f"fredholm predict {copied} FILE... {samples}"
+            answers = predict(copied, [walks])
+            assert len(answers) == 40
+            assert {answer["class"] for answer in answers} == {"slow", "brisk"}
+            found = load_pick(copied)
+            rows_ = [r for r in state["finals"]["rows"] if r["operator"] == MINIROCKET]
+            assert min(r["temperature"] for r in rows_) <= found.temperature
+            assert found.temperature <= max(r["temperature"] for r in rows_)
 
 
 def test_few_samples_are_validated_in_turn_and_never_on_the_test(walks):
@@ -140,6 +186,61 @@ def test_steps_are_shared_by_time():
     assert share_steps(paces, 2, 1e6, 500) == {"a": 500, "b": 500, "slow": 500}
     with pytest.raises(OptionError, match="minutes: received 0"):
         Clock(0)
+
+
+def planned(paces, left, full=1000, folds=1):
+    """Trials of a search that has so many seconds left, its state, and what is said."""
+    clock = SimpleNamespace(left=left, minutes=left / 60, spent=0.0)
+    trials = Mock(spec=Trials, clock=clock, pace=lambda name, test=False: paces[name])
+    state = {"full_steps": full, "folds": folds, "rungs": [], "sizes": {name: {} for name in paces}}
+    said = []
+    return trials, state | {"finals": {"plain_seconds": 0.0}}, said
+
+
+def test_short_of_time_the_slowest_are_left_out_by_name_and_the_others_get_steps_that_tell():
+    paces = {"a": Pace(0.01), "b": Pace(0.02), "c": Pace(0.02), "d": Pace(0.02), "slow": Pace(1.0)}
+    trials, state, said = planned(paces, 60.0)
+    plan = halving.Halving(trials, state, said.append)._plan_rung(0, [(n, 1e-3) for n in paces])
+    assert set(plan["steps"]) == set("abcd")
+    assert min(plan["steps"].values()) >= 100
+    assert sum(paces[name].seconds(n) for name, n in plan["steps"].items()) <= 15.0
+    assert said == [
+        "slow: left out, 100 of its steps take 100 s where a share is 3 s; give more minutes, or "
+        "name it among fewer --operators"
+    ]
+    trials, state, said = planned(paces, 4 * 160.0)
+    plan = halving.Halving(trials, state, said.append)._plan_rung(0, [(n, 1e-3) for n in paces])
+    assert (set(plan["steps"]), said) == (set(paces), [])
+
+
+def test_a_later_rung_has_no_fewer_steps_than_the_one_before():
+    paces = {name: Pace(0.01) for name in "abcdef"}
+    trials, state, _ = planned(paces, 60.0, folds=5)
+    found = halving.Halving(trials, state, print)
+    alive: halving.Alive = [(name, 1e-3) for name in paces]
+    for steps, folds, count in ((50, 2, 6), (120, 1, 6), (250, 1, 4), (400, 0, 0)):
+        state["rungs"] = [{"steps": dict.fromkeys(paces, steps)}]
+        plan = found._plan_rung(1, alive)
+        assert (len(plan.get("folds", [])), len(plan["steps"])) == (folds, count)
+        assert min(plan["steps"].values(), default=steps) >= steps
+
+
+def test_fewer_seeds_and_finalists_rather_than_untrained_ones():
+    paces = {name: Pace(0.02) for name in ("a", "b", "c", "gru")}
+    alive: halving.Alive = [(name, 1e-3) for name in "abc"]
+    for left, finalists, steps in (
+        (500, "abc", 10 / 9 * 500),  # five seeds of at least half a training
+        (150, "abc", 500),  # three
+        (80, "ab", 500),  # of two
+        (45, "ab", 250),
+        (8, "ab", 100),
+    ):
+        trials, state, said = planned(paces, float(left))
+        last = finals.Finals(trials, Mock(spec=halving.Halving), state, said.append, print)
+        plan = last._plan(alive, 5, [])
+        assert set(plan) == set(finalists)
+        assert min(plan.values()) >= steps
+    assert set(last._plan(alive, 5, ["gru"])) == {"a", "b", "gru"}
 
 
 def test_too_little_time_is_said(walks, tmp_path):
@@ -230,6 +331,60 @@ def test_an_operator_of_the_users_is_compared_and_its_file_runs_once(walks, tmp_
     )
     assert "mine_compared" in {row["operator"] for row in state["rungs"][0]["rows"]}
     assert (tmp_path / "mine.log").read_text() == "ran\n"
+
+
+PARTS = """
+import torch
+from fredholm.data import Entry, SequenceDataset, register_dataset
+from fredholm.encoders import SequenceConfig
+from fredholm.models import LinearConfig, ModelConfig, ResidualConfig, register_model
+
+
+def read(request):
+    draws = torch.Generator().manual_seed(("train", "val", "test").index(request.split))
+    labels = torch.arange(24) % 2
+    values = torch.randn(24, 12, 1, generator=draws) + 2 * labels[:, None, None]
+    size = {"shape": (12, 1)}
+    return SequenceDataset(
+        "steps_compared", request.split, labels, ("low", "high"), values.__getitem__, **size
+    )
+
+
+register_dataset(
+    Entry(
+        name="steps_compared",
+        title="Low or high",
+        licence_package="none needed",
+        licence_data="none needed",
+        kind=SequenceDataset.kind,
+        read=read,
+    )
+)
+
+
+@register_model
+def steps_pico():
+    body = ResidualConfig(dim=8, depth=1, heads=2, operator="softmax")
+    return ModelConfig(SequenceConfig(channels=1, length=12), body, LinearConfig(pool="mean"))
+"""
+
+
+def test_a_data_set_and_a_model_of_the_users_are_compared(tmp_path):
+    (tmp_path / "parts.py").write_text(PARTS)
+    recipe = tmp_path / "steps.yaml"
+    recipe.write_text(
+        "import: parts.py\ndata: {name: steps_compared, batch_size: 8}\nmodel: steps_pico\n"
+        "training: {epochs: 2}\n"
+    )
+    state = choose(
+        recipe, 0.1, operators="softmax,gru", out=tmp_path / "out", seeds=1, timer=Ticks()
+    )
+    assert (state["kind"], state["classes"]) == ("sequences", ["low", "high"])
+    assert state["samples"] == {"train": 24, "val": 24}
+    assert {row["operator"] for row in state["rungs"][0]["rows"]} == {"softmax", "gru"}
+    assert {BOOSTING, MINIROCKET} < {line["operator"] for line in state["verdict"]["table"]}
+    words_ = shlex.split(state["verdict"]["train"])
+    assert load_recipe(words_[2], words_[3:]).data.name == "steps_compared"
 
 
 def test_every_trial_failed_is_an_exit_code(walks, tmp_path, monkeypatch, capsys):

@@ -198,6 +198,8 @@ def test_tasks_are_valid_recipes(name):
         (["--budget", "money"], "budget: received 'money'"),
         (["--budget", "time"], "minutes: received None"),
         (["digits", "--budget", "time"], "--budget: received with 'digits'"),
+        (["digits", "--worker"], "--worker: received with 'digits'"),
+        (["./here", "--jobs", "2"], "--jobs: received with './here'"),
         (["--label", "gait"], "--label: received 'gait' without files"),
         (["--minutes", "3"], "they belong to 'time'"),
         (["--seeds", "0"], "seeds: received 0"),

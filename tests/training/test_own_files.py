@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from PIL import Image
 
 from fredholm.cli.main import main
 from fredholm.errors import DataError, OptionError, RecipeError
-from fredholm.training import evaluate, load_recipe, predict, train, write_predictions
+from fredholm.training import evaluate, load_recipe, own_files, predict, train, write_predictions
+from fredholm.training.build import build_dataset, build_model
 from fredholm.training.calibration import fit_temperature
 from fredholm.training.own_files import names_files
 
@@ -213,3 +215,49 @@ def test_the_temperature_gives_what_is_right_as_often_as_it_says():
     assert fit_temperature(logits, labels) == pytest.approx(1.0, abs=0.06)
     assert fit_temperature(4 * logits, labels) == pytest.approx(4.0, abs=0.25)
     assert 0.05 < fit_temperature(torch.eye(2).repeat(5, 1), torch.tensor([0, 1] * 5)) < 1
+
+
+@pytest.mark.parametrize(("points", "patch"), [(40, 1), (150, 3), (1344, 21)])
+def test_long_regular_series_are_put_together_in_patches(tmp_path, capsys, points, patch):
+    values = RNG.normal(size=(12, points, 1)).astype(np.float32)
+    np.savez(tmp_path / "waves.npz", X=values, y=np.array(["a", "b"] * 6))
+    recipe = load_recipe(str(tmp_path / "waves.npz"))
+    assert recipe.model.encoder.get("patch", 1) == patch
+    model = build_model(recipe, build_dataset(recipe, "train"))
+    assert model.encoder(torch.from_numpy(values))[1].size == -(-points // patch) <= 64
+    assert main(["data", "describe", str(tmp_path / "waves.npz")]) == 0
+    assert (f"patches of {patch} samples" in capsys.readouterr().out) == (patch > 1)
+
+
+def test_series_of_very_different_size_are_read_on_their_own_scale(tmp_path, capsys):
+    values, sizes = RNG.normal(size=(40, 20, 1)), np.geomspace(0.01, 100, 40)[:, None, None]
+    for name, scale in (("alike", 1.0), ("uneven", sizes)):
+        np.savez(tmp_path / f"{name}.npz", X=values * scale, y=np.array(["a", "b"] * 20))
+        encoder = load_recipe(str(tmp_path / f"{name}.npz")).model.encoder
+        assert encoder.get("standard", False) == (name == "uneven")
+        assert main(["data", "describe", str(tmp_path / f"{name}.npz")]) == 0
+        assert ("on its own scale" in capsys.readouterr().out) == (name == "uneven")
+
+
+def test_what_is_asked_at_every_time_or_has_its_own_times_has_a_point_a_sample(tmp_path):
+    values, every = RNG.normal(size=(12, 90, 1)), RNG.integers(0, 2, (12, 90))
+    np.savez(tmp_path / "steps.npz", X=values, y=every)
+    assert "patch" not in load_recipe(str(tmp_path / "steps.npz")).model.encoder
+    times = np.cumsum(RNG.uniform(0.5, 1.5, (12, 90)), 1)
+    np.savez(tmp_path / "timed.npz", X=values, times=times, y=np.arange(12) % 2)
+    assert "patch" not in load_recipe(str(tmp_path / "timed.npz")).model.encoder
+
+
+@pytest.mark.parametrize(
+    ("size", "patch", "shown"),
+    [
+        ((8, 8), 2, [8, 8]),
+        ((28, 28), 7, [28, 28]),
+        ((30, 44), 8, [32, 48]),
+        ((224, 224), 16, [224, 224]),
+    ],
+)
+def test_pictures_have_few_patches(size, patch, shown):
+    found = own_files._images(SimpleNamespace(image_size=size, training=range(600)))
+    assert found[0]["encoder"]["patch"] == patch
+    assert found[2]["image_size"] == shown

@@ -6,16 +6,19 @@ from __future__ import annotations
 
 import csv
 import json
+from typing import Any
 
 import pytest
 import torch
+from tensorboard.backend.event_processing import event_accumulator
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 from fredholm.errors import CheckpointError, DataError, OptionError, RecipeError
-from fredholm.training import evaluate, load_run, predict, train
+from fredholm.training import TrainingFailed, evaluate, load_run, predict, train
 from fredholm.training.build import build_dataset, build_model
 from fredholm.training.calibration import temperature_of
-from fredholm.training.callbacks import Ema
+from fredholm.training.callbacks import Averages, Ema
 from fredholm.training.checkpoints import list_checkpoints, read_checkpoint
 from fredholm.training.metrics import summarise
 from fredholm.training.module import Classifier
@@ -184,6 +187,38 @@ def test_the_moving_average_follows_its_formula():
     assert float(mean) == pytest.approx(expected)
 
 
+def test_averages_are_torchs_with_buffers_and_at_any_dtype():
+    """What is looked for once a fit gives what torch's update gives, bit for bit, after weights
+    were moved in memory and a buffer was replaced.
+    """
+    torch.manual_seed(0)
+    model: Any = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 2).double())
+    rule = Ema(0.9)._kwargs["multi_avg_fn"]
+    theirs = AveragedModel(model, multi_avg_fn=rule, use_buffers=False)
+    ours = Averages(model, rule)
+    ours.begin(model)
+    for step in range(6):
+        for parameter in model.parameters():
+            parameter.data = parameter.data + torch.randn_like(parameter)
+        model[1].running_mean = torch.randn(5)
+        model[1].num_batches_tracked.fill_(step)
+        theirs.update_parameters(model)
+        ours.update_parameters(model)
+    expected, found = theirs.state_dict(), ours.state_dict()
+    assert list(expected) == list(found)
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    assert int(found["n_averaged"]) == 6
+
+
+def test_the_curve_of_the_steps_has_every_tenth(finished):
+    _, folder = finished
+    file = event_accumulator.EventAccumulator(str(folder / "tensorboard"))
+    file.Reload()
+    steps = int(rows_of(folder)[-1]["step"])
+    points = file.Scalars("train_loss_step")
+    assert [point.step for point in points] == list(range(9, steps, 10)) != []
+
+
 def test_early_stop_ends_a_run_that_does_not_improve(tmp_path, recipe, monkeypatch):
     scores = [0.5, 0.7, 0.6, 0.7, 0.9]
 
@@ -253,6 +288,15 @@ def test_mixed_labels_reach_the_loss(tmp_path, recipe, monkeypatch):
     assert labels.shape[1] == 10
     assert torch.allclose(labels.sum(1), torch.ones(len(labels)))
     assert ((labels > 0).sum(1) == 2).any()
+
+
+def test_too_little_memory_is_said(tmp_path, recipe, monkeypatch):
+    def loss(self, inputs, labels):
+        return torch.empty(1 << 60)
+
+    monkeypatch.setattr(Classifier, "loss", loss)
+    with pytest.raises(TrainingFailed, match=r"out of memory: .* MB more; .* parallel.domain=4"):
+        train(recipe(), tmp_path / "run")
 
 
 def test_bf16_trains_with_float32_weights(tmp_path, recipe):

@@ -83,6 +83,20 @@ def test_adam_decays_in_the_gradient():
     assert isinstance(Descent(0.1).optimizer([weight]), torch.optim.AdamW)
 
 
+def test_steps_are_fused_where_all_parameters_are_floating_point_numbers():
+    real, wave = (torch.nn.Parameter(torch.ones(2, dtype=d)) for d in (torch.float64, torch.cfloat))
+    fused = Descent(0.1).optimizer([{"params": [real]}])
+    assert fused.param_groups[0]["fused"]
+    assert not Descent(0.1).optimizer([real, wave]).param_groups[0]["fused"]
+    plain = torch.optim.AdamW(
+        [other := real.detach().clone().requires_grad_()], 0.1, weight_decay=0.0
+    )
+    for parameter, optimizer in ((real, fused), (other, plain)):
+        parameter.square().sum().backward()
+        optimizer.step()
+    assert torch.allclose(real, other, rtol=1e-14)
+
+
 def test_a_recipe_names_its_schedule():
     chosen = load_recipe(
         "digits",

@@ -187,7 +187,9 @@ def evaluate(
     json: JsonFlag = False,
     trust_code: TrustFlag = False,
 ) -> None:
-    """Measure a run on a split and write evaluation.json."""
+    """Measure a run, or the method that a comparison recommends, on a split and write
+    evaluation.json.
+    """
     from .. import training
 
     if every:
@@ -221,7 +223,7 @@ def predict(
     json: JsonFlag = False,
     trust_code: TrustFlag = False,
 ) -> None:
-    """Say what a run's model makes of new samples: classes, numbers or fields."""
+    """Say what a run's model, or the method that a comparison recommends, makes of new samples."""
     from .. import training
 
     show.trusted_code(run, trust_code)

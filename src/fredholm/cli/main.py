@@ -26,6 +26,8 @@ def main(arguments: list[str] | None = None) -> int:
         require("typer", "train", "the fredholm command")
         from .app import app
 
+        _check_processes(next((word for word in arguments if not word.startswith("-")), ""))
+
         leads = os.environ.get("RANK", "0") == "0"  # of several processes one says how far they are
         with shown() if leads else nullcontext():
             return int(app(arguments, standalone_mode=False, prog_name="fredholm") or 0)
@@ -51,6 +53,15 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         show(sys.stderr)
         return getattr(error, "exit_code", 2)
+
+
+def _check_processes(command: str) -> None:
+    """Refuse several processes of what one does."""
+    launched = {"RANK", "SLURM_STEP_NUM_TASKS"} & set(os.environ)  # training is slow to import
+    if launched and command not in ("", "train"):
+        from ..training import check_alone
+
+        check_alone(command)
 
 
 def _complain(message: str) -> None:

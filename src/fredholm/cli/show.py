@@ -52,6 +52,11 @@ def run_plan(plan: Any, as_json: bool) -> None:
     epoch = f"{plan.steps:,} steps of {plan.batch_size} samples"
     cost = f"{1e3 * plan.step_seconds:.0f} ms each, validation {plan.validation_seconds:.1f} s"
     typer.echo(f"time: {plan.minutes:.1f} min for {plan.epochs} epochs of {epoch}, {cost}")
+    if plan.processes > 1:
+        typer.echo(
+            f"processes: measured in one, with whole batches of whole samples; of the "
+            f"{plan.processes} of the recipe each has its part"
+        )
     for number, line in plan.operators.items():
         typer.echo(f"layer {number}: {line}")
 

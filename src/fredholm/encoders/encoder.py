@@ -126,6 +126,7 @@ class EncoderConfig(Configuration):
         data: the kind of data that it reads, by default the one of its own name; several encoders
             may read one kind.
         of_data: fields that the data set says, which no recipe sets.
+        own: fields that mean something else in another kind, which does not take them over.
         pools: the read-outs that its domain allows, the usual one first.
         input_dtype: of one input's tensor.
         ties: whether a head can answer by its matrix of token vectors.
@@ -137,6 +138,7 @@ class EncoderConfig(Configuration):
 
     data: ClassVar[Any] = _OwnKind()
     of_data: ClassVar[tuple[str, ...]] = ()
+    own: ClassVar[tuple[str, ...]] = ()
     pools: ClassVar[tuple[str, ...]] = ("mean", "points", "every")
     own_width: ClassVar[bool] = False
     input_dtype: ClassVar[torch.dtype] = torch.float32

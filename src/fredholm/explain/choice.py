@@ -20,6 +20,7 @@ def choice_page(
     recommendation: Sequence[tuple[str, str]],
     finals: Table,
     rungs: Table,
+    left_out: Mapping[str, str],
 ) -> str:
     """The HTML of a search: no script, nothing loaded.
 
@@ -28,6 +29,7 @@ def choice_page(
         facts: what was compared on what, in a line.
         recommendation: names and texts, the most important first.
         finals, rungs: head and rows of the finalists, and of all contenders.
+        left_out: of each contender that was not tried, why.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -46,7 +48,9 @@ def choice_page(
     sections = [
         Section("recommendation", "Recommendation", words("choice", rows=recommendation)),
         Section("finalists", "Finalists", words("choice_finals"), [picture], _wide(finals)),
-        Section("all", "All contenders", words("choice_rungs"), [], _wide(rungs) + _refused(state)),
+        Section(
+            "all", "All contenders", words("choice_rungs"), [], _wide(rungs) + _refused(left_out)
+        ),
     ]
     classes = _classes(state)
     if classes is not None:
@@ -61,12 +65,8 @@ def _wide(found: Table) -> str:
     return words("wide", table=table(*found))
 
 
-def _refused(state: Mapping[str, Any]) -> str:
-    rows = [
-        {"operator": label, "refused": size["refused"]}
-        for label, size in state["sizes"].items()
-        if "refused" in size
-    ]
+def _refused(left_out: Mapping[str, str]) -> str:
+    rows = [{"operator": label, "refused": why} for label, why in left_out.items()]
     return words("refused", rows=rows)
 
 

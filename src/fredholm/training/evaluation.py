@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -96,15 +96,15 @@ def run_dataset(model: Any, place: RunFolder, split: str, changes: list[str] | N
     if changes:
         recipe = load_recipe(recipe.to_dict(), changes)
     result = build_dataset(recipe, split, Vocabulary.from_dict(words) if words else None)
-    _check_unchanged(model, result)
+    _check_unchanged(model.extra, result)
     return result
 
 
-def _check_unchanged(model: Any, dataset: Any) -> None:
+def _check_unchanged(facts: Mapping[str, Any], dataset: Any) -> None:
     """Refuse files of the user's that have changed since the training: they would be divided anew,
     and what was trained on could be tested on.
     """
-    before, now = model.extra.get("source"), dataset.source
+    before, now = facts.get("source"), dataset.source
     if before is not None and now is not None and before["files"] != now["files"]:
         raise DataError(
             f"{now['path']}: has changed since the run was trained on it, so its splits are others"
@@ -121,7 +121,8 @@ def evaluate(
     report: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Accuracy, loss (called as ``loss_name`` says), per-class accuracy, confusion matrix and
-    examples of a run on one split, also as ``evaluation.json``.
+    examples of a run on one split, also as ``evaluation.json``; or of the method that a comparison
+    recommends, which knows the validation samples too.
 
     ``confusion[i][j]`` counts images of class i called j; ``wrong`` and ``right`` list the first
     examples of each with index, label, prediction and probability. Splits other than test are
@@ -137,22 +138,19 @@ def evaluate(
         CheckpointError: no run or no model there.
         DataError: the user's own files have changed since the training.
     """
-    from .. import data
+    from .choosing.saved import is_comparison
 
     if split not in SPLITS:
         raise OptionError(f"split: received {split!r}; needs one of {', '.join(SPLITS)}")
-    changes = [text for text in overrides if text.startswith("data.options.")]
-    chosen = [text for text in overrides if text not in changes]
-    model, place = load_run(run, chosen, trust_code=trust_code)
-    recipe = place.load_recipe()
-    dataset = run_dataset(model, place, split, changes)
-    loader = data.make_loader(dataset, recipe.data.eval_batch_size, seed=recipe.seed, shuffle=False)
-    with inference(model):
-        pairs = (
-            (dataset.in_units(o), dataset.in_units(y)) for o, y in _outputs(model, loader, split)
-        )
-        task = task_of(dataset)
-        numbers = task.summary(pairs, dataset.classes)
+    place = RunFolder(run)
+    if is_comparison(place.root):
+        _refuse_changes(overrides)
+        dataset, outputs = _of_pick(place.root, split, trust_code)
+    else:
+        dataset, outputs = _of_run(place, split, overrides, trust_code)
+    task = task_of(dataset)
+    pairs = ((dataset.in_units(o), dataset.in_units(y)) for o, y in outputs)
+    numbers = task.summary(pairs, dataset.classes)
     result = {
         "run": str(place.root),
         "dataset": dataset.name,
@@ -168,6 +166,42 @@ def evaluate(
         line = f"the figures are not written: {error}"
         (report or partial(warnings.warn, stacklevel=2))(line)
     return result
+
+
+def _of_run(
+    place: RunFolder, split: str, overrides: list[str] | tuple[str, ...], trust_code: bool
+) -> tuple[Any, Iterator[tuple[Tensor, Tensor]]]:
+    """A split of a run's data, and what its model says of it, with the labels."""
+    from .. import data
+
+    changes = [text for text in overrides if text.startswith("data.options.")]
+    chosen = [text for text in overrides if text not in changes]
+    model, _ = load_run(place.root, chosen, trust_code=trust_code)
+    recipe = place.load_recipe()
+    dataset = run_dataset(model, place, split, changes)
+    loader = data.make_loader(dataset, recipe.data.eval_batch_size, seed=recipe.seed, shuffle=False)
+    return dataset, _outputs(model, loader, split)
+
+
+def _of_pick(
+    folder: Path, split: str, trust_code: bool
+) -> tuple[Any, Iterator[tuple[Tensor, Tensor]]]:
+    """The same of the method that a comparison recommends."""
+    from .choosing.saved import load_pick, splits_of
+
+    pick = load_pick(folder)
+    splits = splits_of(folder, pick, trust_code)
+    dataset = getattr(splits, split)
+    _check_unchanged(pick.facts, dataset)
+    return dataset, pick.outputs(dataset)
+
+
+def _refuse_changes(overrides: list[str] | tuple[str, ...]) -> None:
+    if overrides:
+        raise OptionError(
+            f"override: received {' '.join(overrides)}; a method that a comparison recommends has "
+            "no options, leave them out"
+        )
 
 
 def _judged(dataset: Any, numbers: dict[str, Any]) -> dict[str, Any]:
@@ -221,7 +255,8 @@ def _outputs(model: nn.Module, loader: Any, split: str) -> Iterator[tuple[Tensor
     if device.type == "cpu" and torch.cuda.is_available():
         device = torch.device("cuda")
         model.to(device)
-    for inputs, labels in steps(f"evaluate on {split}", loader, unit="batches"):
-        with torch.inference_mode():
-            outputs = model(inputs.to(device)).float().cpu()
-        yield outputs, labels.cpu()
+    with inference(model):
+        for inputs, labels in steps(f"evaluate on {split}", loader, unit="batches"):
+            with torch.inference_mode():
+                outputs = model(inputs.to(device)).float().cpu()
+            yield outputs, labels.cpu()

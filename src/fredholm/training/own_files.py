@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .recipe import READING
 
+POINTS = 64  # of a regular series; the samples of a longer one are put together in patches
+UNEVEN = 1.0  # of the logarithms of series' deviations, their own deviation
+PATCHES = 25  # of a picture, where they have no more than 16 x 16 pixels
 EXACT_POINTS = 256  # up to which the exact kernel of all pairs is the usual operator
 STEPS = 1500  # of a training that nobody has measured
 FEW = 200  # validation samples that are too few to choose an epoch by
@@ -84,8 +91,16 @@ def describe(path: str | Path, reading: dict[str, Any]) -> dict[str, Any]:
 
     source = open_files(path, reading)
     usual = usual_recipe(source)
-    model = f"{usual['model']['name']}, operator {usual['operator']['name']}"
+    patch = _encoder(usual).get("patch", 1)
+    cells = _CELLS.get(source.collection.kind, "{0} samples").format(patch)
+    patches = f"patches of {cells}, " if patch > 1 else ""
+    patches += "each series on its own scale, " if "standard" in _encoder(usual) else ""
+    model = f"{usual['model']['name']}, {patches}operator {usual['operator']['name']}"
     return source.description | {"model": model, "epochs": usual["training"]["epochs"]}
+
+
+def _encoder(usual: dict[str, Any]) -> dict[str, Any]:
+    return usual["model"].get("encoder", {})
 
 
 def usual_recipe(source: Any) -> dict[str, Any]:
@@ -121,7 +136,24 @@ def _backbone(source: Any, **encoder: Any) -> dict[str, Any]:
 
 def _series(source: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     points = max(len(sample) for sample in source.collection.samples)
-    return _backbone(source), usual_operator(points, 3.0), {}
+    encoder: dict[str, Any] = {"standard": True} if _uneven(source) else {}
+    if source.collection.steps is not None or source.scaling["timed"]:  # each sample by itself
+        return _backbone(source, **encoder), usual_operator(points, 3.0), {}
+    patch = math.ceil(points / POINTS)
+    encoder |= {"patch": patch} if patch > 1 else {}
+    return _backbone(source, **encoder), usual_operator(math.ceil(points / patch), 3.0), {}
+
+
+def _uneven(source: Any) -> bool:
+    """Whether the training series have deviations of very different size in some channel."""
+    if source.collection.reading.scale == "sample":
+        return False
+    parts = [source.collection.samples[i] for i in source.training]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a channel without any value
+        deviations = np.log(np.stack([np.nanstd(part, 0) for part in parts]) + 1e-12)
+        spread = np.nanstd(np.where(deviations > np.log(1e-9), deviations, np.nan), 0)
+    return bool((spread > UNEVEN).any())
 
 
 def _rows(source: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -133,9 +165,14 @@ def _texts(source: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]
 
 
 def _images(source: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    size = [max(8, side // 8 * 8) for side in source.image_size]
-    model = _backbone(source, patch=min(8, max(2, min(size) // 8)))
-    return model, usual_operator(64, 3.0), {"image_size": size}
+    height, width = source.image_size
+    least = min(16, max(2, math.ceil(math.sqrt(height * width / PATCHES))))
+    # A little more where the sides are multiples of it.
+    larger = range(least, min(16, least + least // 4) + 1)
+    patch = next((p for p in larger if height % p == width % p == 0), least)
+    size = [max(4, round(side / patch)) * patch for side in (height, width)]
+    points = size[0] * size[1] // patch**2
+    return _backbone(source, patch=patch), usual_operator(points, 3.0), {"image_size": size}
 
 
 def _clouds(source: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -151,6 +188,7 @@ def _fields(source: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]
     return _backbone(source, sigma=1.0), usual_operator(points, 1.0), {}
 
 
+_CELLS = {"images": "{0} x {0} pixels"}  # what a patch holds
 _USUAL = {
     "series": _series,
     "rows": _rows,

@@ -7,6 +7,8 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,8 @@ def predict(
     trust_code: bool = False,
     out: str | Path | None = None,
 ) -> list[dict[str, Any]]:
-    """What a run says of each sample in files and folders, ``-`` being standard input.
+    """What a run, or the method that a comparison recommends, says of each sample in files and
+    folders, ``-`` being standard input.
 
     Samples are read as the training files were: of a table the same columns (a label is not
     needed, and not looked at), arrays of the same names, series in any of their formats, pictures,
@@ -46,7 +49,8 @@ def predict(
     ``probabilities``; of fields ``values``. ``file``, and ``row`` or ``id``, say which sample.
 
     Args:
-        run: a run's folder.
+        run: a run's folder, or one of ``fredholm compare`` that recommends a method beside the
+            operators.
         files: what to predict.
         batch_size: samples at a time.
         trust_code: see :func:`load_run`.
@@ -57,14 +61,14 @@ def predict(
         DataError: a file is missing, or holds something else.
         OptionError: a run whose answers or samples are of another kind, or ``out`` cannot hold
             them; before any sample is read.
-        CheckpointError: no run or no model there.
+        CheckpointError: no run or no model there, or a comparison that recommends an operator.
     """
     from ..data.files.unlabelled import read_unlabelled
 
     if out is not None:
         _check_suffix(Path(out))
-    model, place = load_run(run, trust_code=trust_code)
-    facts = model.extra
+    said = _load(run, trust_code)
+    facts = said.facts
     answer = _ANSWERS.get(facts.get("task", "classification"))
     if answer is None:
         task = create_task(facts["task"]).name
@@ -74,19 +78,59 @@ def predict(
         )
     if out is not None and answer is _field:
         _refuse_table_of_fields(Path(out))
-    samples = read_unlabelled(files, facts, model.config.encoder)
-    temperature, rows, count = temperature_of(place.calibration), [], len(samples)
-    with torch.inference_mode(), inference(model), working("predict", count, "samples") as show:
+    samples = read_unlabelled(files, facts, said.encoder)
+    rows, count = [], len(samples)
+    with torch.inference_mode(), said.ready, working("predict", count, "samples") as show:
         for start in range(0, len(samples), batch_size):
             chosen = list(range(start, min(start + batch_size, len(samples))))
-            outputs = model(samples.batch(chosen)).float()
+            outputs = said.outputs(samples, chosen)
             for i, output in zip(chosen, outputs, strict=True):
                 shape = samples.shape(i) if samples.shape else ()
-                rows.append(samples.places[i] | answer(output, facts, temperature, shape))
+                rows.append(samples.places[i] | answer(output, facts, said.temperature, shape))
             show.at(len(rows))
     if out is not None:
         write_predictions(rows, out)
     return rows
+
+
+@dataclass(frozen=True)
+class _Predictor:
+    """A run, or a method that a comparison recommends.
+
+    Attributes:
+        facts: of the data set that it was trained on.
+        encoder: what the reading of files asks for.
+        temperature: of its classes.
+        outputs: for samples of these numbers.
+        ready: entered while it answers.
+    """
+
+    facts: Mapping[str, Any]
+    encoder: Any
+    temperature: float
+    outputs: Callable[[Any, list[int]], Tensor]
+    ready: AbstractContextManager[Any]
+
+
+def _load(folder: str | Path, trust_code: bool) -> _Predictor:
+    from .choosing.saved import is_comparison, load_pick
+
+    if is_comparison(folder):
+        pick = load_pick(folder)
+
+        def answered(samples: Any, chosen: list[int]) -> Tensor:
+            texts = None if samples.texts is None else [samples.texts[i] for i in chosen]
+            return pick(samples.batch(chosen), texts)
+
+        return _Predictor(pick.facts, pick.encoder, pick.temperature, answered, nullcontext())
+    model, place = load_run(folder, trust_code=trust_code)
+    return _Predictor(
+        model.extra,
+        model.config.encoder,
+        temperature_of(place.calibration),
+        lambda samples, chosen: model(samples.batch(chosen)).float(),
+        inference(model),
+    )
 
 
 # --- answers --------------------------------------------------------------------------------------

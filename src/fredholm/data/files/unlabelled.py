@@ -50,11 +50,13 @@ class Unlabelled:
         places: of each sample, its ``file`` and what else tells it from the others.
         batch: inputs of a model by numbers of samples.
         shape: of the answer to each sample, where it is a field: (h, w) or (points,).
+        texts: as they are written, where samples are.
     """
 
     places: list[dict[str, Any]]
     batch: Callable[[Sequence[int]], Tensor]
     shape: Callable[[int], tuple[int, ...]] | None = None
+    texts: Sequence[str] | None = None
 
     def __len__(self) -> int:
         return len(self.places)
@@ -172,7 +174,7 @@ def _texts(
     vocabulary = Vocabulary.from_dict(facts["vocabulary"])
     numbers, cut = encode_rows(texts, vocabulary, facts["max_length"], where)
     told = [place | {"truncated": bool(lost)} for place, lost in zip(places, cut, strict=True)]
-    return Unlabelled(told, lambda chosen: numbers[torch.as_tensor(chosen)])
+    return Unlabelled(told, lambda chosen: numbers[torch.as_tensor(chosen)], texts=texts)
 
 
 def _pictures(
@@ -290,4 +292,6 @@ def _chained(parts: Sequence[Unlabelled]) -> Unlabelled:
         part, i = owners[number]
         return () if part.shape is None else part.shape(i)
 
-    return Unlabelled([place for part in parts for place in part.places], batch, shape)
+    places = [place for part in parts for place in part.places]
+    texts = [text for part in parts for text in part.texts or ()]
+    return Unlabelled(places, batch, shape, texts or None)

@@ -55,6 +55,7 @@ class Graphs(Kind):
     """Graphs, each with features or tokens of its nodes."""
 
     name, one, many, encoder = "graph", "graph", "graphs", "graph"
+    single = False
 
     def fits(self, inputs: Any) -> bool:
         return isinstance(inputs, Inputs) and "edges" in inputs

@@ -31,6 +31,7 @@ class Kind:
             ``data``, that belong to some kinds only and to this one.
         assumed: whether inputs that fit are of this kind even where the model's encoder reads
             another, or the model names none.
+        single: whether a sample is one signal, which convolutions and recurrences read as well.
         worded: whether a sample is written in words.
         sampled: whether a sample is read over time, so that some of its points may be lost.
         summarised: whether :meth:`summarise` makes a row of numbers of a sample.
@@ -50,6 +51,7 @@ class Kind:
     rooms: tuple[tuple[str, str], ...] = ()
     takes: tuple[str, ...] = ()
     assumed: bool = True
+    single: bool = True
     worded: bool = False
     sampled: bool = False
     summarised: bool = False

@@ -22,6 +22,7 @@ class Questions(Kind):
     """Pictures with a text each."""
 
     name, one, many, encoder = "question", "question", "questions", "multimodal"
+    single = False
     rooms = (("encoder.image.", "picture."), ("encoder.words.weight", WORDS))
 
     def fits(self, inputs: Any) -> bool:

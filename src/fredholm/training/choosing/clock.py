@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from ...errors import OptionError
 
-FEWEST = 10  # steps, below which a training says nothing
+FEWEST = 10  # steps, below which nothing is tried at all
+TELLING = 100  # steps, from which a training tells contenders apart
 SLOWEST = 4.0  # times its equal share that a trial may take
 OVERHEAD = 0.3  # seconds of a trial that are no step
 
@@ -69,6 +70,26 @@ class Pace:
 
     def seconds(self, steps: int) -> float:
         return steps * self.step + self.judging + OVERHEAD
+
+
+def fitting(
+    paces: Mapping[str, Pace], trials: int, seconds: float, steps: int, least: int
+) -> list[str]:
+    """The quickest contenders of which ``trials`` with so many steps fit in the seconds together,
+    none of them beyond :data:`SLOWEST` equal shares; the ``least`` quickest in any case.
+
+    Example:
+        >>> fitting({"a": Pace(0.1), "b": Pace(100.0), "c": Pace(0.2)}, 1, 40.0, 100, 1)
+        ['a', 'c']
+    """
+    cap, spent, chosen = SLOWEST * seconds / max(1, len(paces)), 0.0, []
+    for name in sorted(paces, key=lambda name: paces[name].seconds(steps)):
+        cost = trials * paces[name].seconds(steps)
+        spent += cost
+        if len(chosen) >= least and (spent > seconds or cost > cap):
+            break
+        chosen.append(name)
+    return [name for name in paces if name in chosen]
 
 
 def share_steps(

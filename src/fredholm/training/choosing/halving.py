@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from ...errors import OptionError
 from ..failures import TrainingFailed
-from ..grid import Cell, Report
-from .clock import FEWEST, share_steps
+from ..grid import Report
+from .clock import FEWEST, TELLING, fitting, share_steps
 from .trials import Trials
 
 FINALISTS = 3
-RATES = (1 / 3, 1.0, 3.0)  # times the recipe's learning rate
-SHARES = (0.25, 0.25)  # of the time left, for the first rung and for each later one
-ENOUGH = 30  # steps, from which several learning rates are tried
+RATES = (1 / 3, 3.0)  # times the recipe's learning rate, for those that are left
+SHARES = (0.25, 0.2)  # of the time left, for the first rung and for each later one
+TUNING = 0.2  # of the time left, for other learning rates
 RESERVE = 0.1  # of all the time, that no rung may use
 Row = dict[str, Any]
-Alive = list[tuple[str, float | None]]  # contenders and their rates; None: not yet chosen
+Alive = list[tuple[str, float | None]]  # contenders and their rates; None: without one
 
 
 @dataclass
@@ -32,80 +32,124 @@ class Halving:
     say: Report
 
     def rung(self, number: int, alive: Alive) -> Alive:
-        """Try contenders on validation, each at its learning rate or at all; the better half with
-        their rates.
+        """Try contenders on validation; the better half, or nobody where there is no time for a
+        rung that would tell more than the last one.
         """
-        while len(self.state["rungs"]) <= number:
-            self.state["rungs"].append(self._plan_rung(number, alive))
-        rung, found = self.state["rungs"][number], {}
-        if not rung["steps"]:
-            return []
-        cells = list(self._rung_cells(number, rung, alive))
-        for place, (label, lr, cell) in enumerate(cells, 1):
-            if (
-                self.trials.clock.left < RESERVE * 60 * self.trials.clock.minutes
-                and not self.trials.known(cell)
-            ):
-                rung["cut"] = f"{place - 1} of {len(cells)} trials"
-                self.say(f"the time of the rung is up after {rung['cut']}")
-                break
-            row = {"operator": label, "lr": lr, "fold": cell.settings["fold"]}
-            row |= self.trials.compute(cell)
-            found.setdefault((label, lr), []).append(row)
-            self.say(f"[{place}/{len(cells)}] {self.line(row)}")
-        rung["rows"] = [row for rows in found.values() for row in rows]
-        kept = self._better_half(found, len(alive))
+        rungs = self.state["rungs"]
+        if len(rungs) <= number:
+            plan = self._plan_rung(number, alive)
+            if not plan["steps"]:
+                return []
+            rungs.append(plan)
+        rung = rungs[number]
+        trials = [
+            (label, lr, fold)
+            for fold in rung["folds"]
+            for label, lr in alive
+            if label in rung["steps"]
+        ]
+        rung["rows"] = self._tried(number, trials)
+        order = self._order(self._found(rung["rows"]))
+        keep = max(FINALISTS, math.ceil(len(alive) / 2))
+        kept = order[: min(keep, max(1, len(alive) - 1))]
         rung["kept"] = [[label, lr] for label, lr in kept]
-        names = ", ".join(f"{label} (lr {lr:.2g})" for label, lr in kept)
+        names = ", ".join(label for label, _ in kept)
         self.say(f"rung {number + 1}: kept {names} ({self.trials.clock})")
         return kept
 
-    @property
-    def _late(self) -> bool:
-        clock = self.trials.clock
-        return clock.left < RESERVE * 60 * clock.minutes
+    def tune(self, alive: Alive) -> Alive:
+        """The same contenders, each at the best of several learning rates, tried as in their last
+        rung; as they are, where there is no time for it.
+        """
+        number = len(self.state["rungs"]) - 1
+        rung = self.state["rungs"][number]
+        alive = [(label, lr) for label, lr in alive if label in rung["steps"]]
+        if "rates" not in rung:
+            once = sum(self.trials.pace(n).seconds(rung["steps"][n]) for n, _ in alive)
+            cost = len(RATES) * len(rung["folds"]) * once
+            rung["rates"] = [*RATES] if cost <= TUNING * self.trials.clock.left else []
+        trials = [
+            (label, lr * rate, fold)
+            for rate in rung["rates"]
+            for fold in rung["folds"]
+            for label, lr in alive
+            if lr is not None
+        ]
+        rung["rows"] = [*rung["rows"], *self._tried(number, trials)]
+        names = {label for label, _ in alive}
+        order = self._order(self._found(row for row in rung["rows"] if row["operator"] in names))
+        if rung["rates"]:
+            said = ", ".join(f"{label} {lr:.2g}" for label, lr in order)
+            self.say(f"learning rates: {said} ({self.trials.clock})")
+        return order
+
+    def _tried(self, number: int, trials: list[tuple[str, Any, int]]) -> list[Row]:
+        """The rows of trials of a rung, as many as there is time for."""
+        rung, rows, clock = self.state["rungs"][number], [], self.trials.clock
+        for place, (label, lr, fold) in enumerate(trials, 1):
+            cell = self.trials.cell(label, lr, rung["steps"][label], number, fold)
+            late = clock.left < RESERVE * 60 * clock.minutes
+            if late and not self.trials.known(cell):
+                rung["cut"] = f"{place - 1} of {len(trials)} trials"
+                self.say(f"the time of the rung is up after {rung['cut']}")
+                break
+            row = {"operator": label, "lr": lr, "fold": fold} | self.trials.compute(label, cell)
+            rows.append(row)
+            self.say(f"[{place}/{len(trials)}] {self.line(row)}")
+        return rows
 
     def _plan_rung(self, number: int, alive: Alive) -> dict[str, Any]:
-        """Steps of each contender, and the learning rates of the first rung: the recipe's alone,
-        where there is not time for :data:`ENOUGH` steps at all of them.
+        """Steps of each contender. The first rung leaves out the slowest, where not all can have
+        :data:`TELLING` steps; a later one has no fewer steps than the one before it, on two
+        validation splits if there is time, and else on one, or of fewer contenders.
         """
+        full, left = self.state["full_steps"], max(self.trials.clock.left, 1.0)
         paces = {label: self.trials.pace(label) for label, _ in alive}
-        seconds = SHARES[min(number, len(SHARES) - 1)] * max(self.trials.clock.left, 1.0)
-        rates, steps = [1.0], {}
-        for rates in ([*RATES], [1.0]) if alive[0][1] is None else ([1.0],):
-            trials = len(self._folds(number)) * len(rates)
-            steps = share_steps(paces, trials, seconds, self.state["full_steps"])
-            if max(steps.values()) >= min(ENOUGH, self.state["full_steps"]):
-                break
-        for label in [label for label, count in steps.items() if not count]:
-            step = self.trials.sizes[label]["step"]
-            self.say(f"{label}: left out, {FEWEST} steps of {step:.1f} s do not fit in its share")
-        if not any(steps.values()) and number == 0:
+        seconds = SHARES[min(number, len(SHARES) - 1)] * left
+        if number:
+            before = self.state["rungs"][number - 1]["steps"]
+            for count in dict.fromkeys((len(alive), FINALISTS + 1)):
+                some = {label: paces[label] for label, _ in alive[:count]}
+                for folds in self._folds(number):
+                    steps = share_steps(some, len(folds), seconds, full)
+                    if all(steps[label] >= before[label] for label in some):
+                        return {"steps": steps, "folds": folds, "seconds": seconds}
+            return {"steps": {}}
+        telling = min(TELLING, full)
+        quick = fitting(paces, 1, seconds, telling, FINALISTS)
+        steps = share_steps({label: paces[label] for label in quick}, 1, seconds, full)
+        steps = {label: count for label, count in steps.items() if count}
+        if not steps:
             raise OptionError(
                 f"minutes: received {self.trials.clock.minutes:g}; {FEWEST} steps of no operator "
                 "fit in a share of them, give more"
             )
-        kept = {label: count for label, count in steps.items() if count}
-        return {"steps": kept, "rates": rates, "seconds": seconds}
+        for label in paces:
+            if label not in steps:
+                need, each = paces[label].seconds(telling), seconds / len(paces)
+                self.say(
+                    f"{label}: left out, {telling} of its steps take {need:.0f} s where a share is "
+                    f"{each:.0f} s; give more minutes, or name it among fewer --operators"
+                )
+        if min(steps.values()) < telling:
+            self.say(f"fewer than {telling} steps each tell little: give more minutes")
+        return {"steps": steps, "folds": [0], "seconds": seconds}
 
-    def _folds(self, number: int) -> list[int]:
-        """Which validation splits a rung is judged on."""
-        return [0] if number == 0 or self.state["folds"] == 1 else [2 * number - 1, 2 * number]
+    def _folds(self, number: int) -> list[list[int]]:
+        """On which validation splits a later rung may be judged, the most first."""
+        if self.state["folds"] == 1:
+            return [[0]]
+        return [[2 * number - 1, 2 * number], [2 * number]]
 
-    def _rung_cells(
-        self, number: int, rung: dict[str, Any], alive: Alive
-    ) -> Iterator[tuple[str, float, Cell]]:
-        """The trials of a rung, the recipe's own learning rate first."""
-        for rate in sorted(rung["rates"], key=lambda rate: abs(math.log(rate))):
-            for fold in self._folds(number):
-                for label, own in alive:
-                    if label in rung["steps"]:
-                        lr = self.state["lr"] * rate if own is None else own
-                        steps = rung["steps"][label]
-                        yield label, lr, self.trials.cell(label, lr, steps, number, fold)
+    def _found(self, rows: Iterable[Row]) -> dict[tuple[str, float], list[Row]]:
+        """Rows by contender and learning rate."""
+        found: dict[tuple[str, float], list[Row]] = {}
+        for row in rows:
+            found.setdefault((row["operator"], row["lr"]), []).append(row)
+        return found
 
-    def _better_half(self, found: dict[Any, list[Row]], count: int) -> Alive:
-        """The best contenders, each at its best rate, the best one first."""
+    def _order(self, found: dict[tuple[str, float], list[Row]]) -> Alive:
+        """Contenders, each at its best rate, the best one first."""
         best: dict[str, tuple[Any, float]] = {}
         for (label, lr), rows in found.items():
             good = [row for row in rows if "error" not in row]
@@ -122,8 +166,7 @@ class Halving:
                 )
             raise TrainingFailed(f"{self.trials.task.name}: every trial failed: {failed}")
         order = sorted(best, key=lambda label: best[label][0], reverse=True)
-        keep = max(FINALISTS, math.ceil(count / 2))
-        return [(label, best[label][1]) for label in order[: min(keep, max(1, count - 1))]]
+        return [(label, best[label][1]) for label in order]
 
     def _key(self, rows: list[Row]) -> tuple[float, float]:
         sign = 1 if self.state["higher"] else -1
@@ -131,10 +174,12 @@ class Halving:
         return sign * score, -statistics.fmean(row["val"]["loss"] for row in rows)
 
     def best_rate(self, label: str) -> float:
-        """The learning rate at which a contender was best in the first rung."""
-        rows = [r for r in self.state["rungs"][0]["rows"] if r["operator"] == label]
-        good = [row for row in rows if "error" not in row]
-        return max(good, key=lambda row: self._key([row]))["lr"] if good else self.state["lr"]
+        """The learning rate at which a contender was best in the last rung that tried it."""
+        for rung in reversed(self.state["rungs"]):
+            rows = [r for r in rung["rows"] if r["operator"] == label and "error" not in r]
+            if rows:
+                return max(rows, key=lambda row: self._key([row]))["lr"]
+        return self.state["lr"]
 
     def line(self, row: Row) -> str:
         """What came of a trial."""

@@ -1,49 +1,104 @@
-"""Methods beside the operators, of scikit-learn: what models alone would not tell."""
+"""Methods beside the operators, on scikit-learn: what models alone would not tell."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from ...data import limit_samples
+from ...data.kinds.kind import KINDS
 from ...errors import OptionError
+from .fitted import Fitted, Logistic, log_probabilities
+from .minirocket import minirocket
 from .splits import batches
+from .starts import STARTS, Start
+from .terms import Terms
+from .trees import Trees
 
-BOOSTING, WORDS = "boosting", "words"
-TITLES = {
-    BOOSTING: "gradient boosting on simple features",
-    WORDS: "logistic regression on words",
-}
+BOOSTING, MINIROCKET, WORDS = "boosting", "minirocket", "words"
 MOST = 10_000  # samples that boosting is fitted to
 ROUNDS, LEAVES = 100, 15
 COMPONENTS = 64  # of texts
-LEAST = 1e-7  # of a probability
 
-Method = Callable[[Any, int], Callable[[Tensor], Tensor]]
+Answer = Callable[[Any], Tensor]  # of a batch, as many outputs as inputs
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method beside the operators.
+
+    Attributes:
+        title: what it is.
+        reads: whether it reads the samples of a data set.
+        needs: said where it does not.
+        fit: makes it of training samples and a seed.
+        view: a data set whose batches the answer reads.
+        tasks: that it knows.
+        start: a pretrained one, which must be there and takes its time.
+    """
+
+    title: str
+    reads: Callable[[Any], bool]
+    needs: str
+    fit: Callable[[Any, int], Fitted]
+    view: Callable[[Any], Any] = lambda dataset: dataset
+    tasks: tuple[str, ...] = ("classification", "regression")
+    start: Start | None = None
 
 
 def serves(name: str, dataset: Any) -> str | None:
     """Why a method cannot serve a data set; None where it can."""
+    method = PLAIN[name]
     if dataset.task not in ("classification", "regression"):
-        return f"{TITLES[name]} gives one answer per sample; {dataset.name} asks for {dataset.task}"
-    if name == WORDS:
-        fits = dataset.kind.worded and dataset.task == "classification"
-        return None if fits else f"{TITLES[name]} needs texts and classes"
-    if dataset.kind.worded or dataset.kind.summarised:
+        return f"{method.title} gives one answer per sample; {dataset.name} asks for {dataset.task}"
+    if dataset.task in method.tasks and method.reads(dataset):
         return None
-    return f"{TITLES[name]}: there are none of {dataset.kind.many}"
+    return f"{method.title} needs {method.needs}, not {dataset.kind.many} and {dataset.task}"
 
 
-def boosting(train: Any, seed: int) -> Callable[[Tensor], Tensor]:
-    """Histograms of gradients, :data:`ROUNDS` rounds, on what the kind of data makes of a sample
-    (:meth:`.Kind.summarise`); of texts on components of their words.
+@dataclass(frozen=True, eq=False)
+class Boosted(Fitted):
+    """Gradient boosting on a few numbers of a sample.
+
+    Attributes:
+        trees: on what the kind of data makes of a sample (:meth:`.Kind.summarise`), or on
+            components of a text's words.
+        kind: of data, by its name.
+        timed: whether its first channel is time.
+        classes, count: that it was fitted to, and of all; none of numbers.
+        terms, components: of texts; (:data:`COMPONENTS`, terms).
+    """
+
+    trees: Trees
+    kind: str
+    timed: bool
+    classes: list[int]
+    count: int
+    terms: Terms | None = None
+    components: Tensor | None = None
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        found = self.trees(self.rows(inputs))
+        return log_probabilities(found, self.classes, self.count) if self.count else found
+
+    def rows(self, inputs: Tensor) -> np.ndarray:
+        """What the trees read."""
+        if self.terms is None or self.components is None:
+            return KINDS[self.kind].summarise(inputs, timed=self.timed)
+        return self.terms(inputs) @ self.components.numpy().T
+
+
+def boosting(train: Any, seed: int) -> Boosted:
+    """Histograms of gradients, :data:`ROUNDS` rounds.
 
     Raises:
-        OptionError: a data set whose samples have no such rows.
+        OptionError: a data set whose samples have no rows of a few numbers.
     """
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
@@ -51,68 +106,98 @@ def boosting(train: Any, seed: int) -> Callable[[Tensor], Tensor]:
     why = serves(BOOSTING, train)
     if why is not None:
         raise OptionError(why)
-    read = _components(train) if train.kind.worded else _summary(train)
-    rows, labels = _rows(train, read)
+    rows, labels, place = _features(train)
     options: dict[str, Any] = {"max_iter": ROUNDS, "max_leaf_nodes": LEAVES, "random_state": seed}
     options |= {"early_stopping": False, "min_samples_leaf": max(1, min(20, len(rows) // 20))}
     if train.task == "regression":
         model: Any = HistGradientBoostingRegressor(**options).fit(rows, labels)
-        return lambda inputs: torch.from_numpy(model.predict(read(inputs)))[:, None]
+        return Boosted(Trees.of(model), classes=[], count=0, **place)
     model = HistGradientBoostingClassifier(**options).fit(rows, labels)
-    return lambda inputs: _logits(model, read(inputs), len(train.classes))
+    return Boosted(
+        Trees.of(model), classes=model.classes_.tolist(), count=len(train.classes), **place
+    )
 
 
-def words(train: Any, seed: int) -> Callable[[Tensor], Tensor]:
+def _features(train: Any) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
+    """Features and labels of all samples, and what :class:`Boosted` needs to make them."""
+    place: dict[str, Any] = {"kind": train.kind.name, "timed": getattr(train, "timed", False)}
+    if train.kind.worded:
+        inputs, labels = train.batch(torch.arange(len(train)))
+        terms = Terms.fit(inputs, pairs=False)
+        found = terms(inputs)
+        components = _components(found)
+        place |= {"terms": terms, "components": torch.from_numpy(components)}
+        return found @ components.T, labels.numpy(), place
+    parts = [
+        (train.kind.summarise(inputs, timed=place["timed"]), labels.numpy())
+        for inputs, labels in batches(train, 256)
+    ]
+    rows, labels = (np.concatenate(part) for part in zip(*parts))
+    return rows, labels, place
+
+
+def _components(found: Any) -> Float[np.ndarray, "components terms"]:
+    """The directions along which texts differ most; each term of few."""
+    from sklearn.decomposition import TruncatedSVD
+
+    if found.shape[1] <= COMPONENTS:
+        return np.eye(found.shape[1])
+    model: Any = TruncatedSVD(COMPONENTS, random_state=0).fit(found)
+    return np.ascontiguousarray(model.components_)
+
+
+@dataclass(frozen=True, eq=False)
+class Worded(Fitted):
+    """Logistic regression on the words of a text and pairs of them."""
+
+    terms: Terms
+    head: Logistic
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        return self.head(self.terms(inputs))
+
+
+def words(train: Any, seed: int) -> Worded:
     """Logistic regression on the words and pairs of words of a text, weighted by how rare they
     are.
     """
     from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
 
-    labels = train.labels.numpy()
-    model: Any = make_pipeline(_weights((1, 2)), LogisticRegression(C=4.0, max_iter=500))
-    model.fit(_documents(train.batch(torch.arange(len(train)))[0]), labels)
-    return lambda inputs: _logits(model, _documents(inputs), len(train.classes))
-
-
-PLAIN: dict[str, Method] = {BOOSTING: boosting, WORDS: words}
+    inputs, labels = train.batch(torch.arange(len(train)))
+    terms = Terms.fit(inputs, pairs=True)
+    model: Any = LogisticRegression(C=4.0, max_iter=500).fit(terms(inputs), labels.numpy())
+    return Worded(terms, Logistic.of(model, len(train.classes)))
 
 
-def _summary(train: Any) -> Callable[[Any], np.ndarray]:
-    timed = getattr(train, "timed", False)
-    return lambda inputs: train.kind.summarise(inputs, timed=timed)
-
-
-def _rows(dataset: Any, read: Callable[[Any], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Features and labels of all samples."""
-    parts = [(read(inputs), labels.numpy()) for inputs, labels in batches(dataset, 256)]
-    return np.concatenate([p for p, _ in parts]), np.concatenate([y for _, y in parts])
-
-
-def _components(train: Any) -> Callable[[Any], np.ndarray]:
-    """Texts as :data:`COMPONENTS` sums of their words' weights, or as many as there are words."""
-    from sklearn.decomposition import TruncatedSVD
-
-    weights = _weights((1, 1))
-    found = weights.fit_transform(_documents(train.batch(torch.arange(len(train)))[0]))
-    model = TruncatedSVD(min(COMPONENTS, found.shape[1]), random_state=0).fit(found)
-    return lambda inputs: model.transform(weights.transform(_documents(inputs)))
-
-
-def _weights(pairs: tuple[int, int]) -> Any:
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
-    return TfidfVectorizer(token_pattern=r"\S+", ngram_range=pairs, sublinear_tf=True)
-
-
-def _documents(tokens: Tensor) -> list[str]:
-    """Rows of numbers of tokens as texts of them, without padding."""
-    return [" ".join(f"t{n}" for n in row if n) or "t0" for row in tokens.tolist()]
-
-
-def _logits(model: Any, rows: Any, classes: int) -> Tensor:
-    """Logarithms of probabilities (B, classes); a class that was not trained on has none."""
-    found = torch.full((rows.shape[0] if hasattr(rows, "shape") else len(rows), classes), LEAST)
-    known = torch.as_tensor(model.classes_, dtype=torch.int64)
-    found[:, known] = torch.from_numpy(model.predict_proba(rows)).float().clamp(min=LEAST)
-    return found.log()
+PLAIN = {
+    BOOSTING: Method(
+        "gradient boosting on simple features",
+        lambda data: data.kind.worded or data.kind.summarised,
+        "rows of numbers",
+        boosting,
+    ),
+    MINIROCKET: Method(
+        "ridge regression on random convolutions (MiniROCKET)",
+        lambda data: data.kind.sampled,
+        "series",
+        minirocket,
+    ),
+    WORDS: Method(
+        "logistic regression on words",
+        lambda data: data.kind.worded,
+        "texts and classes",
+        words,
+        tasks=("classification",),
+    ),
+} | {
+    name: Method(
+        start.title,
+        start.fits,
+        "texts" if start.worded else "pictures",
+        start.fit,
+        start.view,
+        start=start,
+    )
+    for name, start in STARTS.items()
+}
+TITLES = {name: method.title for name, method in PLAIN.items()}

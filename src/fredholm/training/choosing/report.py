@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,8 @@ def recommendation(state: dict[str, Any]) -> list[tuple[str, str]]:
             f"{said(verdict['pick'])}: test {state['measure']} {score(pick, percent)} ({seeds})",
         )
     ]
+    if verdict["pick"] in state.get("learnt", {}):
+        result.append(("its attention", state["learnt"][verdict["pick"]]))
     if "runner_up" in verdict:
         second = lines[verdict["runner_up"]]
         result.append(("runner-up", f"{said(verdict['runner_up'])}: {score(second, percent)}"))
@@ -58,6 +61,8 @@ def recommendation(state: dict[str, Any]) -> list[tuple[str, str]]:
     if "stress" in pick:
         parts = [f"{name}: {number(v, percent)}" for name, v in pick["stress"].items()]
         result.append(("lost samples", "; ".join(parts)))
+    if "predict" in verdict:
+        result.append(("predict", f"{verdict['predict']} (fitted to {verdict['fitted']})"))
     if verdict["train"]:
         result.append(("train in full", verdict["train"]))
     return result
@@ -159,9 +164,14 @@ def to_markdown(state: dict[str, Any]) -> str:
     parts = [f"**{state['name']}**: {facts(state)}"]
     parts.append("\n".join(f"{name + ':':<22}{text}" for name, text in recommendation(state)))
     parts += [_table(*finals_table(state)), _table(*rungs_table(state))]
-    refused = {k: v["refused"] for k, v in state["sizes"].items() if "refused" in v}
-    parts += [f"{label}: {why}" for label, why in refused.items()]
+    parts += [f"{label}: {why}" for label, why in left_out(state).items()]
     return "\n\n".join(parts) + "\n"
+
+
+def left_out(state: Mapping[str, Any]) -> dict[str, str]:
+    """Which contenders were not tried, and why."""
+    refused = {k: v["refused"] for k, v in state["sizes"].items() if "refused" in v}
+    return refused | {said(name): why for name, why in state.get("left_out", {}).items()}
 
 
 def facts(state: dict[str, Any]) -> str:
@@ -187,5 +197,6 @@ def write(place: Path, state: dict[str, Any]) -> None:
 
     (place / "choice.md").write_text(to_markdown(state), encoding="utf-8")
     named = [(name, text) for name, text in recommendation(state)]
-    page = choice_page(state, facts(state), named, finals_table(state), rungs_table(state))
+    tables = finals_table(state), rungs_table(state)
+    page = choice_page(state, facts(state), named, *tables, left_out(state))
     (place / "index.html").write_text(page, encoding="utf-8")

@@ -1,10 +1,9 @@
-"""The course of a search: sizes, rungs of successive halving, finalists."""
+"""The course of a search: sizes, rungs of successive halving, finalists, the recommendation."""
 
 from __future__ import annotations
 
 import json
 import shlex
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,17 +19,16 @@ from ..failures import TrainingFailed
 from ..grid import Report, quiet
 from ..tasks import task_of
 from . import report as words
-from .clock import FEWEST, Clock, rounds_of, share_steps
+from .clock import Clock
+from .finals import Finals
 from .growth import growth
-from .halving import FINALISTS, Alive, Halving, Row
-from .plain import PLAIN, serves
+from .halving import FINALISTS, Alive, Halving
+from .plain import PLAIN
+from .saved import RESULTS, drop_pick, keep_pick
 from .splits import Splits
 from .trial import measure_of
-from .trials import FINAL, Trials
+from .trials import Trials
 from .verdict import conclude
-
-RESULTS = "choice.json"
-LAST = 0.9  # of the time left, for the finalists
 
 
 def choose(source: str | Path, minutes: float = 30.0, **given: Any) -> dict[str, Any]:
@@ -38,11 +36,11 @@ def choose(source: str | Path, minutes: float = 30.0, **given: Any) -> dict[str,
     ``choice.md`` and ``index.html``, and return what the first of them holds.
 
     Every operator and baseline gets the same backbone, at equal parameters. Rungs of successive
-    halving compare them at three learning rates on validation samples and keep the better half;
-    the last ones are trained with several seeds beside gradient boosting on simple features, and
-    these alone are judged on the test split. The pick is the best on validation. The same call
-    goes on where an earlier one stopped, with the time that is left. Arguments are those of
-    :func:`open_search`.
+    halving compare them on validation samples and keep the better half; the last ones are tried at
+    other learning rates, and trained with several seeds beside gradient boosting on simple
+    features, and these alone are judged on the test split. The pick is the best on validation. The
+    same call goes on where an earlier one stopped, with the time that is left. A pick that is no
+    operator is saved, see :mod:`.saved`. Arguments are those of :func:`open_search`.
 
     Raises:
         OptionError: no minutes, no seeds, an unknown operator, or a folder of another search.
@@ -182,9 +180,14 @@ class Search:
 
     def run(self) -> dict[str, Any]:
         """All of it; what is there already is read."""
-        alive = self.shortlist()
-        self.finals(self._finalists(alive), self.state["setting"]["seeds"])
+        alive, setting = self.shortlist(), self.state["setting"]
+        self.finals.run(alive, setting["seeds"], setting["always"])
         return self.end()
+
+    @property
+    def finals(self) -> Finals:
+        """The last trainings."""
+        return Finals(self.trials, self.halving, self.state, self.say, self._save)
 
     def shortlist(self) -> Alive:
         """The contenders that all rungs have kept, with their learning rates, the best first."""
@@ -193,7 +196,7 @@ class Search:
             f"{self.clock.minutes:g} minutes ({self.clock})"
         )
         self.measure()
-        alive: Alive = [(label, None) for label in self.serving]
+        alive: Alive = [(label, self.state["lr"]) for label in self.serving]
         if not alive:
             why = next(iter(self.state["sizes"].values()))["refused"]
             raise TrainingFailed(f"{self.trials.task.name}: no operator serves it: {why}")
@@ -204,7 +207,9 @@ class Search:
             if not kept:  # no time for another rung: the best of the last one
                 break
             alive, number = kept, number + 1
-        return alive[:FINALISTS]
+        alive = self.halving.tune(alive[:FINALISTS])
+        self._save()
+        return alive
 
     @property
     def serving(self) -> list[str]:
@@ -227,71 +232,6 @@ class Search:
                 )
             self._save()
 
-    def _finalists(self, alive: Alive) -> Alive:
-        """The last ones, those that are always, and the methods beside the operators."""
-        chosen = [*alive]
-        for label in self.state["setting"]["always"]:
-            if label in self.serving and label not in dict(chosen):
-                chosen.append((label, self.halving.best_rate(label)))
-        plain = [name for name in PLAIN if serves(name, self.splits.train) is None]
-        return [*chosen, *((name, None) for name in plain)]
-
-    def finals(self, finalists: Alive, seeds: int) -> None:
-        """Train finalists seed by seed and judge them on the test split too."""
-        finals = self.state["finals"]
-        trained = [label for label, lr in finalists if lr is not None]
-        paces = {label: self.trials.pace(label, test=True) for label in trained}
-        if any(label not in finals["steps"] for label in trained):
-            seconds = LAST * max(self.clock.left, 1.0)
-            new = share_steps(paces, seeds, seconds, self.state["full_steps"])
-            least = {label: max(FEWEST, self._tried(label)) for label in trained}
-            # Fewer seeds rather than less training than the rungs had.
-            finals["steps"] |= {label: max(n, least[label]) for label, n in new.items()}
-            self._save()
-        rows = {(row["operator"], row["seed"]): row for row in finals["rows"]}
-        steps = {label: finals["steps"][label] for label in trained}
-        for seed in range(seeds):
-            cells = [
-                (
-                    label,
-                    lr,
-                    self.trials.cell(label, lr, steps.get(label, 0), FINAL, seed, seed=seed),
-                )
-                for label, lr in finalists
-            ]
-            late = rounds_of(paces, steps) > self.clock.left
-            if seed and late and not all(self.trials.known(cell) for _, _, cell in cells):
-                self.say(f"the time is up after {seed} of {seeds} seeds ({self.clock})")
-                break
-            for label, lr, cell in cells:
-                row = {"operator": label, "lr": lr, "seed": seed} | self.trials.compute(cell)
-                rows[label, seed] = row
-                self.say(f"final, seed {seed}: {self.halving.line(row)}")
-            finals["rows"] = list(rows.values())
-            self._save()
-
-    def outsiders(self) -> list[Row]:
-        """For evidence alone: what the operators that are no finalists reach on the test split with
-        one seed and as many steps as the finalists, or as fit in twice as long.
-        """
-        finals, rows = self.state["finals"], []
-        steps = max(finals["steps"].values())
-        seconds = [
-            self.trials.pace(label, test=True).seconds(n) for label, n in finals["steps"].items()
-        ]
-        for label in self.serving:
-            if label in finals["steps"]:
-                continue
-            pace, lr = self.trials.pace(label, test=True), self.halving.best_rate(label)
-            fits = int((2 * statistics.fmean(seconds) - pace.judging) / pace.step)
-            if fits < FEWEST:
-                self.say(f"{label}: left out, {FEWEST} of its steps take too long")
-                continue
-            cell = self.trials.cell(label, lr, min(steps, fits), FINAL, 0)
-            rows.append({"operator": label, "lr": lr, "seed": 0} | self.trials.compute(cell))
-            self.say(f"beside the finalists: {self.halving.line(rows[-1])}")
-        return rows
-
     def end(self) -> dict[str, Any]:
         """The recommendation, what longer samples cost, and the tables."""
         state = self.state
@@ -308,15 +248,22 @@ class Search:
                 ).config.body  # type: ignore[union-attr]
                 grown[label] = growth(body, state["sizes"][label]["points"])
         state["verdict"]["train"] = self._command()
+        self._keep()
         self._save()
         words.write(self.place, state)
         return state
 
-    # --- parts of it ------------------------------------------------------------------------------
+    def _keep(self) -> None:
+        """The recommended method, where it is none of the operators: fitted and saved."""
+        verdict, rows = self.state["verdict"], self.state["finals"]["rows"]
+        if verdict["pick"] not in PLAIN:
+            drop_pick(self.place)
+            return
+        pick = keep_pick(self.place, self.splits, verdict["pick"], rows)
+        verdict["predict"] = f"{shlex.join(['fredholm', 'predict', str(self.place)])} FILE..."
+        verdict["fitted"] = pick.samples
 
-    def _tried(self, label: str) -> int:
-        """The most steps that a rung gave a contender."""
-        return max((rung["steps"].get(label, 0) for rung in self.state["rungs"]), default=0)
+    # --- parts of it ------------------------------------------------------------------------------
 
     def _command(self) -> str | None:
         """The command that trains the best operator in full."""

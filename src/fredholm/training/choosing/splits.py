@@ -15,6 +15,7 @@ from ...data import limit_samples
 from ...data.files import open_files
 from ...data.files.source import Source
 from ...data.files.table import Coded
+from ...data.kinds.texts import TextOptions
 from ..build import build_dataset, data_arguments
 from ..recipe import Recipe
 
@@ -43,6 +44,22 @@ class Splits:
         if self._given is None:
             return build_dataset(self.recipe, part)
         return self._given.dataset(part, image_size=self._size)
+
+    def whole(self) -> tuple[Any, str]:
+        """The samples that a method is fitted to at last, and which they are: all but the test's of
+        files, else those of the training split.
+        """
+        if self.recipe.data.name != "files" or self.recipe.data.limit is not None:
+            return self.train, "training samples"
+        known = {}
+        if self.train.kind.worded:
+            options = TextOptions(
+                max_length=self.train.max_length, vocabulary=self.train.vocabulary
+            )
+            known = {"text": options}
+        pool = np.flatnonzero(self._source.parts != 2)
+        found = self._source.subset("train", pool, image_size=self._size, **known)
+        return found, "training and validation samples"
 
     @property
     def _size(self) -> tuple[int, int] | None:

@@ -12,17 +12,15 @@ from torch import Tensor
 
 from ...integral import inference
 from ..build import build_loaders, build_model
+from ..calibration import fit_temperature
 from ..fit import Limits, fit
 from ..grid import Cell, Report, Result
 from ..module import Classifier
 from ..recipe import Recipe
 from ..tasks import Task, task_of
-from .plain import PLAIN
+from .plain import PLAIN, Answer
 from .splits import Splits, batches
 from .stress import STRESSES, applies
-
-# Of a batch, as many outputs as inputs.
-Answer = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -69,11 +67,23 @@ def judge(
     answer: Answer, dataset: Any, size: int, change: Callable[[Tensor], Tensor] | None = None
 ) -> Judgement:
     """Judge the answers to a data set, ``size`` samples at a time; ``change`` the samples first."""
-    task, pairs = task_of(dataset), []
+    return _judged(_answered(answer, dataset, size, change), dataset)
+
+
+def _answered(
+    answer: Answer, dataset: Any, size: int, change: Callable[[Tensor], Tensor] | None = None
+) -> list[tuple[Tensor, Tensor]]:
+    """Outputs and labels, in the units of the files."""
+    pairs = []
     with torch.inference_mode():
         for inputs, labels in batches(dataset, size):
             outputs = answer(inputs if change is None else change(inputs)).float().cpu()
             pairs.append((dataset.in_units(outputs), dataset.in_units(labels)))
+    return pairs
+
+
+def _judged(pairs: list[tuple[Tensor, Tensor]], dataset: Any) -> Judgement:
+    task = task_of(dataset)
     found = task.summary(iter(pairs), dataset.classes)
     name, _ = measure_of(dataset)
     each = [_each(task, task.pairs(*pair)) for pair in pairs]
@@ -105,20 +115,25 @@ def learn(recipe: Recipe, train: Any, minutes: float | None) -> tuple[Any, int]:
 
 def run_trial(splits: Splits, cell: Cell, report: Report) -> Result:
     """The work of a cell: the validation score, and for finalists that of the test split, as it is
-    and with lost samples.
+    and with lost samples; of methods beside the operators also the temperature of their classes.
     """
     start, given, recipe = perf_counter(), cell.settings, cell.given
     train, val = splits.fold(given["fold"])
-    if given["method"] in PLAIN:
-        answer, steps = PLAIN[given["method"]](train, recipe.seed), 0
+    method = PLAIN.get(given["method"])
+    if method is not None:
+        answer, steps = method.fit(train, recipe.seed), 0
+        view = method.view
     else:
         model, steps = learn(recipe, train, given["most_minutes"])
-        answer = _answers(model)
+        answer, view = _answers(model), _as_it_is
     size = recipe.data.eval_batch_size
-    result: Result = {"val": judge(answer, val, size).to_dict(), "steps": steps}
+    pairs = _answered(answer, view(val), size)
+    result: Result = {"val": _judged(pairs, val).to_dict(), "steps": steps}
     del result["val"]["each"]
+    if method is not None and task_of(val).classifies:
+        result["temperature"] = fit_temperature(*(torch.cat(part) for part in zip(*pairs)))
     if given["test"]:
-        result["test"] = judge(answer, splits.test, size).to_dict()
+        result["test"] = judge(answer, view(splits.test), size).to_dict()
         if applies(splits.test):
             result["stress"] = {
                 name: judge(answer, splits.test, size, change(splits.test.timed)).score
@@ -126,6 +141,10 @@ def run_trial(splits: Splits, cell: Cell, report: Report) -> Result:
             }
     cell.place.mkdir(parents=True, exist_ok=True)
     return result | {"seconds": round(perf_counter() - start, 3)}
+
+
+def _as_it_is(dataset: Any) -> Any:
+    return dataset
 
 
 def _answers(model: Any) -> Answer:

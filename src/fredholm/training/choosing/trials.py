@@ -16,7 +16,7 @@ from ..comparison.tasks import ComparedTask, Contender
 from ..grid import Cell, Grid, Result, recipe_cell, safe_name
 from ..recipe import Recipe
 from ..tasks import task_of
-from .clock import FEWEST, Clock, Pace
+from .clock import FEWEST, OVERHEAD, Clock, Pace
 from .plain import PLAIN
 from .splits import Splits
 from .trial import run_trial
@@ -86,8 +86,10 @@ class Trials:
         return asdict(size) | {"step": step, "points": count_points(train, model)}
 
     def pace(self, label: str, test: bool = False) -> Pace:
-        """Judging is a forward pass, a third of a step, of each sample."""
-        step = self.sizes[label]["step"]
+        """Judging is a forward pass, a third of a step, of each sample; a step is what it took in
+        the trials so far, where there are any.
+        """
+        step = self.sizes[label].get("trained", self.sizes[label]["step"])
         judged = len(self.splits.fold(0)[1]) + (4 * len(self.splits.test) if test else 0)
         return Pace(step, step / self.batch * judged / 3)
 
@@ -127,20 +129,29 @@ class Trials:
         """Whether a trial is done."""
         return self._grid().read(cell) is not None
 
-    def compute(self, cell: Cell) -> Result:
-        """The result of a trial, see :func:`.trial.run_trial`."""
-        return self._grid().compute(cell)
+    def compute(self, label: str, cell: Cell) -> Result:
+        """The result of a trial, see :func:`.trial.run_trial`; what a step took is noted."""
+        known, begun = self.known(cell), self.clock.spent
+        result = self._grid().compute(cell)
+        if not known and result.get("steps", 0) >= FEWEST:
+            judging = self.pace(label, cell.settings["test"]).judging
+            took = (self.clock.spent - begun - judging - OVERHEAD) / result["steps"]
+            # Its batches too are read, and the loop around it runs: never less than measured.
+            self.sizes[label]["trained"] = max(took, self.sizes[label]["step"])
+        return result
 
 
 def _step_seconds(
     model: Any, dataset: Any, batch: int, repeats: int, timer: Callable[[], float]
 ) -> float:
-    """Seconds of a training step: the shortest, which other work on the machine disturbs least."""
+    """Seconds of a training step, its batch read too: the shortest, which other work on the machine
+    disturbs least.
+    """
     optimizer, task = torch.optim.AdamW(model.parameters(), lr=1e-4), task_of(dataset)
-    inputs, labels = dataset.batch(torch.arange(min(batch, len(dataset))))
-    times = []
+    chosen, times = torch.arange(min(batch, len(dataset))), []
     for _ in range(repeats):
         start = timer()
+        inputs, labels = dataset.batch(chosen)
         optimizer.zero_grad()
         task.loss(model.train()(inputs), labels).backward()
         optimizer.step()

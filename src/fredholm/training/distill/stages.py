@@ -19,14 +19,18 @@ from ..schedules import Schedule
 from ..tasks import Task
 
 
+def call(model: nn.Module, inputs: Any) -> Any:
+    """What a model makes of a batch, whose arguments may be a mapping."""
+    return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
+
+
 def outputs_of(model: nn.Module, inputs: Any) -> Tensor:
-    """A model's logits: called with a batch's arguments where they are a mapping, and taken out of
-    the library's outputs.
+    """A model's logits, taken out of the library's outputs.
 
     Raises:
         ConversionError: a model without the head of a task.
     """
-    out = model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
+    out = call(model, inputs)
     result = out.logits if hasattr(out, "logits") else out[0] if isinstance(out, tuple) else out
     if not isinstance(result, Tensor):
         gives = ", ".join(out) if isinstance(out, Mapping) else type(out).__name__
@@ -84,7 +88,7 @@ class Stage(Learner):
 
 class Distillation(Stage):
     """Stage 1: only the new maps learn; every layer is given what the teacher gives it, and matches
-    the teacher's attention.
+    the teacher's attention. The model needs no head.
     """
 
     def trained(self) -> list[nn.Parameter]:
@@ -101,11 +105,11 @@ class Distillation(Stage):
         if self.global_step == 0 and batch_idx == 0:
             self.replaced.switch("calibrate")
             with torch.no_grad():
-                outputs_of(self.model, batch[0])
+                call(self.model, batch[0])
             self.replaced.switch("distil")
 
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:
-        outputs_of(self.model, inputs)
+        call(self.model, inputs)
         losses = self.replaced.losses()
         for name, value in losses.items():
             if not torch.isfinite(value):
