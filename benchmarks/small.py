@@ -5,7 +5,6 @@ steps, beside ``nn.MultiheadAttention`` on the same signal.
 from __future__ import annotations
 
 import importlib
-import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 import fredholm
 from fredholm.operators import create_operator, list_operators
 
-from .kit.clock import difference, in_turn, median_and_spread, require
+from .kit.clock import SECONDS, difference, in_a_row, in_turn, median_and_spread, require
 from .kit.history import draw as draw_history
 from .kit.history import history_table, record
 from .kit.machine import describe, machine_line
@@ -42,12 +41,17 @@ MANY = 1 << 62
 # Where the crossovers of forms by size stand, and a function that only the form for few points calls.
 FAMILIES = "fredholm.families"
 FEW = {
-    "itnet": (f"{FAMILIES}.itnet.hidden_first.tiled", ("FEW", "FEW_RECORDED"), "one_tile"),
+    "itnet": (f"{FAMILIES}.itnet.hidden_first.tiled", ("FEW_RECORDED",), "one_tile"),
     "ckconv": (f"{FAMILIES}.ckconv.grid_convolution.fft", ("FEW",), "DirectConvolution.respond"),
     "infsa": (f"{FAMILIES}.infsa.graph.token_graph", ("FEW",), "TokenGraph.edges"),
-    "luna": ("fredholm.ops.feature_map.bank", ("FEW", "FEW_RECORDED"), "_before"),
+    "luna": ("fredholm.ops.feature_map.bank", ("FEW_RECORDED",), "_before"),
 }
-SECONDS = 0.02  # of calls in a row, for one reading of the clock
+# The same where values alone are wanted, where it is another form.
+FEW_VALUES = {
+    "itnet": (f"{FAMILIES}.itnet.hidden_first.columns", ("LARGEST",), "few_points"),
+    "infsa": (f"{FAMILIES}.infsa.graph.token_graph", ("FEW",), "TokenGraph._evenly"),
+    "luna": ("fredholm.ops.feature_map.bank", ("FEW",), "_at_once"),
+}
 ROUNDS = 15
 # How much of MultiheadAttention's time a call on eight points may take.
 GOALS = {
@@ -184,7 +188,7 @@ def sizes(n: int, names: list[str]) -> Iterator[dict[str, Any]]:
             domain = operator.kernel.default_domain(n, device=u.device, dtype=u.dtype)
 
             def call(limit: int | None, op=operator, d=domain, x=u, g=gradients) -> Tensor:
-                with _limited(name, limit), torch.set_grad_enabled(g):  # noqa: B023
+                with _limited(name, g, limit), torch.set_grad_enabled(g):  # noqa: B023
                     out = op(x, d)
                     return torch.autograd.grad(out.sum(), x)[0] if g else out
 
@@ -193,7 +197,7 @@ def sizes(n: int, names: list[str]) -> Iterator[dict[str, Any]]:
             ways = {"few": lambda c=call: c(MANY), "many": lambda c=call: c(0)}
             times = in_turn(ways, 7)
             few, many = (min(times[way]) for way in ways)
-            taken = _taken(name, lambda c=call: c(None))
+            taken = _taken(name, gradients, lambda c=call: c(None))
             row = {"case": name, "n": n, "gradients": gradients, "ratio": few / many}
             print(
                 f"{name:18} N={n:5} gradients={gradients!s:5} {few / many:6.2f} {taken}", flush=True
@@ -202,12 +206,13 @@ def sizes(n: int, names: list[str]) -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
-def _limited(name: str, limit: int | None) -> Iterator[None]:
+def _limited(name: str, gradients: bool, limit: int | None) -> Iterator[None]:
     """The crossover of an operator set to ``limit``; None leaves it."""
     if limit is None:
         yield
         return
-    module, constants = importlib.import_module(FEW[name][0]), FEW[name][1]
+    place, constants, _ = _few(name, gradients)
+    module = importlib.import_module(place)
     before = {constant: getattr(module, constant) for constant in constants}
     try:
         for constant in constants:
@@ -218,9 +223,13 @@ def _limited(name: str, limit: int | None) -> Iterator[None]:
             setattr(module, constant, value)
 
 
-def _taken(name: str, call: Callable[[], object]) -> str:
+def _few(name: str, gradients: bool) -> tuple[str, tuple[str, ...], str]:
+    return FEW[name] if gradients else FEW_VALUES.get(name, FEW[name])
+
+
+def _taken(name: str, gradients: bool, call: Callable[[], object]) -> str:
     """Which form the committed crossover takes: that whose function the call enters."""
-    entered, function = [], FEW[name][2]
+    entered, function = [], _few(name, gradients)[2]
 
     def note(frame: Any, event: str, _: object) -> None:
         if event == "call" and frame.f_code.co_qualname == function:
@@ -248,7 +257,7 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     """Rows of the ways of one case, timed in turn; the last is timed inside ``inference``."""
     with torch.no_grad():
-        loops = {name: _in_a_row(way) for name, way in ways.items()}
+        loops = {name: in_a_row(way) for name, way in ways.items()}
         inside = list(ways)[-1]
 
         def prepared() -> float:
@@ -273,22 +282,6 @@ def _rows(
         }
         print(f"{case:28} {name:24} {row['ratio']:7.2f} {row['milliseconds']:9.4f} ms", flush=True)
         yield facts | row
-
-
-def _in_a_row(way: Callable[[], object]) -> Callable[[], float]:
-    """Seconds a call, of so many calls in a row that the clock's own cost plays no role."""
-    way()
-    once = min(in_turn({"": way}, 3)[""])
-    count = max(1, math.ceil(SECONDS / once))
-
-    def loop() -> float:
-        def many() -> None:
-            for _ in range(count):
-                way()
-
-        return in_turn({"": many}, 1, warm=False)[""][0] / count
-
-    return loop
 
 
 def _keep(part: str, rows: list[dict[str, Any]], options: Options) -> None:

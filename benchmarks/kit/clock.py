@@ -16,6 +16,7 @@ from fredholm.training.machine import seconds_of
 from .machine import matrix_rate
 
 Rows = list[dict[str, Any]]
+SECONDS = 0.02  # of calls in a row, for one reading of the clock
 
 
 class WrongAnswer(Exception):
@@ -117,17 +118,41 @@ def in_turn(
     return times
 
 
+def in_a_row(way: Callable[[], object]) -> Callable[[], float]:
+    """A reading of the clock: seconds a call, of as many calls in a row as take :data:`SECONDS`
+    after one that does not count, so that neither the clock nor what ran before plays a role; of
+    one call that takes longer.
+    """
+    once = seconds_of(way)
+    if once < SECONDS:
+        once = min(once, *(seconds_of(way) for _ in range(2)))
+    count = math.ceil(SECONDS / once)
+    if count == 1:
+        return lambda: seconds_of(way)
+
+    def many() -> None:
+        for _ in range(count):
+            way()
+
+    def reading() -> float:
+        way()
+        return seconds_of(many) / count
+
+    return reading
+
+
 def run(case: Case) -> Rows:
     """One row a way: median and spread over alternated rounds, ratio to the first way, share of the
     matrix-product rate.
     """
     errors = check(case)
+    readings = {name: in_a_row(entry.run) for name, entry in case.entries.items()}
     rates: list[float] = []
-    ways = {"": lambda: rates.append(matrix_rate())} | {
-        name: entry.run for name, entry in case.entries.items()
-    }
-    times = in_turn(ways, case.repeats, warm=False)
-    del times[""]
+    times: dict[str, list[float]] = {name: [] for name in readings}
+    for _ in range(case.repeats):
+        rates.append(matrix_rate())
+        for name, reading in readings.items():
+            times[name].append(reading())
     rate = statistics.median(rates)
     medians = {name: median_and_spread(seconds) for name, seconds in times.items()}
     first = medians[next(iter(medians))][0]

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fredholm import data
-from fredholm.data.catalogue.weights_onnx import read_onnx_tensors
+from fredholm.training.choosing.backbones import vit_tensors
 from fredholm.training.distill.data import TokenTexts
 from fredholm.training.distill.fit import StageOptions
 
@@ -146,20 +146,8 @@ def vit(folder: Path) -> torch.nn.Module:
 
     place = folder / "vit-s-focus"
     if not (place / "model.safetensors").is_file():
-        tensors = read_onnx_tensors(data.fetch("vit-s-focus") / "vit_s_focus.onnx")
-        own = {
-            name.replace("backbone.", "dinov2."): t
-            for name, t in tensors.items()
-            if name.startswith("backbone.")
-        }
-        positions = [
-            t
-            for name, t in tensors.items()
-            if name.startswith("onnx::") and t.shape[1:] in ((1, 384), (1369, 384))
-        ]
-        own["dinov2.embeddings.position_embeddings"] = torch.cat(
-            sorted(positions, key=lambda t: t.shape[1]), 1
-        )
+        tensors = vit_tensors(data.fetch("vit-s-focus"))
+        own = {f"dinov2.{name}": t for name, t in tensors.items()}
         config = Dinov2Config(
             hidden_size=384, num_attention_heads=6, image_size=518, patch_size=14, num_labels=10
         )

@@ -89,7 +89,7 @@ def map_cases(scalars: int, repeats: int, channels: int = 8, hidden: int = 64) -
         across = along.mT.contiguous().mT  # as the piecewise form lays its channels out
         fast_both = lambda f=fast, b=bank, v=u, g=across: gradients(f(), [v, *b], g)  # noqa: E731
         slow_both = lambda f=slow, m=literal, v=u, g=along: gradients(f(), [v, *m.parts()], g)  # noqa: E731
-        note = f"{scalars} scalars, {channels} channels, hidden {hidden}"
+        note = f"{scalars:,} scalars, {channels} channels, hidden {hidden}"
         for what, new, old in (
             ("forward", no_grad(fast), no_grad(slow)),
             ("both", fast_both, slow_both),

@@ -166,7 +166,7 @@ def speed(found: dict[str, Any]) -> str:
 
 def plot_runtime(found: dict[str, Any], theme: Any) -> Any:
     """Time against N on logarithmic axes."""
-    figure = new_figure(9.0, 3.2)
+    figure = new_figure(10.5, 3.2)
     for axes, backward in zip(figure.subplots(1, 2), (False, True)):
         for i, name in enumerate(dict.fromkeys(row["layer"] for row in found["curves"])):
             mine = [
@@ -184,7 +184,7 @@ def plot_runtime(found: dict[str, Any], theme: Any) -> Any:
                 linestyle="--" if name in PEERS else "-",
             )
         axes.set(xlabel="N", ylabel="ms", title="forward and backward" if backward else "forward")
-    axes.legend(fontsize=6)
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
 

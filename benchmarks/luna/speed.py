@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fredholm.domain import Domain
@@ -52,7 +53,27 @@ def linear_transformer() -> nn.Module:
     return SelfAttention(DIM, HEADS, causal=False, dim_head=DIM // HEADS)
 
 
-PEERS = {"performer-pytorch": performer, "linear-attention-transformer": linear_transformer}
+class ByHand(nn.Module):
+    """Linear attention with elu + 1 (Katharopoulos et al. 2020) as one writes it down in torch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maps, self.out = nn.Linear(DIM, 3 * DIM), nn.Linear(DIM, DIM)
+
+    def forward(self, u: Tensor) -> Tensor:
+        heads = self.maps(u).unflatten(-1, (3 * HEADS, -1)).transpose(1, 2)
+        query, key, value = heads.chunk(3, 1)
+        query, key = F.elu(query) + 1, F.elu(key) + 1
+        total = query @ key.sum(2, keepdim=True).mT
+        found = query @ (key.mT @ value) / total
+        return self.out(found.transpose(1, 2).flatten(2))
+
+
+PEERS = {
+    "elu + 1 by hand": ByHand,
+    "performer-pytorch": performer,
+    "linear-attention-transformer": linear_transformer,
+}
 
 
 def layers() -> dict[str, nn.Module]:

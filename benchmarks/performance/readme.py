@@ -6,6 +6,7 @@ import re
 from typing import Any, NamedTuple
 
 from ..kit.page import ROOT, load, table
+from ..small import PEER as SMALL
 
 README = ROOT / "README.md"
 MARKS = "<!-- regimes: python -m benchmarks page performance -->", "<!-- /regimes -->"
@@ -18,6 +19,7 @@ REGIMES = {
     "infsa": ("diffusion, centrality", "infsa"),
     "Evolution": ("depth as a choice", "encoder,"),
 }
+TOLD = 1.05  # times as long, above which two are told apart
 
 
 class Beside(NamedTuple):
@@ -44,19 +46,29 @@ def regimes() -> str:
         win = f"{_times(best.ratio)} as fast as {best.way}, {best.where}"
         loss = f"{_times(1 / worst.ratio)} the time of {worst.way}, {worst.where}"
         shown = f"`{name}`"
-        rows.append((shown, regime, win if best.ratio > 1 else "", loss if worst.ratio < 1 else ""))
+        rows.append(
+            (
+                shown,
+                regime,
+                win if best.ratio > TOLD else "",
+                loss if worst.ratio < 1 / TOLD else "",
+            )
+        )
     return table(("operator", "for", "a win", "a loss"), rows) + "\n"
 
 
 def beside(name: str, cases: str) -> list[Beside]:
-    """Every other way that was timed beside an operator: those of its cases, and softmax at each
-    length of the roofline.
+    """Every other way that was timed beside an operator: those of its cases, softmax at each length
+    of the roofline, and ``nn.MultiheadAttention`` at those of small calls.
     """
     found, first = [], {}
     for row in load("performance.json")["cases"]:
         ours = first.setdefault((row["group"], row["case"]), row)
         if row is not ours and row["case"].startswith(cases):
             found.append(Beside(row["ratio"], _way(row["way"]), _length(row)))
+    for row in load("small.json")["calls"]:
+        if row["way"] == SMALL and row["case"].startswith(f"{name} N="):
+            found.append(Beside(row["ratio"], _way(row["way"]), _length({"note": "", **row})))
     times = {(row["operator"], row["n"]): row["seconds"] for row in load("roofline.json")["rows"]}
     lengths = [n for operator, n in times if operator == name]
     return found + [

@@ -594,7 +594,7 @@ class Domain:
         Made anew where autograd follows a tensor, under tracing, transforms and modes. Copies,
         pickles and :meth:`replace` begin with nothing kept.
         """
-        now = _versions([x for x in self._tensors() if x is not None])
+        now = _versions((self.positions, self.measure, self.valid, self.pairs))
         if now is None:
             return make()
         memo = self.__dict__.get("_memo")
@@ -605,9 +605,6 @@ class Domain:
             with torch.inference_mode(False):  # what is kept may meet autograd later
                 memo[1][key] = make()
         return memo[1][key]
-
-    def _tensors(self) -> tuple[Tensor | None, ...]:
-        return self.positions, self.measure, self.valid, self.pairs
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: x for name, x in self.__dict__.items() if name != "_memo"}
@@ -775,7 +772,7 @@ def _transformed() -> bool:
     return _functorch.get_dynamic_layer_stack_depth() > 0 or forward_ad._current_level >= 0
 
 
-def _versions(tensors: Iterable[Tensor]) -> list[int] | None:
+def _versions(tensors: Iterable[Tensor | None]) -> list[int] | None:
     """How often each tensor was written to: what is computed from them now holds until that
     changes. None where it must not be kept.
 
@@ -787,6 +784,8 @@ def _versions(tensors: Iterable[Tensor]) -> list[int] | None:
         return None
     result = []
     for x in tensors:
+        if x is None:
+            continue
         if type(x) is not Tensor or x.requires_grad or x.is_inference():
             return None
         if x.is_cuda and torch.cuda.is_current_stream_capturing():

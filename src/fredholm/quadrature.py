@@ -20,7 +20,7 @@ def take_rows(tensor: Tensor, rows: Rows, dim: int) -> Tensor:
     return tensor.index_select(dim, torch.as_tensor(rows, device=tensor.device))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # nobody writes to one; a frozen class takes three times as long to build
 class Quadrature:
     r"""Weights of the sum that stands for an integral:
     :math:`\int f(x_i, y)\,d\mu(y) \approx \sum_j w_{ij} f(x_i, y_j)`.

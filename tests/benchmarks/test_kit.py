@@ -74,6 +74,21 @@ def test_rounds_end_with_the_time_that_they_have():
     assert len(done) == 3, "the first round does not count"
 
 
+def test_a_reading_of_short_calls_is_of_many_and_of_a_long_call_of_one(monkeypatch):
+    now, done = [0.0], []
+
+    def way(seconds: float) -> None:
+        done.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    for seconds, most in ((clock.SECONDS / 5, 1 + 5), (2 * clock.SECONDS, 1)):
+        reading = clock.in_a_row(lambda s=seconds: way(s))
+        done.clear()
+        assert reading() == pytest.approx(seconds)
+        assert len(done) in (most, most + 1)  # 5 calls may round to 6
+
+
 def test_a_ratio_that_fell_by_more_than_15_percent_is_named():
     rows = [
         {"case": "c", "way": "ours", "ratio": 1.0},

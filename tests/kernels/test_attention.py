@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 from torch import nn
 
 from fredholm.domain import Domain
 from fredholm.errors import ConversionError, DomainError, OptionError
+from fredholm.integral.contract import read_together
 from fredholm.kernels import LinearAttentionKernel, Rotary, SoftmaxKernel, TransposedLinear
-from fredholm.operators import IntegralOperator
+from fredholm.operators import IntegralOperator, create_operator
 
 from ..tolerances import assert_close
 
@@ -213,3 +217,69 @@ def test_active_dropout_is_refused_at_every_call():
     assert operator.eval()(u).shape == u.shape
     operator.train().kernel.dropout = 0.0
     assert operator(u).shape == u.shape
+
+
+# --- maps side by side in memory ------------------------------------------------------------------
+
+
+def moved(kernel):
+    kernel.query.weight.data = torch.randn_like(kernel.query.weight)
+
+
+def replaced(kernel):
+    kernel.key.weight = torch.nn.Parameter(torch.randn_like(kernel.key.weight))
+
+
+def another_layer(kernel):
+    kernel.value = torch.nn.Linear(8, 8)
+
+
+def written(kernel):
+    with torch.no_grad():
+        kernel.query.weight.add_(1.0)
+        kernel.key.bias.fill_(3.0)
+
+
+def loaded(kernel):
+    kernel.load_state_dict({name: torch.randn_like(x) for name, x in kernel.state_dict().items()})
+
+
+CHANGES = [moved, replaced, another_layer, written, loaded, lambda kernel: kernel.double()]
+
+
+@pytest.mark.parametrize("change", [lambda kernel: None, *CHANGES])
+@pytest.mark.parametrize("name", ["softmax", "linear_attention"])
+def test_one_product_is_the_three_maps(name, change):
+    operator = create_operator(name, 8, heads=2)
+    change(operator.kernel)
+    operator.to(operator.kernel.query.weight.dtype)
+    for op in (operator, copy.deepcopy(operator), pickle.loads(pickle.dumps(operator))):
+        u = torch.randn(2, 5, 8, dtype=op.kernel.query.weight.dtype)
+        recorded = op(u)
+        assert recorded.requires_grad
+        with torch.no_grad():
+            assert_close(op(u), recorded)
+
+
+def test_parameters_side_by_side_are_each_its_own():
+    kernel = SoftmaxKernel(8, 2)
+    assert read_together(kernel._aligned, kernel._modules) is None  # gradients are recorded
+    with torch.no_grad():
+        weight, bias = read_together(kernel._aligned, kernel._modules)
+        assert [n for n, _ in kernel.named_parameters()] == list(SoftmaxKernel(8, 2).state_dict())
+        assert_close(
+            weight, torch.cat([x.weight for x in (kernel.query, kernel.key, kernel.value)])
+        )
+        assert bias[16:].tolist() == [0.0] * 8
+        for other in (copy.deepcopy(kernel), kernel.double()):
+            assert read_together(other._aligned, other._modules) is not None
+        replaced(kernel)
+        assert read_together(kernel._aligned, kernel._modules) is None
+
+
+def test_layers_that_came_from_elsewhere_stay_where_they_are():
+    layers = [torch.nn.Linear(8, 8) for _ in range(3)]
+    places = [layer.weight.data_ptr() for layer in layers]
+    kernel = SoftmaxKernel(8, 2, projections=tuple(layers))
+    assert [layer.weight.data_ptr() for layer in layers] == places
+    assert kernel._aligned is None

@@ -47,7 +47,7 @@ def kernel(request):
 
 
 def test_refusals_name_what_is_needed(kernel):
-    op, u = operator(kernel), torch.randn(2, 5, 4, **DOUBLE)
+    op, u = operator(kernel).double(), torch.randn(2, 5, 4, **DOUBLE)
     with pytest.raises(DomainError, match="causal=True"):
         op(u, Domain.line(5, measure="counting", **DOUBLE))
     hidden = Domain.line(5, causal=True, measure="counting", **DOUBLE).replace(

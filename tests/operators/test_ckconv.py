@@ -11,6 +11,7 @@ from torch import nn
 
 from fredholm.domain import Domain
 from fredholm.errors import DomainError, OptionError
+from fredholm.families.ckconv.grid_convolution import fft
 from fredholm.kernels import StateSpaceKernel
 from fredholm.operators import CKConv, IntegralOperator, ITNetOperator
 
@@ -318,3 +319,19 @@ def test_separable():
     assert_close(operator(u)[:, 8], last @ operator.projection.weight.mT + operator.projection.bias)
     with pytest.raises(OptionError, match="received 2 for a separable"):
         layer(dim=4, heads=2, separable=True)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("heads", [2, 4])
+def test_windows_side_by_side_are_the_convolution(heads, causal, monkeypatch):
+    operator = layer(8, 12, heads=heads, origin="start" if causal else "centre")
+    domain = line(11).replace(causal=causal)
+    u = torch.randn(3, 11, 8, **DOUBLE)
+    with torch.no_grad():
+        windows = operator(u, domain)
+        monkeypatch.setattr(fft, "_by_windows", None)  # would be called
+        with pytest.raises(TypeError):
+            operator(u, domain)
+        monkeypatch.setattr(fft, "WINDOWS", 0)
+        assert_close(windows, operator(u, domain))
+        assert_close(windows, operator.dense(u, domain))

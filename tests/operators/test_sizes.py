@@ -78,6 +78,28 @@ def test_linear_attention_by_pairs_is_that_by_moments(where, gradients, monkeypa
         assert_close(a, b, where)
 
 
+@pytest.mark.parametrize("where", ["a line", "causal"])
+@pytest.mark.parametrize("gradients", [False, True], ids=["values", "gradients"])
+@pytest.mark.parametrize("pairs", [False, True], ids=["moments", "pairs"])
+def test_heads_as_one_dimension_are_heads_apart(where, gradients, pairs, monkeypatch):
+    domain = WHERE[where]
+    monkeypatch.setattr(chunked, "wants_pairs", lambda *sizes: pairs)
+    one = results("linear_attention", domain, gradients)
+    monkeypatch.setattr(chunked, "_is_plain", lambda *tensors: False)
+    apart = results("linear_attention", domain, gradients)
+    for a, b in zip(one, apart, strict=True):
+        assert_close(a, b, where)
+
+
+def test_the_floor_follows_masses_that_are_written_to():
+    u = torch.rand(1, 1, 4, 3)
+    quadrature = Domain.line(4, measure="counting").quadrature()
+    for mass in (1.0, 0.5):
+        quadrature.mass.fill_(mass)
+        out = chunked.linear_attention(u, u, u, quadrature, floor=10.0)
+        assert_close(out, (u @ u.mT * mass) @ u / (mass * (u @ u.mT).sum(-1, True)).clamp_min(10.0))
+
+
 def test_a_plan_says_which_convolution_runs():
     operator = create_operator("ckconv", DIM, 2)
     paths = [operator.plan(Domain.line(n, causal=True)).path for n in (16, 1024)]

@@ -11,6 +11,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from fredholm.errors import OptionError, ShapeError
 from fredholm.ops.feature_map import (
     Bank,
+    few_lines,
+    few_scalars,
+    line_rows,
     piecewise,
     scalar_bank,
     scalar_bank_naive,
@@ -194,3 +197,25 @@ def test_few_scalars_do_without_segments(monkeypatch):
     monkeypatch.setattr(form, "FEW_RECORDED", R * T - 1)
     with pytest.raises(AssertionError, match="segments of few"):
         scalar_bank(u, parts)
+
+
+@pytest.mark.parametrize("nonneg", [False, True])
+@pytest.mark.parametrize("sets", [1, 3])
+@pytest.mark.parametrize("shape", list(SHAPES))
+def test_forms_for_few_scalars_are_the_literal_bank(shape, sets, nonneg, monkeypatch):
+    monkeypatch.setattr(form, "FEW", 1024)
+    u, parts = scalars(sets=sets).detach(), Bank(*(x.detach() for x in bank(*SHAPES[shape], sets)))
+    expected = scalar_bank_naive(u, parts, nonneg=nonneg)
+    assert_close(few_scalars(u, parts, nonneg=nonneg, scale=0.5), 0.5 * expected)
+    with torch.no_grad():
+        assert_close(few_lines(u, *line_rows(*segments(parts)), nonneg), expected)
+    gelu = scalar_bank_naive(u, parts, activation="gelu", nonneg=nonneg)
+    assert_close(few_scalars(u, parts, activation="gelu", nonneg=nonneg), gelu)
+
+
+def test_forms_for_few_scalars_are_values_alone():
+    u, parts = scalars(), bank()
+    assert few_scalars(u, parts) is None
+    assert few_lines(u, *line_rows(*segments(parts)), True) is None
+    with torch.no_grad(), FlopCounterMode(display=False):
+        assert few_scalars(u, parts) is None

@@ -6,7 +6,14 @@ Nothing here knows a paper; the papers' kernels and the forms for them alone lie
 
 from .addition import SumKernel
 from .attention import AttentionKernel, FeatureAttentionKernel
-from .bases import HiddenKernel, MatrixKernel, PairKernel, SeparableKernel, WeightedKernel
+from .bases import (
+    OWN_FIRST,
+    HiddenKernel,
+    MatrixKernel,
+    PairKernel,
+    SeparableKernel,
+    WeightedKernel,
+)
 from .capabilities import (
     Banked,
     CausalTransition,
@@ -32,12 +39,14 @@ from .capabilities import (
 )
 from .contract import (
     Kernel,
+    Part,
     answering,
     check_dropout,
     check_inference,
     identity,
     own_parameter,
     prepared,
+    read_together,
 )
 from .conversion import as_operator, convertible, refuse, register_converter
 from .exchange import Exchange, before_this, fold_ring, mass_rows, sums, visible_from
@@ -100,6 +109,7 @@ __all__ = [
     "EXACT",
     "FEATURE_MAPS",
     "FFT",
+    "OWN_FIRST",
     "Anchors",
     "AttentionKernel",
     "Banked",
@@ -134,6 +144,7 @@ __all__ = [
     "OwnExchange",
     "OwnForm",
     "PairKernel",
+    "Part",
     "Plan",
     "Point",
     "Pooled",
@@ -198,6 +209,7 @@ __all__ = [
     "query_parts",
     "read_grid",
     "read_strategy",
+    "read_together",
     "refuse",
     "register_converter",
     "register_feature_map",

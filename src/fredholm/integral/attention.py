@@ -17,7 +17,7 @@ from ..errors import DomainError, OptionError
 from ..ops.linear_attention import at_scale, linear_density
 from .bases import SEPARABLE, WeightedKernel
 from .capabilities import JointFeatures, Windowed
-from .contract import Part, answering, prepared
+from .contract import Part, answering, prepared, read_together, weight_and_bias
 from .feature_map import (
     FeatureMap,
     build_feature_map,
@@ -28,8 +28,10 @@ from .feature_map import (
 from .forms import WeightBlocks, WindowChunks, WindowMoment
 from .problem import Layout, Problem, head_width, split_heads
 from .projections import Projections, projected_widths
+from .side_by_side import Aligned, SideBySide, side_by_side
 from .windowed import check_window, first_gain, near_pairs, query_parts, window_density
 
+MAPS = ("query", "key", "value")
 FEW = 32  # points whose queries and keys a feature map takes in one call
 
 # What :meth:`FeatureAttentionKernel.together` does at once.
@@ -43,7 +45,7 @@ PARTS = (
 )
 
 
-class AttentionKernel(WeightedKernel):
+class AttentionKernel(Aligned, WeightedKernel):
     """Base of kernels with queries, keys and values: the linear maps, their widths and the value
     bias.
 
@@ -83,8 +85,14 @@ class AttentionKernel(WeightedKernel):
             self.packed = projections
         else:
             self.query, self.key, self.value = projections
+        self._fresh = fresh  # layers that came from elsewhere stay where they are
         if fresh:
             self.reset_parameters()
+        self._aligned = self._neighbours()
+
+    def _neighbours(self) -> SideBySide | None:
+        layers = {name: self._modules.get(name) for name in MAPS}
+        return side_by_side(layers, nn.Linear) if getattr(self, "_fresh", False) else None
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -97,9 +105,11 @@ class AttentionKernel(WeightedKernel):
 
     def _map(self, part: int) -> tuple[Tensor, Tensor | None]:
         """Weight and bias of the queries' (0), keys' (1) or values' (2) map."""
-        if self.packed is None:
-            return weight_and_bias((self.query, self.key, self.value)[part])
-        weight, bias = weight_and_bias(self.packed)
+        modules = self._modules
+        packed = modules.get("packed")
+        if packed is None:
+            return weight_and_bias(modules[MAPS[part]])  # type: ignore[arg-type]
+        weight, bias = weight_and_bias(packed)  # type: ignore[arg-type]
         return weight.chunk(3)[part], None if bias is None else bias.chunk(3)[part]
 
     def _heads(self, u: Tensor, part: int) -> Tensor:
@@ -118,44 +128,56 @@ class AttentionKernel(WeightedKernel):
 
     def _all_heads(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of the same points: one matrix product where the maps are
-        packed.
+        packed or side by side.
         """
         u = u.squeeze(1)
-        if self.packed is None and answering(self):
-            return self._side_by_side(u)
-        if self.packed is None:
+        flat = self._side_by_side(u)
+        if flat is None:
             return self._project(u, 0), self._project(u, 1), self._project(u, 2)
-        weight, bias = weight_and_bias(self.packed)
-        if bias is not None:  # without the values' part, which is the offset
-            bias = F.pad(bias[: bias.shape[0] // 3 * 2], (0, bias.shape[0] // 3))
-        query, key, value = F.linear(u, weight, bias).chunk(3, -1)
-        return (
-            split_heads(query, self.heads),
-            split_heads(key, self.heads),
-            split_heads(value, self.heads),
-        )
-
-    def _side_by_side(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The same by the weights of the three maps in one matrix, kept between calls."""
-        weight, bias = prepared(self, "side by side", self._joined)
-        flat = F.linear(u, weight, bias)
-        groups = self.groups * self.width
-        sizes = [self.heads * self.width, groups, flat.shape[-1] - self.heads * self.width - groups]
-        query, key, value = flat.split(sizes, -1)
+        if self._alike:
+            return split_heads(flat, 3 * self.heads).chunk(3, 1)  # type: ignore[return-value]
+        queries, keys = self.heads * self.width, self.groups * self.width
+        query, key, value = flat.split((queries, keys, self.groups * self.d_out), -1)
         return (
             split_heads(query, self.heads),
             self._share(split_heads(key, self.groups)),
             self._share(split_heads(value, self.groups)),
         )
 
+    @property
+    def _alike(self) -> bool:
+        """Whether queries, keys and values have as many heads of one width."""
+        return self.groups == self.heads and self.width == self.d_out
+
+    def _side_by_side(self, u: Tensor) -> Tensor | None:
+        """Queries, keys and values of (B, N, dim) by one matrix product, (B, N, ·), values without
+        bias; None where three products are better.
+        """
+        if self.packed is not None:
+            weight, bias = weight_and_bias(self.packed)
+            if bias is not None:  # without the values' part, which is the offset
+                third = bias.shape[0] // 3
+                bias = F.pad(bias[: 2 * third], (0, third))
+        else:
+            whole = read_together(self._aligned, self._modules)
+            if whole is None and answering(self):
+                whole = prepared(self, "side by side", self._joined)
+            if whole is None:
+                return None
+            weight, bias = whole
+        return F.linear(u, weight, bias)
+
     def _joined(self) -> tuple[Tensor, Tensor | None]:
         """The three maps' weights above one another, and their biases, without that of values."""
-        maps = [self._map(part) for part in range(3)]
-        if all(bias is None for _, bias in maps[:2]):
-            return torch.cat([weight for weight, _ in maps]), None
-        zeros = [weight.new_zeros(weight.shape[0]) for weight, _ in maps]
-        biases = [z if b is None else b for z, (_, b) in zip(zeros, maps)]
-        return torch.cat([weight for weight, _ in maps]), torch.cat([*biases[:2], zeros[2]])
+        weights, biases = zip(*(self._map(part) for part in range(3)))
+        weight = torch.cat(weights)
+        if biases[0] is None and biases[1] is None:
+            return weight, None
+        biases = [
+            weight.new_zeros(part.shape[0]) if bias is None else bias
+            for part, bias in zip(weights, (*biases[:2], None))
+        ]
+        return weight, torch.cat(biases)
 
     def _share(self, u: Tensor) -> Tensor:
         return u if self.groups == self.heads else u.repeat_interleave(self.heads // self.groups, 1)
@@ -165,7 +187,8 @@ class AttentionKernel(WeightedKernel):
 
     def value_map(self) -> Tensor:
         """V, (H, d_out, dim)."""
-        per_group = self._map(2)[0].unflatten(0, (self.groups, self.d_out))
+        weight = self._map(2)[0]
+        per_group = weight.view(self.groups, self.d_out, weight.shape[1])
         return (
             per_group
             if self.groups == self.heads
@@ -174,17 +197,10 @@ class AttentionKernel(WeightedKernel):
 
     def offset(self, problem: Problem) -> Tensor | None:
         bias = self._map(2)[1]
-        return None if bias is None else self._share(bias.view(1, self.groups, 1, self.d_out))
-
-
-def weight_and_bias(layer: nn.Linear) -> tuple[Tensor, Tensor | None]:
-    """A layer's parameters, read where they are stored: at small sizes a product takes no longer
-    than to find them as attributes. Parametrised layers compute them as attributes.
-    """
-    stored = layer._parameters
-    if "weight" in stored and "bias" in stored:
-        return stored["weight"], stored["bias"]  # type: ignore[return-value]
-    return layer.weight, layer.bias
+        if bias is None:
+            return None
+        bias = bias.view(1, self.groups, 1, self.d_out)
+        return bias if self.groups == self.heads else self._share(bias)
 
 
 # --- where the weight is an inner product of features ---------------------------------------------
@@ -262,6 +278,9 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures, Windowed):
             feature_map, self.width, heads, **feature_options or {}
         )
         self.key_map = None if tied else self._second_map(feature_map, feature_options or {})
+        # the map, where it is one of FEATURE_MAPS' functions, which know no heads and no neighbours
+        known = not isinstance(self.feature_map, nn.Module) and is_pointwise(self.feature_map)
+        self.named_map = self.feature_map if known else None
         self.floor = floor if normalised else None
         check_window(window, self.feature_map, self.floor)
         self.window = window
@@ -281,6 +300,11 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures, Windowed):
     @property
     def _key_map(self) -> Any:
         return self.feature_map if self.key_map is None else self.key_map
+
+    @property
+    def nonnegative(self) -> bool:  # type: ignore[override]
+        """Whether the map is a function that says so."""
+        return self.key_map is None and getattr(self.named_map, "nonnegative", False)
 
     @property
     def rowwise(self) -> bool:  # type: ignore[override]
@@ -364,12 +388,18 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures, Windowed):
         if not self._joint:
             key, shift = self.stable_key_features(x, u, valid, least)
             return self.stable_query_features(x, u), key, shift, self.values(x, u)
+        feature_map = self._key_map
+        # a named function takes any heads, and queries and keys at once
+        if self.key_map is None and feature_map is self.named_map:
+            flat = self._side_by_side(u.squeeze(1)) if self._alike else None
+            if flat is not None:
+                heads = self.heads
+                stacked = split_heads(flat, 3 * heads)
+                query, key = feature_map(stacked.narrow(1, 0, 2 * heads)).chunk(2, 1)
+                return query, key, None, stacked.narrow(1, 2 * heads, heads)
         queries, keys, values = self._all_heads(u)
         if self.floor is None:
-            query, shift = self.feature_map(queries), None
-            key = self._key_map(keys)
-            return query, key, shift, values
-        feature_map = self._key_map
+            return self.feature_map(queries), feature_map(keys), None, values
         one = self.key_map is None and isinstance(feature_map, FeatureMap) and feature_map.alike
         points = queries.shape[2]
         few = not torch.compiler.is_compiling() and points <= FEW

@@ -38,6 +38,8 @@ from .problem import Problem
 # several remain, the cheaper comes first: FFT, scan, then the kernel's evaluation of itself.
 SEPARABLE = (Sums, Chunks, RunningMoment, Quadratic)
 RECURRENT = (TapConvolution, StatesScan, Transition, OwnResponse)
+# For kernels with OwnForm and no cheaper capability: the first that is asked does not refuse.
+OWN_FIRST = (OwnResponse, *SEPARABLE, TapConvolution, StatesScan, Transition, Dense)
 SAMPLED = (SampledKeys, LatticeKeys, AnchorKeys)
 
 

@@ -91,7 +91,14 @@ class SoftmaxScores(WeightedValue):
 
 
 class JointScores(SoftmaxScores):
-    """Where queries and keys are the same points, one matrix product may give everything."""
+    """Where queries and keys are the same points, one matrix product may give everything.
+
+    Attributes:
+        factor: what the inner products of ``project`` are still to be multiplied with, where its
+            queries lack it.
+    """
+
+    factor: float = 1.0
 
     @abstractmethod
     def project(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -107,9 +114,11 @@ class Separable(ABC):
     Attributes:
         floor: the smallest denominator (see :func:`fredholm.ops.linear_attention.guarded`), or None
             for no denominator at all.
+        nonnegative: no feature of either end is ever negative.
     """
 
     floor: float | None
+    nonnegative: bool = False
 
     @abstractmethod
     def query_features(self, x: Tensor, ux: Tensor) -> Tensor:

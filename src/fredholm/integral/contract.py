@@ -5,7 +5,7 @@ is a plain loop over the kernel's list.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
@@ -25,6 +25,7 @@ from .strategy import Plan, Strategy
 
 if TYPE_CHECKING:
     from .memo import Memo
+    from .side_by_side import SideBySide
 
 Value = TypeVar("Value")
 
@@ -386,6 +387,37 @@ class Part:
             if module is None:
                 return self
             raise AttributeError(self.name) from None
+
+
+def weight_and_bias(layer: nn.Linear) -> tuple[Tensor, Tensor | None]:
+    """A layer's parameters, read where they are stored: at small sizes a product takes no longer
+    than to find them as attributes. Parametrised layers compute them as attributes.
+    """
+    stored = layer._parameters
+    if "weight" in stored and "bias" in stored:
+        return stored["weight"], stored["bias"]  # type: ignore[return-value]
+    return layer.weight, layer.bias
+
+
+def read_together(
+    aligned: SideBySide | None, modules: Mapping[str, nn.Module | None]
+) -> tuple[Tensor, Tensor | None] | None:
+    """Weights and biases of layers that lie side by side, as one of each. None where ``modules``
+    are no longer these layers, their parameters have been replaced or moved, gradients are recorded
+    or code is traced.
+    """
+    if aligned is None or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return None
+    of_weight, of_bias = aligned.names
+    for name, layer, table, weight, bias in aligned.layers:
+        if modules.get(name) is not layer:
+            return None
+        if table.get(of_weight) is not weight or table.get(of_bias) is not bias:
+            return None
+    for parameter, place in zip(aligned.parameters, aligned.memory):
+        if parameter.data_ptr() != place:
+            return None
+    return aligned.weight, aligned.bias
 
 
 def check_dropout(training: bool, rate: float) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
+from ..domain import Domain
 from ..errors import OptionError, ShapeError
 from ..ops.backend import cast, full_precision, promoted
+
+FEW = 1 << 15  # angles that a domain keeps between calls
 
 
 class FourierFeatures(nn.Module):
@@ -80,6 +84,24 @@ class FourierFeatures(nn.Module):
         with full_precision(x):
             angle = 2 * math.pi * (cast(x, dtype) @ cast(self.matrix, dtype).mT)
             return torch.cat([angle.cos(), angle.sin()], -1)
+
+    def on(self, domain: Domain | None, x: Tensor, name: str = "points") -> Tensor:
+        """γ at the positions x of a domain's own points, or at what else of it has a ``name``; few
+        of them are kept with the domain.
+        """
+        matrix = self.matrix
+        if domain is None or torch.compiler.is_compiling():
+            return self(x)
+        plain = type(matrix) is Tensor and not (matrix.requires_grad or matrix.is_inference())
+        shared = x.dim() == 2 or x.shape[0] == 1
+        if not (plain and shared) or x.shape[-2] * self.frequencies > FEW:
+            return self(x)
+        table = domain.kept(("γ", name, x.dtype), WeakKeyDictionary)
+        known = table.get(self)
+        if known is None or known[0] is not matrix or known[1] != matrix._version:
+            with torch.inference_mode(False):  # what is kept may meet autograd later
+                known = table[self] = matrix, matrix._version, self(x)
+        return known[2]
 
     def extra_repr(self) -> str:
         return f"position_dim={self.position_dim}, frequencies={self.frequencies}"

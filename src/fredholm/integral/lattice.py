@@ -261,13 +261,19 @@ def read_grid(problem: Problem, *, masses: bool = True) -> Tensor:
     u, grid = problem.uy, problem.layout.keys or ()
     if masses and problem.layout.measure != "counting":
         u = u * problem.quadrature.mass[:, None, :, None].to(u.dtype)
-    flat = u.squeeze(1) if u.shape[1] == 1 else merge_heads(u)
-    return flat.mT.unflatten(-1, grid if len(grid) > 1 else (1, *grid))
+    if len(grid) == 1 and u.shape[1] == 1:
+        return u.permute(0, 3, 1, 2)
+    return merge_heads(u).mT.unflatten(-1, grid if len(grid) > 1 else (1, *grid))
 
 
 def write_points(image: Tensor, heads: int) -> Float[Tensor, "b h m o"]:
     """(B, H·d_out, *grid) as (B, H, M, d_out)."""
-    return image.flatten(2).unflatten(1, (heads, -1)).transpose(2, 3)
+    if heads == 1 and image.dim() == 4 and image.shape[2] == 1:  # of a line
+        return image.permute(0, 2, 3, 1)
+    flat = image.flatten(2)
+    if heads == 1:
+        return flat.mT.unsqueeze(1)
+    return flat.unflatten(1, (heads, -1)).transpose(2, 3)
 
 
 def call_on_grid(layer: nn.Module, u: Tensor, domain: Domain) -> Tensor:

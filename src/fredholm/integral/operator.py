@@ -18,20 +18,23 @@ from ..ops.backend import at_least_single, cast, result_dtype
 from ..ops.dense import dense_apply, kernel_norm
 from ..quadrature import Quadrature, Rows
 from .capabilities import WeightedValue
-from .contract import Kernel, Part, check_inference
+from .contract import Kernel, Part, check_inference, weight_and_bias
 from .exchange import fill_empty, part_numbers, part_quadrature
 from .forms import Form, choose
 from .problem import (
     Call,
     Facts,
     Layout,
+    Place,
     Problem,
     batched,
+    check_device,
     check_domains,
     check_features,
     check_fit,
     check_pairs,
     check_rows,
+    check_sizes,
     clean,
     head_width,
     merge_heads,
@@ -154,10 +157,11 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         call = self._call(u, domain, query, query_domain)
         if call.domain.shards is not None:
             return self._sharded(call)
-        facts = Facts.of(call.layout, call.target.positions, u, self.kernel.training)
-        form = choose(self._strategy, self.kernel, facts)
+        kernel = self.kernel
+        facts = Facts.of(call.layout, call.target.positions, u, kernel.training)
+        form = choose(self._strategy, kernel, facts)
         problem, query, valid = self._read(call)
-        response = form.respond(self.kernel, problem).to(result_dtype(u))
+        response = cast(form.respond(kernel, problem), result_dtype(u))
         return self._finish(response, query, valid)
 
     def _sharded(self, call: Call) -> Tensor:
@@ -415,39 +419,55 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         """The parameters' dtype, or None where they have none of floating-point numbers."""
         for layer in (self.projection, self.residual):
             if layer is not None:
-                result = layer.weight.dtype
+                result = weight_and_bias(layer)[0].dtype
                 return result if result.is_floating_point else None
-        return next((p.dtype for p in self.kernel.parameters() if p.is_floating_point()), None)
+        return first_dtype(self.kernel)
 
     def _call(self, u, domain, query, query_domain) -> Call:
         """What the operator is called with, checked before anything is computed from it."""
         self._follow()
-        check_features(u=u, query=u if query is None else query)
-        for name, x in (("domain", domain), ("query_domain", query_domain)):
-            if x is not None:
-                check_domains(**{name: x})
-        if u.dim() != 3 or u.shape[-1] != self.dim:
+        if not isinstance(u, Tensor) or query is not None:
+            check_features(u=u, query=u if query is None else query)
+        if domain is not None and not isinstance(domain, Domain):
+            check_domains(domain=domain)
+        if query_domain is not None and not isinstance(query_domain, Domain):
+            check_domains(query_domain=query_domain)
+        if u.dim() != 3 or u.shape[2] != self.dim:
             raise ShapeError(f"u must have shape (B, N, {self.dim}), got {tuple(u.shape)}")
         if domain is None:
             dtype = torch.float64 if u.dtype == torch.float64 else torch.float32
             domain = self.kernel.default_domain(u.shape[1], device=u.device, dtype=dtype)
+        if query is None and query_domain is None:
+            query_domain = self.kernel.output_domain(domain)
+            if query_domain is None:
+                return self._call_within(u, domain)
+            given = False
+        else:
+            given = True
         check_fit(u, domain, "u", "domain")
         if query is not None and query_domain is None:
             self._check_width(query, query.shape[1] if query.dim() > 1 else "Nq")
             query_domain = Domain.line(
                 query.shape[1], device=query.device, dtype=domain.positions.dtype
             )
-        given = query_domain is not None
-        if query_domain is None:
-            query_domain = self.kernel.output_domain(domain)
+        assert query_domain is not None
         layout = Layout.of(domain, query_domain, given=given)
         self._check(layout)
         check_pairs(domain, u.shape[0], self.heads)
         self._check_dtype(u, "u")
-        if query_domain is None:
-            return Call(u, domain, u, None, layout)
         self._check_query(u, domain, query, query_domain)
         return Call(u, domain, query, query_domain, layout)
+
+    def _call_within(self, u: Tensor, domain: Domain) -> Call:
+        """:meth:`_call` where the queries are the domain's own points."""
+        self._check_dtype(u, "u")
+        place = Place.of(domain, u.dtype)
+        check_sizes(u, place.size, place.batch, "u", "domain")
+        check_device(u, domain, "u", "domain")
+        self._check(place.layout)
+        if place.layout.pairs:
+            check_pairs(domain, u.shape[0], self.heads)
+        return Call(u, domain, u, None, place.layout, place)
 
     def _check_query(self, u: Tensor, domain: Domain, query: Tensor | None, target: Domain) -> None:
         """ShapeError where features at the queries lack, or do not fit their domain."""
@@ -480,7 +500,15 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         """The integral in tensors, padding cleaned and heads split; the queries' features or None,
         and which of the queries are real.
         """
-        domain, target = call.domain, call.target
+        domain, place = call.domain, call.place
+        if place is not None:
+            u = call.u if domain.valid is None else clean(call.u, domain.valid)
+            ux = self._split(u)
+            quadrature = quadrature or place.quadrature or domain.quadrature()
+            x, layout = place.x, place.layout
+            problem = Problem(x, x, ux, ux, quadrature, layout, real=domain.valid, domain=domain)
+            return problem, u, domain.valid
+        target = call.target
         u = query = clean(call.u, domain.valid)
         dtype = domain.positions.dtype
         if dtype != u.dtype:
@@ -517,7 +545,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         return self._read(self._call(u, domain, query, query_domain))
 
     def _split(self, u: Tensor) -> Tensor:
-        return u[:, None] if self.kernel.whole else split_heads(u, self.heads)
+        return u.unsqueeze(1) if self.kernel.whole else split_heads(u, self.heads)
 
     def _finish(self, response: Tensor, query: Tensor | None, valid: Tensor | None) -> Tensor:
         """Heads side by side or added up, projection, residual; zero at padded queries."""
@@ -533,6 +561,17 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         return (
             f"dim={self.dim}, heads={self.heads}, out_dim={self.out_dim}, strategy={self.strategy}"
         )
+
+
+def first_dtype(module: nn.Module) -> torch.dtype | None:
+    """The dtype of a module's first parameter of floating-point numbers, or None where there is
+    none; without the generators of ``parameters()``, which take as long as small problems do.
+    """
+    for x in module._parameters.values():
+        if x is not None and x.is_floating_point():
+            return x.dtype
+    found = (first_dtype(part) for part in module._modules.values() if part is not None)
+    return next((dtype for dtype in found if dtype is not None), None)
 
 
 def _form(state: object) -> Form:

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..arguments import describe, refuse_kind
 from ..domain import Domain
 from ..errors import DomainError, OptionError, ShapeError
-from ..ops.backend import followed
+from ..ops.backend import cast, followed, promoted
 from ..quadrature import Quadrature, Rows, take_rows
 
 
@@ -137,10 +137,45 @@ class Facts(NamedTuple):
         )
 
 
+class Place(NamedTuple):
+    """What a domain alone decides about integrals over it at its own points: kept with the domain,
+    so that a call looks it up once.
+
+    Attributes:
+        layout: the static facts.
+        size, batch: of the domain.
+        x: positions (1 | B, N, p), in the dtype that they meet the features in.
+        quadrature: in the features' working precision; None of a domain in shards, which has one
+            only together with the other ranks.
+    """
+
+    layout: Layout
+    size: int
+    batch: int | None
+    x: Tensor
+    quadrature: Quadrature | None
+
+    @classmethod
+    def of(cls, domain: Domain, dtype: torch.dtype) -> Place:
+        """The place of features of a dtype."""
+        return domain.kept(("place", dtype), lambda: cls._of(domain, dtype))
+
+    @classmethod
+    def _of(cls, domain: Domain, dtype: torch.dtype) -> Place:
+        whole = domain.shards is None
+        return cls(
+            Layout.of(domain),
+            domain.size,
+            domain.batch,
+            cast(positions(domain), promoted(dtype, domain.positions.dtype)),
+            domain.quadrature().to(dtype) if whole else None,
+        )
+
+
 class Call(NamedTuple):
     """What an operator was called with, checked: features (B, N, dim) on a domain, and features at
     the queries, or None where nothing reads them. ``query_domain`` is None where the queries are
-    the domain's own points.
+    the domain's own points; ``place`` is then what the domain decides about them.
     """
 
     u: Tensor
@@ -148,6 +183,7 @@ class Call(NamedTuple):
     query: Tensor | None
     query_domain: Domain | None
     layout: Layout
+    place: Place | None = None
 
     @property
     def target(self) -> Domain:
@@ -172,7 +208,7 @@ class Point(NamedTuple):
         return cls(x[:, 0], u[:, :, 0], quadrature.mass[:, t].to(u.dtype), scale)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # nobody writes to one; a frozen class takes three times as long to build
 class Problem:
     """What one integral is about, all heads at once: both ends' positions and features, and the
     quadrature between them.
@@ -303,13 +339,15 @@ def head_width(dim: int, heads: int) -> int:
 
 def split_heads(u: Float[Tensor, "b n d"], heads: int) -> Float[Tensor, "b h n c"]:
     """(B, N, H·c) to (B, H, N, c)."""
+    if heads == 1:
+        return u.unsqueeze(1)
     batch, points, width = u.shape
     return u.view(batch, points, heads, width // heads).transpose(1, 2)
 
 
 def merge_heads(u: Float[Tensor, "b h n c"]) -> Float[Tensor, "b n d"]:
     """(B, H, N, c) to (B, N, H·c)."""
-    return u.transpose(1, 2).flatten(2)
+    return u.squeeze(1) if u.shape[1] == 1 else u.transpose(1, 2).flatten(2)
 
 
 def heads_apart(u: Float[Tensor, "b h i"], weight: Float[Tensor, "h o i"]) -> Tensor:
@@ -338,20 +376,29 @@ def by_head(x: Float[Tensor, "b h n i"], weight: Float[Tensor, "h o i"]) -> Tens
 
 def check_fit(u: Tensor, domain: Domain, name: str, domain_name: str) -> None:
     """ShapeError where features ``u`` and their domain differ in points, batch or device."""
-    batch, points, _ = u.shape
-    if points != domain.size:
-        raise ShapeError(
-            f"{name} has {points} points and its {domain_name} {domain.size}; they must be equal"
-        )
-    if domain.batch not in (None, 1, batch):
-        raise ShapeError(
-            f"{name} has batch size {batch} and its {domain_name} {domain.batch}; they must be "
-            "equal"
-        )
+    check_sizes(u, domain.size, domain.batch, name, domain_name)
+    check_device(u, domain, name, domain_name)
+
+
+def check_device(u: Tensor, domain: Domain, name: str, domain_name: str) -> None:
+    """ShapeError where features ``u`` and their domain are on different devices."""
     if domain.positions.device != u.device:
         where = f"{domain.positions.device}, {name} on {u.device}"
         raise ShapeError(
             f"{domain_name} is on {where}; move it with {domain_name}.to({str(u.device)!r})"
+        )
+
+
+def check_sizes(u: Tensor, points: int, batch: int | None, name: str, domain_name: str) -> None:
+    """ShapeError where features ``u`` are for other points or batch entries than a domain."""
+    shape = u.shape
+    if shape[1] != points:
+        raise ShapeError(
+            f"{name} has {shape[1]} points and its {domain_name} {points}; they must be equal"
+        )
+    if batch is not None and batch != 1 and batch != shape[0]:
+        raise ShapeError(
+            f"{name} has batch size {shape[0]} and its {domain_name} {batch}; they must be equal"
         )
 
 

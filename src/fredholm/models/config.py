@@ -143,7 +143,7 @@ def _replaced(table: Registry[Any], now: Any, given: Given) -> Any:
         # What a change puts out of play goes with it.
         idle = dict.fromkeys(cls.idle(vars(now) | fields))
         return cls(**vars(now) | idle | fields)
-    said = {*getattr(cls, "of_data", ()), *getattr(now, "of_data", ())}
+    said = {name for part in (cls, now) for name in (*_said(part, "of_data"), *_said(part, "own"))}
     kept = {
         name: value
         for name, value in vars(now).items()
@@ -151,6 +151,10 @@ def _replaced(table: Registry[Any], now: Any, given: Given) -> Any:
     }
     idle = cls.idle(kept | fields)
     return cls(**{name: value for name, value in kept.items() if name not in idle} | fields)
+
+
+def _said(part: Any, what: str) -> tuple[str, ...]:
+    return getattr(part, what, ())
 
 
 def _with_operator(body: Any, given: Given) -> Given:

@@ -170,7 +170,7 @@ def guarded_call(name: str, op: Op, plain: Op | None, forward: Op | None = None)
     """
 
     def call(*arguments: Any) -> Any:
-        if forward is not None and _plainly_called(arguments):
+        if forward is not None and values_alone(arguments):
             return forward(*arguments)
         if not transforms() or not any(map(_differentiated, spread(arguments))):
             return op(*arguments)
@@ -186,9 +186,9 @@ def guarded_call(name: str, op: Op, plain: Op | None, forward: Op | None = None)
     return call
 
 
-def _plainly_called(arguments: Sequence[Any]) -> bool:
-    """Whether a call is about values alone: nothing records, traces, transforms or counts it, and
-    its tensors are ordinary ones with memory of their own.
+def values_alone(arguments: Sequence[Any]) -> bool:
+    """Whether a call with these arguments is about values alone: nothing records, traces,
+    transforms or counts it, and its tensors are ordinary ones with memory of their own.
     """
     if torch.compiler.is_compiling() or transforms():
         return False
@@ -203,6 +203,19 @@ def _plainly_called(arguments: Sequence[Any]) -> bool:
         if recorded and x.requires_grad:
             return False
     return True
+
+
+def unrecorded() -> bool:
+    """Whether nothing but values comes of what is computed now: no autograd, tracing, transform.
+
+    Example:
+        >>> unrecorded()
+        False
+        >>> with torch.no_grad():
+        ...     unrecorded()
+        True
+    """
+    return not (torch.is_grad_enabled() or torch.compiler.is_compiling() or transforms())
 
 
 def transforms() -> bool:
@@ -287,6 +300,59 @@ def promoted(a: torch.dtype, b: torch.dtype) -> torch.dtype:
 def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
     """``x.to(dtype)``, without a call where nothing changes."""
     return x if x.dtype == dtype else x.to(dtype)
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """``a @ b`` of four dimensions each, the first two alike: one call, where ``@`` expands and
+    reshapes before it, which takes small problems as long again. Traced code has ``@``.
+
+    Example:
+        >>> product(torch.ones(1, 2, 3, 4), torch.ones(1, 2, 4, 5)).shape
+        torch.Size([1, 2, 3, 5])
+    """
+    if torch.compiler.is_compiling():
+        return a @ b
+    shape = a.shape
+    out = torch.bmm(a.flatten(0, 1), b.flatten(0, 1))
+    return out.view(shape[0], shape[1], shape[2], b.shape[3])
+
+
+NUMBERS: dict[tuple[float, torch.dtype], Tensor] = {}
+KEPT_NUMBERS = 256
+
+
+def number(value: float, like: Tensor) -> Tensor | float:
+    """``value`` as it is quickest beside ``like``: on a CPU a tensor of no dimension, made once,
+    which takes half as long as a Python number; the number itself under tracing and modes.
+
+    Example:
+        >>> float(torch.ones(2).add(number(0.5, torch.ones(2)))[0])
+        1.5
+    """
+    plain = like.device.type == "cpu" and type(like) is Tensor
+    if not plain or torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return value
+    kept = NUMBERS.get((value, like.dtype))
+    if kept is None:
+        with torch.inference_mode(False):  # what is kept may meet autograd later
+            kept = torch.tensor(value, dtype=like.dtype, device="cpu")
+        if len(NUMBERS) < KEPT_NUMBERS:
+            NUMBERS[value, like.dtype] = kept
+    return kept
+
+
+def sum_of_product(c: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """``c + a @ b``, a and b as :func:`product` takes them and c with one row for all: one call.
+
+    Example:
+        >>> ones = torch.ones(1, 2, 3, 4)
+        >>> sum_of_product(torch.ones(1, 2, 1, 3), ones, ones.mT).unique()
+        tensor([5.])
+    """
+    if torch.compiler.is_compiling():
+        return c + a @ b
+    out = torch.baddbmm(c.flatten(0, 1), a.flatten(0, 1), b.flatten(0, 1))
+    return out.view(*a.shape[:3], b.shape[3])
 
 
 def full_precision(like: Tensor) -> AbstractContextManager:

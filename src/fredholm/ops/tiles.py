@@ -5,7 +5,9 @@ memory, activations that overwrite a tile, distances.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,8 +69,47 @@ class Scratch:
     def __init__(self, like: Tensor, size: int):
         self.buffer = like.new_empty(size)
 
+    @classmethod
+    def of(cls, buffer: Tensor) -> Scratch:
+        """Memory that is there already."""
+        scratch = cls.__new__(cls)
+        scratch.buffer = buffer
+        return scratch
+
     def view(self, *shape: int) -> Tensor:
-        return self.buffer[: math.prod(shape)].view(shape)
+        size, buffer = math.prod(shape), self.buffer
+        return (buffer if size == buffer.numel() else buffer[:size]).view(shape)
+
+
+KEPT = threading.local()
+KEPT_BYTES = 8 << 20
+
+
+@contextmanager
+def kept_scratch(like: Tensor, sizes: Iterable[int]) -> Iterator[list[Scratch]]:
+    """A :class:`Scratch` of each of these sizes, for as long as the context is open.
+
+    On a processor one buffer of up to 8 MB is kept per thread and dtype: memory that the system
+    hands out anew is paged in again, which for a call of milliseconds may take as long as its
+    arithmetic. Nothing may hold on to a view.
+
+    Example:
+        >>> with kept_scratch(torch.ones(1), [2, 3]) as (first, second):
+        ...     first.view(2).shape, second.view(3, 1).shape
+        (torch.Size([2]), torch.Size([3, 1]))
+    """
+    sizes = [*sizes]
+    total = sum(sizes)
+    kept: dict[torch.dtype, Tensor] = {}
+    if like.device.type == "cpu":
+        kept = KEPT.__dict__.setdefault("buffers", kept)
+    buffer = kept.pop(like.dtype, None)
+    if buffer is None or buffer.numel() < total:
+        with torch.inference_mode(False):  # an inference tensor could not be written to elsewhere
+            buffer = torch.empty(total, dtype=like.dtype, device=like.device)
+    yield [Scratch.of(part) for part in torch.split_with_sizes(buffer[:total], sizes)]
+    if buffer.numel() * buffer.element_size() <= KEPT_BYTES:
+        kept[like.dtype] = buffer
 
 
 def multiply_rows(out: Tensor, rows: Tensor, right: Tensor, *, beta: int) -> None:

@@ -19,6 +19,7 @@ _PUBLIC = {
     "RunResult": ("folder", "pydantic"),
     "check_folder": ("folder", "pydantic"),
     "train": ("run", "lightning"),
+    "check_alone": ("processes", "lightning"),
     "first_process": ("processes", "lightning"),
     "plan_run": ("planning", "lightning"),
     "RunPlan": ("planning", "lightning"),

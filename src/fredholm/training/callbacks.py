@@ -12,12 +12,54 @@ from types import SimpleNamespace
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, Timer, WeightAveraging
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ..files import replacing
 from ..progress import current
 from .sharding import is_sharded, load_whole, shard, whole
+
+
+class Averages(AveragedModel):
+    """torch's, which looks for parameters and buffers once a fit instead of at every update: that
+    took as long as the layers of a small model.
+    """
+
+    def __init__(self, model: Any, average: Callable[..., None]):
+        super().__init__(model, multi_avg_fn=average, use_buffers=False)
+        self.average = average
+        self.lists: list[tuple[list[Any], list[Any]]] | None = None
+        self.buffers_of: list[tuple[dict[str, Any], dict[str, Any]]] = []
+
+    def begin(self, model: Any) -> None:
+        """Look for the parameters, a pair of lists for each dtype, and where modules keep buffers.
+        Weights that are trained on another device are left to torch's update.
+        """
+        found: dict[Any, tuple[list[Any], list[Any]]] = {}
+        pairs = list(zip(self.module.parameters(), model.parameters(), strict=True))
+        for mean, value in pairs:
+            means, values = found.setdefault(mean.dtype, ([], []))
+            means.append(mean)
+            values.append(value)
+        modules = zip(self.module.modules(), model.modules(), strict=True)
+        self.buffers_of = [(mine._buffers, theirs._buffers) for mine, theirs in modules]
+        together = len({x.device for pair in pairs for x in pair}) == 1
+        self.lists = list(found.values()) if together else None
+
+    @torch.no_grad()
+    def update_parameters(self, model: Any) -> None:
+        count = int(self.n_averaged)
+        if self.lists is None or not count:  # the first update copies
+            super().update_parameters(model)
+            return
+        for means, values in self.lists:
+            self.average(means, values, count)
+        for mine, theirs in self.buffers_of:
+            for name, value in theirs.items():
+                if value is not None:
+                    mine[name].copy_(value)
+        self.n_averaged += 1
 
 
 class Ema(WeightAveraging):
@@ -36,9 +78,13 @@ class Ema(WeightAveraging):
 
     def setup(self, trainer, pl_module, stage: str) -> None:
         """As Lightning's, which does not average weights that are split over processes."""
-        self._average_model = AveragedModel(pl_module, use_buffers=False, **self._kwargs)
+        self._average_model = Averages(pl_module, self._kwargs["multi_avg_fn"])
         if pl_module.device_mesh is not None:
             shard(self.averaged.model, pl_module.device_mesh["data_parallel"])
+
+    def on_train_start(self, trainer, pl_module) -> None:
+        averages: Any = self._average_model
+        averages.begin(pl_module)
 
     def on_save_checkpoint(self, trainer, pl_module, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(trainer, pl_module, checkpoint)

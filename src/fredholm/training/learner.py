@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import lightning.pytorch as pl
 import numpy as np
 import torch
+from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
@@ -61,22 +62,37 @@ class Descent:
     name: str = "adamw"
     schedule: Schedule = field(default_factory=Schedule)
 
-    def optimizer(self, parameters: list[Any]) -> torch.optim.Optimizer:
-        """The optimiser of ``parameters``, or of groups of them."""
+    def optimizer(self, parameters: list[Any], fused: bool = True) -> torch.optim.Optimizer:
+        """The optimiser of ``parameters``, or of groups of them; ``fused``, in one pass where they
+        allow it.
+        """
         return OPTIMIZERS[self.name](
             parameters,
             lr=self.lr,
             betas=self.betas,
             eps=self.eps,
             weight_decay=self.weight_decay,
+            fused=(fused and _fuses(parameters)) or None,  # None: torch chooses
         )
 
-    def optimizers(self, parameters: list[Any], steps: int, epoch: int) -> Any:
+    def optimizers(self, parameters: list[Any], steps: int, epoch: int, fused: bool = True) -> Any:
         """The optimiser and its schedule over ``steps``, of which ``epoch`` are an epoch, as
         Lightning takes them.
         """
-        optimizer = self.optimizer(parameters)
+        optimizer = self.optimizer(parameters, fused)
         return [optimizer], self.schedule.schedulers(optimizer, steps, epoch)
+
+
+def _fuses(parameters: list[Any]) -> bool:
+    """Whether all parameters can take their step in one pass: whole floating-point tensors on a
+    processor, where a pass an operation takes three times as long.
+    """
+    groups = (g["params"] if isinstance(g, dict) else [g] for g in parameters)
+    return all(
+        p.device.type == "cpu" and p.is_floating_point() and type(p.data) is Tensor
+        for group in groups
+        for p in group
+    )
 
 
 class Learner(pl.LightningModule):
@@ -160,7 +176,9 @@ class Learner(pl.LightningModule):
             )
         for place, value in enumerate((mean * count, count)):
             self.sums[place] += value
-        self.log("train_loss_step", mean, prog_bar=True, logger=True)
+        trainer: Any = self.trainer
+        if (self.global_step + 1) % trainer.log_every_n_steps == 0:  # Lightning writes it then
+            self.log("train_loss_step", mean, logger=True)
         extra = self.penalty()
         loss = loss if extra is None else loss + extra
         return loss if share == 1 else share * loss
@@ -224,7 +242,9 @@ class Learner(pl.LightningModule):
         steps = int(min(limits))
         batches = self.trainer.num_training_batches
         epoch = math.ceil(batches / self.trainer.accumulate_grad_batches)
-        return self.descent.optimizers(self.trained(), steps, epoch)
+        # Lightning does not clip the gradients of a fused step under mixed precision
+        fused = not isinstance(self.trainer.precision_plugin, MixedPrecision)
+        return self.descent.optimizers(self.trained(), steps, epoch, fused)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["sums"] = list(self.sums)

@@ -68,6 +68,7 @@ class RunPlan:
         minutes: of all epochs, without what is saved in between.
         operators: what the ``plan`` of each layer's operator says, by the layer's number.
         machine: on which it was measured.
+        processes: that the recipe trains in; measured is all of its work in one.
     """
 
     name: str
@@ -84,6 +85,7 @@ class RunPlan:
     minutes: float
     operators: dict[str, str]
     machine: dict[str, object]
+    processes: int = 1
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it."""
@@ -95,8 +97,9 @@ def plan_run(recipe: Recipe, steps: int = 3, *, trust_code: bool = False) -> Run
     written.
 
     The steps are those of the training: batches of the loader, augmented, forward, loss, backward,
-    optimizer. Where an image data set is not there, random pixels of its shape stand in; where
-    another one is not, nothing but its files says what a sample is.
+    optimizer. They are taken in this process alone, with whole batches of whole samples, whatever
+    the recipe says of several. Where an image data set is not there, random pixels of its shape
+    stand in; where another one is not, nothing but its files says what a sample is.
 
     Args:
         recipe: as for :func:`train`.
@@ -139,6 +142,7 @@ def plan_run(recipe: Recipe, steps: int = 3, *, trust_code: bool = False) -> Run
         minutes=whole / 60,
         operators=_operators(model, train, device),
         machine=describe_machine(),
+        processes=recipe.training.devices * recipe.training.nodes,
     )
 
 

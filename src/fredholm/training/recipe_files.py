@@ -150,7 +150,7 @@ def load_recipe(
     raw, folder, own = _read(source)
     raw = named(apply_overrides(raw, list(overrides)))
     reads = modelless(raw)
-    recipe = _validate(raw | {"model": {**raw.get("model", {}), "name": MODEL}} if reads else raw)
+    recipe = _unread(raw)
     imports = recipe.imports = import_files(recipe.imports, folder, trust_code or own)
     _check(recipe)
     if first is not None:
@@ -160,6 +160,13 @@ def load_recipe(
         recipe.imports = imports
         _check(recipe)
     return recipe
+
+
+def _unread(raw: dict[str, Any]) -> Recipe:
+    """A recipe before its samples are read: where these are to choose its model, with any."""
+    if modelless(raw):
+        raw = raw | {"model": {**raw.get("model", {}), "name": MODEL}}
+    return _validate(raw)
 
 
 def _check(recipe: Recipe) -> None:
@@ -179,7 +186,7 @@ def imported_code(source: str | Path) -> list[Path]:
     from .checks import code_files
 
     raw, folder, _ = _read(source)
-    return code_files(_validate(raw).imports, folder)
+    return code_files(_unread(named(raw)).imports, folder)
 
 
 def read_plain(path: Path) -> dict[str, Any]:

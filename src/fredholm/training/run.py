@@ -20,7 +20,7 @@ from ..files import storage_error
 from .build import build_dataset, build_loaders, build_mixer, build_model, cut_samples
 from .calibration import calibrate, calibrates, kept_model, logits_on_shards, write_temperature
 from .checkpoints import list_checkpoints
-from .failures import TrainingFailed
+from .failures import TrainingFailed, memory_named
 from .fit import Fit, Goal, Limits, fit
 from .folder import RunFolder, RunResult
 from .launch import launch, launches
@@ -66,13 +66,14 @@ def train(
         CheckpointError: nothing to resume, or no readable checkpoint.
         InUseError: another process trains in ``folder``.
         StorageError: ``folder`` cannot be written.
-        TrainingFailed: the loss is not finite, or the disk is full; the last checkpoint stays.
+        TrainingFailed: the loss is not finite, memory is not enough, or the disk is full; the last
+            checkpoint stays.
         Interrupted: Ctrl-C; a checkpoint was saved.
     """
     check_devices(recipe)
     if launches(recipe):
         return launch(recipe, folder, resume, overwrite, report=report, trust_code=trust_code)
-    with joined(recipe) as group:
+    with joined(recipe) as group, memory_named():
         place, report = RunFolder(folder), report if group.first else None
         group.agree(facts_of(recipe, place.root, resume, overwrite))
         if group.by_first(lambda: _finished(place, recipe, resume, overwrite, report)):

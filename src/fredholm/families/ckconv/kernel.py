@@ -152,8 +152,8 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
 
     def readout(self) -> tuple[Tensor, Tensor | None]:
         layer, shape = self.readout_layer, (self.heads, self.d_out, self.d_in)
-        weight = prepared(self, "readout", lambda: layer.weight.unflatten(0, shape))
-        return weight, layer.bias.unflatten(0, shape)
+        weight = prepared(self, "readout", lambda: layer.weight.reshape(*shape, -1))
+        return weight, layer.bias.reshape(shape)
 
     def offset(self, problem: Problem) -> Tensor | None:
         return None if self.bias is None else self.bias.view(1, self.heads, 1, self.d_out)
@@ -163,7 +163,6 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
         """Hidden units w."""
         return self.network.width
 
-    @torch.no_grad()
     def _look(self, displacements: Tensor) -> None:
         """Say once that displacements are longer than the training domain. Eager code only: it
         reads values.
@@ -173,7 +172,8 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
         unread = unread or transforms() or displacements.is_meta or self.extent.is_meta
         if self._warned or unread or not displacements.numel():
             return
-        longest, extent = float(displacements.abs().max()), float(self.extent)
+        longest = float(torch.linalg.vector_norm(displacements.detach(), math.inf))
+        extent = float(self.extent)
         if longest > extent * (1 + 1e-6):
             self._warned = True
             warnings.warn(

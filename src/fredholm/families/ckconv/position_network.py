@@ -14,7 +14,14 @@ from torch import Tensor, nn
 
 from ...errors import OptionError, ShapeError, suggest
 from ...integral import FourierFeatures, prepared
-from ...ops.backend import at_least_single, cast, full_precision, promoted
+from ...ops.backend import (
+    SUMMED,
+    at_least_single,
+    cast,
+    full_precision,
+    promoted,
+    unrecorded,
+)
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -52,6 +59,9 @@ class WeightNormLinear(nn.Module):
     @property
     def weight(self) -> Tensor:
         """W (out, in)."""
+        if self.direction.dtype in SUMMED and unrecorded():
+            norm = torch._weight_norm  # pyright: ignore[reportPrivateImportUsage]
+            return norm(self.direction, self.magnitude[:, None])
         length = torch.linalg.vector_norm(self.direction, dim=-1)
         return self.direction * (self.magnitude / length)[:, None]
 
@@ -185,10 +195,12 @@ class PositionNetwork(nn.Module):
             h = z if self.fourier is None else self.fourier(z)
             dtype = at_least_single(self.layers[0].bias.dtype)
             h = cast(h, promoted(h.dtype, dtype))
+            values = unrecorded()
             for i in range(depth):
                 h = self.layers[i](h)
                 if self.omega is not None:
-                    h = torch.sin(cast(self.omega, h.dtype) * h)
+                    omega = cast(self.omega, h.dtype)
+                    h = h.mul_(omega).sin_() if values else torch.sin(omega * h)
                 elif self.norms is None:
                     h = F.gelu(h)
                 else:

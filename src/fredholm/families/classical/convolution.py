@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from ...domain import Domain
 from ...errors import OptionError
 from ...integral import (
+    OWN_FIRST,
     CausalTransition,
     IntegralOperator,
     LatticeKernel,
@@ -37,6 +39,41 @@ from ...parallel import Shards, fetched_numbers
 CONVOLVE = {2: F.conv2d, 3: F.conv3d}
 SCATTER = {2: F.conv_transpose2d, 3: F.conv_transpose3d}
 AXES = (("a", "m"), ("b", "n"), ("c", "p"))
+
+
+class Reads(NamedTuple):
+    """What torch's convolution is told about windows, read off them once.
+
+    Attributes:
+        stride, dilation, padding: of each axis.
+        ends: padding that comes first, from the last axis to the first; torch itself pads both ends
+            alike and with zeros. None where it may.
+        mode: of that padding.
+    """
+
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    padding: tuple[int, ...]
+    ends: list[int] | None
+    mode: str
+
+    @classmethod
+    def of(cls, windows: tuple[Window, ...]) -> Reads:
+        stride, dilation, padding = (
+            tuple(getattr(w, name) for w in windows) for name in ("stride", "dilation", "before")
+        )
+        mode, ends = windows[-1].mode, None
+        if mode != "zeros" or any(w.before != w.after for w in windows):
+            ends = [p for w in reversed(windows) for p in (w.before, w.after)]
+            padding = (0,) * len(windows)
+        return cls(stride, dilation, padding, ends, "constant" if mode == "zeros" else mode)
+
+    def convolve(self, image: Tensor, weight: Tensor, bias: Tensor | None, heads: int) -> Tensor:
+        """torch's convolution of (B, C, *grid)."""
+        if self.ends is not None:
+            image = F.pad(image, self.ends, self.mode)
+        convolve = CONVOLVE[len(self.stride)]
+        return convolve(image, weight, bias, self.stride, self.padding, self.dilation, heads)
 
 
 class StencilKernel(LatticeKernel, OwnExchange, CausalTransition):
@@ -86,6 +123,7 @@ class StencilKernel(LatticeKernel, OwnExchange, CausalTransition):
     """
 
     ordered = True
+    forms = OWN_FIRST
 
     def __init__(
         self,
@@ -135,6 +173,7 @@ class StencilKernel(LatticeKernel, OwnExchange, CausalTransition):
         self.weight = own_parameter(weight)
         self.bias = None if bias is None else own_parameter(bias)
         self.transposed = transposed
+        self.reads = Reads.of(self.image_windows)
 
     def taps(self) -> Tensor:
         """Weights as (H, d_out, d_in, *taps)."""
@@ -165,11 +204,11 @@ class StencilKernel(LatticeKernel, OwnExchange, CausalTransition):
 
     def evaluate(self, problem: Problem) -> Tensor:
         weight, bias = self._image_taps(problem)
-        image, windows = read_grid(problem), self.image_windows
+        image = read_grid(problem)
         if self.transposed:
             out = self._scatter(image, weight, bias)
         else:
-            out = self._gather(image, weight, bias, windows)
+            out = self.reads.convolve(image, weight, bias, self.heads)
         out = write_points(out, self.heads)
         if problem.layout.causal:
             out = out[:, :, : problem.uy.shape[2]]
@@ -213,7 +252,7 @@ class StencilKernel(LatticeKernel, OwnExchange, CausalTransition):
         if len(grid) == 1:  # a line is an image of one row
             image, windows = image.mT, (Window(1), *windows)
         weight, bias = self._image_taps(p)
-        out = write_points(self._gather(image, weight, bias, windows), self.heads)
+        out = write_points(Reads.of(windows).convolve(image, weight, bias, self.heads), self.heads)
         before = shards.start - sum(shards.sizes[r] for r in shards.holes if r < shards.rank)
         skip = before - reads.first * reads.width
         return self._scaled(out[:, :, skip : skip + p.uy.shape[2]], p)
@@ -225,20 +264,6 @@ class StencilKernel(LatticeKernel, OwnExchange, CausalTransition):
         return fetched_numbers(shards, reads.points(), batch * self.heads * self.d_in)
 
     # --- as torch computes it ---------------------------------------------------------------------
-
-    def _gather(
-        self, image: Tensor, weight: Tensor, bias: Tensor | None, windows: tuple[Window, ...]
-    ) -> Tensor:
-        """torch's convolution of (B, C, *grid)."""
-        stride, dilation, padding = (
-            [getattr(w, name) for w in windows] for name in ("stride", "dilation", "before")
-        )
-        mode = windows[-1].mode
-        if mode != "zeros" or any(w.before != w.after for w in windows):
-            ends = [p for w in reversed(windows) for p in (w.before, w.after)]
-            # torch pads both ends alike and with zeros; any other padding comes first.
-            image, padding = F.pad(image, ends, "constant" if mode == "zeros" else mode), 0
-        return CONVOLVE[len(windows)](image, weight, bias, stride, padding, dilation, self.heads)
 
     def _scatter(self, image: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """torch's transposed convolution of (B, C, *grid)."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ...domain import Domain, default_line
 from ...errors import DomainError
 from ...integral import (
+    OWN_FIRST,
     CausalTransition,
     IntegralOperator,
     Layout,
@@ -49,6 +50,7 @@ class PointwiseKernel(MatrixKernel, OwnForm, CausalTransition):
 
     reads_query = False
     sums = True
+    forms = OWN_FIRST
 
     def __init__(self, linear: nn.Linear):
         super().__init__(1, linear.in_features, linear.out_features)

@@ -18,11 +18,13 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from ...domain import Domain, default_line
 from ...errors import DomainError, OptionError, ShapeError, suggest
 from ...integral import (
+    OWN_FIRST,
     CausalTransition,
     IntegralOperator,
     Layout,
     MatrixKernel,
     OwnForm,
+    Part,
     Point,
     Problem,
     check_dropout,
@@ -83,6 +85,8 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
     """
 
     reads_query = False
+    forms = OWN_FIRST
+    layer = Part()
 
     def __init__(
         self,
@@ -187,11 +191,12 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
         return True
 
     def evaluate(self, problem: Problem) -> Tensor:
-        u, valid = problem.uy[:, 0], problem.quadrature.valid
+        # no slice: the gradient of one is written into zeros
+        u, valid = problem.uy.squeeze(1), problem.quadrature.valid
         # torch's layers have no rules for transforms, and read lengths of padded sequences
         if self.linearization == "secant" and not (transforms() or u.is_meta):
             if not self._lacks_bf16(u):
-                return self._layer_output(u, valid)[:, None]
+                return self._layer_output(u, valid).unsqueeze(1)
             with torch.autocast("cpu", enabled=False):
                 return self._layer_output(u.to(next(self.layer.parameters()).dtype), valid)[:, None]
         return self._respond(self._unroll(u, valid), u)[:, None]
@@ -201,9 +206,9 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
         none and raises.
         """
         in_bf16 = (
-            self.layer.mode == "LSTM"
+            torch.is_autocast_enabled("cpu")
+            and self.layer.mode == "LSTM"
             and u.device.type == "cpu"
-            and torch.is_autocast_enabled("cpu")
         )
         return in_bf16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
@@ -219,6 +224,8 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
             else tuple(self._batched(x, u.shape[0]).contiguous() for x in self.initial)
         )
         state = state[0] if state is not None and len(state) == 1 else state
+        if valid is None and self.layer.batch_first:
+            return self.layer(u, state)[0]
         order = Order.of(valid, u.shape[1], reverse=False, device=u.device)
         u = take(u, order.there)
         if valid is not None and self.directions == 2:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ...domain import Domain
 from ...errors import ConversionError, DomainError
 from ...integral import (
+    OWN_FIRST,
     IntegralOperator,
     LatticeKernel,
     Layout,
@@ -61,6 +62,7 @@ class SequenceKernel(MatrixKernel, OwnForm):
     whole = True
     reads_query = False
     sums = True
+    forms = OWN_FIRST
 
     def __init__(self, operators: Sequence[IntegralOperator]):
         super().__init__(1, operators[0].dim, operators[-1].out_dim)
@@ -98,7 +100,7 @@ class SequenceKernel(MatrixKernel, OwnForm):
         return True
 
     def evaluate(self, problem: Problem) -> Tensor:
-        u = problem.uy[:, 0]
+        u = problem.uy.squeeze(1)
         for operator, domain in self._links(problem_domain(problem)):
             u = operator(u, domain)
         return u[:, None]

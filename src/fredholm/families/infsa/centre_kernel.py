@@ -7,9 +7,16 @@ from torch import Tensor, nn
 
 from ...domain import Domain
 from ...errors import DomainError, OptionError
-from ...integral import CausalTransition, Layout, OwnExchange, Point, Problem, before_this
-from ...ops.backend import at_least_single, cast, full_precision
-from ...ops.tiles import root_of
+from ...integral import (
+    CausalTransition,
+    Layout,
+    OwnExchange,
+    Point,
+    Problem,
+    before_this,
+)
+from ...integral.forms import OwnResponse
+from ...ops.backend import at_least_single, cast, full_precision, number
 from ...parallel import Shards, summed
 from .centres import (
     Sum,
@@ -17,10 +24,13 @@ from .centres import (
     advance_stream,
     alone,
     centre_weights,
+    lengths,
+    over_points,
     rows_of_centres,
     shared_centres,
     stream_weights,
     streamed_centres,
+    through_heads,
 )
 from .kernel import CONSTANTS, TokenGraphKernel
 
@@ -56,6 +66,7 @@ class CentreKernel(TokenGraphKernel, OwnExchange):
     """
 
     rowwise = True
+    forms = (OwnResponse, *TokenGraphKernel.forms)
 
     def __init__(
         self,
@@ -80,8 +91,10 @@ class CentreKernel(TokenGraphKernel, OwnExchange):
 
     def weights(self, problem: Problem) -> Tensor:
         tokens = self._centred(problem.uy)
+        # of one centre there is no mixture to be made for each query
+        queries = tokens.query if self.centres == 1 else self._queries(problem.ux)
         density = centre_weights(
-            tokens, self._queries(problem.ux), problem.quadrature.weights().to(tokens.energy.dtype)
+            tokens, queries, problem.quadrature.weights().to(tokens.energy.dtype)
         )
         density = density * self._factor().to(density.dtype)
         return density.expand(-1, -1, problem.ux.shape[2], -1).to(problem.uy.dtype)
@@ -105,7 +118,7 @@ class CentreKernel(TokenGraphKernel, OwnExchange):
                 if value is None
                 else self._apart(tokens, value, problem)
             )
-            return cast(out * cast(self._factor(), out.dtype), u.dtype)
+            return cast(out * self._gain(out), u.dtype)
 
     def _apart(self, tokens: Tokens, value: Tensor, problem: Problem) -> Tensor:
         """Where order or pairs give each query its centres."""
@@ -116,17 +129,22 @@ class CentreKernel(TokenGraphKernel, OwnExchange):
         multiply-adds for N·dim².
         """
         weights, centre = shared_centres(tokens, cast(mass, tokens.energy.dtype), total)
-        # One product for all heads. Written as flatten, @, unflatten it is right here and wrong in
-        # ONNX: where H = B, onnxscript's optimiser drops both reshapes and takes heads for samples.
-        pooled = total(torch.einsum("bhcn,bni->bhci", weights, u.squeeze(1).to(weights.dtype)))
-        out = torch.einsum("bhci,hoi->bhco", pooled, self.value_map().to(pooled.dtype))
+        pooled = over_points(weights, cast(u.squeeze(1), weights.dtype))
         bias = self._map(2)[1]
+        if bias is not None:  # what it is multiplied with, in the same message
+            pooled = torch.cat([pooled, weights.sum(-1, keepdim=True)], -1)
+        pooled = total(pooled)
+        features = pooled if bias is None else pooled[..., : self.d_in]
+        maps = cast(self.value_map(), pooled.dtype)
+        out = through_heads(features, maps)
         if bias is not None:
-            out = out + total(weights.sum(-1, keepdim=True)) * self._share(
-                bias.view(1, self.groups, 1, self.d_out)
-            )
+            share = self._share(bias.view(1, self.groups, 1, self.d_out))
+            out = out + pooled[..., self.d_in :] * share
+        if self.centres == 1:
+            return out
         mixture = tokens.mixture(tokens.query, centre[:, :, :, None])
-        return out if mixture is None else mixture.mT @ out
+        assert mixture is not None
+        return mixture.mT @ out
 
     # --- between the ranks of a sharded domain ----------------------------------------------------
 
@@ -149,7 +167,7 @@ class CentreKernel(TokenGraphKernel, OwnExchange):
         query = self._queries(u)
         key = query if self.tied and self.scale == 1.0 else self._precise(self._heads(u, 1))
         with full_precision(u):
-            energy = root_of(query.square().sum(-1))[:, :, None]
+            energy = lengths(query).unsqueeze(2)
             if self.probes is not None:
                 energy = energy * torch.sigmoid(self.probes.to(query.dtype) @ query.mT)
         return Tokens(query, key, energy, self.steps, self.activation, self.eps)
@@ -161,9 +179,15 @@ class CentreKernel(TokenGraphKernel, OwnExchange):
     def _precise(self, x: Tensor) -> Tensor:
         return cast(x, at_least_single(x.dtype))
 
+    def _gain(self, out: Tensor) -> Tensor | float:
+        """:meth:`_factor` beside a response: a number where no head has its own."""
+        if self.decay_logit is None:
+            return number(self.gamma**self.power, out)
+        return cast(self._factor(), out.dtype)
+
     def _factor(self) -> Tensor:
         decay = self.decay()
-        return (decay if self.power == 1 else decay**self.power)[:, None, None]
+        return (decay if self.power == 1 else decay**self.power).view(-1, 1, 1)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, steps={self.steps}, centres={self.centres}"

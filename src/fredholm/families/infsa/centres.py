@@ -17,11 +17,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...integral import by_head, heads_apart
+from ...ops.backend import followed, number
+from ...ops.tiles import root_of
 from ...quadrature import Quadrature
 from .graph import activated, edge_product
 
+POSITIVE = ("relu", "abs")  # activations that are never negative
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(eq=False)  # nobody writes to one; a frozen class takes three times as long to build
 class Tokens:
     """What the centres are made of, and how: Q, K, the energies, and the options of
     :class:`fredholm.kernels.CentreKernel`.
@@ -36,10 +41,12 @@ class Tokens:
 
     def share(self, amount: Tensor, total: Tensor, before: Tensor | None) -> Tensor:
         """amount / (total + ε), and ``before`` where the total is zero."""
-        some = total > 0
+        some = total > number(0.0, total)
         # without ε nothing may be divided by zero, also where the quotient is not taken
-        below = total + self.eps if self.eps else torch.where(some, total, 1.0)
-        return torch.where(some, amount / below, 0.0 if before is None else before)
+        below = total + number(self.eps, total) if self.eps else torch.where(some, total, 1.0)
+        return (
+            amount / below * some if before is None else torch.where(some, amount / below, before)
+        )
 
     def mixture(self, query: Tensor, centre: Tensor) -> Tensor | None:
         """How much each of C centres (B, H, C, Nq | 1, e) gives to a query (B, H, Nq, e): (B, H, C,
@@ -53,6 +60,13 @@ class Tokens:
         else:
             score = (centre * query[:, :, None]).sum(-1)
         return torch.softmax(score * query.shape[-1] ** -0.5, 2)
+
+
+def lengths(query: Tensor) -> Tensor:
+    """|Q|, (B, H, N), with gradient zero, not infinity, at zero."""
+    if followed(query):
+        return root_of(query.square().sum(-1))
+    return torch.linalg.vector_norm(query, dim=-1)
 
 
 # --- the definitions: every pair in memory at once ------------------------------------------------
@@ -114,15 +128,52 @@ def shared_centres(tokens: Tokens, mass: Tensor, total: Sum = alone) -> tuple[Te
     """Where all queries see all keys with masses m (B | 1, N): weights m a (B, H, C, N), and
     centres (B, H, C, e). O(N). ``total`` adds up what sums over points become on each rank.
     """
-    m = mass[:, None, None]
-    a = tokens.share(tokens.energy, total((m * tokens.energy).sum(-1, keepdim=True)), None)
-    centre = total((m * a) @ tokens.query)
+    m = mass.view(-1, 1, 1, mass.shape[-1])
+    score, a, centre = m * tokens.energy, None, None
+    b, h = score.shape[:2]
+    multiply, query, key = torch.matmul, tokens.query, tokens.key.mT
+    apart = not torch.compiler.is_compiling()
+    if apart:  # samples and heads as one dimension, which takes small problems half the time
+        multiply = torch.bmm
+        m = m[:, 0] if m.shape[0] == 1 else m.expand(-1, h, -1, -1).flatten(0, 1)
+        score, query, key = score.flatten(0, 1), query.flatten(0, 1), tokens.key.flatten(0, 1).mT
     for step in range(tokens.steps):
-        if step:
-            centre = total((m * a) @ tokens.query)
-        score = activated(centre @ tokens.key.mT, tokens.activation)
-        a = tokens.share(score, total((m * score.abs()).sum(-1, keepdim=True)), a)
-    return m * a, centre
+        size = score if not step or tokens.activation in POSITIVE else score.abs()
+        amount, moment = size.sum(-1, keepdim=True), multiply(score, query)
+        if total is not alone:  # between ranks it is messages that cost: one for both
+            sums = total(torch.cat([amount, moment], -1))
+            amount, moment = sums[..., :1], sums[..., 1:]
+        if a is None and tokens.eps:  # where there is no amount, nothing is shared either
+            below = amount + number(tokens.eps, amount)
+            a, centre = score / below, moment / below
+        else:
+            a = tokens.share(score, amount, a)
+            centre = tokens.share(moment, amount, centre)
+        score = m * activated(multiply(centre, key), tokens.activation)
+    assert centre is not None
+    size = score if tokens.activation in POSITIVE else score.abs()
+    a = tokens.share(score, total(size.sum(-1, keepdim=True)), a)
+    if apart:
+        a, centre = a.view(b, h, *a.shape[1:]), centre.view(b, h, *centre.shape[1:])
+    return a, centre
+
+
+def over_points(weights: Tensor, u: Tensor) -> Tensor:
+    """Weights (B, H, C, N) of features (B, N, d): (B, H, C, d), one product for all heads."""
+    if torch.compiler.is_compiling():
+        # Flattened, multiplied and unflattened it is right and becomes wrong in ONNX: where H = B,
+        # onnxscript's optimiser drops both reshapes and takes heads for samples.
+        return torch.einsum("bhcn,bni->bhci", weights, u)
+    return torch.bmm(weights.flatten(1, 2), u).view(*weights.shape[:3], u.shape[2])
+
+
+def through_heads(x: Tensor, maps: Tensor) -> Tensor:
+    """A matrix per head (H, o, i) on (B, H, C, i), (B, H, C, o)."""
+    if torch.compiler.is_compiling():
+        return torch.einsum("bhci,hoi->bhco", x, maps)
+    if x.shape[2] == 1:
+        return heads_apart(x.squeeze(2), maps).unsqueeze(2)
+    return by_head(x, maps)
 
 
 def rows_of_centres(tokens: Tokens, value: Tensor, quadrature: Quadrature) -> Tensor:

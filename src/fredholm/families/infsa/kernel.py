@@ -86,6 +86,7 @@ class TokenGraphKernel(AttentionKernel):
                     f"{self.groups}"
                 )
             self.key = None  # type: ignore[assignment]
+            self._aligned = None  # there is no third map
         self.activation, self.eps = activation, eps
         self.scale = 1.0 / self.width if scale == "width" else float(scale)  # type: ignore[arg-type]
         logit = math.log(self.gamma / (1 - self.gamma))

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...domain import Domain
 from ...errors import OptionError, suggest
 from ...integral import (
     FourierFeatures,
@@ -173,9 +174,9 @@ class MLPKernel(HiddenKernel, SplitHidden):
         run pair by pair.
         """
         make = {
-            "query_position": lambda: self._gamma(x),
-            "key_position": lambda: self._gamma(y),
-            "relative": lambda: self._gamma(x - y),
+            "query_position": lambda: self.gamma(x),
+            "key_position": lambda: self.gamma(y),
+            "relative": lambda: self.gamma(x - y),
             "distance": lambda: root_of((x - y).square().sum(-1, keepdim=True)),
             "query": lambda: ux,
             "key": lambda: uy,
@@ -195,6 +196,10 @@ class MLPKernel(HiddenKernel, SplitHidden):
         identity_matrix = torch.eye(self.d_in, device=low_rank.device)[..., None]
         return low_rank + identity_matrix * self.diagonal[:, :, None], self.bias2
 
+    def mid_layers(self) -> list[tuple[Tensor, Tensor]]:
+        """Weight and bias of every hidden layer but the first."""
+        return list(zip(self.mid_weights, self.mid_biases)) if self.depth > 2 else []
+
     # --- the split first layer --------------------------------------------------------------------
 
     def _weight(self, group: str) -> Tensor:
@@ -206,8 +211,9 @@ class MLPKernel(HiddenKernel, SplitHidden):
             start += size
         raise KeyError(group)
 
-    def _gamma(self, x: Tensor) -> Tensor:
-        return x if self.fourier is None else self.fourier(x)
+    def gamma(self, x: Tensor, domain: Domain | None = None, name: str = "points") -> Tensor:
+        """γ; of what ``name`` means on a domain, kept there: see :meth:`FourierFeatures.on`."""
+        return x if self.fourier is None else self.fourier.on(domain, x, name)
 
     def _project(self, inputs: Tensor, group: str) -> Tensor:
         weight = cast(self._weight(group), inputs.dtype)
@@ -223,7 +229,7 @@ class MLPKernel(HiddenKernel, SplitHidden):
         """
 
         def make() -> Tensor:
-            known = self._gamma(x)[:, None] if gamma is None else gamma
+            known = self.gamma(x)[:, None] if gamma is None else gamma
             return self._project(cast(known, dtype), group)
 
         # a single point is a step's, and the next step's is another
@@ -236,7 +242,7 @@ class MLPKernel(HiddenKernel, SplitHidden):
         The relative group's columns γ(y) come last: a second set of query columns meets them alone.
         """
         relative = columns and "relative" in self.groups and self.fourier is not None
-        gamma = self._gamma(y)[:, None] if relative else None
+        gamma = self.gamma(y)[:, None] if relative else None
         return self._key_terms(y, uy, gamma, columns=columns)
 
     def _key_terms(
@@ -279,14 +285,14 @@ class MLPKernel(HiddenKernel, SplitHidden):
         So the shift costs 2m columns of keys, and no number per pair.
         """
         relative = columns and "relative" in self.groups and self.fourier is not None
-        gamma = self._gamma(x)[:, None] if relative else None
+        gamma = self.gamma(x)[:, None] if relative else None
         return self._query_terms(x, ux, gamma, columns=columns)
 
     def both_terms(self, problem: Problem) -> dict[str, Any]:
         p, gamma = problem, None
         # γ of the same points once; where it is kept between calls, not even that
         if p.x is p.y and "query_position" in self.groups and not answering(self):
-            gamma = self._gamma(p.x)[:, None]
+            gamma = self.gamma(p.x)[:, None]
         terms: dict[str, Any] = dict(self._key_terms(p.y, p.uy, gamma, columns=False))
         return terms | self._query_terms(p.x, p.ux, gamma, columns=False)
 
@@ -329,7 +335,7 @@ class MLPKernel(HiddenKernel, SplitHidden):
             terms["query_positions"] = x
             terms["distance_scale"] = self._weight("distance")[..., 0]
         if self.depth > 2:
-            terms["mid"] = list(zip(self.mid_weights, self.mid_biases))
+            terms["mid"] = self.mid_layers()
         return terms
 
     def table(self, displacements: Tensor) -> Tensor | None:
@@ -344,7 +350,7 @@ class MLPKernel(HiddenKernel, SplitHidden):
     def _table(self, displacements: Tensor) -> Tensor | None:
         total = None
         if "relative" in self.groups:
-            total = self._project(self._gamma(displacements).to(self.weight1.dtype), "relative")
+            total = self._project(self.gamma(displacements).to(self.weight1.dtype), "relative")
         if "distance" in self.groups:
             length = torch.linalg.vector_norm(displacements, dim=-1, keepdim=True).to(
                 self.weight1.dtype

@@ -7,8 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import OptionError, suggest
-from ...integral import FourierFeatures, PairKernel, Pooled, Problem
-from ...ops.backend import at_least_single, cast, full_precision
+from ...integral import FourierFeatures, PairKernel, Pooled, Problem, read_together
+from ...integral.contract import Part
+from ...integral.side_by_side import Aligned, SideBySide, side_by_side
+from ...ops.backend import at_least_single, cast, full_precision, product, sum_of_product
 from ...parallel import Shards, summed
 from .hidden_first import ACTIVATIONS
 from .pooled import HiddenPooled
@@ -40,32 +42,27 @@ class FactorNetwork(nn.Module):
 
     def units(self, gamma: Tensor, u: Tensor) -> Tensor:
         """h, (..., w)."""
-        of_position, of_content = self.weight1.split(
-            [self.columns, self.weight1.shape[1] - self.columns], 1
-        )
-        of_position = F.linear(cast(gamma, u.dtype), cast(of_position, u.dtype), self.bias1)
-        return ACTIVATIONS[self.activation].function(of_position + F.linear(u, of_content))
+        return first_units(self.weight1, self.bias1, gamma, u, self.activation)
 
     def read(self, moment: Tensor, total: Tensor) -> Tensor:
-        """Σ_i W2_i M_i + b2_i U_i, (B, H, r), of moments (B, H, d, w) and totals (B, H, d): the
+        """Σ_i W2_i M_i + b2_i U_i, (H, B, r), of moments (B, H, d, w) and totals (B, H, d): the
         factor, transposed, on pooled hidden units. A product per head and channel reads W2 as it
         lies.
         """
-        weight, bias = (cast(x, moment.dtype).flatten(0, 1) for x in (self.weight2, self.bias2))
-        rows = moment.permute(1, 2, 0, 3).flatten(0, 1)
-        each = total.permute(1, 2, 0).flatten(0, 1)[..., None] * bias[:, None]
-        out = torch.baddbmm(each, rows, weight.mT)
-        heads, dim, _ = self.bias2.shape
-        return out.view(heads, dim, *out.shape[1:]).sum(1).transpose(0, 1)
+        weight, bias = cast(self.weight2, moment.dtype), cast(self.bias2, moment.dtype)
+        heads, dim, rank = bias.shape
+        rows = moment.flatten(1, 2).transpose(0, 1)
+        out = torch.bmm(rows, weight.flatten(0, 1).mT).view(heads, dim, rows.shape[1], rank).sum(1)
+        return torch.baddbmm(out, total.transpose(0, 1), bias)
 
     def spread(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """G = Σ_r W2_r z_r, (B, H, w, d), and Σ_r b2_r z_r, (B, H, 1, d), of z (B, H, r)."""
-        weight, bias = (cast(x, z.dtype) for x in (self.weight2, self.bias2))
+        """G = Σ_r W2_r z_r, (B, H, w, d), and Σ_r b2_r z_r, (B, H, 1, d), of z (H, B, r)."""
+        weight, bias = cast(self.weight2, z.dtype), cast(self.bias2, z.dtype)
         heads, dim, _, width = weight.shape
-        rows = z.transpose(0, 1)  # heads first, so that a head's matrix meets all samples
-        many = rows[:, None].expand(-1, dim, -1, -1).flatten(0, 1)
-        gain = torch.bmm(many, weight.flatten(0, 1)).view(heads, dim, rows.shape[1], width)
-        shift = torch.bmm(rows, bias.mT)
+        # heads first, so that a head's matrix meets all samples
+        many = z.repeat_interleave(dim, 0)
+        gain = torch.bmm(many, weight.flatten(0, 1)).view(heads, dim, z.shape[1], width)
+        shift = torch.bmm(z, bias.mT)
         return gain.permute(2, 0, 3, 1), shift.transpose(0, 1)[:, :, None]
 
     def forward(self, gamma: Tensor, u: Tensor) -> Tensor:
@@ -75,7 +72,17 @@ class FactorNetwork(nn.Module):
         return (units @ weight + self.bias2.view(heads, *ones, 1, -1)).unflatten(-1, (dim, rank))
 
 
-class LowRankKernel(PairKernel, Pooled):
+def first_units(weight: Tensor, bias: Tensor, gamma: Tensor, u: Tensor, activation: str) -> Tensor:
+    """act(W [γ(x), u(x)] + b), (..., rows of W): W's columns of the position are the same product
+    for all heads.
+    """
+    columns = gamma.shape[-1]
+    of_position, of_content = weight.split_with_sizes((columns, weight.shape[1] - columns), 1)
+    of_position = F.linear(cast(gamma, u.dtype), cast(of_position, u.dtype), bias)
+    return ACTIVATIONS[activation].function(of_position + F.linear(u, of_content))
+
+
+class LowRankKernel(Aligned, PairKernel, Pooled):
     r"""A matrix kernel of rank r: :math:`K_h(x, y) = \Phi_h(x, u(x))\,\Psi_h(y, u(y))^T`, with
     :math:`\Phi, \Psi \in R^{d \times r}`.
 
@@ -106,6 +113,7 @@ class LowRankKernel(PairKernel, Pooled):
     """
 
     forms = (HiddenPooled, *PairKernel.forms)
+    fourier, query, key = Part(), Part(), Part()
 
     floor = None
 
@@ -134,6 +142,11 @@ class LowRankKernel(PairKernel, Pooled):
         self.query = FactorNetwork(heads, dim, rank, width, 2 * frequencies, activation)
         self.key = FactorNetwork(heads, dim, rank, width, 2 * frequencies, activation)
         self.reset_parameters()
+        self._aligned = self._neighbours()
+
+    def _neighbours(self) -> SideBySide | None:
+        layers = {name: self._modules.get(name) for name in ("query", "key")}
+        return side_by_side(layers, FactorNetwork, ("weight1", "bias1"), last=True)
 
     def reset_parameters(self, epsilon: float = 0.01) -> None:
         """Near-linear hidden units, and factors that start as one semi-orthogonal matrix."""
@@ -179,19 +192,25 @@ class LowRankKernel(PairKernel, Pooled):
         """
         p = problem
         dtype = at_least_single(p.uy.dtype)
-        there = self.fourier(p.y)[:, None]
-        # The sines are a good part of the cost: once, where queries are keys.
-        here = self.fourier(p.x)[:, None] if p.layout.cross else there
-        units, read = self.key.units(there, p.uy), self.query.units(here, p.ux)
+        there = self.fourier.on(p.domain, p.y).unsqueeze(1)
+        both = None if p.layout.cross else read_together(self._aligned, self._modules)
+        if both is None:
+            # The sines are a good part of the cost: once, where queries are keys.
+            here = self.fourier(p.x).unsqueeze(1) if p.layout.cross else there
+            units, read = self.key.units(there, p.uy), self.query.units(here, p.ux)
+        else:
+            every = first_units(*both, there, p.uy, self.query.activation)  # type: ignore[arg-type]
+            read, units = every.chunk(2, -1)
         with full_precision(p.uy):
-            signal = cast(p.uy, dtype) * cast(p.quadrature.mass, dtype)[:, None, :, None]
-            moment, total = signal.mT @ cast(units, dtype), signal.sum(2)
+            mass = cast(p.quadrature.mass, dtype)
+            signal = cast(p.uy, dtype) * mass.view(-1, 1, mass.shape[-1], 1)
+            moment, total = product(signal.mT, cast(units, dtype)), signal.sum(2)
             if shards is not None:  # one message
                 both = summed(torch.cat([moment, total[..., None]], -1), shards)
                 moment, total = both[..., :-1], both[..., -1]
             z = self.key.read(moment, total)
             gain, shift = self.query.spread(z)
-            return cast(cast(read, dtype) @ gain + shift, p.uy.dtype)
+            return cast(sum_of_product(shift, cast(read, dtype), gain), p.uy.dtype)
 
     def pooled_numbers(self) -> int:
         heads, dim, _, width = self.key.weight2.shape

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import DomainError, OptionError
@@ -24,11 +25,16 @@ from ...integral import (
 from ...ops.backend import at_least_single, cast, full_precision
 from ...ops.feature_map import (
     Bank,
+    few_lines,
+    few_scalars,
+    line_rows,
+    piecewise,
     piecewise_linear,
     scalar_bank,
     scalar_bank_naive,
     segments,
 )
+from ...ops.feature_map import bank as networks
 from .initial import INITS, chosen_options, gaussian, normal_grid, orthonormal
 
 TINY = 1e-6
@@ -275,6 +281,9 @@ class LunaMap(FeatureMap):
         )
 
     def features_of(self, x: Tensor) -> Tensor:
+        few = self._of_few(x)
+        if few is not None:
+            return few
         b, h, n, _ = x.shape
         u, sets = self.scalars(x), self.weight.shape[0]
         # A set of networks per head, or one for all: then heads are further rows of the same set.
@@ -286,6 +295,35 @@ class LunaMap(FeatureMap):
         if self.gate is not None:
             y = y * self._envelope(x, self.gate, self.gate_bias)
         return y.flatten(2, 3).mT
+
+    def _of_few(self, x: Tensor) -> Tensor | None:
+        """:meth:`features_of` where nothing but the values at few scalars is wanted, else None."""
+        (b, h, n, _), dtype = x.shape, x.dtype
+        if torch.compiler.is_compiling() or not self.plain or x.numel() == 0:
+            return None
+        kept, count = answering(self), b * h * n * self.directions
+        if count > (piecewise.FEW if kept else networks.FEW * self.weight.shape[0]):
+            return None
+        weight, bias = cast(self.weight, dtype), cast(self.bias, dtype)
+        shared = weight.shape[0] == 1
+        u = F.linear(x, weight[0], bias[0]) if shared else x @ weight.mT + bias[:, None]
+        u = u.reshape(b * h, 1, -1) if shared else u.view(b, h, -1)
+        y = self._few_curves(u)
+        if y is None:
+            return None
+        return y.reshape(b, h, self.channels, n, self.directions).transpose(2, 3).flatten(3)
+
+    def _few_curves(self, u: Tensor) -> Tensor | None:
+        if self.activation == "relu" and answering(self):
+            make = lambda: line_rows(*segments(self.scaled_bank(u.dtype)))  # noqa: E731
+            rows = prepared(self, ("rows", u.dtype), make)
+            return few_lines(u, *rows, self.nonneg)
+        if self.coefficient is None and self.cap is None:
+            bank, scale = Bank(*(cast(part, u.dtype) for part in self.bank)), self.directions**-0.5
+        else:
+            bank, scale = self.scaled_bank(u.dtype), 1.0
+        rules = {"activation": self.activation, "nonneg": self.nonneg, "scale": scale}
+        return few_scalars(u, bank, **rules)
 
     def _curves(self, u: Tensor) -> Tensor:
         """ψ at scalars (R, S, T), (R, S, L, T)."""

@@ -26,13 +26,16 @@ def elu_plus_one(x: Tensor) -> Tensor:
     """elu(x) + 1, the positive feature map of Katharopoulos et al. 2020, Eq. 7."""
     # torch traces elu's backward with other strides than it returns; it needs x alone, so that the
     # sum may be in place
-    return F.elu(x.contiguous()).add_(1.0)
+    return F.elu(x.contiguous() if torch.is_grad_enabled() else x).add_(1.0)
 
 
 @register_feature_map("softplus")
 def softplus(x: Tensor) -> Tensor:
     """log(1 + exp(x)), a positive feature map."""
-    return F.softplus(x.contiguous())  # as in elu_plus_one
+    return F.softplus(x.contiguous() if torch.is_grad_enabled() else x)  # as in elu_plus_one
+
+
+elu_plus_one.nonnegative = softplus.nonnegative = True
 
 
 class RandomFeatures(FeatureMap):

@@ -76,28 +76,31 @@ class SoftmaxKernel(AttentionKernel, JointScores):
         self.query_norm, self.key_norm, self.rotary = query_norm, key_norm, rotary
         self.causal, self.window, self.dropout = causal, window, dropout
 
+    @property
+    def factor(self) -> float:  # type: ignore[override]
+        """s, which the fused kernels multiply with by themselves."""
+        return self.scale
+
     def queries(self, x: Tensor, ux: Tensor) -> Tensor:
-        return self._finish_queries(x, self._heads(ux, 0))
+        return self._turned(x, self._heads(ux, 0), self.query_norm) * self.scale
 
     def keys(self, y: Tensor, uy: Tensor) -> Tensor:
-        return self._finish_keys(y, self._heads(uy, 1))
+        return self._turned(y, self._heads(uy, 1), self.key_norm)
 
     def project(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = self._all_heads(u)
-        return self._finish_queries(x, query), self._finish_keys(x, key), value
+        query = self._turned(x, query, self.query_norm)
+        return query, self._turned(x, key, self.key_norm), value
 
     def weights(self, problem: Problem) -> Tensor:
         scores = self.queries(problem.x, problem.ux) @ self.keys(problem.y, problem.uy).mT
         q = problem.quadrature
         return attention_density(scores, q.weights(), q.visible())
 
-    def _finish_queries(self, x: Tensor, query: Tensor) -> Tensor:
-        query = query if self.query_norm is None else self.query_norm(query)
-        return (query if self.rotary is None else self.rotary(x, query)) * self.scale
-
-    def _finish_keys(self, y: Tensor, key: Tensor) -> Tensor:
-        key = key if self.key_norm is None else self.key_norm(key)
-        return key if self.rotary is None else self.rotary(y, key)
+    def _turned(self, x: Tensor, u: Tensor, norm: nn.Module | None) -> Tensor:
+        """Queries or keys, normalised and turned with their positions."""
+        u = u if norm is None else norm(u)
+        return u if self.rotary is None else self.rotary(x, u)
 
     # --- where the kernel lives -------------------------------------------------------------------
 

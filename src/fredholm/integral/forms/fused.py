@@ -48,7 +48,7 @@ class Fused(KeyForm):
         if memory:
             key = torch.cat([memory["key"], key], -2)
             value = torch.cat([memory["value"], value], -2)
-        out = attention(query, key, value, quadrature.to(u.dtype))
+        out = attention(query, key, value, quadrature.to(u.dtype), scale=kernel.factor)
         out = with_offset(out, kernel, Problem(x, x, u, u, quadrature, STEP))
         return out, {"key": key, "value": value}
 
@@ -70,7 +70,8 @@ class Fused(KeyForm):
         if problem.layout.cross or not has_trait(kernel, JointScores):
             return super().respond(kernel, problem)
         query, key, value = kernel.project(problem.y, problem.uy)
-        return with_offset(attention(query, key, value, problem.quadrature), kernel, problem)
+        out = attention(query, key, value, problem.quadrature, scale=kernel.factor)
+        return with_offset(out, kernel, problem)
 
 
 def _part(kernel: Any, p: Problem) -> Tensor:

@@ -59,6 +59,21 @@ class SeparableForm(Form):
             return refuses_shards(kernel, self.strategy)
         return None
 
+    def sums(
+        self, kernel: Any, problem: Problem, query: Tensor, key: Tensor, value: Tensor
+    ) -> Tensor:
+        """The values weighed by inner products of features."""
+        return linear_attention(
+            query,
+            key,
+            value,
+            problem.quadrature,
+            floor=kernel.floor,
+            positive=kernel.nonnegative,
+            chunk=self.strategy.chunk,
+            backend=self.strategy.backend,
+        )
+
     def compared(self, kernel: Kernel, facts: Facts) -> Sequence[str]:
         given = ("linear attention",) if facts.layout.causal else ()
         return ("attention with a bank's features", *given) if isinstance(kernel, Banked) else given
@@ -98,16 +113,15 @@ class Sums(SeparableForm):
     def attend(self, kernel: Any, problem: Problem) -> Tensor:
         p, options = problem, self.strategy
         longest = max(p.ux.shape[2], p.uy.shape[2])
-        pointwise = isinstance(kernel, Stabilised) and kernel.pointwise
         if (
-            pointwise
+            wants_pieces(p.uy, longest, options.piece)
+            and isinstance(kernel, Stabilised)
+            and kernel.pointwise
             and not isinstance(kernel, Expanded)
-            and wants_pieces(p.uy, longest, options.piece)
         ):
             return self._in_pieces(kernel, problem)
         query, key, _, value = features(kernel, p)
-        backend = {"floor": kernel.floor, "chunk": options.chunk, "backend": options.backend}
-        return linear_attention(query, key, value, p.quadrature, **backend)
+        return self.sums(kernel, p, query, key, value)
 
     def exchange(self, kernel: Any, problem: Problem, shards: Shards) -> Tensor:
         p = problem
@@ -154,12 +168,11 @@ class Chunks(SeparableForm):
         return super().refuses(kernel, facts) if facts.layout.causal else "the domain has no order"
 
     def attend(self, kernel: Any, problem: Problem) -> Tensor:
-        p, options = problem, self.strategy
+        p = problem
         query, key, shift, value = features(kernel, p)
         if shift is not None:
             query = at_scale(query, key.detach().amax(-1).cummax(-1).values)
-        backend = {"floor": kernel.floor, "chunk": options.chunk, "backend": options.backend}
-        return linear_attention(query, key, value, p.quadrature, **backend)
+        return self.sums(kernel, p, query, key, value)
 
     def exchange(self, kernel: Any, problem: Problem, shards: Shards) -> Tensor:
         p, q = problem, problem.quadrature
@@ -222,7 +235,11 @@ class RunningMoment(SeparableForm):
             query, value = query_features(kernel, x, u), kernel.values(x, u)
         points = query, key, value
         measure = quadrature.mass[:, -n:], quadrature.scale
-        options = {"floor": kernel.floor, "chunk": self.strategy.chunk}
+        options = {
+            "floor": kernel.floor,
+            "positive": kernel.nonnegative,
+            "chunk": self.strategy.chunk,
+        }
         out, memory = advance_moment(*points, shift, *measure, memory, **options)
         problem = Problem(x, x, u, u, quadrature, STEP)
         return with_offset(expanded(kernel, problem, out), kernel, problem), memory

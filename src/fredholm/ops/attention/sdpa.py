@@ -17,9 +17,11 @@ def attention(
     key: Float[Tensor, "b h k e"],
     value: Float[Tensor, "b h k d"],
     quadrature: Quadrature,
+    *,
+    scale: float = 1.0,
 ) -> Float[Tensor, "b h q d"]:
     r""":math:`\sum_j p_{ij} w_{ij} v_j` with p the softmax density of the scores ``query·key``
-    (scaled by the caller).
+    times ``scale``.
 
     Equal masses need no bias, and causal order alone none either: both reach the fused kernels as
     they are. Otherwise the log of the weights is added to the scores; a query that sees nothing
@@ -31,33 +33,37 @@ def attention(
     if bias is None and quadrature.query_time is not None and not causal:
         bias = torch.zeros((), dtype=query.dtype, device=query.device)
     if bias is None:
-        return _attend(query, key, value, None, causal)
+        return _attend(query, key, value, None, causal, scale)
     order = quadrature.order()
     if order is not None:
         bias = torch.where(order[:, None], bias, -torch.inf)
     bias = bias.expand(*bias.shape[:2], query.shape[2], key.shape[2])
     blind = (bias == -torch.inf).all(-1, keepdim=True)
-    out = _attend(query, key, value, bias.masked_fill(blind, 0.0), False)
+    out = _attend(query, key, value, bias.masked_fill(blind, 0.0), False, scale)
     return out.masked_fill(blind, 0.0)
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, causal: bool) -> Tensor:
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, causal: bool, scale: float
+) -> Tensor:
     """Softmax attention with a bias, by torch's fused kernels where they have the derivative."""
     if transforms():
-        return _plain(query, key, value, bias, causal)
+        return _plain(query, key, value, bias, causal, scale)
     out = F.scaled_dot_product_attention(
-        query, key, value, attn_mask=bias, is_causal=causal, scale=1.0
+        query, key, value, attn_mask=bias, is_causal=causal, scale=scale
     )
     if out.requires_grad and not torch.compiler.is_compiling():
         attention_differentiable_again(
-            out, lambda q, k, v, b: _plain(q, k, v, b, causal), query, key, value, bias
+            out, lambda q, k, v, b: _plain(q, k, v, b, causal, scale), query, key, value, bias
         )
     return out
 
 
-def _plain(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, causal: bool) -> Tensor:
+def _plain(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, causal: bool, scale: float
+) -> Tensor:
     dtype = torch.promote_types(query.dtype, torch.float32)
-    scores = query.to(dtype) @ key.to(dtype).mT
+    scores = scale * query.to(dtype) @ key.to(dtype).mT
     if causal:
         later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(later, -torch.inf)

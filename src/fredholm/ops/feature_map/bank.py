@@ -12,14 +12,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...errors import ShapeError
-from ..backend import cast, full_precision
+from ..backend import cast, full_precision, values_alone
 from ..custom_op import custom_op
 from ..plain import vjp
 from ..tiles import find_activation, rectangles
 from .naive import Bank, scalar_bank_naive
 from .piecewise import piecewise_linear_op, segments, size_of
 
-FEW, FEW_RECORDED = 1024, 256
+FEW, FEW_RECORDED = 4096, 256
 """Scalars of a set up to which the networks themselves are run, without and with gradients:
 `python -m benchmarks time small tune`.
 """
@@ -77,6 +77,40 @@ def _few(u: Tensor, bank: Bank) -> bool:
     """
     few = FEW_RECORDED if torch.is_grad_enabled() else FEW
     return not torch.compiler.is_compiling() and u.shape[0] * u.shape[2] <= few
+
+
+def few_scalars(
+    u: Float[Tensor, "r s t"],
+    bank: Bank,
+    *,
+    activation: str = "relu",
+    nonneg: bool = True,
+    scale: float = 1.0,
+) -> Float[Tensor, "r s l t"] | None:
+    """``scale`` times :func:`scalar_bank` where nothing but the values at few scalars is wanted,
+    all hidden units at once; None elsewhere. Shapes are not checked again, and the result is a
+    view.
+
+    Example:
+        >>> one = torch.ones(1, 1, 1)
+        >>> bank = Bank(one, -one, one[None], 0 * one)  # ReLU(u - 1)
+        >>> few_scalars(torch.tensor([[[-1.0, 0.0, 2.0]]]), bank, scale=3.0).tolist()
+        [[[[0.0, 0.0, 3.0]]]]
+    """
+    if u.shape[0] * u.shape[2] > FEW or not values_alone((u, *bank)):
+        return None
+    return _at_once(u, bank, activation, nonneg, scale)
+
+
+def _at_once(u: Tensor, bank: Bank, activation: str, nonneg: bool, scale: float) -> Tensor:
+    (rows, sets, columns), (_, groups, channels, _) = u.shape, bank.readout.shape
+    # a product and a sum along the scalars: torch does not vectorise the two as one operation
+    hidden = bank.weight[..., None] * u.transpose(0, 1).reshape(sets, 1, 1, rows * columns)
+    find_activation(activation).apply_(hidden.add_(bank.bias[..., None]))
+    readout, shift = bank.readout.flatten(0, 1), bank.shift.flatten(0, 1)[..., None]
+    y = torch.baddbmm(shift, readout, hidden.flatten(0, 1), beta=scale, alpha=scale)
+    y = y.relu_() if nonneg else y
+    return y.view(sets, groups * channels, rows, columns).permute(2, 0, 1, 3)
 
 
 def _check(u: Tensor, bank: Bank) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...errors import StrategyError
 from ...quadrature import Quadrature
-from ..backend import at_least_single, cast, choose_backend, full_precision
+from ..backend import at_least_single, cast, choose_backend, full_precision, product
 from ..comparison import Form, Sampler
 from .limits import linear_attention_refusal
 from .sample import form_of, sample_given
@@ -26,6 +26,7 @@ def linear_attention(
     quadrature: Quadrature,
     *,
     floor: float | None,
+    positive: bool = False,
     chunk: int = 64,
     backend: str = "auto",
 ) -> Float[Tensor, "b h q c"]:
@@ -39,6 +40,7 @@ def linear_attention(
         query, key: features φ and ψ.
         quadrature: masses, padding and a triangular order; pair masks have no linear form.
         floor: of the denominator, see :func:`guarded`.
+        positive: no feature is negative, which saves looking at the denominator's sign.
         chunk: points a chunk; Triton's kernels choose their own.
         backend: see :mod:`fredholm.ops.backend`; without an order ``"auto"`` stays with PyTorch's
             two matrix products.
@@ -71,7 +73,10 @@ def linear_attention(
         from .triton import attend
 
         return attend(query, key, value, quadrature, floor)
-    if wants_pairs(query, key, value, quadrature.triangular, chunk):
+    pairs = wants_pairs(query, key, value, quadrature.triangular, chunk)
+    if (pairs or not quadrature.triangular) and _is_plain(query, key, value, quadrature):
+        return _plain(query, key, value, quadrature, floor, positive, pairs)
+    if pairs:
         return _by_pairs(query, key, value, quadrature, floor)
     if not quadrature.triangular:
         moment = Moment(quadrature, floor)
@@ -93,6 +98,72 @@ def wants_pairs(query: Tensor, key: Tensor, value: Tensor, ordered: bool, chunk:
         return False
     n, r, c = key.shape[2], key.shape[3], value.shape[3]
     return n <= chunk if ordered else n * (r + c) <= 2 * r * c
+
+
+def _is_plain(query: Tensor, key: Tensor, value: Tensor, quadrature: Quadrature) -> bool:
+    """Whether nothing is shared between heads or samples, all masses are one number, and no dtype
+    or trace stands in the way.
+    """
+    if not (quadrature.equal and quadrature.valid is None) or torch.compiler.is_compiling():
+        return False
+    dtype, mass, scale = query.dtype, quadrature.mass, quadrature.scale
+    if dtype != at_least_single(dtype) or not key.dtype == value.dtype == mass.dtype == dtype:
+        return False
+    if mass.shape[0] > 1 or (scale is not None and scale.shape[0] * scale.shape[1] > 1):
+        return False
+    return query.shape[:2] == key.shape[:2] == value.shape[:2]
+
+
+def _plain(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    quadrature: Quadrature,
+    floor: float | None,
+    positive: bool,
+    by_pairs: bool,
+) -> Tensor:
+    """:func:`linear_attention` with samples and heads as one dimension, which on small problems
+    takes half the time: a product of four dimensions is expanded and reshaped first.
+    """
+    shape = (*value.shape[:2], query.shape[2], value.shape[3])
+    query, key, value = query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1)
+    with full_precision(query):
+        if by_pairs:
+            pairs = torch.bmm(query, key.mT)
+            pairs = pairs.tril() if quadrature.triangular else pairs
+            sums, total = torch.bmm(pairs, value), pairs.sum(2, keepdim=True)
+        else:
+            # the order of the factors decides how the keys' gradient lies in memory: as keys do
+            near = key.stride(2) == 1
+            moment = torch.bmm(value.mT, key).mT if near else torch.bmm(key.mT, value)
+            sums = torch.bmm(query, moment)
+            total = sums if floor is None else torch.bmm(query, key.sum(1).unsqueeze(2))
+        if floor is None:
+            return (sums * _common(quadrature)).view(shape)
+        least = _least(quadrature, floor)
+        return (sums / (total.maximum(least) if positive else guarded(total, least))).view(shape)
+
+
+def _common(quadrature: Quadrature) -> Tensor:
+    """m s of each query, (1, 1 | Nq, 1), where masses are equal: the factor of all its pairs."""
+    mass, scale = quadrature.mass[:, :1, None], quadrature.scale
+    return mass if scale is None else mass * scale[0, :, :, None]
+
+
+def _least(quadrature: Quadrature, floor: float) -> Tensor:
+    """floor / m s: what a sum of features over keys is compared with where ``floor`` bounds their
+    integral. Kept with the quadrature for as long as nobody writes to its masses.
+    """
+    mass = quadrature.mass
+    if mass.requires_grad or mass.is_inference() or type(mass) is not Tensor:
+        return floor / _common(quadrature)
+    kept = quadrature.__dict__.get("_least")
+    if kept is None or kept[:2] != (mass._version, floor):
+        with torch.inference_mode(False):  # what is kept may meet autograd later
+            kept = mass._version, floor, floor / _common(quadrature)
+        quadrature.__dict__["_least"] = kept
+    return kept[2]
 
 
 def _by_pairs(
@@ -181,7 +252,7 @@ class Moment:
         with full_precision(query):
             query, factor = cast(query, dtype), self._factor(part, dtype)
             out = query @ self.sums[0]
-            total = out if self.floor is None else query @ self.sums[1]
+            total = out if self.floor is None else against_column(query, self.sums[1])
             return _over(out, total, factor, self.floor)
 
     def _factor(self, part: slice, dtype: torch.dtype) -> Tensor | None:
@@ -191,6 +262,22 @@ class Moment:
             return scale
         mass = cast(mass, dtype)
         return mass if scale is None else mass * scale
+
+
+def against_column(
+    query: Float[Tensor, "b h q r"], column: Float[Tensor, "#b #h r 1"]
+) -> Float[Tensor, "b h q 1"]:
+    """``query @ column``. Where features lie feature by feature, as a bank of scalar networks
+    leaves them, by rows of the transposes: ten times as fast on a processor.
+
+    Example:
+        >>> features, column = torch.ones(1, 1, 3, 2), torch.ones(1, 1, 3, 1)
+        >>> against_column(features.mT, column).flatten().tolist()
+        [3.0, 3.0]
+    """
+    if torch.compiler.is_compiling() or query.stride(-1) == 1:
+        return query @ column
+    return (column.mT @ query.mT).mT
 
 
 def over_new_factor(
@@ -210,8 +297,9 @@ def wants_pieces(like: Tensor, longest: int, piece: int) -> bool:
     A backward pass would take every piece apart again, traced lengths stay free, and a GPU is fast
     with many points.
     """
-    inference = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
-    return inference and like.device.type == "cpu" and longest > piece
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return False
+    return longest > piece and like.device.type == "cpu"
 
 
 def attend_in_pieces(
@@ -271,19 +359,22 @@ def linear_attention_point(
     moment: Float[Tensor, "#b #h r _"] | None,
     *,
     floor: float | None,
+    positive: bool = False,
 ) -> tuple[Float[Tensor, "b h 1 c"], Float[Tensor, "#b #h r _"]]:
     """:func:`linear_attention_step` with the point as a stretch of one: no view is made twice."""
     dtype = at_least_single(query.dtype)
     with full_precision(query):
-        query, key, value = (cast(x, dtype) for x in (query, key, value))
+        query, key, value = cast(query, dtype), cast(key, dtype), cast(value, dtype)
         weighted = (key * cast(mass.view(-1, 1, 1, 1), dtype)).mT
         value = _with_mass(value, floor)
         if moment is None:
             moment = weighted * value
         else:
             moment = torch.addcmul(moment, weighted, value)
-        scale = None if scale is None else cast(scale[..., None], dtype)
-        return _divide(query @ moment, scale, floor), moment
+        scale = None if scale is None else cast(scale.unsqueeze(-1), dtype)
+        alike = query.shape[:2] == moment.shape[:2]
+        out = product(query, moment) if alike else query @ moment
+        return _divide(out, scale, floor, positive), moment
 
 
 def linear_attention_stretch(
@@ -371,12 +462,14 @@ def guarded(denominator: Tensor, floor: float | Tensor) -> Tensor:
     return denominator.masked_fill(small, floor)
 
 
-def _divide(out: Tensor, scale: Tensor | None, floor: float | None) -> Tensor:
+def _divide(
+    out: Tensor, scale: Tensor | None, floor: float | None, positive: bool = False
+) -> Tensor:
     out = out if scale is None else out * scale
     if floor is None:
         return out
-    numerator, denominator = out.split((out.shape[-1] - 1, 1), -1)
-    return numerator / guarded(denominator, floor)
+    numerator, denominator = out.split_with_sizes((out.shape[-1] - 1, 1), -1)
+    return numerator / (denominator.clamp_min(floor) if positive else guarded(denominator, floor))
 
 
 def _prefix_sums(

@@ -19,6 +19,7 @@ def advance_moment(
     memory: dict[str, Tensor],
     *,
     floor: float | None,
+    positive: bool = False,
     chunk: int = 64,
 ) -> tuple[Float[Tensor, "b h n c"], dict[str, Tensor]]:
     """The next n points in causal order: what they receive, and the memory after them.
@@ -30,7 +31,7 @@ def advance_moment(
         mass, scale: see :class:`fredholm.quadrature.Quadrature`.
         memory: ``moment`` of the points before, and ``shift`` where there is one; empty before the
             first.
-        floor, chunk: see :func:`linear_attention`.
+        floor, positive, chunk: see :func:`linear_attention`.
 
     Shape: query heads may share the keys of fewer heads by broadcasting.
 
@@ -54,5 +55,6 @@ def advance_moment(
         options = {"floor": floor, "chunk": chunk}
         out, moment = linear_attention_stretch(query, key, value, mass, scale, moment, **options)
     else:  # without chunks, whose padding would cost as much again
-        out, moment = linear_attention_point(query, key, value, mass, scale, moment, floor=floor)
+        options = {"floor": floor, "positive": positive}
+        out, moment = linear_attention_point(query, key, value, mass, scale, moment, **options)
     return out, {"moment": moment, **after}

@@ -27,7 +27,14 @@ from ....integral import (
     prepared,
     with_offset,
 )
-from ....ops.backend import at_least_single, cast, choose_backend, full_precision
+from ....ops.backend import (
+    at_least_single,
+    cast,
+    choose_backend,
+    full_precision,
+    promoted,
+    values_alone,
+)
 from ....parallel import Shards
 from .limits import spectrum_refusal
 from .registration import convolve_with, grid_convolution_op, spectrum_of
@@ -41,6 +48,8 @@ FEW = 1 << 14
 processor: `python -m benchmarks time small tune`.
 """
 CONVOLUTIONS = (F.conv1d, F.conv2d, F.conv3d)
+WINDOWS = 1 << 17
+"""Numbers that all points see, beside one another, up to which they are multiplied as a matrix."""
 
 
 class DirectConvolution(Form):
@@ -71,34 +80,63 @@ class DirectConvolution(Form):
 
     def respond(self, kernel: Any, problem: Problem) -> Tensor:
         q, u, (grid, causal) = problem.quadrature, problem.uy, _order(problem)
-        dtype = at_least_single(u.dtype)
-        displacements = _lags(problem)
-        name = ("taps", grid, causal, dtype)
-        (b, _, n, d), heads = u.shape, kernel.heads
+        dtype, lags = at_least_single(u.dtype), _lags(problem, longest_first=True)
+        windows = len(grid) == 1 and kernel.heads > 1 and _windows(u, len(lags))
+        name = ("rows" if windows else "taps", grid, causal, dtype)
         with full_precision(u):
-            make = lambda: _taps(kernel, problem, dtype)  # noqa: E731
-            taps = prepared(kernel, name, make, of=(displacements,))
+            make = lambda: (_rows if windows else _taps)(kernel, problem, lags, dtype)  # noqa: E731
+            taps = prepared(kernel, name, make, of=(lags,))
             signal = cast(q.mass, u.dtype)[:, None, :, None] * u
-            signal = cast(signal.mT, taps.dtype).reshape(b, heads * d, *grid)
-            # a causal convolution sees nothing after a point
-            around = [k - 1 for n in reversed(grid) for k in (n, 1 if causal else n)]
-            out = CONVOLUTIONS[len(grid) - 1](F.pad(signal, around), taps, groups=heads)
-        out = cast(out.view(b, heads, out.shape[1] // heads, n).mT, u.dtype)
+            through = _by_windows if windows else _by_convolution
+            out = cast(through(cast(signal, taps.dtype), taps, grid, causal), u.dtype)
         return _finished(out, kernel, problem)
 
 
-def _taps(kernel: Any, problem: Problem, dtype: torch.dtype) -> Tensor:
+def _by_convolution(signal: Tensor, taps: Tensor, grid: tuple[int, ...], causal: bool) -> Tensor:
+    """Signal (B, H, N, d_in) and taps (H·d_out, d_in, *lags) to (B, H, N, d_out), by torch."""
+    b, heads, n, d = signal.shape
+    # a causal convolution sees nothing after a point
+    around = [k - 1 for n in reversed(grid) for k in (n, 1 if causal else n)]
+    padded = F.pad(signal.mT.reshape(b, heads * d, *grid), around)
+    out = CONVOLUTIONS[len(grid) - 1](padded, taps, groups=heads)
+    return out.view(b, heads, out.shape[1] // heads, n).mT
+
+
+def _windows(u: Tensor, lags: int) -> bool:
+    """Whether the points that each output sees are laid out side by side, for one matrix product
+    per head: where nothing but values is wanted, torch takes longer to plan a grouped convolution.
+    """
+    return 0 < u.numel() * lags <= WINDOWS and values_alone((u,))
+
+
+def _by_windows(signal: Tensor, rows: Tensor, grid: tuple[int, ...], causal: bool) -> Tensor:
+    """The same on a line from taps (H, d_out, lags·d_in)."""
+    b, heads, n, d = signal.shape
+    padded = torch.constant_pad_nd(signal, (0, 0, n - 1, 0 if causal else n - 1))
+    points = padded.shape[2]
+    # point i of a head begins i·d numbers into it, and what it sees lies behind in one run
+    strides = (heads * points * d, points * d, d, 1)
+    seen = padded.as_strided((b, heads, n, rows.shape[2]), strides)
+    return torch.matmul(rows, seen.contiguous().mT).mT
+
+
+def _rows(kernel: Any, problem: Problem, lags: Tensor, dtype: torch.dtype) -> Tensor:
+    """κ at all lags of a line, the longest first: (H, d_out, lags·d_in)."""
+    taps = _taps(kernel, problem, lags, dtype)
+    return taps.mT.reshape(kernel.heads, taps.shape[0] // kernel.heads, -1)
+
+
+def _taps(kernel: Any, problem: Problem, lags: Tensor, dtype: torch.dtype) -> Tensor:
     """κ at all lags as torch's convolutions take it, the longest first: (H·d_out, d_in, *lags)."""
     (grid, causal), (readout, bias) = _order(problem), kernel.readout()
-    hidden = kernel.lag_features(_lags(problem))
-    dtype = torch.promote_types(hidden.dtype, dtype)
+    hidden = kernel.lag_features(lags)
+    dtype = promoted(hidden.dtype, dtype)
     heads, d_out, d_in, width = readout.shape
-    weight, rows = cast(readout, dtype).reshape(-1, width), cast(hidden, dtype).flip(0).mT
+    weight, rows = cast(readout, dtype).reshape(-1, width), cast(hidden, dtype).mT
     taps = (
         weight @ rows if bias is None else torch.addmm(cast(bias, dtype).view(-1, 1), weight, rows)
     )
-    lags = [n if causal else 2 * n - 1 for n in grid]
-    return taps.view(heads * d_out, d_in, *lags)
+    return taps.view(heads * d_out, d_in, *(n if causal else 2 * n - 1 for n in grid))
 
 
 class HiddenConvolution(Form):
@@ -162,10 +200,20 @@ def _order(problem: Problem) -> tuple[tuple[int, ...], bool]:
     return grid, problem.layout.causal
 
 
-def _lags(problem: Problem) -> Tensor:
-    """Displacements of a grid, in causal order those to the past alone."""
-    (grid, causal), (displacements, _) = _order(problem), problem.displacements()
-    return displacements[grid[0] - 1 :] if causal else displacements
+def _lags(problem: Problem, *, longest_first: bool = False) -> Tensor:
+    """Displacements of a grid, in causal order those to the past alone; in row-major order, or that
+    of a convolution's taps.
+    """
+    grid, causal = _order(problem)
+
+    def make() -> Tensor:
+        displacements, _ = problem.displacements()
+        lags = displacements[grid[0] - 1 :] if causal else displacements
+        return lags.flip(0) if longest_first else lags
+
+    if problem.domain is None:
+        return make()
+    return problem.domain.kept(("lags", causal, longest_first, problem.x.dtype), make)
 
 
 def _finished(out: Tensor, kernel: Kernel, problem: Problem) -> Tensor:

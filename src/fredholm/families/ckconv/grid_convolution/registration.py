@@ -37,14 +37,18 @@ class GridSizes:
         ``start`` on (default 0).
         """
         rows = x.transpose(1, 2).flatten(2).permute(2, 0, 1).unflatten(-1, shape)
-        out = x.new_empty(*rows.shape[:2], prod(self.half), dtype=x.dtype.to_complex())
-        size = self._rows(x, len(x))
-        padded = x.new_zeros(
-            min(size, len(rows)), x.shape[0], *self.sizes
-        )  # what lies around the part stays zero
-        for first in range(0, len(rows), size):
+        return self.spectra(rows, start)
+
+    def spectra(self, rows: Tensor, start: tuple[int, ...] | None = None) -> Tensor:
+        """The spectra (R, B, F) of rows (R, B, *shape), which lie from ``start`` on."""
+        count, batch, *shape = rows.shape
+        out = rows.new_empty(count, batch, prod(self.half), dtype=rows.dtype.to_complex())
+        size = self._rows(rows, batch)
+        # what lies around the part stays zero
+        padded = rows.new_zeros(min(size, count), batch, *self.sizes)
+        for first in range(0, count, size):
             part = rows[first : first + size]
-            self.part(padded, shape, start)[: len(part)] = part
+            self.part(padded, tuple(shape), start)[: len(part)] = part
             out[first : first + size] = torch.fft.rfftn(padded[: len(part)], dim=self.dims).flatten(
                 2
             )
@@ -56,15 +60,30 @@ class GridSizes:
         """The part of ``shape`` from ``start`` on of the signal with spectrum x, (B, H, points, d),
         points outermost after the batch.
         """
-        (rows, batch), like = x.shape[:2], x.real
-        out, size = like.new_empty(batch, prod(shape), rows), self._rows(like, batch)
-        for first in range(0, rows, size):
-            block = x[first : first + size].unflatten(-1, self.half)
-            full = torch.fft.irfftn(block, s=self.sizes, dim=self.dims)
-            out[..., first : first + size] = (
-                self.part(full, shape, start).flatten(2).permute(1, 2, 0)
-            )
+        out = x.real.new_empty(x.shape[1], prod(shape), len(x))
+        self.values(x, shape, start, out=out.permute(2, 0, 1).unflatten(-1, shape))
         return out.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+    def values(
+        self,
+        x: Tensor,
+        shape: tuple[int, ...],
+        start: tuple[int, ...] | None = None,
+        out: Tensor | None = None,
+        weight: Tensor | None = None,
+    ) -> Tensor:
+        """The parts (R, B, *shape) from ``start`` on of the rows with spectra x (R, B, F), times
+        ``weight`` (F,) where given; written to ``out`` where given.
+        """
+        (rows, batch), like = x.shape[:2], x.real
+        out = like.new_empty(rows, batch, *shape) if out is None else out
+        size = self._rows(like, batch)
+        for first in range(0, rows, size):
+            block = x[first : first + size]
+            block = (block if weight is None else block * weight).unflatten(-1, self.half)
+            full = torch.fft.irfftn(block, s=self.sizes, dim=self.dims)
+            out[first : first + size] = self.part(full, shape, start)
+        return out
 
     def part(self, full: Tensor, shape: tuple[int, ...], start: tuple[int, ...] | None) -> Tensor:
         return full[(..., *(slice(s, s + n) for s, n in zip(start or (0,) * len(shape), shape)))]

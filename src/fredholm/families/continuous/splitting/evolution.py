@@ -14,6 +14,7 @@ from torch.func import functional_call
 
 from ....domain import Domain, default_line
 from ....errors import OptionError, ShapeError
+from ....integral import Part
 from ....ops.backend import at_least_single
 from .controls import Controls, resolve_controls
 from .schemes import Flow, Scheme, resolve_scheme
@@ -89,6 +90,8 @@ class Evolution(nn.Module):
         (torch.Size([2, 5, 8]), torch.Size([2, 5, 8]))
     """
 
+    knots, norm = Part(), Part()
+
     def __init__(
         self,
         knots: Sequence[Any] | nn.ModuleList,
@@ -155,7 +158,8 @@ class Evolution(nn.Module):
 
         Where the controls jump at t, they are read after the jump, or ``before`` it.
         """
-        rates = [self._act(k, t, u, domain, 0.0, "rate", before) for k in range(len(self.knots[0]))]
+        count = len(self._terms(0))
+        rates = [self._act(k, t, u, domain, 0.0, "rate", before) for k in range(count)]
         return torch.stack(rates).sum(0)
 
     def integrate(
@@ -178,7 +182,14 @@ class Evolution(nn.Module):
     @property
     def terms(self) -> list[Term]:
         """The terms of the first knot."""
-        return list(self.knots[0])
+        return self._terms(0)
+
+    def _terms(self, knot: int) -> list[Any]:
+        """The terms of a knot: looked up by name, which a list of modules takes ten times as long
+        to do by number.
+        """
+        group: Any = self.knots._modules[str(knot)]
+        return list(group._modules.values())
 
     def flows(
         self, domain: Domain, scheme: Scheme, step: int = 0, observer: Observer | None = None
@@ -186,7 +197,7 @@ class Evolution(nn.Module):
         """One flow per term for a scheme to compose: ``flow(u, t, dt, speed=1.0)``."""
         return [
             partial(self._flow, domain, k, scheme.resolve(term), step, observer)
-            for k, term in enumerate(self.knots[0])
+            for k, term in enumerate(self._terms(0))
         ]
 
     def _flow(
@@ -204,7 +215,8 @@ class Evolution(nn.Module):
         middle = t + dt / 2  # a control read at the midpoint keeps a second-order scheme at order 2
         after = self._act(k, middle, u, domain, speed * dt, substep)
         if observer is not None:
-            term = self.knots[self.controls.locate(middle, self.horizon, len(self.knots))[0]][k]
+            i, _, _ = self.controls.locate(middle, self.horizon, len(self.knots))
+            term = self._terms(i)[k]
             told = partial(Substep, number, t, dt, k)
             stages = term.stages(u, domain, substep)
             before = u
@@ -226,18 +238,19 @@ class Evolution(nn.Module):
         before: bool = False,
     ) -> Tensor:
         i, j, w = self.controls.locate(t, self.horizon, len(self.knots), before=before)
-        term = self.knots[i][k]
+        term = self._terms(i)[k]
         if i == j:
             return term(u, domain, h, substep)
-        other = dict(self.knots[j][k].named_parameters())
+        other = dict(self._terms(j)[k].named_parameters())
         between = {name: torch.lerp(p, other[name], w) for name, p in term.named_parameters()}
         return functional_call(term, between, (u, domain, h, substep))
 
     def _check(self, scheme: Scheme, steps: int) -> None:
         _positive_steps(steps)
-        scheme.check(len(self.knots[0]))
+        terms = self._terms(0)
+        scheme.check(len(terms))
         scheme.check_step(self.horizon / steps)
-        for term in self.knots[0]:
+        for term in terms:
             term.check(scheme.resolve(term))
 
     def enter(self, u: Tensor, domain: Domain | None) -> tuple[Tensor, Domain]:

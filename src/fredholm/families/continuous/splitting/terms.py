@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ....depth.residual import StochasticDepth
 from ....domain import Domain
 from ....errors import OptionError, suggest
-from ....integral import create_operator
+from ....integral import Part, create_operator
 from .term import EXPLICIT, SubstepError, Term, mix
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -25,6 +25,11 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "tanh": torch.tanh,
 }
+
+
+def _dropped(dropout: nn.Dropout, u: Tensor) -> Tensor:
+    """The features after dropout: as they are where it drops none, without asking it."""
+    return dropout(u) if dropout.training and dropout.p else u
 
 
 class OperatorTerm(Term):
@@ -48,6 +53,8 @@ class OperatorTerm(Term):
         >>> term(torch.zeros(1, 4, 8), Domain.line(4), 0.5).shape
         torch.Size([1, 4, 8])
     """
+
+    norm, operator, dropout, drop_path = Part(), Part(), Part(), Part()
 
     def __init__(
         self,
@@ -88,9 +95,8 @@ class OperatorTerm(Term):
         return None
 
     def rate(self, u: Tensor, domain: Domain) -> Tensor:
-        return self.drop_path(
-            self.dropout(self.operator(u if self.norm is None else self.norm(u), domain))
-        )
+        out = self.operator(u if self.norm is None else self.norm(u), domain)
+        return self.drop_path(_dropped(self.dropout, out))
 
 
 class FeedForwardTerm(Term):
@@ -117,6 +123,7 @@ class FeedForwardTerm(Term):
     """
 
     serves: ClassVar[tuple[str, ...]] = (*EXPLICIT, "relaxed")
+    norm, layers, dropout, drop_path = Part(), Part(), Part(), Part()
 
     def __init__(
         self,
@@ -162,10 +169,10 @@ class FeedForwardTerm(Term):
 
     def network(self, u: Tensor) -> Tensor:
         """N(u)."""
-        *inner, last = self.layers
+        *inner, last = self.layers._modules.values()  # without the list's search by number
         for layer in inner:
-            u = self.dropout(self._activate(layer(u)))
-        return self.dropout(last(u))
+            u = _dropped(self.dropout, self._activate(layer(u)))  # type: ignore[misc]
+        return _dropped(self.dropout, last(u))  # type: ignore[misc]
 
     def rate(self, u: Tensor, domain: Domain) -> Tensor:
         return self.drop_path(self.network(u if self.norm is None else self.norm(u)))

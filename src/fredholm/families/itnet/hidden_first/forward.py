@@ -24,6 +24,7 @@ from ....ops.tiles import (
     cut,
     find_activation,
     groups,
+    kept_scratch,
     multiply_rows,
     spans,
 )
@@ -61,18 +62,18 @@ def forward(x: Tensors, activation: str, memory: int) -> Tensor:
     if 0 in (b, h, nk, nq):
         return out
     plan, f = Plan.make(x, memory), prepare(x)
-    scratch = [Scratch(x.value, size) for size in plan.sizes]
-    heads_first = out.transpose(0, 1)
-    for block in groups(h, b, plan.block, plan.block_heads):
-        part = cut_pairs(f, *block)
-        for q in spans(0, nq, plan.rows):
-            target = heads_first[block][:, :, q]
-            moments = scratch[3].view(*target.shape[:3], *x.readout.shape[:1:-1])
-            for tile in spans(q.start, q.stop, plan.queries):
-                sums = moments[:, :, tile.start - q.start : tile.stop - q.start]
-                _moments(part, x, find_activation(activation), plan, scratch, tile, sums)
-            rows = moments.flatten(3).flatten(1, 2)
-            target.copy_(torch.bmm(rows, part.readout[:, 0].flatten(1, 2)).view(target.shape))
+    act, heads_first = find_activation(activation), out.transpose(0, 1)
+    with kept_scratch(x.value, plan.sizes) as scratch:
+        for block in groups(h, b, plan.block, plan.block_heads):
+            part = cut_pairs(f, *block)
+            for q in spans(0, nq, plan.rows):
+                target = heads_first[block][:, :, q]
+                moments = scratch[3].view(*target.shape[:3], *x.readout.shape[:1:-1])
+                for tile in spans(q.start, q.stop, plan.queries):
+                    sums = moments[:, :, tile.start - q.start : tile.stop - q.start]
+                    _moments(part, x, act, plan, scratch, tile, sums)
+                rows = moments.flatten(3).flatten(1, 2)
+                target.copy_(torch.bmm(rows, part.readout[:, 0].flatten(1, 2)).view(target.shape))
     return out
 
 

@@ -32,7 +32,7 @@ def one_tile(
     hidden = activation(hidden)
     for weight, bias in terms.get("mid", ()):
         hidden = activation(F.linear(hidden, cast(weight, dtype), cast(bias, dtype)))
-    seen = _seen(quadrature, dtype)
+    seen = seen_pairs(quadrature, dtype)
     if seen is not None:
         hidden = hidden * seen
     (b, h, _, d), (queries, width) = value.shape, hidden.shape[3:]
@@ -41,7 +41,7 @@ def one_tile(
     return cast(by_head(moment.flatten(3), cast(readout, dtype).flatten(2)), value.dtype)
 
 
-def _seen(quadrature: Quadrature, dtype: torch.dtype) -> Tensor | None:
+def seen_pairs(quadrature: Quadrature, dtype: torch.dtype) -> Tensor | None:
     """Factor (B | 1, 1 | H, Nk, Nq, 1) of the hidden units of pairs, or None."""
     seen, order = quadrature.density, quadrature.order()
     if order is not None:

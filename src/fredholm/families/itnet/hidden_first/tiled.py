@@ -9,7 +9,7 @@ call :func:`mlp_kernel`, which reads names, shapes and complete terms of its ten
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,6 +31,9 @@ from ....integral import (
 from ....ops.backend import cast, choose_backend
 from ....ops.tiles import find_activation
 from ....quadrature import Quadrature
+from .columns import all_at_once, fits
+from .few_points import few_points
+from .few_queries import few_queries
 from .limits import operand_dtype, refusal
 from .one_tile import one_tile
 from .registration import mlp_kernel_op
@@ -89,6 +92,9 @@ class TiledTable(Form):
 
     def respond(self, kernel: Any, problem: Problem) -> Tensor:
         p = problem
+        if _takes_blocks(self.strategy) and fits(kernel, p):
+            few = few_points if all_at_once(kernel, p) else few_queries
+            return with_offset(_summed(kernel, p, few), kernel, p)
         terms = kernel.both_terms(p)
         displacements, index = p.displacements()
         table = kernel.table(displacements)
@@ -100,34 +106,48 @@ class TiledTable(Form):
 
 def _tiled(kernel: Any, problem: Problem, terms: dict[str, Any], strategy: Any) -> Tensor:
     """∫ K u dμ from the terms of the first layer."""
+
+    def integral(kernel: Any, problem: Problem, value: Tensor, readout: Tensor) -> Tensor:
+        q, given = problem.quadrature, terms
+        if _fits_one_tile(kernel, problem, terms, strategy):
+            return one_tile(terms, value, readout, q)
+        given = {"query": None, "key": None} | terms
+        if q.query_time is not None:
+            given |= {"query_time": q.query_time, "key_time": q.key_time}
+        if strategy.memory is not None:
+            given["memory"] = strategy.memory
+        options = {"density": q.density, "backend": strategy.backend}
+        return mlp_kernel(value=value, readout=readout, **options, **given)
+
+    return _summed(kernel, problem, integral)
+
+
+def _summed(kernel: Any, problem: Problem, integral: Callable[..., Tensor]) -> Tensor:
+    """∫ K u dμ, where ``integral`` has all but the readout's bias."""
     q = problem.quadrature
     readout, bias = kernel.readout()
-    signal = problem.uy.expand(-1, kernel.heads, -1, -1)
+    signal = problem.uy
+    signal = signal if signal.shape[1] == kernel.heads else signal.expand(-1, kernel.heads, -1, -1)
     # A mask or an order acts on pairs; padding is already zero in the masses, and its features are
     # finite, so that the masses can ride on the values.
-    value = cast(q.mass, signal.dtype)[:, None, :, None] * signal
-    if _fits_one_tile(kernel, problem, terms, strategy):
-        out = one_tile(terms, value, readout, q)
-    else:
-        terms = {"query": None, "key": None} | terms
-        if q.query_time is not None:
-            terms |= {"query_time": q.query_time, "key_time": q.key_time}
-        if strategy.memory is not None:
-            terms["memory"] = strategy.memory
-        out = mlp_kernel(
-            value=value, readout=readout, density=q.density, backend=strategy.backend, **terms
-        )
+    value = cast(q.mass, signal.dtype).view(-1, 1, signal.shape[2], 1) * signal
+    out = integral(kernel, problem, value, readout)
     if bias is not None:  # the readout's bias is one more kernel, constant over pairs
         total = _mean(q, value, problem.ux.shape[2])
         out = out + by_head(total, cast(bias, out.dtype))
     return out if q.scale is None else out * cast(q.scale, out.dtype)[..., None]
 
 
+def _takes_blocks(strategy: Any) -> bool:
+    """Whether neither a tile's memory nor a Triton kernel was asked for."""
+    return strategy.memory is None and strategy.backend != "triton"
+
+
 def _fits_one_tile(kernel: Any, problem: Problem, terms: Mapping[str, Any], options: Any) -> bool:
     """Whether all pairs are taken at once: from sizes alone, and never where lengths are traced or
     a tile's memory or a Triton kernel was asked for.
     """
-    if options.memory is not None or options.backend == "triton" or torch.compiler.is_compiling():
+    if not _takes_blocks(options) or torch.compiler.is_compiling():
         return False
     queries, keys = problem.ux.shape[2], problem.uy.shape[2]
     if queries > 1 and problem.uy.device.type != "cpu":

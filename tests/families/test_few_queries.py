@@ -1,0 +1,116 @@
+"""ITNet's kernel a few queries at a time, and at all pairs at once: what the definition gives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from fredholm.domain import Domain
+from fredholm.families.itnet.hidden_first import columns, few_points
+from fredholm.families.itnet.hidden_first import few_queries as form
+from fredholm.families.itnet.kernel import ablations
+from fredholm.operators import ITNetOperator
+
+from ..tolerances import assert_close
+
+DOUBLE = {"dtype": torch.float64}
+BLOCKS = {
+    "whole": (1 << 19, 1 << 23),
+    "one query": (1, 1),
+    "some": (300, 2000),
+    "few moments": (1 << 19, 50),
+}
+
+
+def operator(heads: int = 2, dim: int = 6, **options) -> ITNetOperator:
+    torch.manual_seed(0)
+    made = ITNetOperator(dim, heads, width=5, frequencies=3, **options).double()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return made
+
+
+def assert_definition(op: ITNetOperator, domain: Domain, batch: int, monkeypatch) -> None:
+    u, calls, pairs = torch.randn(batch, domain.size, op.dim, **DOUBLE), [], []
+    monkeypatch.setattr(form.Layers, "hidden", counted(form.Layers.hidden, calls))
+    monkeypatch.setattr(few_points, "_hidden", counted(few_points._hidden, pairs))
+    expected = op.dense(u, domain).detach()
+    for largest, taken in ((0, calls), (1 << 30, pairs)):
+        monkeypatch.setattr(columns, "LARGEST", largest)
+        with torch.no_grad():
+            again = op(u, domain), op(u, domain)  # the second has what the domain keeps
+        assert len(taken) >= 2
+        assert_close(again[0], expected)
+        assert torch.equal(*again)
+
+
+def counted(function, calls):
+    def call(*arguments):
+        calls.append(1)
+        return function(*arguments)
+
+    return call
+
+
+@pytest.fixture(params=list(BLOCKS))
+def blocks(request, monkeypatch):
+    numbers, moments = BLOCKS[request.param]
+    monkeypatch.setattr(form, "NUMBERS", numbers)
+    monkeypatch.setattr(form, "MOMENTS", moments)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_on_a_line(batch, causal, blocks, monkeypatch):
+    assert_definition(operator(), Domain.line(9, causal=causal, **DOUBLE), batch, monkeypatch)
+
+
+def test_on_a_grid_with_padding(blocks, monkeypatch):
+    valid = torch.ones(2, 12, dtype=torch.bool)
+    valid[1, 7:] = False
+    domain = Domain.grid(3, 4, **DOUBLE).replace(valid=valid)
+    assert_definition(operator(position_dim=2), domain, 2, monkeypatch)
+
+
+@pytest.mark.parametrize("name", list(ablations()))
+def test_every_choice_of_groups(name, monkeypatch):
+    op = operator(groups=ablations()[name])
+    assert_definition(op, Domain.line(6, **DOUBLE), 2, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"depth": 3}, {"output": "compact"}, {"activation": "tanh"}, {"heads": 1}],
+    ids=lambda options: next(iter(options)),
+)
+def test_options(options, blocks, monkeypatch):
+    assert_definition(operator(**options), Domain.line(7, **DOUBLE), 2, monkeypatch)
+
+
+def test_raw_coordinates(monkeypatch):
+    torch.manual_seed(0)
+    op = ITNetOperator(6, 2, width=5, frequencies=0).double()
+    assert_definition(op, Domain.line(7, **DOUBLE), 1, monkeypatch)
+
+
+@pytest.mark.parametrize("largest", [0, 1 << 30])
+def test_half_precision_sums_in_single(largest, monkeypatch):
+    monkeypatch.setattr(columns, "LARGEST", largest)
+    op, domain = operator().float(), Domain.line(9)
+    u = torch.randn(2, 9, 6)
+    with torch.no_grad():
+        expected, half = op(u, domain), op.bfloat16()(u.bfloat16(), domain)
+    assert half.dtype == torch.bfloat16
+    assert_close(half.float(), expected, dtype=torch.bfloat16)
+
+
+def test_only_where_values_alone_are_wanted(monkeypatch):
+    op, domain, u = operator(), Domain.line(5, **DOUBLE), torch.randn(1, 5, 6, **DOUBLE)
+    monkeypatch.setattr(few_points, "_hidden", None)  # would be called
+    assert op(u, domain).requires_grad
+    with torch.no_grad(), FlopCounterMode(display=False):
+        op(u, domain)
+    with torch.no_grad(), pytest.raises(TypeError):
+        op(u, domain)
