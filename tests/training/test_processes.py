@@ -73,8 +73,20 @@ def start(*arguments: str, nodes: int = 1, node: int = 0, port: int = 0, each: i
 
 def popen(*command: str, **changes: str):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **changes}
+    environment["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # no warnings of names that nobody could tell
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.Popen(command, env=environment, **pipes)
+
+
+def finished(process: subprocess.Popen, seconds: float) -> str:
+    """What a process printed, once it has ended; one that does not end is killed, and what it has
+    printed until then is the failure.
+    """
+    try:
+        return process.communicate(timeout=seconds)[0]
+    except subprocess.TimeoutExpired:
+        process.terminate()  # torchrun ends its processes
+        pytest.fail(f"not over after {seconds:g} s\n{process.communicate(timeout=60)[0]}")
 
 
 def free_port() -> int:
@@ -114,7 +126,7 @@ def runs(tmp_path_factory):
     ]
     (folder / "jobs.json").write_text(json.dumps(jobs))
     process = start(str(HERE / "together.py"), str(folder))
-    output, _ = process.communicate(timeout=280)
+    output = finished(process, 280)
     assert process.returncode == 0, output
     said = [json.loads((folder / f"outcome-{rank}.json").read_text()) for rank in range(2)]
     return folder, said
@@ -191,7 +203,7 @@ def test_a_killed_process_is_named_and_the_run_goes_on(tmp_path):
         time.sleep(0.02)
     _, second = sorted(_children(process.pid), key=lambda p: p != read_holder(folder).process)
     os.kill(second, signal.SIGKILL)
-    output, _ = process.communicate(timeout=120)
+    output = finished(process, 120)
     assert process.returncode == 1
     ours = [line for line in output.splitlines() if line.startswith("error:")]
     assert len(ours) == 1, output
@@ -214,7 +226,7 @@ def test_two_torchruns_on_the_loopback_are_one_run(tmp_path):
     agents = [
         start(*base, "--name", "two", nodes=2, node=node, port=port, each=1) for node in range(2)
     ]
-    outputs = [agent.communicate(timeout=200)[0] for agent in agents]
+    outputs = [finished(agent, 200) for agent in agents]
     assert [agent.returncode for agent in agents] == [0, 0], outputs
     assert sum(output.count("epoch 2/2") for output in outputs) == 1
     train(load_recipe("digits", EXACT), tmp_path / "one")
@@ -248,7 +260,7 @@ def test_srun_starts_one_run(tmp_path):
     tasks = [
         popen(*command, **base, SLURM_PROCID=str(rank), SLURM_LOCALID=str(rank)) for rank in (0, 1)
     ]
-    outputs = [task.communicate(timeout=200)[0] for task in tasks]
+    outputs = [finished(task, 200) for task in tasks]
     assert [task.returncode for task in tasks] == [0, 0], outputs
     assert "epoch 1/1" in outputs[0]
     assert outputs[1] == ""

@@ -15,7 +15,7 @@ from fredholm.errors import DataError, DomainError, OptionError, RecipeError
 from fredholm.training import Interrupted, load_recipe, train
 from fredholm.training.evaluation import evaluate
 from fredholm.training.module import Classifier
-from tests.training.test_processes import assert_one_run, start
+from tests.training.test_processes import assert_one_run, finished, start
 from tests.training.together import stopping
 
 HERE = Path(__file__).parent
@@ -81,7 +81,7 @@ def runs(tmp_path_factory):
                 train(load_recipe("digits", JOBS["infvit"]), folder / "resumed")
         (folder / "jobs.json").write_text(json.dumps(jobs))
         process = start(str(HERE / "together.py"), str(folder))
-        output, _ = process.communicate(timeout=280)
+        output = finished(process, 280)
         assert process.returncode == 0, output
         said = [json.loads((folder / f"outcome-{rank}.json").read_text()) for rank in range(2)]
         yield folder, said

@@ -4,6 +4,7 @@ of each. Arguments: a folder with ``jobs.json``, which lists (name, overrides, r
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import sys
@@ -16,6 +17,7 @@ from fredholm.training import Interrupted, load_recipe, train
 from fredholm.training.module import Classifier
 
 original = Classifier.training_step
+LONG = 100  # seconds after which a job hangs, and all threads say where
 
 
 def stopping(self, batch, batch_idx):
@@ -29,6 +31,8 @@ def main(folder: Path) -> None:
     rank = int(os.environ["RANK"])
     outcome = {}
     for name, overrides, resume in json.loads((folder / "jobs.json").read_text()):
+        print(f"rank {rank}: {name}", flush=True)
+        faulthandler.dump_traceback_later(LONG, exit=True)
         Classifier.training_step = stopping if name == "stopped" else original
         own = [f"optimizer.lr={1e-3 * (1 + rank)}"] if name == "unlike" else []
         lines: list[str] = []
@@ -39,6 +43,7 @@ def main(folder: Path) -> None:
         except FredholmError as error:
             kind = type(error).__name__
             outcome[name] = {"error": str(error), "kind": kind, "said": error.said}
+    print(f"rank {rank}: done", flush=True)
     (folder / f"outcome-{rank}.json").write_text(json.dumps(outcome))
 
 
