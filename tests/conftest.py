@@ -23,8 +23,8 @@ if torch.cuda.is_available():
 else:
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# torch asks the name server who connects, 127.0.0.1 too, and waits up to ten seconds for an answer:
-# where there is none, the many small runs of several processes would take minutes.
+# torch asks the name server who connects, 127.0.0.1 too, and waits five seconds for an answer that
+# was lost: tests of several processes connect often.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:2")
 
 # jaxtyping checks shapes and dtypes at every call of the package. The hook breaks torch.compile, so
