@@ -29,12 +29,18 @@ def _metrics(metrics: dict[str, float]) -> str:
 
 def trusted_code(source: Any, trust_code: bool) -> None:
     """On stderr, the files that ``--trust-code`` allows to run, before they do."""
-    place = Path(source)
-    if trust_code and (place.is_file() or (place / "recipe.yaml").is_file()):
-        from .. import training
+    if not trust_code:
+        return
+    from .. import training
+    from ..training.choosing.saved import comparison_code, is_comparison
 
-        for path in training.imported_code(place):
-            typer.echo(f"--trust-code: executing {str(path)!r}", err=True)
+    place, found = Path(source), []
+    if is_comparison(place):
+        found = comparison_code(place)
+    elif place.is_file() or (place / "recipe.yaml").is_file():
+        found = training.imported_code(place)
+    for path in found:
+        typer.echo(f"--trust-code: executing {str(path)!r}", err=True)
 
 
 def run_plan(plan: Any, as_json: bool) -> None:

@@ -49,7 +49,9 @@ def load_run(
             the change.
     """
     from .. import models
+    from .choosing.saved import refuse_comparison
 
+    refuse_comparison(run)
     place = RunFolder(run)
     place.load_recipe(trust_code)
     if not place.model.is_dir():

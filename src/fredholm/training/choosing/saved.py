@@ -188,11 +188,38 @@ def splits_of(folder: str | Path, pick: Pick, trust_code: bool = False) -> Split
     source = setting["source"]
     if names_files(source):  # as it was named, it starts from where the comparison ran
         source = pick.facts["source"]["path"]
-    elif Path(source).suffix in (".yaml", ".yml"):
-        recipe = Path(source).expanduser().absolute()
-        import_files(list(map(str, imported_code(recipe))), recipe.parent, trust_code)
+    import_files(list(map(str, comparison_code(folder))), Path.cwd(), trust_code)
     task = find_task(source, tuple(setting["changes"]))
     return Splits(make_recipe(task, REFERENCE))
+
+
+def comparison_code(folder: str | Path) -> list[Path]:
+    """The files that the recipe of a comparison imports; executes none of them.
+
+    Raises:
+        RecipeError: the recipe cannot be read.
+    """
+    source = _state(Path(folder)).get("setting", {}).get("source", "")
+    if names_files(source) or Path(source).suffix not in (".yaml", ".yml"):
+        return []
+    return imported_code(Path(source).expanduser().absolute())
+
+
+def refuse_comparison(folder: str | Path) -> None:
+    """Refuse the folder of a comparison where the model of a run is needed.
+
+    Raises:
+        CheckpointError: a comparison, which holds at most a method without operators.
+    """
+    if not is_comparison(folder):
+        return
+    verdict = _state(Path(folder)).get("verdict") or {}
+    train = verdict.get("train") if verdict.get("pick") not in PLAIN else None
+    way = "train a run and name its folder" if train is None else f"{train}; then name its folder"
+    raise CheckpointError(
+        f"{folder}: a comparison, whose page is {Path(folder) / 'index.html'}; needs a run, whose "
+        f"model has operators: {way}"
+    )
 
 
 def _state(place: Path) -> dict[str, Any]:
