@@ -23,9 +23,12 @@ if torch.cuda.is_available():
 else:
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# torch asks the name server who connects, 127.0.0.1 too, and waits five seconds for an answer that
-# was lost: tests of several processes connect often.
+# Tests of several processes connect often, and no name server is to hold them up: torch asks it who
+# connects, 127.0.0.1 too, and waits five seconds for an answer that was lost; gloo asks for the
+# address of this machine.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:2")
+if sys.platform == "linux":
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 # jaxtyping checks shapes and dtypes at every call of the package. The hook breaks torch.compile, so
 # what compiles or exports is tested by a script in a process of its own.

@@ -62,8 +62,8 @@ def assert_one_run(alone: Path, together: Path):
 
 
 def start(*arguments: str, nodes: int = 1, node: int = 0, port: int = 0, each: int = 2, **changes):
-    """torchrun."""
-    place = ["--standalone"]
+    """torchrun, which knows this machine by its number: a name has to be looked up."""
+    place = ["--standalone", "--local-addr=127.0.0.1"]
     if nodes > 1:
         place = [f"--nnodes={nodes}", f"--node-rank={node}", "--rdzv-backend=c10d"]
         place += [f"--rdzv-endpoint=127.0.0.1:{port}", "--local-addr=127.0.0.1"]

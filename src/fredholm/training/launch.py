@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import socket
 import sys
 import tempfile
 import threading
@@ -119,12 +120,16 @@ def _kinds(base: type[FredholmError]) -> Iterator[type[FredholmError]]:
 @contextmanager
 def _alone(count: int) -> Iterator[None]:
     """torch's launcher reports through loggers what is said here in one line; each process gets
-    its share of the threads.
+    its share of the threads, and finds the others without a look-up of this machine's name.
     """
     loggers = [logging.getLogger(f"torch.distributed.{part}") for part in ("elastic", "launcher")]
     levels = [logger.level for logger in loggers]
-    threads = os.environ.get("OMP_NUM_THREADS")
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
+    given = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // count))}
+    for _, name in socket.if_nameindex():
+        if name in ("lo", "lo0"):
+            given["GLOO_SOCKET_IFNAME"] = name
+    given = {key: value for key, value in given.items() if key not in os.environ}
+    os.environ.update(given)
     for logger in loggers:
         logger.setLevel(logging.CRITICAL)
     try:
@@ -132,8 +137,8 @@ def _alone(count: int) -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-        if threads is None:
-            del os.environ["OMP_NUM_THREADS"]
+        for key in given:
+            del os.environ[key]
 
 
 @contextmanager
