@@ -128,5 +128,6 @@ ABOUT = f"""A row a question. All models of a task have one backbone of two bloc
 to about 5%; each operator's learning rate is the best of {", ".join(f"{rate:g}" for rate in RATES)} on validation, at the first seed. Of
 {", ".join(CLASSICAL)} and of {", ".join(OURS)} the best on validation, under the condition that is asked for, stands in the row;
 the test split of {SEEDS} seeds is read once. *Ahead by* is paired over seeds; p is Student's, adjusted by Holm over the six rows. What is bold
-is ahead with p below {LEVEL}; the tasks are small, and say nothing of scale.
+is ahead with p below {LEVEL}; the tasks are small, and say nothing of scale. Where seeds fall into two groups, as where some find the rule of a
+sequence and others do not, brackets have each.
 """

@@ -10,7 +10,7 @@ from typing import Any
 
 from fredholm.files import write_text
 
-from .statistics import summarise
+from .statistics import in_two_groups, summarise
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"  # numbers
@@ -71,17 +71,26 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def spread(values: Iterable[float], scale: float = 100.0, digits: int = 1) -> str:
-    """Mean ± sample standard deviation, by default of shares in percent.
+    """Mean ± sample standard deviation, by default of shares in percent; of seeds in two groups far
+    apart, which a mean says nothing of, each as well.
 
     Example:
         >>> spread([0.5, 0.6]), spread([0.4]), spread([])
         ('55.0 ± 7.1', '40.0', 'not run')
+        >>> spread([0.1, 0.9, 0.1, 0.9])
+        '50.0 ± 46.2 (10.0, 90.0, 10.0, 90.0)'
     """
-    found = summarise(values)
+    seeds = list(values)
+    found = summarise(seeds)
     if found is None:
         return "not run"
     mean = f"{scale * found.mean:.{digits}f}"
-    return mean if found.sd is None else f"{mean} ± {scale * found.sd:.{digits}f}"
+    if found.sd is None:
+        return mean
+    each = ", ".join(f"{scale * value:.{digits}f}" for value in seeds)
+    return f"{mean} ± {scale * found.sd:.{digits}f}" + (
+        f" ({each})" if in_two_groups(seeds) else ""
+    )
 
 
 def insert(text: str, name: str, block: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 Rows = list[dict[str, Any]]
@@ -119,3 +120,19 @@ def stays_below(curve: dict[int, float], other: dict[int, float]) -> int | None:
     shared = [n for n in curve if n in other]
     above = [n for n in shared if curve[n] >= other[n]]
     return min((n for n in shared if n > max(above, default=0)), default=None)
+
+
+def in_two_groups(values: Iterable[float]) -> bool:
+    """Whether seeds fall into two groups far apart, so that no seed is near their mean: the gap
+    between them is most of the range, and the range more than half of the mean.
+
+    Example:
+        >>> in_two_groups([0.0015, 0.0013, 0.1775, 0.0019]), in_two_groups([0.1, 0.11, 0.083])
+        (True, False)
+    """
+    ordered = sorted(values)
+    if len(ordered) < 4:
+        return False
+    width = ordered[-1] - ordered[0]
+    gap = max(after - before for before, after in pairwise(ordered))
+    return gap > 0.7 * width and 2 * width > abs(sum(ordered)) / len(ordered)
