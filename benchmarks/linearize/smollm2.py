@@ -7,7 +7,7 @@ import textwrap
 from typing import Any
 
 from fredholm import training
-from fredholm.training.distill.receipt import saved
+from fredholm.training.distill.receipt import saved, sentence
 
 from ..kit.machine import describe, machine_line
 from ..kit.page import head, load, save, spread, table
@@ -161,7 +161,7 @@ def _perplexities(found: dict[str, Any]) -> str:
 
 def _receipt(report: dict[str, Any]) -> str:
     receipt = report["receipt"]
-    blocks = [textwrap.fill(receipt["sentence"] + ".", 120)]
+    blocks = [textwrap.fill(sentence(receipt) + ".", 120)]
     rows = [
         (
             kind,

@@ -233,7 +233,7 @@ def saved(result: dict[str, Any]) -> str:
     """From which length on it is smaller and faster, in words."""
     smaller, faster = result["smaller_from"], result["faster_from"]
     size = "at no length" if smaller is None else f"from {smaller:,} tokens on"
-    time = "at no measured length" if faster is None else f"from {faster:,} tokens on, as measured,"
+    time = "at no measured length" if faster is None else f"from {faster:,} tokens on"
     return f"Its cache is smaller than the teacher's {size}, and a token faster {time}"
 
 
