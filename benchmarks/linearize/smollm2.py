@@ -20,7 +20,7 @@ SMALL: dict[str, Any] = {"distil": {"steps": 1}, "match": {"steps": 1}, "max_len
 HALF = ["model.layers.*[02468].self_attn"]
 RUNS: dict[str, dict[str, Any]] = {
     "all": {"window": 64, "match": MATCHED},
-    "half": {"window": 64, "match": MATCHED | {"steps": 120}, "layers": HALF},
+    "half": {"window": 64, "match": MATCHED, "layers": HALF},
     "no-window": {"window": 0, "match": MATCHED},
     "longer": {"window": 64, "match": MATCHED, "longer": 2048, "lengthen": {"steps": 40}},
     "reach": {"window": 64, "match": MATCHED, "reach": 4096},
@@ -56,30 +56,31 @@ GOALS = {"all": 1.12, "half": 1.05, "no-window": 1.5}
 ABOUT = """SmolLM2-135M-Instruct (30 layers, 9 heads on 3 heads of keys, 4-bit weights of the package, computed in float32) gets
 Hedgehog's features beside softmax on a window, learns its teacher's attention layer by layer and then its teacher's
 logits, in windows of 512 tokens of Python's documentation. Texts of the receipt are held-out documents of the same kind
-and the King James Bible, a kind that it never saw. Batch 1, two threads; learning and measuring shared the machine
+and the King James Bible, a kind that it never saw. Batch 1; learning and measuring shared the machine
 with other work, so that times say what one may expect at worst. [How it works](../linearize.md).
 """
 COMMAND = "fredholm linearize smollm2 --window 64 --unseen kjv-characters --distil-steps 40 --match-steps 240 --match-lr 2e-4 --out slm"
 
 
 def run(options: Options) -> None:
-    """Convert, train and measure; what is in ``runs`` is gone on with. The rows of ``--only``, or
-    those that have a goal; ``--seeds`` of each, under their number from the second on.
+    """Convert, train and measure; what is in ``runs`` is gone on with, and a row that has its result
+    is left as it is. The rows of ``--only``, or those that have a goal; ``--seeds`` of each, under
+    their number from the second on.
     """
     found = load(FILE, options.results) or {}
     wanted = options.chosen(RUNS) if options.only else list(GOALS)
     for seed in range(options.seeds or 1):
         for name in wanted:
             key = row_name(name, seed)
-            if key in found and not options.only:
-                continue  # measured, perhaps on another machine
+            if key in found:
+                continue
             folder = options.runs / "smollm2" / key
             given = SHARED | RUNS[name] | OPTIONS.get(name, {}) | {"seed": seed}
             given |= {"receipt": key in RECEIPTS} | (SMALL if options.small else {})
             given |= {"resume": (folder / "progress.json").is_file(), "say": print}
             done = training.linearize_source("smollm2", out=folder, **given)
             found = load(FILE, options.results) or {}  # others may have written meanwhile
-            found[key] = done.report.to_dict()
+            found[key] = done.report.to_dict() | {"threads": options.threads}
             save(found, FILE, options.results)
 
 
@@ -152,11 +153,11 @@ def _perplexities(found: dict[str, Any]) -> str:
             if all(key in one["scores"] for one in seeds)
         ]
         ratios.insert(1, "nothing to learn") if len(ratios) == 2 else None
-        minutes = spread([sum(one["minutes"].values()) for one in seeds], 1, 0)
+        minutes = spread([one["threads"] * sum(one["minutes"].values()) for one in seeds], 1, 0)
         rows.append([label, str(len(seeds)), *ratios, minutes, goal])
     heads = ("", "seeds", "maps as they start", "attention learned", "logits learned")
     text = "Times the teacher's, on 16 validation windows of 512 tokens."
-    return f"{text}\n\n{table((*heads, 'minutes', 'goal'), rows)}"
+    return f"{text}\n\n{table((*heads, 'processor minutes', 'goal'), rows)}"
 
 
 def _receipt(report: dict[str, Any]) -> str:
@@ -182,7 +183,7 @@ def _receipt(report: dict[str, Any]) -> str:
         for x in receipt["copying"]
     ]
     blocks.append(table(("task", "teacher", "converted"), rows))
-    blocks.append(_decoding(receipt["decoding"]))
+    blocks.append(f"Threads: {report['threads']}.\n\n{_decoding(receipt['decoding'])}")
     blocks += [
         f"**{x['prompt']}**\n\n- teacher: {_line(x['teacher'])}\n- converted: {_line(x['student'])}"
         for x in receipt["continuations"]
