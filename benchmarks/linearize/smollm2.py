@@ -21,6 +21,7 @@ HALF = ["model.layers.*[02468].self_attn"]
 RUNS: dict[str, dict[str, Any]] = {
     "all": {"window": 64, "match": MATCHED},
     "half": {"window": 64, "match": MATCHED, "layers": HALF},
+    "twice": {"window": 64, "match": MATCHED | {"steps": 480}},
     "no-window": {"window": 0, "match": MATCHED},
     "longer": {"window": 64, "match": MATCHED, "longer": 2048, "lengthen": {"steps": 40}},
     "reach": {"window": 64, "match": MATCHED, "reach": 4096},
@@ -37,6 +38,7 @@ LENGTHS = (256, 512, 1024, 2048, 4096, 8192)  # of prompts, before the tokens th
 RECEIPTS = (
     "all",
     "half",
+    "twice",
     "no-window",
     "longer",
     "reach",
@@ -44,6 +46,7 @@ RECEIPTS = (
 LABELS = {
     "all": "all layers, a window of 64",
     "half": "every second layer, a window of 64",
+    "twice": "all layers, a window of 64, twice the steps",
     "no-window": "all layers, no window",
     "longer": "all layers, then 40 steps on windows of 2,048",
     "reach": "all layers, half of the windows at later positions",
@@ -52,7 +55,7 @@ LABELS = {
     "performer": "Performer's map, all layers, a window of 64",
 }
 LAST = {"longer": "lengthened"}  # the last stage, where it is not the match
-GOALS = {"all": 1.12, "half": 1.05, "no-window": 1.5}
+GOALS = {"twice": 1.12, "half": 1.05, "no-window": 1.5}
 ABOUT = """SmolLM2-135M-Instruct (30 layers, 9 heads on 3 heads of keys, 4-bit weights of the package, computed in float32) gets
 Hedgehog's features beside softmax on a window, learns its teacher's attention layer by layer and then its teacher's
 logits, in windows of 512 tokens of Python's documentation. Texts of the receipt are held-out documents of the same kind
