@@ -45,6 +45,7 @@ CONVERSION_OPTIONS: dict[str, dict[str, Any]] = {
     }  # each head has queries of its own scale, and softmax to begin with
 }
 PIECE = 2048  # points whose features a processor makes at a time, in inference
+STRETCH = 512  # and in causal order: what is made of them stays in its cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,13 +124,13 @@ class Heads(nn.Module):
         scale: float | None = None,
         dropout: float = 0.0,
     ) -> Float[Tensor, "b h q d"]:
-        self.check(query)
-        key, value = (self.share(x) for x in (key, value))
+        self.check(query, key)
         scale = self.factor(scale)
         if self.mode == "linear":
             return self._respond(
                 query, clean(key, seen.valid), clean(value, seen.valid), seen, scale
             )
+        key, value = (self.share(x) for x in (key, value))
         if self.mode == "calibrate":
             self.calibrate(query, key, seen, scale)
         if self.mode in ("softmax", "calibrate"):
@@ -165,13 +166,18 @@ class Heads(nn.Module):
         some = (bias > -torch.inf).any(-1, keepdim=True)
         return torch.where(some, torch.where(some, scores + bias, 0.0).softmax(-1), 0.0)
 
-    def check(self, query: Tensor) -> None:
-        """ConversionError for queries that the maps are not for."""
+    def check(self, query: Tensor, key: Tensor) -> None:
+        """ConversionError for queries that the maps are not for, and keys that form no groups."""
         if query.shape[1] != self.heads or query.shape[-1] != self.width:
             got = f"{query.shape[1]} heads of width {query.shape[-1]}"
             raise ConversionError(
                 f"these maps are for {self.heads} heads of width {self.width}, the model gives "
                 f"{got}"
+            )
+        if self.heads % key.shape[1]:
+            raise ConversionError(
+                f"{key.shape[1]} heads of keys and values do not divide {self.heads} heads of "
+                "queries, so that no group is defined"
             )
 
     def factor(self, scale: float | None) -> float:
@@ -184,11 +190,6 @@ class Heads(nn.Module):
         """Keys or values of fewer heads than queries, each repeated for its group."""
         if x.shape[1] == self.heads:
             return x
-        if self.heads % x.shape[1]:
-            raise ConversionError(
-                f"{x.shape[1]} heads of keys and values do not divide {self.heads} heads of "
-                "queries, so that no group is defined"
-            )
         return x.repeat_interleave(self.heads // x.shape[1], 1)
 
 
@@ -339,10 +340,12 @@ class LinearHeads(Heads):
         self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float
     ) -> Tensor:
         single = self.window is not None and not seen.causal  # a step over keys in a cache
-        if seen.pairs is not None or single:
+        pairs = seen.pairs is not None or single
+        if self.window is not None and not pairs:
+            return self.in_window(query, key, value, seen.valid, scale, {})[0]
+        key, value = self.share(key), self.share(value)
+        if pairs:
             return self.student_weights(query, key, seen, scale).to(value.dtype) @ value
-        if self.window is not None:
-            return self._in_window(query, key, value, seen.valid, scale, self.window)
         sizes = query.shape[2], key.shape[2]
         quadrature = seen.quadrature(*sizes, query)
         pointwise = all(
@@ -368,23 +371,39 @@ class LinearHeads(Heads):
         options = {"floor": self.floor, "piece": PIECE}
         return attend_in_pieces(keys, queries, sizes, quadrature, **options).to(value.dtype)
 
-    def _in_window(
+    def in_window(
         self,
         query: Tensor,
         key: Tensor,
         value: Tensor,
         valid: Tensor | None,
         scale: float,
-        window: int,
-    ) -> Tensor:
-        points, far = (query * scale, key, value), self.far(query, scale)
-        mass = query.new_ones(1, query.shape[2]) if valid is None else valid.to(query.dtype)
-        return advance_window(*points, mass, far, {}, window=window)[0].to(value.dtype)
+        memory: dict[str, Tensor],
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The next tokens of a layer with a window, and the memory after them; keys and values of
+        the model's own heads, zero at padding.
+        """
+        assert self.window is not None
+        outs, n = [], query.shape[2]
+        for part in stretches(query, n):
+            q, k, v = (x[:, :, part] for x in (query, key, value))
+            mass = q.new_ones(1, q.shape[2]) if valid is None else valid[:, part].to(q.dtype)
+            points, far = (q * scale, k, v, mass), self.far(q, scale)
+            out, memory = advance_window(*points, far, memory, window=self.window)
+            outs.append(out.to(value.dtype))
+        return outs[0] if len(outs) == 1 else torch.cat(outs, 2), memory
 
     def extra_repr(self) -> str:
         shape = f"heads={self.heads}, width={self.width}"
         window = "" if self.window is None else f", window={self.window}"
         return f"{shape}, feature_map={self.name}, tied={self.key_map is None}{window}"
+
+
+def stretches(like: Tensor, n: int) -> list[slice]:
+    """n tokens in causal order in parts of :data:`STRETCH`, in inference on a processor."""
+    if not wants_pieces(like, n, STRETCH):
+        return [slice(0, n)]
+    return [slice(start, min(start + STRETCH, n)) for start in range(0, n, STRETCH)]
 
 
 def clean(x: Tensor, valid: Tensor | None) -> Tensor:

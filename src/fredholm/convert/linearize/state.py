@@ -8,20 +8,15 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ...errors import ConversionError
 from ...integral import Memory, is_per_head, is_pointwise
 from ...ops.backend import at_least_single, cast
 from ...ops.linear_attention import (
     advance_moment,
-    advance_window,
     guarded,
     step_window,
-    wants_pieces,
 )
 from ...quadrature import reciprocal
-from .heads import Heads, LinearHeads, clean
-
-PIECE = 1024  # tokens that a processor takes at once, in inference
+from .heads import Heads, LinearHeads, clean, stretches
 
 
 def has_state(heads: Heads) -> bool:
@@ -76,27 +71,19 @@ def advance(
         >>> tuple(memory["moment"].shape), memory["real"].tolist()
         ((1, 2, 4, 5), [6])
     """
-    if wants_pieces(query, query.shape[2], PIECE):  # which stay in a processor's cache
-        parts = []
-        for start in range(0, query.shape[2], PIECE):
-            part = slice(start, start + PIECE)
-            seen = None if valid is None else valid[:, part]
-            tokens = query[:, :, part], key[:, :, part], value[:, :, part], seen
-            out, memory = advance(heads, *tokens, memory, scale=scale)
-            parts.append(out)
-        return torch.cat(parts, 2), memory
-    heads.check(query)
-    if query.shape[1] % key.shape[1]:
-        raise ConversionError(
-            f"{key.shape[1]} heads of keys do not divide {query.shape[1]} heads of queries"
-        )
+    heads.check(query, key)
     scale = heads.factor(scale)
     key, value = clean(key, valid), clean(value, valid)
     if heads.window is not None:
-        mass = key.new_ones(1, key.shape[2]) if valid is None else valid.to(key.dtype)
-        points = query * scale, key, value, mass, heads.far(query, scale), memory
-        out, memory = advance_window(*points, window=heads.window)
-        return out.to(value.dtype), memory
+        return heads.in_window(query, key, value, valid, scale, memory)
+    if len(parts := stretches(query, query.shape[2])) > 1:
+        outs = []
+        for part in parts:
+            seen = None if valid is None else valid[:, part]
+            tokens = query[:, :, part], key[:, :, part], value[:, :, part], seen
+            out, memory = advance(heads, *tokens, memory, scale=scale)
+            outs.append(out)
+        return torch.cat(outs, 2), memory
     if not shares_keys(heads):
         key, value = heads.share(key), heads.share(value)
     b, h, n, _ = query.shape
@@ -164,7 +151,7 @@ def step(
     Args:
         slot: of a window, where its oldest token lies; the new one takes its place.
     """
-    heads.check(query)
+    heads.check(query, key)
     scale = heads.factor(scale)
     key, value = clean(key, valid), clean(value, valid)
     if heads.window is not None:

@@ -476,8 +476,7 @@ def _prefix_sums(
     query: Tensor, key: Tensor, value: Tensor, chunk: int, moment: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     r""":math:`\phi_i^T \big(M + \sum_{j \le i} \psi_j v_j^T\big)` for all i, and the sum in
-    brackets after the last; M is the ``moment`` of points before. Shapes only, no loop, so that
-    traced lengths stay free.
+    brackets after the last; M is the ``moment`` of points before.
     """
     n = query.shape[2]
     count = (n + chunk - 1) // chunk
@@ -491,15 +490,18 @@ def _prefix_sums(
     if count * chunk != n:
         query, key, value = (F.pad(x, (0, 0, 0, count * chunk - n)) for x in (query, key, value))
     query, key, value = (x.unflatten(2, (count, chunk)) for x in (query, key, value))
-    sums = (key.mT @ value).cumsum(2)
-    sums = sums if moment is None else sums + moment[:, :, None]
-    # what chunk c follows is the sum up to chunk c - 1
     out = (query @ key.mT).tril() @ value
-    if moment is not None:
-        out[:, :, :1].add_(query[:, :, :1] @ moment[:, :, None])
-    if count > 1:
-        out[:, :, 1:].add_(query[:, :, 1:] @ sums[:, :, :-1])
-    return out.flatten(2, 3)[:, :, :n], sums[:, :, -1]
+    # chunk by chunk, and not by cumsum, which strides over all of them for each number
+    before, last = [], moment
+    for sums in (key.mT @ value).unbind(2):
+        if last is not None:
+            before.append(last)
+        last = sums if last is None else last + sums
+    if before:
+        first = count - len(before)  # chunks that follow nothing
+        out[:, :, first:].add_(query[:, :, first:] @ torch.stack(before, 2))
+    assert last is not None
+    return out.flatten(2, 3)[:, :, :n], last
 
 
 def _traced_sums(

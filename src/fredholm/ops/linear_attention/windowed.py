@@ -20,6 +20,7 @@ from .chunked import (
 )
 
 BLOCK = 64  # queries whose near keys are multiplied at once
+NOTHING = -1e30  # the score of points that do not exist: finite, and rounded to no infinity
 KeyFeatures = Callable[[Tensor, Tensor | None, Tensor | None], tuple[Tensor, Tensor | None]]
 
 
@@ -56,8 +57,9 @@ def advance_window(
         + \sum_{j\le i-w} m_j\,\phi(q_i)\cdot\psi(k_j)\,v_j}
         {\text{the same with } v = 1}
 
-    Both sums are kept over factors of their own, the largest near exponent and a + c; they meet
-    over the larger of the two sizes, so that neither overflows and not both vanish.
+    The points before the window are one more score of the softmax over the window, the logarithm
+    of what they weigh together, a + c + log z with :math:`(s, z) = \sum_j m_j\,\phi(q_i)\cdot
+    \psi(k_j)\,(v_j, 1)`, and s / z is their value: neither part overflows, not both vanish.
 
     Args:
         query, key, value: q with softmax's scale in it, k and v; keys of fewer heads are each for a
@@ -88,7 +90,6 @@ def advance_window(
     real = masses[:, old] > 0
     features, shift = far.keys(keys[:, :, old], real, memory.get("shift"))
     with full_precision(query):
-        near, top = _near(query.to(dtype), keys, values, masses, window)
         moment = memory.get("moment")
         if moment is not None:
             moment = moment.to(dtype)
@@ -96,8 +97,9 @@ def advance_window(
                 moment = moment * over_new_factor(memory["shift"], shift).to(dtype)
         left = features, values[:, :, old], masses[:, old]
         rest, moment = _before(far.query, *left, moment, chunk)
-        exponent = _exponent(far.exponent, shift, rest)
-        out = _joined(near, top, rest, exponent)
+        beyond, mean = _score(rest, _exponent(far.exponent, shift, rest))
+        near, share = _attend(query.to(dtype), beyond, keys, values, masses, window)
+        out = torch.addcmul(near, share, mean)
     after = {} if shift is None else {"shift": shift}
     after |= {"moment": moment, "near_mass": masses[:, n:]}
     after |= {"near_key": keys[:, :, n:], "near_value": values[:, :, n:]}
@@ -123,51 +125,62 @@ def _folded(x: Tensor, groups: int) -> Tensor:
     return x.reshape(x.shape[0] * groups, x.shape[1] // groups, *x.shape[2:])
 
 
-def _near(
-    query: Tensor, key: Tensor, value: Tensor, mass: Tensor, window: int
-) -> tuple[Tensor, Tensor]:
-    """Sums over the window of values and of ones, (B, H, n, c + 1), over e^top, and top, the
-    largest score: a block of queries against the window before it and itself.
+def _score(rest: Tensor, exponent: Tensor) -> tuple[Tensor, Tensor]:
+    """The score of all points before the window as one, log z + a + c, (B, H, n, 1), and their mean
+    value s / z, (B, H, n, c). Exponents are of s and z alike: no gradient goes through them.
     """
-    (b, h, n, e), groups = query.shape, key.shape[1]
-    block = BLOCK if torch.compiler.is_compiling() else min(BLOCK, n)
+    total = rest[..., -1:]
+    least = vanishing(total.dtype)
+    some, total = total > least, total.clamp_min(least)
+    return torch.where(some, total.log() + exponent.detach(), NOTHING), rest[..., :-1] / total
+
+
+def _attend(
+    query: Tensor, beyond: Tensor, key: Tensor, value: Tensor, mass: Tensor, window: int
+) -> tuple[Tensor, Tensor]:
+    """One softmax over the window's scores and the one ``beyond`` it: the sum over the window,
+    (B, H, n, c), and the share of the rest, (B, H, n, 1). A block of queries at a time, against the
+    window before it and itself.
+
+    The first key of such a stretch is in nobody's window. Its place is taken by a key that is zero
+    but for one entry more, in which a query has its score of the rest.
+    """
+    (b, h, n, _), groups = query.shape, key.shape[1]
+    tracing = torch.compiler.is_compiling()
+    block = BLOCK if tracing else min(BLOCK, n)
     count = (n + block - 1) // block
-    if torch.compiler.is_compiling():
+    if tracing:
         count += 1  # see _prefix_sums: a traced dimension of size 1 would be taken for a constant
-    more = count * block - n
-    # keys of block b: from the window before its first query to its last
-    spans = {"size": block + window, "step": block, "count": count}
-    mass = mass.repeat_interleave(groups, 0)[:, None, :, None]
-    # the mass is a factor of both sums: on the values, of which there are fewer than scores
-    value = F.pad(_folded(value, groups).to(query.dtype), (0, 1), value=1.0) * mass
-    key = _folded(key, groups).to(query.dtype)
-    key, value = (_spans(_padded(x, more), 2, **spans) for x in (key, value))
-    real = _spans(_padded(mass, more), 2, **spans) > 0
-    # (B·G, 1, blocks, heads of a group x block, e): those that share keys are one matrix
-    queries = _padded(query, more)
-    if torch.compiler.is_compiling():
-        queries = _spans(queries, 2, size=block, step=block, count=count).mT
-    else:
-        queries = queries.unflatten(2, (count, block))
-    queries = (
-        _folded(queries, groups)
-        .transpose(1, 2)
-        .reshape(b * groups, 1, count, h // groups * block, e)
-    )
-    row, column = (torch.arange(k, device=query.device) for k in (block, block + window))
-    ahead = column - row[:, None]
-    seen = ((ahead > 0) & (ahead <= window) & real).repeat(1, 1, 1, h // groups, 1)
-    # in place where no gradient asks for what was there
-    scores = (queries @ key).masked_fill_(~seen, -torch.inf)
-    top = scores.detach().amax(-1, keepdim=True)
-    top = torch.where(top > -torch.inf, top, 0.0)
-    out = scores.sub_(top).exp_() @ value.mT
+    more, together = count * block - n, h // groups
+    first = block * torch.arange(count, device=query.device)[:, None]
+    column = torch.arange(block + window, device=query.device)
+    row = torch.arange(block, device=query.device)
+    place = torch.where(column > 0, first + column, n + window + more)  # the last is all before
+    seen = (column == 0) | ((column > row[:, None]) & (column <= row[:, None] + window))
+    # (B·G, 1, blocks, e + 1 | c, keys): heads of a group share their keys
+    key = F.pad(_folded(key, groups).to(query.dtype), (0, 1, 0, more))
+    other = F.pad(key.new_zeros(key.shape[-1] - 1), (0, 1), value=1.0)
+    key = torch.cat([key, other.expand(*key.shape[:2], 1, -1)], 2)
+    value = F.pad(_folded(value, groups).to(query.dtype), (0, 0, 0, more + 1))
+    key, value = (_taken(x, place) for x in (key, value))
+    mass = F.pad(F.pad(mass, (0, more)), (0, 1), value=1.0)
+    weight = torch.where(mass > 0, torch.where(mass > 0, mass, 1.0).log(), -torch.inf)
+    weight = _taken(weight[:, None, :, None], place).transpose(-1, -2)
+    weight = weight.masked_fill(~seen, -torch.inf)[:, :, :, None]
+    # (B·G, 1, blocks, heads of a group x block, e + 1): those that share keys are one matrix
+    queries = _padded(torch.cat([query, beyond], -1), more)
+    queries = _taken(queries, first + row) if tracing else queries.unflatten(2, (count, block))
+    queries = _folded(queries, groups).transpose(1, 2)
+    queries = queries.reshape(b * groups, 1, count, together * block, key.shape[-1])
+    scores = (queries @ key.mT).reshape(b, groups, count, together, block, block + window)
+    share = scores.add_(weight).softmax(-1)
+    share = share.reshape(b * groups, 1, count, together * block, block + window)
 
     def in_order(x: Tensor) -> Tensor:
-        x = x.reshape(b * groups, count, h // groups, block, x.shape[-1]).transpose(1, 2)
+        x = x.reshape(b * groups, count, together, block, x.shape[-1]).transpose(1, 2)
         return _first(x.reshape(b, h, count * block, x.shape[-1]), n)
 
-    return in_order(out), in_order(top)
+    return in_order(share @ value), in_order(share[..., :1])
 
 
 def _padded(x: Tensor, more: int) -> Tensor:
@@ -185,17 +198,13 @@ def _first(x: Tensor, n: int) -> Tensor:
     return x[:, :, :n]
 
 
-def _spans(x: Tensor, dim: int, *, size: int, step: int, count: int) -> Tensor:
-    """``x.unfold(dim, size, step)`` by an index: ``torch.func.vmap`` would take the gradient of
-    unfold row by row, and its strides fix lengths that are traced.
+def _taken(x: Tensor, place: Tensor) -> Tensor:
+    """Rows of dimension 2 by their places (m, k), (..., m, k, e). Not by ``unfold``: its strides
+    fix lengths that are traced, and ``torch.func.vmap`` takes its gradient row by row.
     """
-    steps = step * torch.arange(count, device=x.device)
-    index = steps[:, None] + torch.arange(size, device=x.device)
     if torch.compiler.is_compiling():  # to traced code unflatten would be a claim of divisibility
-        pieces = x[(slice(None),) * dim + (index,)]
-    else:
-        pieces = x.index_select(dim, index.flatten()).unflatten(dim, (count, size))
-    return pieces.movedim(dim + 1, -1)
+        return x[:, :, place]
+    return x.index_select(2, place.flatten()).unflatten(2, place.shape)
 
 
 def _before(
@@ -230,20 +239,6 @@ def _exponent(query: Tensor | None, key: Tensor | None, like: Tensor) -> Tensor:
         shared = like.shape[1] // key.shape[1]
         result = result + key.repeat_interleave(shared, 1)[..., None, None].to(like.dtype)
     return result
-
-
-def _joined(near: Tensor, top: Tensor, rest: Tensor, exponent: Tensor) -> Tensor:
-    """One quotient of both sums; zero where nothing is seen. All factors are of both sums or are
-    undone, so that no gradient goes through them.
-    """
-    size = rest[..., -1:].detach()
-    least = vanishing(size.dtype)
-    some, size = size > least, size.clamp_min(least)
-    above = torch.where(some, exponent.detach() + size.log() - top, -torch.inf)
-    factors = (-above.relu()).exp(), (-(-above).relu()).exp() / size
-    mass = factors[0] * near[..., -1:] + factors[1] * rest[..., -1:]
-    mass = torch.where(mass > 0, mass, 1.0)
-    return torch.addcmul(near[..., :-1] * (factors[0] / mass), rest[..., :-1], factors[1] / mass)
 
 
 def vanishing(dtype: torch.dtype) -> float:
