@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
+import pytest
+
+from .. import sizes
+
 
 def pytest_generate_tests(metafunc):
     if "case" not in metafunc.fixturenames:
@@ -32,3 +36,13 @@ def pytest_generate_tests(metafunc):
     metafunc.parametrize(
         ("case", "where"), pairs, ids=[f"{case.label}-{where}" for case, where in pairs]
     )
+
+
+@pytest.fixture(params=["few", "many"])
+def side(request, monkeypatch) -> str:
+    """Both sides of the crossovers between forms: cases have few points, and the forms for many run
+    on them as well.
+    """
+    if request.param == "many":
+        sizes.many(monkeypatch)
+    return request.param

@@ -50,7 +50,7 @@ def operator(case):
     return case.operator()
 
 
-def test_forward_is_the_definition(case, operator, where):
+def test_forward_is_the_definition(case, operator, where, side):
     domain, u = case.domains()[where], signal(case)
     assert_same_function(
         lambda: operator(u, domain),
@@ -68,7 +68,7 @@ def test_other_domains_are_refused(case, operator, where):
 
 
 @pytest.mark.on("padded", "causal padded", "bias", "counting")
-def test_cross_domain_is_the_definition(case, operator, where):
+def test_cross_domain_is_the_definition(case, operator, where, side):
     u, query, domain = signal(case), signal(case, 5, 4), case.domains()[where]
     if domain.pairs is not None:
         domain = domain.replace(pairs=domain.pairs[..., :4, :])
@@ -87,7 +87,7 @@ def test_cross_domain_is_the_definition(case, operator, where):
 
 
 @pytest.mark.parametrize("what", ["positions", "measure", "pairs"])
-def test_domain_gradients(case, operator, what):
+def test_domain_gradients(case, operator, what, side):
     where = "bias" if what == "pairs" else "masses"
     if where in case.refused():
         with pytest.raises(DomainError):
@@ -199,7 +199,7 @@ def test_every_parameter_gets_a_gradient(case, operator):
 
 
 @pytest.mark.on("padded", "causal padded")
-def test_padding_is_harmless(case, operator, where):
+def test_padding_is_harmless(case, operator, where, side):
     domain, u = case.domains()[where], signal(case)
     real = domain.valid[..., None]
     expected = operator(u, domain)

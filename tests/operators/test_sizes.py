@@ -1,13 +1,11 @@
-"""Forms that are taken by size agree on both sides of their crossovers, in values and gradients."""
+"""What is taken by size beside the forms that the contract suite runs on both sides of their
+crossovers.
+"""
 
 import pytest
 import torch
 
 from fredholm import Domain, create_operator
-from fredholm.families.ckconv.grid_convolution import fft
-from fredholm.families.infsa.graph import token_graph
-from fredholm.families.itnet.hidden_first import tiled
-from fredholm.ops.feature_map import bank
 from fredholm.ops.linear_attention import chunked
 
 from ..tolerances import assert_close
@@ -15,31 +13,12 @@ from ..tolerances import assert_close
 N, DIM = 7, 8
 
 
-def line(**options):
-    return Domain.line(N, **options)
-
-
-PADDED = torch.tensor([[True] * N, [True] * 4 + [False] * 3])
-WHERE = {
-    "a line": line(),
-    "causal": line(causal=True),
-    "padded": line(causal=True, valid=PADDED),
-    "pairs": line(pairs=torch.rand(N, N, generator=torch.manual_seed(1)).log()),
-    "a plane": Domain.grid(3, 2),
-    "points": Domain.points(torch.rand(2, N, 2, generator=torch.manual_seed(2))),
-}
-SIZES = {
-    "itnet": [(tiled, "FEW"), (tiled, "FEW_RECORDED"), (tiled, "ROW")],
-    "ckconv": [(fft, "FEW")],
-    "infsa": [(token_graph, "FEW")],
-    "luna": [(bank, "FEW"), (bank, "FEW_RECORDED")],
-}
+WHERE = {"a line": Domain.line(N), "causal": Domain.line(N, causal=True)}
 
 
 def results(name, domain, gradients):
     torch.manual_seed(0)
-    options = {"position_dim": domain.dim} if name in ("itnet", "ckconv") else {}
-    operator = create_operator(name, DIM, 2, **options).double()
+    operator = create_operator(name, DIM, 2).double()
     with torch.set_grad_enabled(gradients):
         u = torch.randn(2, domain.size, DIM, dtype=torch.double, requires_grad=gradients)
         out = operator(u, domain)
@@ -48,34 +27,6 @@ def results(name, domain, gradients):
         leaves = [u, *(p for p in operator.parameters() if p.requires_grad)]
         grads = torch.autograd.grad(out.sin().sum(), leaves, allow_unused=True)
         return [out, *(g for g in grads if g is not None)]
-
-
-@pytest.mark.parametrize("gradients", [False, True], ids=["values", "gradients"])
-@pytest.mark.parametrize("name", SIZES)
-def test_few_points_are_integrated_as_many_are(name, gradients, monkeypatch):
-    for where, domain in WHERE.items():
-        if name == "ckconv" and where == "pairs":
-            continue  # neither form takes them
-        few = results(name, domain, gradients)
-        with monkeypatch.context() as patch:
-            for module, constant in SIZES[name]:
-                patch.setattr(module, constant, 0)
-            many = results(name, domain, gradients)
-        for a, b in zip(few, many, strict=True):
-            assert_close(a, b, where)
-
-
-@pytest.mark.parametrize("where", ["a line", "causal", "padded"])
-@pytest.mark.parametrize("gradients", [False, True], ids=["values", "gradients"])
-def test_linear_attention_by_pairs_is_that_by_moments(where, gradients, monkeypatch):
-    domain = WHERE[where]
-    like = torch.ones(1, 1, 4, 4)
-    assert chunked.wants_pairs(like, like, like, domain.causal, 64)
-    few = results("linear_attention", domain, gradients)
-    monkeypatch.setattr(chunked, "wants_pairs", lambda *sizes: False)
-    many = results("linear_attention", domain, gradients)
-    for a, b in zip(few, many, strict=True):
-        assert_close(a, b, where)
 
 
 @pytest.mark.parametrize("where", ["a line", "causal"])

@@ -47,7 +47,7 @@ FEW, FEW_RECORDED = 1 << 18, 1 << 21
 """Numbers of a tile up to which it is taken at once, without and with gradients:
 `python -m benchmarks time small tune`.
 """
-ROW = 1 << 24  # the same for one query, as in a causal step: the tiled op has nothing to share
+FEW_IN_ROW = 1 << 24  # for one query, as in a causal step: the tiled op has nothing to share
 
 
 class TiledColumns(KeyRing):
@@ -155,7 +155,7 @@ def _fits_one_tile(kernel: Any, problem: Problem, terms: Mapping[str, Any], opti
     columns = terms["key"].shape[-1] if "key" in terms else 0
     numbers = problem.uy.shape[0] * kernel.heads * queries * kernel.width * max(keys, columns)
     few = FEW_RECORDED if torch.is_grad_enabled() else FEW
-    return numbers <= (ROW if queries == 1 else few)
+    return numbers <= (FEW_IN_ROW if queries == 1 else few)
 
 
 def _mean(quadrature: Quadrature, value: Tensor, queries: int) -> Tensor:

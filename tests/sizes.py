@@ -1,0 +1,35 @@
+"""Forms that are taken where points are few, and how a test makes the others run on few points.
+
+By convention the sizes up to which they are taken are the constants of ``fredholm.ops``,
+``fredholm.integral`` and ``fredholm.families`` whose names begin with ``FEW``: a new one is found
+here without being listed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from types import ModuleType
+
+import fredholm
+from fredholm.ops.linear_attention import chunked, windowed
+
+ROOMS = ("fredholm.ops.", "fredholm.integral.", "fredholm.families.")
+
+
+def crossovers() -> list[tuple[ModuleType, str]]:
+    """Every module with such a constant, and its name there."""
+    found = []
+    for info in pkgutil.walk_packages(fredholm.__path__, "fredholm."):
+        if info.name.startswith(ROOMS) and "triton" not in info.name:
+            module = importlib.import_module(info.name)
+            found += [(module, name) for name in vars(module) if name.startswith("FEW")]
+    return found
+
+
+def many(monkeypatch) -> None:
+    """Few points are taken as many are: in tiles, transforms, segments, moments and blocks."""
+    for module, name in crossovers():
+        monkeypatch.setattr(module, name, 0)
+    monkeypatch.setattr(chunked, "wants_pairs", lambda *sizes: False)
+    monkeypatch.setattr(windowed, "BLOCK", 2)
