@@ -24,7 +24,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "twice": {"window": 64, "match": MATCHED | {"steps": 480}},
     "no-window": {"window": 0, "match": MATCHED},
     "longer": {"window": 64, "match": MATCHED, "longer": 2048, "lengthen": {"steps": 40}},
-    "reach": {"window": 64, "match": MATCHED, "reach": 4096},
+    "first": {"window": 64, "match": MATCHED, "reach": 0},
     "luna": {"window": 64, "match": MATCHED, "to": "luna"},
     "t2r": {"window": 64, "match": MATCHED, "to": "t2r"},
     "performer": {"window": 64, "match": MATCHED, "to": "performer"},
@@ -41,7 +41,7 @@ RECEIPTS = (
     "twice",
     "no-window",
     "longer",
-    "reach",
+    "first",
 )  # of seed 0; of the others perplexities alone
 LABELS = {
     "all": "all layers, a window of 64",
@@ -49,7 +49,7 @@ LABELS = {
     "twice": "all layers, a window of 64, twice the steps",
     "no-window": "all layers, no window",
     "longer": "all layers, then 40 steps on windows of 2,048",
-    "reach": "all layers, half of the windows at later positions",
+    "first": "all layers, all windows at the first positions",
     "luna": "LUNA's map, all layers, a window of 64",
     "t2r": "T2R's map, all layers, a window of 64",
     "performer": "Performer's map, all layers, a window of 64",
@@ -58,8 +58,8 @@ LAST = {"longer": "lengthened"}  # the last stage, where it is not the match
 GOALS = {"twice": 1.12, "half": 1.05, "no-window": 1.5}
 ABOUT = """SmolLM2-135M-Instruct (30 layers, 9 heads on 3 heads of keys, 4-bit weights of the package, computed in float32) gets
 Hedgehog's features beside softmax on a window, learns its teacher's attention layer by layer and then its teacher's
-logits, in windows of 512 tokens of Python's documentation. Texts of the receipt are held-out documents of the same kind
-and the King James Bible, a kind that it never saw. Batch 1; learning and measuring shared the machine
+logits, in windows of 512 tokens of Python's documentation, every second one at a position of its own below 4,096. Texts of
+the receipt are held-out documents of the same kind and the King James Bible, a kind that it never saw. Batch 1; learning and measuring shared the machine
 with other work, so that times say what one may expect at worst. [How it works](../linearize.md).
 """
 COMMAND = "fredholm linearize smollm2 --window 64 --unseen kjv-characters --distil-steps 40 --match-steps 240 --match-lr 2e-4 --out slm"

@@ -398,3 +398,20 @@ def test_texts_longer_than_a_models_positions_and_data_without_texts_are_refused
         linearize_source(folder, data="digits", max_length=8, out=tmp_path / "b")
     with pytest.raises(OptionError, match="--lengthen and --reach are of a language model that"):
         linearize_source(folder, longer=8, out=tmp_path / "c")
+
+
+def test_windows_of_a_model_with_rotary_positions_are_spread_over_them():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from fredholm.training.distill import sources
+
+    model = llama()
+    limit = model.config.max_position_embeddings
+    assert sources._reach(model, None, 24, limit) == min(limit, sources.REACH)
+    assert sources._reach(model, None, limit, limit) is None  # a window takes all there are
+    assert sources._reach(model, 0, 24, limit) is None
+    assert sources._reach(model, 30, 24, limit) == 30
+    other = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=1, n_embd=4, vocab_size=8))
+    assert sources._reach(other, None, 24, 1024) is None
+    with pytest.raises(OptionError, match="no rotary positions"):
+        sources._reach(other, 30, 24, 1024)

@@ -556,7 +556,11 @@ def linearize(
     match_lr: Annotated[float | None, typer.Option(help="Default 1e-4.")] = None,
     reach: Annotated[
         int | None,
-        typer.Option(help="Half of a decoder's windows begin anywhere below this position.", min=1),
+        typer.Option(
+            help="Half of a decoder's windows lie anywhere below this position (default 4096 where "
+            "positions are rotary); 0: all begin at the first.",
+            min=0,
+        ),
     ] = None,
     lengthen: Annotated[
         int | None,

@@ -25,6 +25,7 @@ from .linearize import DISTIL, LENGTHEN, MATCH, TUNE, Conversion, linearize
 from .receipt import Documents
 
 TEXTS, WINDOW, VALIDATED = "python-docs", 512, 16  # of language models: data, tokens, windows
+REACH = 4096  # positions that half of a language model's windows are spread over
 ENCODER = {"distil": DISTIL, "match": MATCH, "lengthen": LENGTHEN, "tune": TUNE}
 # Of a language model, whose window needs features that cannot outgrow softmax's exponentials.
 MAP = {"to": "hedgehog", "options": {"softmax": True}, "tied": False}
@@ -88,8 +89,9 @@ def linearize_source(
         out: folder of the conversion.
         max_length: tokens kept of a text, of a language model those of a window; default what the
             model can place, of a language model 512 at most.
-        reach: of a language model with rotary positions: half of its windows begin anywhere below
-            it, so that the maps see positions beyond a window.
+        reach: of a language model with rotary positions: half of its windows begin at any position
+            from which they end below it, so that the maps see positions beyond a window; default
+            :data:`REACH` or all that the model has, 0 for windows that all begin at the first.
         longer: tokens of the windows of a further, short stage ``lengthen`` of a language model.
         samples: of the training split, the first so many after a fixed shuffle; default all.
         distil, match, tune: the stages, or changes to their defaults, which are
@@ -183,22 +185,37 @@ def _windows(
     """A data set's training and validation split in windows of tokens."""
     limit = getattr(model.config, "max_position_embeddings", None)
     length = _placed(model, max_length or min(WINDOW, limit or WINDOW), "--max-length")
-    if reach is not None:
-        _placed(model, reach, "--reach")
-        if getattr(model.config, "rope_parameters", None) is None:
-            raise OptionError(
-                f"--reach: {type(model).__name__} has no rotary positions, by which alone a window "
-                "means the same wherever it begins; leave it out"
-            )
-    train = TokenWindows(name, "train", _texts(name, "train"), tokenizer, length, reach=reach)
+    train = TokenWindows(
+        name,
+        "train",
+        _texts(name, "train"),
+        tokenizer,
+        length,
+        reach=_reach(model, reach, length, limit),
+    )
     val = TokenWindows(name, "val", _texts(name, "val"), tokenizer, length)
     return train, _some(val, min(len(val), VALIDATED))
+
+
+def _reach(model: Any, reach: int | None, length: int, limit: int | None) -> int | None:
+    """Below which position windows of ``length`` tokens end; None where all begin at the first."""
+    rotary = getattr(model.config, "rope_parameters", None) is not None
+    if reach is None:
+        reach = min(REACH, limit or REACH) if rotary else 0
+        return reach if reach > length else None
+    if reach and not rotary:
+        raise OptionError(
+            f"--reach: {type(model).__name__} has no rotary positions, by which alone a window "
+            "means the same wherever it begins; leave it out"
+        )
+    return _placed(model, reach, "--reach") if reach else None
 
 
 def _longer(name: str, tokenizer: Any, length: int, model: Any, reach: int | None) -> Any:
     """The training split in longer windows."""
     length = _placed(model, length, "--lengthen")
-    reach = None if reach is None else max(reach, length)
+    limit = getattr(model.config, "max_position_embeddings", None)
+    reach = _reach(model, max(reach, length) if reach else reach, length, limit)
     return TokenWindows(name, "train", _texts(name, "train"), tokenizer, length, reach=reach)
 
 
