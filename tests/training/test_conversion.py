@@ -207,6 +207,26 @@ def test_texts_are_padded_to_the_longest_of_a_batch():
         TokenTexts("tiny", "train", ["a", "b", "c"], torch.tensor([0]), tokenizer, 4)
 
 
+def test_a_text_is_padded_as_its_tokenizer_pads_it():
+    """A decoder with a class head finds a text's last token by the id of padding."""
+    from transformers import LlamaConfig, LlamaForSequenceClassification
+
+    def tokenizer(texts, **options):
+        ids = [[ord(letter) - 96 for letter in text] for text in texts]
+        return {"input_ids": ids, "attention_mask": [[1] * len(row) for row in ids]}
+
+    tokenizer.pad_token_id = 49
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    config = LlamaConfig(vocab_size=50, num_hidden_layers=1, pad_token_id=49, **sizes)
+    model = LlamaForSequenceClassification(config).eval()
+    texts = TokenTexts("tiny", "val", ["abc", "abcdefgh"], torch.tensor([0, 1]), tokenizer, 8)
+    assert texts.batch([0, 1])[0]["input_ids"][0, 3:].tolist() == [49] * 5
+    with torch.no_grad():
+        alone, together = (model(**texts.batch(rows)[0]).logits[0] for rows in ([0], [0, 1]))
+    torch.testing.assert_close(together, alone)
+
+
 def test_spearman_of_ties():
     assert spearman(torch.tensor([1.0, 1.0, 2.0]), torch.tensor([1.0, 2.0, 3.0])) == pytest.approx(
         0.8660254

@@ -111,7 +111,9 @@ def query_features(feature_map: Callable[[Tensor], Tensor], x: Tensor) -> Tensor
     """Features of queries for a normalised attention: exponentials without their largest exponent,
     others as they are.
     """
-    return feature_map.of_queries(x) if isinstance(feature_map, FeatureMap) else feature_map(x)
+    if isinstance(feature_map, FeatureMap):
+        return feature_map.of_queries(x)
+    return cast(feature_map(x), at_least_single(x.dtype))
 
 
 def key_features(
@@ -125,7 +127,7 @@ def key_features(
     """
     if isinstance(feature_map, FeatureMap):
         return feature_map.of_keys(x, valid, least)
-    return feature_map(x), None
+    return cast(feature_map(x), at_least_single(x.dtype)), None
 
 
 def build_feature_map(

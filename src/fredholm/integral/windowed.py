@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..errors import OptionError
-from ..ops.backend import full_precision
+from ..ops.backend import at_least_single, cast, full_precision
 from ..ops.linear_attention import vanishing
 from .feature_map import FeatureMap
 
@@ -48,7 +48,7 @@ def query_parts(
     features, exponent = (
         feature_map.parts_of_queries(x)
         if isinstance(feature_map, FeatureMap)
-        else (feature_map(x), None)
+        else (cast(feature_map(x), at_least_single(x.dtype)), None)
     )
     if not torch.is_grad_enabled():
         more = gain.to(features.dtype)[None, :, None]

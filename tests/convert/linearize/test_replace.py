@@ -343,3 +343,19 @@ def test_autocast_keeps_statistics_in_float32():
     with torch.autocast("cpu", torch.bfloat16):
         half = logits(replaced.model, **inputs)
     assert torch.allclose(half.float(), exact, atol=0.15)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_a_converted_encoder_of_torch_takes_padding_in_evaluation(norm_first):
+    """Where torch itself would go on with nested tensors, which are for its own attention."""
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 24, batch_first=True, norm_first=norm_first)
+    model = models.spread(torch.nn.TransformerEncoder(layer, 2)).eval()
+    replaced = replace_attention(model, "hedgehog")
+    u, empty = torch.randn(2, 9, 16), torch.arange(9) >= torch.tensor([9, 5])[:, None]
+    out = replaced.model(u, src_key_padding_mask=empty)
+    alone = replaced.model(u[1:, :5])
+    torch.testing.assert_close(out[1:, :5], alone, atol=1e-5, rtol=1e-5)
+    replaced.switch("softmax")
+    expected = model.train().eval()(u)
+    torch.testing.assert_close(replaced.model(u), expected, atol=1e-5, rtol=1e-5)

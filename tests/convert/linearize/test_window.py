@@ -339,3 +339,14 @@ def test_stage_one_trains_gain_and_maps():
             losses.append(float(loss.detach()))
     assert losses[-1] < 0.7 * losses[0]
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in learned if p.dim() == 1)
+
+
+@pytest.mark.parametrize("window", [WINDOW, None])
+@pytest.mark.parametrize("name", ["elu", "softplus", "relu"])
+@torch.no_grad()
+def test_functions_as_maps_decode_in_bfloat16(name, window):
+    model = replace_attention(decoder("llama").bfloat16(), name, window=window).model
+    out, logits = generated(model, new=3)
+    mask = torch.cat([prompt()["attention_mask"], torch.ones(2, 3, dtype=torch.long)], 1)
+    expected = whole(model, out.sequences, mask)[:, N - 1 : -1]
+    torch.testing.assert_close(logits.float(), expected.float(), atol=0.05, rtol=0.05)

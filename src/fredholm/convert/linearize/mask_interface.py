@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import masking_utils
 
@@ -32,10 +33,16 @@ def padding_mask(
             blocks.
     """
     if _plain(mask_function) is None:
+        advice = "Give it padded sequences, or keep its softmax"
+        if torch.compiler.is_compiling() and attention_mask is None:
+            # transformers cannot look at positions while it is traced
+            advice = (
+                "While it is traced, a call without attention_mask counts as packed: pass one, "
+                "torch.ones_like(input_ids) where nothing is padding"
+            )
         raise ConversionError(
             "this model asks for a mask that is neither causal nor none (a sliding window, chunks, "
-            "packed sequences); linear attention keeps no pairs to mask. Give it padded sequences, "
-            "or keep its softmax"
+            f"packed sequences); linear attention keeps no pairs to mask. {advice}"
         )
     sizes = (batch_size, q_length, kv_length, q_offset, kv_offset)
     return any_mask(*sizes, mask_function, attention_mask, **options)

@@ -117,6 +117,11 @@ def replace_modules(
         parts[name] = part
     for module in model.modules():
         module.training = modes.get(module, next(iter(modes.values())))
+        if isinstance(module, nn.TransformerEncoder):
+            # padded samples as nested tensors are for torch's own attention alone
+            module.use_nested_tensor &= not any(
+                isinstance(part, MultiheadAdapter) for part in module.modules()
+            )
     extra = {"roots": roots}
     return Replaced(model, ecosystem, to, options, tied, layers, refused, parts, extra)
 

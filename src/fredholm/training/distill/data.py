@@ -84,16 +84,26 @@ class TokenTexts(LabelledDataset):
         )
         encoded = tokenizer(*columns, truncation=True, max_length=max_length)
         self.columns = {key: encoded[key] for key in encoded}
+        # a model with one answer a text finds its last token by that of padding
+        self.fill = {
+            key: getattr(tokenizer, name, None) or 0
+            for key, name in (
+                ("input_ids", "pad_token_id"),
+                ("token_type_ids", "pad_token_type_id"),
+            )
+        }
 
     def batch(
         self, indices: Tensor | Sequence[int], transform: Any = None
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """A model's arguments (B, N), zero where padded, and labels."""
+        """A model's arguments (B, N), the tokenizer's padding behind each text, and labels."""
         indices = torch.as_tensor(indices, dtype=torch.int64)
         parts = {}
         for key, column in self.columns.items():
             rows = [torch.tensor(column[int(i)]) for i in indices]
-            parts[key] = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+            parts[key] = torch.nn.utils.rnn.pad_sequence(
+                rows, batch_first=True, padding_value=self.fill.get(key, 0)
+            )
         return parts, self.labels[indices]
 
 
