@@ -4,7 +4,10 @@ best of ours, both picked on validation, and what the test split says of them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+from fredholm.training.comparison import ComparedTask
 
 from ..kit.claims import LEVEL
 from ..kit.page import spread, table
@@ -46,7 +49,7 @@ def complete(found: dict[str, Any], element: Element) -> bool:
 
 
 def decisions(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row a question: the two picked operators, their scores, the difference seed by seed in
+    """One row per question: the two picked operators, their scores, the difference seed by seed in
     favour of ours, and p, adjusted over the six by Holm's method.
     """
     rows: list[dict[str, Any]] = []
@@ -119,15 +122,44 @@ def element_tables(found: dict[str, Any] | None) -> str:
         if lines:
             command = f"`python -m benchmarks run choosing elements --only {element.name}`"
             title = f"**{element.name}**: {element.task.title}. {command}"
+            if not element.question:
+                title += f" Only {_and(element.operators)} were trained on it, so it has no row in the first table."
             heads = "operator", f"test {element.shown}", "seeds", "rate", "parameters"
             parts.append(f"{title}\n\n{table(heads, lines)}")
     return "\n\n".join(parts)
 
 
-ABOUT = f"""A row a question. All models of a task have one backbone of two blocks, one recipe, and the parameters of softmax attention
-to about 5%; each operator's learning rate is the best of {", ".join(f"{rate:g}" for rate in RATES)} on validation, at the first seed. Of
-{", ".join(CLASSICAL)} and of {", ".join(OURS)} the best on validation, under the condition that is asked for, stands in the row;
-the test split of {SEEDS} seeds is read once. *Ahead by* is paired over seeds; p is Student's, adjusted by Holm over the six rows. What is bold
-is ahead with p below {LEVEL}; the tasks are small, and say nothing of scale. Where seeds fall into two groups, as where some find the rule of a
-sequence and others do not, brackets have each.
+def omegas(tasks: Iterable[ComparedTask]) -> str:
+    """CKConv's ω0 on each task that gives it one, as the page says it: ``8 on *lost* and *rate*``."""
+    by_value: dict[float, list[str]] = {}
+    for task in tasks:
+        omega = task.operator_options.get("ckconv", {}).get("omega")
+        if omega is not None:
+            by_value.setdefault(omega, []).append(f"*{task.name}*")
+    return "; ".join(f"{omega:g} on {_and(names)}" for omega, names in by_value.items())
+
+
+def left_out() -> str:
+    """Which candidates a row of the decision lacks, and why."""
+    rows = [(row.name, row.without) for row in ROWS if row.without]
+    return " ".join(
+        f"On *{name}* {_and(without)} {'is' if len(without) == 1 else 'are'} left out for cost."
+        for name, without in rows
+    )
+
+
+def _and(names: Sequence[str]) -> str:
+    return ", ".join(names[:-1]) + (" and " if names[:-1] else "") + names[-1]
+
+
+ABOUT = f"""One row per question. All models of a task have one backbone of two blocks, one recipe, and the parameters of softmax attention
+to about 5%; each operator's learning rate is the best of {", ".join(f"{rate:g}" for rate in RATES)} on validation, at the first seed. Two
+things besides the rate differ between operators: the sizes of ITNet's and CKConv's networks and ITNet's frequencies, the same on all tasks
+(`SMALL` in `src/fredholm/training/comparison/tasks.py`), and CKConv's ω0, which is set for each task
+({omegas(element.task for element in ROWS)}).
+The candidates are {", ".join(CLASSICAL)} and, of ours, {", ".join(OURS)}; the best of
+either group on validation, under the condition that the row asks about, stands in it. {left_out()}
+The test split of {SEEDS} seeds is read once. *Ahead by* is paired over seeds; p is Student's, adjusted by Holm's method over the six rows. Bold
+means ahead with p below {LEVEL}; the tasks are small, and say nothing about scale. Where seeds fall into two groups, because some found the rule of a
+sequence and others did not, brackets list each of them.
 """

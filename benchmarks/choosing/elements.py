@@ -1,4 +1,6 @@
-"""What each operator should be good at: six tasks, small enough for minutes on a core."""
+"""What each operator should be good at: six tasks, small enough for minutes on a core; and a seventh
+that only four operators were trained on, which has no row in the decision table.
+"""
 
 from __future__ import annotations
 
