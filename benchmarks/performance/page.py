@@ -57,7 +57,7 @@ was measured. The least time is products and functions after each other, or memo
 
 {rows}
 
-![FLOP/s against FLOPs a byte](../images/roofline.svg)
+![FLOP/s against FLOPs per byte](../images/roofline.svg)
 
 Command: `python -m benchmarks time performance roofline`.
 
@@ -129,7 +129,7 @@ def memory_table(found: Rows) -> str:
 
 def roofline_table(result: dict[str, Any]) -> str:
     """Measured time beside the least time the cost model allows."""
-    heads = "operator", "N", "MFLOPs", "FLOPs a byte", "ms", "GFLOP/s", "of the least time"
+    heads = "operator", "N", "MFLOPs", "FLOPs per byte", "ms", "GFLOP/s", "of the least time"
     lines = [
         (
             row["operator"],

@@ -102,7 +102,7 @@ def share(row: dict[str, Any], rate: dict[str, float]) -> float:
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    """FLOP/s against FLOPs a byte, with the two roofs."""
+    """FLOP/s against FLOPs per byte, with the two roofs."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -126,7 +126,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
         axes.set(
             xscale="log",
             yscale="log",
-            xlabel="FLOPs a byte (predicted)",
+            xlabel="FLOPs per byte (predicted)",
             ylabel="GFLOP/s (measured time)",
         )
         axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
