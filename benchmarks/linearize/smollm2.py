@@ -7,7 +7,7 @@ import textwrap
 from typing import Any
 
 from fredholm import training
-from fredholm.training.distill.receipt import saved, sentence
+from fredholm.training.distill.receipt import lost, saved, sentence
 
 from ..kit.machine import describe, machine_line
 from ..kit.page import head, load, save, spread, table
@@ -59,8 +59,8 @@ GOALS = {"twice": 1.12, "half": 1.05, "no-window": 1.5}
 ABOUT = """SmolLM2-135M-Instruct (30 layers, 9 heads on 3 heads of keys, 4-bit weights of the package, computed in float32) gets
 Hedgehog's features beside softmax on a window, learns its teacher's attention layer by layer and then its teacher's
 logits, in windows of 512 tokens of Python's documentation, every second one at a position of its own below 4,096. Texts of
-the receipt are held-out documents of the same kind and the King James Bible, a kind that it never saw. Batch 1; learning and measuring shared the machine
-with other work, so that times say what one may expect at worst. [How it works](../linearize.md).
+the receipt are held-out documents of the same kind and the King James Bible, a kind that it never saw. Batch 1; learning and
+receipts shared the machine with other work, so that their times are those of a busy machine. [How it works](../linearize.md).
 """
 COMMAND = "fredholm linearize smollm2 --window 64 --unseen kjv-characters --distil-steps 40 --match-steps 240 --match-lr 2e-4 --out slm"
 
@@ -140,8 +140,10 @@ def page(found: dict[str, Any] | None = None) -> str:
     parts.append(f"\n## Perplexity\n\n{_perplexities(found)}\n")
     if "decoding" in found:
         parts.append(f"\n{_alone(found['decoding'])}")
+    quiet = "decoding" in found
     for name in (x for x in RECEIPTS if x in found):
-        parts.append(f"\n## {LABELS[name].capitalize()}\n\n{_receipt(found[name])}\n")
+        text = _receipt(found[name], quiet=quiet)
+        parts.append(f"\n## {LABELS[name].capitalize()}\n\n{text}\n")
     return "".join(parts)
 
 
@@ -163,9 +165,13 @@ def _perplexities(found: dict[str, Any]) -> str:
     return f"{text}\n\n{table((*heads, 'processor minutes', 'goal'), rows)}"
 
 
-def _receipt(report: dict[str, Any]) -> str:
+def _receipt(report: dict[str, Any], *, quiet: bool) -> str:
+    """A receipt; ``quiet``: times stand in a section of their own, measured on an idle machine, and
+    of this receipt's the bytes alone are told.
+    """
     receipt = report["receipt"]
-    blocks = [textwrap.fill(sentence(receipt) + ".", 120)]
+    said = f"{_cache(receipt)} Its {lost(receipt)}" if quiet else sentence(receipt)
+    blocks = [textwrap.fill(said + ".", 120)]
     rows = [
         (
             kind,
@@ -186,12 +192,32 @@ def _receipt(report: dict[str, Any]) -> str:
         for x in receipt["copying"]
     ]
     blocks.append(table(("task", "teacher", "converted"), rows))
-    blocks.append(f"Threads: {report['threads']}.\n\n{_decoding(receipt['decoding'])}")
+    if not quiet:
+        blocks.append(f"Threads: {report['threads']}.\n\n{_decoding(receipt['decoding'])}")
     blocks += [
         f"**{x['prompt']}**\n\n- teacher: {_line(x['teacher'])}\n- converted: {_line(x['student'])}"
         for x in receipt["continuations"]
     ]
     return "\n\n".join(blocks)
+
+
+def _cache(receipt: dict[str, Any]) -> str:
+    """What the cache takes: the same at every length, or more where layers keep softmax's keys."""
+    first, last = receipt["decoding"][0], receipt["decoding"][-1]
+    smaller = receipt["smaller_from"]
+    below = "at no length" if smaller is None else f"from {smaller:,.0f} tokens on"
+    start, end = (f"{x['student_bytes'] / 1e6:.1f} MB" for x in (first, last))
+    theirs = f"{last['teacher_bytes'] / 1e6:.1f} MB"
+    if last["student_softmax_bytes"]:
+        return (
+            f"The layers that keep softmax keep its keys and values, so the cache still grows: {start} "
+            f"after {first['length']:,.0f} tokens, {end} after {last['length']:,.0f}, where the "
+            f"teacher's takes {theirs}; it is smaller {below}."
+        )
+    return (
+        f"Its cache takes {end} at every length, the teacher's {theirs} after "
+        f"{last['length']:,.0f} tokens; it is smaller {below}."
+    )
 
 
 def _decoding(found: list[dict[str, float]]) -> str:
@@ -216,8 +242,8 @@ def _alone(found: dict[str, Any]) -> str:
     """What a step costs, measured by itself."""
     speed = [x["student_tokens_a_second"] for x in found["rows"]]
     even = f"between {min(speed):.1f} and {max(speed):.1f} tokens a second at all lengths"
-    text = f"""`python -m benchmarks time linearize smollm2`: maps as they start, on which neither time nor bytes
-depend; the median of three rounds. {saved(found)}; {even}. {machine_line(found["machine"])}"""
+    text = f"""`python -m benchmarks time linearize smollm2`: all layers, a window of 64, maps as they start, since neither time nor
+bytes depend on what they learn; on an idle machine, the median of three rounds. {saved(found)}; {even}. {machine_line(found["machine"])}"""
     return f"## Time and bytes\n\n{text}\n\n{_decoding(found['rows'])}\n"
 
 

@@ -78,3 +78,32 @@ def test_rows_of_smollm2_are_means_over_seeds_and_decoding_stands_alone():
     assert "from 351 tokens on, and a token faster at no measured length; between 8.0" in page
     assert "| 256 | 512 | 700 | 9.0 | 8.0 | 0.90 | 0.80 |" in page
     assert "## LUNA" not in page  # a row without a receipt
+
+
+def test_receipts_of_smollm2_tell_times_only_where_no_idle_machine_did():
+    def row(length, softmax):
+        bytes_ = {"teacher_bytes": length * 4e4, "student_bytes": 1e7 + softmax}
+        times = {f"{side}_prompt_ms": 500.0 for side in ("teacher", "student")}
+        times |= {f"{side}_tokens_a_second": 9.0 for side in ("teacher", "student")}
+        return {"length": length, **bytes_, **times, "student_softmax_bytes": softmax}
+
+    def receipt(keeps):
+        rows = [row(n, keeps * n * 2e4) for n in (256.0, 4096.0)]
+        shared = {"perplexity": {}, "recall": [], "copying": [], "continuations": []}
+        return {"decoding": rows, "smaller_from": 260, "faster_from": None, **shared}
+
+    def page(keeps, **more):
+        scores = {"teacher": 10.0, "before": 20.0, "matched": 11.0}
+        report = {"scores": scores, "minutes": {"matched": 60.0}, "threads": 2}
+        return " ".join(smollm2.page({"all": report | {"receipt": receipt(keeps)}, **more}).split())
+
+    machine = {"processor": "a CPU", "threads": 2, "torch": "2.13"}
+    rows = [row(256.0, 0.0)]
+    idle = {"machine": machine, "rows": rows, "smaller_from": 260, "faster_from": 4096}
+    assert "a token faster at no measured length" in page(False)
+    fixed, grows = page(False, decoding=idle), page(True, decoding=idle)
+    for text in (fixed, grows):
+        assert "a token faster at no measured length" not in text
+        assert text.count("| tokens before |") == 1
+    assert "Its cache takes 10.0 MB at every length, the teacher's 163.8 MB" in fixed
+    assert "the cache still grows: 15.1 MB after 256 tokens, 91.9 MB after 4,096" in grows

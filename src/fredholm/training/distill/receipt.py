@@ -224,9 +224,14 @@ def _ratios(rows: list[dict[str, float]]) -> str:
 
 def sentence(result: dict[str, Any]) -> str:
     """From which length on a converted decoder is faster and smaller, and what it lost."""
-    lost = "; ".join(f"on {kind} {_ratios(rows)}" for kind, rows in result["perplexity"].items())
+    return f"{saved(result)}; its {lost(result)}"
+
+
+def lost(result: dict[str, Any]) -> str:
+    """What its texts and a needle lost, in words."""
+    by_kind = "; ".join(f"on {kind} {_ratios(rows)}" for kind, rows in result["perplexity"].items())
     found = f"; {_found(result['recall'][-1])}" if result["recall"] else ""
-    return f"{saved(result)}; its perplexity over the teacher's, by position: {lost}{found}"
+    return f"perplexity over the teacher's, by position: {by_kind}{found}"
 
 
 def saved(result: dict[str, Any]) -> str:
