@@ -1,8 +1,8 @@
 """Real conversions.
 
 Each task's pretrained model is fine-tuned once a seed with its own softmax; then every method is
-put in its place and trained under one recipe: stage 1 at one learning rate for all, stage 2 on the
-task. Scores are those of the test split.
+put in its place and trained under one recipe: distilled at one learning rate for all, then tuned on
+the task. Scores are those of the test split.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "linear_infsa": {"to": "linear_infsa"},
 }
 COMPARED = ("luna", "hedgehog", "t2r", "performer")
-"""Methods under one recipe. Run by name: a longer stage 1, the first or the last three layers alone,
+"""Methods under one recipe. Run by name: longer distilling, the first or the last three layers alone,
 and InfSA's two forms, which are other operators.
 """
 

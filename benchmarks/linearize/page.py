@@ -19,21 +19,21 @@ LABELS = {
     "hedgehog": "Hedgehog",
     "t2r": "T2R",
     "performer": "Performer, 64 features",
-    "luna_long": f"LUNA, stage 1 of {METHODS['luna_long']['distil'].epochs} epochs",
-    "luna_longer": f"LUNA, stage 1 of {METHODS['luna_longer']['distil'].epochs} epochs",
-    "hedgehog_longer": f"Hedgehog, stage 1 of {METHODS['luna_longer']['distil'].epochs} epochs",
+    "luna_long": f"LUNA, distilled for {METHODS['luna_long']['distil'].epochs} epochs",
+    "luna_longer": f"LUNA, distilled for {METHODS['luna_longer']['distil'].epochs} epochs",
+    "hedgehog_longer": f"Hedgehog, distilled for {METHODS['luna_longer']['distil'].epochs} epochs",
     "luna_first": "LUNA in the first three layers, softmax in the others",
     "luna_last": "LUNA in the last three layers, softmax in the others",
     "infsa": "pure InfSA",
     "linear_infsa": "linear InfSA",
 }
 ABOUT = """A pretrained model is fine-tuned with its own softmax (the teacher). Then each method takes the softmax's place,
-everything else kept, and is trained under one recipe: stage 1, the maps alone, every layer matching its teacher's
-attention; stage 2, everything on the task, as long as the validation score improves. Scores are those of test samples
+everything else kept, and is trained under one recipe: distil trains the maps alone, every layer matching its teacher's
+attention; tune trains everything on the task, as long as the validation score improves. Scores are those of test samples
 that neither stage has seen. [How it works](../linearize.md).
 """
 COMMAND = "`python -m benchmarks run linearize` runs it and goes on where it stopped; `--only` and `--seeds` choose."
-NEARNESS = "KL(teacher ‖ student) in nats on validation samples, before stage 1 → after it, inputs as the teacher gives them."
+NEARNESS = "KL(teacher ‖ student) in nats on validation samples, before the maps learn → after they are distilled, inputs as the teacher gives them."
 SPEED = "One forward pass of MiniLM (6 layers, 384 features, 12 heads), batch 1; in brackets the growth of peak resident memory."
 
 
@@ -114,8 +114,8 @@ def conversions(runs: Rows) -> str:
         "score",
         "method",
         "teacher",
-        "after stage 1",
-        "after stage 2",
+        "distilled",
+        "tuned",
         "recovered (%)",
         "seeds",
     )
@@ -136,20 +136,20 @@ def settings(found: dict[str, Any]) -> str:
         tests.append(n["test"])
     distil, few = recipe["distil"], min(tests)
     text = (
-        f"Stage 1: {distil['epochs']} epoch, AdamW at {distil['lr']:g}; batches of "
+        f"Distil: {distil['epochs']} epoch, AdamW at {distil['lr']:g}; batches of "
         f"{distil['batch_size']} everywhere. Few samples, so "
         f"that one conversion takes a minute or two on one core: with {few} test samples the "
         "standard error of an accuracy near "
         f"one half is {100 * (0.25 / few) ** 0.5:.1f} points, and differences below that say "
         "nothing. Students see the training "
-        "samples again in stage 2, so that more than 100% may be the longer training."
+        "samples again when they are tuned, so that more than 100% may be the longer training."
     )
-    heads = "task", "train", "validate", "test", "teacher: epochs, lr", "stage 2: epochs, lr"
+    heads = "task", "train", "validate", "test", "teacher: epochs, lr", "tune: epochs, lr"
     return table(heads, lines) + "\n\n" + textwrap.fill(text, 118, break_on_hyphens=False)
 
 
 def divergences(runs: Rows) -> str:
-    """KL(teacher ‖ student) of each layer before and after stage 1, the first seed."""
+    """KL(teacher ‖ student) of each layer before and after the maps are distilled, the first seed."""
     parts = []
     for task in TASKS:
         rows = [of(runs, task, method)[0] for method in COMPARED if of(runs, task, method)]

@@ -34,7 +34,7 @@ class Task:
         teacher: folder for converted weights to the pretrained model with a fresh head.
         sizes: samples used.
         learn: how the teacher is fine-tuned.
-        tune: stage 2 of every student.
+        tune: how every student is tuned.
         head: fits the teacher's fresh head before it is fine-tuned, from the training samples.
     """
 

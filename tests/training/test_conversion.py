@@ -92,7 +92,7 @@ def test_a_stopped_conversion_ends_as_one_that_was_not(tmp_path, monkeypatch):
     for steps, resume in (
         (8, False),
         (20, True),
-    ):  # in stage 1, whose last checkpoint is 6 of 18 steps; then in stage 2
+    ):  # while distilling, whose last checkpoint is 6 of 18 steps; then while tuning
         left[0] = steps
         with pytest.raises(Interrupted, match="resume=True"):
             linearize(models.bert(), "hedgehog", folder=tmp_path / "c", resume=resume, **FAST)

@@ -24,7 +24,7 @@ class GraphHeads(Heads):
     form; γ of each head is learned.
 
     The weights of a row do not sum to one, and γ is all there is to learn, so that nothing is
-    distilled: the model adapts in stage 2.
+    distilled: the model adapts when it is tuned.
 
     Args:
         heads, width: see :class:`fredholm.convert.linearize.heads.LinearHeads`.

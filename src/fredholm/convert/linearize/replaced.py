@@ -156,7 +156,7 @@ class Replaced:
 
     @property
     def distils(self) -> bool:
-        """Whether stage 1 has anything to learn: maps with parameters that change how attention is
+        """Whether there is anything to distil: maps with parameters that change how attention is
         shared out.
         """
         return self.to not in GRAPHS and bool(self.new_parameters())

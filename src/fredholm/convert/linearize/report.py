@@ -24,9 +24,9 @@ class LayerReport:
     """One layer: its facts, the names of parameters kept and new and how many numbers they hold,
     and the divergence of its attention from the teacher's in nats.
 
-    ``before`` and ``after`` stage 1; None where it was not measured. ``kept_numbers`` and
-    ``new_numbers`` are None in reports of earlier versions. Buffers, such as random frequencies,
-    are no parameters, and a parameter that two names share counts once.
+    ``before`` and ``after`` the maps are distilled; None where it was not measured.
+    ``kept_numbers`` and ``new_numbers`` are None in reports of earlier versions. Buffers, such as
+    random frequencies, are not parameters, and a parameter that two names share counts once.
     """
 
     name: str
@@ -109,7 +109,7 @@ class ConversionReport:
         )
 
     def measured(self, when: str, divergences: dict[str, float]) -> None:
-        """Record the layers' divergences ``"before"`` or ``"after"`` stage 1."""
+        """Record the layers' divergences ``"before"`` or ``"after"`` the maps are distilled."""
         self.layers = [
             dataclasses.replace(row, **{when: divergences[row.name]}) for row in self.layers
         ]
@@ -213,7 +213,7 @@ class ConversionReport:
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Head and rows of the layers' table."""
-        head = ["layer", "kind", "heads", "kept", "new", "divergence before", "after stage 1"]
+        head = ["layer", "kind", "heads", "kept", "new", "divergence before", "distilled"]
         rows = []
         for x in self.layers:
             heads = f"{x.heads}×{x.width}" + (

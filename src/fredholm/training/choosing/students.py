@@ -50,8 +50,8 @@ class Student:
 
     The features φ of each head, and they alone, minimise
     :math:`\mathrm{KL}(\mathrm{softmax}(QK^\top/\sqrt e)\,\|\,\phi(Q)\phi(K)^\top / Z)` over at most
-    ``STEPS`` · ``SIZE`` training samples, every layer given what the teacher gives it: stage 1 of
-    :func:`fredholm.linearize`. The same samples give the same features.
+    ``STEPS`` · ``SIZE`` training samples, every layer given what the teacher gives it, as
+    :func:`fredholm.linearize` distils. The same samples give the same features.
 
     Args:
         train: training samples.

@@ -86,12 +86,12 @@ def linearize(
     r"""A pretrained model with linear attention in place of its softmax, trained to do what it did.
 
     The projections, networks and norms are kept; each layer gets a feature map φ, and attention
-    costs O(N) instead of O(N²). Stage 1 trains the maps alone: every layer is given what the
+    costs O(N) instead of O(N²). *Distil* trains the maps alone: every layer is given what the
     teacher gives it, and minimises
     :math:`\mathrm{KL}(\mathrm{softmax}(QK^\top/\sqrt e)\,\|\,\phi(Q)\phi(K)^\top / Z)` over real
-    keys. Stage 2, where asked for, trains everything, or low-rank changes of it, to give the logits
-    of the teacher, :math:`\mathrm{KL}(p \,\|\, s)` end to end. Stage 3 trains everything on the
-    task, with early stopping.
+    keys. *Match*, where asked for, trains everything, or low-rank changes of it, to give the logits
+    of the teacher, :math:`\mathrm{KL}(p \,\|\, s)` end to end; *lengthen*, where asked for, goes on
+    with that on longer samples. *Tune* trains everything on the task, with early stopping.
 
     Args:
         model: an encoder or decoder of transformers, a model of fredholm, or one with
@@ -108,8 +108,8 @@ def linearize(
             regressions ``"spearman"``, of tokens ``"perplexity"``.
         options, tied, window, layers, inputs, keep_refused, probe: see
             :func:`fredholm.convert.replace_attention`.
-        distil, match, tune: the three stages.
-        lengthen, longer: after ``match`` the same on a training split of longer samples.
+        distil, match, tune: the options of these stages.
+        lengthen, longer: the options of ``lengthen``, and its training split of longer samples.
         folder: where progress is kept, the converted model (``model/``) and its report; needed to
             resume.
         resume: go on in ``folder``; what is finished is read.
@@ -207,7 +207,7 @@ def fine_tune(
     seed: int = 0,
     say: Callable[[str], None] | None = None,
 ) -> float:
-    """Train any model on a task as stage 2 of :func:`linearize` does, in place; returns the
+    """Train any model on a task as :func:`linearize` tunes one, in place; returns the
     validation score of the weights it keeps.
 
     The arguments are those of :func:`linearize`; this is how a teacher is made where none was

@@ -68,8 +68,8 @@ def _layers(report: ConversionReport) -> Section:
     pictures = []
     if any(x.before is not None for x in report.layers):
         caption = (
-            "<b>Divergence of each layer's attention</b> from its teacher's, before stage 1 and "
-            "after it."
+            "<b>Divergence of each layer's attention</b> from its teacher's, before the maps learn "
+            "and after they are distilled."
         )
         pictures = [
             Picture(

@@ -87,7 +87,7 @@ class Stage(Learner):
 
 
 class Distillation(Stage):
-    """Stage 1: only the new maps learn; every layer is given what the teacher gives it, and matches
+    """Distil: only the new maps learn; every layer is given what the teacher gives it, and matches
     the teacher's attention. The model needs no head.
     """
 
@@ -124,7 +124,7 @@ class Distillation(Stage):
 
 
 class FineTuning(Stage):
-    """Stage 3: the whole model learns the task; validation after each epoch."""
+    """Tune: the whole model learns the task; validation after each epoch."""
 
     def __init__(
         self,
