@@ -59,7 +59,7 @@ def test_crossover_is_the_last_change():
 def test_rows_of_smollm2_are_means_over_seeds_and_decoding_stands_alone():
     def row(matched):
         scores = {"teacher": 10.0, "before": 20.0, "distilled": 15.0, "matched": matched}
-        return {"scores": scores, "minutes": {"distilled": 5.0, "matched": 60.0}}
+        return {"scores": scores, "minutes": {"distilled": 5.0, "matched": 60.0}, "threads": 1}
 
     sides = {"bytes": (512.0, 700.0), "prompt_ms": (900.0, 800.0), "tokens_a_second": (9.0, 8.0)}
     numbers = {
