@@ -1,4 +1,4 @@
-"""What users of the first release's modules have on disk still loads, resumes and says the same.
+"""What users of earlier modules have on disk still loads, resumes and says the same.
 
 The files of ``tests/fixtures/first_house`` were made before modules changed place, by its
 ``make.py``. Only public names are imported here: where a name or a format changes on purpose, this
@@ -125,7 +125,7 @@ def test_a_linearized_model_gives_its_output(folder):
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
-    """By today's names: the first release had no ``body.`` in them."""
+    """By today's names: earlier ones had no ``body.`` in them."""
     tensors = load_file(run / "model" / "model.safetensors")
     return {migrate_name(name): tensor for name, tensor in tensors.items()}
 

@@ -210,8 +210,8 @@ KINDS = {"image", "images", "text", "texts", "sequence", "sequences", "points", 
 
 
 def test_rooms_above_the_data_do_not_ask_what_they_are():
-    """No `isinstance` on a data set, no name of a kind in a comparison, but where files of the
-    first release are read.
+    """No `isinstance` on a data set, no name of a kind in a comparison, but where files of
+    earlier models are read.
     """
     found = []
     for room in ROOMS:

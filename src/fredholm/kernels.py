@@ -71,8 +71,8 @@ from .integral import (
     register_feature_map,
 )
 
-# Names of the first release, which users' files import: one object had several words, and is now
-# called a token graph everywhere.
+# Earlier names, which users' files import: one object had several words, and is now called a token
+# graph everywhere.
 GraphKernel, CentralityKernel = TokenGraphKernel, HopKernel
 GraphDiffusion = TokenGraphWeights
 

@@ -1,4 +1,6 @@
-"""What the first release saved, in today's terms; whole models: ``tests/test_first_house.py``."""
+"""What was saved before ``Model(encoder, body, head)``, in today's terms; whole models:
+``tests/test_first_house.py``.
+"""
 
 from __future__ import annotations
 

@@ -64,8 +64,8 @@ def from_pretrained(
     """The model in ``folder``, in evaluation mode, its ``extra`` dictionary as ``model.extra``.
 
     ``overrides`` replace fields of its parts that change no weight's name or shape, such as the
-    steps of a continuous body: ``{"body": {"steps": 8}}``. Models that the first release saved are
-    read as well, see :mod:`fredholm.models.migrate`.
+    steps of a continuous body: ``{"body": {"steps": 8}}``. Models saved before they had three
+    parts are read as well, see :mod:`fredholm.models.migrate`.
 
     Raises:
         OptionError: an override that is no field, or has an impossible value.

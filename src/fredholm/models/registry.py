@@ -53,8 +53,8 @@ def model_config(
         2
 
     Raises:
-        OptionError: an unknown model, part or field; a field of the first release's flat
-            configurations is told its new name.
+        OptionError: an unknown model, part or field; a field of the flat configurations
+            that models had before is told its new name.
     """
     base = PRESETS[name]()
     if others:

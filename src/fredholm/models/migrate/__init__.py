@@ -1,6 +1,7 @@
-"""The first release's models: their flat configurations, the names of their weights, their recipes.
+"""Models from before ``Model(encoder, body, head)``: their flat configurations, the names of their
+weights, their recipes.
 
-It had six families, each with a class and a configuration of its own; now each is a
+There were six families, each with a class and a configuration of its own; now each is a
 :class:`fredholm.models.Model` of three parts. What was saved is read through here (``saved.py``);
 what a user writes anew is refused, with the new key (``keys.py``, ``docs/migration.md``).
 """

@@ -1,4 +1,6 @@
-"""Keys of recipes and names of options of the first release: where they are now."""
+"""Keys of recipes and names of options from before ``Model(encoder, body, head)``: where they are
+now.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +119,7 @@ _FIRST_OPERATORS = {"infvit_linear_pico": "linear_infsa", "infvit_pure_pico": "i
 
 
 def _with_first_presets(raw: dict[str, Any]) -> dict[str, Any]:
-    """A recipe with the fields that its model's preset had in the first release."""
+    """A recipe with the fields that its model's preset had when the recipe was written."""
     model, operator = raw["model"], raw.get("operator") or {}
     if not str(model.get("name")).startswith("infvit_") or "pico" not in model["name"]:
         return raw

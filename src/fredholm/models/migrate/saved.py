@@ -1,4 +1,4 @@
-"""Configurations, weights and checkpoints that the first release saved."""
+"""Configurations, weights and checkpoints from before ``Model(encoder, body, head)``."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def migrate_name(name: str) -> str:
 
 
 def migrate_checkpoint(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """A training state of the first release with the names of today; of today, as it is.
+    """A training state of an earlier model with the names of today; of today, as it is.
 
     An optimizer knows its parameters by their order, which is the same but for one: a tied head's
     bias came first of all, and comes last.

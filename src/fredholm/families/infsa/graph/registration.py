@@ -61,7 +61,7 @@ def _backward_flops(grad: Any, row_grad: Any, *arguments: Any) -> int:
     return 2 * pairs * (e * (1 + query + key) + d * (value + scores))
 
 
-# The registered name is the first release's: exported programs and FLOP tables contain it.
+# The registered name is an earlier one: exported programs and FLOP tables contain it.
 edge_product_op = differentiable_op(
     "affinity_product",
     tensors=TENSORS,

@@ -206,7 +206,7 @@ def _backward_flops(grad: Any, row_grad: Any, *arguments: Any) -> int:
     return 2 * pairs * (query * (2 * e + d) + any(others) * (2 * e + 2 * d))
 
 
-# The registered name is the first release's, as in :mod:`..graph.registration`.
+# The registered name is an earlier one, as in :mod:`..graph.registration`.
 edge_product_triton = differentiable_op(
     "affinity_product_triton",
     tensors=TENSORS,
