@@ -1,4 +1,4 @@
-"""Point clouds in ``.ply``, ``.xyz``, ``.off`` and ``.npy`` files, a folder a class."""
+"""Point clouds in ``.ply``, ``.xyz``, ``.off`` and ``.npy`` files, one folder per class."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Columns:
 
     Attributes:
         reading: what stands for what.
-        long: of series, a row a time; else a row a series.
+        long: of series, one row per time; else one row per series.
         roles: of the columns that are read, see :func:`.table.read_table`.
         taken: what was taken for what, in words.
         remarks: columns that are left out, and why.
@@ -238,7 +238,7 @@ def _roles(head: Head, reading: Reading, long: bool, labelled: bool) -> dict[str
 def _taken(head: Head, reading: Reading, long: bool) -> dict[str, str]:
     taken = {}
     if reading.kind == "series":
-        taken["layout"] = "a row a time" if long else "a row a series"
+        taken["layout"] = "one row per time" if long else "one row per series"
     for key in ("id", "time", "text", "label", "group"):
         if getattr(reading, key) is not None:
             word = "paths" if key == "text" and reading.kind == "images" else key

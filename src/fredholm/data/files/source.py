@@ -238,7 +238,7 @@ def open_files(
     The last two sources are kept in memory while their files stay as they are.
 
     Args:
-        path: CSV, Parquet, ``.ts``, npz or h5; pictures or clouds in a folder a class.
+        path: CSV, Parquet, ``.ts``, npz or h5; pictures or clouds in one folder per class.
         reading: what is known of it, see :class:`Reading`.
         val: the share of the training samples that is held out for validation.
 

@@ -1,4 +1,4 @@
-"""Samples from tables: a row a time, a row a series, feature columns, texts, or paths of
+"""Samples from tables: one row per time, one row per series, feature columns, texts, or paths of
 pictures.
 """
 
@@ -69,11 +69,11 @@ def parts_of(files: Sequence[Path], counts: Sequence[int]) -> np.ndarray | None:
     return np.repeat(np.array(parts, np.int8), counts)
 
 
-# --- a row a sample -------------------------------------------------------------------------------
+# --- one row per sample ---------------------------------------------------------------------------
 
 
 def _common(table: Table, columns: Columns, labelled: bool) -> dict[str, Any]:
-    """What all tables of a row a sample have in common."""
+    """What all tables of one row per sample have in common."""
     reading = columns.reading
     label = table.columns.get(reading.label) if labelled else None
     group = table.columns.get(reading.group) if labelled else None
@@ -192,7 +192,7 @@ def _no_duplicates(table: Table, name: str | None) -> None:
         )
 
 
-# --- a row a time ---------------------------------------------------------------------------------
+# --- one row per time ----------------------------------------------------------------------------
 
 
 def _long(name: str, table: Table, columns: Columns, labelled: bool) -> Collection:

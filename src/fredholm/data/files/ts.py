@@ -134,7 +134,7 @@ def collect_ts(
         places.__getitem__,
         parts=parts_of(files, counts),
         channels=channels,
-        taken={"layout": "a line a series", "label": "what stands last in a line"},
+        taken={"layout": "one line per series", "label": "what stands last in a line"},
         remarks=remarks if stamped else [],
     )
 
