@@ -112,7 +112,7 @@ class StoredRows:
 def rows_of_parquet(
     path: str | Path, columns: Sequence[str], shape: Sequence[int] = (), folder: Path | None = None
 ) -> StoredRows:
-    """Columns of a Parquet file as rows (N, *shape), which are read in any order.
+    """Columns of a Parquet file as rows ``(N, *shape)``, which are read in any order.
 
     Parquet is compressed in groups of rows, of which one row cannot be read alone. So the file is
     written once as ``.npy``, a group at a time, into ``folder`` (default: the cache); the next call

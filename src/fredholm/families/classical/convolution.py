@@ -90,8 +90,8 @@ class StencilKernel(LatticeKernel, OwnExchange, CausalTransition):
     leaves out the outputs behind the last point.
 
     Args:
-        weight: taps as torch stores them, (out, in / heads, *taps), or (in, out / heads, *taps)
-            where ``transposed``.
+        weight: taps as torch stores them, ``(out, in / heads, *taps)``, or
+            ``(in, out / heads, *taps)`` where ``transposed``.
         bias: (out,) or None.
         heads: number of groups; each reads and writes a slice of the channels.
         stride, dilation: s and d, one number, or one per axis.

@@ -115,8 +115,8 @@ class AveragePoolKernel(_Average):
         dim: channels.
         windows: one :class:`Window` per axis, of zero padding; a last window may reach over the
             end (``ceil``).
-        include_padding: |W| counts the padding that the window covers.
-        divisor: |W| for every window instead.
+        include_padding: ``|W|`` counts the padding that the window covers.
+        divisor: ``|W|`` for every window instead.
 
     Shape: u (B, N, dim) with N points of the grid in row-major order to (B, M, dim).
 

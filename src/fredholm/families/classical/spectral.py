@@ -37,7 +37,7 @@ class PeriodicKernel(LatticeKernel, OwnForm):
     :math:`\kappa\,e_i = \text{layer}(\delta e_i) - \text{layer}(0)`. A Fourier multiplier is one.
 
     Args:
-        layer: (B, d_in, *grid) to (B, d_out, *grid).
+        layer: ``(B, d_in, *grid)`` to ``(B, d_out, *grid)``.
         d_in, d_out: channels.
         axes: number of axes of the grid.
         even: axes whose number of points must be even for the layer to commute with shifts.
