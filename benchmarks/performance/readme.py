@@ -12,6 +12,7 @@ from ..small import PEER as SMALL
 
 README = ROOT / "README.md"
 MARKS = "<!-- regimes: python -m benchmarks page performance -->", "<!-- /regimes -->"
+PRICE = re.compile(r"(<!-- price -->).*?(<!-- /price -->)", re.DOTALL)
 # What each is for, and the cases of performance.json that are its own.
 REGIMES = {
     "itnet": ("few points, any geometry", "itnet forward"),
@@ -36,11 +37,24 @@ class Beside(NamedTuple):
 
 
 def readme() -> str:
-    """The README with the table between its marks."""
-    text = README.read_text(encoding="utf-8")
+    """The README with the table and the price of a linear model between their marks."""
+    text = PRICE.sub(lambda marks: f"{marks[1]}{price()}{marks[2]}", README.read_text("utf-8"))
     before, _, rest = text.partition(MARKS[0])
     after = rest.partition(MARKS[1])[2]
     return f"{before}{MARKS[0]}\n{regimes()}{MARKS[1]}{after}"
+
+
+def price() -> str:
+    """What the first receipt of SmolLM2 says of texts and needles that are long."""
+    receipt = load("smollm2.json")["all"]["receipt"]
+    text = receipt["perplexity"]["python-docs"][-1]
+    needle = next(row for row in receipt["recall"] if row["distance"] == 128)
+    return (
+        "It has a price: SmolLM2 with a window of 64 has\n"
+        f"  [{text['ratio']:.1f} times](docs/results/smollm2.md) its teacher's perplexity beyond "
+        f"{text['from']:,} tokens, and recalls {needle['student']:.0%} of needles\n"
+        f"  {needle['distance']} tokens back (teacher {needle['teacher']:.0%})."
+    )
 
 
 def regimes() -> str:
