@@ -8,6 +8,7 @@ import ast
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import fredholm
 from fredholm import Domain
 from fredholm.convert import as_operator
 from fredholm.errors import OptionError, RecipeError
@@ -62,6 +64,33 @@ def run(command: str, workshop: Path) -> str:
 
 def test_the_kernel_fits_into_sixty_lines():
     assert len(block("file: my_kernel.py").splitlines()) <= 60
+
+
+LOOK = """
+import torch
+from fredholm import Domain
+from fredholm.operators import create_operator, list_operators
+assert "bilateral" in list_operators()
+operator = create_operator("bilateral", 8, 2)
+assert type(operator).__module__ == "fredholm.families.bilateral"
+assert operator(torch.randn(1, 6, 8), Domain.line(6)).shape == (1, 6, 8)
+"""
+
+
+def test_the_kernel_is_a_family_of_the_library_with_the_imports_that_are_named(tmp_path):
+    source = block("file: my_kernel.py")
+    outside = re.search(r"import torch\n(from .*\n)+", source)
+    assert outside, "the kernel's imports have moved"
+    inside = source.replace(outside[0], block("imports in the library"))
+    shutil.copytree(Path(fredholm.__file__).parent, tmp_path / "fredholm")
+    folder = tmp_path / "fredholm" / "families" / "bilateral"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(inside, encoding="utf-8")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.mark.slow

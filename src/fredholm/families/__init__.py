@@ -2,9 +2,11 @@
 
 In every folder ``naive.py`` is the page to open first (the definition in plain einsums), then
 ``kernel.py`` (the formula), ``operator.py`` (its constructor), fast forms by algorithm, ``triton/``
-and ``presets.py``. Families do not import one another.
+and ``presets.py``. Families do not import one another, and nothing lists them: a folder is one.
 """
 
-from . import ckconv, classical, continuous, infsa, itnet, luna, softmax
+from importlib import import_module
+from pkgutil import iter_modules
 
-__all__ = ["ckconv", "classical", "continuous", "infsa", "itnet", "luna", "softmax"]
+for _family in sorted(module.name for module in iter_modules(__path__)):
+    import_module(f"{__name__}.{_family}")
