@@ -31,6 +31,7 @@ from .decide import ABOUT, decision_table, element_tables, omegas
 
 SPEED = "compare-speed.json"
 COMMAND = "fredholm compare --task {tasks} --seeds {seeds} --out runs/compare"
+UNMEASURED = "not measured"  # of an operator that is newer than the results
 LENGTHS, DIM, HEADS = (256, 1024, 4096, 16384), 128, 4
 OPTIONS: dict[str, dict[str, Any]] = {
     "itnet": {"width": 32},
@@ -123,9 +124,10 @@ def domain_table() -> str:
 
 def accuracy_table(results: dict[str, Any]) -> str:
     """Scores of all operators on all tasks, the best of a task bold, and the mean rank over tasks
-    that have them all.
+    that have them all. Operators that no task was measured with come last.
     """
     rows = summary(results)
+    missing = sorted({*list_operators()} - {row["operator"] for row in rows})
     tasks = [
         task
         for task in results["tasks"]
@@ -155,6 +157,7 @@ def accuracy_table(results: dict[str, Any]) -> str:
             cells.append(f"**{text}**" if best[task["name"]] == name else text)
         mean = mean_and_sd([float(r) for r in ranks[name]])[0]
         lines.append((name, *cells, "" if mean is None else f"{mean:.1f}"))
+    lines += [(name, *[UNMEASURED] * len(tasks), "") for name in missing]
     return table(("operator", *(task["name"] for task in tasks), "mean rank"), lines)
 
 
@@ -210,6 +213,8 @@ def flops_table() -> str:
 
         when = "itself" if name == "softmax" else _first_below(cost)
         lines.append((name, *(f"{cost(n) / 1e6:,.0f}" for n in LENGTHS), when))
+    missing = sorted({*list_operators()} - {*COSTS})
+    lines += [(name, *[UNMEASURED] * len(LENGTHS), "") for name in missing]
     sizes = [f"N = {n:,}" for n in LENGTHS]
     return table(("operator", *sizes, "fewer than softmax from N ="), lines)
 

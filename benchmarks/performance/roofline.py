@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from fredholm.domain import Domain
-from fredholm.operators import create_operator, list_operators
+from fredholm.operators import create_operator
 from fredholm.training.machine import seconds_of
 
 from ..kit.clock import difference, median_and_spread, require
@@ -69,7 +69,7 @@ def _make(name: str, n: int = 48) -> Any:
 def measure(lengths: tuple[int, ...], repeats: int) -> list[dict[str, Any]]:
     """One row an operator and length: predicted cost and measured time."""
     rows: list[dict[str, Any]] = []
-    for name in list_operators():
+    for name in sorted(COSTS):
         error, seconds, before = check(name), 0.0, 0
         for n in lengths:
             if before and seconds * (n / before) ** 2 > LIMIT:
