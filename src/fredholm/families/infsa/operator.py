@@ -20,7 +20,8 @@ CAUSAL_FORMS = {"exact": CentreKernel, "streaming": StreamingCentreKernel}
 
 @register_operator("infsa")
 class InfSA(IntegralOperator):
-    r"""Pure InfSA, :math:`W_O\,[\gamma_h^l \hat A_h V_h u]_h` with
+    r"""Pure InfSA, hops over a token graph normalised as a whole,
+    :math:`W_O\,[\gamma_h^l \hat A_h V_h u]_h` with
     :math:`\hat A = \phi(QK^\top) / (\|\phi(QK^\top)\|_F + \varepsilon)`.
 
     The strategy says how many hops: ``"auto"`` one, as in the paper and its code, ``Neumann(hops)``
@@ -89,7 +90,8 @@ class InfSA(IntegralOperator):
 
 @register_operator("linear_infsa")
 class LinearInfSA(IntegralOperator):
-    r"""Linear InfSA, :math:`W_O\,[\gamma_h^l \int a_h(y)\,V_h u(y)\,d\mu(y)]_h`, a of
+    r"""Linear InfSA, one centre per head for all queries,
+    :math:`W_O\,[\gamma_h^l \int a_h(y)\,V_h u(y)\,d\mu(y)]_h`, a of
     :class:`fredholm.kernels.CentreKernel`.
 
     Without order or pairs all queries share one response: O(N·dim·(dim + H)) time, no value and no

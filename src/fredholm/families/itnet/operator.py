@@ -18,7 +18,7 @@ from .low_rank import LowRankKernel
 
 @register_operator("itnet")
 class ITNetOperator(IntegralOperator):
-    r"""ITNet's operator:
+    r"""ITNet's operator, a learned matrix for every pair of points:
     :math:`(Tu)(x) = W u(x) + W_O\,[\int K_h(x, y, u_h(x), u_h(y))\,u_h(y)\,d\mu(y)]_h`.
 
     Head h reads and writes its own slice u_h of width d_h = dim / heads; K_h is
@@ -92,7 +92,7 @@ class ITNetOperator(IntegralOperator):
 
 @register_operator("itnet_low_rank")
 class LowRankITNetOperator(IntegralOperator):
-    r"""ITNet's operator in linear time:
+    r"""ITNet's operator in linear time, its matrix in two factors:
     :math:`(Tu)(x) = W u(x) + W_O\,[\Phi_h(x, u_h(x)) \int \Psi_h(y, u_h(y))^T u_h(y)\,d\mu(y)]_h`.
 
     Args:

@@ -56,7 +56,7 @@ class SoftmaxAttention(IntegralOperator):
 
 @register_operator("linear_attention")
 class LinearAttention(IntegralOperator):
-    r"""Linear attention,
+    r"""Linear attention, features in the place of the exponential,
     :math:`W_O\,[\int \phi(Q_h u(x))\cdot\phi(K_h u(y))\,V_h u(y)\,d\mu(y) / Z_h(x)]_h`, any φ.
 
     Args:
