@@ -103,6 +103,10 @@ def test_contract_training_report_and_benchmark_without_touching_another_file(wo
     assert (workshop / "runs/bilateral-digits/report/index.html").is_file()
     timed = next(text for command, text in outputs.items() if "benchmarks" in command)
     assert "bilateral forward+backward" in timed
+    listed = next(text for command, text in outputs.items() if " operators --import" in command)
+    assert re.search(r"bilateral +create_operator", listed)
+    compared = next(text for command, text in outputs.items() if " compare " in command)
+    assert "| bilateral |" in compared
 
 
 # --- ten lines each -----------------------------------------------------------------------------

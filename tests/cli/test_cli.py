@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from fredholm.cli.main import main
+from fredholm.integral.registry import OPERATORS
 from tests.training.conftest import SMALL
 
 
@@ -122,6 +123,48 @@ def test_lists(capsys):
     assert "digits" in capsys.readouterr().out
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("fredholm 0.")
+
+
+OWN = '''
+from fredholm.operators import IntegralOperator, register_operator
+
+
+@register_operator("listed-by-the-command")
+class Mine(IntegralOperator):
+    """Something of my own that takes so many words to be said that they go on below each other,
+    :math:`K`, and this is left out.
+    """
+'''
+
+
+def test_operators_of_a_file_are_listed_with_what_they_are(tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine.py").write_text(OWN)
+    monkeypatch.setenv("COLUMNS", "60")
+    try:
+        assert main(["operators", "--import", str(tmp_path / "mine.py")]) == 0
+    finally:
+        OPERATORS._entries.pop("listed-by-the-command", None)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 60
+    first = next(n for n, line in enumerate(lines) if line.startswith("listed-by-the-command"))
+    column = lines[first].index("Something of my own")
+    assert all(line[column] != " " and line[column - 1] == " " for line in lines), "aligned"
+    assert lines[first + 1].startswith(" " * column)
+    assert "left out" not in " ".join(lines)
+    assert any(line.split()[:3] == ["softmax", "Multi-head", "softmax"] for line in lines)
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    assert main(["operators", "--import", str(tmp_path / "broken.py")]) == 2
+    assert "broken.py failed: ZeroDivisionError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--predict", "--task"])
+def test_what_is_asked_of_files_is_one_flag(tmp_path, capsys, flag):
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join(["a,b,y", *(f"{n * n % 7},{n % 5},{n % 3}" for n in range(40))]))
+    assert main(["data", "describe", str(path), flag, "regression"]) == 0
+    out = capsys.readouterr().out
+    assert "kind rows, regression" in out
+    assert f"next: fredholm train {path} --predict regression" in out
 
 
 def test_a_missing_extra_is_named(monkeypatch, capsys):

@@ -26,6 +26,8 @@ from fredholm.training import (
     sweep,
     train,
 )
+from fredholm.training.choosing import choose
+from fredholm.training.comparison import compare, measure, speed
 from tests.training.conftest import SMALL
 
 OPERATOR = """
@@ -90,6 +92,8 @@ CALLS = {
     "linearize": lambda run, **given: linearize_source(run, out=run.parent / "out", **given),
     "load_recipe": load_recipe,
     "its recipe.yaml": lambda run, **given: load_recipe(run / "recipe.yaml", **given),
+    "choose": lambda run, **given: choose(str(run), out=run.parent / "choice", **given),
+    "compare": lambda run, **given: compare([str(run)], "gru", run.parent / "table", **given),
     "sweep": lambda run, **given: sweep(run, [], run.parent / "sweep", **given),
 }
 
@@ -124,6 +128,8 @@ COMMANDS = [
     ["explain", "--module", "body.blocks.0", "--out", "out"],
     ["train", "--resume", "--runs", "."],
     ["sweep", "--runs", "."],
+    ["plan", "--steps", "1"],
+    ["compare", "--minutes", "0.001", "--operators", "gru"],
 ]
 
 
@@ -172,6 +178,22 @@ def test_weights_of_a_run_with_code_of_its_own(sent):
     assert not (sent.parent / "next").exists()
     train(load_recipe("digits", chosen), sent.parent / "next", trust_code=True)
     assert executed(sent) == 1
+
+
+def test_timing_the_rows_of_a_table_runs_its_recipes_code_when_told(sent, capsys, monkeypatch):
+    monkeypatch.setattr(speed, "_child", lambda what, given: [])
+    entry = {"name": "sent", "title": "sent", "recipe": str(sent / "recipe.yaml"), "rows": []}
+    entry |= {"overrides": [], "metric": "accuracy", "measure": "accuracy", "points": 16}
+    table = sent.parent / "table"
+    table.mkdir()
+    (table / "compare.json").write_text(json.dumps({"setting": {"changes": []}, "tasks": [entry]}))
+    with pytest.raises(TrustError):
+        measure(table)
+    assert executed(sent) == 0
+    main(["compare", "--measure-only", "--out", str(table), "--trust-code"])
+    assert executed(sent) == 1
+    path = repr(str(sent / "code" / "mine.py"))
+    assert f"--trust-code: executing {path}" in capsys.readouterr().err
 
 
 def test_imports_are_listed_without_executing_them(sent):

@@ -12,13 +12,13 @@ import typer
 from . import comparing, layers, show
 from .reading import (
     ChannelsFlag,
-    DataTaskFlag,
     GroupFlag,
     IdFlag,
     KindFlag,
     LabelFlag,
+    PredictAloneFlag,
+    PredictFlag,
     SplitFlag,
-    TaskFlag,
     TextFlag,
     TimeFlag,
     as_command,
@@ -114,7 +114,7 @@ def train(
     group: GroupFlag = None,
     text: TextFlag = None,
     channels: ChannelsFlag = None,
-    task: TaskFlag = None,
+    predict: PredictFlag = None,
     split: SplitFlag = None,
 ) -> None:
     """Train a model from a recipe, or on files of yours, into RUNS/NAME."""
@@ -128,7 +128,7 @@ def train(
         group=group,
         text=text,
         channels=channels,
-        task=task,
+        task=predict,
         split=split,
     )
     chosen = [*as_overrides(said), *(overrides or []), *([f"name={name}"] if name else [])]
@@ -442,8 +442,9 @@ def compare(
     group: GroupFlag = None,
     text: TextFlag = None,
     channels: ChannelsFlag = None,
-    data_task: DataTaskFlag = None,
+    predict: PredictAloneFlag = None,
     split: SplitFlag = None,
+    trust_code: TrustFlag = False,
 ) -> None:
     """Which operator suits your data? All of them, and baselines, in the same backbone in the given
     minutes; or, with --task, one table of every operator on every task, and what each costs.
@@ -456,7 +457,7 @@ def compare(
         group=group,
         text=text,
         channels=channels,
-        task=data_task,
+        task=predict,
         split=split,
     )
     if list_only:
@@ -467,7 +468,14 @@ def compare(
     )
     if source is not None:
         comparing.recommend(
-            source, said, change or [], operators=operators, minutes=minutes, seeds=seeds, out=out
+            source,
+            said,
+            change or [],
+            operators=operators,
+            minutes=minutes,
+            seeds=seeds,
+            out=out,
+            trust_code=trust_code,
         )
         return
     comparing.tabulate(
@@ -479,6 +487,7 @@ def compare(
         seeds=1 if seeds is None else seeds,
         jobs=jobs,
         worker=worker,
+        trust_code=trust_code,
     )
 
 
@@ -633,10 +642,19 @@ def models(
     show.models_table(pattern)
 
 
-@app.command(epilog="fredholm operators")
-def operators() -> None:
-    """List operators by name."""
-    show.operators_table()
+@app.command(epilog="fredholm operators --import my_kernel.py")
+def operators(
+    imports: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--import",
+            help="A Python file of yours, which is executed: its operators are listed too.",
+            metavar="FILE",
+        ),
+    ] = None,
+) -> None:
+    """List operators by name, and what each of them is."""
+    show.operators_table(imports or [])
 
 
 @data_app.command("list", epilog="fredholm data list")
@@ -676,7 +694,7 @@ def data_describe(
     group: GroupFlag = None,
     text: TextFlag = None,
     channels: ChannelsFlag = None,
-    task: TaskFlag = None,
+    predict: PredictFlag = None,
     split: SplitFlag = None,
     json: JsonFlag = False,
 ) -> None:
@@ -691,7 +709,7 @@ def data_describe(
         group=group,
         text=text,
         channels=channels,
-        task=task,
+        task=predict,
         split=split,
     )
     show.description(own_files.describe(path, said), as_command(path, said), json)

@@ -10,7 +10,7 @@ import typer
 
 from ..errors import OptionError
 from . import show
-from .reading import as_command, as_overrides
+from .reading import TASKS, as_command, as_overrides, flag_of
 
 
 def check(
@@ -30,12 +30,22 @@ def check(
     """
     if source is None:
         if said:
-            flag = next(iter(said))
+            key = next(iter(said))
             raise OptionError(
-                f"--{flag}: received {said[flag]!r} without files; name them: fredholm compare "
-                f"./mydata --{flag} ..."
+                f"{flag_of(key)}: received {said[key]!r} without files; name them: fredholm "
+                f"compare ./mydata {flag_of(key)} ..."
+            )
+        if task in TASKS:
+            raise OptionError(
+                f"--task: received {task!r} without files; it names the tasks of a table "
+                f"(--list), of files of yours say fredholm compare ./mydata --predict {task}"
             )
         return
+    if task in TASKS:
+        raise OptionError(
+            f"--task: received {task!r} with {source!r}; here it names the tasks of a table, what "
+            f"is asked of files is --predict {task}"
+        )
     for flag, given in (
         ("--task", task is not None),
         ("--measure-only", measure),
@@ -59,12 +69,16 @@ def recommend(
     minutes: float | None,
     seeds: int | None,
     out: Path | None,
+    trust_code: bool,
 ) -> None:
     """Search, and print the recommendation."""
     from ..training.choosing import choose
     from ..training.choosing.report import to_markdown
 
-    command = " ".join([as_command(Path(source), said), *map(shlex.quote, changes)])
+    show.trusted_code(source, trust_code)
+    flags = ["--trust-code"] if trust_code else []
+    command = shlex.join([*flags, *changes])
+    command = f"{as_command(Path(source), said)} {command}".rstrip()
     state = choose(
         source,
         30.0 if minutes is None else minutes,
@@ -74,6 +88,7 @@ def recommend(
         seeds=5 if seeds is None else seeds,
         command=command,
         report=typer.echo,
+        trust_code=trust_code,
     )
     place = out or Path("runs") / f"compare-{state['name']}"
     typer.echo(to_markdown(state))
@@ -90,15 +105,19 @@ def tabulate(
     seeds: int,
     jobs: int,
     worker: bool,
+    trust_code: bool,
 ) -> None:
     """Train or measure a table of tasks, and print it; exit code 1 where every training failed."""
     from ..training import comparison
 
     if measure_only:
-        comparison.measure(out, report=typer.echo)
+        show.trusted_code(out, trust_code)
+        comparison.measure(out, report=typer.echo, trust_code=trust_code)
         show.comparison(out)
         return
     chosen = comparison.list_tasks() if tasks == "all" else tasks.split(",")
+    for each in chosen:
+        show.trusted_code(each, trust_code)
     results = comparison.compare(
         chosen,
         operators,
@@ -108,6 +127,7 @@ def tabulate(
         jobs=jobs,
         report=typer.echo,
         worker=worker,
+        trust_code=trust_code,
     )
     show.comparison(out)
     runs = [run for task in results["tasks"] for row in task["rows"] for run in row["runs"]]

@@ -9,10 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
+TASKS = ("classification", "regression", "steps")  # that files may ask for
 
-def _flag(name: str, text: str) -> Any:
+
+def _flag(*names_and_text: str) -> Any:
+    *names, text = names_and_text
     return typer.Option(
-        name, help=text, rich_help_panel="What your files hold (found out if left out)"
+        *names, help=text, rich_help_panel="What your files hold (found out if left out)"
     )
 
 
@@ -27,10 +30,10 @@ TextFlag = Annotated[str | None, _flag("--text", "Column of texts, or of paths o
 ChannelsFlag = Annotated[
     str | None, _flag("--channels", "Columns that are read, with commas (default: all numbers).")
 ]
-TaskFlag = Annotated[str | None, _flag("--task", "classification, regression or steps.")]
-DataTaskFlag = Annotated[
-    str | None, _flag("--predict", "What is asked: classification, regression or steps.")
-]
+_ASKED = "What is asked: classification, regression or steps."
+PredictFlag = Annotated[str | None, _flag("--predict", "--task", _ASKED)]
+# Of ``compare``, whose --task names the tasks of a table.
+PredictAloneFlag = Annotated[str | None, _flag("--predict", _ASKED)]
 SplitFlag = Annotated[str | None, _flag("--split", "random, group or time.")]
 
 
@@ -42,6 +45,16 @@ def reading(**given: str | None) -> dict[str, Any]:
     return said
 
 
+def flag_of(key: str) -> str:
+    """The flag that says what a key of a recipe's ``data`` says.
+
+    Example:
+        >>> flag_of("label"), flag_of("task")
+        ('--label', '--predict')
+    """
+    return "--predict" if key == "task" else f"--{key}"
+
+
 def as_command(path: Path, said: dict[str, Any], command: str = "train") -> str:
     """The command that trains on a path so read.
 
@@ -51,7 +64,7 @@ def as_command(path: Path, said: dict[str, Any], command: str = "train") -> str:
     """
     flags = {k: ",".join(v) if isinstance(v, list) else v for k, v in said.items()}
     place = path if path.is_absolute() or not path.is_dir() else f"{path}/"
-    words = [str(place), *(word for k, v in flags.items() for word in (f"--{k}", v))]
+    words = [str(place), *(word for k, v in flags.items() for word in (flag_of(k), v))]
     return shlex.join(["fredholm", command, *words])
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import json as json_module
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 
 def _table(title: str, columns: list[str], rows: list[list[Any]]) -> None:
@@ -33,10 +36,13 @@ def trusted_code(source: Any, trust_code: bool) -> None:
         return
     from .. import training
     from ..training.choosing.saved import comparison_code, is_comparison
+    from ..training.comparison.tables import is_table, table_code
 
     place, found = Path(source), []
     if is_comparison(place):
         found = comparison_code(place)
+    elif is_table(place):
+        found = table_code(place)
     elif place.is_file() or (place / "recipe.yaml").is_file():
         found = training.imported_code(place)
     for path in found:
@@ -287,12 +293,31 @@ def models_table(pattern: str) -> None:
         )
 
 
-def operators_table() -> None:
-    """Registered operators by name."""
+def operators_table(files: Sequence[Path]) -> None:
+    """Registered operators by name, those of the user's ``files`` too, and what each of them is."""
     from .. import operators
 
+    if files:
+        from ..training.checks import import_files
+
+        import_files(list(map(str, files)), Path.cwd())
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for name in operators.list_operators():
-        typer.echo(name)
+        table.add_row(Text(name), Text(first_words(operators.operator_factory(name).__doc__)))
+    Console().print(table)
+
+
+def first_words(doc: str | None) -> str:
+    """The first paragraph of a docstring up to its formula.
+
+    Example:
+        >>> first_words("Attention, :math:`W_O V`, of\\n    ``heads`` heads.")
+        'Attention'
+    """
+    words = " ".join(inspect.cleandoc(doc or "").partition("\n\n")[0].split())
+    return words.partition(":math:")[0].rstrip(" ,:;").replace("`", "")
 
 
 def data_table() -> None:

@@ -177,7 +177,7 @@ def _check(recipe: Recipe) -> None:
     check(recipe)
 
 
-def imported_code(source: str | Path) -> list[Path]:
+def imported_code(source: str | Path | dict[str, Any]) -> list[Path]:
     """The files that loading a recipe or a run folder would execute; executes none of them.
 
     Raises:

@@ -30,9 +30,8 @@ from ...files import (
 from ...progress import steps
 from ..checks import import_files
 from ..comparison.budgets import REFERENCE, make_recipe
-from ..comparison.tasks import find_task
+from ..comparison.tasks import code_of, find_task
 from ..own_files import names_files
-from ..recipe_files import imported_code
 from .fitted import Fitted, dismantle, rebuild
 from .plain import PLAIN
 from .splits import Splits, batches
@@ -189,7 +188,7 @@ def splits_of(folder: str | Path, pick: Pick, trust_code: bool = False) -> Split
     if names_files(source):  # as it was named, it starts from where the comparison ran
         source = pick.facts["source"]["path"]
     import_files(list(map(str, comparison_code(folder))), Path.cwd(), trust_code)
-    task = find_task(source, tuple(setting["changes"]))
+    task = find_task(source, tuple(setting["changes"]), trust_code=trust_code)
     return Splits(make_recipe(task, REFERENCE))
 
 
@@ -199,10 +198,7 @@ def comparison_code(folder: str | Path) -> list[Path]:
     Raises:
         RecipeError: the recipe cannot be read.
     """
-    source = _state(Path(folder)).get("setting", {}).get("source", "")
-    if names_files(source) or Path(source).suffix not in (".yaml", ".yml"):
-        return []
-    return imported_code(Path(source).expanduser().absolute())
+    return code_of(_state(Path(folder)).get("setting", {}).get("source", ""))
 
 
 def refuse_comparison(folder: str | Path) -> None:

@@ -45,6 +45,7 @@ def choose(source: str | Path, minutes: float = 30.0, **given: Any) -> dict[str,
     Raises:
         OptionError: no minutes, no seeds, an unknown operator, or a folder of another search.
         RecipeError, DataError: a source that cannot be read.
+        TrustError: a run folder whose recipe imports a file, without ``trust_code``.
         TrainingFailed: every trial failed.
         Interrupted: Ctrl-C; the same call goes on.
     """
@@ -62,6 +63,7 @@ def open_search(
     always: Sequence[str] = (),
     command: str | None = None,
     report: Report | None = None,
+    trust_code: bool = False,
     timer: Callable[[], float] = time.perf_counter,
 ) -> Search:
     """A search, before or after its beginning.
@@ -77,11 +79,13 @@ def open_search(
         always: operators that are finalists whatever they reach.
         command: that trains on the source, for the recommendation.
         report: receives lines of progress.
+        trust_code: of a run folder as the source, see :func:`fredholm.training.load_recipe`.
         timer: see :class:`.clock.Clock`.
     """
     if seeds < 1:
         raise OptionError(f"seeds: received {seeds}; needs 1 or more")
-    task = find_task(str(source), tuple(changes))  # its imports register operators
+    # Its imports register operators.
+    task = find_task(str(source), tuple(changes), trust_code=trust_code)
     contenders = read_contenders(operators)
     place = Path(out or Path("runs") / f"compare-{task.name}")
     setting = {"source": str(source), "minutes": minutes, "changes": list(changes)}

@@ -74,6 +74,7 @@ def compare(
     jobs: int = 1,
     report: Report | None = None,
     worker: bool = False,
+    trust_code: bool = False,
 ) -> dict[str, Any]:
     """Train every operator on every task and write ``compare.json``, ``compare.csv``,
     ``compare.md`` and ``index.html`` into ``out``.
@@ -94,11 +95,13 @@ def compare(
         report: receives lines of progress.
         worker: share the runs with other workers, on any machines that see ``out``; each writes
             the tables once all runs are there.
+        trust_code: of run folders as tasks, see :func:`fredholm.training.load_recipe`.
 
     Raises:
         OptionError: unknown tasks or operators, numbers below 1, or a folder with results of
             another setting.
         RecipeError: a task whose recipe does not fit.
+        TrustError: a run folder whose recipe imports a file, without ``trust_code``.
         Interrupted: Ctrl-C; the same command goes on.
     """
     say, place, setting = report or quiet, Path(out), setting or Setting()
@@ -107,7 +110,8 @@ def compare(
             raise OptionError(f"{name}: received {value}; needs 1 or more")
     if worker and jobs > 1:
         raise OptionError(f"jobs: received {jobs} for a worker; start as many workers instead")
-    chosen = [find_task(name) for name in tasks]  # their imports register operators
+    # Their imports register operators.
+    chosen = [find_task(name, trust_code=trust_code) for name in tasks]
     contenders = read_contenders(operators)
     results = tables.open_results(place, setting)
     with _turn(place):  # sizes are solved once, by whoever comes first

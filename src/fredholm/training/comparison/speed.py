@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,12 @@ from ...models import BackboneConfig
 from ...models.bodies.backbone import make_layer, suited
 from ...models.migrate import migrate_override
 from ..build import build_dataset, build_model
+from ..checks import import_files
 from ..machine import describe_machine, peak_megabytes, seconds_of, show_megabytes
 from ..tasks import task_of
 from . import tables
 from .budgets import REFERENCE, make_recipe
-from .tasks import Contender, find_task, options_of, read_contenders
+from .tasks import ComparedTask, Contender, find_task, list_tasks, options_of, read_contenders
 
 LENGTHS = (64, 256, 1024, 4096)
 DIM, HEADS = 64, 4
@@ -44,6 +45,7 @@ def measure(
     lengths: tuple[int, ...] = LENGTHS,
     repeats: int = 5,
     report: Callable[[str], None] | None = None,
+    trust_code: bool = False,
 ) -> dict[str, Any]:
     """Measure every row of a comparison in ``out``, write ``speed.json`` there and put the figures
     into its tables and page.
@@ -53,7 +55,11 @@ def measure(
     on one line of N points, forward and forward + backward, the exponent fitted by least squares in
     logarithms, and the N from which it is faster than softmax attention.
 
+    Files that the compared recipes import are executed with ``trust_code`` only, or where this
+    process has imported the same content already: what is in ``out`` names them.
+
     Raises:
+        TrustError: a compared recipe imports a file, without ``trust_code``.
         DataError: no comparison there.
         OptionError: fewer than two lengths, or no repeats.
     """
@@ -64,6 +70,7 @@ def measure(
             "one repeat"
         )
     results = tables.read_results(place)
+    code = import_files(list(map(str, tables.table_code(place))), place, trust_code)
     speed: dict[str, Any] = {
         "machine": describe_machine(),
         "dim": DIM,
@@ -82,10 +89,11 @@ def measure(
             step = _child(
                 "step",
                 {
-                    "task": task["name"],
+                    "task": task,
                     "operator": row["operator"],
                     "changes": changes,
                     "repeats": repeats,
+                    "code": code,
                 },
             )
             speed["steps"].append({"task": task["name"], "operator": row["operator"], **step})
@@ -96,7 +104,8 @@ def measure(
     labels = dict.fromkeys(row["operator"] for task in results["tasks"] for row in task["rows"])
     for label in dict.fromkeys([REFERENCE.label, *labels]):
         curves = _child(
-            "scaling", {"operator": label, "lengths": list(lengths), "repeats": repeats}
+            "scaling",
+            {"operator": label, "lengths": list(lengths), "repeats": repeats, "code": code},
         )
         speed["scaling"] += curves
         say(f"{label}: {'; '.join(_line(curve) for curve in curves)}")
@@ -180,10 +189,15 @@ def _child(what: str, arguments: dict[str, Any]) -> Any:
 # --- in a process of its own ----------------------------------------------------------------------
 
 
-def step(task: str, operator: str, changes: list[str], repeats: int) -> dict[str, float | None]:
-    """Median milliseconds and peak megabytes of a training step."""
-    chosen, contender = find_task(task), read_contenders(_as_option(operator))[0]
-    recipe = make_recipe(chosen, contender, tuple(changes))
+def step(
+    task: dict[str, Any], operator: str, changes: list[str], repeats: int, code: Sequence[str] = ()
+) -> dict[str, float | None]:
+    """Median milliseconds and peak megabytes of a training step; ``task`` is its entry in a table,
+    ``code`` what its recipes import, which was trusted before.
+    """
+    import_files(list(code), Path.cwd())
+    contender = read_contenders(_as_option(operator))[0]
+    recipe = make_recipe(_compared(task), contender, tuple(changes))
     dataset = build_dataset(recipe, "train")
     model: Any = build_model(recipe, dataset)
     objective, optimizer = task_of(dataset), torch.optim.AdamW(model.parameters(), lr=1e-4)
@@ -208,8 +222,20 @@ def step(task: str, operator: str, changes: list[str], repeats: int) -> dict[str
     }
 
 
-def scale(operator: str, lengths: list[int], repeats: int) -> list[dict[str, Any]]:
+def _compared(entry: dict[str, Any]) -> ComparedTask:
+    """The task of an entry: the one known by name, with its operators' options, or a recipe."""
+    if entry["name"] in list_tasks():
+        known = find_task(entry["name"])
+        if known.recipe == entry["recipe"]:
+            return known
+    return ComparedTask(entry["name"], entry["title"], entry["recipe"], (*entry["overrides"],))
+
+
+def scale(
+    operator: str, lengths: list[int], repeats: int, code: Sequence[str] = ()
+) -> list[dict[str, Any]]:
     """Median milliseconds of one operator against N, forward and forward + backward."""
+    import_files(list(code), Path.cwd())
     contender = read_contenders(_as_option(operator))[0]
     curves = []
     for direction in ("forward", "step"):

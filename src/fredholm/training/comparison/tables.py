@@ -12,6 +12,7 @@ from typing import Any
 from ...errors import DataError, OptionError
 from ...files import write_json
 from ..machine import show_megabytes
+from .tasks import code_of
 
 RESULTS, SPEED = "compare.json", "speed.json"
 COLUMNS = (
@@ -55,6 +56,22 @@ def read_results(place: Path) -> dict[str, Any]:
             f"{place / RESULTS}: no results of a comparison ({error}); run fredholm compare first"
         ) from error
     return results
+
+
+def is_table(folder: str | Path) -> bool:
+    """Whether ``fredholm compare --task`` wrote a folder."""
+    return (Path(folder) / RESULTS).is_file()
+
+
+def table_code(folder: str | Path) -> list[Path]:
+    """The files that the recipes of a table import; executes none of them.
+
+    Raises:
+        DataError: no results of a comparison.
+        RecipeError: a recipe that cannot be read.
+    """
+    tasks = read_results(Path(folder))["tasks"]
+    return list(dict.fromkeys(path for task in tasks for path in code_of(task["recipe"])))
 
 
 def add(results: dict[str, Any], task: str, operator: str, cell: dict[str, Any]) -> None:

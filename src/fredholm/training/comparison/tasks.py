@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from ... import models, operators
@@ -14,7 +15,7 @@ from ...errors import OptionError, suggest
 from ...registry import Registry
 from ..own_files import names_files
 from ..recipe import Recipe
-from ..recipe_files import list_recipes, load_recipe
+from ..recipe_files import imported_code, list_recipes, load_recipe
 from ..recipe_text import parse, plain
 from ..sweeps import split_values
 
@@ -68,22 +69,26 @@ def list_tasks() -> list[str]:
     return [task.name for task in _TASKS.registered()]
 
 
-def find_task(name: str, changes: tuple[str, ...] = ()) -> ComparedTask:
-    """A registered task; or a recipe, by name or file, or files of the user's: in the backbone,
-    where its own model is another, of the width, depth and heads that the recipe has.
+def find_task(
+    name: str, changes: tuple[str, ...] = (), *, trust_code: bool = False
+) -> ComparedTask:
+    """A registered task; or a recipe, by name, file or run folder, or files of the user's: in the
+    backbone, where its own model is another, of the width, depth and heads that the recipe has.
 
     ``changes`` are further overrides of it. A recipe's imports are executed, once, so that what
-    they register is known afterwards.
+    they register is known afterwards; ``trust_code``: those of a run folder, see
+    :func:`fredholm.training.load_recipe`.
 
     Raises:
         OptionError: neither a task nor a recipe.
+        TrustError: a run folder whose recipe imports a file, without ``trust_code``.
         RecipeError, DataError: a recipe or files that cannot be read.
     """
     if name in _TASKS:
         task = _TASKS[name]
         return replace(task, overrides=(*task.overrides, *changes))
-    if name.endswith((".yaml", ".yml")) or name in list_recipes() or names_files(name):
-        recipe = load_recipe(name, changes)
+    if _names_recipe(name) or name in list_recipes() or names_files(name):
+        recipe = load_recipe(name, changes, trust_code=trust_code)
         # Of files what was found is kept: a recipe of their path would look at all of them again.
         known = recipe.to_dict() if names_files(name) else name
         return ComparedTask(recipe.name, recipe.name, known, (*_neutral(recipe), *changes))
@@ -91,6 +96,24 @@ def find_task(name: str, changes: tuple[str, ...] = ()) -> ComparedTask:
         f"task: received {name!r}; needs a task, a recipe or files of yours (with a separator, as "
         f"./{name}){suggest(name, [*_TASKS, *list_recipes()])}"
     )
+
+
+def _names_recipe(source: str) -> bool:
+    """Whether a source is a recipe's file or a run folder."""
+    return source.endswith((".yaml", ".yml")) or (Path(source) / "recipe.yaml").is_file()
+
+
+def code_of(source: str | dict[str, Any]) -> list[Path]:
+    """The files that the recipe behind a compared source imports; executes none of them.
+
+    Raises:
+        RecipeError: the recipe cannot be read.
+    """
+    if isinstance(source, dict):
+        return imported_code(source)
+    if source in _TASKS or names_files(source) or not _names_recipe(source):
+        return []
+    return imported_code(Path(source).expanduser().absolute())
 
 
 def _neutral(recipe: Recipe) -> tuple[str, ...]:
