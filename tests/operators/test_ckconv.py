@@ -312,9 +312,7 @@ def test_separable():
     assert operator.heads == 4
     assert operator.kernel.readout_layer.direction.shape == (4, 8)
     assert_close(operator(u), operator.dense(u))
-    taps = operator.kernel.matrix(operator._problem(u, line(9), None, None)[0])[
-        0, :, 8, :, 0, 0
-    ]  # ψ_c(8 - j)
+    taps = operator.kernel.matrix(operator.problem(u, line(9)))[0, :, 8, :, 0, 0]  # ψ_c(8 - j)
     last = torch.einsum("cj,bjc->bc", taps, u) + operator.kernel.bias
     assert_close(operator(u)[:, 8], last @ operator.projection.weight.mT + operator.projection.bias)
     with pytest.raises(OptionError, match="received 2 for a separable"):

@@ -97,7 +97,7 @@ def drawn(op):
 
 def probabilities(op, domain, u):
     """q (B, H, Nq, Nk) in full, and the messages' sizes against it."""
-    problem, _, _ = op._problem(u, domain, None, None)
+    problem = op.problem(u, domain)
     proposal = drawn(op).proposal(op.kernel, problem)
     every = torch.arange(domain.size).expand(u.shape[0], HEADS, domain.size, -1)
     seen = problem.quadrature.visible()
@@ -135,7 +135,7 @@ def test_the_variance_is_the_formula():
     problem, q, messages = probabilities(op, DOMAINS["masses"], u)
     formula, terms = variance_formula(problem, q, messages, 3)
     times = 4000
-    many, _, _ = op._problem(*reversed(repeated(DOMAINS["masses"], u, times)), None, None)
+    many = op.problem(*reversed(repeated(DOMAINS["masses"], u, times)))
     found = drawn(op).estimate(
         op.kernel, many, drawn(op).draw(many, drawn(op).proposal(op.kernel, many))
     )
@@ -177,7 +177,7 @@ def test_the_error_falls_as_one_over_the_root_of_samples():
 def test_gradcheck_with_the_samples_held_fixed(where):
     op, u, domain = operator(), signal(), DOMAINS[where]
     op.strategy = MonteCarlo(samples=3)
-    problem, _, _ = op._problem(u.detach(), domain, None, None)
+    problem = op.problem(u.detach(), domain)
     samples = drawn(op).draw(problem, drawn(op).proposal(op.kernel, problem))
     samples = Samples(samples.index, samples.weight.detach())
     names = [n for n, _ in op.kernel.named_parameters()]
@@ -185,7 +185,7 @@ def test_gradcheck_with_the_samples_held_fixed(where):
 
     def call(u, *values):
         own = copy.copy(op.kernel)
-        problem, _, _ = op._problem(u, domain, None, None)
+        problem = op.problem(u, domain)
         return torch.func.functional_call(
             Estimate(own), {f"kernel.{n}": v for n, v in zip(names, values)}, (problem, samples)
         )
@@ -217,7 +217,7 @@ class Estimate(torch.nn.Module):
 @pytest.mark.parametrize("where", ["lattice", "causal padded"], ids=["table", "columns"])
 def test_the_split_form_is_the_pairs_form(options, where):
     op, u = operator(proposal=False, **options), signal()
-    problem, _, _ = op._problem(u, DOMAINS[where], None, None)
+    problem = op.problem(u, DOMAINS[where])
     assert (problem.layout.grid is None) == (where == "causal padded"), (
         "a regular grid reads a table of displacements"
     )
@@ -239,7 +239,7 @@ def test_the_split_form_is_the_pairs_form(options, where):
 
 def test_blocks_of_queries_change_nothing(monkeypatch):
     op, u, domain = operator(), signal(), DOMAINS["causal"]
-    problem, _, _ = op._problem(u, domain, None, None)
+    problem = op.problem(u, domain)
     samples = drawn(op).draw(problem, drawn(op).proposal(op.kernel, problem))
     whole = drawn(op).estimate(op.kernel, problem, samples)
     monkeypatch.setattr("fredholm.integral.forms.monte_carlo.drawn.BYTES", 1)
@@ -410,7 +410,7 @@ def test_n_anchors_are_exact(where, name):
 def test_anchors_count_for_their_clusters(where):
     op, u, domain = operator(samples=3, anchors=True).eval(), signal().detach(), DOMAINS[where]
     anchors = Anchors.of(domain, 3)
-    problem, _, _ = op._problem(u, domain, None, None)
+    problem = op.problem(u, domain)
     part = at_anchors(problem, None, op.strategy.samples)
     found, total = torch.broadcast_tensors(
         *(p.quadrature.weights().sum(-1) for p in (part, problem))

@@ -32,7 +32,7 @@ def domains():
 
 def plain(op, u, domain):
     """The response by features as they are, in float64, with a floor that does nothing."""
-    problem = op._problem(u, domain, None, None)[0]
+    problem = op.problem(u, domain)
     kernel, weights = op.kernel, problem.quadrature.weights()
     query, key = (
         kernel.query_features(problem.x, problem.ux),

@@ -196,6 +196,33 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         response = response if offset is None else response + offset
         return self._finish(response.to(result_dtype(u)), query, valid)
 
+    def problem(
+        self,
+        u: Float[Tensor, "b n d"],
+        domain: Domain | None = None,
+        *,
+        query: Float[Tensor, "b q d"] | None = None,
+        query_domain: Domain | None = None,
+    ) -> Problem:
+        """What the kernel is asked in a call with the same arguments: positions and features of
+        queries and keys, the features by head (B, H, N, d) or, where a kernel reads them whole,
+        (B, 1, N, dim), and the quadrature that says who sees whom with which mass. Padding is zero
+        in it.
+
+        ``operator.kernel.matrix(operator.problem(u, domain))`` is :meth:`kernel_matrix`; a kernel's
+        own quantities, and parts such as ``problem.rows([0])``, are had in the same way.
+
+        Raises:
+            ShapeError, DomainError: as of a call.
+
+        Example:
+            >>> from fredholm import SoftmaxAttention
+            >>> problem = SoftmaxAttention(8, heads=2).problem(torch.randn(3, 5, 8), Domain.line(5))
+            >>> problem.uy.shape, problem.y.shape
+            (torch.Size([3, 1, 5, 8]), torch.Size([1, 5, 1]))
+        """
+        return self._problem(u, domain, query, query_domain)[0]
+
     def kernel_matrix(
         self, u, domain=None, *, query=None, query_domain=None, rows: Rows = None
     ) -> Tensor:
@@ -204,7 +231,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
 
         Hidden pairs hold whatever the kernel says there; their quadrature weight is zero.
         """
-        problem, _, _ = self._problem(u, domain, query, query_domain)
+        problem = self.problem(u, domain, query=query, query_domain=query_domain)
         check_rows(rows, problem.x.shape[1])
         return self.kernel.matrix(problem.rows(rows))
 
@@ -229,7 +256,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
                 f"{type(kernel).__name__} is a matrix for each pair of points and has no scalar "
                 "weights; influence(u, domain) has the norm of that matrix times the measure"
             )
-        problem, _, _ = self._problem(u, domain, query, query_domain)
+        problem = self.problem(u, domain, query=query, query_domain=query_domain)
         check_rows(rows, problem.x.shape[1])
         problem = problem.rows(rows)
         return kernel.weights(problem) * problem.quadrature.weights().to(problem.uy.dtype)
@@ -240,7 +267,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         """How much of a key reaches a query, ‖K‖_F times the key's measure, (B, H, Nq, Nk): one
         number, never negative, for every kernel.
         """
-        problem, _, _ = self._problem(u, domain, query, query_domain)
+        problem = self.problem(u, domain, query=query, query_domain=query_domain)
         check_rows(rows, problem.x.shape[1])
         problem = problem.rows(rows)
         quadrature = problem.quadrature.weights().to(problem.uy.dtype)

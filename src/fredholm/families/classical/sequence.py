@@ -176,7 +176,8 @@ def affine_map(operator: IntegralOperator, u: Tensor, domain: Domain) -> tuple[T
     """An operator along u as a matrix (B, Nq, o, Nk, i), masses included, and its offset
     (B, Nq, o).
     """
-    problem, _, valid = operator._problem(u, domain, None, None)
+    problem = operator.problem(u, domain)
+    valid = problem.real
     weights = problem.quadrature.weights().to(u.dtype)[..., None, None]
     dense = operator.kernel.matrix(problem) * weights
     if operator.kernel.whole:

@@ -84,7 +84,7 @@ class InfSA(IntegralOperator):
                 "only Resolvent iterates to a tolerance; this operator's strategy is "
                 f"{self.strategy!r}"
             )
-        problem, _, _ = self._problem(u, domain, None, None)
+        problem = self.problem(u, domain)
         return Iterations(self.strategy).solve(self.kernel, problem)[1]
 
 

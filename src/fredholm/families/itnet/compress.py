@@ -293,14 +293,14 @@ def _forever(batches: list):
 def _loss(
     teacher: IntegralOperator, student: IntegralOperator, u: Tensor, domain: Domain
 ) -> Tensor:
-    problem, _, valid = teacher._problem(u, domain, None, None)
+    problem = teacher.problem(u, domain)
     rows = torch.randperm(domain.size, device=u.device)[: _rows(teacher, u)]
     part = problem.rows(rows)
     mass = problem.quadrature.mass[:, None, :, None, None].to(u.dtype)
     with torch.no_grad():
         wanted, matrix = _respond(teacher, problem), teacher.kernel.matrix(part)
         scale = _power(matrix, mass[:, :, None])
-    of_response = _response_error(_respond(student, problem), wanted, valid)
+    of_response = _response_error(_respond(student, problem), wanted, problem.real)
     return of_response + _power(student.kernel.matrix(part) - matrix, mass[:, :, None]) / scale
 
 
@@ -335,8 +335,8 @@ def _report(
     kernel: LowRankKernel = student.kernel  # type: ignore[assignment]
     rank, sums = kernel.rank, torch.zeros(6, dtype=torch.float64)
     for u, domain in held_out:
-        problem, _, valid = exact._problem(u, domain, None, None)
-        real = 1.0 if valid is None else valid[:, None, :, None].to(u.dtype)
+        problem = exact.problem(u, domain)
+        real = 1.0 if problem.real is None else problem.real[:, None, :, None].to(u.dtype)
         wanted, actual = _respond(exact, problem) * real, _respond(student, problem) * real
         root = problem.quadrature.mass.sqrt()
         matrix = _whole(exact.kernel.matrix(problem), root)
