@@ -11,6 +11,7 @@ from fredholm.domain import Domain
 from fredholm.errors import ConvergenceError, DomainError, OptionError
 from fredholm.explain import eigenvector_alignment, token_chain
 from fredholm.explain.kernels import pair_weights
+from fredholm.kernels import SoftmaxKernel
 from fredholm.operators import create_operator
 
 from ..tolerances import assert_close
@@ -74,6 +75,25 @@ def test_every_quantity_is_the_chains_and_matrix_free_is_dense(name, where):
         "rows of the fundamental matrix",
     )
     assert_close(chain.fundamental([3, 0]), chain.fundamental()[:, :, [3, 0]], "dense rows")
+
+
+def test_a_kernel_is_asked_what_it_is_and_not_what_its_attributes_are_called():
+    class Foreign(SoftmaxKernel):
+        """Its attributes have names that InfSA's kernels have too, and mean something else."""
+
+        decay, steps, activation = 0.3, 7, "relu"
+
+        def tokens(self):
+            return "words"
+
+    op, u = make("softmax"), features()
+    chain, alignment = token_chain(op, u), eigenvector_alignment(op, u)
+    op.kernel.__class__ = Foreign
+    other, again = token_chain(op, u), eigenvector_alignment(op, u)
+    assert other.requested == chain.requested == 0.7
+    assert_close(other.outgoing, chain.outgoing, "outgoing")
+    assert_close(again.cosine, alignment.cosine, "alignment")
+    assert token_chain(make("infsa"), u).requested == 1.0
 
 
 def test_softmax_walks_last_as_long_as_the_decay_lets_them():

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ..domain import Domain
 from ..errors import DomainError, OptionError, require
 from ..families.infsa.graph import edge_product
+from ..integral import CentredWeights, has_trait
 from .attention import operator_inputs
 from .centrality import token_chain
 from .kernels import check
@@ -61,19 +62,15 @@ def eigenvector_alignment(
             "the alignment needs a domain without order, pairs or padding, where all queries see "
             "all points"
         )
-    kernel: Any = getattr(operator, "kernel", None)
-    pair = (
-        _centred_weights
-        if hasattr(kernel, "steps") and hasattr(kernel, "tokens")
-        else _received_weights
-    )
+    centred = has_trait(getattr(operator, "kernel", None), CentredWeights)
+    pair = _centred_weights if centred else _received_weights
     weights, vector = pair(operator, u, domain, iterations)
     kept = (domain.measure.reshape(-1, domain.size) > 0).all(0)
     weights, vector = weights[..., kept], vector[..., kept]
     cosine = torch.nn.functional.cosine_similarity(weights, vector, dim=-1)
     ranks = [_average_ranks(x) for x in (weights, vector)]
-    centred = [r - r.mean(-1, keepdim=True) for r in ranks]
-    return Alignment(cosine, torch.nn.functional.cosine_similarity(*centred, dim=-1))
+    apart = [r - r.mean(-1, keepdim=True) for r in ranks]
+    return Alignment(cosine, torch.nn.functional.cosine_similarity(*apart, dim=-1))
 
 
 def _average_ranks(values: Tensor) -> Tensor:
@@ -89,7 +86,7 @@ def _centred_weights(
 ) -> tuple[Tensor, Tensor]:
     """The weights of a LinearInfSA (B, H, N), and the Perron vector of its token graph."""
     kernel = operator.kernel
-    problem, _, _ = operator._problem(u, domain, None, None)
+    problem = operator.problem(u, domain)
     query, key, _ = (x.double() for x in kernel.tokens(problem.uy))
     mass = problem.quadrature.mass.double()[:, None, :, None]
     vector = torch.ones(*query.shape[:3], 1, dtype=torch.float64, device=u.device)

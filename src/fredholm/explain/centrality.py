@@ -19,7 +19,7 @@ from torch import Tensor
 from ..domain import Domain
 from ..errors import ConvergenceError, OptionError
 from ..families.infsa.graph import TokenGraph, solve
-from ..integral import TokenGraphWeights, has_trait
+from ..integral import DecayingWeights, TokenGraphWeights, has_trait
 from .kernels import BUDGET, check, pair_weights
 
 DENSE = 1024  # points up to which the matrix is held
@@ -179,7 +179,8 @@ def token_chain(
         operator: anything with ``weights(u, domain, rows=...)``, non-negative.
         u: its inputs, (B, N, D).
         domain: where they live, default a line.
-        decay: γ; by default 1 for an operator whose weights hold a decay (InfSA), else 0.7.
+        decay: γ; by default 1 for an operator whose weights hold a decay (its kernel is
+            :class:`fredholm.integral.DecayingWeights`, as InfSA's), else 0.7.
         margin: least probability to stop at any point.
         dense: points up to which the matrix is held.
         budget: bytes of weights evaluated at once above that.
@@ -201,7 +202,7 @@ def token_chain(
     """
     domain = check(u, domain)
     if decay is None:
-        decay = 1.0 if hasattr(getattr(operator, "kernel", None), "decay") else 0.7
+        decay = 1.0 if has_trait(getattr(operator, "kernel", None), DecayingWeights) else 0.7
     if not decay > 0 or not 0 < margin < 1 or not 0 < tol < 1:
         raise OptionError(
             f"a chain needs decay > 0, margin and tol in (0, 1), got {decay}, {margin} and {tol}"
@@ -246,7 +247,7 @@ def _graph_products(
         or kernel.rules()["activation"] == "gelu"
     ):
         return None
-    problem, _, _ = operator._problem(u, domain, None, None)
+    problem = operator.problem(u, domain)
     query, key, _ = kernel.tokens(problem.uy)
     graph = TokenGraph.of(query.double(), key.double(), problem.quadrature, **kernel.rules())
     _, factor = graph.start(query.new_zeros(*query.shape[:3], 0).double())

@@ -17,6 +17,8 @@ from .bases import (
 from .capabilities import (
     Banked,
     CausalTransition,
+    CentredWeights,
+    DecayingWeights,
     Expanded,
     HiddenReadout,
     JointFeatures,
@@ -115,6 +117,8 @@ __all__ = [
     "Banked",
     "CausalState",
     "CausalTransition",
+    "CentredWeights",
+    "DecayingWeights",
     "Exact",
     "Exchange",
     "Expanded",

@@ -258,6 +258,29 @@ class TokenGraphWeights(WeightedValue):
         """Factor of the response, (H,), or None where there is none."""
 
 
+class DecayingWeights(ABC):
+    """The weights hold a decay below one for every step, so that a walk by them ends by itself."""
+
+    @abstractmethod
+    def decay(self) -> Tensor:
+        """γ in (0, 1) of each head, (H,), that the weights hold."""
+
+
+class CentredWeights(WeightedValue):
+    """The weights are a key's likeness to a centre of all queries, the same for every query: a few
+    steps towards the leading eigenvector of the token graph of queries and keys.
+
+    Attributes:
+        activation: of the graph's edges.
+    """
+
+    activation: str
+
+    @abstractmethod
+    def tokens(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, (B, H, N, ·) each."""
+
+
 class OwnForm(ABC):
     """The kernel evaluates its whole response, offset included, faster than any generic form: a
     stencil, a recurrence.
@@ -369,6 +392,8 @@ class CausalTransition(ABC):
         """Response at the next point, offset included, (B, H, d_out), and the state after it."""
 
 
+# Those that a form needs; what only says more of the weights (`DecayingWeights`, `CentredWeights`)
+# is missed by no form.
 CAPABILITIES: tuple[type, ...] = (
     HiddenReadout,
     SplitHidden,

@@ -9,6 +9,7 @@ from ...domain import Domain
 from ...errors import DomainError, OptionError
 from ...integral import (
     CausalTransition,
+    CentredWeights,
     Layout,
     OwnExchange,
     Point,
@@ -35,7 +36,7 @@ from .centres import (
 from .kernel import CONSTANTS, TokenGraphKernel
 
 
-class CentreKernel(TokenGraphKernel, OwnExchange):
+class CentreKernel(TokenGraphKernel, CentredWeights, OwnExchange):
     r"""Keys count by their likeness to a centre of all queries:
     :math:`K_h = \gamma_h^l\,a_h(y; u)\,V_h`, the same for every query:
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ...errors import DomainError, OptionError, suggest
 from ...integral import (
     AttentionKernel,
+    DecayingWeights,
     Layout,
     Problem,
     Projections,
@@ -28,7 +29,7 @@ CONSTANTS: dict[str, dict[str, object]] = {
 }
 
 
-class TokenGraphKernel(AttentionKernel):
+class TokenGraphKernel(AttentionKernel, DecayingWeights):
     r"""Base of kernels on a token graph: queries, keys and values, a decay γ, an activation φ.
 
     Args:
