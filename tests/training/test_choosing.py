@@ -16,7 +16,7 @@ import torch
 from fredholm.cli.main import main
 from fredholm.errors import OptionError
 from fredholm.training import comparison, load_recipe, predict
-from fredholm.training.choosing import choose, finals, halving, splits, trial
+from fredholm.training.choosing import choose, finals, halving, splits, trial, trials
 from fredholm.training.choosing import search as searching
 from fredholm.training.choosing.clock import Clock, Pace, share_steps
 from fredholm.training.choosing.plain import BOOSTING, MINIROCKET, boosting, words
@@ -175,6 +175,27 @@ def test_few_samples_are_validated_in_turn_and_never_on_the_test(walks):
     assert len(ids) == 40
     assert (made._source.parts[parts] != 2).all()
     assert len(set(parts.tolist())) == 32
+
+
+def test_a_slow_first_call_is_not_the_time_of_a_step(walks, tmp_path, monkeypatch):
+    now, build = [0.0], trials.build_model
+
+    def cold(recipe, dataset):
+        model, seconds = build(recipe, dataset), [20.0]  # of the first call
+
+        def wait(*_):
+            now[0] += seconds[0]
+            seconds[0] = 0.003
+
+        model.register_forward_pre_hook(wait)
+        return model
+
+    monkeypatch.setattr(trials, "build_model", cold)
+    begun = open_search(
+        walks, 0.1, operators="gru", out=tmp_path, changes=CHANGES, timer=lambda: now[0]
+    )
+    size = begun.trials.size(begun.trials.contenders["gru"])
+    assert size["step"] == pytest.approx(0.003)
 
 
 def test_steps_are_shared_by_time():

@@ -79,7 +79,8 @@ class Trials:
         model: Any = build_model(recipe, train)
         whole = self.batch
         few = min(2, whole)
-        once = _step_seconds(model, train, few, 1, self.clock.timer) * whole / few
+        # Twice: the first call of a model is slower.
+        once = _step_seconds(model, train, few, 2, self.clock.timer) * whole / few
         # A step of which not even the fewest fit in the time of a trial is not tried as a whole.
         hopeless = once * FEWEST > 60 * self.clock.minutes / 4
         step = once if hopeless else _step_seconds(model, train, whole, 4, self.clock.timer)
