@@ -11,7 +11,9 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from fredholm.data.kinds.fields import FieldDataset
 from fredholm.data.kinds.images import ArrayDataset
+from fredholm.data.kinds.language import HiddenTokens
 from fredholm.data.kinds.texts import TextDataset
 from fredholm.data.vocabulary import Vocabulary
 from fredholm.training.choosing import finals as ending
@@ -19,11 +21,12 @@ from fredholm.training.choosing import starts
 from fredholm.training.choosing.clock import Clock
 from fredholm.training.choosing.finals import Finals
 from fredholm.training.choosing.halving import Halving
-from fredholm.training.choosing.plain import PLAIN, serves
+from fredholm.training.choosing.plain import BOOSTING, PLAIN, WORDS, serves
 from fredholm.training.choosing.report import left_out
 from fredholm.training.choosing.starts import STARTS, Start
 from fredholm.training.choosing.trial import judge
 from fredholm.training.choosing.trials import Trials
+from fredholm.training.tasks import TASKS, Regression, register_task
 
 TEXTS = [f"{'a FINE' if n % 2 else 'a dull'} film of {n} minutes" for n in range(40)]
 
@@ -116,6 +119,24 @@ def finals(data, minutes=5.0) -> tuple[Finals, list[str]]:
     trials.splits, trials.clock = splits, Clock(minutes)
     state = {"finals": {"rows": []}, "sizes": {}}
     return Finals(trials, Mock(spec=Halving), state, lines.append, lambda: None), lines
+
+
+def test_data_sets_and_tasks_are_asked_not_their_attributes_and_names():
+    hidden = HiddenTokens(said(), 0.5)  # whose ``texts`` are a data set of tokens
+    assert not STARTS["minilm"].fits(hidden)
+    assert STARTS["minilm"].fits(said())
+    fields = FieldDataset("f", "train", *torch.zeros(2, 2, 1, 4, 4), ("p",))
+    fields.mean, fields.shape = (0.0,), (1, 4, 4)  # of something else
+    assert not STARTS["vit-s"].fits(fields)
+    try:
+        register_task("grade")(type("Grade", (Regression,), {}))
+        graded = said("regression")
+        graded.task = "grade"
+        assert serves(BOOSTING, graded) is None
+        assert serves(WORDS, graded) is not None
+        assert "one answer per sample" in str(serves(BOOSTING, hidden))
+    finally:
+        TASKS._entries.pop("grade", None)
 
 
 def test_weights_that_are_not_there_are_said(monkeypatch, tmp_path):

@@ -182,11 +182,18 @@ def test_weights_of_a_run_with_code_of_its_own(sent):
 
 def test_timing_the_rows_of_a_table_runs_its_recipes_code_when_told(sent, capsys, monkeypatch):
     monkeypatch.setattr(speed, "_child", lambda what, given: [])
+    setting = {"budget": "params", "minutes": None, "changes": []}
     entry = {"name": "sent", "title": "sent", "recipe": str(sent / "recipe.yaml"), "rows": []}
-    entry |= {"overrides": [], "metric": "accuracy", "measure": "accuracy", "points": 16}
+    entry |= {
+        "overrides": [],
+        "metric": "accuracy",
+        "measure": "accuracy",
+        "points": 16,
+        "samples": 9,
+    }
     table = sent.parent / "table"
     table.mkdir()
-    (table / "compare.json").write_text(json.dumps({"setting": {"changes": []}, "tasks": [entry]}))
+    (table / "compare.json").write_text(json.dumps({"setting": setting, "tasks": [entry]}))
     with pytest.raises(TrustError):
         measure(table)
     assert executed(sent) == 0

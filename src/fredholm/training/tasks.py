@@ -28,6 +28,8 @@ class Task:
     Attributes:
         name: of the task.
         classifies: whether a sample has one class.
+        lone: whether a sample has one answer, a class or a number, so that methods that know of no
+            points can give it.
         counted: what an evaluation counts, where that is not the samples.
         metric: by which the best weights are known, and its direction.
         measure: what a table calls that metric.
@@ -43,6 +45,7 @@ class Task:
 
     name: ClassVar[str]
     classifies: ClassVar[bool] = False
+    lone: ClassVar[bool] = False
     counted: ClassVar[str | None] = None
     metric: ClassVar[tuple[str, str]] = ("val_accuracy", "max")
     measure: ClassVar[str] = "accuracy"
@@ -144,7 +147,7 @@ class Classification(Task):
     blended.
     """
 
-    classifies = True
+    classifies = lone = True
 
     def each(self, outputs: Tensor, labels: Tensor) -> Tensor | None:
         return (outputs.argmax(-1) == labels).double()
@@ -167,7 +170,7 @@ class Classification(Task):
 class Steps(Classification):
     """A class at every point at which one is asked."""
 
-    classifies = False
+    classifies = lone = False
     counted = "points"
     points = 1
 
@@ -265,6 +268,7 @@ class Numbers(Task):
 class Regression(Numbers):
     """One number, by mean squared error."""
 
+    lone = True
     measure = loss_name = "mean squared error"
 
     def outputs(self, classes: Sequence[str]) -> int:

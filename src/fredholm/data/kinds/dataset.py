@@ -165,6 +165,16 @@ class LabelledDataset(Dataset):
         what = f"holds {self.kind.many} and asks for {self.task}"
         raise OptionError(f"masked: {self.name} {what}; needs texts with labels")
 
+    def written(self) -> Sequence[str] | None:
+        """The samples as they were written; None of samples that are no texts."""
+        return None
+
+    def normalisation(self) -> tuple[Sequence[float], Sequence[float]] | None:
+        """(mean, std) by which pictures in [0, 1] are normalised, a number per channel; None of
+        samples that are no such pictures.
+        """
+        return None
+
     def texts_and_targets(self, numbers: bool) -> tuple[list[str], Tensor]:
         """The texts, and their classes, or with ``numbers`` a real number each.
 

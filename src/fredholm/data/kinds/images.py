@@ -109,6 +109,9 @@ class ImageDataset(LabelledDataset):
         self.mean, self.std = tuple(mean), tuple(std)
         self.shape = shape
 
+    def normalisation(self) -> tuple[Sequence[float], Sequence[float]]:
+        return self.mean, self.std
+
     def normalise(self, images: UInt8[Tensor, "*b c h w"]) -> Float[Tensor, "*b c h w"]:
         """(pixel / 255 − mean) / std, float32, on the images' device."""
         scale = torch.tensor([1 / (255 * s) for s in self.std], device=images.device)[:, None, None]

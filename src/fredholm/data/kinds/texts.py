@@ -300,6 +300,9 @@ class TextDataset(TokenizedDataset):
 
         return HiddenTokens(self, share)
 
+    def written(self) -> Sequence[str]:
+        return self.texts
+
     def texts_and_targets(self, numbers: bool) -> tuple[list[str], Tensor]:
         if numbers and self.targets is None:
             raise OptionError(f"{self.name} has no real number for each text, only classes")

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ...data import limit_samples
 from ..calibration import fit_temperature
+from ..tasks import task_of
 from .fitted import Fitted, Linear, Part
 from .splits import batches
 
@@ -53,7 +54,7 @@ def minirocket(train: Any, seed: int) -> Rocket:
     features = Convolutions.draw(series, seed, count)
     ridge = RidgeCV(ALPHAS, scoring="neg_mean_squared_error", store_cv_results=True)
     scaler: Any = StandardScaler(with_mean=False)
-    classes = train.task == "classification"
+    classes = task_of(train).classifies
     targets = 2.0 * torch.nn.functional.one_hot(labels, len(train.classes)) - 1 if classes else None
     rows = scaler.fit_transform(features(series).numpy())
     ridge.fit(rows, (labels if targets is None else targets).numpy())

@@ -14,6 +14,7 @@ from torch import Tensor
 from ...data import limit_samples
 from ...data.kinds.kind import KINDS
 from ...errors import OptionError
+from ..tasks import task_of
 from .fitted import Fitted, Logistic, log_probabilities
 from .minirocket import minirocket
 from .splits import batches
@@ -39,7 +40,7 @@ class Method:
         needs: said where it does not.
         fit: makes it of training samples and a seed.
         view: a data set whose batches the answer reads.
-        tasks: that it knows.
+        numbers: whether it gives numbers as well as classes.
         start: a pretrained one, which must be there and takes its time.
     """
 
@@ -48,16 +49,16 @@ class Method:
     needs: str
     fit: Callable[[Any, int], Fitted]
     view: Callable[[Any], Any] = lambda dataset: dataset
-    tasks: tuple[str, ...] = ("classification", "regression")
+    numbers: bool = True
     start: Start | None = None
 
 
 def serves(name: str, dataset: Any) -> str | None:
     """Why a method cannot serve a data set; None where it can."""
-    method = PLAIN[name]
-    if dataset.task not in ("classification", "regression"):
+    method, task = PLAIN[name], task_of(dataset)
+    if not task.lone:
         return f"{method.title} gives one answer per sample; {dataset.name} asks for {dataset.task}"
-    if dataset.task in method.tasks and method.reads(dataset):
+    if (task.classifies or method.numbers) and method.reads(dataset):
         return None
     return f"{method.title} needs {method.needs}, not {dataset.kind.many} and {dataset.task}"
 
@@ -109,7 +110,7 @@ def boosting(train: Any, seed: int) -> Boosted:
     rows, labels, place = _features(train)
     options: dict[str, Any] = {"max_iter": ROUNDS, "max_leaf_nodes": LEAVES, "random_state": seed}
     options |= {"early_stopping": False, "min_samples_leaf": max(1, min(20, len(rows) // 20))}
-    if train.task == "regression":
+    if not task_of(train).classifies:
         model: Any = HistGradientBoostingRegressor(**options).fit(rows, labels)
         return Boosted(Trees.of(model), classes=[], count=0, **place)
     model = HistGradientBoostingClassifier(**options).fit(rows, labels)
@@ -187,7 +188,7 @@ PLAIN = {
         lambda data: data.kind.worded,
         "texts and classes",
         words,
-        tasks=("classification",),
+        numbers=False,
     ),
 } | {
     name: Method(

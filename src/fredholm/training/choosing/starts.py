@@ -21,6 +21,7 @@ from torch import Tensor
 from ...data import dataset_path, describe, limit_samples
 from ...data.files.datasets import MEAN, STD
 from ...errors import MissingExtraError, require
+from ..tasks import task_of
 from .backbones import PATCH, minilm, vit
 from .clock import Clock
 from .fitted import UNSAVED, Fitted, Linear, Logistic
@@ -62,8 +63,9 @@ class Start:
     def fits(self, dataset: Any) -> bool:
         """Whether it reads the samples of a data set."""
         if self.worded:
-            return dataset.kind.worded and hasattr(dataset, "texts")
-        return dataset.kind.pictured and hasattr(dataset, "mean") and dataset.shape[0] in (1, 3)
+            return dataset.kind.worded and dataset.written() is not None
+        pixels = dataset.normalisation()
+        return dataset.kind.pictured and pixels is not None and len(pixels[0]) in (1, 3)
 
     def missing(self) -> str | None:
         """Why it is not there; None where it is."""
@@ -139,8 +141,8 @@ class Start:
         """A data set whose batches this reads: of texts as they were written."""
         if not self.worded:
             return dataset
-        result = copy.copy(dataset)
-        result.raw = lambda at: ([dataset.texts[int(i)] for i in at], dataset.raw(at)[1])
+        result, texts = copy.copy(dataset), dataset.written()
+        result.raw = lambda at: ([texts[int(i)] for i in at], dataset.raw(at)[1])
         return result
 
     def features(self, dataset: Any) -> Float[Tensor, "n d"]:
@@ -177,7 +179,7 @@ class Start:
         labels = np.concatenate([labels.numpy() for _, labels in batches(train, 256)])
         head = _head(self.features(self.view(train)).numpy(), labels, train)
         name = next((name for name, start in STARTS.items() if start is self), self.title)
-        mean, std = ([], []) if self.worded else (list(train.mean), list(train.std))
+        mean, std = ([], []) if self.worded else map(list, train.normalisation())
         maps = torch.zeros(0) if self.student is None else self.student.maps
         return Started(name, head, mean, std, maps, self)
 
@@ -224,7 +226,7 @@ def _head(rows: Float[np.ndarray, "n d"], labels: np.ndarray, train: Any) -> Lin
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    if train.task == "regression":
+    if not task_of(train).classifies:
         scaler = StandardScaler().fit(rows)
         ridge = RidgeCV(np.logspace(-1, 5, 13)).fit(scaler.transform(rows), labels)
         return Linear.of(ridge, scaler)
@@ -252,7 +254,7 @@ def _minutes(seconds: float) -> str:
 
 def _pixels(dataset: Any, inputs: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 3 s s"]:
     """Pictures of a data set at sides that patches divide, normalised as ImageNet's."""
-    means, stds = (torch.tensor(v)[:, None, None] for v in (dataset.mean, dataset.std))
+    means, stds = (torch.tensor(v)[:, None, None] for v in dataset.normalisation())
     images = (inputs * stds + means).expand(-1, 3, -1, -1)
     least, most = SIDES
     side = min(max(PATCH * round(max(images.shape[2:]) / PATCH), least), most)

@@ -12,13 +12,14 @@ from torch import Tensor
 
 from ...data.counter import uniform
 from ...data.kinds.sequences import padded
+from ..tasks import task_of
 
 Change = Callable[[Tensor], Tensor]
 
 
 def applies(dataset: Any) -> bool:
     """Whether samples of a data set can be lost: of series with one answer each."""
-    return dataset.kind.sampled and dataset.task in ("classification", "regression")
+    return dataset.kind.sampled and task_of(dataset).lone
 
 
 def keep(series: Float[Tensor, "b n c"], kept: Bool[Tensor, "b n"], timed: bool) -> Tensor:
