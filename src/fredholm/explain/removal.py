@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from ..errors import OptionError, ShapeError
 from ..progress import steps as saying
 
-ORDERS = ("morf", "lerf", "random")
-
 
 @dataclass(frozen=True, eq=False)
 class Degradation:

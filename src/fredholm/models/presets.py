@@ -19,12 +19,6 @@ def backbone_nano() -> ModelConfig:
     return ModelConfig(ImageConfig(frequencies=16, sigma=3.0), BackboneConfig(), LinearConfig())
 
 
-@register_model
-def backbone_micro() -> ModelConfig:
-    """Three blocks of width 64."""
-    return backbone_nano().replace(body={"dim": 64, "depth": 3, "heads": 4, "mlp_ratio": 4.0})
-
-
 # --- the Long Range Arena -------------------------------------------------------------------------
 # Tay et al. 2021; Chen et al. 2021 (Skyformer), whose two-layer setting is the default; LUNA §5.1.
 # Only the operator changes between the rows of a table.

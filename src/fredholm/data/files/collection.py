@@ -93,12 +93,6 @@ def in_order(labels: Coded) -> Coded:
     return Coded(table[labels.codes], order)
 
 
-def numbers_of(labels: Coded) -> np.ndarray:
-    """Classes whose names are numbers, as those."""
-    values = np.array([*(float(name) for name in labels.names), np.nan])
-    return values[labels.codes]
-
-
 def looks_continuous(cells: Sequence[str]) -> bool:
     """Whether cells of a label are measured numbers rather than names of classes: some are no
     integers, or there are many different ones.
