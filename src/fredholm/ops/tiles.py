@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -172,8 +172,8 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 
-def find_activation(name: str) -> Activation:
-    """The :class:`Activation` called ``name``.
+def find_activation(name: str, among: Mapping[str, Activation] = ACTIVATIONS) -> Activation:
+    """The :class:`Activation` called ``name`` of a table, by default :data:`ACTIVATIONS`.
 
     Raises:
         OptionError: where there is none of that name.
@@ -182,9 +182,9 @@ def find_activation(name: str) -> Activation:
         >>> find_activation("relu").function(torch.tensor([-1.0, 2.0])).tolist()
         [0.0, 2.0]
     """
-    if name not in ACTIVATIONS:
-        raise OptionError(f"unknown activation {name!r}{suggest(name, ACTIVATIONS)}")
-    return ACTIVATIONS[name]
+    if name not in among:
+        raise OptionError(f"unknown activation {name!r}{suggest(name, among)}")
+    return among[name]
 
 
 # --- distances, with gradient zero, not infinite, at zero -----------------------------------------

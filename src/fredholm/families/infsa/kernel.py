@@ -17,6 +17,7 @@ from ...integral import (
     TokenGraphWeights,
     prepared,
 )
+from ...ops.tiles import find_activation
 from .graph import ACTIVATIONS, NORMS, TokenGraph, activated
 from .hops import HopRows, Hops, OneHop
 from .resolvent import Iterations, Substitution, WalkRows
@@ -238,7 +239,6 @@ def _check_options(gamma, learned: bool, power: int, activation: str, scale, eps
             "power=0 leaves γ out of the response, so that a learned decay would never change; "
             "take power=1"
         )
-    if activation not in ACTIVATIONS:
-        raise OptionError(f"unknown activation {activation!r}{suggest(activation, ACTIVATIONS)}")
+    find_activation(activation, ACTIVATIONS)
     if scale != "width" and (isinstance(scale, str) or not scale > 0):
         raise OptionError(f"scale is a positive number or 'width', got {scale!r}")

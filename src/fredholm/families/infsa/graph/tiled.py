@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ....errors import OptionError, suggest
 from ....ops.backend import full_precision
 from ....ops.tiles import ACTIVATIONS as POINTWISE
-from ....ops.tiles import Activation, Scratch, Span, cut, groups, spans
+from ....ops.tiles import Activation, Scratch, Span, cut, find_activation, groups, spans
 
 KEY_TILE = 512
 
@@ -42,14 +41,7 @@ def activated(scores: Tensor, activation: str) -> Tensor:
         >>> activated(torch.tensor([-1.0, 2.0]), "abs").tolist()
         [1.0, 2.0]
     """
-    return find_activation(activation).function(scores)
-
-
-def find_activation(name: str) -> Activation:
-    """The :class:`Activation` of that name, or an OptionError."""
-    if name not in ACTIVATIONS:
-        raise OptionError(f"unknown activation {name!r}{suggest(name, ACTIVATIONS)}")
-    return ACTIVATIONS[name]
+    return find_activation(activation, ACTIVATIONS).function(scores)
 
 
 class Inputs(NamedTuple):
@@ -151,7 +143,7 @@ def forward(
     out, row = x.value.new_zeros(b, h, nq, x.value.shape[3]), x.value.new_zeros(b, h, nq)
     if 0 in (b, h, nq, x.key.shape[2]):
         return out, row
-    x, plan, act = _contiguous(x), Plan.make(x, memory), find_activation(activation)
+    x, plan, act = _contiguous(x), Plan.make(x, memory), find_activation(activation, ACTIVATIONS)
     scratch = Scratch(x.value, plan.size)
     for tile in tiles(x, causal, plan):
         pairs = scratch.view(*tile.shape())
@@ -217,7 +209,7 @@ def _gradients(
     scratch: list[Scratch],
 ) -> None:
     """Add one tile's share to the gradients in ``g``."""
-    x, act, shape = tile.x, find_activation(activation), tile.shape()
+    x, act, shape = tile.x, find_activation(activation, ACTIVATIONS), tile.shape()
     scores = scratch[0].view(*shape)
     torch.bmm(tile.queries(x.query), tile.keys(x.key).mT, out=scores.flatten(0, 1))
     raw = scores  # φ(S); ReLU's slope can be read from its value, so that it needs no second buffer

@@ -13,11 +13,11 @@ from ....ops import backend
 from ....ops.backend import at_least_single, cast, choose_backend, followed
 from ....ops.comparison import Form, Sampler
 from ....ops.launch import grid_refusal
-from ....ops.tiles import root_of
+from ....ops.tiles import find_activation, root_of
 from ....quadrature import Quadrature
 from .registration import edge_product_op
 from .sample import sample
-from .tiled import activated, find_activation
+from .tiled import ACTIVATIONS, activated
 
 EDGE_PRODUCT = "the edge product"
 NORMS = {"frobenius": "squares", "rows": "sums"}
@@ -295,7 +295,7 @@ def edge_product(
         >>> out.flatten().tolist(), row.round(decimals=4).flatten().tolist()
         ([1.0, 2.0], [1.0, 2.0])
     """
-    find_activation(activation)
+    find_activation(activation, ACTIVATIONS)
     if statistic not in STATISTICS:
         raise OptionError(f"unknown statistic {statistic!r}{suggest(statistic, STATISTICS)}")
     if memory is not None and memory < 1:
