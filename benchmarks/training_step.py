@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from fredholm.training import load_recipe
 from fredholm.training.build import build_dataset, build_loaders, build_mixer, build_model
 from fredholm.training.fit import Limits, fit
-from fredholm.training.module import Classifier
+from fredholm.training.module import RecipeLearner
 from fredholm.training.tasks import task_of
 
 from .kit.check import theirs_first
@@ -91,7 +91,7 @@ def ours(recipe: Any, data: Any, steps: int) -> float:
     model = build_model(recipe, data[0])
     loader, _ = build_loaders(recipe, *data)
     mixer = build_mixer(recipe, len(data[0].classes))
-    module, ticks = Classifier(model, recipe, loader, mixer, task_of(data[0])), Ticks()
+    module, ticks = RecipeLearner(model, recipe, loader, mixer, task_of(data[0])), Ticks()
     options = recipe.training
     limits = Limits(
         epochs=None, steps=steps, clip_norm=options.clip_norm, ema_decay=options.ema_decay

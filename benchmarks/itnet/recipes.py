@@ -19,7 +19,7 @@ import torch
 from fredholm.training import load_recipe
 from fredholm.training.build import build_dataset, build_loaders, build_mixer, build_model
 from fredholm.training.fit import Limits, fit
-from fredholm.training.module import Classifier
+from fredholm.training.module import RecipeLearner
 from fredholm.training.tasks import task_of
 
 from ..kit.grid import Table
@@ -65,7 +65,7 @@ def measure(name: str, minutes: float) -> dict[str, Any]:
     data = build_dataset(recipe, "train"), build_dataset(recipe, "val")
     loader, validation = build_loaders(recipe, *data)
     model, clock = build_model(recipe, data[0]), Clock(minutes)
-    module = Classifier(
+    module = RecipeLearner(
         model, recipe, loader, build_mixer(recipe, len(data[0].classes)), task_of(data[0])
     )
     epochs = recipe.training.epochs

@@ -37,7 +37,7 @@ from . import models
 from .data.files.collection import Collection
 from .data.files.table import Coded
 from .data.kinds.dataset import LabelledDataset
-from .data.samples import Samples, collect_samples, read_samples, recognise
+from .data.samples import MemorySource, collect_samples, read_samples, recognise
 from .data.splits import check_fraction
 from .errors import CheckpointError, OptionError, ShapeError
 from .training.build import build_loaders, build_model
@@ -45,7 +45,7 @@ from .training.calibration import fit_temperature
 from .training.choosing.memory import choose_for
 from .training.comparison.tasks import SMALL
 from .training.fit import Goal, Limits, fit
-from .training.module import Classifier
+from .training.module import RecipeLearner
 from .training.own_files import usual_recipe
 from .training.recipe import Recipe
 from .training.tasks import task_of
@@ -139,7 +139,7 @@ class _Estimator(BaseEstimator):
         if self.patience is not None and not self.validation_fraction:
             raise OptionError("patience: needs held-out samples: validation_fraction=0.1")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        source = Samples(collection, check_fraction(self.validation_fraction or 0), seed)
+        source = MemorySource(collection, check_fraction(self.validation_fraction or 0), seed)
         recipe = self._recipe(source, seed)
         self.operator_ = recipe.operator.model_dump()
         train, val = (_dataset(source, recipe, part) for part in ("train", "val"))
@@ -152,7 +152,7 @@ class _Estimator(BaseEstimator):
             last = self.patience is None and recipe.training.keep == "last"
             kept: dict[str, Tensor] = {}
             fitted = fit(
-                Classifier(model, recipe, loader, None, task),
+                RecipeLearner(model, recipe, loader, None, task),
                 limits=Limits(recipe.training.epochs, accelerator=self._accelerator()),
                 keep=lambda best: kept.update(deepcopy(best.state_dict())),
                 validation=None if val is None else validation,
@@ -169,7 +169,7 @@ class _Estimator(BaseEstimator):
             pairs = [(self._forward(inputs), labels) for inputs, labels in validation]
             self.temperature_ = fit_temperature(*(torch.cat(part) for part in zip(*pairs)))
 
-    def _recipe(self, source: Samples, seed: int) -> Recipe:
+    def _recipe(self, source: MemorySource, seed: int) -> Recipe:
         """The usual recipe of such samples, with what the caller said."""
         recipe = usual_recipe(source)
         body = {"dim": self.dim, "depth": self.depth, "heads": self.heads}
@@ -187,7 +187,7 @@ class _Estimator(BaseEstimator):
             recipe["operator"] = {"name": name, **SMALL.get(str(name), {})}
         return Recipe.model_validate({"name": "estimator", "seed": seed, **recipe})
 
-    def _choose(self, source: Samples, recipe: dict[str, Any]) -> None:
+    def _choose(self, source: MemorySource, recipe: dict[str, Any]) -> None:
         """Put what a comparison of all operators on these samples recommends into their recipe;
         what the caller said stays.
         """
@@ -484,7 +484,7 @@ def _answers(y: Any, collection: Collection) -> Any:
     return [part[:, None] if part.ndim == 1 else part for part in parts]
 
 
-def _dataset(source: Samples, recipe: Recipe, part: str) -> LabelledDataset | None:
+def _dataset(source: MemorySource, recipe: Recipe, part: str) -> LabelledDataset | None:
     """A split, None where it is empty."""
     if part == "val" and len(source.training) == len(source.parts):
         return None

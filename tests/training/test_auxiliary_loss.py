@@ -13,7 +13,7 @@ from tests.parts import parts
 
 
 def test_the_training_step_trains_proposals(monkeypatch):
-    from fredholm.training.module import Classifier
+    from fredholm.training.module import RecipeLearner
     from fredholm.training.recipe import Recipe
 
     options = {"width": 4, "frequencies": 2, "strategy": MonteCarlo(samples=8, loss_queries=2)}
@@ -22,7 +22,7 @@ def test_the_training_step_trains_proposals(monkeypatch):
     recipe = Recipe.model_validate(
         {"name": "x", "data": {"name": "digits"}, "model": {"name": "itnet_nano"}}
     )
-    module = Classifier(model, recipe, loader=lambda rank, size: None)
+    module = RecipeLearner(model, recipe, loader=lambda rank, size: None)
     monkeypatch.setattr(module, "log", lambda *args, **kwargs: None)
     monkeypatch.setattr(type(module), "global_step", 0)
     monkeypatch.setattr(

@@ -22,7 +22,7 @@ from fredholm.training.comparison.budgets import (
 from fredholm.training.comparison.speed import _as_option, crossover
 from fredholm.training.comparison.tables import best_first, score, summary, to_markdown
 from fredholm.training.comparison.tasks import find_task, read_contenders
-from fredholm.training.module import Classifier
+from fredholm.training.module import RecipeLearner
 
 CHANGES = (
     "training.epochs=1",
@@ -59,7 +59,7 @@ def test_a_comparison_is_resumed_and_extended(done, monkeypatch):
     assert "<img" in (place / "index.html").read_text()
 
     monkeypatch.setattr(
-        Classifier, "training_step", lambda *_: pytest.fail("a finished run was trained again")
+        RecipeLearner, "training_step", lambda *_: pytest.fail("a finished run was trained again")
     )
     assert compare(["digits"], "softmax,gru", place, setting=SETTING, seeds=2) == results
     with pytest.raises(OptionError, match="choose another --out"):
@@ -113,7 +113,7 @@ def test_time_is_matched_by_epochs():
 
 def test_what_cannot_serve_is_said_and_what_fails_is_recorded(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        Classifier,
+        RecipeLearner,
         "configure_optimizers",
         lambda self: (_ for _ in ()).throw(RuntimeError("no luck")),
     )

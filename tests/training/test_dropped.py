@@ -12,7 +12,7 @@ from fredholm.errors import RecipeError
 from fredholm.families.ckconv.position_network import WeightNormLinear
 from fredholm.models.decay import dropped_weights
 from fredholm.training import load_recipe, train
-from fredholm.training.module import Classifier
+from fredholm.training.module import RecipeLearner
 from fredholm.training.tasks import create_task
 
 TEXTS = ["model=itnet_nano", "data.max_length=8"]
@@ -25,7 +25,7 @@ def no_loader(rank: int, world_size: int) -> None:
 def test_a_step_leaves_out_weights_and_an_evaluation_none(recipe):
     torch.manual_seed(0)
     model = nn.Linear(40, 10)
-    learner = Classifier(model, recipe("training.weight_dropout=0.25"), no_loader)
+    learner = RecipeLearner(model, recipe("training.weight_dropout=0.25"), no_loader)
     inputs, labels = torch.randn(6, 40), torch.arange(6)
     losses = []
     for seed in (1, 1, 2):
@@ -36,7 +36,7 @@ def test_a_step_leaves_out_weights_and_an_evaluation_none(recipe):
     dropped = (model.weight.grad == 0).float().mean().item()
     assert dropped == pytest.approx(0.25, abs=0.06)
     assert (model.bias.grad != 0).all()
-    plain = Classifier(model, recipe(), no_loader).loss(inputs, labels)
+    plain = RecipeLearner(model, recipe(), no_loader).loss(inputs, labels)
     torch.manual_seed(0)
     mean = torch.stack([learner.loss(inputs, labels).detach() for _ in range(50)]).mean()
     assert plain < mean < plain + 1.0
@@ -81,9 +81,9 @@ def test_texts_are_as_long_as_their_phase(monkeypatch):
     phases = "training.phases=[{steps: 3, max_length: 4}, {steps: 2}]"
     recipe = load_recipe("reviews", ["training.steps=5", "training.epochs=null", phases, *TEXTS])
     model = Seen()
-    learner = Classifier(model, recipe, no_loader, task=create_task("tokens"))
+    learner = RecipeLearner(model, recipe, no_loader, task=create_task("tokens"))
     for step in range(5):
-        monkeypatch.setattr(Classifier, "global_step", step)
+        monkeypatch.setattr(RecipeLearner, "global_step", step)
         learner.loss(torch.ones(1, 8).long(), torch.zeros(1, 8).long())
     assert model.lengths == [4, 4, 4, 8, 8]
 

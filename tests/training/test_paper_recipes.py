@@ -16,7 +16,7 @@ from fredholm.data.catalogue.speech_commands import WORDS
 from fredholm.errors import DataError
 from fredholm.training import load_recipe
 from fredholm.training.build import build_dataset, build_model
-from fredholm.training.module import Classifier, schedule_of
+from fredholm.training.module import RecipeLearner, schedule_of
 from fredholm.training.tasks import task_of
 
 from ..data.fixtures import write_cifar_binary, write_idx, write_image_folder
@@ -128,7 +128,7 @@ def test_a_papers_recipe_reads_its_official_files_and_takes_a_step(name, tmp_pat
     inputs, labels = data.batch(indices, change)
     if large:
         return
-    learner = Classifier(model, recipe, lambda rank, world: None, task=task_of(data))
+    learner = RecipeLearner(model, recipe, lambda rank, world: None, task=task_of(data))
     loss = learner.loss(inputs, labels)
     loss.backward()
     assert loss.isfinite()

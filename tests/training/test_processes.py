@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from fredholm.errors import OptionError
 from fredholm.training import Interrupted, TrainingFailed, load_recipe, train
 from fredholm.training.leases import read_holder
-from fredholm.training.module import Classifier
+from fredholm.training.module import RecipeLearner
 from fredholm.training.processes import TIMEOUT, Group, first_process, joined, timeout
 from tests.training.conftest import SMALL
 
@@ -107,7 +107,7 @@ def runs(tmp_path_factory):
     train(load_recipe("digits", STOP), alone / "stop")
     train(load_recipe("digits", RAGGED), alone / "ragged")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Classifier, "training_step", _stopping(Classifier.training_step))
+        patch.setattr(RecipeLearner, "training_step", _stopping(RecipeLearner.training_step))
         with pytest.raises(Interrupted):
             train(load_recipe("digits", EXACT), folder / "resumed")
     (folder / "taken").mkdir()

@@ -16,7 +16,7 @@ import torch
 from fredholm.errors import CheckpointError, OptionError, RecipeError
 from fredholm.training import TrainingFailed, train
 from fredholm.training.checkpoints import list_checkpoints, newest_readable, read_checkpoint
-from fredholm.training.module import Classifier
+from fredholm.training.module import RecipeLearner
 from tests.training.conftest import SMALL
 
 # Everything that could lose its place: shuffling, augmentation, dropout, mixing, averaged weights,
@@ -39,7 +39,7 @@ class Crash(Exception):
 @pytest.fixture
 def crash_at(monkeypatch):
     """Make the training step that would be number ``step`` fail."""
-    original = Classifier.training_step
+    original = RecipeLearner.training_step
 
     def arrange(step: int | None):
         def failing(self, batch, batch_idx):
@@ -47,7 +47,7 @@ def crash_at(monkeypatch):
                 raise Crash
             return original(self, batch, batch_idx)
 
-        monkeypatch.setattr(Classifier, "training_step", original if step is None else failing)
+        monkeypatch.setattr(RecipeLearner, "training_step", original if step is None else failing)
 
     return arrange
 
@@ -239,9 +239,9 @@ def test_a_started_run_is_neither_overwritten_nor_changed_silently(tmp_path, rec
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_with_its_step(tmp_path, recipe, monkeypatch):
-    original = Classifier.training_step
+    original = RecipeLearner.training_step
     monkeypatch.setattr(
-        Classifier,
+        RecipeLearner,
         "training_step",
         lambda self, batch, i: original(
             self, (batch[0] * (float("nan") if self.global_step == 4 else 1), batch[1]), i

@@ -21,7 +21,7 @@ from fredholm.training.calibration import temperature_of
 from fredholm.training.callbacks import Averages, Ema
 from fredholm.training.checkpoints import list_checkpoints, read_checkpoint
 from fredholm.training.metrics import summarise
-from fredholm.training.module import Classifier
+from fredholm.training.module import RecipeLearner
 from fredholm.training.schedules import warmup_cosine
 
 
@@ -226,7 +226,7 @@ def test_early_stop_ends_a_run_that_does_not_improve(tmp_path, recipe, monkeypat
         self.metrics = {"val_loss": 1.0, "val_accuracy": scores[self.current_epoch]}
         self.log_dict(self.metrics)
 
-    monkeypatch.setattr(Classifier, "on_validation_epoch_end", pretend)
+    monkeypatch.setattr(RecipeLearner, "on_validation_epoch_end", pretend)
     chosen = recipe("training.epochs=5", "training.early_stop={metric: val_accuracy, patience: 2}")
     result = train(chosen, tmp_path / "run")
     assert result.epochs == 4
@@ -252,8 +252,8 @@ def test_gradients_are_clipped_and_decay_spares_what_the_model_says(tmp_path, re
         )
         groups.extend(optimizer.param_groups if not groups else [])
 
-    monkeypatch.setattr(Classifier, "on_before_optimizer_step", watch)
-    before = Classifier.configure_gradient_clipping
+    monkeypatch.setattr(RecipeLearner, "on_before_optimizer_step", watch)
+    before = RecipeLearner.configure_gradient_clipping
 
     def after(self, optimizer, *args, **kwargs):
         before(self, optimizer, *args, **kwargs)
@@ -261,7 +261,7 @@ def test_gradients_are_clipped_and_decay_spares_what_the_model_says(tmp_path, re
             nn.utils.get_total_norm([p.grad for p in self.parameters() if p.grad is not None])
         )
 
-    monkeypatch.setattr(Classifier, "configure_gradient_clipping", after)
+    monkeypatch.setattr(RecipeLearner, "configure_gradient_clipping", after)
     train(
         recipe("training.clip_norm=0.01", "training.epochs=2", "optimizer.weight_decay=0.3"),
         tmp_path / "run",
@@ -272,7 +272,7 @@ def test_gradients_are_clipped_and_decay_spares_what_the_model_says(tmp_path, re
 
 def test_mixed_labels_reach_the_loss(tmp_path, recipe, monkeypatch):
     seen = []
-    original = Classifier.__init__
+    original = RecipeLearner.__init__
 
     def wrapped(self, model, chosen, classes, mixer=None, task=None, mesh=None):
         def spy(images, labels, generator):
@@ -282,7 +282,7 @@ def test_mixed_labels_reach_the_loss(tmp_path, recipe, monkeypatch):
 
         original(self, model, chosen, classes, spy, task, mesh)
 
-    monkeypatch.setattr(Classifier, "__init__", wrapped)
+    monkeypatch.setattr(RecipeLearner, "__init__", wrapped)
     train(recipe("data.mixup=0.8", "data.cutmix=1.0", "training.epochs=2"), tmp_path / "run")
     labels = torch.cat(seen)
     assert labels.shape[1] == 10
@@ -294,7 +294,7 @@ def test_too_little_memory_is_said(tmp_path, recipe, monkeypatch):
     def loss(self, inputs, labels):
         return torch.empty(1 << 60)
 
-    monkeypatch.setattr(Classifier, "loss", loss)
+    monkeypatch.setattr(RecipeLearner, "loss", loss)
     with pytest.raises(TrainingFailed, match=r"out of memory: .* MB more; .* parallel.domain=4"):
         train(recipe(), tmp_path / "run")
 

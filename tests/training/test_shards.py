@@ -14,7 +14,7 @@ from fredholm.data.parts import PartDataset, Stretch
 from fredholm.errors import DataError, DomainError, OptionError, RecipeError
 from fredholm.training import Interrupted, load_recipe, train
 from fredholm.training.evaluation import evaluate
-from fredholm.training.module import Classifier
+from fredholm.training.module import RecipeLearner
 from tests.training.test_processes import assert_one_run, finished, start
 from tests.training.together import stopping
 
@@ -76,7 +76,7 @@ def runs(tmp_path_factory):
         for name, overrides in JOBS.items():
             train(load_recipe("digits", overrides), folder / "alone" / name)
         with pytest.MonkeyPatch.context() as stop:
-            stop.setattr(Classifier, "training_step", stopping)
+            stop.setattr(RecipeLearner, "training_step", stopping)
             with pytest.raises(Interrupted):
                 train(load_recipe("digits", JOBS["infvit"]), folder / "resumed")
         (folder / "jobs.json").write_text(json.dumps(jobs))

@@ -9,7 +9,7 @@ import pytest
 
 from fredholm.errors import RecipeError
 from fredholm.training import sweep
-from fredholm.training.module import Classifier
+from fredholm.training.module import RecipeLearner
 from fredholm.training.sweeps import expand, split_values, tabulate, to_markdown
 from tests.training.conftest import SMALL
 
@@ -50,7 +50,7 @@ def test_a_sweep_resumes_and_tabulates(tmp_path, monkeypatch):
     assert (tmp_path / "optimizer.lr=1e-3,seed=1" / "model" / "model.safetensors").is_file()
 
     monkeypatch.setattr(
-        Classifier, "training_step", lambda *_: pytest.fail("a finished cell was trained again")
+        RecipeLearner, "training_step", lambda *_: pytest.fail("a finished cell was trained again")
     )
     assert sweep("digits", [*BASE, "optimizer.lr=1e-3,5e-3", "seeds=2"], tmp_path) == (cells, rows)
 

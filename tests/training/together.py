@@ -14,9 +14,9 @@ import torch
 
 from fredholm.errors import FredholmError
 from fredholm.training import Interrupted, load_recipe, train
-from fredholm.training.module import Classifier
+from fredholm.training.module import RecipeLearner
 
-original = Classifier.training_step
+original = RecipeLearner.training_step
 LONG = 100  # seconds after which a job hangs, and all threads say where
 
 
@@ -33,7 +33,7 @@ def main(folder: Path) -> None:
     for name, overrides, resume in json.loads((folder / "jobs.json").read_text()):
         print(f"rank {rank}: {name}", flush=True)
         faulthandler.dump_traceback_later(LONG, exit=True)
-        Classifier.training_step = stopping if name == "stopped" else original
+        RecipeLearner.training_step = stopping if name == "stopped" else original
         own = [f"optimizer.lr={1e-3 * (1 + rank)}"] if name == "unlike" else []
         lines: list[str] = []
         try:

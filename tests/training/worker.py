@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 
 from fredholm.cli.main import main
-from fredholm.training.module import Classifier
+from fredholm.training.module import RecipeLearner
 
-original = Classifier.training_step
+original = RecipeLearner.training_step
 
 
 def slow(self, batch, batch_idx):
@@ -23,7 +23,7 @@ def slow(self, batch, batch_idx):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    Classifier.training_step = slow
+    RecipeLearner.training_step = slow
     folder = Path(sys.argv[1])
     sys.exit(
         main(

@@ -191,7 +191,7 @@ def _check_finite(result: Collection, arrays: Iterable[np.ndarray], *, missing: 
 # --- data sets ------------------------------------------------------------------------------------
 
 
-class Samples(Source):
+class MemorySource(Source):
     """Labelled samples in memory, divided and scaled as files are.
 
     Args:

@@ -20,7 +20,7 @@ from .tasks import Task, create_task
 Mixer = Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
 
-class Classifier(Learner):
+class RecipeLearner(Learner):
     """Training of ``model`` by ``recipe`` on (inputs, labels) batches, for what the ``task`` asks.
 
     ``loader(rank, world_size)`` makes the resumable training loader of one process; ``mixer``

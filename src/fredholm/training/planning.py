@@ -188,7 +188,7 @@ def _endless(loader: Callable[[int, int], Any]):
 
 
 class _Step:
-    """One step of the training, as :class:`fredholm.training.module.Classifier` takes it."""
+    """One step of the training, as :class:`fredholm.training.module.RecipeLearner` takes it."""
 
     def __init__(self, model: Any, recipe: Recipe, data: Any, device: torch.device):
         self.model, self.recipe, self.device = model, recipe, device

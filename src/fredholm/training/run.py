@@ -25,7 +25,7 @@ from .fit import Fit, Goal, Limits, fit
 from .folder import RunFolder, RunResult
 from .launch import launch, launches
 from .leases import hold
-from .module import Classifier, rehearse
+from .module import RecipeLearner, rehearse
 from .monitors import SAMPLES, StepMonitor
 from .processes import Group, facts_of, joined
 from .recipe import EarlyStop, Recipe
@@ -222,7 +222,7 @@ def _run(
     task = task_of(data[0])
     loader, validation = loaders
     mixer = build_mixer(recipe, len(data[0].classes))
-    module = Classifier(model, recipe, loader, mixer, task, group.mesh)
+    module = RecipeLearner(model, recipe, loader, mixer, task, group.mesh)
     options, stop = recipe.training, _goal(recipe.training.early_stop)
     watched = stop if stop is not None and stop.metric.startswith("val") else None
     fitted = fit(

@@ -27,7 +27,7 @@ STEPS, SIZE, RATE = 120, 8, 1e-2
 SEED = 0
 
 
-class Samples(LabelledDataset):
+class Arguments(LabelledDataset):
     """Samples as a backbone's arguments; what their labels are is not seen.
 
     Args:
@@ -97,9 +97,9 @@ class Student:
         return self._teacher()
 
     @cached_property
-    def samples(self) -> Samples:
+    def samples(self) -> Arguments:
         """What it learns from."""
-        return Samples(
+        return Arguments(
             self.dataset, lambda inputs: self.teacher.arguments(self.given(self.dataset, inputs))
         )
 

@@ -15,7 +15,7 @@ from ..build import build_loaders, build_model
 from ..calibration import fit_temperature
 from ..fit import Limits, fit
 from ..grid import Cell, Report, Result
-from ..module import Classifier
+from ..module import RecipeLearner
 from ..recipe import Recipe
 from ..tasks import Task, task_of
 from .plain import PLAIN, Answer
@@ -108,7 +108,7 @@ def learn(recipe: Recipe, train: Any, minutes: float | None) -> tuple[Any, int]:
     limits = Limits(
         None, recipe.training.steps, minutes=minutes, clip_norm=recipe.training.clip_norm
     )
-    module = Classifier(model, recipe, loader, None, task_of(train))
+    module = RecipeLearner(model, recipe, loader, None, task_of(train))
     fitted = fit(module, limits=limits, keep=lambda model: None)
     return model, int(fitted.rows[-1]["step"]) if fitted.rows else 0
 

@@ -16,7 +16,7 @@ from ...data.kinds.dataset import IGNORED
 from ...errors import DataError, OptionError
 
 
-class Samples(LabelledDataset):
+class Collated(LabelledDataset):
     """A torch data set of (inputs, label), handed out in batches."""
 
     def __init__(self, source: Any):
@@ -196,4 +196,4 @@ def as_dataset(source: Any) -> Any:
         )
     if not len(source):
         raise DataError("data: a split is empty")
-    return source if hasattr(source, "batch") else Samples(source)
+    return source if hasattr(source, "batch") else Collated(source)
