@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from fredholm.cli.main import main
 from fredholm.errors import OptionError
@@ -27,6 +28,7 @@ from fredholm.training.choosing.splits import Splits
 from fredholm.training.choosing.stress import halve, keep, lose
 from fredholm.training.choosing.trials import Trials
 from fredholm.training.choosing.verdict import conclude, is_sure
+from fredholm.training.comparison.tasks import find_task, options_of, read_contenders
 from fredholm.training.failures import TrainingFailed
 
 FLAGS = {"id": "walk", "label": "gait"}
@@ -330,7 +332,9 @@ with open(Path(__file__).with_suffix(".log"), "a") as file:
 
 @register_operator("{name}")
 class Own(IntegralOperator):
-    def __init__(self, dim, heads=1, **options):
+    small = {{"scale": 0.5}}
+
+    def __init__(self, dim, heads=1, *, scale: float = 1.0, **options):
         super().__init__(dim, heads, kernel=SoftmaxKernel(dim, heads), **options)
 """
 
@@ -347,6 +351,10 @@ def test_an_operator_of_the_users_is_compared_and_its_file_runs_once(walks, tmp_
     assert [row["operator"] for row in results["tasks"][0]["rows"]] == ["mine_compared"]
     assert results["tasks"][0]["title"] == "own"
     assert "error" not in results["tasks"][0]["rows"][0]["runs"][0]
+    (told,) = (tmp_path / "table").rglob("recipe.yaml")
+    assert yaml.safe_load(told.read_text())["operator"] == {"name": "mine_compared", "scale": 0.5}
+    own = read_contenders("{name: mine_compared, scale: 2.0}")[0]
+    assert options_of(find_task("digits"), own) == {"scale": 2.0}
     state = choose(
         recipe, 0.1, operators="mine_compared,gru", out=tmp_path / "out", seeds=1, timer=Ticks()
     )

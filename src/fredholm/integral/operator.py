@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Shaped
@@ -64,6 +64,10 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         projection: the output projection P: a layer of your own, or True for one with bias,
             Xavier-uniform; without it the heads are concatenated.
 
+    Attributes:
+        small: of a class, options at the width of a comparison's small backbone, where its defaults
+            are those of a large model.
+
     Shape: u (B, N, dim) on ``domain`` (N points, default a line) to (B, Nq, out_dim). With
     ``query_domain`` the output lives there; ``query`` (B, Nq, dim) are the features at those
     points, needed by W and by kernels that read u(x). Padded points may hold anything, NaN
@@ -86,6 +90,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
     """
 
     kernel, projection, residual = Part(), Part(), Part()
+    small: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(
         self,

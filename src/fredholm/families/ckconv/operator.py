@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from ...errors import OptionError
 from ...integral import IntegralOperator, Strategy, head_width, register_operator
@@ -54,6 +54,7 @@ class CKConv(IntegralOperator):
     """
 
     kernel_class = ContinuousConvolutionKernel
+    small: ClassVar[Mapping[str, Any]] = {"width": 16}
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ Thin constructors: the formulas are in ``kernel.py`` and ``low_rank.py``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -49,6 +49,7 @@ class ITNetOperator(IntegralOperator):
     """
 
     kernel_class = MLPKernel
+    small: ClassVar[Mapping[str, Any]] = {"width": 16, "frequencies": 16, "sigma": 3.0}
 
     def __init__(
         self,
@@ -119,6 +120,7 @@ class LowRankITNetOperator(IntegralOperator):
     """
 
     kernel_class = LowRankKernel
+    small: ClassVar[Mapping[str, Any]] = {"rank": 4, **ITNetOperator.small}
 
     def __init__(
         self,

@@ -12,6 +12,8 @@ from typing import Any
 from ... import models, operators
 from ...data.registry import get_entry
 from ...errors import OptionError, suggest
+from ...integral import IntegralOperator
+from ...integral.registry import OPERATORS
 from ...registry import Registry
 from ..own_files import names_files
 from ..recipe import Recipe
@@ -19,12 +21,6 @@ from ..recipe_files import imported_code, list_recipes, load_recipe
 from ..recipe_text import parse, plain
 from ..sweeps import split_values
 
-# Options at the size of the backbone, where an operator's own defaults are those of a large model.
-SMALL: dict[str, dict[str, Any]] = {
-    "itnet": {"width": 16, "frequencies": 16, "sigma": 3.0},
-    "itnet_low_rank": {"width": 16, "rank": 4, "frequencies": 16, "sigma": 3.0},
-    "ckconv": {"width": 16},
-}
 _SIZES = ("dim", "depth", "heads", "dropout")
 
 
@@ -175,9 +171,13 @@ def read_contenders(text: str | None) -> list[Contender]:
 
 
 def options_of(task: ComparedTask, contender: Contender) -> dict[str, Any]:
-    """A contender's options on a task: the small size's, then the task's, then its own."""
+    """A contender's options on a task: those of its class at the size of the backbone
+    (:attr:`IntegralOperator.small`), then the task's, then its own.
+    """
+    factory = OPERATORS.get(contender.name)  # of a baseline None
+    kind = factory if isinstance(factory, type) else object
     return {
-        **SMALL.get(contender.name, {}),
+        **(kind.small if issubclass(kind, IntegralOperator) else {}),
         **task.operator_options.get(contender.name, {}),
         **contender.options,
     }
