@@ -1,5 +1,5 @@
 """The commands: each parses its arguments and calls one function. Heavy imports wait until a
-command needs them.
+command needs them. A command is as long as its options, each of which is named here once.
 """
 
 from __future__ import annotations

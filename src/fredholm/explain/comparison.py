@@ -56,68 +56,65 @@ def comparison_page(
     return render_page("Operators compared", lead, facts, sections, foot)
 
 
+# A column of a task's table: what it is called, and the key of a row.
+COLUMNS = {
+    "seeds": "n",
+    "width": "dim",
+    "parameters": "parameters",
+    "off budget": "off",
+    "MFLOPs": "flops",
+    "ms a step": "step_milliseconds",
+    "peak MB": "step_megabytes",
+}
+
+
 def _task_section(
     task: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], names: Sequence[str]
 ) -> Section:
     percent = task["metric"] == "accuracy"
     shown = [row for row in rows if row["mean"] is not None]
     shown = sorted(shown, key=lambda r: -r["mean"] if percent else r["mean"])
-    pictures = []
-    if shown:
-        timed = any(row["step_milliseconds"] for row in shown)
-        cost = "milliseconds of a training step" if timed else "MFLOPs a sample, forward"
-        alt = f"{task['name']}: test {task['measure']} of {len(shown)} operators against {cost}"
-        caption = words("cost_caption", cost=cost)
-        drawn = render(
-            lambda theme: scatter(theme, shown, names, measure=task["measure"], timed=timed)
-        )
-        pictures.append(Picture(f"cost-{task['name']}", alt, caption, drawn))
-    curves = {row["operator"]: _mean_curve(row["runs"]) for row in task["rows"]}
-    curves = {name: curve for name, curve in curves.items() if curve}
-    if curves:
-        metric = "validation accuracy" if percent else "validation loss"
-        alt = f"{task['name']}: {metric} against the epoch for {len(curves)} operators"
-        caption = words("learning_caption", metric=metric.capitalize())
-        drawn = render(lambda theme: learning(theme, curves, names, percent=percent, label=metric))
-        pictures.append(Picture(f"curves-{task['name']}", alt, caption, drawn))
-    head = [
-        "operator",
-        f"test {task['measure']}",
-        "seeds",
-        "width",
-        "parameters",
-        "off budget",
-        "MFLOPs",
-        "ms a step",
-        "peak MB",
-    ]
-    lines = [
-        [
-            _cell(row, key)
-            for key in (
-                "operator",
-                "mean",
-                "n",
-                "dim",
-                "parameters",
-                "off",
-                "flops",
-                "step_milliseconds",
-                "step_megabytes",
-            )
-        ]
-        for row in [*shown, *(r for r in rows if r["mean"] is None)]
-    ]
+    pictures = [_cost_picture(task, shown, names), _learning_picture(task, names, percent)]
+    columns = {"operator": "operator", f"test {task['measure']}": "mean", **COLUMNS}
+    ordered = [*shown, *(row for row in rows if row["mean"] is None)]
+    lines = [[_cell(row, key) for key in columns.values()] for row in ordered]
     refused = words("refused", rows=[row for row in rows if row["refused"]])
     sizes = {"points": task["points"], "samples": f"{task['samples']:,}"}
-    text = words("task", title=task["title"], **sizes)
     return Section(
         task["name"],
         task["name"],
-        text,
-        pictures,
-        after=words("wide", table=table(head, lines)) + refused,
+        words("task", title=task["title"], **sizes),
+        [picture for picture in pictures if picture is not None],
+        after=words("wide", table=table(list(columns), lines)) + refused,
     )
+
+
+def _cost_picture(
+    task: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], names: Sequence[str]
+) -> Picture | None:
+    """Scores against cost; None without scores."""
+    if not rows:
+        return None
+    timed = any(row["step_milliseconds"] for row in rows)
+    cost = "milliseconds of a training step" if timed else "MFLOPs a sample, forward"
+    alt = f"{task['name']}: test {task['measure']} of {len(rows)} operators against {cost}"
+    drawn = render(lambda theme: scatter(theme, rows, names, measure=task["measure"], timed=timed))
+    return Picture(f"cost-{task['name']}", alt, words("cost_caption", cost=cost), drawn)
+
+
+def _learning_picture(
+    task: Mapping[str, Any], names: Sequence[str], percent: bool
+) -> Picture | None:
+    """Curves of validation; None without any."""
+    curves = {row["operator"]: _mean_curve(row["runs"]) for row in task["rows"]}
+    curves = {name: curve for name, curve in curves.items() if curve}
+    if not curves:
+        return None
+    metric = "validation accuracy" if percent else "validation loss"
+    alt = f"{task['name']}: {metric} against the epoch for {len(curves)} operators"
+    drawn = render(lambda theme: learning(theme, curves, names, percent=percent, label=metric))
+    caption = words("learning_caption", metric=metric.capitalize())
+    return Picture(f"curves-{task['name']}", alt, caption, drawn)
 
 
 def _scaling_section(speed: Mapping[str, Any], names: Sequence[str]) -> Section:

@@ -171,31 +171,12 @@ def fit(
     last = None if limits.steps is None else LastStep(limits.steps)
     module.last_step = limits.steps
     parts = [ema, timer, last, keeper, Signs(), history, *callbacks, *stopping, checkpoints]
-    plugins: list[Any] = [AtomicIO(), group.environment]
-    if limits.precision == "64":  # as a name, Lightning refuses it with sharded weights
-        plugins.append(DoublePrecision())
+    if limits.precision == "64":
         module.double()  # Lightning's turn comes after a checkpoint is read
     seen = contextlib.nullcontext() if say is None else shown(say)
     with _quiet(), _graceful(checkpoints, group), seen:
-        trainer = pl.Trainer(
-            accelerator=limits.accelerator,
-            devices=group.devices,
-            num_nodes=group.nodes,
-            strategy=make_strategy(limits.strategy, group),
-            precision=None if limits.precision == "64" else PRECISIONS[limits.precision],  # type: ignore[arg-type]
-            max_epochs=-1 if limits.epochs is None else limits.epochs,
-            gradient_clip_val=limits.clip_norm,
-            accumulate_grad_batches=limits.accumulate,
-            num_sanity_val_steps=0,
-            enable_model_summary=False,
-            enable_progress_bar=False,
-            enable_checkpointing=True,
-            logger=_logger(folder if tensorboard else None),
-            log_every_n_steps=10,
-            plugins=plugins,
-            callbacks=[part for part in parts if part is not None],
-            use_distributed_sampler=False,
-        )
+        callbacks = [part for part in parts if part is not None]
+        trainer = _trainer(limits, group, callbacks, _logger(folder if tensorboard else None))
         try:
             trainer.fit(module, val_dataloaders=validation, ckpt_path=checkpoint, weights_only=True)
         except Interrupted as request:
@@ -205,6 +186,34 @@ def fit(
             keeper.best_epoch = len(history.rows)
     stopped = _reason(limits, history.rows, timer)
     return Fit(history.rows, keeper.best_epoch, stopped, group.first)
+
+
+def _trainer(limits: Limits, group: Group, callbacks: list[Callback], logger: Any) -> pl.Trainer:
+    """Lightning's part, as the limits and the group of processes have it."""
+    plugins: list[Any] = [AtomicIO(), group.environment]
+    precision: Any = PRECISIONS[limits.precision]
+    if limits.precision == "64":  # as a name, Lightning refuses it with sharded weights
+        plugins.append(DoublePrecision())
+        precision = None
+    return pl.Trainer(
+        accelerator=limits.accelerator,
+        devices=group.devices,
+        num_nodes=group.nodes,
+        strategy=make_strategy(limits.strategy, group),
+        precision=precision,
+        max_epochs=-1 if limits.epochs is None else limits.epochs,
+        gradient_clip_val=limits.clip_norm,
+        accumulate_grad_batches=limits.accumulate,
+        num_sanity_val_steps=0,
+        enable_model_summary=False,
+        enable_progress_bar=False,
+        enable_checkpointing=True,
+        logger=logger,
+        log_every_n_steps=10,
+        plugins=plugins,
+        callbacks=callbacks,
+        use_distributed_sampler=False,
+    )
 
 
 def _reason(limits: Limits, rows: list[dict[str, Any]], timer: Timer) -> str:
