@@ -28,6 +28,7 @@ from fredholm.training import (
 )
 from fredholm.training.choosing import choose
 from fredholm.training.comparison import compare, measure, speed
+from fredholm.training.grid import recipe_cell, train_cell
 from tests.training.conftest import SMALL
 
 OPERATOR = """
@@ -201,6 +202,14 @@ def test_timing_the_rows_of_a_table_runs_its_recipes_code_when_told(sent, capsys
     assert executed(sent) == 1
     path = repr(str(sent / "code" / "mine.py"))
     assert f"--trust-code: executing {path}" in capsys.readouterr().err
+
+
+def test_a_cell_imports_its_recipe_s_files_in_another_process(home, tmp_path):
+    forget()
+    small = [*SMALL, "operator=of-the-run", "training.epochs=1", "schedule.warmup_epochs=0"]
+    cell = recipe_cell(load_recipe(home / "own.yaml", small), tmp_path / "cell")
+    forget()  # as where the cell is sent to
+    assert "accuracy" in train_cell(cell, lambda line: None)
 
 
 def test_imports_are_listed_without_executing_them(sent):

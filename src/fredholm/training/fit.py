@@ -175,8 +175,8 @@ def fit(
         module.double()  # Lightning's turn comes after a checkpoint is read
     seen = contextlib.nullcontext() if say is None else shown(say)
     with _quiet(), _graceful(checkpoints, group), seen:
-        callbacks = [part for part in parts if part is not None]
-        trainer = _trainer(limits, group, callbacks, _logger(folder if tensorboard else None))
+        told = [part for part in parts if part is not None]
+        trainer = _trainer(limits, group, told, _logger(folder if tensorboard else None))
         try:
             trainer.fit(module, val_dataloaders=validation, ckpt_path=checkpoint, weights_only=True)
         except Interrupted as request:

@@ -22,6 +22,7 @@ import torch
 
 from ..errors import FredholmError
 from ..files import digest_json, write_json, write_text
+from .checks import import_files
 from .evaluation import evaluate
 from .failures import Interrupted
 from .folder import RunFolder
@@ -217,6 +218,7 @@ def trained(cell: Cell, report: Report) -> Result:
     """Train the recipe that a cell is given: parameters, minutes and epochs. A finished run is
     read, an unfinished one goes on from its checkpoint.
     """
+    import_files(cell.given.imports, cell.place)  # into a process that did not read the recipe
     run = RunFolder(cell.place)
     resume = run.finished or any(run.checkpoints.glob("step-*.ckpt"))
     overwrite = run.started and not resume
