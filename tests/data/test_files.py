@@ -546,6 +546,72 @@ def test_rows_to_be_predicted_have_the_columns_of_training(tmp_path):
         )
 
 
+def asked(path: Path, train, *rows: str) -> torch.Tensor:
+    """The inputs of a model for the rows of a new table."""
+    found = read_unlabelled([write(path, *rows)], train.describe(), _Width(1))
+    return found.batch(range(len(found)))[..., 0]
+
+
+def zones(path: Path):
+    """A column of words, some of them digits, and one of numbers."""
+    rows = [f"{'12B'[i % 3]},{20 + i % 41},{'yes' if i % 3 else 'no'}" for i in range(60)]
+    return open_files(write(path, "zone,age,label", *rows)).dataset("train")
+
+
+def test_a_row_to_be_predicted_is_read_the_same_alone_and_among_others(tmp_path, capsys):
+    train = zones(tmp_path / "a.csv")
+    assert train.source["words"] == {"zone": ["1", "2", "B"]}
+    rows = ["1,30", "B,30", ",30", "2,", "C,30"]
+    together = asked(tmp_path / "all.csv", train, "zone,age", *rows)
+    said = capsys.readouterr().err
+    assert said.count("row 6, column 'zone': the training files have no 'C' in this column") == 1
+    assert "to the model the row is none of 1, 2, B" in said
+    for number, row in enumerate(rows):
+        alone = asked(tmp_path / "one.csv", train, "zone,age", row)[0]
+        assert torch.equal(alone.nan_to_num(7), together[number].nan_to_num(7)), row
+    assert (together[:2, :3] > 0).tolist() == [[True, False, False], [False, False, True]]
+    assert together[2].isnan().tolist() == [True, True, True, False]  # no word: not known
+    assert together[3].isnan().tolist() == [False, False, False, True]
+    assert bool((together[4, :3] < 0).all())  # another word: in none of the columns
+    older = train.describe()  # a run that was saved before the words were
+    older["source"] = {key: older["source"][key] for key in older["source"] if key != "words"}
+    again = read_unlabelled([tmp_path / "all.csv"], older, None).batch(range(5))[..., 0]
+    assert torch.equal(again.nan_to_num(7), together.nan_to_num(7))
+
+
+def test_columns_to_be_predicted_have_the_roles_of_training(tmp_path):
+    train = zones(tmp_path / "a.csv")
+    with pytest.raises(DataError, match=r"row 3, column 'age': received 'old'; needs a number"):
+        asked(tmp_path / "b.csv", train, "zone,age", "1,30", "1,old")
+    with pytest.raises(DataError, match=r"has no column 'zone', which the run was trained on"):
+        asked(tmp_path / "c.csv", train, "age", "30")
+    # What no model reads may be missing, come anew, or come twice.
+    rows = [f"p{i},2024-01-{1 + i % 28:02d},{i % 7},{'ab'[i % 2]}" for i in range(40)]
+    dated = open_files(write(tmp_path / "d.csv", "id,date,x,label", *rows)).dataset("train")
+    expected = asked(tmp_path / "e.csv", dated, "id,date,x", "p1,2024-03-01,4")
+    assert torch.equal(asked(tmp_path / "f.csv", dated, "x", "4"), expected)
+    assert torch.equal(asked(tmp_path / "g.csv", dated, "date,x", "soon,4"), expected)
+    twice = asked(tmp_path / "h.csv", train, "id,zone,age", "7,1,30", "7,1,30")
+    assert torch.equal(twice[0], twice[1])
+
+
+def test_a_file_without_names_is_read_by_the_places_of_its_columns(tmp_path):
+    rows = [f"{i % 2},{i % 7},{(i * i) % 5 + 0.5}" for i in range(40)]
+    train = open_files(write(tmp_path / "a.csv", *rows)).dataset("train")
+    assert train.source["channels"] == ["column 2", "column 3"]
+    expected = asked(tmp_path / "b.csv", train, "0,3,1.5")
+    assert torch.equal(asked(tmp_path / "c.csv", train, "3,1.5"), expected)
+    assert not bool(expected.isnan().any())
+
+
+def test_few_rows_of_series_to_be_predicted_are_the_series_of_training(tmp_path):
+    train = open_files(write(tmp_path / "a.csv", *long_rows())).dataset("train")
+    rows = ["id,time,x,z", "u,0,1,1", "u,1,1,1", "v,0,1,1", "w,0,1,1", "y,0,1,1"]
+    found = read_unlabelled([write(tmp_path / "b.csv", *rows)], train.describe(), _Width(2))
+    assert [place["id"] for place in found.places] == ["u", "v", "w", "y"]
+    assert found.batch([0]).shape == (1, 2, 2)
+
+
 class _Width:
     def __init__(self, channels: int):
         self.channels = channels

@@ -11,7 +11,7 @@ from ..formats import sha256
 from .arrays import collect_arrays
 from .clouds import SUFFIXES as CLOUDS
 from .collection import Collection
-from .columns import PICTURES
+from .columns import PICTURES, Trained
 from .folders import collect_folders, files_below
 from .reading import Reading
 from .tables import collect_tables, part_of
@@ -29,8 +29,11 @@ FAMILIES = {
 }
 
 
-def collect(path: Path, reading: Reading, labelled: bool = True) -> Collection:
-    """The samples that lie at a path: a file, or a folder of one kind of files.
+def collect(
+    path: Path, reading: Reading, labelled: bool = True, trained: Trained | None = None
+) -> Collection:
+    """The samples that lie at a path: a file, or a folder of one kind of files. What a run is asked
+    about is read as it was ``trained``.
 
     Raises:
         DataError: nothing there, or files of several kinds.
@@ -45,6 +48,8 @@ def collect(path: Path, reading: Reading, labelled: bool = True) -> Collection:
             raise DataError(f"{path}: one file; needs a folder of classes with such files in them")
         root = path if path.is_dir() else path.parent
         result = collect_folders(root, name, reading, suffixes, labelled)
+    elif family == "tables":
+        result = collect_tables(files, name, reading, labelled, trained)
     else:
         result = _READERS[family](files, name, reading, labelled)
     if not len(result):
@@ -54,7 +59,6 @@ def collect(path: Path, reading: Reading, labelled: bool = True) -> Collection:
 
 
 _READERS: dict[str, Callable[..., Collection]] = {
-    "tables": collect_tables,
     "arrays": collect_arrays,
     ".ts files": collect_ts,
 }

@@ -46,6 +46,7 @@ class Collection:
         channels: names of what a model reads.
         taken: what was taken for what, in words.
         remarks: what is worth a warning.
+        words: of rows, those of each column of words, in the order of their channels.
         files: bytes and names of what was read, by which a change is noticed.
     """
 
@@ -64,6 +65,7 @@ class Collection:
     channels: tuple[str, ...] = ()
     taken: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
+    words: dict[str, list[str]] = field(default_factory=dict)
     files: str = ""
 
     def __len__(self) -> int:

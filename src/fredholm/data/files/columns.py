@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from ...errors import DataError, suggest
+from ...errors import CheckpointError, DataError, suggest
 from .collection import looks_continuous
 from .reading import Reading
 from .table import Head, is_number
@@ -30,6 +31,7 @@ class Columns:
         roles: of the columns that are read, see :func:`.table.read_table`.
         taken: what was taken for what, in words.
         remarks: columns that are left out, and why.
+        words: of the columns of words of rows, where a run knows them.
     """
 
     reading: Reading
@@ -37,14 +39,74 @@ class Columns:
     roles: dict[str, str]
     taken: dict[str, str]
     remarks: list[str]
+    words: Mapping[str, Sequence[str]] | None = None
 
 
-def settle(head: Head, reading: Reading, labelled: bool = True) -> Columns:
-    """Recognise a table.
+@dataclass(frozen=True)
+class Trained:
+    """What a run knows of its tables: further ones are read so, whatever their cells look like.
+
+    Attributes:
+        long: of series, a row a time.
+        words: of rows, those of each column of words; any other column holds numbers.
+    """
+
+    long: bool
+    words: Mapping[str, Sequence[str]]
+
+    @classmethod
+    def of(cls, source: Mapping[str, Any], reading: Reading) -> Trained | None:
+        """From the facts of :meth:`.source.Source.facts`; None of files that were no tables.
+
+        Raises:
+            CheckpointError: facts that do not belong together.
+        """
+        names, channels = reading.channels, source.get("channels")
+        if reading.kind in ("texts", "images") and reading.text is not None and source:
+            return cls(False, {})
+        if reading.kind not in ("rows", "series") or not names or not channels:
+            return None
+        if reading.kind == "series":
+            return cls(list(names) == list(channels), {})
+        if "words" in source:
+            return cls(False, source["words"])
+        return cls(False, _words_of(list(names), list(channels)))
+
+
+def _words_of(names: list[str], channels: list[str]) -> dict[str, list[str]]:
+    """The words of columns, from what a model reads: ``column=word`` in the order of the columns.
+    Runs of earlier versions say no more.
+    """
+    words: dict[str, list[str]] = {}
+    rest = channels
+    for name in names:
+        count = 0
+        if rest[:1] != [name]:
+            while count < len(rest) and rest[count].startswith(f"{name}="):
+                count += 1
+            words[name] = [channel.removeprefix(f"{name}=") for channel in rest[:count]]
+        if rest[:1] != [name] and not count:
+            break
+        rest = rest[count or 1 :]
+    else:
+        if not rest:
+            return words
+    raise CheckpointError(
+        f"the run reads {', '.join(channels)}, which are not the columns {', '.join(names)} of its "
+        "files; train again"
+    )
+
+
+def settle(
+    head: Head, reading: Reading, labelled: bool = True, trained: Trained | None = None
+) -> Columns:
+    """Recognise a table; one that a run is asked about has the columns of its training.
 
     Raises:
         DataError: a column that is named and not there, or no column for what must be there.
     """
+    if trained is not None:
+        return _as_trained(head, reading, trained)
     named = [reading.time, reading.id, reading.text]
     for name in [*named, *([reading.label, reading.group] if labelled else [])]:
         if name is not None and name not in head.names:
@@ -70,6 +132,32 @@ def settle(head: Head, reading: Reading, labelled: bool = True) -> Columns:
         settled = settled.settled(task=_task(head, settled))
     roles = _roles(head, settled, long, labelled)
     return Columns(settled, long, roles, _taken(head, settled, long), remarks)
+
+
+def _as_trained(head: Head, reading: Reading, trained: Trained) -> Columns:
+    """Nothing is guessed but an id, which no model reads. Times and ids make series of rows; where
+    a row is a sample it needs none.
+    """
+    long = [reading.id, reading.time] if trained.long else []
+    needed = [*(reading.channels or ()), reading.text, *long]
+    for name in needed:
+        if name is not None and name not in head.names:
+            raise DataError(
+                f"{head.path}: has no column {name!r}, which the run was trained on"
+                f"{suggest(name, head.names)}"
+            )
+    found = reading.id or _named(head, IDS)
+    known = found in head.names and (found == reading.id or found not in needed)
+    settled = reading.settled(
+        id=found if known else None, time=reading.time if trained.long else None
+    )
+    roles = {name: "word" if name in trained.words else "number" for name in settled.channels or ()}
+    roles |= {} if settled.text is None else {settled.text: "text"}
+    roles |= {} if settled.id is None else {settled.id: "word"}
+    roles |= {} if settled.time is None else {settled.time: "time"}
+    return Columns(
+        settled, trained.long, roles, _taken(head, settled, trained.long), [], trained.words
+    )
 
 
 def _named(head: Head, names: Sequence[str]) -> str | None:
@@ -175,8 +263,6 @@ def _channels(
     if kind in ("texts", "images"):
         return (), []
     remarks = []
-    if reading.channels is not None and not head.named and len(head.names) == len(reading.channels):
-        return head.names, []  # a file to predict, without the label's column
     if reading.channels is not None:
         for name in reading.channels:
             if name not in head.names:

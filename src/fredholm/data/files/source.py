@@ -190,10 +190,12 @@ class Source:
             rule = "given by the files"
         elif rule == "random" and self.collection.kind != "fields" and not self.collection.steps:
             rule = "stratified"
+        words = {"words": self.collection.words} if self.collection.kind == "rows" else {}
         return {
             "path": str(self.path),
             "reading": self.reading.to_dict(),
             "channels": list(self.collection.channels),
+            **words,
             "scaling": self.scaling,
             "split": {"rule": rule, "seed": self.reading.seed, **counts},
             "files": self.collection.files,

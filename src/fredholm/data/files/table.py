@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,11 @@ class Head:
     named: bool
     rows: list[list[str]]
     delimiter: str
+
+    def called(self, names: Sequence[str]) -> Head:
+        """With names in the place of numbers, where there are as many columns."""
+        alike = not self.named and len(self.names) == len(names)
+        return replace(self, names=tuple(names)) if alike else self
 
     def cells(self, name: str) -> list[str]:
         """The first cells of a column."""

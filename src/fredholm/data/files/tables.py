@@ -12,22 +12,29 @@ import numpy as np
 
 from ...errors import DataError
 from .collection import PART_NAMES, TEST, Collection, in_order, leaks
-from .columns import Columns, settle
+from .columns import Columns, Trained, settle
 from .reading import Reading
 from .table import Coded, Table, read_head, read_table
 
 
 def collect_tables(
-    files: Sequence[Path], name: str, reading: Reading, labelled: bool = True
+    files: Sequence[Path],
+    name: str,
+    reading: Reading,
+    labelled: bool = True,
+    trained: Trained | None = None,
 ) -> Collection:
     """The samples of one or several tables of the same columns; files called ``train``, ``val``
-    and ``test`` (or ending so) are those splits.
+    and ``test`` (or ending so) are those splits. Files that a run is asked about (``trained``) may
+    come without names and without the label's column.
 
     Raises:
         DataError: what the files hold cannot be read, or contradicts the reading.
     """
     heads = [read_head(file) for file in files]
-    columns = settle(heads[0], reading, labelled)
+    if trained is not None:
+        heads = [head.called(reading.channels or ()) for head in heads]
+    columns = settle(heads[0], reading, labelled, trained)
     table = read_table(heads, columns.roles)
     make = {
         "series": _long if columns.long else _wide,
@@ -109,7 +116,8 @@ def _present(table: Table, name: str | None, column: Coded) -> np.ndarray:
 def _wide(name: str, table: Table, columns: Columns, labelled: bool) -> Collection:
     """A row a series: what is missing at its end is no part of it, elsewhere it is a gap."""
     values = np.stack([table.columns[c] for c in columns.reading.channels or ()], 1)
-    _no_duplicates(table, columns.reading.id)
+    if labelled:
+        _no_duplicates(table, columns.reading.id)
     samples = []
     for row, line in enumerate(values.astype(np.float32)):
         known = np.flatnonzero(~np.isnan(line))
@@ -122,13 +130,20 @@ def _wide(name: str, table: Table, columns: Columns, labelled: bool) -> Collecti
 
 
 def _rows(name: str, table: Table, columns: Columns, labelled: bool) -> Collection:
-    """Feature columns; words become a column each."""
-    _no_duplicates(table, columns.reading.id)
+    """Feature columns; words become a column each, those of training where a run knows them."""
+    if labelled:
+        _no_duplicates(table, columns.reading.id)
     common, plain, names, arrays = _common(table, columns, labelled), {}, [], []
+    words, remarks = {}, []
     for column in columns.reading.channels or ():
         values = table.columns[column]
         if isinstance(values, Coded):
-            ordered = in_order(values)
+            if columns.words is None:
+                ordered = in_order(values)
+            else:
+                ordered = _among(values, columns.words[column])
+                remarks += _strangers(table, column, values, ordered)
+            words[column] = ordered.names
             plain[column] = np.where(ordered.codes < 0, np.nan, ordered.codes)
             known = np.where(ordered.codes < 0, np.nan, 1.0)
             for number, word in enumerate(ordered.names):
@@ -143,13 +158,39 @@ def _rows(name: str, table: Table, columns: Columns, labelled: bool) -> Collecti
     if empty.any():
         raise DataError(f"{table.where(int(empty.argmax()))}: every cell is empty; remove the row")
     result = Collection(name, columns.reading, samples, **common)
-    result.channels = tuple(names)
-    result.remarks = leaks(result, plain) if labelled else []
+    result.channels, result.words = tuple(names), words
+    result.remarks = leaks(result, plain) if labelled else remarks
     return result
 
 
+def _among(values: Coded, words: Sequence[str]) -> Coded:
+    """The same cells by the words of training; one that is none of them has a number of its own,
+    which no column stands for.
+    """
+    place = {word: number for number, word in enumerate(words)}
+    table = np.array([*(place.get(name, len(words)) for name in values.names), -1], np.int64)
+    return Coded(table[values.codes], list(words))
+
+
+def _strangers(table: Table, column: str, values: Coded, ordered: Coded) -> list[str]:
+    """What is said of words that training did not have."""
+    rows = np.flatnonzero(ordered.codes == len(ordered.names))
+    if not len(rows):
+        return []
+    word = values.names[values.codes[rows[0]]]
+    others = len(set(values.codes[rows].tolist())) - 1
+    more = f", nor {others} others" if others else ""
+    known = ", ".join(ordered.names[:6]) + (", …" if len(ordered.names) > 6 else "")
+    count = "the row is" if len(rows) == 1 else f"{len(rows):,} rows are"
+    return [
+        f"{table.where(int(rows[0]), column)}: the training files have no {word!r} in this column"
+        f"{more}; to the model {count} none of {known}"
+    ]
+
+
 def _texts(name: str, table: Table, columns: Columns, labelled: bool) -> Collection:
-    _no_duplicates(table, columns.reading.id)
+    if labelled:
+        _no_duplicates(table, columns.reading.id)
     texts = table.columns[columns.reading.text]
     empty = next((i for i, text in enumerate(texts) if not text.strip()), None)
     if empty is not None:

@@ -16,12 +16,14 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ...errors import DataError, OptionError
+from ...progress import current
 from ..kinds.images import read_picture, read_plain
 from ..kinds.kind import saved_kind
 from ..kinds.texts import encode_rows, read_lines
 from ..vocabulary import Vocabulary
 from .collect import TABLES, collect, family_of
 from .collection import Collection
+from .columns import Trained
 from .reading import Reading
 from .scaling import cloud_tensor, point_rows, series_rows, table_rows
 
@@ -138,7 +140,10 @@ def _one(
     if path.is_file() and family_of(path) == "clouds":
         collection = _single_cloud(path, reading)
     else:
-        collection = collect(path, reading, labelled=False)
+        trained = Trained.of(source, reading)
+        collection = collect(path, reading, labelled=False, trained=trained)
+    for line in collection.remarks:
+        current().note(line)
     places = [_place(collection, i) for i in range(len(collection))]
     if reading.kind == "images":
         return _pictures(collection.samples, places, facts, encoder)
@@ -216,7 +221,6 @@ def _numbers(
     if collection.kind == "fields" and collection.coordinates is None:
         return _fields(collection, places, facts)
     if collection.kind == "rows":
-        _align(collection, source["channels"])
         rows = table_rows(collection, scaling)
         return Unlabelled(places, lambda chosen: rows[torch.as_tensor(chosen)])
     if collection.kind == "clouds":
@@ -263,16 +267,6 @@ def _check_width(collection: Collection, width: int, needed: int) -> None:
         raise DataError(
             f"{collection.where(0)}: samples of {width} channels; the run was trained on {needed}"
         )
-
-
-def _align(collection: Collection, channels: Sequence[str]) -> None:
-    """Columns in the order of the training file; a word that does not occur here is a column of
-    zeros.
-    """
-    columns = dict(zip(collection.channels, collection.samples.T, strict=True))
-    zeros = np.zeros(len(collection), np.float32)
-    collection.samples = np.stack([columns.get(name, zeros) for name in channels], 1)
-    collection.channels = tuple(channels)
 
 
 def _chained(parts: Sequence[Unlabelled]) -> Unlabelled:
