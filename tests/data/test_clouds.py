@@ -123,6 +123,23 @@ def test_random_changes_follow_from_the_index_and_keep_what_they_must():
         CloudAugment(jitter=-1.0)
 
 
+def test_a_draw_of_points_has_as_many_as_the_cloud_has():
+    stored = torch.rand(3, 50, 4)
+    stored[1, 9:], stored[2, 3:] = torch.nan, torch.nan
+    data = PointDataset("ragged", "train", stored, torch.zeros(3).long(), ("a", "b"), points=8)
+    augment, before = data.augmentation({}), data.batch([0, 1, 2])[0]
+    assert augment.resample
+    drawn = data.batch([0, 1, 2], lambda clouds: augment(clouds, torch.arange(3), seed=0, epoch=1))[
+        0
+    ]
+    there = ~drawn.isnan().any(-1)
+    assert there.sum(1).tolist() == [8, 8, 3] == (~before.isnan().any(-1)).sum(1).tolist()
+    assert bool(there[2, :3].all())  # what is not there stays behind
+    assert not drawn[1].equal(before[1])
+    known = {tuple(point) for point in stored[1, :9].tolist()}
+    assert {tuple(point) for point in drawn[1].tolist()} < known
+
+
 def test_families_lie_in_one_split():
     names = [
         f"Package_DIP/DIP-{n}_W{w}mm{kind}"

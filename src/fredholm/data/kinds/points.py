@@ -162,7 +162,8 @@ class CloudAugment:
     (seed, epoch, index).
 
     Args:
-        resample: take the stored points in another random order.
+        resample: take the stored points in another random order; what is NaN, where a cloud has
+            fewer, stays behind them.
         scale: factor from 1 / (1 + scale) to 1 + scale.
         jitter: standard deviation of noise on each coordinate.
         rotate: turn by any angle about the last coordinate (gravity).
@@ -195,7 +196,9 @@ class CloudAugment:
         """The changed clouds; ``indices`` are their numbers in the data set."""
         key = indices[:, None]
         if self.resample:
-            order = hash64(seed, epoch, key, _ORDER, torch.arange(clouds.shape[1])).argsort(1)
+            place = hash64(seed, epoch, key, _ORDER, torch.arange(clouds.shape[1]))
+            missing = clouds.isnan().any(-1)
+            order = place.masked_fill(missing, torch.iinfo(torch.int64).max).argsort(1)
             clouds = clouds.gather(1, order[..., None].expand_as(clouds))
         position, rest = clouds[..., :3], clouds[..., 3:]
         if self.rotate:
