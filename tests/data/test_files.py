@@ -303,6 +303,54 @@ def test_groups_are_not_divided_and_the_latest_are_the_test(tmp_path):
         open_files(path, {"split": "group"})
 
 
+def test_a_group_in_several_files_of_arrays_is_one_group(tmp_path):
+    who = {"a": ["ann", "bob", "cid", "dan"], "b": ["bob", "cid", "dan", "eve"]}
+    for name, people in who.items():
+        x, y = RNG.normal(size=(40, 9, 1)), np.arange(40) % 2
+        np.savez(tmp_path / f"{name}.npz", X=x, y=y, patient=np.repeat(people, 10))
+    source = open_files(tmp_path, {"group": "patient"})
+    names = np.concatenate([np.repeat(people, 10) for people in who.values()])
+    parts = [set(names[source.parts == part]) for part in range(3)]
+    assert not (parts[0] & parts[1] | parts[0] & parts[2] | parts[1] & parts[2])
+    # Runs that had divided such groups are told apart by the rule, and refused.
+    assert source.facts()["split"]["rule"] == "group, over all files"
+    np.savez(tmp_path / "b.npz", X=x, y=y, patient=np.array([7.0, np.nan, *[7.0] * 38]))
+    with pytest.raises(DataError, match="'patient' of sample 1 is missing; needs a group for each"):
+        open_files(tmp_path / "b.npz", {"group": "patient"})
+
+
+@pytest.mark.parametrize("kind", ["fields", "clouds"])
+def test_fields_and_clouds_in_arrays_are_divided_by_groups_and_times(tmp_path, kind):
+    a, label = RNG.normal(size=(40, 4, 4)), np.arange(40) % 2
+    arrays = {"inputs": a, "outputs": a} if kind == "fields" else {"points": a, "label": label}
+    path, who, when = tmp_path / "a.npz", np.arange(40) % 8, RNG.permutation(40)
+    np.savez(path, **arrays, site=who, taken=when)
+    source = open_files(path, {"group": "site"})
+    assert (source.collection.kind, source.facts()["split"]["rule"]) == (kind, "group")
+    parts = [set(who[source.parts == part]) for part in range(3)]
+    assert all(parts)
+    assert not (parts[0] & parts[1] | parts[0] & parts[2] | parts[1] & parts[2])
+    source = open_files(path, {"split": "time", "time": "taken"})
+    parts = [when[source.parts == part] for part in range(3)]
+    assert parts[0].max() < parts[1].min() <= parts[1].max() < parts[2].min()
+    refused(path, "no array of times, by which the split goes", split="time")
+
+
+def test_groups_and_times_that_files_do_not_have_are_refused(tmp_path):
+    for i in range(12):
+        cloud = RNG.normal(size=(5, 3))
+        np.savetxt(write(tmp_path / "c" / "ab"[i % 2] / f"{i}.xyz", ""), cloud)
+        picture(tmp_path / "p" / "ab"[i % 2] / f"{i}.png", 9 * i)
+    refused(tmp_path / "c", "group: received 'patient'; a folder a class has no", group="patient")
+    refused(tmp_path / "c", "received 'group'|received 'patient'", split="group", group="patient")
+    refused(tmp_path / "p", "split: received 'time'; .* give a table of paths", split="time")
+    assert open_files(tmp_path / "p", {"split": "random"}).reading.split == "random"
+    lines = [f"{i},2,3:{'ab'[i % 2]}" for i in range(12)]
+    path = write(tmp_path / "a.ts", "@classLabel true a b", "@data", *lines)
+    refused(path, "group: received 'patient'; .ts files have no groups", group="patient")
+    refused(path, "has no time by which it could be divided", split="time")
+
+
 def test_a_split_is_stratified_seeded_and_recorded(tmp_path):
     rows = ["x,class", *(f"{i},{'rare' if i % 6 == 0 else 'common'}" for i in RNG.permutation(60))]
     path = write(tmp_path / "a.csv", *rows)

@@ -15,10 +15,12 @@ import torch
 from PIL import Image
 
 from fredholm.cli.main import main
+from fredholm.data.files import open_files
 from fredholm.errors import DataError, OptionError, RecipeError
 from fredholm.training import evaluate, load_recipe, own_files, predict, train, write_predictions
 from fredholm.training.build import build_dataset, build_model
 from fredholm.training.calibration import fit_temperature
+from fredholm.training.evaluation import check_unchanged
 from fredholm.training.own_files import names_files
 
 RNG = np.random.default_rng(0)
@@ -129,8 +131,6 @@ def test_a_path_is_trained_on_evaluated_and_asked(trained, name):
 
 def test_what_is_predicted_is_what_is_evaluated(trained):
     """The rows of the file that are the test set, asked one by one, have the evaluation's score."""
-    from fredholm.data.files import open_files
-
     for name in ("series.csv", "pictures", "clouds.npz"):
         run, source = trained / "runs" / name, open_files(trained / name)
         answers = predict(run, [trained / name])
@@ -182,6 +182,16 @@ def test_files_that_changed_since_are_not_evaluated(trained, tmp_path):
     path.write_text(path.read_text() + "3,a,1100\n")
     with pytest.raises(DataError, match="has changed since the run was trained"):
         evaluate(run)
+
+
+def test_files_that_another_version_divided_otherwise_are_not_evaluated(tmp_path):
+    rows(tmp_path / "rows.csv")
+    dataset = open_files(tmp_path / "rows.csv").dataset("test")
+    check_unchanged(json.loads(json.dumps(dataset.describe())), dataset)
+    facts = dataset.describe()
+    facts["source"] = facts["source"] | {"split": facts["source"]["split"] | {"rule": "group"}}
+    with pytest.raises(DataError, match="training samples could be in the test: train again"):
+        check_unchanged(facts, dataset)
 
 
 def test_flags_and_keys_say_what_is_not_found_out(tmp_path, capsys):

@@ -98,19 +98,26 @@ def run_dataset(model: Any, place: RunFolder, split: str, changes: list[str] | N
     if changes:
         recipe = load_recipe(recipe.to_dict(), changes)
     result = build_dataset(recipe, split, Vocabulary.from_dict(words) if words else None)
-    _check_unchanged(model.extra, result)
+    check_unchanged(model.extra, result)
     return result
 
 
-def _check_unchanged(facts: Mapping[str, Any], dataset: Any) -> None:
-    """Refuse files of the user's that have changed since the training: they would be divided anew,
-    and what was trained on could be tested on.
+def check_unchanged(facts: Mapping[str, Any], dataset: Any) -> None:
+    """Refuse files of the user's that have changed since the training, or that another version
+    divided otherwise: what was trained on could be tested on.
     """
     before, now = facts.get("source"), dataset.source
-    if before is not None and now is not None and before["files"] != now["files"]:
+    if before is None or now is None:
+        return
+    if before["files"] != now["files"]:
         raise DataError(
             f"{now['path']}: has changed since the run was trained on it, so its splits are others"
             "; restore the files, or train again"
+        )
+    if before.get("split") != now.get("split"):
+        raise DataError(
+            f"{now['path']}: is divided as {now['split']}; the run was trained on {before['split']}"
+            ", so training samples could be in the test: train again"
         )
 
 
@@ -194,7 +201,7 @@ def _of_pick(
     pick = load_pick(folder)
     splits = splits_of(folder, pick, trust_code)
     dataset = getattr(splits, split)
-    _check_unchanged(pick.facts, dataset)
+    check_unchanged(pick.facts, dataset)
     return dataset, pick.outputs(dataset)
 
 

@@ -15,7 +15,6 @@ from .fields import collect_fields
 from .named import (
     ANSWERS,
     CLOUDS,
-    GROUPS,
     INPUTS,
     LABELS,
     LENGTHS,
@@ -24,7 +23,10 @@ from .named import (
     collection_of,
     find,
     first_channel,
+    groups_of,
     needed,
+    order_of,
+    rule_of,
 )
 from .reading import Reading
 from .table import Coded
@@ -135,7 +137,7 @@ def _series(
         path, settled.settled(time=time, channels=(key,)), samples, labels, taken
     )
     result.times, result.steps = times, steps
-    result.groups = _groups(path, arrays, reading, len(samples))
+    result.groups = groups_of(path, arrays, reading, len(samples)) if labelled else None
     result.order = None if times is None else np.array([t[0] for t in times])
     result.channels = tuple(f"channel {i + 1}" for i in range(samples[0].shape[1]))
     return result
@@ -196,22 +198,13 @@ def _clouds(
     settled, labels, _ = _labels(path, arrays, reading, labelled, len(clouds), None)
     taken = {"clouds": f"array {key!r}"}
     result = collection_of(path, settled.settled(channels=(key,)), clouds, labels, taken)
-    result.groups = _groups(path, arrays, reading, len(clouds))
+    if labelled:
+        result.groups = groups_of(path, arrays, reading, len(clouds))
+        result.order = order_of(path, arrays, reading, len(clouds))
     result.channels = tuple("xyz"[: clouds[0].shape[1]]) + tuple(
         f"channel {i + 1}" for i in range(3, clouds[0].shape[1])
     )
     return result
-
-
-def _groups(
-    path: Path, arrays: dict[str, np.ndarray], reading: Reading, count: int
-) -> np.ndarray | None:
-    if reading.group is None:
-        return None
-    values = arrays[needed(arrays, GROUPS, reading.group, path, "groups")]
-    if values.shape != (count,):
-        raise DataError(f"{path}: {reading.group!r} has shape {values.shape}; needs ({count},)")
-    return np.unique(values, return_inverse=True)[1]
 
 
 def _labels(
@@ -223,14 +216,13 @@ def _labels(
     samples: list[np.ndarray] | None,
 ) -> tuple[Reading, Any, list[np.ndarray] | None]:
     """(the reading with label and task, labels, classes at every point)."""
-    split = reading.split or ("group" if reading.group else "random")
     if not labelled:
         return reading, None, None
     key = needed(arrays, LABELS, reading.label, path, "labels")
     values = arrays[key]
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
-    settled = reading.settled(label=key, split=split)
+    settled = reading.settled(label=key, split=rule_of(reading))
     if samples is not None and values.ndim == 2 and len(values) == count:
         return settled.settled(task="steps"), *_steps(values, samples)
     if values.shape != (count,):
@@ -281,13 +273,24 @@ def _joined(files: Sequence[Path], name: str, collected: list[Collection]) -> Co
         if first.steps is not None and isinstance(first.labels, Coded):
             ends = np.cumsum([len(s) for s in first.samples])[:-1]
             first.steps = np.split(first.labels.codes, ends)
+    if first.groups is not None:
+        first.groups, first.joined = _coded_groups(first.groups), len(collected) > 1
     first.name = name
     return first
+
+
+def _coded_groups(values: np.ndarray) -> np.ndarray:
+    """Groups as numbers; the same one in several files has the same."""
+    if values.dtype == object:  # texts of several files, or of HDF5
+        values = np.array([_word(value) for value in values.tolist()])
+    return np.unique(values, return_inverse=True)[1]
 
 
 def _concatenated(values: list[Any]) -> Any:
     if isinstance(values[0], list):
         return [item for part in values for item in part]
+    if isinstance(values[0], np.ndarray) and len({value.dtype.kind for value in values}) > 1:
+        return np.concatenate([np.array([_word(v) for v in part.tolist()]) for part in values])
     if isinstance(values[0], Coded):
         return _coded(
             [part.names[code] if code >= 0 else "" for part in values for code in part.codes]

@@ -40,7 +40,8 @@ class Collection:
         times: of irregular series, when each point was measured.
         coordinates: of fields on points, where each point is.
         parts: TRAIN, VAL or TEST of each sample, where the files say it.
-        groups: a number for each sample, equal ones are not divided.
+        groups: a number for each sample, equal ones are not divided; ``joined`` where they go over
+            several files of arrays.
         order: when each sample was taken, for a split by time.
         ids: how the files call each sample.
         channels: names of what a model reads.
@@ -60,6 +61,7 @@ class Collection:
     coordinates: list[np.ndarray] | None = None
     parts: np.ndarray | None = None
     groups: np.ndarray | None = None
+    joined: bool = False
     order: np.ndarray | None = None
     ids: list[str] | None = None
     channels: tuple[str, ...] = ()

@@ -8,7 +8,18 @@ import numpy as np
 
 from ...errors import DataError
 from .collection import Collection
-from .named import ANSWERS, INPUTS, PLACES, collection_of, find, first_channel, needed
+from .named import (
+    ANSWERS,
+    INPUTS,
+    PLACES,
+    collection_of,
+    find,
+    first_channel,
+    groups_of,
+    needed,
+    order_of,
+    rule_of,
+)
 from .reading import Reading
 
 
@@ -18,6 +29,16 @@ def collect_fields(
     """Inputs and answers (N, H, W) or (N, C, H, W) on a grid; or (N, points) or (N, points, C) and
     coordinates (N, points, d), or (points, d) for all.
     """
+    result = _collected(path, arrays, reading, labelled)
+    if labelled:
+        result.groups = groups_of(path, arrays, reading, len(result))
+        result.order = order_of(path, arrays, reading, len(result))
+    return result
+
+
+def _collected(
+    path: Path, arrays: dict[str, np.ndarray], reading: Reading, labelled: bool
+) -> Collection:
     key = needed(arrays, INPUTS, first_channel(reading), path, "inputs")
     places = find(arrays, PLACES)
     inputs = arrays[key].astype(np.float32)
@@ -27,7 +48,9 @@ def collect_fields(
         answer = needed(rest, ANSWERS, reading.label, path, "answers")
         answers = arrays[answer].astype(np.float32)
     taken = {"inputs": f"array {key!r}", "answers": f"array {answer!r}"}
-    settled = reading.settled(label=answer, task="regression", channels=(key,), split="random")
+    settled = reading.settled(
+        label=answer, task="regression", channels=(key,), split=rule_of(reading)
+    )
     if places is None and inputs.ndim == 2:  # a line is points at equal distances
         line = np.linspace(0, 1, inputs.shape[1], dtype=np.float32)[:, None]
         return _on_points(path, settled, inputs, answers, line, taken | {"grid": "a line"})

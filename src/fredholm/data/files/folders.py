@@ -52,6 +52,8 @@ def collect_folders(
         DataError: fewer than two classes, one without files, or one that only the test has.
     """
     kind = "images" if suffixes is PICTURES else "clouds"
+    if labelled:
+        _refuse_rules(root, reading, kind)
     rows = (
         _with_classes(root, suffixes)
         if labelled
@@ -80,6 +82,26 @@ def collect_folders(
     if kind == "clouds":
         _same_channels(result)
     return result
+
+
+def _refuse_rules(root: Path, reading: Reading, kind: str) -> None:
+    """Refuse to be told of groups and times, which files in folders do not have.
+
+    Raises:
+        DataError: naming what was said.
+    """
+    said = {"group": reading.group, "split": None if reading.split == "random" else reading.split}
+    name = next((key for key, value in said.items() if value is not None), None)
+    if name is None:
+        return
+    way = {
+        "images": "a table of paths and labels, with a column for it",
+        "clouds": "one npz or h5 file with 'points', 'label' and an array for it",
+    }[kind]
+    raise DataError(
+        f"{root}: {name}: received {said[name]!r}; a folder a class has no groups and no times: "
+        f"give {way}"
+    )
 
 
 def _with_classes(root: Path, suffixes: Suffixes[str]) -> list[tuple[Path, str, int | None]]:

@@ -44,6 +44,54 @@ def needed(
     return found
 
 
+def groups_of(
+    path: Path, arrays: dict[str, np.ndarray], reading: Reading, count: int
+) -> np.ndarray | None:
+    """The group of each sample as its file has it; None where nobody asks for one.
+
+    Raises:
+        DataError: an array of another shape, or a sample without a group.
+    """
+    if reading.group is None:
+        return None
+    name = needed(arrays, GROUPS, reading.group, path, "groups")
+    values = arrays[name]
+    if values.shape != (count,):
+        raise DataError(f"{path}: {name!r} has shape {values.shape}; needs ({count},)")
+    missing = np.array([value in ("", b"") or value != value for value in values.tolist()])
+    if missing.any():
+        raise DataError(
+            f"{path}: {name!r} of sample {int(missing.argmax())} is missing; needs a group for each"
+        )
+    return values
+
+
+def order_of(
+    path: Path, arrays: dict[str, np.ndarray], reading: Reading, count: int
+) -> np.ndarray | None:
+    """When each sample was taken, of samples without times within them; None where no split goes by
+    it.
+
+    Raises:
+        DataError: no such array, or another shape.
+    """
+    if reading.split != "time":
+        return None
+    name = needed(arrays, TIMES, reading.time, path, "times, by which the split goes")
+    values = arrays[name]
+    if values.shape != (count,) or not np.issubdtype(values.dtype, np.number):
+        raise DataError(
+            f"{path}: {name!r} has shape {values.shape} of {values.dtype}; a split by time needs a "
+            f"number for each of the {count} samples"
+        )
+    return values.astype(np.float64)
+
+
+def rule_of(reading: Reading) -> str:
+    """The rule of the split, settled."""
+    return reading.split or ("group" if reading.group else "random")
+
+
 def first_channel(reading: Reading) -> str | None:
     return reading.channels[0] if reading.channels else None
 

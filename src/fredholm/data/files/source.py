@@ -190,6 +190,8 @@ class Source:
             rule = "given by the files"
         elif rule == "random" and self.collection.kind != "fields" and not self.collection.steps:
             rule = "stratified"
+        elif rule == "group" and self.collection.joined:
+            rule = "group, over all files"
         words = {"words": self.collection.words} if self.collection.kind == "rows" else {}
         return {
             "path": str(self.path),

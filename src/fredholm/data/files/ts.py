@@ -103,8 +103,13 @@ def collect_ts(
     """The series of one or several files; those whose names end in TRAIN and TEST are the splits.
 
     Raises:
-        DataError: as :func:`read_ts`, or files of different dimensions or classes.
+        DataError: as :func:`read_ts`, or files of different dimensions or classes, or groups.
     """
+    if labelled and reading.group is not None:
+        raise DataError(
+            f"{files[0]}: group: received {reading.group!r}; .ts files have no groups: give a "
+            "table with a column for it, or an npz with an array"
+        )
     samples, words, known, counts = [], [], (), []
     for file in files:
         series, labels, classes = read_ts(file, unlabelled=not labelled)
