@@ -43,7 +43,7 @@ from .errors import CheckpointError, OptionError, ShapeError
 from .training.build import build_loaders, build_model
 from .training.calibration import fit_temperature
 from .training.choosing.memory import choose_for
-from .training.comparison.tasks import SMALL
+from .training.comparison.tasks import small_options
 from .training.fit import Goal, Limits, fit
 from .training.module import RecipeLearner
 from .training.own_files import usual_recipe
@@ -184,7 +184,7 @@ class _Estimator(BaseEstimator):
             return Recipe.model_validate({"name": "estimator", "seed": seed, **recipe})
         name = OPERATORS[source.collection.kind] if self.operator is None else self.operator
         if name != recipe["operator"]["name"]:
-            recipe["operator"] = {"name": name, **SMALL.get(str(name), {})}
+            recipe["operator"] = {"name": name, **small_options(str(name))}
         return Recipe.model_validate({"name": "estimator", "seed": seed, **recipe})
 
     def _choose(self, source: MemorySource, recipe: dict[str, Any]) -> None:

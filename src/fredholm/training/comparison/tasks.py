@@ -170,14 +170,23 @@ def read_contenders(text: str | None) -> list[Contender]:
     return contenders
 
 
-def options_of(task: ComparedTask, contender: Contender) -> dict[str, Any]:
-    """A contender's options on a task: those of its class at the size of the backbone
-    (:attr:`IntegralOperator.small`), then the task's, then its own.
+def small_options(name: str) -> dict[str, Any]:
+    """What an operator says of itself at the size of the backbone (:attr:`IntegralOperator.small`);
+    baselines say nothing.
+
+    Example:
+        >>> small_options("ckconv"), small_options("gru")
+        ({'width': 16}, {})
     """
-    factory = OPERATORS.get(contender.name)  # of a baseline None
+    factory = OPERATORS.get(name)
     kind = factory if isinstance(factory, type) else object
+    return dict(kind.small) if issubclass(kind, IntegralOperator) else {}
+
+
+def options_of(task: ComparedTask, contender: Contender) -> dict[str, Any]:
+    """A contender's options on a task: the small size's, then the task's, then its own."""
     return {
-        **(kind.small if issubclass(kind, IntegralOperator) else {}),
+        **small_options(contender.name),
         **task.operator_options.get(contender.name, {}),
         **contender.options,
     }
