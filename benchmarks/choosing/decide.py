@@ -155,7 +155,7 @@ def _and(names: Sequence[str]) -> str:
 ABOUT = f"""One row per question. All models of a task have one backbone of two blocks, one recipe, and the parameters of softmax attention
 to about 5%; each operator's learning rate is the best of {", ".join(f"{rate:g}" for rate in RATES)} on validation, at the first seed. Two
 things besides the rate differ between operators: the sizes of ITNet's and CKConv's networks and ITNet's frequencies, the same on all tasks
-(`SMALL` in `src/fredholm/training/comparison/tasks.py`), and CKConv's ω0, which is set for each task
+(`small` of their classes), and CKConv's ω0, which is set for each task
 ({omegas(element.task for element in ROWS)}).
 The candidates are {", ".join(CLASSICAL)} and, of ours, {", ".join(OURS)}; the best of
 either group on validation, under the condition that the row asks about, stands in it. {left_out()}

@@ -283,7 +283,7 @@ What follows comes from runs on this library's small tasks, with tens of thousan
 
 The same backbone, data, optimizer, schedule and number of parameters (widths are solved for it); test scores, mean ± standard
 deviation over at most {seeds} seeds, in percent (an error where the table in full says so). No setting differs between operators but the
-sizes and frequencies in `SMALL`, as above, and CKConv's ω0 where the task sets it ({omegas(map(find_task, tasks.split(",")))}); elsewhere
+sizes and frequencies of `small`, as above, and CKConv's ω0 where the task sets it ({omegas(map(find_task, tasks.split(",")))}); elsewhere
 ω0 is the operator's default.
 
 {accuracy_table(results)}
