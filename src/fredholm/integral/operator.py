@@ -201,14 +201,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         response = response if offset is None else response + offset
         return self._finish(response.to(result_dtype(u)), query, valid)
 
-    def problem(
-        self,
-        u: Float[Tensor, "b n d"],
-        domain: Domain | None = None,
-        *,
-        query: Float[Tensor, "b q d"] | None = None,
-        query_domain: Domain | None = None,
-    ) -> Problem:
+    def problem(self, u, domain=None, *, query=None, query_domain=None) -> Problem:
         """What the kernel is asked in a call with the same arguments: positions and features of
         queries and keys, the features by head (B, H, N, d) or, where a kernel reads them whole,
         (B, 1, N, dim), and the quadrature that says who sees whom with which mass. Padding is zero

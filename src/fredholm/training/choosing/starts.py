@@ -211,6 +211,10 @@ class Started(Fitted):
     maps: Tensor
     reader: Start | None = field(default=None, metadata=UNSAVED)
 
+    def normalisation(self) -> tuple[list[float], list[float]]:
+        """Of the pictures that it was fitted to."""
+        return self.mean, self.std
+
     def __call__(self, inputs: Any) -> Tensor:
         return self.head(self._reader.read(self, inputs))
 
