@@ -253,6 +253,20 @@ def test_another_number_of_channels_is_refused_when_predicting():
         model.predict(X[..., :1])
 
 
+def test_times_between_the_steps_of_training_are_refused():
+    X, y = waves()
+    times = 0.1 * np.arange(10)
+    model = FredholmClassifier(**TINY).fit([(times, row) for row in X], y)
+    shares = model.predict_proba([(7 + times, row) for row in X])
+    np.testing.assert_allclose(shares, model.predict_proba(X), atol=1e-6)
+    slower = model.predict_proba([(3 * times, row) for row in X])
+    assert np.abs(slower - shares).max() > 1e-4
+    with pytest.raises(OptionError, match=r"X, sample 0: has a point every 0\.05; the model"):
+        model.predict([(0.5 * times, row) for row in X])
+    with pytest.raises(OptionError, match="X, sample 0: has a point after"):
+        model.predict([(times + times**2, row) for row in X])
+
+
 def test_a_generator_is_not_saved(tmp_path):
     X, y = blobs()
     model = FredholmClassifier(**TINY | {"random_state": np.random.RandomState(0)}).fit(X, y)

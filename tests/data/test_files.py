@@ -660,6 +660,48 @@ def test_few_rows_of_series_to_be_predicted_are_the_series_of_training(tmp_path)
     assert found.batch([0]).shape == (1, 2, 2)
 
 
+def timed(path: Path, series: list[np.ndarray]) -> Path:
+    """Series of one channel, each at times of its own."""
+    values, times = np.concatenate([np.arange(len(t)) for t in series]), np.concatenate(series)
+    lengths = [len(t) for t in series]
+    np.savez(path, values=values, times=times, lengths=lengths, y=np.arange(len(series)) % 2)
+    return path
+
+
+def test_regular_series_are_asked_at_their_step_at_multiples_and_not_between(tmp_path):
+    even = 0.1 * np.arange(8)
+    train = open_files(timed(tmp_path / "a.npz", [even] * 20)).dataset("train")
+    assert (train.timed, train.source["scaling"]["clocked"]) == (False, True)
+
+    def read(times: np.ndarray, facts=None) -> torch.Tensor:
+        path = timed(tmp_path / "new.npz", [times])
+        return read_unlabelled([path], facts or train.describe(), _Width(1)).batch([0])[0]
+
+    same = read(5 + 1.0005 * even)
+    assert torch.equal(same, train.batch([0])[0][0])
+    assert torch.equal(read(3 * even)[::3], same)  # the others are gaps
+    assert bool(read(3 * even)[1::3].isnan().all())
+    lost = read(np.delete(even, [2, 5]))
+    assert lost.isnan().flatten().nonzero().flatten().tolist() == [2, 5]
+    for times, said in (
+        (0.5 * even, r"a point every 0.05; the model was trained on one every 0.1, and needs"),
+        (100 * even, r"a point every 10; .* equal steps of 0.1 or whole multiples of it, 10 at"),
+        (even**2 + even, r"has a point after 0.11 to 0.23; .* or train on irregular times"),
+    ):
+        with pytest.raises(DataError, match=said):
+            read(times)
+    older = train.describe()
+    older["source"] = dict(older["source"], scaling=dict(older["source"]["scaling"]))
+    del older["source"]["scaling"]["clocked"]
+    assert torch.equal(read(3 * even, older)[::3], same)
+    plain = {"values": np.tile(np.arange(8), 20), "lengths": [8] * 20, "y": np.arange(20) % 2}
+    np.savez(tmp_path / "b.npz", **plain)
+    bare = open_files(tmp_path / "b.npz").dataset("train").describe()
+    assert torch.equal(read(3 * even, bare), same)  # no step is known
+    with pytest.raises(DataError, match="was trained on series without times, and needs equal"):
+        read(even**2 + even, bare)
+
+
 class _Width:
     def __init__(self, channels: int):
         self.channels = channels

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from ..errors import OptionError, ShapeError
+from ..errors import DataError, OptionError, ShapeError
 from .files.collection import TRAIN, VAL, Collection
 from .files.datasets import labels_of
 from .files.reading import Reading
@@ -304,6 +304,7 @@ def read_samples(
 
     Raises:
         ShapeError: samples of other channels than the training samples.
+        OptionError: times between the steps of regular training samples.
     """
     kind, scaling = collection.kind, facts["source"]["scaling"]
     if kind == "texts":
@@ -327,7 +328,10 @@ def read_samples(
             fields[list(chosen)], facts["shift"], facts["input_scale"]
         )
     points = collection.coordinates is not None
-    parts = point_rows(collection, scaling) if points else series_rows(collection, scaling)
+    try:
+        parts = point_rows(collection, scaling) if points else series_rows(collection, scaling)
+    except DataError as error:
+        raise OptionError(str(error)) from error
     return lambda chosen: padded([parts[i] for i in chosen])
 
 

@@ -130,7 +130,7 @@ def _source(options: TimeSeriesOptions, mean: Tensor, std: Tensor) -> dict[str, 
     scale = "sample" if options.scale == "series" else "file"
     reading = Reading(kind="series", task="classification", scale=scale)
     scaling = {"mean": mean.tolist(), "std": std.tolist(), "step": 1.0, "timed": options.timed}
-    scaling |= {"every": options.every}
+    scaling |= {"every": options.every, "clocked": False}
     return {"reading": reading.to_dict(), "scaling": scaling, "files": ""}
 
 

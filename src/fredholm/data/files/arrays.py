@@ -129,7 +129,7 @@ def _series(
     time = reading.time or find(arrays, TIMES)
     times = None
     if time is not None:
-        times = _times(path, arrays, time, samples)
+        times = _times(path, arrays, needed(arrays, TIMES, time, path, "times"), samples)
         samples = [sample[: len(t)] for sample, t in zip(samples, times)]
     settled, labels, steps = _labels(path, arrays, reading, labelled, len(samples), samples)
     taken = {"series": f"array {key!r}"} | ({"time": f"array {time!r}"} if time else {})

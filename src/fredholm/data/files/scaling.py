@@ -11,12 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...errors import DataError
 from ..counter import permutation
 from ..meshes import unit_ball
 from .collection import Collection
 
 MAX_POINTS = 2048  # of a cloud, stored
 READ_POINTS = 1024  # of a cloud, read by a model unless more are asked for
+EVEN = 1e-3  # of a step, by which regular times may differ from it
+COARSEST = 10  # steps of training for each point of a regular series, at most
 
 
 def measure(collection: Collection, training: np.ndarray) -> dict[str, Any]:
@@ -63,13 +66,18 @@ def _of_series(collection: Collection, training: np.ndarray) -> dict[str, Any]:
         gaps = np.concatenate([np.diff(collection.times[i]) for i in training])
         step = float(np.median(gaps)) if len(gaps) else 1.0
         every = np.concatenate([np.diff(times) for times in collection.times])
-        timed = bool(len(every)) and bool((np.abs(every / step - 1) > 1e-3).any())
-    return {"mean": mean, "std": std, "step": step, "timed": timed}
+        timed = bool(len(every)) and bool((np.abs(every / step - 1) > EVEN).any())
+    clocked = collection.times is not None
+    return {"mean": mean, "std": std, "step": step, "timed": timed, "clocked": clocked}
 
 
 def series_rows(collection: Collection, scaling: Mapping[str, Any]) -> list[Tensor]:
     """Each series as (n, channels), with its times in steps since its beginning in front where they
-    are irregular; with ``every`` n, each n-th point.
+    are irregular; with ``every`` n, each n-th point. Where they are regular it has a row for each
+    step of training, NaN at those without a point.
+
+    Raises:
+        DataError: times between the steps of a training on regular series.
     """
     mean, std = (np.array(scaling[key], np.float32) for key in ("mean", "std"))
     rows, every = [], scaling.get("every", 1)
@@ -83,8 +91,53 @@ def series_rows(collection: Collection, scaling: Mapping[str, Any]) -> list[Tens
             times = (times if collection.times is None else collection.times[number])[::every]
             steps = ((times - times[0]) / scaling["step"]).astype(np.float32)
             values = np.concatenate([steps[:, None], values], 1)
+        elif collection.times is not None:
+            values = _on_steps(
+                values, collection.times[number][::every], scaling, collection, number
+            )
         rows.append(torch.from_numpy(values.astype(np.float32)))
     return rows
+
+
+def _on_steps(
+    values: np.ndarray,
+    times: np.ndarray,
+    scaling: Mapping[str, Any],
+    collection: Collection,
+    number: int,
+) -> np.ndarray:
+    """A row for each step of training; the values alone where there is one at every step."""
+    gaps = np.diff(times)
+    if not len(gaps):
+        return values
+    # Runs of earlier versions do not say whether they had times; those of the catalogue had none.
+    clocked = scaling.get("clocked", "every" not in scaling)
+    step = scaling["step"] if clocked else float(np.median(gaps))
+    counts = np.round(gaps / step)
+    whole = (counts >= 1) & (np.abs(gaps / step - counts) <= EVEN * counts)
+    if whole.all() and (counts == 1).all():
+        return values
+    steps = np.concatenate([[0.0], counts.cumsum()])
+    coarser = clocked and collection.task != "steps"  # one answer for all of a series
+    if not (coarser and whole.all() and steps[-1] < COARSEST * len(steps)):
+        raise _between(collection.where(number), gaps, step if clocked else None, coarser)
+    result = np.full((int(steps[-1]) + 1, values.shape[1]), np.nan, values.dtype)
+    result[steps.astype(np.int64)] = values
+    return result
+
+
+def _between(where: str, gaps: np.ndarray, step: float | None, coarser: bool) -> DataError:
+    """What is said of times that are no steps of training."""
+    even = bool((np.abs(gaps / gaps[0] - 1) <= EVEN).all())
+    given = f"every {gaps[0]:g}" if even else f"after {gaps.min():g} to {gaps.max():g}"
+    known, needed = "series without times", "equal steps"
+    if step is not None:
+        known, needed = f"one every {step:g}", f"equal steps of {step:g}"
+    more = f" or whole multiples of it, {COARSEST} at most" if coarser else ""
+    return DataError(
+        f"{where}: has a point {given}; the model was trained on {known}, and needs {needed}{more}"
+        ": bring the values to these, or train on irregular times"
+    )
 
 
 def longest(collection: Collection, training: np.ndarray, scaling: Mapping[str, Any]) -> int:

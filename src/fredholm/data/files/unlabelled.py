@@ -247,7 +247,8 @@ def _scaling(collection: Collection, facts: Mapping[str, Any], encoder: Any) -> 
         return {"points": facts.get("points", widest), "coordinates": 3}
     width = collection.samples[0].shape[1]
     identity = {"mean": [0.0] * width, "std": [1.0] * width}
-    return identity | {"step": 1.0, "timed": getattr(encoder, "timed", False)}
+    timed = getattr(encoder, "timed", False)
+    return identity | {"step": 1.0, "timed": timed, "clocked": False}
 
 
 def _fields(
