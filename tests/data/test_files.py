@@ -275,6 +275,43 @@ def test_fields_on_a_grid_and_on_points(tmp_path):
     assert open_files(tmp_path / "l.npz").dataset("train").coordinates == 1
 
 
+# --- scales ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("shift", "size"), [(1e4, 1e-3), (1.7e9, 300.0), (-3e6, 1.0)])
+def test_small_changes_of_large_numbers_are_scaled(tmp_path, shift, size):
+    x = RNG.normal(size=40)
+    table = [f"{shift + size * value!r},7,{'ab'[i % 2]}" for i, value in enumerate(x.tolist())]
+    long = [
+        f"{i},{k},{shift + size * (value + k)!r},{'ab'[i % 2]}"
+        for i, value in enumerate(x.tolist())
+        for k in range(4)
+    ]
+    places, y = (shift + size * RNG.normal(size=(40, 9, 2))), np.arange(40) % 2
+    np.savez(tmp_path / "s.npz", X=places, y=y)
+    np.savez(tmp_path / "c.npz", points=places, label=y)
+    np.savez(tmp_path / "p.npz", coordinates=places, inputs=places[..., 0], outputs=places[..., 1])
+    lines = [f"{shift + size * v!r},{shift - size * v!r}:{'ab'[i % 2]}" for i, v in enumerate(x)]
+    lines = [line.replace("np.float64(", "").replace(")", "") for line in lines]
+    paths = [
+        write(tmp_path / "a.csv", "x,same,label", *table),
+        write(tmp_path / "l.csv", "id,time,x,label", *long),
+        write(tmp_path / "a.ts", "@classLabel true a b", "@data", *lines),
+        *(tmp_path / f"{name}.npz" for name in "scp"),
+    ]
+    for path in paths:
+        train = open_files(path).dataset("train")
+        values = train.batch(range(len(train)))[0]
+        values = values[:, 0] if path.name == "a.csv" else values.flatten(0, 1)
+        spread = values.std(0, correction=0)
+        low, high = (0.05, 0.6) if path.name == "c.npz" else (0.1, 1.01)
+        assert bool(((low < spread) & (spread < high)).all()), (path.name, spread)
+        assert len(values.unique()) > 100 or len(values) < 200, path.name
+    rows = open_files(paths[0]).dataset("train")
+    assert rows.source["scaling"]["std"] == [pytest.approx(size, rel=0.5), 1.0]
+    assert float(rows.batch([0])[0][0, 1]) == 0  # what never varies
+
+
 # --- splits ---------------------------------------------------------------------------------------
 
 

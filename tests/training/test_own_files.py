@@ -189,6 +189,11 @@ def test_files_that_another_version_divided_otherwise_are_not_evaluated(tmp_path
     dataset = open_files(tmp_path / "rows.csv").dataset("test")
     check_unchanged(json.loads(json.dumps(dataset.describe())), dataset)
     facts = dataset.describe()
+    facts["source"] = json.loads(json.dumps(facts["source"]))
+    facts["source"]["scaling"]["std"][0] = 1.0
+    with pytest.raises(DataError, match="column 1 of the model's inputs has another mean or"):
+        check_unchanged(facts, dataset)
+    facts = dataset.describe()
     facts["source"] = facts["source"] | {"split": facts["source"]["split"] | {"rule": "group"}}
     with pytest.raises(DataError, match="training samples could be in the test: train again"):
         check_unchanged(facts, dataset)

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -119,6 +120,25 @@ def check_unchanged(facts: Mapping[str, Any], dataset: Any) -> None:
             f"{now['path']}: is divided as {now['split']}; the run was trained on {before['split']}"
             ", so training samples could be in the test: train again"
         )
+    column = _scaled_otherwise(before.get("scaling") or {}, now.get("scaling") or {})
+    if column is not None:
+        raise DataError(
+            f"{now['path']}: column {column + 1} of the model's inputs has another mean or "
+            "deviation than the run has saved, of a version that scaled large numbers by fewer "
+            "digits: train again"
+        )
+
+
+def _scaled_otherwise(before: Mapping[str, Any], now: Mapping[str, Any]) -> int | None:
+    """The first column whose saved mean and deviation are not those of its numbers."""
+    if not {"mean", "std"} <= set(before) & set(now) or len(before["mean"]) != len(now["mean"]):
+        return None
+    (old_mean, old_std), (mean, std) = (
+        (np.array(part["mean"]), np.array(part["std"])) for part in (before, now)
+    )
+    same = np.abs(mean - old_mean) <= 0.01 * std + 1e-6 * np.abs(mean)
+    same &= np.abs(std - old_std) <= 0.01 * std
+    return None if same.all() else int((~same).argmax())
 
 
 def evaluate(

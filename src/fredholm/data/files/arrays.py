@@ -154,11 +154,11 @@ def _ragged(path: Path, arrays: dict[str, np.ndarray], key: str) -> list[np.ndar
                 f"{path}: {lengths!r} sum to {int(ends[-1]) if len(ends) else 0}; {key!r} has "
                 f"{len(values)} points"
             )
-        flat = values.astype(np.float32).reshape(len(values), -1)
+        flat = _exact(values).reshape(len(values), -1)
         return np.split(flat, ends[:-1])
     if values.ndim not in (2, 3):
         raise DataError(f"{path}: {key!r} has shape {values.shape}; needs (N, time, channels)")
-    whole = values.astype(np.float32).reshape(*values.shape[:2], -1)
+    whole = _exact(values).reshape(*values.shape[:2], -1)
     samples = []
     for row, sample in enumerate(whole):
         known = np.flatnonzero(~np.isnan(sample).all(1))
@@ -166,6 +166,11 @@ def _ragged(path: Path, arrays: dict[str, np.ndarray], key: str) -> list[np.ndar
             raise DataError(f"{path}: sample {row} of {key!r} holds no number")
         samples.append(sample[: known[-1] + 1])
     return samples
+
+
+def _exact(values: np.ndarray) -> np.ndarray:
+    """As floats that keep all digits: what is large is subtracted before any are dropped."""
+    return values.astype(np.result_type(values.dtype, np.float32))
 
 
 def _times(

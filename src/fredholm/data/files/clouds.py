@@ -40,7 +40,7 @@ def read_cloud(path: Path) -> np.ndarray:
         cloud = parse_xyz(content, path)
     else:
         cloud = _read_npy(path)
-    cloud = np.asarray(cloud, np.float32)
+    cloud = np.asarray(cloud, np.result_type(np.asarray(cloud).dtype, np.float32))
     if cloud.ndim != 2 or cloud.shape[1] < 2 or not len(cloud):
         raise DataError(f"{path}: an array {cloud.shape}; needs (points, 2 or more coordinates)")
     bad = ~np.isfinite(cloud).all(1)

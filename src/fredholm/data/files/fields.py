@@ -41,7 +41,7 @@ def _collected(
 ) -> Collection:
     key = needed(arrays, INPUTS, first_channel(reading), path, "inputs")
     places = find(arrays, PLACES)
-    inputs = arrays[key].astype(np.float32)
+    inputs = arrays[key].astype(np.result_type(arrays[key].dtype, np.float32))
     answer, answers = reading.label, None
     if labelled:
         rest = {name: value for name, value in arrays.items() if name not in (key, places)}
@@ -57,7 +57,7 @@ def _collected(
     if places is not None:
         taken |= {"coordinates": f"array {places!r}"}
         return _on_points(path, settled, inputs, answers, arrays[places], taken)
-    samples = inputs[:, None] if inputs.ndim == 3 else inputs
+    samples = (inputs[:, None] if inputs.ndim == 3 else inputs).astype(np.float32)
     if answers is not None:
         answers = answers[:, None] if answers.ndim == 3 else answers
         if samples.ndim != 4 or answers.ndim != 4 or samples.shape[::2] != answers.shape[::2]:
@@ -89,7 +89,7 @@ def _on_points(
 ) -> Collection:
     inputs = inputs.reshape(*inputs.shape[:2], -1)
     count, _points = inputs.shape[:2]
-    places = np.asarray(places, np.float32)
+    places = np.asarray(places, np.result_type(places.dtype, np.float32))
     places = np.broadcast_to(places, (count, *places.shape)) if places.ndim == 2 else places
     answers = None if answers is None else answers.reshape(*answers.shape[:2], -1)
     shapes = [inputs.shape[:2], places.shape[:2], *([] if answers is None else [answers.shape[:2]])]

@@ -19,6 +19,7 @@ from .collection import Collection
 MAX_POINTS = 2048  # of a cloud, stored
 READ_POINTS = 1024  # of a cloud, read by a model unless more are asked for
 EVEN = 1e-3  # of a step, by which regular times may differ from it
+BLOCK = 1 << 19  # numbers that are scaled at a time
 COARSEST = 10  # steps of training for each point of a regular series, at most
 
 
@@ -41,15 +42,39 @@ def measure(collection: Collection, training: np.ndarray) -> dict[str, Any]:
 
 def _moments(values: np.ndarray) -> tuple[list[float], list[float]]:
     """Mean and deviation of each column; what never varies, or is never there, keeps its scale."""
+    width = max(1, BLOCK // max(1, len(values)))
+    starts = range(0, values.shape[1], width)
+    parts = [_of_columns(values[:, start : start + width]) for start in starts]
+    mean, std = (np.concatenate(part) for part in zip(*parts))
+    return mean.tolist(), std.tolist()
+
+
+def _of_columns(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sums go over what is left of a column's least value, so that dates and other large numbers
+    keep their digits.
+    """
+    precision = values.dtype if np.issubdtype(values.dtype, np.floating) else np.float64
     known = ~np.isnan(values)
-    count = known.sum(0).clip(min=1)
-    mean = np.where(known, values, 0).sum(0, dtype=np.float64) / count
-    spread = np.where(known, values - mean, 0)
-    std = np.sqrt((spread.astype(np.float64) ** 2).sum(0) / count)
-    varies = std > 8 * np.finfo(np.float32).eps * np.abs(np.where(known, values, 0)).max(
-        0, initial=0
-    )
-    return mean.tolist(), np.where(varies, std, 1.0).tolist()
+    count = known.sum(0)
+    least = np.where(count > 0, np.where(known, values, np.inf).min(0, initial=np.inf), 0.0)
+    rest = np.where(known, values - least.astype(np.float64), 0.0)
+    middle = rest.sum(0) / count.clip(min=1)
+    std = np.sqrt((np.where(known, rest - middle, 0.0) ** 2).sum(0) / count.clip(min=1))
+    largest = np.maximum(np.abs(least), np.abs(least + rest.max(0, initial=0.0)))
+    varies = std > 8 * np.finfo(precision).eps * largest
+    return least + middle, np.where(varies, std, 1.0)
+
+
+def scaled(values: np.ndarray, mean: np.ndarray | float, std: np.ndarray | float) -> np.ndarray:
+    """(value − mean) / std in float64, then as float32: a block of rows at a time, which a table of
+    many rows has no second copy of.
+    """
+    result = np.empty(values.shape, np.float32)
+    rows = max(1, BLOCK // max(1, values[:1].size))
+    for start in range(0, len(values), rows):
+        block = slice(start, start + rows)
+        result[block] = (values[block].astype(np.float64) - mean) / std
+    return result
 
 
 # --- series and rows ------------------------------------------------------------------------------
@@ -79,13 +104,13 @@ def series_rows(collection: Collection, scaling: Mapping[str, Any]) -> list[Tens
     Raises:
         DataError: times between the steps of a training on regular series.
     """
-    mean, std = (np.array(scaling[key], np.float32) for key in ("mean", "std"))
+    mean, std = (np.array(scaling[key], np.float64) for key in ("mean", "std"))
     rows, every = [], scaling.get("every", 1)
     for number, whole in enumerate(collection.samples):
         sample = whole[::every]
         if collection.reading.scale == "sample":
-            mean, std = (np.array(part, np.float32) for part in _moments(sample))
-        values = (sample - mean) / std
+            mean, std = (np.array(part, np.float64) for part in _moments(sample))
+        values = scaled(sample, mean, std)
         if scaling["timed"]:
             times = np.arange(len(whole)) * scaling["step"]
             times = (times if collection.times is None else collection.times[number])[::every]
@@ -95,7 +120,7 @@ def series_rows(collection: Collection, scaling: Mapping[str, Any]) -> list[Tens
             values = _on_steps(
                 values, collection.times[number][::every], scaling, collection, number
             )
-        rows.append(torch.from_numpy(values.astype(np.float32)))
+        rows.append(torch.from_numpy(values))
     return rows
 
 
@@ -150,13 +175,10 @@ def longest(collection: Collection, training: np.ndarray, scaling: Mapping[str, 
 
 def table_rows(collection: Collection, scaling: Mapping[str, Any]) -> Tensor:
     """Rows (N, columns, 1)."""
-    mean, std = (np.array(scaling[key], np.float32) for key in ("mean", "std"))
-    values = (
-        collection.samples
-        if collection.reading.scale == "none"
-        else ((collection.samples - mean) / std)
-    )
-    return torch.from_numpy(np.asarray(values, np.float32))[:, :, None]
+    mean, std = (np.array(scaling[key], np.float64) for key in ("mean", "std"))
+    if collection.reading.scale == "none":
+        return torch.from_numpy(np.asarray(collection.samples, np.float32))[:, :, None]
+    return torch.from_numpy(scaled(collection.samples, mean, std))[:, :, None]
 
 
 # --- clouds and fields on points ------------------------------------------------------------------
@@ -171,7 +193,7 @@ def cloud_tensor(collection: Collection, scaling: Mapping[str, Any]) -> Tensor:
     result = torch.full((len(collection), size, collection.samples[0].shape[1]), torch.nan)
     for number, cloud in enumerate(collection.samples):
         order = permutation(len(cloud), 5).numpy()[:size]
-        chosen = cloud.astype(np.float32)
+        chosen = cloud
         if collection.reading.scale in (None, "sample"):
             chosen = np.concatenate([unit_ball(cloud[:, :d]), cloud[:, d:]], 1)
         result[number, : len(order)] = torch.from_numpy(chosen[order].astype(np.float32))
@@ -190,12 +212,10 @@ def _of_points(collection: Collection, training: np.ndarray) -> dict[str, Any]:
 def point_rows(collection: Collection, scaling: Mapping[str, Any]) -> list[Tensor]:
     """Coordinates in the unit cube, then inputs, of each sample."""
     assert collection.coordinates is not None
-    low, mean, std = (np.array(scaling[key], np.float32) for key in ("low", "mean", "std"))
+    low, mean, std = (np.array(scaling[key], np.float64) for key in ("low", "mean", "std"))
     return [
         torch.from_numpy(
-            np.concatenate([(places - low) / scaling["extent"], (values - mean) / std], 1).astype(
-                np.float32
-            )
+            np.concatenate([scaled(places, low, scaling["extent"]), scaled(values, mean, std)], 1)
         )
         for places, values in zip(collection.coordinates, collection.samples)
     ]

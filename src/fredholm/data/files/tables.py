@@ -119,7 +119,7 @@ def _wide(name: str, table: Table, columns: Columns, labelled: bool) -> Collecti
     if labelled:
         _no_duplicates(table, columns.reading.id)
     samples = []
-    for row, line in enumerate(values.astype(np.float32)):
+    for row, line in enumerate(values):
         known = np.flatnonzero(~np.isnan(line))
         if not len(known):
             raise DataError(f"{table.where(row)}: holds no number; needs a series")
@@ -153,7 +153,7 @@ def _rows(name: str, table: Table, columns: Columns, labelled: bool) -> Collecti
             plain[column] = values
             names.append(column)
             arrays.append(values)
-    samples = np.stack(arrays, 1).astype(np.float32)
+    samples = np.stack(arrays, 1)
     empty = np.isnan(samples).all(1)
     if empty.any():
         raise DataError(f"{table.where(int(empty.argmax()))}: every cell is empty; remove the row")
@@ -250,7 +250,7 @@ def _long(name: str, table: Table, columns: Columns, labelled: bool) -> Collecti
     times = None
     if reading.time is not None:
         times = [_checked_times(table, columns, block, ids) for block in rows]
-    values = np.stack([table.columns[c] for c in reading.channels or ()], 1).astype(np.float32)
+    values = np.stack([table.columns[c] for c in reading.channels or ()], 1)
     samples = [values[block] for block in rows]
     for block, sample in zip(rows, samples):
         if np.isnan(sample).all():

@@ -22,7 +22,7 @@ STAMPED = re.compile(r"\(([^,()]+),([^()]+)\)")
 
 
 def read_ts(
-    path: Path, unlabelled: bool = False
+    path: Path, unlabelled: bool = False, dtype: torch.dtype = torch.float32
 ) -> tuple[list[Tensor], list[str], tuple[str, ...]]:
     """Series (N, C), each series' class, and the classes that the header lists (none where it lists
     none).
@@ -65,7 +65,7 @@ def read_ts(
                     f"{path}: line {number} ends in {label[:40]!r}; needs one of the classes "
                     f"{', '.join(classes)}"
                 )
-            series.append(_series(dimensions, f"{path}: line {number}"))
+            series.append(_series(dimensions, f"{path}: line {number}", dtype))
             labels.append(label.strip())
     if not series:
         raise DataError(f"{path}: holds no series; it is truncated")
@@ -77,14 +77,15 @@ def read_ts(
     return series, labels, classes
 
 
-def _series(dimensions: list[str], where: str) -> Float[Tensor, "n c"]:
+def _series(dimensions: list[str], where: str, dtype: torch.dtype) -> Float[Tensor, "n c"]:
     columns = []
     for text in dimensions:
         cells = [cell for _, cell in STAMPED.findall(text)] if "(" in text else text.split(",")
         try:
             columns.append(
                 torch.tensor(
-                    [torch.nan if cell.strip() in ("?", "NaN") else float(cell) for cell in cells]
+                    [torch.nan if cell.strip() in ("?", "NaN") else float(cell) for cell in cells],
+                    dtype=dtype,
                 )
             )
         except ValueError as error:
@@ -112,7 +113,7 @@ def collect_ts(
         )
     samples, words, known, counts = [], [], (), []
     for file in files:
-        series, labels, classes = read_ts(file, unlabelled=not labelled)
+        series, labels, classes = read_ts(file, not labelled, torch.float64)
         if samples and series[0].shape[1] != samples[0].shape[1]:
             raise DataError(
                 f"{file}: series of {series[0].shape[1]} dimensions; {files[0]} has "
