@@ -200,6 +200,28 @@ def test_a_slow_first_call_is_not_the_time_of_a_step(walks, tmp_path, monkeypatc
     assert size["step"] == pytest.approx(0.003)
 
 
+def test_each_fold_is_scaled_by_its_own_training_samples(tmp_path):
+    x = np.random.default_rng(0).normal(size=(60, 2))
+    lines = [f"{a},{b},{a + b}" for a, b in x]
+    (tmp_path / "a.csv").write_text("\n".join(["x,y,label", *lines]))
+    made = Splits(load_recipe(str(tmp_path / "a.csv")))
+    assert made.folds == 5
+    units = []
+    for number in range(5):
+        train, val = made.fold(number)
+        values = train.batch(range(len(train)))[0][..., 0]
+        assert torch.allclose(values.mean(0), torch.zeros(2), atol=1e-6)
+        assert torch.allclose(values.std(0, correction=0), torch.ones(2), atol=1e-6)
+        assert abs(float(train.labels.mean())) < 1e-6
+        test = made.tested(number)
+        assert len(test) == len(made.test) == 12
+        for part in (val, test):
+            assert (part.units, part.source["scaling"]) == (train.units, train.source["scaling"])
+        units.append(train.units)
+    assert len(set(units)) == 5
+    assert made.train.units == made.test.units  # those of the recipe's own split
+
+
 def test_steps_are_shared_by_time():
     paces = {"a": Pace(0.01), "b": Pace(0.04), "slow": Pace(3.0)}
     steps = share_steps(paces, 2, 20.0, 500)

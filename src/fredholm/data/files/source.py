@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -145,6 +146,16 @@ class Source:
                 f"{self.collection.where(row)}: is of the class {name!r}, of which the training "
                 "set has no sample; add some, or remove the class"
             )
+
+    def trained_on(self, chosen: np.ndarray) -> Source:
+        """The same samples, of which these alone are learned from: what is measured on training
+        samples, such as scales and units, is measured anew.
+        """
+        result = copy.copy(self)
+        result.training = chosen
+        for name in ("scaling", "prepared", "units"):
+            vars(result).pop(name, None)
+        return result
 
     # --- data sets --------------------------------------------------------------------------------
 

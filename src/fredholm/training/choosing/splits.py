@@ -29,7 +29,7 @@ class Splits:
 
     Where validation would have fewer than :data:`FEW` samples, and the user's files leave its
     choice open, all samples but the test's are divided in :data:`FOLDS` parts, and fold k is judged
-    on the k-th. The test split is read by :attr:`test` alone.
+    on the k-th and scaled by the others. The test split is read by :attr:`test` alone.
 
     Args:
         recipe: of all contenders.
@@ -82,13 +82,30 @@ class Splits:
         if not self._parts:
             return self.train, limit_samples(self.val, JUDGED)
         held = self._parts[number % len(self._parts)]
-        pool = np.flatnonzero(self._source.parts != 2)
-        rest = np.setdiff1d(pool, held)
+        source = self._fitted(number % len(self._parts))
         train, val = (
-            self._source.subset(part, chosen, image_size=self._size)
-            for part, chosen in (("train", rest), ("val", held))
+            source.subset(part, chosen, image_size=self._size)
+            for part, chosen in (("train", source.training), ("val", held))
         )
         return train, val
+
+    def tested(self, number: int) -> Any:
+        """The test split as what is trained on a fold reads it: in the scales and units of its
+        training samples.
+        """
+        whole = self.test
+        if not self._parts:
+            return whole
+        source = self._fitted(number % len(self._parts))
+        return source.subset("test", np.flatnonzero(source.parts == 2), image_size=self._size)
+
+    @cache  # noqa: B019
+    def _fitted(self, number: int) -> Any:
+        """The samples, scaled by those that a fold trains on: no scale knows what it is judged
+        on.
+        """
+        pool = np.flatnonzero(self._source.parts != 2)
+        return self._source.trained_on(np.setdiff1d(pool, self._parts[number]))
 
     @cached_property
     def _source(self) -> Any:

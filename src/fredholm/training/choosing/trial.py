@@ -133,10 +133,11 @@ def run_trial(splits: Splits, cell: Cell, report: Report) -> Result:
     if method is not None and task_of(val).classifies:
         result["temperature"] = fit_temperature(*(torch.cat(part) for part in zip(*pairs)))
     if given["test"]:
-        result["test"] = judge(answer, view(splits.test), size).to_dict()
-        if applies(splits.test):
+        test = splits.tested(given["fold"])
+        result["test"] = judge(answer, view(test), size).to_dict()
+        if applies(test):
             result["stress"] = {
-                name: judge(answer, splits.test, size, change(splits.test.timed)).score
+                name: judge(answer, test, size, change(test.timed)).score
                 for name, change in STRESSES.items()
             }
     cell.place.mkdir(parents=True, exist_ok=True)
