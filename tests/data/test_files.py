@@ -739,6 +739,21 @@ def test_regular_series_are_asked_at_their_step_at_multiples_and_not_between(tmp
         read(even**2 + even, bare)
 
 
+def test_a_path_with_a_comma_and_a_space_is_a_path(tmp_path):
+    folder = tmp_path / "may, june 3"
+    rows = [f"p{i},{i % 7},{'ab'[i % 2]}" for i in range(20)]
+    table = write(folder / "a.csv", "id,x,label", *rows)
+    facts = open_files(table).dataset("train").describe()
+    found = read_unlabelled([table], facts, None)
+    assert found.places[1] == {"file": str(table), "row": 3, "id": "p1"}
+    series = folder / "a.npz"
+    np.savez(series, X=RNG.normal(size=(12, 5, 1)), y=np.arange(12) % 2)
+    facts = open_files(series).dataset("train").describe()
+    assert read_unlabelled([series], facts, _Width(1)).places[1] == {
+        "file": str(series), "sample": 1,
+    }  # fmt: skip
+
+
 class _Width:
     def __init__(self, channels: int):
         self.channels = channels

@@ -84,7 +84,9 @@ def collect_samples(samples: Any, kind: str, task: str) -> Collection:
         OptionError: times that go back, an infinite value.
     """
     reading = Reading(kind=kind, task=task, split="random")
-    result = Collection("samples", reading, None, None, lambda number: f"X, sample {number}")
+    result = Collection(
+        "samples", reading, None, None, lambda number: {"file": "X", "sample": number}
+    )
     _FILL[kind](result, samples)
     return result
 

@@ -270,8 +270,8 @@ def _joined(files: Sequence[Path], name: str, collected: list[Collection]) -> Co
     first = collected[0]
     first.parts = parts_of(files, [len(part) for part in collected])
     if len(collected) > 1:
-        places = [part.where(i) for part in collected for i in range(len(part))]
-        first.where = places.__getitem__
+        places = [part.place(i) for part in collected for i in range(len(part))]
+        first.place = places.__getitem__
         for key in ("samples", "labels", "steps", "times", "coordinates", "groups", "order"):
             values = [getattr(part, key) for part in collected]
             setattr(first, key, None if values[0] is None else _concatenated(values))

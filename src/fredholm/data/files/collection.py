@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import DataError
 from .reading import Reading
-from .table import Coded, is_number
+from .table import Coded, in_words, is_number
 
 TRAIN, VAL, TEST = 0, 1, 2
 PART_NAMES = {
@@ -36,7 +36,8 @@ class Collection:
         labels: classes as :class:`Coded`, numbers (N,), of fields the answers; None where there are
             none.
         steps: classes at every point of each series, as codes of ``labels.names``.
-        where: says of a sample's number in which file and row it is.
+        place: of a sample's number its ``file``, and what tells it from others there, such as its
+            ``row``.
         times: of irregular series, when each point was measured.
         coordinates: of fields on points, where each point is.
         parts: TRAIN, VAL or TEST of each sample, where the files say it.
@@ -55,7 +56,7 @@ class Collection:
     reading: Reading
     samples: Any
     labels: Any
-    where: Callable[[int], str]
+    place: Callable[[int], dict[str, Any]]
     steps: list[np.ndarray] | None = None
     times: list[np.ndarray] | None = None
     coordinates: list[np.ndarray] | None = None
@@ -72,6 +73,10 @@ class Collection:
 
     def __len__(self) -> int:
         return len(self.samples)
+
+    def where(self, number: int) -> str:
+        """In which file and row a sample is, in words."""
+        return in_words(self.place(number))
 
     @property
     def kind(self) -> str:

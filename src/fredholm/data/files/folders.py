@@ -75,7 +75,7 @@ def collect_folders(
         reading.settled(kind=kind, task="classification", split="random"),
         samples,
         labels if labelled else None,
-        lambda i: str(files[i]),
+        lambda i: {"file": str(files[i])},
         parts=None if None in parts else np.array(parts, np.int8),
         taken={"label": "the folder's name"},
     )

@@ -100,6 +100,7 @@ def collection_of(
     path: Path, reading: Reading, samples: Any, labels: Any, taken: dict[str, str]
 ) -> Collection:
     taken = taken | ({"label": f"array {reading.label!r}"} if reading.kind != "fields" else {})
+    place = {"file": str(path)}
     return Collection(
-        path.name, reading, samples, labels, lambda i: f"{path}, sample {i}", taken=taken
+        path.name, reading, samples, labels, lambda i: place | {"sample": i}, taken=taken
     )

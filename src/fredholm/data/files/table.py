@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -85,18 +85,31 @@ class Table:
     def __len__(self) -> int:
         return sum(count for _, count in self.files)
 
-    def where(self, row: int, column: str = "") -> str:
-        """``file, row 7, column 'x'``."""
+    def place(self, row: int) -> dict[str, Any]:
+        """``{"file": ..., "row": 7}``."""
         for path, count in self.files:
             if row < count:
-                place = f", column {column!r}" if column else ""
-                return f"{path}, row {row + self.first}{place}"
+                return {"file": str(path), "row": row + self.first}
             row -= count
         raise IndexError(row)
+
+    def where(self, row: int, column: str = "") -> str:
+        """``file, row 7, column 'x'``."""
+        return in_words(self.place(row)) + (f", column {column!r}" if column else "")
 
     def file_of(self) -> np.ndarray:
         """The number of each row's file."""
         return np.repeat(np.arange(len(self.files)), [count for _, count in self.files])
+
+
+def in_words(place: Mapping[str, Any]) -> str:
+    """Where a sample is.
+
+    Example:
+        >>> in_words({"file": "a.csv", "row": 7})
+        'a.csv, row 7'
+    """
+    return ", ".join([place["file"], *(f"{k} {v}" for k, v in place.items() if k != "file")])
 
 
 def is_missing(cell: str) -> bool:

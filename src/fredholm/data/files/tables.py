@@ -86,7 +86,7 @@ def _common(table: Table, columns: Columns, labelled: bool) -> dict[str, Any]:
     group = table.columns.get(reading.group) if labelled else None
     return {
         "labels": in_order(label) if isinstance(label, Coded) else label,
-        "where": table.where,
+        "place": table.place,
         "groups": None if group is None else _present(table, reading.group, group),
         "order": table.columns.get(reading.time),
         "parts": parts_of(*zip(*table.files)) if labelled else None,
@@ -262,7 +262,7 @@ def _long(name: str, table: Table, columns: Columns, labelled: bool) -> Collecti
         reading,
         samples,
         labels=None,
-        where=lambda i: table.where(firsts[i]),
+        place=lambda i: table.place(firsts[i]),
         times=times,
         parts=parts_of(
             [file for file, _ in table.files],

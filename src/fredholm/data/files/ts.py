@@ -129,7 +129,9 @@ def collect_ts(
     task = reading.task or ("regression" if numbers else "classification")
     label = np.array(words, float) if task == "regression" and labelled else in_order(codes)
     channels = tuple(f"dimension {i + 1}" for i in range(samples[0].shape[1]))
-    places = [f"{file}, series {i + 1}" for file, n in zip(files, counts) for i in range(n)]
+    places = [
+        {"file": str(file), "series": i + 1} for file, n in zip(files, counts) for i in range(n)
+    ]
     stamped = next((file for file in files if _stamped(file)), None)
     remarks = [f"{stamped}: its time stamps are not read; one step between two points"]
     return Collection(

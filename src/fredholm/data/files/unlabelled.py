@@ -154,14 +154,8 @@ def _one(
 
 def _place(collection: Collection, number: int) -> dict[str, Any]:
     """``{"file": ..., "row": 7}``, with the id where the file has one."""
-    file, _, rest = collection.where(number).partition(", ")
-    place: dict[str, Any] = {"file": file}
-    if rest:
-        word, _, count = rest.split(",")[0].partition(" ")
-        place[word] = int(count)
-    if collection.ids is not None:
-        place["id"] = collection.ids[number]
-    return place
+    ids = collection.ids
+    return collection.place(number) | ({} if ids is None else {"id": ids[number]})
 
 
 # --- kinds ----------------------------------------------------------------------------------------
@@ -207,7 +201,7 @@ def _pictures(
 def _single_cloud(path: Path, reading: Reading) -> Collection:
     from .clouds import read_cloud
 
-    return Collection(path.name, reading, [read_cloud(path)], None, lambda i: str(path))
+    return Collection(path.name, reading, [read_cloud(path)], None, lambda i: {"file": str(path)})
 
 
 def _numbers(
