@@ -88,6 +88,25 @@ def test_fields_on_a_grid(axes, tmp_path):
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
 
 
+def test_fields_are_scored_by_the_weights_of_their_samples():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(8, 4, 4))
+    model = FredholmRegressor(**TINY).fit(X, 2 * X)
+    only = np.zeros(8)
+    only[3] = 2.0
+    assert model.score(X, 2 * X, sample_weight=only) == pytest.approx(
+        model.score(X[[3]], 2 * X[[3]])
+    )
+    assert model.score(X, 2 * X, np.ones(8)) == pytest.approx(model.score(X, 2 * X))
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        model.score(X, 2 * X, np.ones(7))
+    places = [rng.uniform(size=(5 + i % 3, 2)) for i in range(8)]
+    ragged = [(p, p[:, :1]) for p in places]
+    y = [p[:, 0] for p in places]
+    model = FredholmRegressor(kind="fields", **TINY).fit(ragged, y)
+    assert model.score(ragged, y, only) == pytest.approx(model.score(ragged[3:4], y[3:4]))
+
+
 def test_fields_on_points():
     rng = np.random.default_rng(0)
     places = [rng.uniform(size=(5 + i % 3, 2)) for i in range(10)]

@@ -445,11 +445,18 @@ class FredholmRegressor(RegressorMixin, _Estimator):
         return [row[:, 0] for row in rows] if self.single_ else rows
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """R² of the predictions; of fields over all their values."""
+        """R² of the predictions; of fields over all their values, of which each has the weight of
+        its sample.
+        """
         if not _are_fields(y):
             return super().score(X, y, sample_weight)
+        weights = None
+        if sample_weight is not None:
+            check_consistent_length(y, sample_weight)
+            weights = np.repeat(column_or_1d(sample_weight), [np.size(field) for field in y])
         truth = np.concatenate([np.ravel(field) for field in y])
-        return float(r2_score(truth, np.concatenate([np.ravel(p) for p in self.predict(X)])))
+        found = np.concatenate([np.ravel(field) for field in self.predict(X)])
+        return float(r2_score(truth, found, sample_weight=weights))
 
 
 # --- parts ----------------------------------------------------------------------------------------
