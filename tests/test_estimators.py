@@ -286,6 +286,29 @@ def test_times_between_the_steps_of_training_are_refused():
         model.predict([(times + times**2, row) for row in X])
 
 
+def test_whole_numbers_of_any_type_are_the_same_images(tmp_path):
+    X = np.random.default_rng(0).integers(0, 256, size=(12, 4, 4, 3), dtype=np.uint8)
+    y = np.arange(12) % 2
+    model = FredholmClassifier(**TINY).fit(X, y)
+    shares = model.predict_proba(X)
+    for same in (X.astype(np.int64), X.astype(np.uint16), X / 255):
+        np.testing.assert_allclose(model.predict_proba(same), shares, atol=1e-6)
+    with pytest.raises(OptionError, match="received images of int32 from 0 to 765; whole numbers"):
+        model.predict(3 * X.astype(np.int32))
+    with pytest.raises(
+        OptionError, match="floats from 0 to 255; the estimator was fitted on whole"
+    ):
+        FredholmClassifier.load(model.save(tmp_path / "model")).predict(X.astype(float))
+    other = FredholmClassifier(**TINY).fit(X.astype(float), y)
+    assert other.facts_["source"]["pixels"] == "numbers"
+    assert other.predict_proba(X.astype(float)).shape == (12, 2)
+    with pytest.raises(OptionError, match=r"fitted on floats of another scale \(means up to 1"):
+        other.predict(X)
+    del other.facts_["source"]["pixels"]  # saved by an earlier version
+    with pytest.raises(OptionError, match="fitted on floats of another scale"):
+        other.predict(X)
+
+
 def test_a_generator_is_not_saved(tmp_path):
     X, y = blobs()
     model = FredholmClassifier(**TINY | {"random_state": np.random.RandomState(0)}).fit(X, y)

@@ -76,8 +76,9 @@ def collect_samples(samples: Any, kind: str, task: str) -> Collection:
 
     Series are an array (N, times, channels), a list of arrays (times, channels) or (times,), or one
     of pairs (times, values); NaN is what was not measured. Images are (N, H, W) or (N, H, W, C),
-    bytes as shares of 255. Clouds are (points, channels) each, coordinates first. Fields are
-    (N, H, W) or (N, C, H, W), or a list of pairs (coordinates (points, d), values (points, C)).
+    whole numbers (0 to 255) as shares of 255. Clouds are (points, channels) each, coordinates
+    first. Fields are (N, H, W) or (N, C, H, W), or a list of pairs (coordinates (points, d), values
+    (points, C)).
 
     Raises:
         ShapeError: arrays of other shapes, or of different ones.
@@ -130,8 +131,15 @@ def _images(result: Collection, samples: Any) -> None:
     images = images[..., None] if images.ndim == 3 else images
     if images.ndim != 4:
         raise ShapeError(f"X: received {images.shape}; images are (N, H, W) or (N, H, W, C)")
-    scale = 255 if images.dtype == np.uint8 else 1
-    result.samples = np.moveaxis(images, -1, 1).astype(np.float32) / scale
+    whole = np.issubdtype(images.dtype, np.integer)
+    low, high = (images.min(), images.max()) if images.size else (0, 0)
+    if whole and not 0 <= low <= high <= 255:
+        raise OptionError(
+            f"X: received images of {images.dtype} from {low} to {high}; whole numbers are taken "
+            "as 0 to 255; give numbers on another scale as floats"
+        )
+    result.pixels = "bytes" if whole else "shares" if 0 <= low <= high <= 1 else "numbers"
+    result.samples = np.moveaxis(images, -1, 1).astype(np.float32) / (255 if whole else 1)
     _check_finite(result, result.samples, missing=False)
 
 
@@ -237,7 +245,8 @@ class MemorySource(Source):
             channel_scales(trained, (0, 2, 3)),
             self.collection.task,
         )
-        result.units, result.source = self.units, self.facts()
+        result.units = self.units
+        result.source = self.facts() | {"pixels": self.collection.pixels}
         return result
 
 
@@ -306,7 +315,8 @@ def read_samples(
 
     Raises:
         ShapeError: samples of other channels than the training samples.
-        OptionError: times between the steps of regular training samples.
+        OptionError: times between the steps of regular training samples, or images of another
+            scale.
     """
     kind, scaling = collection.kind, facts["source"]["scaling"]
     if kind == "texts":
@@ -321,6 +331,7 @@ def read_samples(
         clouds = cloud_tensor(collection, scaling)[:, : scaling["points"]]
         return lambda chosen: clouds[list(chosen)]
     if kind == "images":
+        _check_scale(collection, facts)
         images = torch.from_numpy(collection.samples)
         size, mean, std = encoder.image_size, facts["mean"], facts["std"]
         return lambda chosen: standardised(resized(images[list(chosen)], size), mean, std)
@@ -335,6 +346,24 @@ def read_samples(
     except DataError as error:
         raise OptionError(str(error)) from error
     return lambda chosen: padded([parts[i] for i in chosen])
+
+
+def _check_scale(collection: Collection, facts: Mapping[str, Any]) -> None:
+    """Refuse images whose numbers are on another scale than those of training."""
+    fitted, most = facts["source"].get("pixels"), max(map(abs, facts["mean"]))
+    if fitted is None:  # earlier versions did not save it, and divided bytes alone
+        fitted = "shares" if most <= 1 else "numbers"
+    low, high = float(collection.samples.min()), float(collection.samples.max())
+    if collection.pixels == "bytes" and fitted == "numbers":
+        raise OptionError(
+            "X: received images of whole numbers, which are taken as 0 to 255; the estimator was "
+            f"fitted on floats of another scale (means up to {most:g}): give floats on that scale"
+        )
+    if collection.pixels == "numbers" and fitted != "numbers" and not -1 <= low <= high <= 2:
+        raise OptionError(
+            f"X: received images of floats from {low:g} to {high:g}; the estimator was fitted on "
+            "whole numbers from 0 to 255, or shares of 1: divide by 255, or give whole numbers"
+        )
 
 
 def _check_channels(collection: Collection, encoder: Any) -> None:

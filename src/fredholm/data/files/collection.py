@@ -49,6 +49,8 @@ class Collection:
         taken: what was taken for what, in words.
         remarks: what is worth a warning.
         words: of rows, those of each column of words, in the order of their channels.
+        pixels: of images in memory, what their numbers were: ``bytes`` (whole ones), ``shares`` of
+            1, or ``numbers`` of another scale.
         files: bytes and names of what was read, by which a change is noticed.
     """
 
@@ -69,6 +71,7 @@ class Collection:
     taken: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     words: dict[str, list[str]] = field(default_factory=dict)
+    pixels: str | None = None
     files: str = ""
 
     def __len__(self) -> int:
