@@ -172,6 +172,25 @@ def test_patience_ends_a_training_and_none_takes_all_samples():
     assert whole.temperature_ == 1
 
 
+def test_a_callers_default_type_changes_nothing(tmp_path):
+    for X in (
+        blobs()[0],
+        waves()[0],
+        [(np.cumsum(0.1 + row[:, 0] ** 2), row) for row in waves()[0]],
+    ):
+        y = np.arange(len(X)) % 2
+        shares = FredholmClassifier(**TINY).fit(X, y).predict_proba(X)
+        torch.set_default_dtype(torch.float64)
+        try:
+            model = FredholmClassifier(**TINY).fit(X, y)
+            np.testing.assert_array_equal(model.predict_proba(X), shares)
+            again = FredholmClassifier.load(model.save(tmp_path / "model"))
+            np.testing.assert_array_equal(again.predict_proba(X), shares)
+            assert torch.get_default_dtype() == torch.float64
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+
 def test_an_operator_by_name():
     X, y = waves()
     for name, operator in ((None, "luna"), ("softmax", "softmax"), ("gru", "gru")):

@@ -40,7 +40,7 @@ from .data.kinds.dataset import LabelledDataset
 from .data.samples import MemorySource, collect_samples, read_samples, recognise
 from .data.splits import check_fraction
 from .errors import CheckpointError, OptionError, ShapeError
-from .training.build import build_loaders, build_model
+from .training.build import build_loaders, build_model, in_float32
 from .training.calibration import fit_temperature
 from .training.choosing.memory import choose_for
 from .training.comparison.tasks import small_options
@@ -134,6 +134,7 @@ class _Estimator(BaseEstimator):
 
     # --- fitting ----------------------------------------------------------------------------------
 
+    @in_float32()
     def _fit(self, collection: Collection) -> None:
         """Train on labelled samples."""
         if self.patience is not None and not self.validation_fraction:
@@ -209,6 +210,7 @@ class _Estimator(BaseEstimator):
 
     # --- answers ----------------------------------------------------------------------------------
 
+    @in_float32()
     def _outputs(self, X: Any) -> tuple[Tensor, Collection]:
         """What the model says of each sample, and the samples."""
         check_is_fitted(self)
@@ -267,6 +269,7 @@ class _Estimator(BaseEstimator):
         return models.save_pretrained(self.model_, path, **self.facts_, estimator=state)
 
     @classmethod
+    @in_float32()
     def load(cls, path: str | Path) -> Any:
         """The estimator that :meth:`save` wrote; no code is executed.
 

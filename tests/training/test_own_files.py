@@ -174,6 +174,18 @@ def test_standard_input_is_a_file(trained, monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out)[0]["class"] in ("neg", "pos")
 
 
+def test_a_callers_default_type_changes_no_run(trained, tmp_path):
+    recipe = load_recipe(str(trained / "rows.csv"), SHORT)
+    expected = predict(trained / "runs" / "rows.csv", [trained / "rows.csv"])
+    torch.set_default_dtype(torch.float64)
+    try:
+        train(recipe, tmp_path / "run")
+        assert predict(tmp_path / "run", [trained / "rows.csv"]) == expected
+        assert evaluate(tmp_path / "run")["n"] == 6
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_files_that_changed_since_are_not_evaluated(trained, tmp_path):
     path = tmp_path / "rows.csv"
     rows(path)

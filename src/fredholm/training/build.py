@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -125,9 +126,21 @@ def cut_samples(dataset: Any, encoder: Any, rank: int, count: int) -> Any:
     return PartDataset(dataset, Stretch(rank, count, axis, labels, encoder.grain))
 
 
+@contextmanager
+def in_float32() -> Iterator[None]:
+    """New tensors are float32, as data sets are, whatever the caller's default is."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@in_float32()
 def build_model(recipe: Recipe, dataset: Any) -> nn.Module:
     """The recipe's model with the data set's sizes and classes, initialised from the
-    recipe's seed.
+    recipe's seed; its weights are float32.
     """
     from .. import models
 

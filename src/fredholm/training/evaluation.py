@@ -21,7 +21,7 @@ from ..integral import inference
 from ..models.migrate import explain_key, old_keys
 from ..models.pretrained import read_config
 from ..progress import steps, working
-from .build import build_dataset
+from .build import build_dataset, in_float32
 from .folder import RunFolder
 from .recipe_files import apply_overrides, load_recipe
 from .tasks import task_of
@@ -141,6 +141,7 @@ def _scaled_otherwise(before: Mapping[str, Any], now: Mapping[str, Any]) -> int 
     return None if same.all() else int((~same).argmax())
 
 
+@in_float32()
 def evaluate(
     run: str | Path,
     split: str = "test",

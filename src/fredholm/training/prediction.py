@@ -20,6 +20,7 @@ from ..errors import OptionError
 from ..files import replacing, storing
 from ..integral import inference
 from ..progress import working
+from .build import in_float32
 from .calibration import temperature_of
 from .evaluation import load_run
 from .tasks import create_task
@@ -27,6 +28,7 @@ from .tasks import create_task
 SUFFIXES = (".csv", ".json", ".npz")
 
 
+@in_float32()
 def predict(
     run: str | Path,
     files: Sequence[str | Path],

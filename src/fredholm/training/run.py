@@ -17,7 +17,14 @@ from ..data import make_loader
 from ..errors import OptionError, StorageError
 from ..families.continuous import ContinuousBody
 from ..files import storage_error
-from .build import build_dataset, build_loaders, build_mixer, build_model, cut_samples
+from .build import (
+    build_dataset,
+    build_loaders,
+    build_mixer,
+    build_model,
+    cut_samples,
+    in_float32,
+)
 from .calibration import calibrate, calibrates, kept_model, logits_on_shards, write_temperature
 from .checkpoints import list_checkpoints
 from .failures import TrainingFailed, memory_named
@@ -33,6 +40,7 @@ from .tasks import task_of
 from .warm_start import known_vocabulary, start_from
 
 
+@in_float32()
 def train(
     recipe: Recipe,
     folder: str | Path,
