@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ...convert.linearize import cache_size
 from ...integral import inference
 
-STEPS = 12  # timed at each length
+STEPS = 24  # timed at each length
 
 
 def measure_decoding(
