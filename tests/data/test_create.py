@@ -14,7 +14,7 @@ from PIL import Image
 
 from fredholm import data
 from fredholm.data import registry
-from fredholm.data.kinds.images import read_picture
+from fredholm.data.kinds.images import read_picture, read_plain
 from fredholm.errors import DataError, OptionError, ShapeError
 from fredholm.integral.registry import import_file
 from tests.data.fixtures import (
@@ -422,3 +422,30 @@ def test_data_root_follows_the_environment(monkeypatch, tmp_path):
     assert (
         data.dataset_path("mnist") == tmp_path / "home" / ".cache" / "fredholm" / "data" / "mnist"
     )
+
+
+@pytest.mark.parametrize("mode", ["I;16", "I"])
+def test_pictures_of_16_bits_keep_their_shades(tmp_path, mode):
+    ramp = np.linspace(0, 65_535, 16).round().astype(np.uint16).repeat(16).reshape(16, 16)
+    pixels = ramp if mode == "I;16" else ramp.astype(np.int32)
+    file = tmp_path / ("ramp.png" if mode == "I;16" else "ramp.tif")
+    Image.fromarray(pixels).save(file)
+    with Image.open(file) as opened:
+        assert opened.mode == mode
+    wanted = torch.arange(0, 256, 17)
+    assert torch.equal(read_picture(file, (16, 16))[0, :, 0].long(), wanted)
+    for channels in (1, 3):
+        plain = read_plain(file, channels, (16, 16))
+        assert plain.shape[0] == channels
+        assert torch.equal((plain[0, :, 0] * 255).round().long(), wanted)
+
+
+@pytest.mark.parametrize(
+    "pixels", [np.full((4, 4), 0.5, np.float32), np.full((4, 4), 1 << 20, np.int32)]
+)
+def test_pictures_without_a_known_range_are_refused(tmp_path, pixels):
+    file = tmp_path / "odd.tif"
+    Image.fromarray(pixels).save(file)
+    for read in (lambda: read_picture(file, (4, 4)), lambda: read_plain(file, 1, (4, 4))):
+        with pytest.raises(DataError, match="8 or 16 bits"):
+            read()

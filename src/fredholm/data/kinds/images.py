@@ -288,9 +288,31 @@ def read_picture(file: Path, image_size: tuple[int, int]) -> UInt8[Tensor, "3 h 
 
     height, width = image_size
     with _opened(file) as image:
-        fitted = ImageOps.fit(image.convert("RGB"), (width, height), Image.Resampling.BICUBIC)
+        plain = of_bytes(image, file).convert("RGB")
+        fitted = ImageOps.fit(plain, (width, height), Image.Resampling.BICUBIC)
         pixels = np.array(fitted)
     return torch.from_numpy(pixels).permute(2, 0, 1)
+
+
+def of_bytes(image: Any, file: Path) -> Any:
+    """An opened picture with 8 bits a channel. One of 16 bits is divided by 257, so that 65,535 is
+    255: Pillow's own conversion would cut off all above 255.
+
+    Raises:
+        DataError: floating-point pixels, or integers beyond 16 bits, whose range no file tells.
+    """
+    from PIL import Image
+
+    if not image.mode.startswith(("I", "F")):
+        return image
+    pixels = np.asarray(image)
+    if image.mode == "F" or pixels.min() < 0 or pixels.max() > 65_535:
+        raise DataError(
+            f"{file}: pixels from {pixels.min():g} to {pixels.max():g} (Pillow's mode "
+            f"{image.mode!r}); needs 8 or 16 bits a channel, since the range of others is not in "
+            "the file: scale them to 0 to 65,535 and save a PNG of 16 bits"
+        )
+    return Image.fromarray(((pixels.astype(np.int64) + 128) // 257).astype(np.uint8))
 
 
 def check_picture(file: Path) -> None:
@@ -377,7 +399,7 @@ def read_plain(path: Path, channels: int, size: tuple[int, int]) -> Float[Tensor
     pillow = require("PIL.Image", "train", "reading an image")
     try:
         with pillow.open(path) as file:
-            pixels = np.array(file.convert("L" if channels == 1 else "RGB"))
+            pixels = np.array(of_bytes(file, path).convert("L" if channels == 1 else "RGB"))
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file") from error
     except (OSError, ValueError, SyntaxError) as error:
