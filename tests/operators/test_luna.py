@@ -181,6 +181,13 @@ def test_the_adapter_takes_causal_masks_and_no_others():
         layer(u, u, u.clone())
     with pytest.raises(ShapeError, match="key_padding_mask"):
         layer(u, u, u, torch.zeros(N, 2, dtype=torch.bool))
+    padded = torch.arange(N).expand(2, N) >= N - 2
+    both = [padded, torch.zeros(2, N).masked_fill(padded, -torch.inf)]
+    first, second = (layer(u, u, u, mask)[0] for mask in both)
+    assert torch.equal(first, second)
+    for wrong in ((~padded).long(), (~padded).double(), both[1] - 1.0):
+        with pytest.raises(OptionError, match="key_padding_mask must be boolean"):
+            layer(u, u, u, wrong)
 
 
 def test_the_adapter_in_torchs_own_layers():

@@ -25,8 +25,8 @@ class MultiheadAdapter(nn.Module):
     are zero in self attention.
 
     Raises:
-        OptionError: values that are not the keys; a mask that is not the causal one; weights of an
-            operator without any.
+        OptionError: values that are not the keys; a mask that is not the causal one; one of padding
+            with other values than torch's; weights of an operator without any.
         ShapeError: masks that do not fit.
 
     Example:
@@ -92,12 +92,23 @@ class MultiheadAdapter(nn.Module):
 
     @staticmethod
     def _valid(padding: Tensor, key: Tensor) -> Tensor:
-        """Real keys, from torch's mask of padded ones: True or -inf."""
+        """Real keys, from torch's mask of padded ones: True or -inf; OptionError for another."""
         if padding.shape != key.shape[:2]:
             raise ShapeError(
                 f"key_padding_mask must be {tuple(key.shape[:2])}, got {tuple(padding.shape)}"
             )
-        return ~padding if padding.dtype == torch.bool else padding == 0
+        if padding.dtype == torch.bool:
+            return ~padding
+        plain = padding.is_floating_point()
+        if plain and not torch.compiler.is_compiling():  # values cannot be asked for while tracing
+            plain = bool(((padding == 0) | (padding == -torch.inf)).all())
+        if not plain:
+            raise OptionError(
+                "key_padding_mask must be boolean, True at padding, or a floating-point one of 0 "
+                f"and -inf; got {padding.dtype} of other values. Of a mask that is 1 at real "
+                "tokens give mask == 0"
+            )
+        return padding == 0
 
     @staticmethod
     def _is_causal(mask: Tensor | None, queries: int, keys: int) -> bool:
