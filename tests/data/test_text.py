@@ -13,7 +13,7 @@ import torch
 from fredholm import data
 from fredholm.data import TextDataset, Vocabulary, encode_texts
 from fredholm.data.catalogue.movie_reviews import FILE, place_of, read
-from fredholm.data.kinds.texts import TextOptions
+from fredholm.data.kinds.texts import TextOptions, read_lines
 from fredholm.errors import DataError, OptionError, ShapeError
 from tests.data.fixtures import review_lines, write_reviews
 
@@ -232,3 +232,11 @@ def test_pieces_of_words_are_the_longest_known_ones_and_a_vocabulary_is_repeated
         Vocabulary.of_pieces(SENTENCES, 2)
     with pytest.raises(OptionError, match="needs tokens='wordpieces'"):
         TextOptions(tokens="bytes", pieces=9)
+
+
+def test_only_line_ends_part_texts(tmp_path):
+    file = tmp_path / "texts.txt"
+    file.write_bytes("one\u2028still one\r\ntwo\x0cstill two\n\nfour\n".encode())
+    found = read_lines(file)
+    assert [text for _, text in found] == ["one\u2028still one", "two\x0cstill two", "four"]
+    assert [place.rpartition(":")[2] for place, _ in found] == ["1", "2", "4"]

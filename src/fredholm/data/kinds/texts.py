@@ -324,7 +324,8 @@ def read_lines(path: Path) -> list[tuple[str, str]]:
         DataError: no such file, no UTF-8, or no text.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # universal newlines; splitlines() would also part a text at U+2028 and form feeds
+        lines = path.read_text(encoding="utf-8").split("\n")
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file") from error
     except UnicodeDecodeError as error:
