@@ -631,6 +631,22 @@ def test_rows_to_be_predicted_have_the_columns_of_training(tmp_path):
         )
 
 
+def test_json_is_no_text_to_be_predicted(tmp_path):
+    rows = [
+        "review,sentiment",
+        *(f"a {word} film {i},{word}" for i in range(10) for word in ("good", "bad")),
+    ]
+    train = open_files(write(tmp_path / "a.csv", *rows)).dataset("train")
+    assert (
+        len(read_unlabelled([write(tmp_path / "new.txt", "a good film")], train.describe(), None))
+        == 1
+    )
+    for name in ("new.jsonl", "new.JSON"):
+        file = write(tmp_path / name, '{"review": "a good film"}')
+        with pytest.raises(DataError, match=r"JSON is not read; needs a text a line, or a table"):
+            read_unlabelled([file], train.describe(), None)
+
+
 def asked(path: Path, train, *rows: str) -> torch.Tensor:
     """The inputs of a model for the rows of a new table."""
     found = read_unlabelled([write(path, *rows)], train.describe(), _Width(1))

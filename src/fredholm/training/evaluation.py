@@ -56,7 +56,10 @@ def load_run(
     place = RunFolder(run)
     place.load_recipe(trust_code)
     if not place.model.is_dir():
-        raise CheckpointError(f"{place.root}: no model yet; train it to the end of its first epoch")
+        raise CheckpointError(
+            f"{place.root}: no model yet: the run has not come to the end of an epoch; go on with "
+            "the command that began it and --resume"
+        )
     return models.from_pretrained(
         place.model, overrides=_model_overrides(overrides, place)
     ).float().eval(), place  # weights may have been trained in double

@@ -42,6 +42,7 @@ _MAGIC = {
     b"\xff\xd8": ".jpg",
     b"PAR1": ".parquet",
 }
+_JSON = (".json", ".jsonl", ".ndjson")
 
 
 @dataclass(frozen=True)
@@ -162,6 +163,11 @@ def _place(collection: Collection, number: int) -> dict[str, Any]:
 
 
 def _lines(path: Path, facts: Mapping[str, Any]) -> Unlabelled:
+    if path.suffix.lower() in _JSON:
+        raise DataError(
+            f"{path}: JSON is not read; needs a text a line, or a table (.csv, .tsv, .parquet) "
+            "with the column of texts that training read"
+        )
     lines = read_lines(path)
     places = [{"file": where} for where, _ in lines]
     return _texts([text for _, text in lines], places, facts, "text")
