@@ -176,7 +176,7 @@ def _batches(source: Any, columns: list[str]) -> Iterator[Any]:
         group = source.metadata.row_group(number)
         per_row = group.total_byte_size // max(1, group.num_rows)
         size = max(1, min(4096, PIECE // max(1, per_row)))
-        yield from source.iter_batches(size, row_groups=[number], columns=columns)
+        yield from source.iter_batches(size, [number], columns, use_threads=False)
 
 
 def _numbers(path: Path, column: Any) -> np.ndarray:
