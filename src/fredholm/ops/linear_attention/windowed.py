@@ -85,8 +85,10 @@ def advance_window(
     n = query.shape[2]
     dtype = torch.promote_types(query.dtype, torch.float32)
     keys, values, masses = _with_past(key, value, mass.to(dtype), memory, window)
-    # Of the last w points and the new ones, query i sees i + 1 to i + w nearby, all up to i before.
-    old = slice(0, n)
+    # Of the last w points and the new ones, query i sees i + 1 to i + w nearby, all up to i before:
+    # the first w queries of all have nothing before their window.
+    none = 0 if memory or torch.compiler.is_compiling() else min(window, n - 1)
+    old = slice(none, n)
     real = masses[:, old] > 0
     features, shift = far.keys(keys[:, :, old], real, memory.get("shift"))
     with full_precision(query):
@@ -96,7 +98,8 @@ def advance_window(
             if shift is not None:
                 moment = moment * over_new_factor(memory["shift"], shift).to(dtype)
         left = features, values[:, :, old], masses[:, old]
-        rest, moment = _before(far.query, *left, moment, chunk)
+        rest, moment = _before(far.query[:, :, none:], *left, moment, chunk)
+        rest = F.pad(rest, (0, 0, none, 0)) if none else rest
         beyond, mean = _score(rest, _exponent(far.exponent, shift, rest))
         near, share = _attend(query.to(dtype), beyond, keys, values, masses, window)
         out = torch.addcmul(near, share, mean)
@@ -142,8 +145,8 @@ def _attend(
     (B, H, n, c), and the share of the rest, (B, H, n, 1). A block of queries at a time, against the
     window before it and itself.
 
-    The first key of such a stretch is in nobody's window. Its place is taken by a key that is zero
-    but for one entry more, in which a query has its score of the rest.
+    The first key of such a stretch is in nobody's window. Its place is taken by the rest: a key and
+    a value of zeros, to whose score that of the rest is added.
     """
     (b, h, n, _), groups = query.shape, key.shape[1]
     tracing = torch.compiler.is_compiling()
@@ -157,23 +160,29 @@ def _attend(
     row = torch.arange(block, device=query.device)
     place = torch.where(column > 0, first + column, n + window + more)  # the last is all before
     seen = (column == 0) | ((column > row[:, None]) & (column <= row[:, None] + window))
-    # (B·G, 1, blocks, e + 1 | c, keys): heads of a group share their keys
-    key = F.pad(_folded(key, groups).to(query.dtype), (0, 1, 0, more))
-    other = F.pad(key.new_zeros(key.shape[-1] - 1), (0, 1), value=1.0)
-    key = torch.cat([key, other.expand(*key.shape[:2], 1, -1)], 2)
-    value = F.pad(_folded(value, groups).to(query.dtype), (0, 0, 0, more + 1))
-    key, value = (_taken(x, place) for x in (key, value))
+    # (B·G, 1, blocks, e | c, keys): heads of a group share their keys
+    key, value = (
+        _taken(F.pad(_folded(x, groups).to(query.dtype), (0, 0, 0, more + 1)), place)
+        for x in (key, value)
+    )
     mass = F.pad(F.pad(mass, (0, more)), (0, 1), value=1.0)
     weight = torch.where(mass > 0, torch.where(mass > 0, mass, 1.0).log(), -torch.inf)
     weight = _taken(weight[:, None, :, None], place).transpose(-1, -2)
     weight = weight.masked_fill(~seen, -torch.inf)[:, :, :, None]
-    # (B·G, 1, blocks, heads of a group x block, e + 1): those that share keys are one matrix
-    queries = _padded(torch.cat([query, beyond], -1), more)
-    queries = _taken(queries, first + row) if tracing else queries.unflatten(2, (count, block))
-    queries = _folded(queries, groups).transpose(1, 2)
-    queries = queries.reshape(b * groups, 1, count, together * block, key.shape[-1])
+    # (B·G, 1, blocks, heads of a group x block, e): those that share keys are one matrix
+    split = (b * groups, together, count, block)
+
+    def in_blocks(x: Tensor) -> Tensor:
+        x = _padded(x, more)
+        x = _taken(x, first + row) if tracing else x.unflatten(2, (count, block))
+        return x.reshape(*split, x.shape[-1]).transpose(1, 2)
+
+    queries = in_blocks(query).reshape(b * groups, 1, count, together * block, key.shape[-1])
     scores = (queries @ key.mT).reshape(b, groups, count, together, block, block + window)
-    share = scores.add_(weight).softmax(-1)
+    rest = in_blocks(beyond).reshape(b, groups, count, together, block, 1)
+    scores = scores.add_(weight)
+    scores[..., :1] += rest
+    share = scores.softmax(-1)
     share = share.reshape(b * groups, 1, count, together * block, block + window)
 
     def in_order(x: Tensor) -> Tensor:
