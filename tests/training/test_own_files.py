@@ -288,3 +288,11 @@ def test_pictures_have_few_patches(size, patch, shown):
     found = own_files._images(SimpleNamespace(image_size=size, training=range(600)))
     assert found[0]["encoder"]["patch"] == patch
     assert found[2]["image_size"] == shown
+
+
+def test_predictions_are_never_written_over_what_they_answer(tmp_path):
+    given = tmp_path / "new.csv"
+    given.write_text("a,b\n1,2\n")
+    with pytest.raises(OptionError, match="one of the files to predict"):
+        predict(tmp_path / "run", [tmp_path / "other.csv", given], out=tmp_path / "." / "new.csv")
+    assert given.read_text() == "a,b\n1,2\n"

@@ -62,13 +62,14 @@ def predict(
         TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
         DataError: a file is missing, or holds something else.
         OptionError: a run whose answers or samples are of another kind, or ``out`` cannot hold
-            them; before any sample is read.
+            them or is one of ``files``; before any sample is read.
         CheckpointError: no run or no model there, or a comparison that recommends an operator.
     """
     from ..data.files.unlabelled import read_unlabelled
 
     if out is not None:
         _check_suffix(Path(out))
+        _check_apart(Path(out), files)
     said = _load(run, trust_code)
     facts = said.facts
     answer = _ANSWERS.get(facts.get("task", "classification"))
@@ -210,6 +211,16 @@ def write_predictions(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Pa
                 arrays: dict[str, Any] = _arrays(rows)
                 np.savez(file, **arrays)
     return path
+
+
+def _check_apart(out: Path, files: Sequence[str | Path]) -> None:
+    """Answers are never written over what they answer."""
+    for file in map(Path, files):
+        if file.is_file() and out.resolve() == file.resolve():
+            raise OptionError(
+                f"predict: --out {out} is one of the files to predict, which it would replace; "
+                "name another file"
+            )
 
 
 def _check_suffix(path: Path) -> None:
