@@ -284,6 +284,38 @@ def test_samples_that_do_not_fit_are_named():
         model.set_params(device="tpu").fit(X, y)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "needed"),
+    [
+        ("epochs", 0, "a positive whole number"),
+        ("epochs", "3", "a positive whole number"),
+        ("dim", 2.5, "a positive whole number"),
+        ("patience", -1, "a positive whole number"),
+        ("lr", -1.0, "a positive number"),
+        ("validation_fraction", 1.0, "a share of the samples"),
+        ("operator", 5, "the name of one"),
+    ],
+)
+def test_options_that_no_training_can_be_made_of_are_named(name, value, needed):
+    X, y = blobs()
+    model = FredholmClassifier(**TINY | {name: value})
+    with pytest.raises(OptionError, match=f"^{name}: received .*; needs {needed}"):
+        model.fit(X, y)
+
+
+def test_a_device_that_is_not_there(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(OptionError, match="device: received 'cuda', and PyTorch finds no CUDA"):
+        FredholmClassifier(**TINY, device="cuda").fit(*blobs())
+
+
+def test_images_with_channels_first_are_refused():
+    X, y = np.zeros((12, 3, 8, 8), np.uint8), np.arange(12) % 2
+    with pytest.raises(ShapeError, match=r"channels first; .* X\.transpose\(0, 2, 3, 1\)"):
+        FredholmClassifier(**TINY).fit(X, y)
+    assert FredholmClassifier(**TINY).fit(X.transpose(0, 2, 3, 1), y).n_features_in_ == 3
+
+
 def test_another_number_of_channels_is_refused_when_predicting():
     X, y = waves()
     model = FredholmClassifier(**TINY).fit(X, y)

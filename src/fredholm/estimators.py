@@ -6,10 +6,12 @@ are those of ``fredholm train`` on such files. Needs the extra ``train``.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,6 @@ from .data.files.collection import Collection
 from .data.files.table import Coded
 from .data.kinds.dataset import LabelledDataset
 from .data.samples import MemorySource, collect_samples, read_samples, recognise
-from .data.splits import check_fraction
 from .errors import CheckpointError, OptionError, ShapeError
 from .training.build import build_loaders, build_model, in_float32
 from .training.calibration import fit_temperature
@@ -137,10 +138,9 @@ class _Estimator(BaseEstimator):
     @in_float32()
     def _fit(self, collection: Collection) -> None:
         """Train on labelled samples."""
-        if self.patience is not None and not self.validation_fraction:
-            raise OptionError("patience: needs held-out samples: validation_fraction=0.1")
+        self._check_options()
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        source = MemorySource(collection, check_fraction(self.validation_fraction or 0), seed)
+        source = MemorySource(collection, float(self.validation_fraction or 0), seed)
         recipe = self._recipe(source, seed)
         self.operator_ = recipe.operator.model_dump()
         train, val = (_dataset(source, recipe, part) for part in ("train", "val"))
@@ -169,6 +169,35 @@ class _Estimator(BaseEstimator):
         if task.classifies and val is not None:
             pairs = [(self._forward(inputs), labels) for inputs, labels in validation]
             self.temperature_ = fit_temperature(*(torch.cat(part) for part in zip(*pairs)))
+
+    def _check_options(self) -> None:
+        """OptionError for what no training can be made of, by the names that the caller gave."""
+        for name in ("dim", "depth", "heads", "epochs", "batch_size", "patience"):
+            value = getattr(self, name)
+            whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+            if value is not None and not (whole and value > 0):
+                raise OptionError(
+                    f"{name}: received {value!r}; needs a positive whole number, or None"
+                )
+        lr, share = self.lr, self.validation_fraction
+        if lr is not None and not (_is_number(lr) and 0 < lr < math.inf):
+            raise OptionError(f"lr: received {lr!r}; needs a positive number, or None")
+        if share is not None and not (_is_number(share) and 0 <= share < 1):
+            raise OptionError(
+                f"validation_fraction: received {share!r}; needs a share of the samples, at least "
+                "0 and less than 1"
+            )
+        if self.patience is not None and not share:
+            raise OptionError("patience: needs held-out samples: validation_fraction=0.1")
+        if not (self.operator is None or isinstance(self.operator, str)):
+            raise OptionError(
+                f"operator: received {self.operator!r}; needs the name of one, as "
+                "fredholm.operators.list_operators() gives them, or None"
+            )
+        if self._accelerator() == "gpu" and not torch.cuda.is_available():
+            raise OptionError(
+                "device: received 'cuda', and PyTorch finds no CUDA device here; needs cpu or auto"
+            )
 
     def _recipe(self, source: MemorySource, seed: int) -> Recipe:
         """The usual recipe of such samples, with what the caller said."""
@@ -366,7 +395,7 @@ class FredholmClassifier(ClassifierMixin, _Estimator):
         check_classification_targets(labels)
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
-            raise OptionError(f"y: one class only, {self.classes_[0]!r}; needs two or more")
+            raise OptionError(f"y: one class only, {str(self.classes_[0])!r}; needs two or more")
         collection.labels = Coded(codes, [str(name) for name in self.classes_])
         self._fit(collection)
         return self
@@ -504,6 +533,10 @@ def _dataset(source: MemorySource, recipe: Recipe, part: str) -> LabelledDataset
 
 def _set(section: dict[str, Any], **given: Any) -> None:
     section.update({name: value for name, value in given.items() if value is not None})
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _plain(value: Any) -> Any:

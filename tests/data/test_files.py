@@ -465,6 +465,32 @@ def test_a_cell_that_is_no_number_and_a_row_of_another_length(tmp_path):
     refused(write(tmp_path / "b.csv", "x,label", *rows), "row 2005: has 3 cells; the header has 2")
 
 
+@pytest.mark.parametrize(
+    ("cell", "hint"),
+    [("oops", "needs a number, or an empty cell"), ("3,5", r"needs a number \(decimal commas")],
+)
+def test_a_column_of_numbers_is_not_lost_for_one_cell(tmp_path, cell, hint):
+    path = tmp_path / "rows.csv"
+    lines = [f"{i / 7:.3f};{i};{'ab'[i % 2]}" for i in range(40)]
+    lines[4] = f"{cell};4;a"
+    path.write_text("weight;size;label\n" + "\n".join(lines) + "\n")
+    with pytest.raises(DataError, match=rf"row 6, column 'weight': received '{cell}'; {hint}"):
+        open_files(path)
+    chosen = open_files(path, Reading(channels=("size",)))
+    assert chosen.collection.channels == ("size",)
+
+
+def test_decimal_commas_are_named_and_words_among_numbers_stay_words(tmp_path):
+    path = tmp_path / "rows.csv"
+    lines = [f"{i},{i % 10};{i};{'ab'[i % 2]}" for i in range(40)]
+    path.write_text("weight;size;label\n" + "\n".join(lines) + "\n")
+    with pytest.raises(DataError, match=r"column .weight.: .*decimal commas are written as points"):
+        open_files(path)
+    lines = [f"{'A/' * (i % 3 == 0)}{i + 100};{i};{'ab'[i % 2]}" for i in range(40)]
+    path.write_text("ticket;size;label\n" + "\n".join(lines) + "\n")
+    assert open_files(path).collection.channels == ("size",)
+
+
 def test_a_file_that_changes_while_it_is_read(tmp_path, monkeypatch):
     path = write(tmp_path / "a.csv", "x,label", *(f"{i % 3},{'ab'[i % 2]}" for i in range(12)))
     read = table.csv.reader

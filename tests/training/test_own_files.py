@@ -174,6 +174,28 @@ def test_standard_input_is_a_file(trained, monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out)[0]["class"] in ("neg", "pos")
 
 
+def test_standard_input_is_called_so(trained, monkeypatch):
+    monkeypatch.setattr(
+        "sys.stdin", type("Rows", (), {"buffer": io.BytesIO(b"size,colour\n3,a\n")})
+    )
+    assert predict(trained / "runs" / "rows.csv", ["-"])[0]["file"] == "standard input"
+    broken = io.BytesIO(b"size,colour\n3,a\n4,b,c\n")
+    monkeypatch.setattr("sys.stdin", type("Rows", (), {"buffer": broken}))
+    with pytest.raises(DataError, match=r"^standard input, row 3: has 3 cells"):
+        predict(trained / "runs" / "rows.csv", ["-"])
+
+
+def test_files_of_another_kind_are_refused_by_name(trained, tmp_path):
+    picture = next((trained / "pictures").rglob("*.png"))
+    for run, kind in (("rows.csv", "rows"), ("series.csv", "series")):
+        for place in (picture, trained / "pictures"):
+            with pytest.raises(DataError, match=f"holds pictures; the run was trained on {kind}"):
+                predict(trained / "runs" / run, [place])
+    (tmp_path / "cloud.xyz").write_text("0 0 0\n1 1 1\n")
+    with pytest.raises(DataError, match="holds clouds; the run was trained on images"):
+        predict(trained / "runs" / "pictures", [tmp_path])
+
+
 def test_a_callers_default_type_changes_no_run(trained, tmp_path):
     recipe = load_recipe(str(trained / "rows.csv"), SHORT)
     expected = predict(trained / "runs" / "rows.csv", [trained / "rows.csv"])

@@ -131,6 +131,11 @@ def _images(result: Collection, samples: Any) -> None:
     images = images[..., None] if images.ndim == 3 else images
     if images.ndim != 4:
         raise ShapeError(f"X: received {images.shape}; images are (N, H, W) or (N, H, W, C)")
+    if images.shape[1] in (1, 3) and images.shape[2] > 4 < images.shape[3]:
+        raise ShapeError(
+            f"X: received {images.shape}, channels first; images are (N, H, W, C): "
+            "X.transpose(0, 2, 3, 1)"
+        )
     whole = np.issubdtype(images.dtype, np.integer)
     low, high = (images.min(), images.max()) if images.size else (0, 0)
     if whole and not 0 <= low <= high <= 255:

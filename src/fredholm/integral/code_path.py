@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 
 from ..errors import ConversionError
@@ -12,6 +14,7 @@ HOOKS = (
     "_backward_hooks",
     "_backward_pre_hooks",
 )
+RECORDERS = "transformers.utils.output_capturing"
 # What a subclass may define without changing what its layer computes.
 HARMLESS = {"__init__", "__repr__", "extra_repr", "reset_parameters", "_reset_parameters"}
 # Whose classes are read as they are; what derives from them elsewhere is somebody's own code.
@@ -62,7 +65,7 @@ def _check_instance(part: nn.Module, where: str) -> None:
             "and quantisers do), which the result would not run; convert the module before it is "
             "wrapped, or unwrap it first"
         )
-    if any(getattr(part, name, None) for name in HOOKS):
+    if any(_changes(hook) for name in HOOKS for hook in (getattr(part, name, None) or {}).values()):
         raise ConversionError(
             f"{where} has hooks, which the result would not run; remove them first"
         )
@@ -71,6 +74,13 @@ def _check_instance(part: nn.Module, where: str) -> None:
             f"{where} has parametrised weights (weight norm, spectral norm, LoRA, ...); "
             "call torch.nn.utils.parametrize.remove_parametrizations on a copy first"
         )
+
+
+def _changes(hook: Any) -> bool:
+    """Whether a hook may change what is computed: all but those by which transformers notes what it
+    gives as ``attentions`` and ``hidden_states``, once it was asked for them.
+    """
+    return getattr(hook, "__module__", "") != RECORDERS
 
 
 def overrides(kind: type) -> list[str]:

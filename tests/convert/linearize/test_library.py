@@ -335,6 +335,51 @@ def test_a_conversion_leaves_no_trace_in_its_source():
 # --- what is said ---------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("to", ["luna", "hedgehog", "infsa", "linear_infsa"])
+def test_attentions_and_hidden_states_are_given_as_the_source_gives_them(to):
+    """The shares of the values: with them a layer's output comes out again."""
+    teacher = models.bert().bert.eval()
+    teacher(**models.padded(), output_hidden_states=True)  # the library's own hooks stay behind
+    model = replace_attention(teacher, to).model
+    calls = []
+    heads = model.encoder.layer[0].attention.self.linear_heads
+    heads.register_forward_hook(lambda module, given, out: calls.append((given[2], out)))
+    found = model(**models.padded(), output_attentions=True, output_hidden_states=True)
+    layers = model.config.num_hidden_layers
+    assert len(found.attentions) == layers
+    assert len(found.hidden_states) == layers + 1
+    (value, out), shares = calls[0], found.attentions[0]
+    assert shares.shape == (3, 2, models.N, models.N)
+    sums = shares.sum(-1)
+    linked = sums > 0.5  # a graph's row may have no positive link
+    assert linked.float().mean() > 0.9
+    torch.testing.assert_close(sums, linked.float())
+    padding = models.padded()["attention_mask"] == 0
+    assert padding.any()
+    assert not shares.transpose(1, 3)[padding].any()
+    again = shares @ value.nan_to_num()
+    if to in ("luna", "hedgehog"):
+        torch.testing.assert_close(out, again, rtol=1e-4, atol=1e-6)
+    else:  # up to γ and the length of a row
+        some = linked & ~padding[:, None]
+        factor = out.norm(dim=-1) / again.norm(dim=-1)
+        torch.testing.assert_close(
+            out[some], (factor[..., None] * again)[some], rtol=1e-3, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_a_state_of_fixed_size_has_no_attentions_of_the_past(window):
+    options = {"options": {"softmax": True}, "window": window}
+    model = replace_attention(models.llama(), "hedgehog", **options).model.eval()
+    found = model(models.tokens(), output_attentions=True, use_cache=False)
+    shares = found.attentions[-1]
+    torch.testing.assert_close(shares.sum(-1), torch.ones(shares.shape[:3]))
+    assert not shares.triu(1).any()
+    with pytest.raises(ConversionError, match=r"output_attentions: .* use_cache=False"):
+        model(models.tokens(), output_attentions=True, use_cache=True)
+
+
 def test_parameters_are_counted_as_parameters():
     report = ConversionReport.of(
         replace_attention(source("gpt2"), "performer", window=None), "GPT2LMHeadModel"

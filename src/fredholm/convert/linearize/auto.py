@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, modeling_utils
 from transformers.utils.hub import cached_file
 
 from ...errors import CheckpointError, ConversionError
@@ -272,9 +272,20 @@ def become_linear(model: Any, facts: dict[str, Any]) -> None:
     """Give a model with linear attention inside the class and configuration that say so."""
     if not isinstance(model, LinearModel):
         model.__class__ = linear_model(type(model))
+        _records(model)
     if not isinstance(model.config, LinearConfig):
         model.config.__class__ = linear_config(type(model.config))
     model.config.linear_attention = facts
+
+
+def _records(model: Any) -> None:
+    """Hidden states and attentions are noted by class, which the library is told when a model is
+    built; this one was built as another.
+    """
+    registry = getattr(modeling_utils, "_CAN_RECORD_REGISTRY", None)
+    if registry is not None:
+        key = str(type(model)) if type(registry) is dict else model
+        registry[key] = model._can_record_outputs
 
 
 def _check_info(model: Any, info: dict[str, Any], folder: Path) -> None:

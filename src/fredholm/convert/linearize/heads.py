@@ -140,6 +140,22 @@ class Heads(nn.Module):
         self.noted.add(divergence(weights, self.student_weights(query, key, seen, scale), real))
         return weights.to(value.dtype) @ value
 
+    def weights(
+        self,
+        query: Float[Tensor, "b h q e"],
+        key: Float[Tensor, "b g k e"],
+        seen: Seen,
+        *,
+        scale: float | None = None,
+    ) -> Float[Tensor, "b h q k"]:
+        """The share of each value in what a query receives, dense, rows of sum one: O(N²). In the
+        modes of the teacher softmax's.
+        """
+        self.check(query, key)
+        scale, key = self.factor(scale), self.share(clean(key, seen.valid))
+        ours = self.student_weights if self.mode == "linear" else self.teacher_weights
+        return ours(query, key, seen, scale).expand(-1, -1, query.shape[2], -1)
+
     def calibrate(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> None:
         """Set what follows from data without a gradient; nothing here."""
 

@@ -96,7 +96,8 @@ def attend(
     is_causal: bool | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """The library's attention function: (B, Nq, H, d), and weights where softmax gave some.
+    """The library's attention function: (B, Nq, H, d), and the weights, where softmax gave some or
+    ``output_attentions`` asks for those of a converted layer, O(N²).
 
     Raises:
         ConversionError: an argument that changes the attention and is not understood.
@@ -120,12 +121,19 @@ def attend(
             f"{type(module).__name__} asks for {asked}, which linear attention does not have"
         )
     state = options.get(STATE)
-    if state is None:
-        seen = _seen(attention_mask, causal, query, key)
-        out = heads(query, key, value, seen, scale=scaling, dropout=dropout)
-    else:
+    shown = bool(options.get("output_attentions"))
+    if state is not None:
+        if shown:
+            raise ConversionError(
+                "output_attentions: a state of fixed size keeps no weights of past tokens; call "
+                "the model on all tokens at once with use_cache=False"
+            )
         out = state.advance(heads, query, key, value, attention_mask, scaling)
-    return out.transpose(1, 2).contiguous(), None
+        return out.transpose(1, 2).contiguous(), None
+    seen = _seen(attention_mask, causal, query, key)
+    out = heads(query, key, value, seen, scale=scaling, dropout=dropout)
+    weights = heads.weights(query, key, seen, scale=scaling) if shown else None
+    return out.transpose(1, 2).contiguous(), weights
 
 
 def _seen(mask: Tensor | None, causal: bool, query: Tensor, key: Tensor) -> Seen:

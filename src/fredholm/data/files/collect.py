@@ -41,7 +41,7 @@ def collect(
     if not path.exists():
         raise DataError(f"{path}: no such file or folder")
     name = path.stem if path.is_file() else path.name
-    family, files = _files(path, reading)
+    family, files = files_of(path, reading)
     if family in ("pictures", "clouds"):
         suffixes = FAMILIES[family]
         if path.is_file() and labelled:
@@ -69,8 +69,12 @@ def family_of(path: Path) -> str | None:
     return next((name for name, known in FAMILIES.items() if path.suffix.lower() in known), None)
 
 
-def _files(path: Path, reading: Reading) -> tuple[str, list[Path]]:
-    """(family, files) of a path."""
+def files_of(path: Path, reading: Reading) -> tuple[str, list[Path]]:
+    """The family, a name of :data:`FAMILIES`, and the files of a path.
+
+    Raises:
+        DataError: nothing that can be read, or files of several kinds.
+    """
     if path.is_file():
         family = family_of(path)
         if family is None:

@@ -10,7 +10,7 @@ from typing import Any
 from ...errors import CheckpointError, DataError, suggest
 from .collection import looks_continuous
 from .reading import Reading
-from .table import Head, is_number
+from .table import Head, is_missing, is_number, no_number
 
 LABELS = ("label", "class", "target", "y", "category", "outcome", "diagnosis")
 IDS = ("id", "series", "series_id", "sample_id", "case", "record", "sequence", "uid", "index")
@@ -18,6 +18,9 @@ TIMES = ("time", "t", "timestamp", "date", "datetime", "seconds", "minutes", "ho
 GROUPS = ("patient", "patient_id", "subject", "subject_id", "group", "person", "user", "site")
 PICTURES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
 SHOWN = 60
+SLIPS = (
+    0.1  # the share of a column's cells that are slips; where more are no numbers, they are words
+)
 WORDS = 20  # of a column, that become a column each
 
 
@@ -277,6 +280,7 @@ def _channels(
         elif _readable(head, name, kind):
             chosen.append(name)
         else:
+            _refuse_almost_numbers(head, name)
             example = head.known(name)[0][:SHOWN]
             remarks.append(f"column {name!r} is left out: its cells are words ({example!r})")
     if not chosen:
@@ -291,6 +295,26 @@ def _readable(head: Head, name: str, kind: str) -> bool:
     if head.numeric(name) or not head.known(name):
         return True
     return kind == "rows" and len(set(head.known(name))) <= WORDS
+
+
+def _refuse_almost_numbers(head: Head, name: str) -> None:
+    """DataError of a column of numbers where a few cells are none, or all have decimal commas: a
+    slip, which would cost the column.
+    """
+    odd = [
+        (row, cell)
+        for row, cell in enumerate(head.cells(name))
+        if not is_missing(cell) and not is_number(cell)
+    ]
+    known = len(head.known(name))
+    commas = sum(is_number(cell.replace(",", ".")) for _, cell in odd)
+    if len(odd) > SLIPS * known and 2 * commas <= known:
+        return
+    row, cell = odd[0]
+    raise DataError(
+        f"{head.path}, row {row + 1 + head.named}, column {name!r}: {no_number(cell)}; or name the "
+        "columns to read without it: channels"
+    )
 
 
 def _task(head: Head, reading: Reading) -> str:

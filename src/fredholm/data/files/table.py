@@ -276,10 +276,19 @@ def _number(cell: str, place: _Place, offset: int) -> float:
     except ValueError:
         if is_missing(cell):
             return np.nan
+    raise DataError(f"{place.at(offset)}: {no_number(cell)}")
+
+
+def no_number(cell: str) -> str:
+    """What an error says of a cell that should be a number.
+
+    Example:
+        >>> no_number("kg")
+        "received 'kg'; needs a number, or an empty cell where none was measured"
+    """
     comma = " (decimal commas are written as points)" if is_number(cell.replace(",", ".")) else ""
-    raise DataError(
-        f"{place.at(offset)}: received {cell[:40]!r}; needs a number{comma}, or an empty cell "
-        "where none was measured"
+    return (
+        f"received {cell[:40]!r}; needs a number{comma}, or an empty cell where none was measured"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from ..kinds.images import read_picture, read_plain
 from ..kinds.kind import saved_kind
 from ..kinds.texts import encode_rows, read_lines
 from ..vocabulary import Vocabulary
-from .collect import TABLES, collect, family_of
+from .collect import TABLES, collect, files_of
 from .collection import Collection
 from .columns import Trained
 from .reading import Reading
@@ -42,6 +43,8 @@ _MAGIC = {
     b"\xff\xd8": ".jpg",
     b"PAR1": ".parquet",
 }
+_STDIN = "stdin"
+_ONLY = {"pictures": "images", "clouds": "clouds", ".ts files": "series"}  # what such files can be
 _JSON = (".json", ".jsonl", ".ndjson")
 
 
@@ -86,6 +89,8 @@ def read_unlabelled(
         raise OptionError("files: received none; needs files or folders, or - for standard input")
     with _files(files, reading) as paths:
         parts = [_one(path, reading, source, facts, encoder) for path in paths]
+        for path, part in zip(paths, parts):
+            _rename(part, path)
     if len(parts) == 1:
         return parts[0]
     return _chained(parts)
@@ -114,10 +119,24 @@ def _files(files: Sequence[str | Path], reading: Reading) -> Iterator[list[Path]
                 paths.append(Path(file))
                 continue
             content = sys.stdin.buffer.read()
-            place = Path(folder) / f"stdin{_suffix(content, reading)}"
+            place = Path(folder) / f"{_STDIN}{_suffix(content, reading)}"
             place.write_bytes(content)
             paths.append(place)
-        yield paths
+        try:
+            yield paths
+        except DataError as error:
+            raise DataError(_named(str(error), Path(folder))) from error
+
+
+def _named(text: str, folder: Path) -> str:
+    """A path or a message without the folder that standard input lies in."""
+    return re.sub(re.escape(f"{folder}/{_STDIN}") + r"\.\w+", "standard input", text)
+
+
+def _rename(part: Unlabelled, path: Path) -> None:
+    for place in part.places:
+        if "file" in place and path.stem == _STDIN:
+            place["file"] = _named(str(place["file"]), path.parent)
 
 
 def _suffix(content: bytes, reading: Reading) -> str:
@@ -138,7 +157,10 @@ def _one(
         return _pictures([path], [{"file": str(path)}], facts, encoder)
     if not path.exists():
         raise DataError(f"{path}: no such file or folder")
-    if path.is_file() and family_of(path) == "clouds":
+    family, _ = files_of(path, reading)
+    if _ONLY.get(family, reading.kind) != reading.kind:
+        raise DataError(f"{path}: holds {family}; the run was trained on {reading.kind}")
+    if path.is_file() and family == "clouds":
         collection = _single_cloud(path, reading)
     else:
         trained = Trained.of(source, reading)
