@@ -15,6 +15,7 @@ from PIL import Image
 from fredholm import data
 from fredholm.data.files import Reading, open_files, table
 from fredholm.data.files.clouds import read_cloud
+from fredholm.data.files.table import seconds
 from fredholm.data.files.unlabelled import read_unlabelled
 from fredholm.errors import DataError, MissingExtraError, OptionError
 
@@ -489,6 +490,38 @@ def test_decimal_commas_are_named_and_words_among_numbers_stay_words(tmp_path):
     lines = [f"{'A/' * (i % 3 == 0)}{i + 100};{i};{'ab'[i % 2]}" for i in range(40)]
     path.write_text("ticket;size;label\n" + "\n".join(lines) + "\n")
     assert open_files(path).collection.channels == ("size",)
+
+
+def test_rows_that_look_like_times_of_series_are_a_remark(tmp_path):
+    path = tmp_path / "walks.csv"
+    lines = [f"{w},{t},{w * t},{'ab'[w % 2]}" for w in range(6) for t in range(5)]
+    path.write_text("walk,time,hip,label\n" + "\n".join(lines) + "\n")
+    found = open_files(path).collection
+    assert found.kind == "rows"
+    assert any("--id walk" in line for line in found.remarks)
+    series = open_files(path, Reading(id="walk")).collection
+    assert (series.kind, len(series), series.remarks) == ("series", 6, [])
+    lines = [f"{'red' if t % 2 else 'blue'},{t},{t * t},{'ab'[t % 3 == 0]}" for t in range(30)]
+    path.write_text("colour,time,hip,label\n" + "\n".join(lines) + "\n")
+    assert not any("--id" in line for line in open_files(path).collection.remarks)
+
+
+def test_dates_with_a_zone_are_moments(tmp_path):
+    zones = ("+02:00", "+00:00", "Z", "")
+    assert [seconds(f"2024-01-01T03:00:00{zone}") - seconds("2024-01-01") for zone in zones] == [
+        3600.0,
+        10800.0,
+        10800.0,
+        10800.0,
+    ]
+    assert seconds("2024-02") == seconds("2024-02-01")
+
+
+@pytest.mark.parametrize("y", [np.eye(12, 3), np.random.default_rng(0).normal(size=(12, 10))])
+def test_answers_of_two_axes_that_are_no_classes_at_points(tmp_path, y):
+    np.savez(tmp_path / "a.npz", X=np.zeros((12, 10, 2)), y=y)
+    with pytest.raises(DataError, match=r"needs \(12,\), a class or a number of each sample, or"):
+        open_files(tmp_path / "a.npz")
 
 
 def test_a_file_that_changes_while_it_is_read(tmp_path, monkeypatch):

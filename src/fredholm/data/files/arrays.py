@@ -229,7 +229,7 @@ def _labels(
         values = values[:, 0]
     settled = reading.settled(label=key, split=rule_of(reading))
     if samples is not None and values.ndim == 2 and len(values) == count:
-        return settled.settled(task="steps"), *_steps(values, samples)
+        return settled.settled(task="steps"), *_steps(values, samples, f"{path}: {key!r}")
     if values.shape != (count,):
         raise DataError(f"{path}: {key!r} has shape {arrays[key].shape}; needs ({count},)")
     words = [_word(value) for value in values.tolist()]
@@ -253,13 +253,21 @@ def _coded(words: Sequence[str]) -> Coded:
     return in_order(Coded(np.array([place.get(word, -1) for word in words]), names))
 
 
-def _steps(values: np.ndarray, samples: list[np.ndarray]) -> tuple[Coded, list[np.ndarray]]:
-    rows = values.tolist()
+def _steps(
+    values: np.ndarray, samples: list[np.ndarray], where: str
+) -> tuple[Coded, list[np.ndarray]]:
+    rows, longest = values.tolist(), max(len(s) for s in samples)
+    if values.shape[1] < longest or looks_continuous([_word(v) for v in values.ravel()[:MANY]]):
+        raise DataError(
+            f"{where} has shape {values.shape}; needs ({len(rows)},), a class "
+            f"or a number of each sample, or ({len(rows)}, {longest}), a class at every point"
+        )
     whole = [[_word(v) for v in row[: len(s)]] for row, s in zip(rows, samples)]
     coded = _coded([word for row in whole for word in row])
     return coded, np.split(coded.codes, np.cumsum([len(row) for row in whole])[:-1])
 
 
+MANY = 10_000  # values that tell numbers from classes
 _COLLECTORS = {"series": _series, "clouds": _clouds, "fields": collect_fields}
 
 

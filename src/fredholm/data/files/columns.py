@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from ...errors import CheckpointError, DataError, suggest
 from .collection import looks_continuous
 from .reading import Reading
-from .table import Head, is_missing, is_number, no_number
+from .table import Head, is_missing, is_number, no_number, seconds
 
 LABELS = ("label", "class", "target", "y", "category", "outcome", "diagnosis")
 IDS = ("id", "series", "series_id", "sample_id", "case", "record", "sequence", "uid", "index")
@@ -122,6 +123,7 @@ def settle(
     if not long and reading.time is None and time is not None and head.numeric(time):
         others, time = [n for n in head.names if n in (*others, time)], None  # a plain number
     channels, remarks = _channels(head, reading, others, text, kind)
+    remarks += _like_series(head, kind, _named(head, TIMES))
     settled = reading.settled(
         kind=kind,
         label=label,
@@ -234,6 +236,34 @@ def _repeats(head: Head, name: str) -> bool:
     """Whether the rows of an id are a series: most ids come more than once."""
     cells = head.cells(name)
     return len(set(cells)) * 2 <= len(cells) or (len(cells) <= 3 and len(set(cells)) < len(cells))
+
+
+def _like_series(head: Head, kind: str, time: str | None) -> Iterator[str]:
+    """What is said of rows that may be times of series: of a column within whose every value the
+    times grow, where they do not from row to row.
+    """
+    if kind != "rows" or time is None:
+        return
+    try:
+        times = [seconds(cell) for cell in head.cells(time)]
+    except ValueError:
+        return
+    if _grow(times):
+        return
+    for name in (n for n in head.names if n != time and n not in IDS):
+        parts: dict[str, list[float]] = {}
+        for cell, at in zip(head.cells(name), times):
+            parts.setdefault(cell, []).append(at)
+        if len(times) >= 3 * len(parts) and all(map(_grow, parts.values())):
+            yield (
+                f"rows are read one by one; within each {name!r} the times in {time!r} grow: where "
+                f"they are the times of a series, --id {name}"
+            )
+            return
+
+
+def _grow(times: Sequence[float]) -> bool:
+    return all(a < b for a, b in pairwise(times))
 
 
 def _mean_length(head: Head, name: str) -> float:

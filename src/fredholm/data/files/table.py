@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -310,15 +311,21 @@ def _times(cells: Sequence[str], place: _Place, words: dict[str, int]) -> np.nda
 
 
 def seconds(cell: str) -> float:
-    """A number as it is, a date in seconds since 1970.
+    """A number as it is, a date in seconds since 1970: in UTC, where it names no zone of its own.
 
     Example:
-        >>> seconds("1.5"), seconds("1970-01-02 00:00")
-        (1.5, 86400.0)
+        >>> seconds("1.5"), seconds("1970-01-02 00:00"), seconds("1970-01-02T01:00:00+01:00")
+        (1.5, 86400.0, 86400.0)
     """
     try:
         return float(cell)
     except ValueError:
+        pass
+    try:
+        zoned = datetime.fromisoformat(cell.strip())
+        zoned = zoned if zoned.tzinfo else zoned.replace(tzinfo=UTC)
+        return (zoned - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()
+    except ValueError:  # what numpy knows besides: months, parts of a microsecond
         stamp = np.datetime64(cell.strip().removesuffix("Z"), "us")
     if np.isnat(stamp):
         raise ValueError(cell)
