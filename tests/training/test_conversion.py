@@ -15,7 +15,7 @@ from fredholm import linearize
 from fredholm.convert import ConversionReport, load_linearized
 from fredholm.errors import ConversionError, DataError, OptionError, RecipeError
 from fredholm.training import Interrupted, StageOptions, TrainingFailed, fine_tune
-from fredholm.training.distill.data import Part, TokenTexts, as_dataset
+from fredholm.training.distill.data import Part, TokenTexts, as_dataset, two_splits
 from fredholm.training.distill.page import write_page
 from fredholm.training.distill.scores import divergences, evaluate
 from fredholm.training.metrics import accuracy, spearman
@@ -50,6 +50,47 @@ DATA = Counting(48, 0), Counting(24, 1)
 DISTIL = StageOptions(epochs=3, lr=2e-2)
 TUNE = StageOptions(epochs=2, lr=1e-3, patience=2)
 FAST = {"data": DATA, "distil": DISTIL, "tune": TUNE}
+
+
+class Rows(Dataset):
+    """The same as rows by name, in lists, with the `batch` of Hugging Face's data sets."""
+
+    def __init__(self, source, label="labels", **more):
+        self.source, self.label, self.more = source, label, more
+
+    def __len__(self):
+        return len(self.source)
+
+    def __getitem__(self, i):
+        inputs, label = self.source[i]
+        rows = {name: value.tolist() for name, value in inputs.items()}
+        return rows | self.more | {self.label: int(label)}
+
+    def batch(self, batch_size):
+        raise AssertionError("this is another batch")
+
+
+@pytest.mark.parametrize("label", ["labels", "label"])
+def test_rows_by_name_are_the_same_samples(label):
+    expected, labels = as_dataset(DATA[0]).batch([3, 5])
+    found, same = as_dataset(Rows(DATA[0], label)).batch([3, 5])
+    assert same.equal(labels)
+    assert found.keys() == expected.keys()
+    assert all(found[name].equal(expected[name]) for name in expected)
+
+
+def test_samples_that_are_no_samples_are_named():
+    with pytest.raises(DataError, match=r"with input_ids, attention_mask, target; needs \(inputs"):
+        as_dataset(Rows(DATA[0], "target")).batch([0])
+    with pytest.raises(DataError, match="'text' of a sample is no tensor"):
+        as_dataset(Rows(DATA[0], text="good")).batch([0])
+    with pytest.raises(DataError, match="a sample is a Tensor; needs"):
+        as_dataset(torch.ones(4, 3)).batch([0])
+    ragged = [({"input_ids": torch.ones(n)}, 0) for n in (3, 4)]
+    with pytest.raises(DataError, match=r"make no batch .* pad them to one length"):
+        as_dataset(ragged).batch([0, 1])
+    with pytest.raises(OptionError, match=r"needs a pair \(training, validation\)"):
+        two_splits(DATA[0])
 
 
 def test_distillation_brings_attention_together_and_scores_are_reported(tmp_path):

@@ -4,20 +4,25 @@ batches, texts by a tokenizer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
+from ...arguments import describe
 from ...data import LabelledDataset
 from ...data.kinds.dataset import IGNORED
 from ...errors import DataError, OptionError
 
+LABELS = ("labels", "label")  # as transformers and datasets call them
+
 
 class Collated(LabelledDataset):
-    """A torch data set of (inputs, label), handed out in batches."""
+    """A torch data set of (inputs, label), or of mappings with the label in them as
+    :data:`LABELS` (rows of a Hugging Face data set), handed out in batches.
+    """
 
     def __init__(self, source: Any):
         self.whole, self.name, self.split, self.classes = source, type(source).__name__, "", ()
@@ -26,9 +31,46 @@ class Collated(LabelledDataset):
         return len(self.whole)
 
     def batch(self, indices: Tensor | Sequence[int], transform: Any = None) -> tuple[Any, Tensor]:
-        """Inputs and labels of ``indices``, collated."""
-        inputs, labels = default_collate([self.whole[int(i)] for i in indices])
+        """Inputs and labels of ``indices``, collated.
+
+        Raises:
+            DataError: samples of another form, or of different lengths.
+        """
+        samples = [_sample(self.whole[int(i)]) for i in indices]
+        try:
+            inputs, labels = default_collate(samples)
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise DataError(
+                f"data: samples of {self.name} make no batch ({error}); pad them to one length "
+                '(tokenizers: padding="max_length"), and leave out columns of text'
+            ) from error
         return inputs, labels
+
+
+def _sample(item: Any) -> tuple[Any, Any]:
+    """(inputs, label) of a sample."""
+    if isinstance(item, Mapping):
+        label = next((name for name in LABELS if name in item), None)
+        if label is not None:
+            inputs = {name: _tensor(name, value) for name, value in item.items() if name != label}
+            return inputs, _tensor(label, item[label])
+    elif isinstance(item, tuple | list) and len(item) == 2:
+        return item[0], item[1]
+    names = f" with {', '.join(map(str, item))}" if isinstance(item, Mapping) else ""
+    raise DataError(
+        f"data: a sample is a {type(item).__name__}{names}; needs (inputs, label), or a model's "
+        f"arguments by name with {' or '.join(LABELS)} among them"
+    )
+
+
+def _tensor(name: str, value: Any) -> Tensor:
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(
+            f"data: {name!r} of a sample is no tensor and no list of numbers ({describe(value)}); "
+            "leave it out, or make numbers of it by a tokenizer"
+        ) from error
 
 
 class Part(LabelledDataset):
@@ -196,4 +238,21 @@ def as_dataset(source: Any) -> Any:
         )
     if not len(source):
         raise DataError("data: a split is empty")
-    return source if hasattr(source, "batch") else Collated(source)
+    if isinstance(source, LabelledDataset):
+        return source
+    # `batch` of a Hugging Face data set is another one
+    batches = hasattr(source, "batch") and not isinstance(source[0], Mapping)
+    return source if batches else Collated(source)
+
+
+def two_splits(data: Any) -> list[Any]:
+    """The training and the validation split of ``data``.
+
+    Raises:
+        OptionError: not two of them.
+    """
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise OptionError(
+            f"data: received {describe(data)}; needs a pair (training, validation) of data sets"
+        )
+    return [as_dataset(split) for split in data]

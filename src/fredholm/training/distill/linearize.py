@@ -17,7 +17,7 @@ from ...convert.linearize import ConversionReport, Replaced, replace_attention, 
 from ..fit import check_precision
 from ..metrics import METRICS
 from ..tasks import create_task
-from .data import as_dataset
+from .data import as_dataset, two_splits
 from .fit import Run, StageOptions, run_stage
 from .matching import Lengthening, Matching
 from .progress import Progress
@@ -100,7 +100,8 @@ def linearize(
             ``"performer"``, ``"elu"``, …; or ``"infsa"``, ``"linear_infsa"``, which have nothing to
             distil.
         data: training and validation split: data sets of :mod:`fredholm.data`, or torch data sets
-            of (inputs, label), inputs a tensor or a mapping of a model's arguments. Without data
+            of (inputs, label), inputs a tensor or a mapping of a model's arguments, or of mappings
+            with ``labels`` among them, padded to one length (Hugging Face data sets). Without data
             the model is replaced and not trained.
         task: ``"classification"``, ``"regression"``, ``"steps"`` or ``"tokens"``, see
             :class:`fredholm.training.tasks.Task`.
@@ -154,7 +155,7 @@ def linearize(
     settings |= {"match": dataclasses.asdict(match)}
     if longer is not None:
         settings |= {"lengthen": dataclasses.asdict(lengthen)}
-    splits = None if data is None else [as_dataset(split) for split in data]
+    splits = None if data is None else two_splits(data)
     if splits is not None:
         check_head(model, splits[0])
     torch.manual_seed(seed)
@@ -225,7 +226,7 @@ def fine_tune(
     }
     progress = Progress(None if folder is None else Path(folder), settings, resume)
     stub = Replaced(model, "torch", "softmax", {}, True, [], {}, {})
-    train, val = (as_dataset(split) for split in data)
+    train, val = two_splits(data)
     run_stage(
         run,
         progress,
