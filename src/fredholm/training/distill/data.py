@@ -226,7 +226,7 @@ def as_dataset(source: Any) -> Any:
     """A data set that hands out batches.
 
     Raises:
-        OptionError: neither has it ``batch``, nor a length and items.
+        OptionError: neither has it ``batch`` and ``labels``, nor a length and items.
         DataError: it is empty.
     """
     if not hasattr(source, "__len__") or not (
@@ -238,11 +238,9 @@ def as_dataset(source: Any) -> Any:
         )
     if not len(source):
         raise DataError("data: a split is empty")
-    if isinstance(source, LabelledDataset):
-        return source
-    # `batch` of a Hugging Face data set is another one
-    batches = hasattr(source, "batch") and not isinstance(source[0], Mapping)
-    return source if batches else Collated(source)
+    # `batch` alone may be that of a Hugging Face data set, which is another one
+    batches = hasattr(source, "batch") and hasattr(source, "labels")
+    return source if batches or isinstance(source, Collated) else Collated(source)
 
 
 def two_splits(data: Any) -> list[Any]:

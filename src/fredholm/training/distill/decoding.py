@@ -17,18 +17,20 @@ from ...convert.linearize import cache_size
 from ...integral import inference
 
 STEPS = 24  # timed at each length
+PROMPTS, PROMPT_TOKENS = 5, 8192  # prompts timed at each length: so many, of so many tokens in all
 
 
 def measure_decoding(
     models: dict[str, nn.Module], text: Tensor, lengths: list[int]
 ) -> list[dict[str, float]]:
-    """A row a length N: milliseconds of a prompt of N tokens, tokens a second after it (the median
-    step), and exact bytes of the cache, those of layers that keep softmax apart.
+    """A row a length N: milliseconds of a prompt of N tokens and tokens a second after it, the
+    medians of several (of long prompts one alone), and exact bytes of the cache, those of layers
+    that keep softmax apart.
 
     Both are measured inside :class:`fredholm.inference`, as ``generate`` calls them.
 
     Args:
-        models: causal ones of transformers; their steps are timed in turns.
+        models: causal ones of transformers; their prompts and steps are timed in turns.
         text: tokens of the prompts, repeated where too few.
     """
     from transformers import DynamicCache
@@ -48,14 +50,18 @@ def _at(
 ) -> dict[str, float]:
     """One length's numbers; ``new`` makes a cache."""
     row: dict[str, float] = {}
-    caches = {name: new() for name in models}
-    for name, model in models.items():
-        seconds = _seconds(model, tokens[:length], caches[name])
-        size = cache_size(caches[name])
-        row |= {f"{name}_prompt_ms": 1e3 * seconds}
+    caches: dict[str, Any] = {}
+    times: dict[str, list[float]] = {name: [] for name in models}
+    for _ in range(min(PROMPTS, max(1, PROMPT_TOKENS // length))):
+        for name, model in models.items():
+            caches[name] = new()
+            times[name].append(_seconds(model, tokens[:length], caches[name]))
+    for name, cache in caches.items():
+        size = cache_size(cache)
+        row |= {f"{name}_prompt_ms": 1e3 * statistics.median(times[name])}
         row |= {f"{name}_bytes": float(size.linear_bytes + size.softmax_bytes)}
         row |= {f"{name}_softmax_bytes": float(size.softmax_bytes)}
-    times: dict[str, list[float]] = {name: [] for name in models}
+    times = {name: [] for name in models}
     for i in range(STEPS):
         for name, model in models.items():
             step = tokens[length + i : length + i + 1]
