@@ -23,6 +23,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "half": {"window": 64, "match": MATCHED, "layers": HALF},
     "twice": {"window": 64, "match": MATCHED | {"steps": 480}},
     "no-window": {"window": 0, "match": MATCHED},
+    "no-window-longer": {"window": 0, "distil": {"steps": 240}, "match": MATCHED},
     "narrow": {"window": 8, "match": MATCHED},
     "longer": {"window": 64, "match": MATCHED, "longer": 2048, "lengthen": {"steps": 40}},
     "first": {"window": 64, "match": MATCHED, "reach": 0},
@@ -41,6 +42,7 @@ RECEIPTS = (
     "half",
     "twice",
     "no-window",
+    "no-window-longer",
     "longer",
     "first",
 )  # of seed 0; of the others perplexities alone
@@ -49,6 +51,7 @@ LABELS = {
     "half": "every second layer, a window of 64",
     "twice": "all layers, a window of 64, twice the steps",
     "no-window": "all layers, no window",
+    "no-window-longer": "all layers, no window, maps learned for 240 steps",
     "narrow": "all layers, a window of 8",
     "longer": "all layers, then 40 steps on windows of 2,048",
     "first": "all layers, all windows at the first positions",
