@@ -45,6 +45,7 @@ SECTIONS = {
         VARIANTS,
         seeds=5,
         choices=dict.fromkeys(VARIANTS, RATES),
+        brief=("training.epochs=5",),
     )
 }
 

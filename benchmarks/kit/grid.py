@@ -139,7 +139,8 @@ class Section:
     are ``common``; ``further``: a column, and how every trained run is evaluated once more for it.
 
     ``choices``: further overrides of a variant, such as learning rates, of which it has the one
-    that does best on validation with the first seed.
+    that does best on validation with the first seed; ``brief``: how what is trained to choose is
+    cut short.
     """
 
     title: str
@@ -149,6 +150,7 @@ class Section:
     seeds: int = 3
     further: dict[str, tuple[str, ...]] = field(default_factory=dict)
     choices: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    brief: tuple[str, ...] = ()
 
     def plan(self, seeds: int, chosen: dict[str, str] | None = None) -> Iterator[Row]:
         """The runs, seed by seed, so that a part of them compares all variants."""
@@ -160,7 +162,11 @@ class Section:
     def tries(self) -> Iterator[Row]:
         """What is trained to choose."""
         for variant, choices in self.choices.items():
-            yield from (self.row(variant, choice) | {"seed": 0} for choice in choices)
+            yield from (self.trial(variant, choice) | {"seed": 0} for choice in choices)
+
+    def trial(self, variant: str, choice: str) -> Row:
+        row = self.row(variant, choice)
+        return row | {"overrides": [*row["overrides"], *self.brief]}
 
     def row(self, variant: str, choice: str | None = None) -> Row:
         overrides = [*self.common, *self.variants[variant], *([choice] if choice else [])]
@@ -245,7 +251,7 @@ def best_choices(section: Section, tried: list[Row]) -> dict[str, str]:
         found: dict[str, float] = {}
         for choice in choices:
             for row in tried:
-                if row["overrides"] == section.row(variant, choice)["overrides"]:
+                if row["overrides"] == section.trial(variant, choice)["overrides"]:
                     found[choice] = row.get("accuracy", -row["loss"])
         if set(found) != set(choices):
             raise SystemExit(f"{variant}: not all choices were tried; the same command goes on")

@@ -316,10 +316,13 @@ def test_an_unknown_name_is_refused():
 
 def test_a_choice_is_made_on_validation_and_the_test_split_read_for_it_alone(tmp_path, monkeypatch):
     choices = {"a": ("optimizer.lr=1e-3", "optimizer.lr=2e-3")}
-    section = Section("Tuned", "digits", ("training.epochs=1",), {"a": (), "b": ()}, 2, {}, choices)
-    tests = []
+    brief = ("training.epochs=1",)
+    common, variants = ("training.epochs=2",), {"a": (), "b": ()}
+    section = Section("Tuned", "digits", common, variants, 2, {}, choices, brief)
+    tests, epochs = [], []
 
     def train(cell, report):
+        epochs.append(cell.given.training.epochs)
         cell.place.mkdir(parents=True, exist_ok=True)
         (cell.place / "rate").write_text(str(cell.given.optimizer.lr))
         return {"parameters": 1}
@@ -339,7 +342,8 @@ def test_a_choice_is_made_on_validation_and_the_test_split_read_for_it_alone(tmp
     found = grid.sections("out.json", tmp_path)["tuned"]
     assert [row["overrides"][-1] for row in found if row["variant"] == "a"] == [choices["a"][1]] * 2
     assert all(section.has(row) and row["more"] == 7 for row in found)
-    assert not section.has(found[0] | {"overrides": ["training.epochs=2"]})
+    assert not section.has(found[0] | {"overrides": ["training.epochs=3"]})
+    assert epochs == [1, 1, 2, 2, 2, 2], "what chooses is cut short, what is chosen is not"
     own = [rate for rate, _ in tests if rate in (1e-3, 2e-3)]
     assert own == [2e-3, 2e-3]
     tests.clear()
