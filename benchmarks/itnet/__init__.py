@@ -8,7 +8,7 @@ from ..kit.subject import Options, Subject
 SUBJECT = Subject(
     __name__,
     times={"modes": "modes:time", "recipes": "recipes:time"},
-    runs={"sections": ":run", "spectrum": "spectrum:run"},
+    runs={"sections": ":run", "spectrum": "spectrum:run", "start": "start:run"},
     pages={PAGES / "itnet.md": "page:page"},
     draw="modes:draw_committed",
     claims="claims:CLAIMS",

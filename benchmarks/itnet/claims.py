@@ -133,6 +133,27 @@ CLAIMS = [
         "More frequencies gain", "80.6 to 81.4 for m 16 to 64", better("digits", "m = 64", "m = 4")
     ),
     Claim(
+        "Fourier features beat raw coordinates on images",
+        "81.4 over 79.2",
+        better("digits", "reference", "raw coordinates"),
+    ),
+    Claim(
+        "A readout that starts ten times smaller loses little",
+        "81.3 and 81.4",
+        better("start", "W = I, eps = 0.01", "eps = 0.001"),
+        below=0.01,
+    ),
+    Claim(
+        "One that starts a hundred times larger is worse, or diverges",
+        "diverges, 81.4",
+        better("start", "W = I, eps = 0.01", "eps = 1"),
+    ),
+    Claim(
+        "A stream that starts near one trains better than the formula's",
+        '"near identity"',
+        better("start", "W = 0", "W = I, eps = 0.01"),
+    ),
+    Claim(
         "A learned B gains nothing",
         "no gain",
         better("digits", "learned B", "reference"),

@@ -12,7 +12,7 @@ from ..kit.machine import machine_line
 from ..kit.page import head, load, spread
 from ..kit.page import table as as_table
 from ..kit.statistics import Rows, paired, stays_below
-from . import spectrum
+from . import spectrum, start
 from .claims import CLAIMS
 from .sections import SECTIONS
 
@@ -151,6 +151,7 @@ def page() -> str:
     about = "Share of the squared Frobenius norm of K on all pairs of points, percent, by rank."
     title = "## Singular values of trained kernels"
     parts.append(f"{title}\n\n{about} {spectrum.section_text()}\n")
+    parts.append(f"## A fresh stack\n\n{start.section_text()}\n")
     recipes, modes = load("itnet-recipes.json"), load("itnet-modes.json")
     parts += [minutes(recipes)] if recipes else []
     parts += [speed(modes)] if modes else []

@@ -51,6 +51,7 @@ SECTIONS: dict[str, Section] = {
             "depth 3": ("operator.depth=3",),
             "m = 4": ("operator.frequencies=4",),
             "m = 64": ("operator.frequencies=64",),
+            "raw coordinates": ("operator.frequencies=0",),
             "sigma = 1": ("operator.sigma=1.0",),
             "sigma = 10": ("operator.sigma=10.0",),
             "learned B": ("operator.learned_frequencies=true",),
@@ -72,6 +73,19 @@ SECTIONS: dict[str, Section] = {
                 "operator.width=16",
             ),
         },
+    ),
+    "start": Section(
+        "How layers begin: digits, four layers",
+        "digits",
+        (*DIGITS, "model.body.depth=4"),
+        {
+            "W = I, eps = 0.01": (),
+            "W = 0": ("operator.start=0.0",),
+            "eps = 0.001": ("operator.epsilon=0.001",),
+            "eps = 0.1": ("operator.epsilon=0.1",),
+            "eps = 1": ("operator.epsilon=1.0",),
+        },
+        seeds=5,
     ),
     "samples": Section(
         "Digits with sampled keys, 16 patches",
