@@ -124,6 +124,8 @@ def answer(given: dict[str, Any]) -> Row:
         trained = given.get("trained", False)
         here, seeds = _text(given, values), len(values) if trained else 0
         verdict = OPEN if trained else _by_bound(given, values)
+    if "drawn" in given:  # a picture has no verdict
+        here = f"[drawn]({given['drawn']})"
     if "test" in given:
         here, verdict = f"holds: `{given['test'].rpartition('/')[2]}`", REPRODUCED
     if "judged" in given:

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 GIVEN = [given for paper in rows.papers() for given in paper["rows"]]
 ALLOWED = {
     "claim", "where", "paper", "judged", "result", "test", "untestable", "least", "most", "trained",
-    "scale", "digits", "command", "hours",
+    "scale", "digits", "command", "hours", "drawn",
 }  # fmt: skip
 
 
@@ -45,6 +45,14 @@ def test_numbers_of_ours_are_read_and_not_typed():
 def test_every_claim_of_every_page_is_a_row():
     named = [given["judged"] for given in GIVEN if "judged" in given]
     assert sorted(named) == sorted(rows.judged())
+
+
+def test_pictures_are_on_the_pages_that_are_said_to_have_them():
+    drawn = [given for given in GIVEN if "drawn" in given]
+    assert drawn
+    for given in drawn:
+        assert "![" in (ROOT / "docs" / "results" / given["drawn"]).read_text(), given["claim"]
+        assert rows.answer(given).verdict == OPEN, given["claim"]
 
 
 def test_commands_and_tests_are_there():
