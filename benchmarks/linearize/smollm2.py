@@ -157,6 +157,8 @@ def _perplexities(found: dict[str, Any]) -> str:
     for name, label in LABELS.items():
         goal = f"≤ {GOALS[name]}" if name in GOALS else ""
         seeds = [found[key] for key in (row_name(name, i) for i in range(9)) if key in found]
+        if not seeds and not goal:  # tried by name, and promised nowhere
+            continue
         ratios = [
             spread([one["scores"][key] / one["scores"]["teacher"] for one in seeds], 1, 3)
             for key in ("before", "distilled", LAST.get(name, "matched"))
