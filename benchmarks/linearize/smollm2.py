@@ -42,7 +42,6 @@ RECEIPTS = (
     "half",
     "twice",
     "no-window",
-    "no-window-longer",
     "longer",
     "first",
 )  # of seed 0; of the others perplexities alone
