@@ -8,11 +8,13 @@ import torch
 
 from fredholm.models import create_model
 
-from ..kit.page import load, save, spread, table
+from ..kit.grid import Table
+from ..kit.page import load, spread, table
 from ..kit.statistics import Rows
 from ..kit.subject import Options
 
 FILE = "itnet-start.json"
+TABLE = Table(FILE, ("start", "seed"), ())
 STARTS, SEEDS, SIDE, PICTURES = (1.0, 0.0), 5, 64, 4
 
 
@@ -38,14 +40,13 @@ def _size(stream: torch.Tensor) -> float:
 
 
 def run(options: Options) -> None:
-    """A row per start and seed."""
+    """A row per start and seed, those that the file has left as they are."""
     side = 32 if options.small else SIDE
-    rows = [
-        {"start": start, "seed": seed, "growth": growth(start, seed, side)}
-        for start in STARTS
-        for seed in range(options.seeds or SEEDS)
-    ]
-    save(rows, FILE, options.results)
+    for start in STARTS:
+        for seed in range(options.seeds or SEEDS):
+            row = {"start": start, "seed": seed}
+            if not TABLE.has(row, options.results):
+                TABLE.add([row | {"growth": growth(start, seed, side)}], options.results)
 
 
 def found() -> Rows:

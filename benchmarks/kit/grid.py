@@ -165,6 +165,7 @@ class Section:
             yield from (self.trial(variant, choice) | {"seed": 0} for choice in choices)
 
     def trial(self, variant: str, choice: str) -> Row:
+        """One of them: the variant with the choice, cut short."""
         row = self.row(variant, choice)
         return row | {"overrides": [*row["overrides"], *self.brief]}
 
