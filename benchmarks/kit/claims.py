@@ -146,6 +146,13 @@ def named(claims: Sequence[Claim], before: Sequence[str] | None) -> str:
     return "The primary claims were named before the runs."
 
 
+def _chance(p: float | None) -> str:
+    """A p-value as pages show it."""
+    if p is None:
+        return ""
+    return "< 0.001" if p < 0.0005 else f"{p:.3f}"
+
+
 def claims_section(
     claims: Sequence[Claim], found: Any, file: dict[str, Any] | None = None, note: str = ""
 ) -> str:
@@ -155,7 +162,7 @@ def claims_section(
     judged = judge(claims, found)
     note = " ".join(filter(None, (note, named(claims, (file or {}).get("primary")))))
     first = [
-        (j.claim.text, j.claim.paper, j.here, "" if j.p is None else f"{j.p:.3f}", j.verdict)
+        (j.claim.text, j.claim.paper, j.here, _chance(j.p), j.verdict)
         for j in judged
         if j.claim.primary
     ]
