@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...errors import DataError, OptionError
+from ..files.reading import series_source
 from ..formats import read_bytes
 from ..kinds.sequences import SEQUENCES, SequenceDataset, padded
 from ..registry import Entry, Request, register_dataset
@@ -109,7 +110,7 @@ def create(request: Request) -> SequenceDataset:
     std = (pooled - mean).square().nanmean(0).sqrt().nan_to_num(1.0).clamp(min=1e-6)
     chosen = parts[request.split]
     rows = [(stays[i] - mean) / std for i in chosen.tolist()]
-    return SequenceDataset(
+    result = SequenceDataset(
         request.entry.name,
         request.split,
         numbers[chosen],
@@ -117,6 +118,8 @@ def create(request: Request) -> SequenceDataset:
         lambda indices: padded([rows[i] for i in indices.tolist()]),
         shape=(request.options.hours, len(names or ())),
     )
+    result.source = series_source(mean.tolist(), std.tolist())
+    return result
 
 
 ENTRY = Entry(

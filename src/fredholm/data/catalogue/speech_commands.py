@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...errors import DataError, OptionError, suggest
 from ..audio import mfcc, read_wav
+from ..files.reading import series_source
 from ..kinds.sequences import SEQUENCES, SequenceDataset
 from ..registry import Entry, Request, register_dataset
 from ..splits import stratified
@@ -148,6 +149,10 @@ def create(request: Request) -> SequenceDataset:
         shape=(161, 20) if options.features == "mfcc" else (RATE, 1),
     )
     result.spacing = float(options.every)
+    if options.features == "raw":
+        result.source = series_source([0.0], [1.0], every=options.every)
+    else:
+        result.prepared = "cepstral coefficients of sound"
     return result
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -16,7 +15,7 @@ from ...errors import DataError, OptionError
 from ..clients import PIP
 from ..counter import uniform
 from ..create import source_folder
-from ..files.reading import Reading
+from ..files.reading import series_source
 from ..files.ts import read_ts
 from ..kinds.sequences import SEQUENCES, SequenceDataset, padded
 from ..registry import Entry, Request, register_dataset
@@ -121,17 +120,10 @@ def create(request: Request) -> SequenceDataset:
         timed=options.timed,
     )
     result.spacing = 1.0 if options.timed else float(options.every)
-    result.source = _source(options, *mean_and_deviation(torch.cat(train)))
-    return result
-
-
-def _source(options: TimeSeriesOptions, mean: Tensor, std: Tensor) -> dict[str, Any]:
-    """How a run reads further series: at the rate and scale of these."""
+    mean, std = (moment.tolist() for moment in mean_and_deviation(torch.cat(train)))
     scale = "sample" if options.scale == "series" else "file"
-    reading = Reading(kind="series", task="classification", scale=scale)
-    scaling = {"mean": mean.tolist(), "std": std.tolist(), "step": 1.0, "timed": options.timed}
-    scaling |= {"every": options.every, "clocked": False}
-    return {"reading": reading.to_dict(), "scaling": scaling, "files": ""}
+    result.source = series_source(mean, std, scale, timed=options.timed, every=options.every)
+    return result
 
 
 def find(folder: Path, part: str) -> Path:

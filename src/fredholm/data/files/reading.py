@@ -85,3 +85,20 @@ class Reading:
     def from_dict(cls, given: Mapping[str, Any]) -> Reading:
         """What :meth:`to_dict` gave."""
         return cls(**given)
+
+
+def series_source(
+    mean: Sequence[float],
+    std: Sequence[float],
+    scale: str = "file",
+    *,
+    timed: bool = False,
+    every: int = 1,
+) -> dict[str, Any]:
+    """The ``source`` of a data set of the catalogue: how a run on it reads further series, at the
+    scale (by the channels' ``mean`` and ``std``, or by each ``sample``) and rate of its own.
+    """
+    reading = Reading(kind="series", task="classification", scale=scale)
+    scaling = {"mean": list(mean), "std": list(std), "step": 1.0, "timed": timed}
+    scaling |= {"every": every, "clocked": False}
+    return {"reading": reading.to_dict(), "scaling": scaling, "files": ""}

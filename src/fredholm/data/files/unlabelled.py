@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ...errors import DataError, OptionError
 from ...progress import current
-from ..kinds.images import read_picture, read_plain
+from ..kinds.images import COVER, read_picture, read_plain
 from ..kinds.kind import saved_kind
 from ..kinds.texts import encode_rows, read_lines
 from ..vocabulary import Vocabulary
@@ -36,6 +36,7 @@ _CATALOGUE = {
     "points": "clouds",
     "field": "fields",
 }
+_FOLDER = "image-folder"  # whose runs of earlier versions do not say how pictures were cut
 _MAGIC = {
     b"PK": ".npz",
     b"\x89HDF": ".h5",
@@ -76,9 +77,15 @@ def read_unlabelled(
 
     Raises:
         DataError: a file that cannot be read, or holds other columns than the training files.
-        OptionError: no file, or a kind that is not read from files.
+        OptionError: no file, or samples that are not read from files.
     """
     reading, source = _reading(facts), facts.get("source") or {}
+    if facts.get("prepared"):
+        raise OptionError(
+            f"predict: the run reads {facts['prepared']}, which {facts['dataset']} makes of its "
+            "own files; no other file is read so. Put the prepared samples into files of your own "
+            "(.npz, .csv) and train on those"
+        )
     if reading is None:
         kind = saved_kind(facts)
         known = ", ".join(_CATALOGUE.values())
@@ -207,16 +214,17 @@ def _texts(
 def _pictures(
     files: Sequence[Path], places: list[dict[str, Any]], facts: Mapping[str, Any], encoder: Any
 ) -> Unlabelled:
-    """Pictures of the user's own are cut as in training; those of the catalogue were never cut, so
+    """Pictures are cut where those of training were; those of the catalogue never were, so that
     others are stretched to their size.
     """
+    cut = facts.get("fit") == COVER or facts.get("source") or facts["dataset"] == _FOLDER
     channels, height, width = encoder.input_shape
     mean, std = (
         torch.tensor(facts[key], dtype=torch.float32).view(1, -1, 1, 1) for key in ("mean", "std")
     )
 
     def read(file: Path) -> Tensor:
-        if facts.get("source"):
+        if cut:
             return read_picture(file, (height, width)).float() / 255
         return read_plain(Path(file), channels, (height, width))
 

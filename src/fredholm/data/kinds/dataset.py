@@ -42,8 +42,10 @@ class LabelledDataset(Dataset):
         notes: what whoever trains or evaluates on it is told, such as rows that were skipped.
         said: how a user's files were read, told before a training.
         units: of a regression, (shift, scale): a target is shift + scale · label.
-        source: how a user's files were read and divided, saved with a model so that further files
-            are read alike; None of a data set of the catalogue.
+        source: how files were read, scaled and divided, saved with a model so that further files
+            are read alike; None where samples are read as they are.
+        prepared: what was made of the files' values, in words, where nothing makes it of further
+            files: a model of such samples answers none.
         per_sample: attributes that have a row for each sample.
     """
 
@@ -55,6 +57,7 @@ class LabelledDataset(Dataset):
     said: tuple[str, ...] = ()
     units: tuple[float, float] = (0.0, 1.0)
     source: Mapping[str, Any] | None = None
+    prepared: str | None = None
     per_sample: ClassVar[tuple[str, ...]] = ("labels",)
 
     def __init__(self, name: str, split: str, labels: Tensor | StoredRows, classes: Sequence[str]):
@@ -108,6 +111,7 @@ class LabelledDataset(Dataset):
         facts = {"dataset": self.name, "kind": self.kind.name, "task": self.task}
         facts |= {"classes": list(self.classes)}
         facts |= {"units": list(self.units)} if self.units != (0.0, 1.0) else {}
+        facts |= {} if self.prepared is None else {"prepared": self.prepared}
         return facts | ({} if self.source is None else {"source": dict(self.source)})
 
     def in_units(self, values: Tensor) -> Tensor:

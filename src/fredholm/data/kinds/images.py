@@ -22,6 +22,7 @@ from ..summaries import of_images
 from .dataset import LabelledDataset, Transform, check_labels
 from .kind import Kind, Page, register_kind
 
+COVER = "cover"  # of a picture: resized until it covers the sample's size, then cut
 CHANGES = ("crop", "flip", "shift", "area", "color", "randaugment", "erase")
 
 
@@ -53,17 +54,6 @@ class Images(Kind):
 
     def made_of(self, encoder: Any) -> str:
         return patches_of(encoder)
-
-    def read(
-        self, files: Sequence[Path], facts: Mapping[str, Any], encoder: Any
-    ) -> tuple[list[dict[str, Any]], Any]:
-        channels, height, width = encoder.input_shape
-        images = torch.stack([read_plain(Path(file), channels, (height, width)) for file in files])
-        mean, std = (
-            torch.tensor(facts[key], dtype=torch.float32).view(1, -1, 1, 1)
-            for key in ("mean", "std")
-        )
-        return [{"file": str(file)} for file in files], (images - mean) / std
 
 
 IMAGES = register_kind(Images())
@@ -257,6 +247,9 @@ class FolderDataset(ImageDataset):
             torch.stack(images) if images else torch.empty((0, *self.shape), dtype=torch.uint8)
         )
         return stacked, self.labels[indices]
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "fit": COVER}
 
     def masks(
         self, indices: Int[Tensor, " b"] | Sequence[int], kind: str = "mask"

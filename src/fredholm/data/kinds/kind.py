@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -106,18 +105,6 @@ class Kind:
     def made_of(self, encoder: Any) -> str:
         """What the points of a model are, by the configuration of its encoder."""
         return self.many
-
-    def read(
-        self, files: Sequence[Path], facts: Mapping[str, Any], encoder: Any
-    ) -> tuple[list[dict[str, Any]], Any]:
-        """(where each sample comes from, inputs of the model) of a user's files, read as the data
-        set was that ``facts`` describe (:meth:`LabelledDataset.describe`), at the sizes of the
-        ``encoder``'s configuration.
-
-        Raises:
-            DataError: a file that cannot be read.
-        """
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -206,7 +206,7 @@ def image_sequences(images: ImageDataset, order: Tensor | None = None) -> Sequen
         pixels = images.batch(indices)[0].flatten(2).mT
         return pixels if order is None else pixels[:, order]
 
-    return SequenceDataset(
+    result = SequenceDataset(
         images.name,
         images.split,
         images.labels,
@@ -214,3 +214,7 @@ def image_sequences(images: ImageDataset, order: Tensor | None = None) -> Sequen
         values,
         shape=(height * width, channels),
     )
+    result.prepared = (
+        f"pixels of pictures, {'row after row' if order is None else 'in one fixed order'}"
+    )
+    return result

@@ -162,15 +162,6 @@ class Texts(Kind):
     def made_of(self, encoder: Any) -> str:
         return "texts of words or bytes"
 
-    def read(
-        self, files: Sequence[Path], facts: Mapping[str, Any], encoder: Any
-    ) -> tuple[list[dict[str, Any]], Any]:
-        lines = [line for file in files for line in read_lines(Path(file))]
-        vocabulary, length = Vocabulary.from_dict(facts["vocabulary"]), facts["max_length"]
-        rows = encode_rows([text for _, text in lines], vocabulary, length, "text")
-        result = zip(lines, rows[1].tolist(), strict=True)
-        return [{"file": where, "truncated": cut} for (where, _), cut in result], rows[0]
-
 
 TEXTS = register_kind(Texts())
 

@@ -1,0 +1,70 @@
+"""Files that a run on a data set of the catalogue is asked about are read as that set reads its
+own, or refused.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from fredholm import data
+from fredholm.data.files.unlabelled import read_unlabelled
+from fredholm.errors import OptionError
+
+from ..tolerances import assert_close
+from .fixtures import write_idx, write_image_folder
+from .test_audio import speech, stays  # noqa: F401  (fixtures)
+
+
+@pytest.mark.parametrize("facts", [{}, {"fit": None}], ids=["now", "of earlier versions"])
+def test_pictures_of_an_image_folder_are_cut_as_in_training(tmp_path, facts):
+    folder = write_image_folder(tmp_path)  # 14 pixels wide, 9 to 18 high
+    test = data.create_dataset("image-folder", "test", path=folder, image_size=8)
+    given = read_unlabelled(
+        test.files, test.describe() | facts, SimpleNamespace(input_shape=test.shape)
+    )
+    assert_close(given.batch(range(len(test))), test.batch(range(len(test)))[0])
+
+
+def test_stays_are_scaled_by_the_training_stays(stays, tmp_path):  # noqa: F811
+    test = data.create_dataset("physionet-2019", "test", path=stays, options={"hours": 5})
+    inputs, _ = test.batch([0, 1])
+    mean, std = (np.array(test.source["scaling"][key]) for key in ("mean", "std"))
+    np.savez(tmp_path / "new.npz", x=(inputs.numpy() * std + mean).astype(np.float64))
+    found = read_unlabelled([tmp_path / "new.npz"], test.describe(), SimpleNamespace(channels=4))
+    assert float(mean[2]) > 50, "ages are far from zero"
+    answer = found.batch([0, 1])
+    assert torch.equal(answer.isnan(), inputs.isnan())
+    assert_close(answer.nan_to_num(), inputs.nan_to_num(), dtype=torch.float32)
+
+
+def test_raw_sound_is_read_at_the_rate_of_training(speech, tmp_path):  # noqa: F811
+    given = {"words": ["no", "yes"], "features": "raw"}
+    whole, coarse = (
+        data.create_dataset("speech-commands", "test", path=speech, options=given | {"every": n})
+        for n in (1, 4)
+    )
+    np.savez(tmp_path / "new.npz", x=whole.batch([0])[0].double().numpy())
+    found = read_unlabelled([tmp_path / "new.npz"], coarse.describe(), SimpleNamespace(channels=1))
+    assert_close(found.batch([0]), coarse.batch([0])[0])
+
+
+def test_samples_that_no_other_file_becomes_are_refused(speech, tmp_path):  # noqa: F811
+    sound = data.create_dataset(
+        "speech-commands", "test", path=speech, options={"words": ["no", "yes"]}
+    )
+    folder = write_idx(tmp_path / "digits")
+    rows, mixed = (
+        data.create_dataset("mnist", "test", path=folder, options={"sequence": order})
+        for order in ("rows", "permuted")
+    )
+    for dataset, words in (
+        (sound, "cepstral coefficients of sound, which speech-commands"),
+        (rows, "pixels of pictures, row after row, which mnist"),
+        (mixed, "pixels of pictures, in one fixed order, which mnist"),
+    ):
+        with pytest.raises(OptionError, match=f"the run reads {words} makes of its own files"):
+            read_unlabelled([tmp_path / "x.npz"], dataset.describe(), None)
