@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import difflib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -203,8 +204,24 @@ def find_converter(module: nn.Module) -> Converter:
                 f"{name} overrides {', '.join(changed)} of {base.__name__}, so its response is not "
                 "known"
             )
+    raise ConversionError(f"{name} is not understood{_instead(module)}")
+
+
+def _instead(module: nn.Module) -> str:
+    """What else may be converted: parts of the module, or a class of nearly that name."""
     short = {source.rsplit(".", 1)[-1] for source in CONVERTERS}
-    raise ConversionError(f"{name} is not understood{suggest(kind.__name__, short)}")
+    close = difflib.get_close_matches(type(module).__name__, sorted(short), n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    parts = [
+        f"{path} ({type(part).__name__})"
+        for path, part in module.named_modules()
+        if path and type(part).__name__ in short
+    ]
+    if parts:
+        more = f" and {len(parts) - 3} more" if len(parts) > 3 else ""
+        return f"; parts of it may be converted one by one: {', '.join(parts[:3])}{more}"
+    return f"; fredholm.convert.convertible() lists the {len(CONVERTERS)} classes that are"
 
 
 def _account(module: nn.Module, operator: nn.Module) -> None:

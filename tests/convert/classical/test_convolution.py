@@ -160,3 +160,11 @@ def test_two_layers_follow_one_another_on_their_grids():
     middle = a.kernel.output_domain(domain)
     out = b(a(images.flatten(2).mT, domain), middle)
     assert_close(out, second(first(images)).flatten(2).mT)
+
+
+def test_what_is_not_understood_names_what_may_be_converted():
+    with pytest.raises(ConversionError, match=r"Upsample is .*; fredholm.convert.convertible\(\)"):
+        as_operator(nn.Upsample(2))
+    block = nn.TransformerEncoderLayer(4, 2)
+    with pytest.raises(ConversionError, match=r"one by one: self_attn \(MultiheadAttention\)"):
+        as_operator(block)

@@ -14,6 +14,7 @@ from .table import Coded
 
 FIRST = 3  # samples that are shown
 LINES = 4  # of each
+LARGE = 1e6  # of times, which six digits do not tell apart
 
 
 def describe(source: Any) -> dict[str, Any]:
@@ -123,8 +124,21 @@ def _beginning(collection: Collection, number: int) -> str:
     lines = [_line(row) for row in rows[:LINES]]
     if collection.times is not None:
         times = collection.times[number][:LINES]
-        lines = [f"{time:g}: {line}" for time, line in zip(times, lines)]
+        lines = [f"{time}: {line}" for time, line in zip(_shown_times(times), lines)]
     return "; ".join(lines) + ("; …" if len(rows) > LINES else "")
+
+
+def _shown_times(times: np.ndarray) -> list[str]:
+    """Times with the digits that tell them apart: of large ones, such as seconds since 1970, the
+    first, and how much later the others are.
+
+    Example:
+        >>> _shown_times(np.array([0.5, 2.0])), _shown_times(np.array([1767225600.0, 1767226500.0]))
+        (['0.5', '2'], ['1767225600', '+900'])
+    """
+    if not len(times) or np.abs(times).max() < LARGE:
+        return [f"{time:g}" for time in times]
+    return [f"{times[0]:.15g}", *(f"+{later:g}" for later in times[1:] - times[0])]
 
 
 def _line(row: np.ndarray) -> str:
