@@ -1,10 +1,11 @@
 """The run folder: what lies where, and the rules for starting, resuming and overwriting a run.
 
-``recipe.yaml`` (resolved), ``code/`` (the user's imported files), ``model/`` (weights, config,
-classes, normalisation), ``checkpoints/`` (resumable state), ``metrics.csv``, ``monitors.csv`` (of a
-continuous model: what its steps do), ``tensorboard/``, ``result.json`` (once finished),
-``calibration.json`` (the temperature of its probabilities), ``evaluation.json``. ``lock.json``
-names the process that trains there, see :mod:`fredholm.training.leases`.
+``recipe.yaml`` (resolved), ``code/`` (the user's imported files), ``source.json`` (how the user's
+data files were read and divided, and what tells whether they have changed), ``model/`` (weights,
+config, classes, normalisation), ``checkpoints/`` (resumable state), ``metrics.csv``,
+``monitors.csv`` (of a continuous model: what its steps do), ``tensorboard/``, ``result.json`` (once
+finished), ``calibration.json`` (the temperature of its probabilities), ``evaluation.json``.
+``lock.json`` names the process that trains there, see :mod:`fredholm.training.leases`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 from ..errors import CheckpointError, OptionError, RecipeError, StorageError
 from ..files import replacing, storing, write_json
@@ -50,6 +52,7 @@ class RunFolder:
         self.root = Path(root)
         self.recipe = self.root / "recipe.yaml"
         self.code = self.root / "code"
+        self.source = self.root / "source.json"
         self.model = self.root / "model"
         self.checkpoints = self.root / "checkpoints"
         self.metrics = self.root / "metrics.csv"
@@ -105,14 +108,18 @@ class RunFolder:
                 f"{self.root}: holds {state}; add --resume, --overwrite or another --name"
             )
 
-    def open(self, recipe: Recipe, resume: bool, overwrite: bool) -> None:
-        """Make the folder ready for ``recipe``: new, emptied, or holding the same run to be
-        resumed. The caller holds its lock.
+    def open(self, recipe: Recipe, resume: bool, overwrite: bool, source: Any = None) -> None:
+        """Make the folder ready for ``recipe`` on files read as ``source`` says: new, emptied, or
+        holding the same run to be resumed, without what was found out of its model so far. The
+        caller holds its lock.
 
         Raises: as :meth:`check`, which is repeated: before, another process had the folder.
         """
         self.check(recipe, resume, overwrite)
         if resume:
+            with storing(self.root):
+                self.evaluation.unlink(missing_ok=True)
+                self.calibration.unlink(missing_ok=True)
             return
         with storing(self.root):
             # Before anything is deleted: the files may be those of this very run.
@@ -121,8 +128,16 @@ class RunFolder:
             for name, content in code.items():
                 self.code.mkdir(exist_ok=True)
                 (self.code / name).write_bytes(content)
+            if source is not None:
+                write_json(self.source, dict(source))
             with replacing(self.recipe) as temporary:
                 save_recipe(recipe.model_copy(update={"imports": portable(recipe)}), temporary)
+
+    def read_source(self) -> dict[str, Any]:
+        """How the run's files were read; empty of a data set of the catalogue."""
+        if not self.source.is_file():
+            return {}
+        return {"source": json.loads(self.source.read_text(encoding="utf-8"))}
 
     def _check_place(self, writes: bool) -> None:
         """Look at the part of the path that exists: a file among the folders, a missing right."""

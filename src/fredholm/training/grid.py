@@ -27,6 +27,7 @@ from .evaluation import evaluate
 from .failures import Interrupted
 from .folder import RunFolder
 from .leases import InUseError, Watch, bury, hold, holds, read_holder
+from .own_files import data_mark
 from .recipe import Recipe
 from .run import train
 
@@ -206,21 +207,28 @@ class Grid:
 
 
 def recipe_cell(recipe: Recipe, place: Path) -> Cell:
-    """The cell of one training and its evaluation on the test split."""
+    """The cell of one training and its evaluation on the test split; of the user's own files, as
+    they are now.
+    """
     code = {Path(file).name: sha256(Path(file).read_bytes()).hexdigest() for file in recipe.imports}
     plain = recipe.to_dict()
     plain["training"].pop("nodes")  # on how many machines decides nothing
     plain.pop("parallel")  # nor does how samples are cut
-    return Cell({"recipe": plain, "code": code}, place, recipe)
+    mark = data_mark(recipe)
+    files = {} if mark is None else {"files": mark}
+    return Cell({"recipe": plain, "code": code, **files}, place, recipe)
 
 
 def trained(cell: Cell, report: Report) -> Result:
     """Train the recipe that a cell is given: parameters, minutes and epochs. A finished run is
-    read, an unfinished one goes on from its checkpoint.
+    read, an unfinished one goes on from its checkpoint; one on files as they were before they were
+    changed is begun again.
     """
     import_files(cell.given.imports, cell.place)  # into a process that did not read the recipe
     run = RunFolder(cell.place)
-    resume = run.finished or any(run.checkpoints.glob("step-*.ckpt"))
+    mark = cell.settings.get("files")
+    same = mark is None or run.read_source().get("source", {}).get("files") == mark
+    resume = same and (run.finished or any(run.checkpoints.glob("step-*.ckpt")))
     overwrite = run.started and not resume
     result = train(cell.given, cell.place, resume, overwrite=overwrite, report=report)
     return {

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .recipe import READING
+from .recipe import READING, Recipe
 
 POINTS = 64  # of a regular series; the samples of a longer one are put together in patches
 UNEVEN = 1.0  # of the logarithms of series' deviations, their own deviation
@@ -57,6 +57,19 @@ def modelless(raw: dict[str, Any]) -> bool:
     data, model = raw.get("data"), raw.get("model", {})
     files = isinstance(data, dict) and data.get("name", "files") == "files" and data.get("path")
     return bool(files) and isinstance(model, dict) and "name" not in model
+
+
+def data_mark(recipe: Recipe) -> str | None:
+    """What tells whether the files of a recipe have changed; None of a data set of the
+    catalogue.
+    """
+    if recipe.data.name != "files" or recipe.data.path is None:
+        return None
+    from ..data.files import Reading
+    from ..data.files.collect import mark_of
+
+    reading = Reading(**(recipe.data.options | recipe.data.reading))
+    return mark_of(Path(recipe.data.path).expanduser().absolute(), reading)
 
 
 def complete(raw: dict[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from .build import (
 )
 from .calibration import calibrate, calibrates, kept_model, logits_on_shards, write_temperature
 from .checkpoints import list_checkpoints
+from .evaluation import check_unchanged
 from .failures import TrainingFailed, memory_named
 from .fit import Fit, Goal, Limits, fit
 from .folder import RunFolder, RunResult
@@ -71,6 +72,7 @@ def train(
         OptionError: ``folder`` holds a run and neither ``resume`` nor ``overwrite`` is given, or
             more devices are asked for than there are.
         RecipeError: the recipe cannot be built, or differs from the one the run was started with.
+        DataError: files that cannot be read, or that have changed since the run was started.
         CheckpointError: nothing to resume, or no readable checkpoint.
         InUseError: another process trains in ``folder``.
         StorageError: ``folder`` cannot be written.
@@ -90,9 +92,11 @@ def train(
         data, loaders, model = group.in_turn(
             lambda: _prepare(recipe, group, resume, say, trust_code)
         )
+        if resume:
+            check_unchanged(place.read_source(), data[0])
         if group.mesh is not None:
             rehearse(model, loaders[1], group.mesh)
-        with _owned(group, place, recipe, resume, overwrite, say):
+        with _owned(group, place, recipe, resume, overwrite, data[0].source, say):
             try:
                 result = _run(recipe, place, data, loaders, model, resume, report, group)
                 _calibrate(recipe, place, data[1], group)
@@ -173,6 +177,7 @@ def _owned(
     recipe: Recipe,
     resume: bool,
     overwrite: bool,
+    source: Any,
     say: Callable[[str], None],
 ) -> Iterator[None]:
     """The run's folder, locked and ready; rank 0 does it for all."""
@@ -180,7 +185,7 @@ def _owned(
 
         def prepare() -> None:
             stack.enter_context(hold(place.root, say))
-            place.open(recipe, resume, overwrite)
+            place.open(recipe, resume, overwrite, source)
 
         group.by_first(prepare)
         yield

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from ...errors import DataError
 from ..formats import sha256
@@ -14,7 +16,7 @@ from .collection import Collection
 from .columns import PICTURES, Trained
 from .folders import collect_folders, files_below
 from .reading import Reading
-from .tables import collect_tables, part_of
+from .tables import collect_tables, named_parts
 from .ts import collect_ts
 
 TABLES = frozenset({".csv", ".tsv", ".parquet"})
@@ -99,17 +101,35 @@ def files_of(path: Path, reading: Reading) -> tuple[str, list[Path]]:
 
 def _together(files: Sequence[Path]) -> list[Path]:
     """Files in the order of their splits: training first, whose columns and classes count."""
-    return sorted(files, key=lambda file: ((part_of(file) or 0), str(file)))
+    parts = named_parts(files)
+    return [file for _, _, file in sorted(zip([p or 0 for p in parts], map(str, files), files))]
 
 
 def _readable() -> str:
     return ", ".join(sorted({suffix for known in FAMILIES.values() for suffix in known}))
 
 
+def mark_of(path: Path, reading: Reading) -> str:
+    """What tells whether the files of a path have changed, without reading their samples; empty
+    where nothing can be read.
+    """
+    try:
+        return fingerprint(path, files_of(path, reading)[1])
+    except DataError:
+        return ""
+
+
 def fingerprint(path: Path, files: Sequence[Path]) -> str:
     """What tells whether files have changed: the content of tables and arrays, of many small files
     their names and sizes.
     """
+    stats = [file.stat() for file in files]
+    return _fingerprint(path, tuple(files), tuple((s.st_size, s.st_mtime_ns) for s in stats))
+
+
+@lru_cache(maxsize=64)
+def _fingerprint(path: Path, files: tuple[Path, ...], stats: tuple[Any, ...]) -> str:
+    """The same, of files that are as ``stats`` say."""
     digest = hashlib.sha256()
     whole = len(files) <= 8
     for file in files:

@@ -21,13 +21,24 @@ LOOKED_AT = 1000  # pictures whose headers are read before training: about a sec
 
 def visible(folder: Path) -> list[Path]:
     """What lies in a folder, sorted, but for hidden files."""
-    return sorted(path for path in folder.iterdir() if not path.name.startswith((".", "__")))
+    return sorted(path for path in folder.iterdir() if not _hidden(path.name))
+
+
+def _hidden(name: str) -> bool:
+    """Of a file or folder that a program left behind, such as a notebook's copies."""
+    return name.startswith((".", "__"))
 
 
 def files_below(folder: Path, suffixes: Suffixes[str]) -> list[Path]:
-    """All files below a folder with one of the suffixes, sorted."""
+    """All files below a folder with one of the suffixes, sorted, but for hidden ones and those in
+    hidden folders.
+    """
     return sorted(
-        path for path in folder.rglob("*") if path.suffix.lower() in suffixes and path.is_file()
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in suffixes
+        and not any(map(_hidden, path.relative_to(folder).parts))
+        and path.is_file()
     )
 
 

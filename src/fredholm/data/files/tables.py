@@ -4,6 +4,7 @@ pictures.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -58,20 +59,39 @@ def part_of(path: Path) -> int | None:
     return PART_NAMES.get(words[-1])
 
 
+def named_parts(files: Sequence[Path]) -> list[int | None]:
+    """The split of each file by its name, or by a folder's below the one that all of them lie in.
+
+    Example:
+        >>> named_parts([Path("a/train/1.csv"), Path("a/test/more/2.csv"), Path("a/val.csv")])
+        [0, 2, 1]
+        >>> named_parts([Path("a/train/1.csv"), Path("a/train/2.csv")])
+        [None, None]
+    """
+    root = os.path.commonpath([file.parent for file in files])
+    parts = []
+    for file in files:
+        folders = [part.lower() for part in file.parent.relative_to(root).parts]
+        above = next((name for name in reversed(folders) if name in PART_NAMES), None)
+        own = part_of(file)
+        parts.append(own if own is not None or above is None else PART_NAMES[above])
+    return parts
+
+
 def parts_of(files: Sequence[Path], counts: Sequence[int]) -> np.ndarray | None:
-    """The split of each sample by the files' names; None where they say none.
+    """The split of each sample by the names of files and folders; None where they say none.
 
     Raises:
         DataError: some files say one and others do not, or there is no file to train on.
     """
-    parts = [part_of(file) for file in files]
+    parts = named_parts(files)
     if all(part is None for part in parts) or (len(files) == 1 and parts[0] != TEST):
         return None
     if None in parts:
         odd = files[parts.index(None)]
         raise DataError(
-            f"{odd}: lies beside files called train, val or test and is none of them; rename it or "
-            "take it away"
+            f"{odd}: lies beside files (or folders of files) called train, val or test and is none "
+            "of them; rename it or take it away"
         )
     return np.repeat(np.array(parts, np.int8), counts)
 

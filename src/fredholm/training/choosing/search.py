@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...errors import OptionError
+from ...errors import DataError, OptionError
 from ...files import read_state, write_json
 from ..build import build_model
 from ..comparison.budgets import REFERENCE, make_recipe
 from ..comparison.tasks import find_task, options_of, read_contenders
 from ..failures import TrainingFailed
 from ..grid import Report, quiet
+from ..own_files import data_mark
 from ..tasks import task_of
 from . import report as words
 from .clock import Clock
@@ -90,9 +91,12 @@ def open_search(
     place = Path(out or Path("runs") / f"compare-{task.name}")
     setting = {"source": str(source), "minutes": minutes, "changes": list(changes)}
     setting |= {"operators": [c.label for c in contenders], "seeds": seeds, "always": [*always]}
+    reference = make_recipe(task, REFERENCE)
+    mark = data_mark(reference)
+    setting |= {} if mark is None else {"files": mark}
     state = _state(place, setting)
     clock = Clock(minutes, state.get("spent", 0.0), timer)
-    splits = Splits(make_recipe(task, REFERENCE))
+    splits = Splits(reference)
     trials = Trials.of(task, contenders, splits, place, clock, state.get("sizes", {}))
     search = Search.open(trials, state, setting, report or quiet)
     given = shlex.join(["fredholm", "train", str(source), *changes])
@@ -105,9 +109,18 @@ def _state(place: Path, setting: dict[str, Any]) -> dict[str, Any]:
 
     Raises:
         OptionError: a folder of a search with another setting.
+        DataError: the files have changed since it was begun.
     """
     state = read_state(place / RESULTS)
-    if state and state["setting"] != setting:
+    if not state:
+        return state
+    before = state["setting"]
+    if before.get("files", setting.get("files")) != setting.get("files"):
+        raise DataError(
+            f"{setting['source']}: has changed since the comparison in {place} was begun, whose "
+            "results are of the files as they were; restore them, or choose another --out"
+        )
+    if {**setting, **before} != setting:  # of earlier versions without the files' mark
         raise OptionError(
             f"{place}: holds a comparison with {state['setting']}; received {setting}; choose "
             "another --out"

@@ -1,0 +1,88 @@
+"""Files that change between two calls: nothing goes on as if they were the same."""
+
+from __future__ import annotations
+
+import csv
+import random
+
+import pytest
+
+from fredholm import training
+from fredholm.errors import DataError
+from fredholm.training.choosing.search import open_search
+
+SMALL = [
+    "model.body.dim=8",
+    "model.body.depth=1",
+    "training.epochs=3",
+    "data.batch_size=8",
+]
+
+
+def write(path, rows):
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([["a", "b", "label"], *rows])
+    return path
+
+
+@pytest.fixture
+def rows():
+    rng = random.Random(0)
+    return [[round(rng.gauss(0, 1), 3), i, "xy"[i % 2]] for i in range(60)]
+
+
+class _Stop(Exception):
+    pass
+
+
+def stop(line):
+    if line.startswith("epoch 2"):
+        raise _Stop(line)
+
+
+def test_a_run_is_not_resumed_on_other_samples(tmp_path, rows):
+    file = write(tmp_path / "data.csv", rows)
+    recipe = training.load_recipe(file, SMALL)
+    with pytest.raises(_Stop):
+        training.train(recipe, tmp_path / "run", report=stop)
+    write(file, rows[::-1])
+    with pytest.raises(DataError, match=r"data.csv: has changed since the run was trained on it"):
+        training.train(recipe, tmp_path / "run", resume=True)
+    write(file, rows)
+    assert training.train(recipe, tmp_path / "run", resume=True).epochs == 3
+
+
+def test_what_was_measured_before_a_resume_is_measured_again(tmp_path, rows):
+    file = write(tmp_path / "data.csv", rows)
+    recipe = training.load_recipe(file, [*SMALL, "training.keep=best"])
+    with pytest.raises(_Stop):
+        training.train(recipe, tmp_path / "run", report=stop)
+    training.evaluate(tmp_path / "run")
+    place = tmp_path / "run" / "evaluation.json"
+    assert place.exists()
+    training.train(recipe, tmp_path / "run", resume=True)
+    assert not place.exists()
+
+
+def test_a_sweep_trains_again_on_changed_files(tmp_path, rows):
+    file = write(tmp_path / "data.csv", rows)
+    lines = []
+    given = {"overrides": [*SMALL, "seed=0"], "folder": tmp_path / "sweep"}
+    (before,), _ = training.sweep(file, **given)
+    (again,), _ = training.sweep(file, **given, report=lines.append)
+    assert again == before
+    assert not [line for line in lines if line.startswith("epoch")], "the result was read"
+    write(file, [[*row[:2], "x"] for row in rows[:30]] + [[*row[:2], "y"] for row in rows[30:]])
+    (after,), _ = training.sweep(file, **given, report=lines.append)
+    assert [line for line in lines if "epoch 2" in line], "trained on the new labels"
+    assert after["loss"] != before["loss"]
+
+
+def test_a_comparison_does_not_go_on_with_changed_files(tmp_path, rows):
+    file = write(tmp_path / "data.csv", rows)
+    given = {"minutes": 1.0, "operators": "softmax", "out": tmp_path / "compare"}
+    search = open_search(str(file), **given)
+    search._save()
+    write(file, rows[::-1])
+    with pytest.raises(DataError, match="has changed since the comparison in"):
+        open_search(str(file), **given)
