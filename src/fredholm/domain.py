@@ -742,7 +742,8 @@ def default_line(
             n, length=length, causal=causal, measure=measure, device=device, dtype=dtype
         )
     line = _line(n, length, causal, measure, device, dtype)
-    if line.positions._version or line.measure._version:
+    used = (line.positions, line.measure)
+    if any(part._version or part.requires_grad for part in used):
         _line.cache_clear()
         line = _line(n, length, causal, measure, device, dtype)
     return line

@@ -249,8 +249,14 @@ def test_a_state_is_not_changed_by_its_step():
             r"query must have shape \(B, 5, 8\)",
         ),
         (
-            lambda op, u: op(u, Domain.line(3), query=torch.randn(1, 5, 8)),
+            lambda op, u: op(
+                u, Domain.line(3), query=torch.randn(1, 5, 8), query_domain=Domain.line(5)
+            ),
             "query has batch size 1 and u 2",
+        ),
+        (
+            lambda op, u: op(u, Domain.line(3), query=torch.randn(2, 5, 8)),
+            "received 5 points beside a domain of 3; needs query_domain",
         ),
         (
             lambda op, u: op(

@@ -459,6 +459,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
             check_domains(query_domain=query_domain)
         if u.dim() != 3 or u.shape[2] != self.dim:
             raise ShapeError(f"u must have shape (B, N, {self.dim}), got {tuple(u.shape)}")
+        placed = domain is not None
         if domain is None:
             dtype = torch.float64 if u.dtype == torch.float64 else torch.float32
             domain = self.kernel.default_domain(u.shape[1], device=u.device, dtype=dtype)
@@ -472,9 +473,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         check_fit(u, domain, "u", "domain")
         if query is not None and query_domain is None:
             self._check_width(query, query.shape[1] if query.dim() > 1 else "Nq")
-            query_domain = Domain.line(
-                query.shape[1], device=query.device, dtype=domain.positions.dtype
-            )
+            query_domain = self._points_of(query, domain, placed)
         assert query_domain is not None
         layout = Layout.of(domain, query_domain, given=given)
         self._check(layout)
@@ -493,6 +492,23 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         if place.layout.pairs:
             check_pairs(domain, u.shape[0], self.heads)
         return Call(u, domain, u, None, place.layout, place)
+
+    def _points_of(self, query: Tensor, domain: Domain, placed: bool) -> Domain:
+        """Where features lie that came without a domain: as the keys do, by default or at the same
+        points.
+
+        Raises:
+            ShapeError: keys on a domain of the caller's that has another number of points.
+        """
+        n = query.shape[1]
+        if not placed:
+            return self.kernel.default_domain(n, device=query.device, dtype=domain.positions.dtype)
+        if n != domain.size:
+            raise ShapeError(
+                f"query: received {n} points beside a domain of {domain.size}; needs query_domain, "
+                "which says where they lie"
+            )
+        return domain
 
     def _check_query(self, u: Tensor, domain: Domain, query: Tensor | None, target: Domain) -> None:
         """ShapeError where features at the queries lack, or do not fit their domain."""

@@ -249,6 +249,7 @@ def _patience(stop: Goal) -> Patience:
         stop.metric,
         patience=stop.patience,
         mode=stop.mode,
+        check_finite=False,  # a score that is not a number is no better one; losses are looked at
         check_on_train_epoch_end=stop.metric == "train_loss",
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import reprlib
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +200,7 @@ def _read(source: str | Path | dict[str, Any]) -> tuple[dict[str, Any], Path, bo
     rather than that of a run folder.
     """
     if isinstance(source, dict):
-        return dict(source), Path.cwd(), True
+        return deepcopy(source), Path.cwd(), True  # overrides are written into it
     if names_files(source):
         return {"data": {"path": str(source)}}, Path.cwd(), True
     path = find_recipe(source)

@@ -183,16 +183,22 @@ def tabulate(cells: list[Row]) -> list[dict[str, Any]]:
 
 
 def to_markdown(rows: list[dict[str, Any]]) -> str:
-    """The table of a sweep: test accuracy in percent, or the loss of a regression."""
-    loss = any(row.get("metric") == "loss" for row in rows)
-    lines = [
-        f"| cell | {'test loss' if loss else 'test accuracy (%)'} | n | parameters | minutes |",
-        "|---|---|---|---|---|",
-    ]
-    shown = (lambda x: f"{x:.3g}") if loss else (lambda x: f"{100 * x:.2f}")
+    """The table of a sweep: test accuracy in percent, or the loss of a regression; where the cells
+    are of both, each score has its name.
+    """
+    metrics = {row["metric"] for row in rows if row["mean"] is not None}
+    mixed = len(metrics) > 1
+    heads = {"loss": "test loss", "accuracy": "test accuracy (%)"}
+    head = "on the test split" if mixed else heads["loss" if metrics == {"loss"} else "accuracy"]
+    lines = [f"| cell | {head} | n | parameters | minutes |", "|---|---|---|---|---|"]
     for row in rows:
+        loss = row.get("metric") == "loss"
+        shown = (lambda x: f"{x:.3g}") if loss else (lambda x: f"{100 * x:.2f}")
         score = "failed" if row["mean"] is None else shown(row["mean"])
         score += f" ± {shown(row['sd'])}" if row["sd"] is not None else ""
+        score += (
+            f" ({'loss' if loss else 'accuracy, %'})" if mixed and row["mean"] is not None else ""
+        )
         count = f"{row['n']}" + (f" ({row['failed']} failed)" if row["failed"] else "")
         size = "" if row["parameters"] is None else f"{row['parameters']:,}"
         minutes = "" if row["minutes"] is None else f"{row['minutes']:.1f}"

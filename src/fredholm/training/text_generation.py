@@ -50,7 +50,9 @@ def generate_text(
             raise OptionError(f"chat: the tokenizer in {folder} has no template; leave it out")
         turn = [{"role": "user", "content": prompt}]
         text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
-    ids = torch.tensor([tokenizer(text)["input_ids"]], dtype=torch.int64)
+    # A template writes the signs of the beginning itself.
+    numbers = tokenizer(text, add_special_tokens=not chat)["input_ids"]
+    ids = torch.tensor([numbers], dtype=torch.int64)
     if not ids.numel():
         raise OptionError(f"prompt: received {prompt!r}; needs at least one token")
     draws: dict[str, Any] = {"do_sample": temperature > 0}

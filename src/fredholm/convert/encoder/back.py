@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -79,6 +80,8 @@ def _encoder_layer(
         activation = nn.GELU(approximate="tanh")
     elif activation in ("silu", "tanh"):
         activation = {"silu": nn.functional.silu, "tanh": torch.tanh}[activation]
+    elif isinstance(activation, nn.Module):  # it may have parameters, which are not shared
+        activation = copy.deepcopy(activation)
     norms: list[Any] = [knot.get_submodule(targets(norm)[role]) for role in ("norm1", "norm2")]
     layer = nn.TransformerEncoderLayer(
         attention.dim,

@@ -204,10 +204,11 @@ def copying(
 def _continued(models: Models, documents: Documents, prompt: str) -> dict[str, str]:
     """The likeliest continuation of a prompt by both models."""
     tokenizer, text = documents.tokenizer, prompt
-    if getattr(tokenizer, "chat_template", None):
+    chat = bool(getattr(tokenizer, "chat_template", None))
+    if chat:
         turn = [{"role": "user", "content": prompt}]
         text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
-    ids = torch.tensor(tokenizer([text])["input_ids"])
+    ids = torch.tensor(tokenizer([text], add_special_tokens=not chat)["input_ids"])
     result = {"prompt": prompt}
     for name, model in models.items():
         given: Any = model

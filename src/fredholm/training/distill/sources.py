@@ -17,8 +17,7 @@ from ...convert.transformers_folder import load_gguf, load_local
 from ...data import create_dataset, dataset_path, fetch, list_datasets
 from ...errors import CheckpointError, ConversionError, OptionError, require
 from ...files import storing
-from ..build import build_dataset
-from ..evaluation import load_run
+from ..evaluation import load_run, run_dataset
 from .data import Part, TokenTexts, TokenWindows
 from .fit import StageOptions
 from .linearize import DISTIL, LENGTHEN, MATCH, TUNE, Conversion, linearize
@@ -115,7 +114,7 @@ def linearize_source(
         if data is not None:
             raise OptionError("--data belongs to models of transformers; a run has data of its own")
         model, place = load_run(source, trust_code=trust_code)
-        splits: Any = tuple(build_dataset(place.load_recipe(), split) for split in ("train", "val"))
+        splits: Any = tuple(run_dataset(model, place, split) for split in ("train", "val"))
     else:
         model, processor = _transformers_model(source)
         decoder = _is_decoder(model)
