@@ -8,7 +8,7 @@ import random
 import pytest
 
 from fredholm import training
-from fredholm.errors import DataError
+from fredholm.errors import DataError, RecipeError
 from fredholm.training.choosing.search import open_search
 
 SMALL = [
@@ -86,3 +86,19 @@ def test_a_comparison_does_not_go_on_with_changed_files(tmp_path, rows):
     write(file, rows[::-1])
     with pytest.raises(DataError, match="has changed since the comparison in"):
         open_search(str(file), **given)
+
+
+def test_options_that_do_not_suit_the_files_are_refused_or_said(tmp_path, rows):
+    file = write(tmp_path / "data.csv", rows)
+    phases = ["training.phases=[{steps: 2, max_length: 2}, {steps: 2}]", "training.steps=4"]
+    for options, message in (
+        (["data.mixup=0.5"], "data.mixup: .*remove it"),
+        (phases, "no max_length"),
+    ):
+        with pytest.raises(RecipeError, match=message):
+            training.train(training.load_recipe(file, [*SMALL, *options]), tmp_path / "run")
+    numbers = write(tmp_path / "numbers.csv", [[*row[:2], row[0] * 2.5] for row in rows])
+    recipe = training.load_recipe(numbers, [*SMALL, "training.label_smoothing=0.1"])
+    lines = []
+    training.train(recipe, tmp_path / "run", report=lines.append)
+    assert "training.label_smoothing: without effect, since the labels are regression" in lines

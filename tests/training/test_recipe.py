@@ -265,3 +265,24 @@ def test_unknown_recipes_are_named():
 @pytest.mark.parametrize("name", list_recipes())
 def test_built_in_recipes_are_valid(name):
     assert load_recipe(name).name == name
+
+
+def test_a_recipe_given_as_a_dictionary_stays_as_it_is():
+    base = {"name": "demo", "data": {"name": "digits"}, "model": {"name": "itnet_nano"}}
+    base |= {"training": {"epochs": 10}}
+    load_recipe(base, ["training.epochs=1", "operator.name=softmax"])
+    assert load_recipe(base).training.epochs == 10
+    assert base["training"] == {"epochs": 10}
+
+
+def test_imports_of_one_name_are_refused(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "ops.py").write_text("")
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "import: [a/ops.py, b/ops.py]\ndata: {name: digits}\nmodel: {name: itnet_nano}\n"
+        "operator: {name: itnet}\n"
+    )
+    with pytest.raises(RecipeError, match="needs files of different names"):
+        load_recipe(path)

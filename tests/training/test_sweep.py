@@ -82,3 +82,15 @@ def test_the_table_says_what_is_missing():
     assert rows[1]["sd"] is None
     assert "| a | failed | 0 (1 failed) |  |  |" in to_markdown(rows)
     assert "| b | 50.00 | 1 | 7 | 2.0 |" in to_markdown(rows)
+
+
+def test_scores_of_two_kinds_are_named_in_one_table():
+    one = {"seed": 0, "parameters": 5, "minutes": 1.0}
+    cells = [
+        {"cell": "task=sst2", "accuracy": 0.912, "loss": 0.31, **one},
+        {"cell": "task=stsb", "loss": 0.55, **one},
+    ]
+    text = to_markdown(tabulate(cells))
+    assert "| task=sst2 | 91.20 (accuracy, %) |" in text
+    assert "| task=stsb | 0.55 (loss) |" in text
+    assert "| cell | test accuracy (%) |" in to_markdown(tabulate(cells[:1]))

@@ -252,6 +252,8 @@ class MemorySource(Source):
         )
         result.units = self.units
         result.source = self.facts() | {"pixels": self.collection.pixels}
+        if self.collection.pixels is not None:
+            result.source |= {"largest": float(self.collection.samples.max())}
         return result
 
 
@@ -359,6 +361,17 @@ def _check_scale(collection: Collection, facts: Mapping[str, Any]) -> None:
     if fitted is None:  # earlier versions did not save it, and divided bytes alone
         fitted = "shares" if most <= 1 else "numbers"
     low, high = float(collection.samples.min()), float(collection.samples.max())
+    ones, largest = 1.01 / 255, facts["source"].get("largest", 1.0)
+    if {fitted, collection.pixels} == {"bytes", "shares"}:
+        whole, shares = (largest, high) if fitted == "bytes" else (high, largest)
+        if 0 < whole <= ones < shares:  # 0 and 1, which are 1/255 of whole numbers alone
+            fit, now = ("whole numbers", "floats") if fitted == "bytes" else ("floats", "integers")
+            raise OptionError(
+                f"X: received images of {now} up to {high * (1 if now == 'floats' else 255):g}; "
+                f"the estimator was fitted on {fit} up to "
+                f"{largest * (255 if fitted == 'bytes' else 1):g}, and whole numbers are taken as "
+                "0 to 255: give numbers of the same type"
+            )
     if collection.pixels == "bytes" and fitted == "numbers":
         raise OptionError(
             "X: received images of whole numbers, which are taken as 0 to 255; the estimator was "

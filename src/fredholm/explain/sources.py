@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..convert.transformers_folder import load_local
 from ..data.kinds.images import IMAGES
+from ..data.vocabulary import Vocabulary
 from ..errors import CheckpointError, DataError, OptionError, TrustError, require
 from .samples import encoder_config
 
@@ -102,8 +103,9 @@ def load_inputs(
     if data is not None:
         from ..data import create_dataset, get_entry
 
-        needed = "image_size" in get_entry(data).needs
-        dataset = create_dataset(data, "test", image_size=_size(model) if needed else None)
+        entry, given = get_entry(data), _reading(model)
+        given = {k: v for k, v in given.items() if k in entry.needs or k in entry.kind.takes}
+        dataset = create_dataset(data, "test", **given)
         count = min(samples, len(dataset))
         result, _ = dataset.batch(torch.arange(count))
         return result, f"the first {count} test samples of {data}"
@@ -223,6 +225,15 @@ def _size(model: nn.Module) -> tuple[int, int] | None:
     config: Any = encoder_config(model) or getattr(model, "config", None)
     size = getattr(config, "image_size", None)
     return None if size is None else (size, size) if isinstance(size, int) else tuple(size)
+
+
+def _reading(model: nn.Module) -> dict[str, Any]:
+    """How samples are read for a model: its size of images, its vocabulary and how many tokens."""
+    facts = getattr(model, "extra", None) or {}
+    given: dict[str, Any] = {"image_size": _size(model), "max_length": facts.get("max_length")}
+    words = facts.get("vocabulary")
+    given["vocabulary"] = None if words is None else Vocabulary.from_dict(words)
+    return {key: value for key, value in given.items() if value is not None}
 
 
 def _random(model: nn.Module, samples: int, generator: torch.Generator) -> Any:

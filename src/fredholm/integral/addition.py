@@ -197,6 +197,10 @@ class SumKernel(Kernel):
         return any(p.residual is not None or p.kernel.reads_query for p in self.parts)
 
     @property
+    def reads_position(self) -> bool:  # type: ignore[override]
+        return any(p.kernel.reads_position for p in self.parts)
+
+    @property
     def sums(self) -> bool:  # type: ignore[override]
         return any(part.kernel.sums for part in self.parts)
 

@@ -244,6 +244,7 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures, Windowed):
     """
 
     forms = (*SEPARABLE, WindowChunks, WindowMoment, WeightBlocks)
+    reads_position = False
     feature_map, key_map = Part(), Part()
 
     _joint = True

@@ -60,6 +60,8 @@ class Kernel(nn.Module, metaclass=Checked):
         whole: every head reads all of u instead of its own slice.
         adds_heads: heads write all features and are added up, instead of one slice each.
         reads_query: the kernel depends on u(x), so that queries on another domain need features.
+        reads_position: the kernel depends on x and y themselves, so that queries on another domain
+            need places.
         pairwise: K(x, y) depends on these two ends alone, so that keys may come in blocks.
         rowwise: what a query receives follows from its own view of the keys, also where the problem
             has no other queries.
@@ -74,6 +76,7 @@ class Kernel(nn.Module, metaclass=Checked):
     whole = False
     adds_heads = False
     reads_query = True
+    reads_position = True
     sums = False
     pairwise = False
     rowwise = False

@@ -153,6 +153,7 @@ class LatticeKernel(MatrixKernel):
         if (
             domain.valid is not None
         ):  # padding at the end of a line: as many outputs as the real points alone would have
+            _refuse_gaps(domain.valid)
             last = (
                 domain.valid * torch.arange(1, domain.size + 1, device=domain.valid.device)
             ).amax(-1, keepdim=True)
@@ -177,6 +178,19 @@ class LatticeKernel(MatrixKernel):
             indices.append(index % n)
             index = index.div(n, rounding_mode="floor")
         return indices[::-1]
+
+
+def _refuse_gaps(valid: Tensor) -> None:
+    """DomainError where padding lies before a real point: a stride counts from the first point, and
+    outputs of padding alone would pass for real ones.
+    """
+    if valid.is_meta or torch.compiler.is_compiling() or valid.shape[-1] < 2:
+        return
+    if bool((valid[..., 1:] & ~valid[..., :-1]).any()):
+        raise DomainError(
+            "a window whose output is another grid needs padding at the end alone; valid has a "
+            "real point behind padding: pad on the right"
+        )
 
 
 def _lattice(domain: Domain, axes: list[Tensor]) -> Tensor:

@@ -495,14 +495,16 @@ class IntegralOperator(nn.Module, metaclass=Checked):
 
     def _points_of(self, query: Tensor, domain: Domain, placed: bool) -> Domain:
         """Where features lie that came without a domain: as the keys do, by default or at the same
-        points.
+        points; anywhere, where it plays no role.
 
         Raises:
             ShapeError: keys on a domain of the caller's that has another number of points.
         """
-        n = query.shape[1]
+        n, place = query.shape[1], {"device": query.device, "dtype": domain.positions.dtype}
         if not placed:
-            return self.kernel.default_domain(n, device=query.device, dtype=domain.positions.dtype)
+            return self.kernel.default_domain(n, **place)
+        if not self.kernel.reads_position and not domain.causal:
+            return Domain.line(n, **place)
         if n != domain.size:
             raise ShapeError(
                 f"query: received {n} points beside a domain of {domain.size}; needs query_domain, "

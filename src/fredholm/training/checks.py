@@ -32,13 +32,21 @@ def code_files(files: list[str], folder: Path) -> list[Path]:
     """The absolute paths of a recipe's imports, relative to ``folder``; nothing is imported.
 
     Raises:
-        RecipeError: a file is missing, or is not a ``.py`` file.
+        RecipeError: a file is missing, is not a ``.py`` file, or has the name of another, under
+            which a run would keep one of them alone.
     """
     paths = [(folder / name).resolve() for name in files]
     for name, path in zip(files, paths):
         if path.suffix != ".py" or not path.is_file():
             raise RecipeError(
                 f"import: received {name!r}; needs an existing .py file (looked for {str(path)!r})"
+            )
+    for i, path in enumerate(paths):
+        twin = next((p for p in paths[:i] if p.name == path.name and p != path), None)
+        if twin is not None:
+            raise RecipeError(
+                f"import: received {str(twin)!r} and {str(path)!r}; needs files of different "
+                "names, under which a run keeps them: rename one"
             )
     return paths
 
@@ -158,6 +166,21 @@ def _data_problems(recipe: Recipe):
             for key, value in recipe.data.reading.items():
                 what = f"{entry.name} says it itself, remove it"
                 yield f"data.{key}: received {value!r}; {what}"
+
+
+def check_read(recipe: Recipe, kind: Kind) -> None:
+    """Refuse options that do not suit the user's files, whose kind is known once they are read.
+
+    Raises:
+        RecipeError: one line per problem.
+    """
+    from .. import data
+
+    if data.get_entry(recipe.data.name).kind_at is None:
+        return
+    problems = list(_kind_problems(recipe, kind))
+    if problems:
+        raise RecipeError("\n".join(problems))
 
 
 def _kind_problems(recipe: Recipe, kind: Kind):

@@ -27,6 +27,7 @@ from .build import (
 )
 from .calibration import calibrate, calibrates, kept_model, logits_on_shards, write_temperature
 from .checkpoints import list_checkpoints
+from .checks import check_read
 from .evaluation import check_unchanged
 from .failures import TrainingFailed, memory_named
 from .fit import Fit, Goal, Limits, fit
@@ -37,7 +38,7 @@ from .module import RecipeLearner, rehearse
 from .monitors import SAMPLES, StepMonitor
 from .processes import Group, facts_of, joined
 from .recipe import EarlyStop, Recipe
-from .tasks import task_of
+from .tasks import Classification, task_of
 from .warm_start import known_vocabulary, start_from
 
 
@@ -132,6 +133,10 @@ def _prepare(
     data = build_dataset(recipe, "train", words), build_dataset(recipe, "val", words)
     for line in dict.fromkeys([*data[0].remarks(), *data[1].notes]):
         say(line)
+    check_read(recipe, data[0].kind)
+    task = task_of(data[0])
+    if recipe.training.label_smoothing and not isinstance(task, Classification):
+        say(f"training.label_smoothing: without effect, since the labels are {task.name}")
     for line in _shortened(recipe, len(data[0])):
         say(line)
     model: Any = build_model(recipe, data[0])

@@ -168,3 +168,12 @@ def test_what_is_not_understood_names_what_may_be_converted():
     block = nn.TransformerEncoderLayer(4, 2)
     with pytest.raises(ConversionError, match=r"one by one: self_attn \(MultiheadAttention\)"):
         as_operator(block)
+
+
+def test_padding_before_the_end_of_a_line_is_refused_where_the_output_is_another_grid():
+    operator, u = as_operator(nn.Conv1d(2, 3, 3, stride=2)), torch.randn(1, 7, 2)
+    valid = torch.tensor([[0, 0, 1, 1, 1, 1, 1]]).bool()
+    with pytest.raises(DomainError, match="pad on the right"):
+        operator(u, Domain.line(7, measure="counting", valid=valid))
+    right = operator.kernel.output_domain(Domain.line(7, measure="counting", valid=valid.flip(1)))
+    assert right.valid.tolist() == [[True, True, False]]

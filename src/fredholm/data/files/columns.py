@@ -309,6 +309,7 @@ def _channels(
             )
         elif _readable(head, name, kind):
             chosen.append(name)
+            remarks += _almost_numbers(head, name)
         else:
             _refuse_almost_numbers(head, name)
             example = head.known(name)[0][:SHOWN]
@@ -327,18 +328,44 @@ def _readable(head: Head, name: str, kind: str) -> bool:
     return kind == "rows" and len(set(head.known(name))) <= WORDS
 
 
-def _refuse_almost_numbers(head: Head, name: str) -> None:
-    """DataError of a column of numbers where a few cells are none, or all have decimal commas: a
-    slip, which would cost the column.
+def _almost_numbers(head: Head, name: str) -> list[str]:
+    """What is said of a column of numbers that a few cells make one of words.
+
+    Raises:
+        DataError: numbers with decimal commas.
     """
-    odd = [
+    odd, known = _no_numbers(head, name), len(head.known(name))
+    if not odd or 2 * len(odd) > known + 2 * _commas(odd):
+        return []
+    if 2 * _commas(odd) > known:
+        _refuse_almost_numbers(head, name)
+    row, cell = odd[0]
+    return [
+        f"column {name!r} is read as {len(set(head.known(name)))} words, not as numbers: row "
+        f"{row + 1 + head.named} has {cell[:SHOWN]!r}"
+    ]
+
+
+def _no_numbers(head: Head, name: str) -> list[tuple[int, str]]:
+    """The cells of a column that are no numbers, and their rows from 0."""
+    return [
         (row, cell)
         for row, cell in enumerate(head.cells(name))
         if not is_missing(cell) and not is_number(cell)
     ]
-    known = len(head.known(name))
-    commas = sum(is_number(cell.replace(",", ".")) for _, cell in odd)
-    if len(odd) > SLIPS * known and 2 * commas <= known:
+
+
+def _commas(odd: list[tuple[int, str]]) -> int:
+    """How many would be numbers with a point for the comma."""
+    return sum(is_number(cell.replace(",", ".")) for _, cell in odd)
+
+
+def _refuse_almost_numbers(head: Head, name: str) -> None:
+    """DataError of a column of numbers where a few cells are none, or all have decimal commas: a
+    slip, which would cost the column.
+    """
+    odd, known = _no_numbers(head, name), len(head.known(name))
+    if len(odd) > SLIPS * known and 2 * _commas(odd) <= known:
         return
     row, cell = odd[0]
     raise DataError(

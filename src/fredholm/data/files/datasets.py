@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,7 @@ from .table import Coded
 if TYPE_CHECKING:
     from .source import Source
 
+FAR = 10.0  # deviations from zero
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
 
 
@@ -132,8 +134,8 @@ def _clouds(source: Source, split: str, chosen: np.ndarray) -> LabelledDataset:
 
 def _fields(source: Source, split: str, chosen: np.ndarray) -> LabelledDataset:
     inputs, answers = source.collection.samples, source.collection.labels
-    trained = inputs[source.training]
-    return FieldDataset(
+    trained, scale = inputs[source.training], channel_scales(answers[source.training], (0, 2, 3))
+    result = FieldDataset(
         source.name,
         split,
         torch.from_numpy(inputs[chosen]),
@@ -141,21 +143,42 @@ def _fields(source: Source, split: str, chosen: np.ndarray) -> LabelledDataset:
         _answers(source, answers.shape[1]),
         input_shift=trained.mean((0, 2, 3), dtype=np.float64).tolist(),
         input_scale=channel_scales(trained, (0, 2, 3)),
-        scale=channel_scales(answers[source.training], (0, 2, 3)),
+        scale=scale,
     )
+    result.notes = _far_from_zero(answers[source.training].mean((0, 2, 3), np.float64), scale)
+    return result
 
 
 def _point_fields(source: Source, split: str, chosen: np.ndarray) -> LabelledDataset:
     assert source.collection.coordinates is not None
     answers = source.collection.labels
-    return PointFieldDataset(
+    trained = [answers[i] for i in source.training]
+    scale = channel_scales(trained, (0,))
+    result = PointFieldDataset(
         source.name,
         split,
         [source.prepared[i] for i in chosen],
         [torch.from_numpy(answers[i]) for i in chosen],
         _answers(source, answers[0].shape[1]),
         coordinates=source.collection.coordinates[0].shape[1],
-        scale=channel_scales([answers[i] for i in source.training], (0,)),
+        scale=scale,
+    )
+    result.notes = _far_from_zero(np.concatenate(trained).mean(0, np.float64), scale)
+    return result
+
+
+def _far_from_zero(mean: np.ndarray, scale: Sequence[float]) -> tuple[str, ...]:
+    """What is said of answers whose mean is many of their deviations: a relative error of them says
+    little, and a network has to learn the mean before all else.
+    """
+    far = np.abs(mean) > FAR * np.array(scale)
+    if not far.any():
+        return ()
+    k = int(far.argmax())
+    return (
+        f"the fields asked for are {mean[k]:.4g} on average and vary by {scale[k]:.4g} alone: a "
+        "relative error says little of them, and the mean is learned first; take it off in the "
+        "files",
     )
 
 

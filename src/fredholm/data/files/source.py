@@ -189,7 +189,8 @@ class Source:
             self, split, chosen, image_size=image_size, text=text or TextOptions()
         )
         result.kind, result.units, result.source = self.kind, self.units, self.facts()
-        result.notes, result.said = tuple(self.collection.remarks), (self.said,)
+        result.notes = (*self.collection.remarks, *result.notes)
+        result.said = (self.said,)
         result.measures = self._measures()
         return result
 

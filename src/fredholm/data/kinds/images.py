@@ -30,7 +30,6 @@ class Images(Kind):
     """Images (N, C, H, W): bytes, or floats that are normalised already."""
 
     name, one, many, encoder = "images", "image", "images", "image"
-    files = "pictures"
     rooms = (("encoder.token", "encoder.token"), ("encoder.", "picture."))
     pictured = judged = summarised = True
     point, unit, always = "patch", "an image is the unit square", "borders that are always dark"

@@ -34,7 +34,6 @@ class Kind:
         worded: whether a sample is written in words.
         sampled: whether a sample is read over time, so that some of its points may be lost.
         summarised: whether :meth:`summarise` makes a row of numbers of a sample.
-        files: what :meth:`read` takes, None where it takes nothing.
         pictured: whether a sample is a picture, on which a map over points can be laid.
         judged: whether the object in a picture may be known, so that maps can be compared with it.
         legend: said below samples that are drawn.
@@ -54,7 +53,6 @@ class Kind:
     worded: bool = False
     sampled: bool = False
     summarised: bool = False
-    files: str | None = None
     pictured: bool = False
     judged: bool = False
     legend: str = ""

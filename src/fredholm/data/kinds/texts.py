@@ -132,7 +132,6 @@ class Texts(Kind):
 
     name, one, many, encoder = "text", "text", "texts", "text"
     point, axis, unit = "token", "place in the text", "1 is the longest text that the model takes"
-    files = "lines of text"
     worded = True
     # A text alone lies on a line of its own: its positions mean nothing to a text below a picture.
     rooms = (

@@ -74,6 +74,7 @@ class SoftmaxKernel(AttentionKernel, JointScores):
             raise OptionError(f"rotary turns {rotary.width} features, a head has {self.width}")
         self.scale = self.width**-0.5 if scale is None else scale
         self.query_norm, self.key_norm, self.rotary = query_norm, key_norm, rotary
+        self.reads_position = rotary is not None
         self.causal, self.window, self.dropout = causal, window, dropout
 
     @property

@@ -1,0 +1,47 @@
+"""Queries without a domain of their own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fredholm import Domain
+from fredholm.errors import ShapeError
+from fredholm.operators import CKConv, ITNetOperator, LunaAttention, SoftmaxAttention
+
+from ..tolerances import assert_close
+
+U = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0)).double()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: CKConv(4, length=12),
+        lambda: ITNetOperator(4, 2, width=8),
+        lambda: LunaAttention(4, 2),
+        lambda: SoftmaxAttention(4, 2),
+    ],
+)
+def test_the_same_features_are_the_same_points(make):
+    torch.manual_seed(0)
+    operator = make().double()
+    for domain in (
+        None,
+        Domain.line(6, length=20),
+        Domain.line(6, length=20, causal=True),
+        Domain.timestamps(torch.tensor([0.0, 1.0, 1.5, 4.0, 9.0, 11.0])),
+    ):
+        assert_close(operator(U, domain, query=U), operator(U, domain))
+
+
+def test_other_points_need_a_domain_where_places_count():
+    query, causal = U[:, :4], Domain.line(6, causal=True)
+    for operator, domain in (
+        (CKConv(4, length=12).double(), Domain.line(6, length=20)),
+        (SoftmaxAttention(4, 2).double(), causal),
+    ):
+        with pytest.raises(ShapeError, match="4 points beside a domain of 6; needs query_domain"):
+            operator(U, domain, query=query)
+    free = SoftmaxAttention(4, 2).double()
+    assert_close(free(U, Domain.line(6), query=query), free(U)[:, :4])
