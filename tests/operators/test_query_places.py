@@ -26,19 +26,20 @@ U = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0)).double()
 def test_the_same_features_are_the_same_points(make):
     torch.manual_seed(0)
     operator = make().double()
-    for domain in (
+    for given in (
         None,
         Domain.line(6, length=20),
         Domain.line(6, length=20, causal=True),
         Domain.timestamps(torch.tensor([0.0, 1.0, 1.5, 4.0, 9.0, 11.0])),
     ):
+        domain = given if given is None else given.to(torch.float64)
         assert_close(operator(U, domain, query=U), operator(U, domain))
 
 
 def test_other_points_need_a_domain_where_places_count():
     query, causal = U[:, :4], Domain.line(6, causal=True)
     for operator, domain in (
-        (CKConv(4, length=12).double(), Domain.line(6, length=20)),
+        (CKConv(4, length=12).double(), Domain.line(6, length=20, dtype=torch.float64)),
         (SoftmaxAttention(4, 2).double(), causal),
     ):
         with pytest.raises(ShapeError, match="4 points beside a domain of 6; needs query_domain"):
