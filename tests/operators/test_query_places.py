@@ -26,13 +26,12 @@ U = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0)).double()
 def test_the_same_features_are_the_same_points(make):
     torch.manual_seed(0)
     operator = make().double()
-    for given in (
+    for domain in (
         None,
-        Domain.line(6, length=20),
-        Domain.line(6, length=20, causal=True),
-        Domain.timestamps(torch.tensor([0.0, 1.0, 1.5, 4.0, 9.0, 11.0])),
+        Domain.line(6, length=20, dtype=torch.float64),
+        Domain.line(6, length=20, causal=True, dtype=torch.float64),
+        Domain.timestamps(torch.tensor([0.0, 1.0, 1.5, 4.0, 9.0, 11.0]).double()),
     ):
-        domain = given if given is None else given.to(torch.float64)
         assert_close(operator(U, domain, query=U), operator(U, domain))
 
 
