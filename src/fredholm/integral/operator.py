@@ -70,7 +70,8 @@ class IntegralOperator(nn.Module, metaclass=Checked):
 
     Shape: u (B, N, dim) on ``domain`` (N points, default a line) to (B, Nq, out_dim). With
     ``query_domain`` the output lives there; ``query`` (B, Nq, dim) are the features at those
-    points, needed by W and by kernels that read u(x). Padded points may hold anything, NaN
+    points, needed by W and by kernels that read u(x); without it they lie where the keys do, on the
+    default domain or on the given one, of as many points. Padded points may hold anything, NaN
     included; outputs at padded queries are zero. u has the parameters' dtype, and the output u's:
     half precisions sum in float32. Under autocast both may be of any floating dtype but float64,
     and the output has autocast's, as of ``nn.Linear``. Positions and masses keep a dtype of their
