@@ -124,3 +124,8 @@ def test_one_query_of_another_domain_sees_no_later_key(name):
     domain = Domain.points(torch.arange(6.0)[:, None] / 6, causal=True)
     given = {"query": query, "query_domain": past}
     torch.testing.assert_close(op(u, domain, **given), op.dense(u, domain, **given))
+
+
+def test_a_default_line_that_somebody_learns_is_not_shared():
+    default_line(5, **PLACE).positions.requires_grad_()
+    assert not default_line(5, **PLACE).positions.requires_grad

@@ -364,3 +364,12 @@ def test_a_folder_of_ours(tmp_path):
     )
     with pytest.raises(OptionError, match="is an operator already"):
         explain_module(str(tmp_path / "run"), "body.blocks.0.operator")
+
+
+def test_a_data_set_is_read_at_the_size_of_the_model():
+    from fredholm import data, models
+
+    small = data.create_dataset("digits", "test", image_size=16)
+    model = models.create_model("backbone_nano", data=small.encoder())
+    got, _ = load_inputs(model, data="digits", samples=2)
+    assert torch.equal(got, small.batch([0, 1])[0])

@@ -328,3 +328,14 @@ def test_a_converted_encoder_runs_at_other_depths():
     errors = [(evolution(u, steps=steps) - exact).norm() for steps in (4, 8, 16)]
     assert errors[1] < 0.65 * errors[0]
     assert errors[2] < 0.6 * errors[1]
+
+
+def test_an_activation_with_parameters_is_not_shared_with_the_encoder_made_of_it():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, activation=nn.PReLU(), batch_first=True)
+    evolution = from_encoder(nn.TransformerEncoder(layer, 1).eval())
+    u = torch.randn(1, 4, 8)
+    with torch.no_grad():
+        before = evolution(u)
+        for parameter in to_encoder(evolution).parameters():
+            parameter.zero_()
+        assert torch.equal(evolution(u), before)
