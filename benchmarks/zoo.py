@@ -54,7 +54,9 @@ def examine(specimen: Specimen) -> dict[str, Any]:
             return row | convert(module, specimen.options)
         except ConversionError as error:
             # Suggestions depend on what else is registered.
-            says = re.split("; known: |; did you mean", str(error))[0]
+            says = re.split(
+                "; fredholm.convert.convertible|; parts of it may|; did you mean", str(error)
+            )[0]
             return row | {"outcome": "refused", "says": says}
 
 

@@ -51,7 +51,7 @@ def generate_text(
         turn = [{"role": "user", "content": prompt}]
         text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
     # A template writes the signs of the beginning itself.
-    numbers = tokenizer(text, add_special_tokens=not chat)["input_ids"]
+    numbers = tokenizer(text, **({"add_special_tokens": False} if chat else {}))["input_ids"]
     ids = torch.tensor([numbers], dtype=torch.int64)
     if not ids.numel():
         raise OptionError(f"prompt: received {prompt!r}; needs at least one token")

@@ -204,11 +204,12 @@ def copying(
 def _continued(models: Models, documents: Documents, prompt: str) -> dict[str, str]:
     """The likeliest continuation of a prompt by both models."""
     tokenizer, text = documents.tokenizer, prompt
-    chat = bool(getattr(tokenizer, "chat_template", None))
-    if chat:
+    plain: dict[str, Any] = {}
+    if getattr(tokenizer, "chat_template", None):
+        plain = {"add_special_tokens": False}  # a template writes them itself
         turn = [{"role": "user", "content": prompt}]
         text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
-    ids = torch.tensor(tokenizer([text], add_special_tokens=not chat)["input_ids"])
+    ids = torch.tensor(tokenizer([text], **plain)["input_ids"])
     result = {"prompt": prompt}
     for name, model in models.items():
         given: Any = model
