@@ -137,9 +137,20 @@ def suggest(name: str, known) -> str:
         >>> suggest("sofmax", ["softmax", "itnet"])
         "; did you mean 'softmax'?"
     """
+    close = closest(name, known)
+    if close is not None:
+        return f"; did you mean {close!r}?"
+    return f"; known: {', '.join(sorted(str(k) for k in known))}"
+
+
+def closest(name: str, known) -> str | None:
+    """The known name that is nearest to a name; None where none is near.
+
+    Example:
+        >>> closest("sofmax", ["softmax", "itnet"])
+        'softmax'
+    """
     import difflib
 
     close = difflib.get_close_matches(str(name), [str(k) for k in known], n=1)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    return f"; known: {', '.join(sorted(str(k) for k in known))}"
+    return close[0] if close else None

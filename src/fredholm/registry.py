@@ -17,6 +17,17 @@ Entry = TypeVar("Entry")
 Registered = TypeVar("Registered")
 
 
+def qualified_name(kind: type) -> str:
+    """A class by its module and name, by which it is known without importing it.
+
+    Example:
+        >>> from collections import Counter
+        >>> qualified_name(Counter)
+        'collections.Counter'
+    """
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
 class Registry(Mapping[str, Entry]):
     """A table of names that fills itself: the library's own entries are registered by the modules
     that define them, which are imported at the first look-up, so that importing a lower room never

@@ -74,15 +74,21 @@ def _check_together(
         )
 
 
+def cheap_to_read(x: Tensor) -> bool:
+    """Whether looking at a tensor's values costs next to nothing: not on an accelerator, which
+    would have to be waited for, and not in code that is traced or transformed.
+    """
+    if x.device.type != "cpu" or type(x) is not Tensor or torch.compiler.is_compiling():
+        return False
+    return not torch._C._functorch.get_dynamic_layer_stack_depth()  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def check_forward(spacing: Tensor) -> None:
     """DomainError where times go back, so that a point would stand for a negative time.
 
-    Called for every batch, hence only where looking costs next to nothing: not on an accelerator,
-    which would have to be waited for, and not in code that is traced or transformed.
+    Called for every batch, hence only of what is :func:`cheap_to_read`.
     """
-    if spacing.device.type != "cpu" or type(spacing) is not Tensor or torch.compiler.is_compiling():
-        return
-    if torch._C._functorch.get_dynamic_layer_stack_depth():  # pyright: ignore[reportAttributeAccessIssue]
+    if not cheap_to_read(spacing):
         return
     if bool((spacing < 0).any()):
         raise DomainError(

@@ -365,12 +365,10 @@ def _check_scale(collection: Collection, facts: Mapping[str, Any]) -> None:
     if {fitted, collection.pixels} == {"bytes", "shares"}:
         whole, shares = (largest, high) if fitted == "bytes" else (high, largest)
         if 0 < whole <= ones < shares:  # 0 and 1, which are 1/255 of whole numbers alone
-            fit, now = ("whole numbers", "floats") if fitted == "bytes" else ("floats", "integers")
             raise OptionError(
-                f"X: received images of {now} up to {high * (1 if now == 'floats' else 255):g}; "
-                f"the estimator was fitted on {fit} up to "
-                f"{largest * (255 if fitted == 'bytes' else 1):g}, and whole numbers are taken as "
-                "0 to 255: give numbers of the same type"
+                f"X: received images of {_numbers(collection.pixels, high)}; the estimator was "
+                f"fitted on {_numbers(fitted, largest)}, and whole numbers are taken as 0 to 255: "
+                "give numbers of the same type"
             )
     if collection.pixels == "bytes" and fitted == "numbers":
         raise OptionError(
@@ -382,6 +380,13 @@ def _check_scale(collection: Collection, facts: Mapping[str, Any]) -> None:
             f"X: received images of floats from {low:g} to {high:g}; the estimator was fitted on "
             "whole numbers from 0 to 255, or shares of 1: divide by 255, or give whole numbers"
         )
+
+
+def _numbers(pixels: str | None, largest: float) -> str:
+    """What pixels of a kind are, and up to which number."""
+    if pixels == "bytes":  # saved as shares of 255
+        return f"whole numbers up to {255 * largest:g}"
+    return f"floats up to {largest:g}"
 
 
 def _check_channels(collection: Collection, encoder: Any) -> None:

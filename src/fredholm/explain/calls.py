@@ -15,6 +15,7 @@ from ..convert import convertible
 from ..domain import Domain
 from ..errors import ConversionError, OptionError, ShapeError, suggest
 from ..integral import Kernel
+from ..registry import qualified_name
 
 CHANNELS_FIRST = (
     "torch.nn.modules.conv.",
@@ -94,7 +95,7 @@ def convertible_layers(model: nn.Module) -> list[tuple[str, str]]:
     known = set(convertible())
 
     def served(kind: type) -> bool:
-        bases = [c for c in kind.__mro__ if f"{c.__module__}.{c.__qualname__}" in known]
+        bases = [c for c in kind.__mro__ if qualified_name(c) in known]
         return bool(bases) and kind.forward is bases[0].forward  # type: ignore[attr-defined]
 
     return [

@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from ..errors import ConversionError
+from ..registry import qualified_name
 
 HOOKS = (
     "_forward_hooks",
@@ -32,7 +33,7 @@ def check_path(module: nn.Module) -> None:
     if not isinstance(module, nn.Module):
         raise ConversionError(f"a torch.nn.Module is converted, got {type(module).__name__}")
     kind = type(module)
-    name = f"{kind.__module__}.{kind.__qualname__}"
+    name = qualified_name(kind)
     if name.startswith(("torch.jit.", "torch._dynamo.")):
         raise ConversionError(f"{name} is a compiled module; convert the module it was made from")
     if "quantized" in kind.__module__ or ".ao." in kind.__module__:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ..domain import Domain
-from ..errors import ConversionError, OptionError, suggest
-from ..registry import Registry
+from ..errors import ConversionError, OptionError, closest, suggest
+from ..registry import Registry, qualified_name
 from .code_path import check_path, differing, overrides
 from .operator import IntegralOperator
 from .probe import BATCH
@@ -191,15 +190,15 @@ def compare(module: nn.Module, operator: IntegralOperator, **options: Any) -> fl
 def find_converter(module: nn.Module) -> Converter:
     """The converter of a module's class, or a ConversionError that says what stands in the way."""
     kind = type(module)
-    name = f"{kind.__module__}.{kind.__qualname__}"
+    name = qualified_name(kind)
     converter = CONVERTERS.get(name)
     if converter is not None:
         return converter
     for base in kind.__mro__[1:]:
-        if f"{base.__module__}.{base.__qualname__}" in CONVERTERS:
+        if qualified_name(base) in CONVERTERS:
             changed = overrides(kind) or differing(kind, base)
             if not changed:
-                return CONVERTERS[f"{base.__module__}.{base.__qualname__}"]
+                return CONVERTERS[qualified_name(base)]
             raise ConversionError(
                 f"{name} overrides {', '.join(changed)} of {base.__name__}, so its response is not "
                 "known"
@@ -209,14 +208,14 @@ def find_converter(module: nn.Module) -> Converter:
 
 def _instead(module: nn.Module) -> str:
     """What else may be converted: parts of the module, or a class of nearly that name."""
-    short = {source.rsplit(".", 1)[-1] for source in CONVERTERS}
-    close = difflib.get_close_matches(type(module).__name__, sorted(short), n=1)
-    if close:
-        return f"; did you mean {close[0]!r}?"
+    full = {source.rsplit(".", 1)[-1]: source for source in CONVERTERS.names()}
+    close = closest(type(module).__name__, full)
+    if close is not None:
+        return f"; did you mean {full[close] if close == type(module).__name__ else close!r}?"
     parts = [
         f"{path} ({type(part).__name__})"
         for path, part in module.named_modules()
-        if path and type(part).__name__ in short
+        if path and qualified_name(type(part)) in CONVERTERS
     ]
     if parts:
         more = f" and {len(parts) - 3} more" if len(parts) > 3 else ""

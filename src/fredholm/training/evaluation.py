@@ -113,20 +113,21 @@ def check_unchanged(facts: Mapping[str, Any], dataset: Any) -> None:
     before, now = facts.get("source"), dataset.source
     if before is None or now is None:
         return
-    if before["files"] != now["files"]:
+    place = now.get("path", dataset.name)
+    if before.get("files") != now.get("files"):
         raise DataError(
-            f"{now['path']}: has changed since the run was trained on it, so its splits are others"
+            f"{place}: has changed since the run was trained on it, so its splits are others"
             "; restore the files, or train again"
         )
     if before.get("split") != now.get("split"):
         raise DataError(
-            f"{now['path']}: is divided as {now['split']}; the run was trained on {before['split']}"
+            f"{place}: is divided as {now['split']}; the run was trained on {before['split']}"
             ", so training samples could be in the test: train again"
         )
     column = _scaled_otherwise(before.get("scaling") or {}, now.get("scaling") or {})
     if column is not None:
         raise DataError(
-            f"{now['path']}: column {column + 1} of the model's inputs has another mean or "
+            f"{place}: column {column + 1} of the model's inputs has another mean or "
             "deviation than the run has saved, of a version that scaled large numbers by fewer "
             "digits: train again"
         )

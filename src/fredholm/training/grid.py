@@ -206,15 +206,15 @@ class Grid:
         return cell.place.parent / CELLS / cell.key
 
 
-def recipe_cell(recipe: Recipe, place: Path) -> Cell:
-    """The cell of one training and its evaluation on the test split; of the user's own files, as
-    they are now.
+def recipe_cell(recipe: Recipe, place: Path, mark: str | None = None) -> Cell:
+    """The cell of one training and its evaluation on the test split; ``mark``: of the user's own
+    files (:func:`.own_files.data_mark`), where they were looked at already.
     """
     code = {Path(file).name: sha256(Path(file).read_bytes()).hexdigest() for file in recipe.imports}
     plain = recipe.to_dict()
     plain["training"].pop("nodes")  # on how many machines decides nothing
     plain.pop("parallel")  # nor does how samples are cut
-    mark = data_mark(recipe)
+    mark = data_mark(recipe) if mark is None else mark
     files = {} if mark is None else {"files": mark}
     return Cell({"recipe": plain, "code": code, **files}, place, recipe)
 

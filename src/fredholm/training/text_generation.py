@@ -44,15 +44,9 @@ def generate_text(
         DomainError: more tokens than learned positions.
     """
     model, tokenizer = _load(folder)
-    text = prompt
-    if chat:
-        if not getattr(tokenizer, "chat_template", None):
-            raise OptionError(f"chat: the tokenizer in {folder} has no template; leave it out")
-        turn = [{"role": "user", "content": prompt}]
-        text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
-    # A template writes the signs of the beginning itself.
-    numbers = tokenizer(text, **({"add_special_tokens": False} if chat else {}))["input_ids"]
-    ids = torch.tensor([numbers], dtype=torch.int64)
+    if chat and not getattr(tokenizer, "chat_template", None):
+        raise OptionError(f"chat: the tokenizer in {folder} has no template; leave it out")
+    ids = prompt_ids(tokenizer, prompt, chat=chat)
     if not ids.numel():
         raise OptionError(f"prompt: received {prompt!r}; needs at least one token")
     draws: dict[str, Any] = {"do_sample": temperature > 0}
@@ -75,6 +69,17 @@ def generate_text(
         "tokens": added.tolist(),
         "log_probability": float(rows.gather(1, added[:, None]).mean()),
     }
+
+
+def prompt_ids(tokenizer: Any, prompt: str, *, chat: bool) -> torch.Tensor:
+    """A prompt as tokens (1, n); ``chat``: as a user's turn in the tokenizer's template."""
+    if not chat:
+        return torch.tensor(tokenizer([prompt])["input_ids"], dtype=torch.int64)
+    turn = [{"role": "user", "content": prompt}]
+    text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+    # A template writes the signs of the beginning itself.
+    numbers = tokenizer([text], add_special_tokens=False)["input_ids"]
+    return torch.tensor(numbers, dtype=torch.int64)
 
 
 def _load(folder: Path) -> tuple[Any, Any]:

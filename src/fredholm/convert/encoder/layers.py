@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import ConversionError
+from ...registry import qualified_name
 
 # timm's layer normalisation computes what torch's does; it is named, timm need not be there.
 TIMM_NORM = "timm.layers.norm.LayerNorm"
@@ -101,7 +102,7 @@ def _lookup(module: nn.Module, name: str) -> Tensor | None:
 def exactly(layer: nn.Module, name: str, first: type, *others: type | str) -> None:
     """ConversionError unless an inner layer is of one of these classes, or qualified names."""
     part = layer.get_submodule(name)
-    got, need = f"{type(part).__module__}.{type(part).__qualname__}", first.__name__
+    got, need = qualified_name(type(part)), first.__name__
     if type(part) is not first and type(part) not in others and got not in others:
         raise ConversionError(
             f"{type(layer).__name__}.{name} is a {got}, only {need} is understood (not quantised, "
@@ -161,7 +162,7 @@ def norm_options(norm: nn.Module | None) -> dict[str, Any] | None:
     """What a layer normalisation of the same kind takes."""
     if norm is None:
         return None
-    kind = f"{type(norm).__module__}.{type(norm).__qualname__}"
+    kind = qualified_name(type(norm))
     if type(norm) is not nn.LayerNorm and kind != TIMM_NORM:
         raise ConversionError(
             f"the final norm is a {type(norm).__qualname__}; only LayerNorm is understood"

@@ -11,6 +11,7 @@ from torch import nn
 
 from ...errors import ConversionError, suggest
 from ...families.softmax.huggingface import CLIP, sources
+from ...registry import qualified_name
 from .layers import TIMM_NORM, Layer, Slot, deterministic, exactly, plain, read_activation
 
 BERT_LAYERS = (
@@ -38,11 +39,11 @@ CLIP_LAYERS = tuple(name for name in CLIP if not name.endswith("ChineseCLIPVisio
 def read_layer(layer: nn.Module) -> Layer:
     """The facts of a layer of a known class; a ConversionError for anything else."""
     kind = type(layer)
-    name = f"{kind.__module__}.{kind.__qualname__}"
+    name = qualified_name(kind)
     if name in READERS:
         return READERS[name](layer)
     for base in kind.__mro__[1:]:
-        if f"{base.__module__}.{base.__qualname__}" in READERS:
+        if qualified_name(base) in READERS:
             raise ConversionError(
                 f"{name} is a subclass of {base.__name__} whose response is not known"
             )
@@ -99,7 +100,7 @@ def _timm_block(layer: Any) -> Layer:
             )
     if getattr(attention, "gate", None) is not None:
         raise ConversionError("Block.attn is gated, which is not understood")
-    kinds = [f"{type(part).__module__}.{type(part).__qualname__}" for part in (attention, network)]
+    kinds = [qualified_name(type(part)) for part in (attention, network)]
     if kinds != ["timm.layers.attention.Attention", "timm.layers.mlp.Mlp"]:
         raise ConversionError(f"Block with {' and '.join(kinds)} is not understood")
     for name in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"):

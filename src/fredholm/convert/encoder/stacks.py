@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ...errors import ConversionError
 from ...families.softmax.huggingface import sources
+from ...registry import qualified_name
 from .readers import BERT_LAYERS, CLIP_LAYERS, VIT_LAYERS
 
 
@@ -26,7 +27,7 @@ class Stack:
 
 def read_stack(encoder: nn.Module) -> Stack:
     """The stack in a module; a lone layer is a stack of one."""
-    name = f"{type(encoder).__module__}.{type(encoder).__qualname__}"
+    name = qualified_name(type(encoder))
     if type(encoder) is nn.ModuleList:
         stack = _in_turn(list(encoder))
     elif name in STACKS:

@@ -27,6 +27,7 @@ from transformers.utils.hub import cached_file
 from ...errors import CheckpointError, ConversionError
 from ...files import digest_json, read_tensors, write_json, write_tensors, write_text
 from ...integral import inference
+from ...registry import qualified_name
 from .card import CODE, code_file, model_card
 from .description import ADAPTER, FIX, check_classes, describe, read_json, sealed
 from .interface import MIXED, NAME, SLOT
@@ -213,7 +214,7 @@ class LinearModel:
         write_text(folder / CODE, code_file())
         kind, facts = this.source_class, this.config.linear_attention
         write_text(folder / "README.md", model_card(kind, this.config, facts, lines))
-        described = {"ecosystem": "transformers", "class": f"{kind.__module__}.{kind.__qualname__}"}
+        described = {"ecosystem": "transformers", "class": qualified_name(kind)}
         described |= facts | {"configuration": digest_json(read_json(folder / "config.json"))}
         write_json(folder / ADAPTER, sealed(described))
         if push_to_hub:

@@ -14,6 +14,7 @@ from torch import nn
 from ...errors import CheckpointError, ConversionError, FredholmError, require
 from ...files import digest_json, digest_tensors, read_tensors, storing, write_json, write_tensors
 from ...models.pretrained import from_pretrained, save_pretrained
+from ...registry import qualified_name
 from ..transformers_folder import load_local
 from .description import ADAPTER, FIX, describe, read_description, read_json, sealed
 from .replace import replace_attention, restore
@@ -59,7 +60,7 @@ def save_linearized(
         write_tensors(folder / MAPS, new)
     description = {
         "ecosystem": replaced.ecosystem,
-        "class": f"{type(model).__module__}.{type(model).__qualname__}",
+        "class": qualified_name(type(model)),
         "to": replaced.to,
         "options": replaced.options,
         "tied": replaced.tied,

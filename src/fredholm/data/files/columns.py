@@ -334,11 +334,14 @@ def _almost_numbers(head: Head, name: str) -> list[str]:
     Raises:
         DataError: numbers with decimal commas.
     """
-    odd, known = _no_numbers(head, name), len(head.known(name))
-    if not odd or 2 * len(odd) > known + 2 * _commas(odd):
+    if head.numeric(name):
         return []
-    if 2 * _commas(odd) > known:
+    odd, known = _no_numbers(head, name), len(head.known(name))
+    commas = _commas(odd)
+    if 2 * commas > known:
         _refuse_almost_numbers(head, name)
+    if not odd or 2 * (len(odd) - commas) > known:
+        return []
     row, cell = odd[0]
     return [
         f"column {name!r} is read as {len(set(head.known(name)))} words, not as numbers: row "

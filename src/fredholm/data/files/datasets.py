@@ -134,7 +134,8 @@ def _clouds(source: Source, split: str, chosen: np.ndarray) -> LabelledDataset:
 
 def _fields(source: Source, split: str, chosen: np.ndarray) -> LabelledDataset:
     inputs, answers = source.collection.samples, source.collection.labels
-    trained, scale = inputs[source.training], channel_scales(answers[source.training], (0, 2, 3))
+    trained, asked = inputs[source.training], answers[source.training]
+    scale = channel_scales(asked, (0, 2, 3))
     result = FieldDataset(
         source.name,
         split,
@@ -145,7 +146,7 @@ def _fields(source: Source, split: str, chosen: np.ndarray) -> LabelledDataset:
         input_scale=channel_scales(trained, (0, 2, 3)),
         scale=scale,
     )
-    result.notes = _far_from_zero(answers[source.training].mean((0, 2, 3), np.float64), scale)
+    result.notes = _far_from_zero(asked.mean((0, 2, 3), np.float64), scale)
     return result
 
 

@@ -17,7 +17,6 @@ from ..comparison.budgets import REFERENCE, make_recipe
 from ..comparison.tasks import find_task, options_of, read_contenders
 from ..failures import TrainingFailed
 from ..grid import Report, quiet
-from ..own_files import data_mark
 from ..tasks import task_of
 from . import report as words
 from .clock import Clock
@@ -92,11 +91,10 @@ def open_search(
     setting = {"source": str(source), "minutes": minutes, "changes": list(changes)}
     setting |= {"operators": [c.label for c in contenders], "seeds": seeds, "always": [*always]}
     reference = make_recipe(task, REFERENCE)
-    mark = data_mark(reference)
-    setting |= {} if mark is None else {"files": mark}
+    splits = Splits(reference)
+    setting |= {} if splits.mark is None else {"files": splits.mark}
     state = _state(place, setting)
     clock = Clock(minutes, state.get("spent", 0.0), timer)
-    splits = Splits(reference)
     trials = Trials.of(task, contenders, splits, place, clock, state.get("sizes", {}))
     search = Search.open(trials, state, setting, report or quiet)
     given = shlex.join(["fredholm", "train", str(source), *changes])

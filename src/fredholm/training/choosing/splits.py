@@ -17,6 +17,7 @@ from ...data.files.source import Source
 from ...data.files.table import Coded
 from ...data.kinds.texts import TextOptions
 from ..build import build_dataset, data_arguments
+from ..own_files import data_mark
 from ..recipe import Recipe
 
 FEW = 200  # validation samples, below which one part of the samples says too little
@@ -60,6 +61,11 @@ class Splits:
         pool = np.flatnonzero(self._source.parts != 2)
         found = self._source.subset("train", pool, image_size=self._size, **known)
         return found, "training and validation samples"
+
+    @cached_property
+    def mark(self) -> str | None:
+        """What tells whether the user's files have changed; they are looked at once."""
+        return data_mark(self.recipe)
 
     @property
     def _size(self) -> tuple[int, int] | None:

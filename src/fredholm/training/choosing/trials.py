@@ -114,7 +114,8 @@ class Trials:
             seed = fold
         recipe = self.recipe(label, lr, steps, seed)
         seconds = self.pace(label, rung == FINAL).seconds(steps) if label not in PLAIN else 60.0
-        settings = recipe_cell(recipe, self.place).settings | {"fold": fold, "test": rung == FINAL}
+        settings = recipe_cell(recipe, self.place, self.splits.mark).settings
+        settings |= {"fold": fold, "test": rung == FINAL}
         settings |= {"method": label if label in PLAIN else "model"}
         most = None if self.clock.alone else round(max(3 * seconds, 5.0) / 60, 4)
         settings |= {"most_minutes": most}

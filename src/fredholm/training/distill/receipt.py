@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import DataError
+from ..text_generation import prompt_ids
 from .decoding import crossings, measure_decoding
 from .matching import cross_entropies
 
@@ -203,13 +204,8 @@ def copying(
 
 def _continued(models: Models, documents: Documents, prompt: str) -> dict[str, str]:
     """The likeliest continuation of a prompt by both models."""
-    tokenizer, text = documents.tokenizer, prompt
-    plain: dict[str, Any] = {}
-    if getattr(tokenizer, "chat_template", None):
-        plain = {"add_special_tokens": False}  # a template writes them itself
-        turn = [{"role": "user", "content": prompt}]
-        text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
-    ids = torch.tensor(tokenizer([text], **plain)["input_ids"])
+    tokenizer = documents.tokenizer
+    ids = prompt_ids(tokenizer, prompt, chat=bool(getattr(tokenizer, "chat_template", None)))
     result = {"prompt": prompt}
     for name, model in models.items():
         given: Any = model
