@@ -121,6 +121,20 @@ def test_precisions_mix(options):
     assert low(z).dtype == torch.float32, "phases stay in float32"
 
 
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("options", [{}, {"learned_omega": True}, {"activation": "rff"}])
+def test_parameters_of_phases_are_not_rounded(options, half):
+    network, z = PositionNetwork(1, width=8, omega=60.0, **options), torch.rand(9, 1)
+    expected = network(z)
+    low = copy.deepcopy(network).to(half)
+    assert torch.equal(low(z), expected)
+    assert {p.dtype for p in low.parameters()} == {torch.float32}
+    assert {p.dtype for p in low.double().parameters()} == {torch.float64}
+    assert {p.dtype for p in low.to(half).parameters()} == {torch.float32}
+    low(z).sum().backward()
+    assert {t.device.type for t in low.to("meta").state_dict().values()} == {"meta"}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 import torch
@@ -17,12 +18,13 @@ from fredholm.errors import (
     DomainError,
     OptionError,
 )
-from fredholm.training import Interrupted, StageOptions, generate
-from fredholm.training.distill.data import TokenWindows
+from fredholm.training import Interrupted, StageOptions, fine_tune, generate
+from fredholm.training.distill.data import TokenWindows, two_splits
 from fredholm.training.distill.lora import Lora
 from fredholm.training.distill.matching import cross_entropies, logit_divergence
 from fredholm.training.distill.page import write_page
 from fredholm.training.distill.receipt import Documents, by_position, measure_receipt, segments
+from fredholm.training.tasks import Tokens
 
 transformers = pytest.importorskip("transformers")
 
@@ -240,6 +242,41 @@ def test_windows_lie_inside_documents_and_what_is_left_makes_more():
     assert labels.tolist() == [[*inputs["input_ids"][0, 1:].tolist(), -100]]
     with pytest.raises(DataError, match="4 tokens; a window takes 9"):
         TokenWindows("t", "train", ["abcd"], Letters(), 9)
+
+
+class Tokenised:
+    """Rows as data sets of Hugging Face have them for a decoder: the labels are its tokens."""
+
+    def __init__(self, own: bool = False):
+        data = windows("train", TEXTS)
+        inputs, following = data.batch(range(len(data)))
+        self.ids, self.following, self.own = inputs["input_ids"], following, own
+
+    def __len__(self):
+        return len(self.ids)
+
+    def __getitem__(self, i):
+        if self.own:
+            return {"input_ids": self.ids[i]}, self.following[i]
+        return {"input_ids": self.ids[i].tolist(), "labels": self.ids[i].tolist()}
+
+
+def test_labels_by_name_are_the_tokens_of_a_decoder():
+    """As transformers' models take them, which ask for the token that follows."""
+    train, _ = two_splits((Tokenised(), Tokenised(own=True)), decoder=True)
+    inputs, following = train.batch([0, 1])
+    model = llama()
+    with torch.no_grad():
+        expected = float(model(**inputs, labels=inputs["input_ids"]).loss)
+        found = float(Tokens().loss(model(**inputs).logits, following))
+    assert math.isclose(found, expected, rel_tol=1e-5)
+    reached = [
+        fine_tune(
+            llama(), data=(rows, rows), task="tokens", options=StageOptions(epochs=1, batch_size=4)
+        )
+        for rows in (Tokenised(), Tokenised(own=True))
+    ]
+    assert reached[0] == reached[1]
 
 
 # --- the receipt ----------------------------------------------------------------------------------

@@ -80,6 +80,36 @@ def test_steps_end_a_fit_within_an_epoch():
     assert (found.rows[-1]["step"], found.stopped) == (5, "all steps done")
 
 
+class Slopes(Line):
+    """Keeps the gradient of every step and the inputs of its batches; nothing is learned."""
+
+    def __init__(self):
+        super().__init__()
+        self.descent = Descent(0.0, weight_decay=0.0)
+        self.steps, self.seen = [], []
+
+    def loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        self.seen.append(inputs)
+        return super().loss(inputs, labels)
+
+    def on_before_optimizer_step(self, optimizer) -> None:
+        self.steps.append((self.seen, self.model.weight.grad.clone()))
+        self.seen = []
+
+
+@pytest.mark.parametrize(("together", "sizes"), [(1, [1, 1, 1, 1]), (3, [3, 1]), (8, [4])])
+def test_a_step_is_the_mean_of_its_batches_however_many_are_left(together, sizes):
+    learner = Slopes()
+    limits = Limits(epochs=2, accumulate=together, clip_norm=None)
+    fit(learner, limits=limits, keep=lambda model: None)
+    assert [len(seen) for seen, _ in learner.steps] == 2 * sizes
+    for seen, found in learner.steps:
+        inputs = torch.cat(seen)
+        loss = Line.loss(learner, inputs, inputs[:, 0])
+        (expected,) = torch.autograd.grad(loss, learner.model.weight)
+        torch.testing.assert_close(found, expected)
+
+
 def test_ctrl_c_ends_a_fit_without_a_folder_after_its_step(capsys):
     class Stopped(Line):
         def training_step(self, batch, batch_idx: int) -> Tensor:

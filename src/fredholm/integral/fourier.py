@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from ..domain import Domain
 from ..errors import OptionError, ShapeError
-from ..ops.backend import cast, full_precision, promoted
+from ..ops.backend import cast, full_precision, promoted, unrounded
 
 FEW = 1 << 15  # angles that a domain keeps between calls
 
@@ -30,7 +31,7 @@ class FourierFeatures(nn.Module):
         seed: of the draw; default ``torch.initial_seed()``.
 
     Shape: (..., p) to (..., 2m). Angles are computed in the positions' own precision (float32 under
-    autocast).
+    autocast), with B in float32 at least, whatever a model is cast to.
 
     Raises:
         OptionError: a non-positive size or scale.
@@ -71,6 +72,10 @@ class FourierFeatures(nn.Module):
             self.matrix = nn.Parameter(draw)
         else:
             self.register_buffer("matrix", draw)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """``.to(bfloat16)`` leaves B in float32: rounded, it has other frequencies."""
+        return super()._apply(unrounded(fn), recurse)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[-1] != self.position_dim:

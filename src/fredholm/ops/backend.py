@@ -287,6 +287,25 @@ def at_least_single(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype in SUMMED else torch.promote_types(dtype, torch.float32)
 
 
+def unrounded(change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """A change of a module's tensors (``nn.Module._apply``) that moves them as it does, and leaves
+    float32 where it would round to a half precision.
+
+    Example:
+        >>> change = unrounded(lambda x: x.to(torch.bfloat16))
+        >>> change(torch.ones(1)).dtype, change(torch.ones(1, dtype=torch.float64)).dtype
+        (torch.float32, torch.float32)
+    """
+
+    def apply(x: Tensor) -> Tensor:
+        y = change(x)
+        if not y.is_floating_point() or y.dtype in SUMMED or x.dtype not in SUMMED:
+            return y
+        return x.to(y.device, torch.float32)
+
+    return apply
+
+
 def promoted(a: torch.dtype, b: torch.dtype) -> torch.dtype:
     """``torch.promote_types``, without a call where they agree.
 

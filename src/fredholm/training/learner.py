@@ -181,7 +181,16 @@ class Learner(pl.LightningModule):
             self.log("train_loss_step", mean, logger=True)
         extra = self.penalty()
         loss = loss if extra is None else loss + extra
+        share *= self._short(batch_idx)
         return loss if share == 1 else share * loss
+
+    def _short(self, batch_idx: int) -> float:
+        """What the batches of an epoch's last step count for more where they are fewer than those
+        of others: Lightning divides each by as many as a whole step has.
+        """
+        whole, batches = self.trainer.accumulate_grad_batches, self.trainer.num_training_batches
+        mine = min(whole, batches - batch_idx + batch_idx % whole)
+        return whole / mine
 
     def _whole(self, loss: Tensor, labels: Tensor) -> tuple[float, int, float]:
         """Of the batch that all processes have a part of: its mean loss, its samples, and the

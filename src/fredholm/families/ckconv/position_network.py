@@ -21,6 +21,7 @@ from ...ops.backend import (
     full_precision,
     promoted,
     unrecorded,
+    unrounded,
 )
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -110,7 +111,8 @@ class PositionNetwork(nn.Module):
             :math:`U(\pm\pi/|W_i|)`; ``"released"``: what the authors' code has in effect, torch's
             default weights for every ω0 and biases U(-1, 1).
 
-    Shape: (..., p) to (..., w).
+    Shape: (..., p) to (..., w), in float32 at least; so are its parameters, whatever a model is
+    cast to.
 
     Raises:
         OptionError: an unknown name or a non-positive size.
@@ -157,6 +159,10 @@ class PositionNetwork(nn.Module):
             self._reset_sine(float(omega))
         elif activation != "rff" and knots == "uniform":
             self._spread_knots()
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """``.to(bfloat16)`` leaves a phase's parameters in float32: rounded, they are noise."""
+        return super()._apply(unrounded(fn), recurse)
 
     @torch.no_grad()
     def _reset_sine(self, omega: float) -> None:

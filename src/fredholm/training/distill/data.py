@@ -22,10 +22,15 @@ LABELS = ("labels", "label")  # as transformers and datasets call them
 class Collated(LabelledDataset):
     """A torch data set of (inputs, label), or of mappings with the label in them as
     :data:`LABELS` (rows of a Hugging Face data set), handed out in batches.
+
+    ``decoder``: the labels of a mapping are its tokens, as a causal model of transformers takes
+    them, and are moved here: at each token the one that follows, -100 at the end. The label of
+    (inputs, label) is what is asked at each token, as it is.
     """
 
-    def __init__(self, source: Any):
+    def __init__(self, source: Any, decoder: bool = False):
         self.whole, self.name, self.split, self.classes = source, type(source).__name__, "", ()
+        self.decoder = decoder
 
     def __len__(self) -> int:
         return len(self.whole)
@@ -36,7 +41,7 @@ class Collated(LabelledDataset):
         Raises:
             DataError: samples of another form, or of different lengths.
         """
-        samples = [_sample(self.whole[int(i)]) for i in indices]
+        samples = [_sample(self.whole[int(i)], self.decoder) for i in indices]
         try:
             inputs, labels = default_collate(samples)
         except (RuntimeError, TypeError, ValueError) as error:
@@ -47,13 +52,16 @@ class Collated(LabelledDataset):
         return inputs, labels
 
 
-def _sample(item: Any) -> tuple[Any, Any]:
-    """(inputs, label) of a sample."""
+def _sample(item: Any, decoder: bool) -> tuple[Any, Any]:
+    """(inputs, label) of a sample; see :class:`Collated`."""
     if isinstance(item, Mapping):
         label = next((name for name in LABELS if name in item), None)
         if label is not None:
             inputs = {name: _tensor(name, value) for name, value in item.items() if name != label}
-            return inputs, _tensor(label, item[label])
+            asked = _tensor(label, item[label])
+            if decoder:
+                asked = torch.nn.functional.pad(asked[1:], (0, 1), value=IGNORED)
+            return inputs, asked
     elif isinstance(item, tuple | list) and len(item) == 2:
         return item[0], item[1]
     names = f" with {', '.join(map(str, item))}" if isinstance(item, Mapping) else ""
@@ -222,8 +230,13 @@ class TokenWindows(LabelledDataset):
         return inputs, self.labels[indices].long()
 
 
-def as_dataset(source: Any) -> Any:
-    """A data set that hands out batches.
+def is_decoder(model: Any) -> bool:
+    """Whether a model of transformers predicts the next token."""
+    return type(model).__name__.endswith(("ForCausalLM", "LMHeadModel"))
+
+
+def as_dataset(source: Any, decoder: bool = False) -> Any:
+    """A data set that hands out batches; ``decoder``: see :class:`Collated`.
 
     Raises:
         OptionError: neither has it ``batch`` and ``labels``, nor a length and items.
@@ -240,11 +253,11 @@ def as_dataset(source: Any) -> Any:
         raise DataError("data: a split is empty")
     # `batch` alone may be that of a Hugging Face data set, which is another one
     batches = hasattr(source, "batch") and hasattr(source, "labels")
-    return source if batches or isinstance(source, Collated) else Collated(source)
+    return source if batches or isinstance(source, Collated) else Collated(source, decoder)
 
 
-def two_splits(data: Any) -> list[Any]:
-    """The training and the validation split of ``data``.
+def two_splits(data: Any, decoder: bool = False) -> list[Any]:
+    """The training and the validation split of ``data``; ``decoder``: see :class:`Collated`.
 
     Raises:
         OptionError: not two of them.
@@ -253,4 +266,4 @@ def two_splits(data: Any) -> list[Any]:
         raise OptionError(
             f"data: received {describe(data)}; needs a pair (training, validation) of data sets"
         )
-    return [as_dataset(split) for split in data]
+    return [as_dataset(split, decoder) for split in data]

@@ -17,7 +17,7 @@ from ...convert.linearize import ConversionReport, Replaced, replace_attention, 
 from ..fit import check_precision
 from ..metrics import METRICS
 from ..tasks import create_task
-from .data import as_dataset, two_splits
+from .data import as_dataset, is_decoder, two_splits
 from .fit import Run, StageOptions, run_stage
 from .matching import Lengthening, Matching
 from .progress import Progress
@@ -101,8 +101,10 @@ def linearize(
             distil.
         data: training and validation split: data sets of :mod:`fredholm.data`, or torch data sets
             of (inputs, label), inputs a tensor or a mapping of a model's arguments, or of mappings
-            with ``labels`` among them, padded to one length (Hugging Face data sets). Without data
-            the model is replaced and not trained.
+            with ``labels`` among them, padded to one length (Hugging Face data sets). Of tokens, a
+            mapping's ``labels`` are those that its decoder takes, the tokens themselves; a label
+            beside the inputs is the token that follows each. Without data the model is replaced and
+            not trained.
         task: ``"classification"``, ``"regression"``, ``"steps"`` or ``"tokens"``, see
             :class:`fredholm.training.tasks.Task`.
         metric: a name of :data:`fredholm.training.metrics.METRICS`; default ``"accuracy"``, of
@@ -155,7 +157,8 @@ def linearize(
     settings |= {"match": dataclasses.asdict(match)}
     if longer is not None:
         settings |= {"lengthen": dataclasses.asdict(lengthen)}
-    splits = None if data is None else two_splits(data)
+    decoder = task == "tokens" and is_decoder(model)
+    splits = None if data is None else two_splits(data, decoder)
     if splits is not None:
         check_head(model, splits[0])
     torch.manual_seed(seed)
@@ -178,7 +181,7 @@ def linearize(
         sizes = f"{len(splits[0]):,} training and {len(splits[1]):,} validation samples"
         report.data = f"{name}, {sizes}"
         stages = (distil, match, lengthen, tune)
-        splits.append(None if longer is None else as_dataset(longer))
+        splits.append(None if longer is None else as_dataset(longer, decoder))
         _train(run, progress, model, replaced, report, splits, stages)
     replaced.model.eval()
     if lengths:
@@ -226,7 +229,7 @@ def fine_tune(
     }
     progress = Progress(None if folder is None else Path(folder), settings, resume)
     stub = Replaced(model, "torch", "softmax", {}, True, [], {}, {})
-    train, val = two_splits(data)
+    train, val = two_splits(data, task == "tokens" and is_decoder(model))
     run_stage(
         run,
         progress,

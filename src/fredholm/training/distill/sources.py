@@ -18,7 +18,7 @@ from ...data import create_dataset, dataset_path, fetch, list_datasets
 from ...errors import CheckpointError, ConversionError, OptionError, require
 from ...files import storing
 from ..evaluation import load_run, run_dataset
-from .data import Part, TokenTexts, TokenWindows
+from .data import Part, TokenTexts, TokenWindows, is_decoder
 from .fit import StageOptions
 from .linearize import DISTIL, LENGTHEN, MATCH, TUNE, Conversion, linearize
 from .receipt import Documents
@@ -117,7 +117,7 @@ def linearize_source(
         splits: Any = tuple(run_dataset(model, place, split) for split in ("train", "val"))
     else:
         model, processor = _transformers_model(source)
-        decoder = _is_decoder(model)
+        decoder = is_decoder(model)
         if to is None and decoder:
             options |= MAP | {key: options[key] for key in ("options",) if options.get(key)}
             to = options.pop("to")
@@ -171,11 +171,6 @@ def _fetched(name: str, say: Callable[[str], None] | None = None) -> Path:
             say(f"{name}: fetching it")
         fetch(name)
     return folder
-
-
-def _is_decoder(model: Any) -> bool:
-    """Whether a model of transformers predicts the next token."""
-    return type(model).__name__.endswith(("ForCausalLM", "LMHeadModel"))
 
 
 def _windows(
