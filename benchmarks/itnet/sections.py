@@ -185,7 +185,6 @@ SECTIONS |= {
         MEASURES,
         seeds=5,
         choices=dict.fromkeys(MEASURES, ("optimizer.lr=2e-3", "optimizer.lr=4e-3")),
-        brief=("training.epochs=10",),
     ),
     "graphs": Section(
         "Solubility of molecules",
