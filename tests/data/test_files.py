@@ -341,6 +341,18 @@ def test_groups_are_not_divided_and_the_latest_are_the_test(tmp_path):
         open_files(path, {"split": "group"})
 
 
+def test_a_series_of_two_groups_is_refused(tmp_path):
+    lines = ["id,time,patient,x,label"]
+    for i in range(12):
+        lines += [f"s{i},{t},p{i % 4},{i + t},{'ab'[i % 2]}" for t in range(3)]
+    path = write(tmp_path / "a.csv", *lines)
+    assert len(set(open_files(path, {"group": "patient"}).collection.groups.tolist())) == 4
+    lines[9] = lines[9].replace("p2", "p3")
+    write(path, *lines)
+    with pytest.raises(DataError, match=r"row 10, column 'patient': the group varies within"):
+        open_files(path, {"group": "patient"})
+
+
 def test_a_group_in_several_files_of_arrays_is_one_group(tmp_path):
     who = {"a": ["ann", "bob", "cid", "dan"], "b": ["bob", "cid", "dan", "eve"]}
     for name, people in who.items():
@@ -468,7 +480,11 @@ def test_a_cell_that_is_no_number_and_a_row_of_another_length(tmp_path):
 
 @pytest.mark.parametrize(
     ("cell", "hint"),
-    [("oops", "needs a number, or an empty cell"), ("3,5", r"needs a number \(decimal commas")],
+    [
+        ("oops", "needs a number, or an empty cell"),
+        ("1_2", "needs a number, or an empty cell"),
+        ("3,5", r"needs a number \(decimal commas"),
+    ],
 )
 def test_a_column_of_numbers_is_not_lost_for_one_cell(tmp_path, cell, hint):
     path = tmp_path / "rows.csv"

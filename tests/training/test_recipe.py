@@ -235,7 +235,7 @@ def test_a_recipe_survives_the_disk(tmp_path):
         recipe.to_dict(), load_recipe("digits", ["operator=softmax", "seed=3"]).to_dict()
     ) == [
         "seed (0 -> 3)",
-        "training.early_stop ({'metric': 'val_accuracy', 'patience': 3, 'mode': None} -> None)",
+        "training.early_stop ({'metric': None, 'patience': 3, 'mode': None} -> None)",
     ]
 
 

@@ -20,9 +20,13 @@ from fredholm.training.build import build_dataset, build_model
 from fredholm.training.calibration import temperature_of
 from fredholm.training.callbacks import Averages, Ema
 from fredholm.training.checkpoints import list_checkpoints, read_checkpoint
+from fredholm.training.fit import Goal
 from fredholm.training.metrics import summarise
 from fredholm.training.module import RecipeLearner
+from fredholm.training.recipe import EarlyStop
+from fredholm.training.run import _goal
 from fredholm.training.schedules import warmup_cosine
+from fredholm.training.tasks import Classification, Regression, Tokens
 
 
 def rows_of(folder):
@@ -232,6 +236,22 @@ def test_early_stop_ends_a_run_that_does_not_improve(tmp_path, recipe, monkeypat
     assert result.epochs == 4
     assert result.stopped == "no more improvement"
     assert result.best_epoch == 2
+
+
+def test_early_stop_watches_what_the_task_has():
+    """Without a metric the one by which weights are kept; an accuracy of numbers is refused."""
+    patient = EarlyStop(patience=2)
+    assert _goal(None, Regression()) is None
+    assert _goal(patient, Classification()) == Goal("val_accuracy", "max", 2)
+    assert _goal(patient, Regression()) == Goal("val_loss", "min", 2)
+    assert _goal(patient, Tokens()) == Goal("val_loss", "min", 2)
+    assert _goal(EarlyStop(metric="train_loss", patience=3), Tokens()) == Goal(
+        "train_loss", "min", 3
+    )
+    with pytest.raises(RecipeError, match="'val_accuracy'; numbers have none: needs val_loss"):
+        _goal(EarlyStop(metric="val_accuracy"), Regression())
+    with pytest.raises(RecipeError, match="received 'max' for val_loss"):
+        _goal(EarlyStop(mode="max"), Regression())
 
 
 def test_a_time_limit_ends_a_run(tmp_path, recipe):

@@ -34,6 +34,13 @@ def test_a_grid_spans_every_combination_and_seed():
         expand(["seeds=many"], 0)
 
 
+def test_a_value_given_twice_is_one_cell():
+    cells = expand(["operator=itnet,softmax,itnet", "seeds=2"], 0)
+    assert [(label, seed) for label, _, seed in cells] == [
+        (f"operator={name}", seed) for name in ("itnet", "softmax") for seed in (0, 1)
+    ]
+
+
 def test_a_sweep_resumes_and_tabulates(tmp_path, monkeypatch):
     cells, rows = sweep("digits", [*BASE, "optimizer.lr=1e-3,5e-3", "seeds=2"], tmp_path)
     assert [(row["cell"], row["n"], row["failed"]) for row in rows] == [

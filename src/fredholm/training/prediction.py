@@ -236,7 +236,8 @@ def _refuse_table_of_fields(path: Path) -> None:
 def _write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     table = [line for row in rows for line in _flat(row)]
     with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(table[0]) if table else ["file"])
+        names = dict.fromkeys(name for line in table for name in line)
+        writer = csv.DictWriter(file, list(names) or ["file"])
         writer.writeheader()
         writer.writerows(table)
 

@@ -208,17 +208,13 @@ class Schedule(Section):
 
 
 class EarlyStop(Section):
-    """Stop when ``metric`` has not improved for ``patience`` epochs. ``mode`` defaults to what
-    suits the metric.
+    """Stop when ``metric`` has not improved for ``patience`` epochs: by default the one by which
+    weights are kept, accuracy of classes and loss of all else. ``mode`` is what suits the metric.
     """
 
-    metric: Literal["val_accuracy", "val_loss", "train_loss"] = "val_accuracy"
+    metric: Literal["val_accuracy", "val_loss", "train_loss"] | None = None
     patience: Positive = 10
     mode: Literal["min", "max"] | None = None
-
-    @property
-    def direction(self) -> str:
-        return self.mode or direction(self.metric)
 
 
 class Phase(Section):
@@ -340,8 +336,8 @@ def _conflicts(recipe: Recipe):
     stop = training.early_stop
     if (
         stop is not None
-        and stop.mode is not None
-        and stop.mode != ("max" if "accuracy" in stop.metric else "min")
+        and None not in (stop.mode, stop.metric)
+        and stop.mode != direction(str(stop.metric))
     ):
         got = f"{stop.mode!r} for {stop.metric}"
         yield f"training.early_stop.mode: received {got}; needs the other, or leave it out"

@@ -14,7 +14,7 @@ from torch import nn
 
 from .. import models
 from ..data import make_loader
-from ..errors import OptionError, StorageError
+from ..errors import OptionError, RecipeError, StorageError
 from ..families.continuous import ContinuousBody
 from ..files import storage_error
 from .build import (
@@ -38,7 +38,8 @@ from .module import RecipeLearner, rehearse
 from .monitors import SAMPLES, StepMonitor
 from .processes import Group, facts_of, joined
 from .recipe import EarlyStop, Recipe
-from .tasks import Classification, task_of
+from .schedules import direction
+from .tasks import Classification, Numbers, Task, task_of
 from .warm_start import known_vocabulary, start_from
 
 
@@ -241,7 +242,7 @@ def _run(
     loader, validation = loaders
     mixer = build_mixer(recipe, len(data[0].classes))
     module = RecipeLearner(model, recipe, loader, mixer, task, group.mesh)
-    options, stop = recipe.training, _goal(recipe.training.early_stop)
+    options, stop = recipe.training, _goal(recipe.training.early_stop, task)
     watched = stop if stop is not None and stop.metric.startswith("val") else None
     fitted = fit(
         module,
@@ -277,8 +278,27 @@ def _limits(recipe: Recipe) -> Limits:
     )
 
 
-def _goal(stop: EarlyStop | None) -> Goal | None:
-    return None if stop is None else Goal(stop.metric, stop.direction, stop.patience)
+def _goal(stop: EarlyStop | None, task: Task) -> Goal | None:
+    """When a run ends early.
+
+    Raises:
+        RecipeError: an accuracy of numbers, or a mode that does not suit the metric.
+    """
+    if stop is None:
+        return None
+    if stop.metric == "val_accuracy" and isinstance(task, Numbers):
+        raise RecipeError(
+            "training.early_stop.metric: received 'val_accuracy'; numbers have none: needs "
+            "val_loss or train_loss, or leave it out"
+        )
+    usual, mode = task.metric
+    metric = stop.metric or usual
+    if stop.metric is None and stop.mode not in (None, mode):
+        raise RecipeError(
+            f"training.early_stop.mode: received {stop.mode!r} for {usual}; needs the other, or "
+            "leave it out"
+        )
+    return Goal(metric, direction(metric), stop.patience)
 
 
 def check_devices(recipe: Recipe) -> None:

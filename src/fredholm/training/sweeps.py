@@ -77,7 +77,8 @@ def expand(overrides: list[str], first_seed: int) -> list[tuple[str, list[str], 
                 raise RecipeError(f"seeds: received {values!r}; needs a count of 1 or more")
             seeds = int(values)
         else:
-            axes.append([f"{key}={value}" for value in split_values(values)])
+            given = dict.fromkeys(split_values(values))  # one cell each, however often it is said
+            axes.append([f"{key}={value}" for value in given])
     varied = [i for i, axis in enumerate(axes) if len(axis) > 1]
     return [
         (" ".join(cell[i] for i in varied) or "default", list(cell), first_seed + seed)

@@ -119,12 +119,12 @@ def is_missing(cell: str) -> bool:
 
 
 def is_number(cell: str) -> bool:
-    """Whether a cell is a number."""
+    """Whether a cell is a number, as files write it: Python's ``1_2`` is none."""
     try:
         float(cell)
     except ValueError:
         return False
-    return True
+    return "_" not in cell
 
 
 # --- the head -------------------------------------------------------------------------------------

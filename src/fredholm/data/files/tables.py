@@ -133,6 +133,17 @@ def _present(table: Table, name: str | None, column: Coded) -> np.ndarray:
     return column.codes
 
 
+def _one_group(table: Table, name: str, codes: np.ndarray, rows: list[np.ndarray]) -> None:
+    """DataError where a series has several groups: it would have to be in several splits."""
+    for block in rows:
+        odd = codes[block] != codes[block[0]]
+        if odd.any():
+            raise DataError(
+                f"{table.where(int(block[int(odd.argmax())]), name)}: the group varies within a "
+                "series, which lies in one split as a whole; needs one group a series"
+            )
+
+
 def _wide(name: str, table: Table, columns: Columns, labelled: bool) -> Collection:
     """A row a series: what is missing at its end is no part of it, elsewhere it is a gap."""
     values = np.stack([table.columns[c] for c in columns.reading.channels or ()], 1)
@@ -296,6 +307,7 @@ def _long(name: str, table: Table, columns: Columns, labelled: bool) -> Collecti
     )
     if reading.group is not None and labelled:
         groups = _present(table, reading.group, table.columns[reading.group])
+        _one_group(table, reading.group, groups, rows)
         result.groups = groups[firsts]
     apart = next((block for block in rows if (np.diff(block) > 1).any()), None)
     if times is None and apart is not None:
