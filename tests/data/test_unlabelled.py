@@ -68,3 +68,22 @@ def test_samples_that_no_other_file_becomes_are_refused(speech, tmp_path):  # no
     ):
         with pytest.raises(OptionError, match=f"the run reads {words} makes of its own files"):
             read_unlabelled([tmp_path / "x.npz"], dataset.describe(), None)
+
+
+def test_a_header_of_numbers_is_no_sample(tmp_path):
+    """Columns called 0, 1, 2 are so without the label's name beside them, too."""
+    rows = [f"{i},{i * 2 % 5},{i % 3}" for i in range(12)]
+    train = [f"{row},{'ab'[i % 2]}" for i, row in enumerate(rows)]
+    (tmp_path / "train.csv").write_text("\n".join(["0,1,2,label", *train]) + "\n")
+    dataset = data.create_dataset("files", "train", path=tmp_path / "train.csv")
+    found = []
+    for header in (["0,1,2"], [" 2, 0, 1"], []):
+        order = [int(n) for n in header[0].split(",")] if header else [0, 1, 2]
+        lines = [",".join(row.split(",")[n] for n in order) for row in rows]
+        (tmp_path / "new.csv").write_text("\n".join([*header, *lines]) + "\n")
+        encoder = SimpleNamespace(channels=1)
+        new = read_unlabelled([tmp_path / "new.csv"], dataset.describe(), encoder)
+        assert len(new) == len(rows)
+        found.append(new.batch(list(range(len(rows)))))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])

@@ -42,7 +42,12 @@ class Head:
     delimiter: str
 
     def called(self, names: Sequence[str]) -> Head:
-        """With names in the place of numbers, where there are as many columns."""
+        """With names in the place of numbers, where there are as many columns; a first row that
+        holds all of the names is a header of numbers.
+        """
+        first = [] if self.named else [cell.strip() for cell in self.rows[0]]
+        if names and set(names) <= set(first) and len(self.rows) > 1:
+            return replace(self, names=tuple(first), named=True, rows=self.rows[1:])
         alike = not self.named and len(self.names) == len(names)
         return replace(self, names=tuple(names)) if alike else self
 
