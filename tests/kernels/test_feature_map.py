@@ -202,10 +202,8 @@ def test_the_running_cap_is_a_constant_and_follows_the_data():
     before = layer.mean_square.clone()
     assert_close(layer(x)[:1], layer(x[:1]), "no sample sees another")
     assert torch.equal(layer.mean_square, before)
-    layer.train()
     for _ in range(200):
-        layer(x)
-    layer.eval()
+        layer.observe(x, None)
     y = layer(x).unflatten(-1, (layer.channels, -1)) * math.sqrt(layer.directions)
     size = y.square().mean((0, 1, 2, 4)).sqrt()
     assert_close(size, torch.full_like(size, 0.05), dtype=torch.bfloat16)

@@ -4,10 +4,13 @@ call sites.
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
+from fredholm.convert.linearize.heads import LinearHeads, Seen
 from fredholm.domain import Domain
 from fredholm.errors import DomainError, OptionError, ShapeError
 from fredholm.families.luna import naive
@@ -86,6 +89,49 @@ def test_caps_are_the_same_in_every_form(cap):
     assert_close(operator(u, domain), expected)
     rows = [5, 2]
     assert_close(operator.weights(u, domain, rows=rows), operator.weights(u, domain)[:, :, rows])
+
+
+@pytest.mark.parametrize("strategy", ["linear", "exact"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_running_cap_sees_real_points_alone(strategy, tied):
+    """Padding, however much of it, is none of what a training averages over."""
+    u = 3 * signal()
+    alone = luna(cap="running", tied=tied, strategy=strategy)
+    padded = copy.deepcopy(alone)
+    valid = torch.arange(N + 9) < N
+    more = torch.cat([u, torch.full((len(u), 9, DIM), 50.0, dtype=u.dtype)], 1)
+    domain = Domain.line(N, dtype=torch.float64)
+    longer = Domain.line(N + 9, dtype=torch.float64).replace(valid=valid.expand(len(u), -1))
+    before = {k: v.clone() for k, v in alone.named_buffers() if "mean_square" in k}
+    for _ in range(3):
+        alone(u, domain)
+        padded(more, longer)
+    after = dict(alone.named_buffers())
+    assert len(before) == 2 - tied
+    for name, start in before.items():
+        assert not torch.equal(after[name], start)
+        assert_close(dict(padded.named_buffers())[name], after[name])
+    padded(more, longer.replace(valid=torch.zeros_like(longer.valid)))
+    assert_close(dict(padded.named_buffers())[name], after[name], "nothing to follow")
+    for operator in (alone, padded):
+        operator.eval()(u, domain)
+    assert torch.equal(dict(alone.named_buffers())[name], after[name])
+
+
+def test_a_running_cap_of_converted_heads_sees_real_points_alone():
+    torch.manual_seed(0)
+    options = {"feature_map": "luna", "options": {"cap": "running"}}
+    heads = LinearHeads(4, 8, **options)
+    twin, (q, k, v) = copy.deepcopy(heads), torch.randn(3, 2, 4, 5, 8)
+    start = heads.feature_map.mean_square.clone()
+    more = [torch.cat([x, torch.full((2, 4, 3, 8), 50.0)], 2) for x in (q, k, v)]
+    valid = (torch.arange(8) < 5).expand(2, -1)
+    for mode in ("linear", "distil"):
+        heads.mode = twin.mode = mode
+        heads(q, k, v, Seen())
+        twin(*more, Seen(valid))
+        assert_close(twin.feature_map.mean_square, heads.feature_map.mean_square, mode)
+    assert not torch.equal(heads.feature_map.mean_square, start)
 
 
 def test_a_statistic_of_the_batch_is_refused_where_it_means_nothing():

@@ -342,6 +342,14 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures, Windowed):
             return self.key_features(y, uy), None
         return key_features(self._key_map, self._heads(uy, 1), valid, least)
 
+    def observe(self, problem: Problem) -> None:
+        for one, u, part, real in (
+            (self.feature_map, problem.ux, 0, problem.real),
+            (self._key_map, problem.uy, 1, problem.quadrature.valid),
+        ):
+            if isinstance(one, FeatureMap) and one.observes:
+                one.observe(self._heads(u, part), real)
+
     # --- with a window ----------------------------------------------------------------------------
 
     def near_queries(self, x: Tensor, ux: Tensor) -> Tensor:

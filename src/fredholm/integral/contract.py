@@ -118,6 +118,11 @@ class Kernel(nn.Module, metaclass=Checked):
         nothing. By default every domain is accepted.
         """
 
+    def observe(self, problem: Problem) -> None:
+        """Take note of the points of a call in training, once it is answered: running statistics.
+        Nothing by default.
+        """
+
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
         """The domain of n points that an operator assumes when it is given none."""
         return default_line(n, device=device, dtype=dtype)

@@ -35,11 +35,13 @@ class FeatureMap(nn.Module):
             pieces.
         per_head: heads may have maps of their own; False where all share one, which is then also
             one for keys that several heads share.
+        observes: :meth:`observe` does something.
     """
 
     positive = True
     pointwise = True
     per_head = True
+    observes = False
 
     def __init__(self, width: int, heads: int = 1, *, features: int):
         super().__init__()
@@ -77,6 +79,11 @@ class FeatureMap(nn.Module):
         nothing was divided; see :class:`.ExponentialMap`.
         """
         return self(x), None
+
+    def observe(self, x: Float[Tensor, "b h n e"], real: Bool[Tensor, "#b n"] | None) -> None:
+        """Take note of the points of a call in training, of those that are ``real``: once for its
+        queries and once for its keys. Nothing by default.
+        """
 
     @property
     def alike(self) -> bool:

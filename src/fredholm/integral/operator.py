@@ -168,6 +168,8 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         form = choose(self._strategy, kernel, facts)
         problem, query, valid = self._read(call)
         response = cast(form.respond(kernel, problem), result_dtype(u))
+        if kernel.training:
+            kernel.observe(problem)
         return self._finish(response, query, valid)
 
     def _sharded(self, call: Call) -> Tensor:

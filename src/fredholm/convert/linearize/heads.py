@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ...domain import Domain
 from ...errors import ConversionError, OptionError
 from ...integral import (
+    FeatureMap,
     build_feature_map,
     check_window,
     first_gain,
@@ -78,6 +79,10 @@ class Seen:
             )
         return domain.quadrature(None if queries == keys else Domain.line(queries, **options))
 
+    def real(self, query: Tensor, key: Tensor) -> Tensor | None:
+        """Queries that are no padding, where they are the same tokens as the keys."""
+        return self.valid if query.shape[2] == key.shape[2] else None
+
     def bias(self, queries: int, keys: int, like: Tensor) -> Tensor | None:
         """The same as an additive mask of a softmax, (B | 1, H | 1, Nq, Nk), or None."""
         seen = self.quadrature(queries, keys, like).visible()
@@ -126,6 +131,8 @@ class Heads(nn.Module):
     ) -> Float[Tensor, "b h q d"]:
         self.check(query, key)
         scale = self.factor(scale)
+        if self.training and self.mode in ("linear", "distil"):
+            self.observe(query, key, seen, scale)
         if self.mode == "linear":
             return self._respond(
                 query, clean(key, seen.valid), clean(value, seen.valid), seen, scale
@@ -136,8 +143,8 @@ class Heads(nn.Module):
         if self.mode in ("softmax", "calibrate"):
             return softmax_attention(query, key, value, seen, scale, dropout)
         weights = self.teacher_weights(query, key, seen, scale)
-        real = seen.valid if query.shape[2] == key.shape[2] else None
-        self.noted.add(divergence(weights, self.student_weights(query, key, seen, scale), real))
+        ours, real = self.student_weights(query, key, seen, scale), seen.real(query, key)
+        self.noted.add(divergence(weights, ours, real))
         return weights.to(value.dtype) @ value
 
     def weights(
@@ -155,6 +162,9 @@ class Heads(nn.Module):
         scale, key = self.factor(scale), self.share(clean(key, seen.valid))
         ours = self.student_weights if self.mode == "linear" else self.teacher_weights
         return ours(query, key, seen, scale).expand(-1, -1, query.shape[2], -1)
+
+    def observe(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> None:
+        """Take note of the points of a call in training: running statistics; nothing here."""
 
     def calibrate(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> None:
         """Set what follows from data without a gradient; nothing here."""
@@ -299,6 +309,15 @@ class LinearHeads(Heads):
 
         assert self.gain is not None
         return Far(*query_parts(self.feature_map, self._scaled(query, scale), self.gain), keys)
+
+    def observe(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> None:
+        """Show queries and keys that are no padding to their maps."""
+        for one, x, real in (
+            (self.feature_map, query, seen.real(query, key)),
+            (self._key_map, self.share(clean(key, seen.valid)), seen.valid),
+        ):
+            if isinstance(one, FeatureMap) and one.observes:
+                one.observe(self._scaled(x, scale), real)
 
     @torch.no_grad()
     def calibrate(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> None:

@@ -151,8 +151,9 @@ class LunaMap(FeatureMap):
         bank: w and ψ stay as drawn, and one coefficient per channel is learned ("bank +
             coefficients").
         cap: scales down channels whose root mean square is above ``target``: ``"running"`` with a
-            running average, which neither couples samples nor sees ahead, or ``"batch"`` with the
-            call's statistic, as the paper's listing.
+            running average over what :meth:`observe` is shown, which neither couples samples nor
+            sees ahead; operators and converted layers show it their real points in training. Or
+            ``"batch"`` with the call's statistic, as the paper's listing.
 
     Raises:
         OptionError: an unknown name, or a size below one.
@@ -208,6 +209,7 @@ class LunaMap(FeatureMap):
         self.directions, self.channels = directions, channels
         self.activation, self.nonneg = activation, nonneg
         self.envelope, self.cap, self.target = chosen["envelope"], cap, target
+        self.observes = cap == "running"
         self.positive = nonneg
         sets = heads if per_head else 1
         networks = INITS[init](sets, channels, hidden, shared, activation)
@@ -284,17 +286,20 @@ class LunaMap(FeatureMap):
         few = self._of_few(x)
         if few is not None:
             return few
-        b, h, n, _ = x.shape
-        u, sets = self.scalars(x), self.weight.shape[0]
-        # A set of networks per head, or one for all: then heads are further rows of the same set.
-        rows = (b, h) if sets > 1 else (b * h, 1)
-        y = self._curves(u.reshape(*rows, self.directions * n))
-        y = y.reshape(b, h, self.channels, self.directions, n)
-        if self.cap is not None:
-            y = self._capped(y, self._scale(x.dtype))
+        y = self._of_scalars(self.scalars(x))
+        if self.cap == "batch":
+            y = self._capped(y)
         if self.gate is not None:
             y = y * self._envelope(x, self.gate, self.gate_bias)
         return y.flatten(2, 3).mT
+
+    def _of_scalars(self, u: Tensor) -> Tensor:
+        """ψ at scalars (B, H, M, N) times what :meth:`_scale` says, (B, H, L, M, N)."""
+        b, h, _, n = u.shape
+        # A set of networks per head, or one for all: then heads are further rows of the same set.
+        rows = (b, h) if self.per_head else (b * h, 1)
+        y = self._curves(u.reshape(*rows, self.directions * n))
+        return y.reshape(b, h, self.channels, self.directions, n)
 
     def _of_few(self, x: Tensor) -> Tensor | None:
         """:meth:`features_of` where nothing but the values at few scalars is wanted, else None."""
@@ -346,15 +351,25 @@ class LunaMap(FeatureMap):
             )
         return scale
 
-    def _capped(self, y: Tensor, scale: Tensor) -> Tensor:
-        """The batch's cap, or an update of the running average, which the bank's scale contains."""
-        if self.cap == "batch":
-            size = (y.square().mean((0, 1, 3, 4)) * self.directions + TINY).sqrt()
-            return y * (self.target / size).clamp(max=1.0)[:, None, None]
-        if self.training:
-            size = y.detach().square().mean((0, 1, 3, 4)) / scale.detach().square().clamp(min=TINY)
-            self.mean_square.lerp_(size.to(self.mean_square.dtype), 0.1)
-        return y
+    def _capped(self, y: Tensor) -> Tensor:
+        """The batch's cap; the running one is in :meth:`_scale`."""
+        size = (y.square().mean((0, 1, 3, 4)) * self.directions + TINY).sqrt()
+        return y * (self.target / size).clamp(max=1.0)[:, None, None]
+
+    @torch.no_grad()
+    def observe(self, x: Tensor, real: Tensor | None) -> None:
+        """Move the running average a tenth of the way to the mean square of each channel over the
+        points that are ``real``; a call without any leaves it.
+        """
+        with full_precision(x):
+            y = self._of_scalars(self.scalars(x)).square().mean((1, 3))  # (B, L, N)
+        mass = y.new_ones(len(y), y.shape[2])
+        mass = mass if real is None else mass * real
+        count = mass.sum()
+        total = torch.where(mass[:, None] > 0, y, 0.0).sum((0, 2)) / count.clamp(min=1)
+        size = total / self._scale(y.dtype).square().clamp(min=TINY)
+        kind = self.mean_square.dtype
+        self.mean_square.lerp_(size.to(kind), 0.1 * (count > 0).to(kind))
 
     def _envelope(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """h, (B, H, 1 | L, 1, N)."""
