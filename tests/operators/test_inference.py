@@ -16,6 +16,7 @@ from torch import nn
 import fredholm
 from fredholm.domain import Domain
 from fredholm.errors import InferenceError, OptionError
+from fredholm.families.continuous.splitting import Evolution, FeedForwardTerm, OperatorTerm
 from fredholm.integral import prepared
 from fredholm.integral.contract import MEMOS
 from fredholm.kernels import WeightedKernel
@@ -115,6 +116,23 @@ def test_work_on_weights_is_done_once(monkeypatch):
     with fredholm.inference(operator):
         operator(u)
     assert len(count) == 2
+
+
+def test_controls_between_knots_are_not_kept():
+    """An evolution reads weights that change along its way."""
+    torch.manual_seed(0)
+    knots = [[OperatorTerm.of("luna", 8, 2), FeedForwardTerm(8, 6)] for _ in range(2)]
+    evolution, u = Evolution(knots, controls="linear", steps=5), torch.randn(2, 5, 8)
+    with torch.no_grad():
+        expected = evolution(u)
+        at_knots = evolution(u, steps=2)
+    with fredholm.inference(evolution):
+        memos = dict(MEMOS)
+        for _call in range(2):
+            assert_close(evolution(u), expected)
+            assert_close(evolution(u, steps=2), at_knots)
+        assert memos == MEMOS
+    assert not MEMOS
 
 
 def test_contexts_nest_overlap_and_end_after_errors():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from ..arguments import Checked
 from ..domain import Domain, default_line
@@ -481,6 +482,19 @@ def prepared(
     if memo is None or transforms():
         return make()
     return memo.get(name, make, of)
+
+
+def call_with(module: nn.Module, weights: Mapping[str, Tensor], arguments: tuple[Any, ...]) -> Any:
+    """:func:`torch.func.functional_call`, also inside :class:`.inference`: what the module computes
+    of other weights is not kept, and what it keeps of its own stays.
+    """
+    if torch.compiler.is_compiling() or not MEMOS:
+        return functional_call(module, dict(weights), arguments)
+    apart = {part: MEMOS.pop(part) for part in module.modules() if part in MEMOS}
+    try:
+        return functional_call(module, dict(weights), arguments)
+    finally:
+        MEMOS.update(apart)
 
 
 def answering(module: nn.Module) -> bool:

@@ -30,6 +30,7 @@ class Task:
         classifies: whether a sample has one class.
         lone: whether a sample has one answer, a class or a number, so that methods that know of no
             points can give it.
+        follows: whether the label at a point is what comes next there.
         counted: what an evaluation counts, where that is not the samples.
         metric: by which the best weights are known, and its direction.
         measure: what a table calls that metric.
@@ -46,6 +47,7 @@ class Task:
     name: ClassVar[str]
     classifies: ClassVar[bool] = False
     lone: ClassVar[bool] = False
+    follows: ClassVar[bool] = False
     counted: ClassVar[str | None] = None
     metric: ClassVar[tuple[str, str]] = ("val_accuracy", "max")
     measure: ClassVar[str] = "accuracy"
@@ -202,6 +204,7 @@ class Tokens(Steps):
         (2, 2.0)
     """
 
+    follows = True
     counted = "tokens"
     metric = ("val_loss", "min")
     measure = "nats a token"

@@ -157,7 +157,7 @@ def linearize(
     settings |= {"match": dataclasses.asdict(match)}
     if longer is not None:
         settings |= {"lengthen": dataclasses.asdict(lengthen)}
-    decoder = task == "tokens" and is_decoder(model)
+    decoder = chosen.follows and is_decoder(model)
     splits = None if data is None else two_splits(data, decoder)
     if splits is not None:
         check_head(model, splits[0])
@@ -229,7 +229,7 @@ def fine_tune(
     }
     progress = Progress(None if folder is None else Path(folder), settings, resume)
     stub = Replaced(model, "torch", "softmax", {}, True, [], {}, {})
-    train, val = two_splits(data, task == "tokens" and is_decoder(model))
+    train, val = two_splits(data, chosen.follows and is_decoder(model))
     run_stage(
         run,
         progress,

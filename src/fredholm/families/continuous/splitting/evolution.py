@@ -10,11 +10,10 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from ....domain import Domain, default_line
 from ....errors import OptionError, ShapeError
-from ....integral import Part
+from ....integral import Part, call_with
 from ....ops.backend import at_least_single
 from .controls import Controls, resolve_controls
 from .schemes import Flow, Scheme, resolve_scheme
@@ -243,7 +242,7 @@ class Evolution(nn.Module):
             return term(u, domain, h, substep)
         other = dict(self._terms(j)[k].named_parameters())
         between = {name: torch.lerp(p, other[name], w) for name, p in term.named_parameters()}
-        return functional_call(term, between, (u, domain, h, substep))
+        return call_with(term, between, (u, domain, h, substep))
 
     def _check(self, scheme: Scheme, steps: int) -> None:
         _positive_steps(steps)
