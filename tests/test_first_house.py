@@ -163,7 +163,9 @@ def test_a_finished_run_evaluates_as_it_did(copied, name):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_an_interrupted_run_reaches_the_weights_of_one_that_was_not(copied, name):
+def test_an_interrupted_run_reaches_the_weights_of_one_that_was_not(copied, name, monkeypatch):
+    # The first house divided an epoch's last step, where it has fewer batches, as a whole one.
+    monkeypatch.setattr("fredholm.training.learner.Learner._short", lambda self, batch_idx: 1.0)
     whole, run = (
         HOUSE / "trained" / f"{name}-finished",
         copied(HOUSE / "trained" / f"{name}-stopped"),

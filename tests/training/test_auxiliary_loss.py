@@ -25,9 +25,8 @@ def test_the_training_step_trains_proposals(monkeypatch):
     module = RecipeLearner(model, recipe, loader=lambda rank, size: None)
     monkeypatch.setattr(module, "log", lambda *args, **kwargs: None)
     monkeypatch.setattr(type(module), "global_step", 0)
-    monkeypatch.setattr(
-        type(module), "trainer", SimpleNamespace(world_size=1, log_every_n_steps=10)
-    )
+    sizes = {"log_every_n_steps": 10, "accumulate_grad_batches": 1, "num_training_batches": 1}
+    monkeypatch.setattr(type(module), "trainer", SimpleNamespace(world_size=1, **sizes))
     batch = torch.randn(2, 1, 28, 28), torch.tensor([1, 2])
     module.training_step(batch, 0).backward()
     for name, parameter in model.named_parameters():
