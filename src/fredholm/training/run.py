@@ -291,14 +291,14 @@ def _goal(stop: EarlyStop | None, task: Task) -> Goal | None:
             "training.early_stop.metric: received 'val_accuracy'; numbers have none: needs "
             "val_loss or train_loss, or leave it out"
         )
-    usual, mode = task.metric
-    metric = stop.metric or usual
-    if stop.metric is None and stop.mode not in (None, mode):
+    metric = stop.metric or task.metric[0]
+    mode = direction(metric)
+    if stop.mode not in (None, mode):
         raise RecipeError(
-            f"training.early_stop.mode: received {stop.mode!r} for {usual}; needs the other, or "
+            f"training.early_stop.mode: received {stop.mode!r} for {metric}; needs the other, or "
             "leave it out"
         )
-    return Goal(metric, direction(metric), stop.patience)
+    return Goal(metric, mode, stop.patience)
 
 
 def check_devices(recipe: Recipe) -> None:

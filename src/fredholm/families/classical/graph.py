@@ -15,6 +15,7 @@ from ...domain import Domain, default_line
 from ...errors import ConversionError, DomainError, OptionError, suggest
 from ...integral import IntegralOperator, Layout, Problem, WeightedKernel, own_parameter
 from ...integral.conversion import refuse, register_converter
+from ...registry import qualified_name
 
 DEGREES = ("both", "query", "none")
 
@@ -191,7 +192,7 @@ def check_layer(
 def weight_of(layer: Any, name: str) -> nn.Parameter:
     """The weight of an inner linear layer, or a ConversionError where it is another layer."""
     inner = getattr(layer, name)
-    kind = f"{type(inner).__module__}.{type(inner).__qualname__}"
+    kind = qualified_name(type(inner))
     if kind != "torch_geometric.nn.dense.linear.Linear":
         raise refuse(layer, f"{name}={kind}", "torch_geometric.nn.dense.linear.Linear")
     return inner.weight

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ...domain import Domain
 from ...integral import IntegralOperator, TransposedLinear
 from ...integral.conversion import refuse, refuse_dropout, register_converter
+from ...registry import qualified_name
 from .kernel import SoftmaxKernel
 from .multihead import bind, linear, refuse_hooks
 
@@ -202,7 +203,7 @@ def separate(
 
 def _conv1d(module: Any, name: str) -> nn.Linear:
     layer = getattr(module, name)
-    kind = f"{type(layer).__module__}.{type(layer).__qualname__}"
+    kind = qualified_name(type(layer))
     if kind != "transformers.pytorch_utils.Conv1D":
         raise refuse(module, f"{name}={kind}", "transformers.pytorch_utils.Conv1D")
     refuse_hooks(module, name)

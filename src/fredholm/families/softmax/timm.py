@@ -8,6 +8,7 @@ from torch import nn
 
 from ...integral import IntegralOperator
 from ...integral.conversion import refuse, refuse_dropout, register_converter
+from ...registry import qualified_name
 from .kernel import SoftmaxKernel
 from .multihead import bind, linear, refuse_hooks
 
@@ -51,7 +52,7 @@ def _norm(module: Any, name: str) -> nn.Module | None:
     if norm is None or isinstance(norm, nn.Identity):
         return None
     refuse_hooks(module, name)
-    kind = f"{type(norm).__module__}.{type(norm).__qualname__}"
+    kind = qualified_name(type(norm))
     if kind not in POINTWISE_NORMS:
         raise refuse(module, f"{name}={kind}", "LayerNorm or RMSNorm over a head's features")
     return norm
