@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import random
+from types import SimpleNamespace
 
 import pytest
 
 from fredholm import training
 from fredholm.errors import DataError, RecipeError
 from fredholm.training.choosing.search import open_search
+from fredholm.training.evaluation import check_unchanged
 
 SMALL = [
     "model.body.dim=8",
@@ -102,3 +104,12 @@ def test_options_that_do_not_suit_the_files_are_refused_or_said(tmp_path, rows):
     lines = []
     training.train(recipe, tmp_path / "run", report=lines.append)
     assert "training.label_smoothing: without effect, since the labels are regression" in lines
+
+
+def test_another_scaling_of_a_set_without_a_path_is_named():
+    """Sets of the catalogue have a scaling, and neither path nor files."""
+    before, now = ({"scaling": {"mean": [mean], "std": [1.0]}} for mean in (0.0, 5.0))
+    dataset = SimpleNamespace(name="stays", source=now)
+    check_unchanged({"source": now}, dataset)
+    with pytest.raises(DataError, match=r"^stays: column 1 of the model's inputs has another mean"):
+        check_unchanged({"source": before}, dataset)

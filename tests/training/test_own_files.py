@@ -146,6 +146,9 @@ def test_answers_are_written_as_csv_json_and_arrays(trained, tmp_path):
     assert lines[0] == "file,row,id,class,probability,p(calm),p(wild)"
     assert len(lines) == 21
     assert json.loads(write_predictions(answers, tmp_path / "a.json").read_text()) == answers
+    mixed = [{"file": "a", "value": 1.0}, {"file": "b", "row": 2, "value": 2.0}]
+    lines = write_predictions(mixed, tmp_path / "mixed.csv").read_text().splitlines()
+    assert lines == ["file,value,row", "a,1.0,", "b,2.0,2"]
     arrays = np.load(write_predictions(answers, tmp_path / "a.npz"))
     assert arrays["probabilities"].shape == (20, 2)
     points = predict(trained / "runs" / "steps.npz", [trained / "steps.npz"])

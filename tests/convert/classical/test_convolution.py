@@ -9,6 +9,7 @@ from torch import nn
 from fredholm.convert import as_operator
 from fredholm.domain import Domain
 from fredholm.errors import ConversionError, DomainError, OptionError, ShapeError
+from fredholm.integral.conversion import _instead
 
 from ...tolerances import assert_close
 
@@ -68,6 +69,15 @@ def test_a_subclass_with_the_same_forward_is_a_convolution():
 def test_what_is_not_understood_is_named(layer, named):
     with pytest.raises(ConversionError, match=named):
         as_operator(layer)
+
+
+def test_parts_to_convert_are_those_that_can_be():
+    """Another library's class of the same short name is none of them."""
+    other = type("Linear", (nn.Linear,), {"__module__": "elsewhere", "forward": lambda self, u: u})
+    holder = nn.ModuleDict({"theirs": other(2, 2), "ours": nn.Conv1d(2, 2, 3)})
+    holder.__class__ = type("Holder", (nn.ModuleDict,), {})
+    assert _instead(holder).endswith("one by one: ours (Conv1d)")
+    assert "did you mean 'torch.nn.modules.linear.Linear'?" in _instead(other(2, 2))
 
 
 def test_options_of_other_families_are_refused():
