@@ -95,3 +95,65 @@ def test_zeros_and_ones_are_of_the_type_that_was_fitted(first):
     assert model.predict(images.astype(first)).shape == (16,)
     with pytest.raises(OptionError, match="give numbers of the same type"):
         model.predict(images.astype(float if first is np.uint8 else np.uint8))
+
+
+# --- rows, numbers and scales ---------------------------------------------------------------------
+
+
+def test_blank_rows_before_a_header_are_no_header(tmp_path):
+    rows = "a,b,label\n" + "".join(f"{i}.5,{i % 7},{'xy'[i % 2]}\n" for i in range(40))
+    (tmp_path / "plain.csv").write_text(rows)
+    (tmp_path / "blank.csv").write_text("\n  \n\n" + rows.replace("\n20.5", "\n\n20.5"))
+    plain, blank = (
+        open_files(tmp_path / name).collection for name in ("plain.csv", "blank.csv")
+    )
+    assert np.array_equal(plain.samples, blank.samples)
+    assert plain.where(0).endswith("row 2") and blank.where(0).endswith("row 5")
+    (tmp_path / "bad.csv").write_text("\n\n" + rows.replace("\n20.5", "\ninf"))
+    with pytest.raises(DataError, match=r"bad.csv, row 24, column .a.: received .inf."):
+        open_files(tmp_path / "bad.csv")
+
+
+def test_an_underscore_makes_no_number_below_the_first_rows(tmp_path):
+    rows = samples(2500)
+    rows[2400][0] = "1_2"
+    with pytest.raises(DataError, match=r"row 2402, column 'a': received '1_2'; needs a number"):
+        open_files(write(tmp_path / "data.csv", rows))
+
+
+@pytest.mark.parametrize("scale, refused", [("file", 0), ("none", 0), ("sample", 1)])
+def test_a_scale_that_samples_have_not_is_refused(tmp_path, scale, refused):
+    path = write(tmp_path / "data.csv", samples(40))
+    if refused:
+        with pytest.raises(DataError, match="scale: received 'sample', which rows have not"):
+            open_files(path, {"scale": scale})
+    else:
+        source = open_files(path, {"scale": scale})
+        numbers = torch.as_tensor(source.collection.samples[:, 0]).float()
+        assert torch.equal(source.prepared[:, 0, 0], numbers) is (scale == "none")
+
+
+def test_fields_and_texts_are_not_scaled_otherwise(tmp_path):
+    fields = np.random.default_rng(0).normal(size=(2, 30, 4, 4))
+    np.savez(tmp_path / "fields.npz", x=fields[0], y=fields[1])
+    with pytest.raises(DataError, match="scale: received 'none', which fields have not; needs one"):
+        open_files(tmp_path / "fields.npz", {"scale": "none", "kind": "fields"})
+
+
+# --- arrays of one task ---------------------------------------------------------------------------
+
+
+def test_the_training_arrays_tell_the_task(tmp_path):
+    x = np.random.default_rng(0).normal(size=(40, 9, 1))
+    np.savez(tmp_path / "train.npz", x=x, y=np.arange(40) / 4)
+    np.savez(tmp_path / "test.npz", x=x[:20], y=np.arange(20) % 3)  # whole numbers, as it happens
+    source = open_files(tmp_path)
+    assert source.collection.task == "regression"
+    assert source.collection.labels.tolist() == [*(np.arange(40) / 4), *(np.arange(20) % 3)]
+    np.savez(tmp_path / "test.npz", x=x[:20], y=np.array(["a", "b"] * 10))
+    with pytest.raises(DataError, match=r"test.npz: 'y': could not convert .*; needs numbers"):
+        open_files(tmp_path)
+    np.savez(tmp_path / "train.npz", x=x, y=np.arange(360).reshape(40, 9) % 2)
+    np.savez(tmp_path / "test.npz", x=x[:20], y=np.arange(20) % 2)
+    with pytest.raises(DataError, match=r"test.npz: 'y' has shape \(20,\); needs a class at every"):
+        open_files(tmp_path)

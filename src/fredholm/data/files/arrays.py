@@ -85,10 +85,10 @@ def collect_arrays(
         if missing:
             raise DataError(f"{file}: has no array {missing[0]!r}, which {files[0]} has")
     kind = _kind(read[0], reading, files[0])
-    collected = [
-        _COLLECTORS[kind](file, arrays, reading.settled(kind=kind), labelled)
-        for file, arrays in zip(files, read)
-    ]
+    settled, collected = reading.settled(kind=kind), []
+    for file, arrays in zip(files, read):
+        collected.append(_COLLECTORS[kind](file, arrays, settled, labelled))
+        settled = settled.settled(task=collected[0].reading.task)  # the training files tell it
     return _joined(files, name, collected)
 
 
@@ -232,12 +232,24 @@ def _labels(
         return settled.settled(task="steps"), *_steps(values, samples, f"{path}: {key!r}")
     if values.shape != (count,):
         raise DataError(f"{path}: {key!r} has shape {arrays[key].shape}; needs ({count},)")
+    if reading.task == "steps":
+        raise DataError(
+            f"{path}: {key!r} has shape {values.shape}; needs a class at every point, as asked for "
+            "by task steps, or had by the training files"
+        )
     words = [_word(value) for value in values.tolist()]
     known = [word for word in words if word not in ("nan", "")]
     task = reading.task or ("regression" if looks_continuous(known) else "classification")
     if task == "regression":
-        return settled.settled(task=task), values.astype(np.float64), None
+        return settled.settled(task=task), _numbers(values, f"{path}: {key!r}"), None
     return settled.settled(task=task), _coded(words), None
+
+
+def _numbers(values: np.ndarray, where: str) -> np.ndarray:
+    try:
+        return values.astype(np.float64)
+    except ValueError as error:
+        raise DataError(f"{where}: {error}; needs numbers, as a regression is asked for") from error
 
 
 def _word(value: Any) -> str:

@@ -30,6 +30,14 @@ FAMILIES = {
     "clouds": CLOUDS,
 }
 
+SCALES_OF = {
+    "series": ("file", "sample", "none"),
+    "rows": ("file", "none"),
+    "clouds": ("sample", "none"),
+    "fields": ("file",),
+}
+"""How samples of a kind can be scaled; texts and pictures are not."""
+
 
 def collect(
     path: Path, reading: Reading, labelled: bool = True, trained: Trained | None = None
@@ -56,8 +64,23 @@ def collect(
         result = _READERS[family](files, name, reading, labelled)
     if not len(result):
         raise DataError(f"{path}: holds no sample")
+    if labelled:
+        _check_scale(result)
     result.files = fingerprint(path, files)
     return result
+
+
+def _check_scale(collection: Collection) -> None:
+    """DataError where samples of the kind are scaled in another way whatever is asked for."""
+    kind, scale = collection.kind, collection.reading.scale
+    known = SCALES_OF.get(kind, ())
+    if scale is None or scale in known:
+        return
+    needs = f"one of {', '.join(known)}" if known else "none: they are not scaled"
+    raise DataError(
+        f"{collection.name}: scale: received {scale!r}, which {kind} have not; needs {needs}, or "
+        "leave it out"
+    )
 
 
 _READERS: dict[str, Callable[..., Collection]] = {

@@ -31,9 +31,10 @@ class Reading:
         split: ``random`` (stratified), ``group`` or ``time`` (the latest are the test).
         test: the share of the samples held out as test, where the files hold no test set.
         seed: of the split.
-        scale: each channel to mean 0 and deviation 1 over the training samples (``file``), over
-            each ``sample``, or ``none``; clouds are brought into the unit ball by default
-            (``sample``).
+        scale: of series, each channel to mean 0 and deviation 1 over the training samples
+            (``file``, the default), over each ``sample``, or ``none``; of rows ``file`` or
+            ``none``; of clouds each ``sample`` into the unit ball (the default) or ``none``;
+            fields are scaled by ``file``. Pictures are brought to ImageNet's mean and deviation.
         points: of a cloud that a model reads (default: as many as the smallest has, at most 1,024).
 
     Raises:

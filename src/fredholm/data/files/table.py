@@ -33,6 +33,7 @@ class Head:
         named: whether the file names them.
         rows: the first rows as text.
         delimiter: between cells; "" of Parquet.
+        blank: rows without a cell in front of all others.
     """
 
     path: Path
@@ -40,6 +41,12 @@ class Head:
     named: bool
     rows: list[list[str]]
     delimiter: str
+    blank: int = 0
+
+    @property
+    def first(self) -> int:
+        """The number of the first row that is a sample, as a spreadsheet counts rows."""
+        return self.blank + (2 if self.named else 1)
 
     def called(self, names: Sequence[str]) -> Head:
         """With names in the place of numbers, where there are as many columns; a first row that
@@ -81,21 +88,21 @@ class Table:
 
     Attributes:
         files: (the file, how many rows it has), in order.
-        first: the number of the first row in a file, as an editor counts them.
+        first: the number of each file's first row, as a spreadsheet counts them.
     """
 
     columns: dict[Any, Any]  # by name; a name that nobody said is None, and not there
     files: list[tuple[Path, int]]
-    first: int = 2
+    first: list[int]
 
     def __len__(self) -> int:
         return sum(count for _, count in self.files)
 
     def place(self, row: int) -> dict[str, Any]:
         """``{"file": ..., "row": 7}``."""
-        for path, count in self.files:
+        for (path, count), first in zip(self.files, self.first):
             if row < count:
-                return {"file": str(path), "row": row + self.first}
+                return {"file": str(path), "row": row + first}
             row -= count
         raise IndexError(row)
 
@@ -149,7 +156,9 @@ def read_head(path: Path) -> Head:
     if not any(line.strip() for line in lines):
         raise DataError(f"{path}: is empty; needs a header and rows")
     delimiter = _delimiter(lines)
-    rows = [row for row in csv.reader(lines, delimiter=delimiter) if row]
+    read = list(csv.reader(lines, delimiter=delimiter))
+    rows = [row for row in read if not _is_blank(row)]
+    blank = read.index(rows[0])
     named = not all(is_number(cell) or is_missing(cell) for cell in rows[0])
     width = len(rows[0])
     names = (
@@ -158,15 +167,20 @@ def read_head(path: Path) -> Head:
     names = [name or f"column {i + 1}" for i, name in enumerate(names)]
     twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
     if twice is not None:
-        raise DataError(f"{path}, row 1: two columns are called {twice!r}; rename one")
+        raise DataError(f"{path}, row {blank + 1}: two columns are called {twice!r}; rename one")
     body = [row for row in rows[named:] if len(row) == width]
     if not body and len(rows) > named:
         raise DataError(
-            f"{path}, row {named + 1}: has {len(rows[named])} cells; the header has {width}"
+            f"{path}, row {blank + named + 1}: has {len(rows[named])} cells; the header has {width}"
         )
     if not body:
         raise DataError(f"{path}: has a header and no rows; needs samples")
-    return Head(path, tuple(names), named, body, delimiter)
+    return Head(path, tuple(names), named, body, delimiter, blank)
+
+
+def _is_blank(row: Sequence[str]) -> bool:
+    """Whether a row is an empty line, or one of spaces."""
+    return not row or (len(row) == 1 and not row[0].strip())
 
 
 def _first_lines(path: Path) -> list[str]:
@@ -178,7 +192,7 @@ def _delimiter(lines: Sequence[str]) -> str:
     """The sign that divides most lines alike."""
     scores = {}
     for sign in DELIMITERS:
-        counts = [len(row) for row in csv.reader(lines[:50], delimiter=sign) if row]
+        counts = [len(r) for r in csv.reader(lines[:50], delimiter=sign) if not _is_blank(r)]
         scores[sign] = (counts[0] > 1) * (counts.count(counts[0]) / len(counts), counts[0])
     best = max(DELIMITERS, key=lambda sign: scores[sign] or (0, 0))
     return best if scores[best] else ","
@@ -206,17 +220,16 @@ def read_table(heads: Sequence[Head], roles: dict[str, str]) -> Table:
                 f"{suggestion(missing[0], head.names)}"
             )
         count = 0
-        start = 2 if head.named else 1
         for rows in _shown(head):
             columns = list(zip(*rows))
             for name, role in roles.items():
                 cells = columns[head.names.index(name)]
-                cell = _Place(head.path, count + start, name)
+                cell = _Place(head.path, count + head.first, name)
                 parts[name].append(_READERS[role](cells, cell, words.get(name, {})))
             count += len(rows)
         files.append((head.path, count))
     result = {name: _joined(parts[name], roles[name], words.get(name)) for name in roles}
-    return Table(result, files, 2 if first.named else 1)
+    return Table(result, files, [head.first for head in heads])
 
 
 def _shown(head: Head) -> Iterator[list[Sequence[str]]]:
@@ -236,12 +249,12 @@ def _pieces(head: Head) -> Iterator[list[Sequence[str]]]:
     width = len(head.names)
     with opened(head.path) as file:
         reader = csv.reader(file, delimiter=head.delimiter)
-        if head.named:
+        for _ in range(head.first - 1):
             next(reader)
         rows: list[Sequence[str]] = []
         for row in reader:
             if len(row) != width:
-                if not row:
+                if _is_blank(row):
                     continue
                 raise DataError(
                     f"{head.path}, row {reader.line_num}: has {len(row)} cells; the header has "
@@ -267,7 +280,7 @@ class _Place:
 
 def _numbers(cells: Sequence[str], place: _Place, words: dict[str, int]) -> np.ndarray:
     try:
-        values = np.array(cells, np.float64)
+        values = _at_once(cells)
     except ValueError:
         values = np.array([_number(cell, place, i) for i, cell in enumerate(cells)], np.float64)
     if np.isinf(values).any():
@@ -276,12 +289,18 @@ def _numbers(cells: Sequence[str], place: _Place, words: dict[str, int]) -> np.n
     return values
 
 
+def _at_once(cells: Sequence[str]) -> np.ndarray:
+    """ValueError where one is no number."""
+    if any("_" in cell for cell in cells):  # Python's 1_2 is 12
+        raise ValueError("_")
+    return np.array(cells, np.float64)
+
+
 def _number(cell: str, place: _Place, offset: int) -> float:
-    try:
+    if is_number(cell):
         return float(cell)
-    except ValueError:
-        if is_missing(cell):
-            return np.nan
+    if is_missing(cell):
+        return np.nan
     raise DataError(f"{place.at(offset)}: {no_number(cell)}")
 
 
@@ -300,7 +319,7 @@ def no_number(cell: str) -> str:
 
 def _times(cells: Sequence[str], place: _Place, words: dict[str, int]) -> np.ndarray:
     try:
-        return np.array(cells, np.float64)
+        return _at_once(cells)
     except ValueError:
         pass
     result = np.empty(len(cells))
@@ -322,10 +341,8 @@ def seconds(cell: str) -> float:
         >>> seconds("1.5"), seconds("1970-01-02 00:00"), seconds("1970-01-02T01:00:00+01:00")
         (1.5, 86400.0, 86400.0)
     """
-    try:
+    if is_number(cell):
         return float(cell)
-    except ValueError:
-        pass
     try:
         zoned = datetime.fromisoformat(cell.strip())
         zoned = zoned if zoned.tzinfo else zoned.replace(tzinfo=UTC)
