@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from fredholm.training.machine import show_megabytes
@@ -145,7 +146,8 @@ def page() -> str:
     parts.append(claims_section(CLAIMS, found, load("itnet.json")))
     for name, section in SECTIONS.items():
         if found[name]:
-            command = f"`python -m benchmarks run itnet --only {name}`"
+            quoted = json.dumps(name) if " " in name else name
+            command = f"`python -m benchmarks run itnet sections --only {quoted}`"
             text = f"{setting(section)}; the table by {command}."
             parts.append(f"## {section.title}\n\n{text}\n\n{table(section, found[name])}\n")
     about = "Share of the squared Frobenius norm of K on all pairs of points, percent, by rank."

@@ -69,6 +69,6 @@ def section_text() -> str:
     about = (
         f"Root mean square of the stream over that before the first block; {PICTURES} pictures of "
         f"white noise, {(SIDE // 16) ** 2} patches and the class token, by {command}. "
-        "What either start learns is compared by `python -m benchmarks run itnet --only start`."
+        "What either start learns is compared by `python -m benchmarks run itnet sections --only start`."
     )
     return f"{about}\n\n{table(heads, lines)}"

@@ -104,11 +104,10 @@ def test_blank_rows_before_a_header_are_no_header(tmp_path):
     rows = "a,b,label\n" + "".join(f"{i}.5,{i % 7},{'xy'[i % 2]}\n" for i in range(40))
     (tmp_path / "plain.csv").write_text(rows)
     (tmp_path / "blank.csv").write_text("\n  \n\n" + rows.replace("\n20.5", "\n\n20.5"))
-    plain, blank = (
-        open_files(tmp_path / name).collection for name in ("plain.csv", "blank.csv")
-    )
+    plain, blank = (open_files(tmp_path / name).collection for name in ("plain.csv", "blank.csv"))
     assert np.array_equal(plain.samples, blank.samples)
-    assert plain.where(0).endswith("row 2") and blank.where(0).endswith("row 5")
+    assert plain.where(0).endswith("row 2")
+    assert blank.where(0).endswith("row 5")
     (tmp_path / "bad.csv").write_text("\n\n" + rows.replace("\n20.5", "\ninf"))
     with pytest.raises(DataError, match=r"bad.csv, row 24, column .a.: received .inf."):
         open_files(tmp_path / "bad.csv")
@@ -121,7 +120,7 @@ def test_an_underscore_makes_no_number_below_the_first_rows(tmp_path):
         open_files(write(tmp_path / "data.csv", rows))
 
 
-@pytest.mark.parametrize("scale, refused", [("file", 0), ("none", 0), ("sample", 1)])
+@pytest.mark.parametrize(("scale", "refused"), [("file", 0), ("none", 0), ("sample", 1)])
 def test_a_scale_that_samples_have_not_is_refused(tmp_path, scale, refused):
     path = write(tmp_path / "data.csv", samples(40))
     if refused:

@@ -93,3 +93,14 @@ def test_model_on_clouds_ignores_the_order_of_points(neighbours):
     clouds, order = torch.rand(2, 12, 3), torch.randperm(12)
     assert_close(model(clouds[:, order]), model(clouds), dtype=torch.float32)
     assert model(torch.rand(2, 7, 3)).shape == (2, 3)
+
+
+def test_neighbours_of_clouds_in_bfloat16_are_found_in_float32():
+    clouds = torch.randn(2, 12, 3).bfloat16()
+    valid = torch.ones(2, 12, dtype=torch.bool)
+    assert torch.equal(nearest(clouds, valid, 4), nearest(clouds.float(), valid, 4))
+    encoder = PointEncoder(channels=3, dim=8, neighbours=4)
+    exact, _ = encoder(clouds.float(), valid)
+    rounded, domain = encoder.bfloat16()(clouds, valid)
+    assert rounded.dtype == domain.positions.dtype == torch.bfloat16
+    assert_close(rounded, exact.bfloat16(), dtype=torch.bfloat16)

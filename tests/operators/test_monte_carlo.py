@@ -437,6 +437,12 @@ def test_a_kernel_that_is_constant_on_clusters_needs_no_more():
     assert_close(op(u, Domain.points(x)), op.dense(u, Domain.points(x)))
 
 
+def test_clusters_of_bfloat16_positions_are_those_in_float32():
+    x, mass = torch.randn(2, 40, 3).bfloat16(), torch.ones(2, 40)
+    for found, expected in zip(spread_anchors(x, mass, 5), spread_anchors(x.float(), mass, 5)):
+        assert torch.equal(found, expected)
+
+
 def test_clusters_of_duplicates_and_massless_points():
     x = torch.tensor([[[0.0], [0.0], [0.0], [1.0]]])
     index, cluster = spread_anchors(x, torch.tensor([[1.0, 1.0, 1.0, 1.0]]), 3)

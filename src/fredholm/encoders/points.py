@@ -14,6 +14,7 @@ from ..configuration import check_counts, check_known, check_positive, given
 from ..domain import Domain
 from ..errors import OptionError, ShapeError, suggest
 from ..integral import FourierFeatures
+from ..ops.anchors import distances
 from .encoder import Encoder, EncoderConfig, register_encoder
 
 FEATURES = ("raw", "fourier")
@@ -216,8 +217,7 @@ def nearest(positions: Float[Tensor, "b n p"], valid: Bool[Tensor, "b n"], k: in
         >>> nearest(line, torch.tensor([[True, True, True, False]]), 2).tolist()[0][:3]
         [[0, 1], [1, 0], [2, 1]]
     """
-    distance = torch.cdist(positions, positions, compute_mode="donot_use_mm_for_euclid_dist")
-    distance = distance.masked_fill(~valid[:, None, :], torch.inf)
+    distance = distances(positions, positions).masked_fill(~valid[:, None, :], torch.inf)
     distance.diagonal(dim1=1, dim2=2).masked_fill_(
         valid, -1.0
     )  # a twin at distance zero must not come first

@@ -2,13 +2,14 @@
 over drawn keys.
 """
 
-from .clusters import nearest_anchor, spread_anchors
+from .clusters import distances, nearest_anchor, spread_anchors
 from .mixture import Mixture, Table, draw, lattice
 from .sampled import sampled_mlp_kernel, take_keys
 
 __all__ = [
     "Mixture",
     "Table",
+    "distances",
     "draw",
     "lattice",
     "nearest_anchor",

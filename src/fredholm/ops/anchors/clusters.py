@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..backend import at_least_single
+
 
 def spread_anchors(
     positions: Float[Tensor, "b n p"],
@@ -34,6 +36,7 @@ def spread_anchors(
         ([[0, 2]], [[0, 0, 1, 1]])
     """
     x, mass = positions.detach(), mass.detach().expand(positions.shape[0], -1)
+    x = x.to(at_least_single(x.dtype))
     real = mass > 0
     index = mass.argmax(-1, keepdim=True)
     far = torch.full_like(mass, torch.inf)
@@ -42,7 +45,7 @@ def spread_anchors(
         index = torch.cat([index, torch.where(real, far * mass, -1.0).argmax(-1, keepdim=True)], -1)
     centroid = _take(x, index)
     for _ in range(iterations):
-        cluster = torch.cdist(x, centroid, compute_mode="donot_use_mm_for_euclid_dist").argmin(-1)
+        cluster = distances(x, centroid).argmin(-1)
         member = torch.nn.functional.one_hot(cluster, count).to(x.dtype) * mass[..., None].to(
             x.dtype
         )
@@ -50,7 +53,7 @@ def spread_anchors(
         centroid = torch.where(
             total > 0, member.mT @ x / torch.where(total > 0, total, 1.0), centroid
         )
-    apart = torch.cdist(centroid, x, compute_mode="donot_use_mm_for_euclid_dist")
+    apart = distances(centroid, x)
     index = torch.where(real[:, None], apart, torch.inf).argmin(-1)
     return index, nearest_anchor(x, index)
 
@@ -64,9 +67,19 @@ def nearest_anchor(
         >>> nearest_anchor(torch.tensor([[[0.0], [2.0], [3.0]]]), torch.tensor([[0, 2]])).tolist()
         [[0, 1, 1]]
     """
-    return torch.cdist(
-        positions, _take(positions, index), compute_mode="donot_use_mm_for_euclid_dist"
-    ).argmin(-1)
+    return distances(positions, _take(positions, index)).argmin(-1)
+
+
+def distances(a: Float[Tensor, "b n p"], b: Float[Tensor, "b m p"]) -> Float[Tensor, "b n m"]:
+    """Euclidean distance of every pair, by differences, so that near points keep their digits; half
+    precisions are taken in float32. O(N·M·p).
+
+    Example:
+        >>> distances(torch.tensor([[[0.0], [3.0]]]), torch.tensor([[[1.0]]])).tolist()
+        [[[1.0], [2.0]]]
+    """
+    dtype = at_least_single(torch.promote_types(a.dtype, b.dtype))
+    return torch.cdist(a.to(dtype), b.to(dtype), compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def _take(x: Tensor, index: Tensor) -> Tensor:
