@@ -22,7 +22,7 @@ from .arguments import Device, checked, refuse_kind
 from .errors import DomainError, ShapeError, suggest
 from .parallel.shards import Shards, agreed, checked_sizes, even_sizes
 from .quadrature import Quadrature, reciprocal
-from .validation import check_forward, check_shapes, check_values, positive
+from .validation import cheap_to_read, check_forward, check_shapes, check_values, positive
 
 Kept = TypeVar("Kept")
 
@@ -547,6 +547,23 @@ class Domain:
         if "measure" in changes and equal:
             changes.setdefault("kind", "probability" if renormalised else "weighted")
         return replace(self, **changes)
+
+    def unpadded(self) -> Domain:
+        """The same points without a mask that hides none of them: operators then take their forms
+        for whole samples. The mask is looked at on the CPU, in eager code; elsewhere, and on a part
+        of a sharded domain, whose other parts may have padding, the domain is left as it is.
+
+        Example:
+            >>> mask = torch.tensor([[True, True], [True, True]])
+            >>> Domain.line(2).replace(valid=mask).unpadded().valid is None
+            True
+            >>> Domain.line(2).replace(valid=~mask).unpadded().valid.tolist()
+            [[False, False], [False, False]]
+        """
+        valid = self.valid
+        if valid is None or self.shards is not None or not cheap_to_read(valid):
+            return self
+        return replace(self, valid=None) if bool(valid.all()) else self
 
     @checked(DomainError)
     def with_masses(self, measure: Tensor, *, normalised: bool = False) -> Domain:

@@ -8,6 +8,7 @@ import json
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from fredholm.errors import FredholmError, OptionError
 from fredholm.models import ModelConfig, count, create_model, list_models, model_config, read_out
@@ -240,3 +241,59 @@ def test_the_counter_knows_transforms_and_fused_recurrences():
     with counter() as found, torch.no_grad():
         lstm(torch.zeros(2, 7, 3))
     assert found.get_total_flops() == 2 * 2 * 7 * 2 * (4 * 5 * 3 + 4 * 5 * 5)
+
+
+# --- a mask that hides nothing --------------------------------------------------------------------
+
+SERIES = {"kind": "sequence", "channels": 2, "length": 12}
+WORDS = {"kind": "text", "vocabulary": 9, "max_length": 12}
+
+
+def whole_batch(encoder):
+    if encoder["kind"] == "text":
+        return torch.randint(1, 9, (3, 12))
+    return torch.randn(3, 12, 2)
+
+
+@pytest.mark.parametrize("encoder", [SERIES, WORDS], ids=["series", "words"])
+@pytest.mark.parametrize("operator", ["softmax", "luna", "itnet", "infsa", "linear_infsa"])
+def test_a_batch_without_padding_has_no_mask_and_the_same_answer(encoder, operator, monkeypatch):
+    body = {"operator": operator, "dim": 8, "heads": 2, "depth": 2}
+    model = create_model("backbone_nano", encoder=encoder, body=body, head={"outputs": 3}).eval()
+    inputs, seen = whole_batch(encoder), []
+    answer = type(model).answer
+    monkeypatch.setattr(
+        type(model),
+        "answer",
+        lambda self, u, d, **k: seen.append(d.valid) or answer(self, u, d, **k),
+    )
+
+    def gradients(masked):
+        out = model.answer(*model.encoder(inputs)) if masked else model(inputs)
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        return out, torch.autograd.grad(out.square().sum(), parameters, allow_unused=True)
+
+    (expected, expected_grad), (found, found_grad) = gradients(True), gradients(False)
+    assert seen[0].all()
+    assert seen[1] is None
+    assert_close(found, expected, dtype=torch.float32)
+    for f, e in zip(found_grad, expected_grad):
+        assert (f is None) == (e is None)
+        if f is not None:
+            assert_close(f, e, "gradient", dtype=torch.float32)
+
+
+@pytest.mark.parametrize("tracer", ["export", "make_fx", "vmap"])
+def test_a_traced_model_keeps_the_mask_of_padding_to_come(tracer):
+    body = {"operator": "softmax", "dim": 8}
+    model = create_model("backbone_nano", encoder=SERIES, body=body, head={"outputs": 3}).eval()
+    whole = whole_batch(SERIES)
+    padded = whole.clone()
+    padded[0, 8:] = float("nan")
+    if tracer == "export":
+        traced = torch.export.export(model, (whole,)).module()
+    elif tracer == "make_fx":
+        traced = make_fx(model)(whole)
+    else:
+        traced = torch.func.vmap(lambda sample: model(sample[None])[0])
+    assert_close(traced(padded), model(padded), dtype=torch.float32)

@@ -84,8 +84,13 @@ class Model(nn.Module, PretrainedMixin):
                 :meth:`fredholm.encoders.Encoder.part`.
             DomainError: an operator without an exchange between ranks.
         """
-        encoded = self.encoder(inputs) if mesh is None else self.encoder.part(inputs, mesh)
+        encoded = self._encoded(inputs) if mesh is None else self.encoder.part(inputs, mesh)
         return self.answer(*encoded, **options)
+
+    def _encoded(self, inputs: Tensor | Inputs) -> tuple[Tensor, Domain]:
+        """Features and their domain, which has a mask only where there is padding."""
+        features, domain = self.encoder(inputs)
+        return features, domain.unpadded()
 
     def answer(self, u: Tensor, domain: Domain, **options: Any) -> Float[Tensor, "b *n outputs"]:
         """What :meth:`forward` does behind the encoder, from its features (B, N, D) and their
@@ -102,14 +107,14 @@ class Model(nn.Module, PretrainedMixin):
         """The body's features (B, N, D) and their domain; of V views (V·B, N, D), those of a sample
         one after the other.
         """
-        return self.body(*self.encoder(inputs), **options)
+        return self.body(*self._encoded(inputs), **options)
 
     @torch.no_grad()
     def trace(self, inputs: Tensor | Inputs) -> list[Seen]:
         """What each layer's operator sees: (operator, its input u (B, N, D), domain), the first
         layer first.
         """
-        return self.body.trace(*self.encoder(inputs))
+        return self.body.trace(*self._encoded(inputs))
 
     # --- point by point ---------------------------------------------------------------------------
 
