@@ -99,7 +99,8 @@ def fill(
 ) -> None:
     """Compute what a table lacks: ``cell(row)`` of each of these ``rows``, by ``work``.
 
-    The work returns what is added to the row, or ``{"rows": [...]}`` with what is added to each of
+    Several processes may do so at once: none waits for the others until all that is left is at work
+    in them. The work returns what is added to the row, or ``{"rows": [...]}`` with what is added to each of
     several. Rows that cannot be computed are named at the end.
 
     Raises:
@@ -108,20 +109,20 @@ def fill(
     grid, end, failed = Grid(work, say), time.monotonic() + 60 * options.minutes, []
     if load(table.file, options.results) is None:  # claims are named before the first run
         about["primary"] = list(options.primary)
-    for row in rows:
-        if table.has(row, options.results):
-            continue
-        if time.monotonic() > end:
-            return
-        ((_, found),) = grid.run([cell(row)])
+    missing = [(cell(row), row) for row in rows if not table.has(row, options.results)]
+    row_of = {id(one): row for one, row in missing}
+    for one, found in grid.share([one for one, _ in missing]):
+        row = row_of[id(one)]
         label = ", ".join(str(row[key]) for key in table.identity if not isinstance(row[key], list))
         if "error" in found:
             say(f"{label}: {found['error']}")
             failed.append(label)
-            continue
-        parts = found.get("rows", [found])
-        table.add([row | part for part in parts], options.results, **about)
-        say(label)
+        elif not table.has(row, options.results):
+            parts = found.get("rows", [found])
+            table.add([row | part for part in parts], options.results, **about)
+            say(label)
+        if time.monotonic() > end:
+            return
     if failed:
         raise SystemExit(f"failed: {'; '.join(failed)}; the same command tries them again")
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
+import os
+import time
 
 import pytest
 import torch
@@ -305,6 +308,35 @@ def test_a_work_may_give_several_rows(tmp_path):
     )
     Table("about.json", ("x",)).add([{"x": 1}], tmp_path, machine={"threads": 1})
     assert page.load("about.json", tmp_path) == {"runs": [{"x": 1}], "machine": {"threads": 1}}
+
+
+def _fill_slowly(place):
+    def work(cell, report):
+        cell.place.mkdir(parents=True)  # fails where another process has computed it
+        time.sleep(0.2)
+        return {"process": os.getpid()}
+
+    rows = [{"x": x} for x in range(4)]
+    fill(
+        Table("rows.json", ("x",), ()),
+        rows,
+        work,
+        lambda row: Cell(row, place / "runs" / str(row["x"])),
+        Options(runs=place / "runs", results=place),
+    )
+
+
+def test_processes_share_a_table_and_none_calls_another_s_work_a_failure(tmp_path):
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=_fill_slowly, args=(tmp_path,)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0]
+    found = page.load("rows.json", tmp_path)
+    assert sorted(row["x"] for row in found) == [0, 1, 2, 3]
+    assert {row["process"] for row in found} == {process.pid for process in processes}
 
 
 def test_an_unknown_name_is_refused():

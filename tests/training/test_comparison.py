@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -23,6 +24,8 @@ from fredholm.training.comparison.speed import _as_option, crossover
 from fredholm.training.comparison.tables import best_first, score, summary, to_markdown
 from fredholm.training.comparison.tasks import find_task, read_contenders
 from fredholm.training.module import RecipeLearner
+
+from ..data.fixtures import write_reviews
 
 CHANGES = (
     "training.epochs=1",
@@ -231,8 +234,10 @@ def test_the_command_prints_its_tables(done, capsys):
     assert "japanese-vowels" in capsys.readouterr().out
 
 
-def test_any_recipe_is_a_task_in_the_backbone_so_that_baselines_serve_it():
+def test_any_recipe_is_a_task_in_the_backbone_so_that_baselines_serve_it(tmp_path):
+    write_reviews(tmp_path)
     task = find_task("reviews")
+    task = replace(task, overrides=(*task.overrides, f"data.path={tmp_path}"))
     recipe = make_recipe(task, read_contenders("gru")[0])
     given = load_recipe("reviews")
     assert (given.model.name, recipe.model.name) == ("itnet_nano", "backbone_nano")
