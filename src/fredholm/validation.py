@@ -80,7 +80,7 @@ def cheap_to_read(x: Tensor) -> bool:
     """
     if x.device.type != "cpu" or type(x) is not Tensor or torch.compiler.is_compiling():
         return False
-    if torch.jit.is_tracing() or torch._C._len_torch_dispatch_stack():
+    if torch._C._get_tracing_state() or torch._C._len_torch_dispatch_stack():
         return False
     return not torch._C._functorch.get_dynamic_layer_stack_depth()  # pyright: ignore[reportAttributeAccessIssue]
 

@@ -273,6 +273,32 @@ class Form:
         return torch.cat(out, 2), memory
 
 
+class StretchForm(Form):
+    """Base of forms that advance over a stretch as over a single point: they define
+    :meth:`advance`.
+    """
+
+    steps = True
+
+    def advance(
+        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, memory: Memory
+    ) -> tuple[Tensor, Memory]:
+        """The responses (B, H, n, d_out) at the next n points, the last n of what ``quadrature`` is
+        about, and the memory after them.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define advance")
+
+    def step(
+        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
+    ) -> tuple[Tensor, Memory]:
+        return self.advance(kernel, x, u, quadrature.row(t), memory)
+
+    def prefill(
+        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
+    ) -> tuple[Tensor, Memory]:
+        return self.advance(kernel, x, u, quadrature.stretch(t, t + u.shape[2]), memory)
+
+
 def with_offset(out: Tensor, kernel: Kernel, problem: Problem) -> Tensor:
     """An integral and the kernel's response to a constant channel."""
     offset = kernel.offset(problem)

@@ -84,8 +84,8 @@ class Model(nn.Module, PretrainedMixin):
                 :meth:`fredholm.encoders.Encoder.part`.
             DomainError: an operator without an exchange between ranks.
         """
-        encoded = self._encoded(inputs) if mesh is None else self.encoder.part(inputs, mesh)
-        return self.answer(*encoded, **options)
+        u, domain = self._encoded(inputs) if mesh is None else self.encoder.part(inputs, mesh)
+        return self.answer(u, domain, **options)
 
     def _encoded(self, inputs: Tensor | Inputs) -> tuple[Tensor, Domain]:
         """Features and their domain, which has a mask only where there is padding."""

@@ -39,11 +39,11 @@ class Fused(KeyForm):
     def keys(self, kernel: Any, y: Tensor, uy: Tensor) -> Memory:
         return {"key": kernel.keys(y, uy), "value": kernel.values(y, uy)}
 
-    def _advance(
+    def advance(
         self, kernel: Any, x: Tensor, u: Tensor, quadrature: Quadrature, memory: Memory
     ) -> tuple[Tensor, Memory]:
         if not has_trait(kernel, JointScores):
-            return super()._advance(kernel, x, u, quadrature, memory)
+            return super().advance(kernel, x, u, quadrature, memory)
         query, key, value = kernel.project(x, u)
         if memory:
             key = torch.cat([memory["key"], key], -2)

@@ -8,7 +8,7 @@ from torch import Tensor
 from ...domain import Domain
 from ...parallel import Shards
 from ...quadrature import Quadrature
-from ..contract import Form, Kernel, Memory, with_offset
+from ..contract import Kernel, Memory, StretchForm, with_offset
 from ..exchange import Exchange, ring, ring_numbers
 from ..problem import Layout, Problem
 
@@ -16,12 +16,10 @@ from ..problem import Layout, Problem
 STEP = Layout(cross=True, stepping=True)
 
 
-class KeyForm(Form):
+class KeyForm(StretchForm):
     """Base of forms that compute something once for every key, and whose causal memory is that: it
     grows with the points, and a step costs O(t).
     """
-
-    steps = True
 
     def keys(self, kernel: Kernel, y: Tensor, uy: Tensor) -> Memory:
         """What is computed once for the keys: tensors with points on dimension -2."""
@@ -35,20 +33,9 @@ class KeyForm(Form):
         keys = self.keys(kernel, problem.y, problem.uy)
         return with_offset(self.integrate(kernel, problem, keys), kernel, problem)
 
-    def step(
-        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
-    ) -> tuple[Tensor, Memory]:
-        return self._advance(kernel, x, u, quadrature.row(t), memory)
-
-    def prefill(
-        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
-    ) -> tuple[Tensor, Memory]:
-        return self._advance(kernel, x, u, quadrature.stretch(t, t + u.shape[2]), memory)
-
-    def _advance(
+    def advance(
         self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, memory: Memory
     ) -> tuple[Tensor, Memory]:
-        """The stretch's queries against all keys so far."""
         new = self.keys(kernel, x, u)
         memory = {
             name: torch.cat([memory[name], k], -2) if memory else k for name, k in new.items()

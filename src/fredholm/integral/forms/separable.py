@@ -34,7 +34,7 @@ from ..capabilities import (
     Windowed,
     has_trait,
 )
-from ..contract import Form, Kernel, Memory, with_offset
+from ..contract import Form, Kernel, Memory, StretchForm, with_offset
 from ..exchange import Exchange, before_this, mass_rows
 from ..problem import Facts, Problem
 from ..strategy import Linear
@@ -202,7 +202,7 @@ class Chunks(SeparableForm):
         return Exchange("moments of the ranks before", others * size.moment + size.shift + rows)
 
 
-class RunningMoment(SeparableForm):
+class RunningMoment(SeparableForm, StretchForm):
     """The same sequence in parts: the moment of the points before is the whole memory, O(r·c) time
     and memory per point. Stretches go in chunks, single points by themselves.
     """
@@ -210,22 +210,10 @@ class RunningMoment(SeparableForm):
     name = "state of fixed size"
     reason = "the weight is an inner product of features, so the points before need one moment"
     responds = False
-    steps = True
 
-    def step(
-        self, kernel: Any, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
-    ) -> tuple[Tensor, Memory]:
-        return self._advance(kernel, x, u, quadrature.row(t), memory)
-
-    def prefill(
-        self, kernel: Any, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
-    ) -> tuple[Tensor, Memory]:
-        return self._advance(kernel, x, u, quadrature.stretch(t, t + u.shape[2]), memory)
-
-    def _advance(
+    def advance(
         self, kernel: Any, x: Tensor, u: Tensor, quadrature: Quadrature, memory: Memory
     ) -> tuple[Tensor, Memory]:
-        """The next n points, the last n of what ``quadrature`` is about."""
         n = u.shape[2]
         valid = None if quadrature.valid is None else quadrature.valid[:, -n:]
         if has_trait(kernel, JointFeatures):

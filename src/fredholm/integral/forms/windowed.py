@@ -16,7 +16,7 @@ from ...ops.linear_attention import Far, advance_window, over_new_factor
 from ...parallel import Shards, concatenated, largest
 from ...quadrature import Quadrature
 from ..capabilities import Windowed
-from ..contract import Form, Kernel, Memory, with_offset
+from ..contract import Form, Kernel, Memory, StretchForm, with_offset
 from ..exchange import Exchange, before_this, mass_rows
 from ..problem import Facts, Layout, Problem
 from ..strategy import Linear
@@ -37,7 +37,7 @@ class WindowForm(Form):
             return "a window and a moment need the order of one domain, without pairs"
         return refuses_shards(kernel, self.strategy) if layout.sharded else None
 
-    def _advance(
+    def advance(
         self, kernel: Any, x: Tensor, u: Tensor, quadrature: Quadrature, memory: Memory
     ) -> tuple[Tensor, Memory]:
         """The next n points, the last n of what ``quadrature`` is about."""
@@ -61,13 +61,13 @@ class WindowChunks(WindowForm):
     )
 
     def respond(self, kernel: Any, problem: Problem) -> Tensor:
-        out, _ = self._advance(kernel, problem.x, problem.ux, problem.quadrature, {})
+        out, _ = self.advance(kernel, problem.x, problem.ux, problem.quadrature, {})
         return out
 
     def exchange(self, kernel: Any, problem: Problem, shards: Shards) -> Tensor:
         p = problem
         memory = memory_before(kernel, p, shards)
-        out, _ = self._advance(kernel, p.x, p.ux, p.quadrature, memory)
+        out, _ = self.advance(kernel, p.x, p.ux, p.quadrature, memory)
         return out
 
     def sent(self, kernel: Any, domain: Domain, batch: int, crossed: bool) -> Exchange:
@@ -84,7 +84,7 @@ class WindowChunks(WindowForm):
         return Exchange("the ranks' last points, and moments of all before them", numbers)
 
 
-class WindowMoment(WindowForm):
+class WindowMoment(WindowForm, StretchForm):
     """The same sequence in parts: the last w keys and values and the moment of all before are the
     whole memory, O(w·d + r·c) time and memory per point.
     """
@@ -92,17 +92,6 @@ class WindowMoment(WindowForm):
     name = "window and state of fixed size"
     reason = "softmax weighs the last points; what leaves the window is added to one moment"
     responds = False
-    steps = True
-
-    def step(
-        self, kernel: Any, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
-    ) -> tuple[Tensor, Memory]:
-        return self._advance(kernel, x, u, quadrature.row(t), memory)
-
-    def prefill(
-        self, kernel: Any, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
-    ) -> tuple[Tensor, Memory]:
-        return self._advance(kernel, x, u, quadrature.stretch(t, t + u.shape[2]), memory)
 
 
 # --- between the ranks of a sharded domain --------------------------------------------------------
