@@ -55,10 +55,29 @@ HISTORY = [
 ]
 
 
+@pytest.fixture
+def every_theme():
+    """For a test whose report is drawn in all themes."""
+    from fredholm.explain import style
+
+    return style.THEMES
+
+
+@pytest.fixture(autouse=True)
+def light_theme_alone(request, monkeypatch):
+    """A test's own reports are drawn once, where it does not ask for ``every_theme``; those that
+    are written once for several tests are not changed.
+    """
+    from fredholm.explain import style
+
+    if "every_theme" not in request.fixturenames:
+        monkeypatch.setattr(style, "THEMES", (style.LIGHT,))
+
+
 @pytest.fixture(scope="session", params=["itnet", "softmax", "softmax-cls"])
 def written(request, tmp_path_factory):
     """(model, its run folder's report)."""
-    from fredholm.explain import ReportOptions, Samples, report_run
+    from fredholm.explain import ReportOptions, Samples, report_run, style
 
     name, _, pool = request.param.partition("-")
     run = tmp_path_factory.mktemp(request.param) / "tiny"
@@ -74,9 +93,13 @@ def written(request, tmp_path_factory):
     (run / "evaluation.json").write_text(json.dumps(evaluation))
     (run / "recipe.yaml").write_text("name: tiny  # <not a tag>\n")
     model.extra = {"mean": MEAN, "std": STD, "classes": CLASSES}  # as a loaded model has it
-    return model, report_run(
-        run, Samples(*tiny_images()), model=model, options=ReportOptions(samples=6)
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        if name != "itnet":  # the look of one is enough
+            patch.setattr(style, "THEMES", (style.LIGHT,))
+        page = report_run(
+            run, Samples(*tiny_images()), model=model, options=ReportOptions(samples=6)
+        )
+    return model, page
 
 
 @pytest.fixture

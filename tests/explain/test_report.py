@@ -135,6 +135,7 @@ def test_maps_say_what_they_are_made_of(written):
     assert ("norm of its kernel matrix times" in words) != scalar
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("written", ["itnet"], indirect=True)
 def test_a_folder_alone_gives_the_same_page(page, tmp_path):
     """The model is loaded from the folder, in a process as a user's: without the shape-checking
@@ -333,7 +334,7 @@ def test_sequences_and_clouds_are_drawn(name, options, shape, words, tmp_path):
     assert not re.search(r"\b(image|pixel|patch|token)", said), "words of another kind"
 
 
-def test_every_picture_has_a_narrow_version_for_a_phone_with_ticks(tmp_path):
+def test_every_picture_has_a_narrow_version_for_a_phone_with_ticks(tmp_path, every_theme):
     """As wide as the phone, with the letters of the wide one."""
     model = create_model(
         "ckcnn_small", **parts(channels=1, length=12, num_classes=3, widths=(6, 6))

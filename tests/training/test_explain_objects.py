@@ -28,6 +28,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.slow
 def test_a_trained_infvit_tells_where_it_looks_and_how_well_it_finds_the_objects(tmp_path):
     recipe = load_recipe(
         "infvit-linear-canvas", [*SMALL, f"data.path={write_clothes(tmp_path / 'clothes')}"]

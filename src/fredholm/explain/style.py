@@ -62,6 +62,7 @@ DARK = Theme(
 
 
 NARROW = tuple(replace(theme, name=f"{theme.name}-narrow", width=PHONE) for theme in (LIGHT, DARK))
+THEMES = (LIGHT, DARK, *NARROW)
 
 
 def settings(theme: Theme) -> dict[str, Any]:
@@ -135,7 +136,7 @@ def render(draw: Callable[[Theme], Figure]) -> dict[str, bytes]:
     """
     matplotlib = require("matplotlib", "train", "drawing a report's pictures")
     pictures = {}
-    for theme in (LIGHT, DARK, *NARROW):
+    for theme in THEMES:
         with matplotlib.rc_context(settings(theme)):
             figure = draw(theme)
             if figure.get_figwidth() > theme.width + 0.1:  # drawn in one width only
