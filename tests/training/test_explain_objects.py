@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
 import torch
 
 from fredholm.training import explain, load_recipe, train
