@@ -7,6 +7,9 @@ BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 
+# Compiled modules are kept, whatever the environment says: a check starts hundreds of processes.
+export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: help demo test slow lint bench docs clean
 
 help:

@@ -34,11 +34,9 @@ if sys.platform == "linux":
 # what compiles or exports is tested by a script in a process of its own.
 # A bare GPU machine, which tests kernels, may lack the checker.
 if find_spec("beartype"):
-    from jaxtyping import install_import_hook
+    from tests import typechecker
 
-    import tests.typechecker  # noqa: F401  the hook looks it up as an attribute of its package
-
-    install_import_hook("fredholm", "tests.typechecker.checked")
+    typechecker.install()
 
 
 class TritonKernels(MetaPathFinder):
