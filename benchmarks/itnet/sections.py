@@ -169,7 +169,7 @@ CENTRAL = groups("full", "content only", "position only")
 SECTIONS |= {
     "points": Section("KiCad's parts, split by families; 48 points", "itnet-kicad", KICAD, CENTRAL),
     "mosaics": Section(
-        "What lies where in mosaics of 28 x 28 pixels; picture and question in one domain",
+        "What lies where in mosaics of 28 x 28 pixels, eight epochs; picture and question in one domain",
         "itnet-mosaics-qa",
         MOSAICS,
         {
