@@ -563,7 +563,9 @@ def test_a_million_rows_go_through_in_pieces(tmp_path, monkeypatch):
     monkeypatch.setattr(table, "PIECE", 2000)
     pieces = table._pieces
     monkeypatch.setattr(
-        table, "_pieces", lambda head: (seen.append(len(r)) or r for r in pieces(head))
+        table,
+        "_pieces",
+        lambda head, blank: (seen.append(len(r)) or r for r in pieces(head, blank)),
     )
     tracemalloc.start()
     heads = [table.read_head(path)]

@@ -108,8 +108,13 @@ def test_blank_rows_before_a_header_are_no_header(tmp_path):
     assert np.array_equal(plain.samples, blank.samples)
     assert plain.where(0).endswith("row 2")
     assert blank.where(0).endswith("row 5")
+    assert [blank.place(row)["row"] for row in (19, 20, 39)] == [24, 26, 45]
+    rows = rows.replace("\n10.5", "\n\n\n10.5")
     (tmp_path / "bad.csv").write_text("\n\n" + rows.replace("\n20.5", "\ninf"))
-    with pytest.raises(DataError, match=r"bad.csv, row 24, column .a.: received .inf."):
+    with pytest.raises(DataError, match=r"bad.csv, row 26, column .a.: received .inf."):
+        open_files(tmp_path / "bad.csv")
+    (tmp_path / "bad.csv").write_text("\n\n" + rows.replace("\n20.5", "\n1,2,3,4"))
+    with pytest.raises(DataError, match=r"bad.csv, row 26: has 6 cells; the header has 3"):
         open_files(tmp_path / "bad.csv")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -89,20 +90,22 @@ class Table:
     Attributes:
         files: (the file, how many rows it has), in order.
         first: the number of each file's first row, as a spreadsheet counts them.
+        blank: of each file the rows before which there is an empty one, as often as there is.
     """
 
     columns: dict[Any, Any]  # by name; a name that nobody said is None, and not there
     files: list[tuple[Path, int]]
     first: list[int]
+    blank: list[list[int]]
 
     def __len__(self) -> int:
         return sum(count for _, count in self.files)
 
     def place(self, row: int) -> dict[str, Any]:
         """``{"file": ..., "row": 7}``."""
-        for (path, count), first in zip(self.files, self.first):
+        for (path, count), first, blank in zip(self.files, self.first, self.blank):
             if row < count:
-                return {"file": str(path), "row": row + first}
+                return {"file": str(path), "row": first + row + bisect_right(blank, row)}
             row -= count
         raise IndexError(row)
 
@@ -210,7 +213,7 @@ def read_table(heads: Sequence[Head], roles: dict[str, str]) -> Table:
     Raises:
         DataError: a row of another length, a cell that is no number, with file, row and column.
     """
-    first, parts, files = heads[0], {name: [] for name in roles}, []
+    first, parts, files, blanks = heads[0], {name: [] for name in roles}, [], []
     words: dict[str, dict[str, int]] = {name: {} for name, role in roles.items() if role == "word"}
     for head in heads:
         missing = [name for name in roles if name not in head.names]
@@ -219,30 +222,32 @@ def read_table(heads: Sequence[Head], roles: dict[str, str]) -> Table:
                 f"{head.path}: has no column {missing[0]!r}, which {first.path} has"
                 f"{suggestion(missing[0], head.names)}"
             )
-        count = 0
-        for rows in _shown(head):
+        count, blank = 0, []
+        for rows in _shown(head, blank):
             columns = list(zip(*rows))
             for name, role in roles.items():
                 cells = columns[head.names.index(name)]
-                cell = _Place(head.path, count + head.first, name)
+                cell = _Place(head, count, blank, name)
                 parts[name].append(_READERS[role](cells, cell, words.get(name, {})))
             count += len(rows)
         files.append((head.path, count))
+        blanks.append(blank)
     result = {name: _joined(parts[name], roles[name], words.get(name)) for name in roles}
-    return Table(result, files, [head.first for head in heads])
+    return Table(result, files, [head.first for head in heads], blanks)
 
 
-def _shown(head: Head) -> Iterator[list[Sequence[str]]]:
-    """Pieces of a table, and how many of its rows are read."""
+def _shown(head: Head, blank: list[int]) -> Iterator[list[Sequence[str]]]:
+    """Pieces of a table, and how many of its rows are read; see :func:`_pieces`."""
     count = 0
     with working(f"read {head.path.name}", unit="rows") as show:
-        for rows in _pieces(head):
+        for rows in _pieces(head, blank):
             yield rows
             count += len(rows)
             show.at(count)
 
 
-def _pieces(head: Head) -> Iterator[list[Sequence[str]]]:
+def _pieces(head: Head, blank: list[int]) -> Iterator[list[Sequence[str]]]:
+    """The rows, some at a time; into ``blank`` the number of rows before each empty one."""
     if not head.delimiter:
         yield from parquet.pieces(head.path, PIECE)
         return
@@ -252,15 +257,18 @@ def _pieces(head: Head) -> Iterator[list[Sequence[str]]]:
         for _ in range(head.first - 1):
             next(reader)
         rows: list[Sequence[str]] = []
+        count = 0
         for row in reader:
             if len(row) != width:
                 if _is_blank(row):
+                    blank.append(count)
                     continue
+                number = head.first + count + len(blank)
                 raise DataError(
-                    f"{head.path}, row {reader.line_num}: has {len(row)} cells; the header has "
-                    f"{width}"
+                    f"{head.path}, row {number}: has {len(row)} cells; the header has {width}"
                 )
             rows.append(row)
+            count += 1
             if len(rows) == PIECE:
                 yield rows
                 rows = []
@@ -270,12 +278,15 @@ def _pieces(head: Head) -> Iterator[list[Sequence[str]]]:
 
 @dataclass(frozen=True)
 class _Place:
-    path: Path
+    head: Head
     row: int
+    blank: list[int]
     column: str
 
     def at(self, offset: int) -> str:
-        return f"{self.path}, row {self.row + offset}, column {self.column!r}"
+        row = self.row + offset
+        number = self.head.first + row + bisect_right(self.blank, row)
+        return f"{self.head.path}, row {number}, column {self.column!r}"
 
 
 def _numbers(cells: Sequence[str], place: _Place, words: dict[str, int]) -> np.ndarray:
