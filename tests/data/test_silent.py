@@ -142,6 +142,10 @@ def test_fields_and_texts_are_not_scaled_otherwise(tmp_path):
     np.savez(tmp_path / "fields.npz", x=fields[0], y=fields[1])
     with pytest.raises(DataError, match="scale: received 'none', which fields have not; needs one"):
         open_files(tmp_path / "fields.npz", {"scale": "none", "kind": "fields"})
+    texts = [[f"the words of sample {i} are {i % 7}", "xy"[i % 2]] for i in range(40)]
+    path = write(tmp_path / "texts.csv", texts, head=("text", "label"))
+    with pytest.raises(DataError, match="received 'none', which texts have not; leave it out"):
+        open_files(path, {"scale": "none", "kind": "texts", "text": "text", "label": "label"})
 
 
 # --- arrays of one task ---------------------------------------------------------------------------

@@ -76,10 +76,9 @@ def _check_scale(collection: Collection) -> None:
     known = SCALES_OF.get(kind, ())
     if scale is None or scale in known:
         return
-    needs = f"one of {', '.join(known)}" if known else "none: they are not scaled"
+    needs = f"needs one of {', '.join(known)}, or " if known else ""
     raise DataError(
-        f"{collection.name}: scale: received {scale!r}, which {kind} have not; needs {needs}, or "
-        "leave it out"
+        f"{collection.name}: scale: received {scale!r}, which {kind} have not; {needs}leave it out"
     )
 
 

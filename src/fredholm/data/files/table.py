@@ -105,7 +105,7 @@ class Table:
         """``{"file": ..., "row": 7}``."""
         for (path, count), first, blank in zip(self.files, self.first, self.blank):
             if row < count:
-                return {"file": str(path), "row": first + row + bisect_right(blank, row)}
+                return {"file": str(path), "row": _number_of(row, first, blank)}
             row -= count
         raise IndexError(row)
 
@@ -179,6 +179,11 @@ def read_head(path: Path) -> Head:
     if not body:
         raise DataError(f"{path}: has a header and no rows; needs samples")
     return Head(path, tuple(names), named, body, delimiter, blank)
+
+
+def _number_of(row: int, first: int, blank: Sequence[int]) -> int:
+    """The number that a spreadsheet shows of a row; ``blank``: see :class:`Table`."""
+    return first + row + bisect_right(blank, row)
 
 
 def _is_blank(row: Sequence[str]) -> bool:
@@ -263,7 +268,7 @@ def _pieces(head: Head, blank: list[int]) -> Iterator[list[Sequence[str]]]:
                 if _is_blank(row):
                     blank.append(count)
                     continue
-                number = head.first + count + len(blank)
+                number = _number_of(count, head.first, blank)
                 raise DataError(
                     f"{head.path}, row {number}: has {len(row)} cells; the header has {width}"
                 )
@@ -284,8 +289,7 @@ class _Place:
     column: str
 
     def at(self, offset: int) -> str:
-        row = self.row + offset
-        number = self.head.first + row + bisect_right(self.blank, row)
+        number = _number_of(self.row + offset, self.head.first, self.blank)
         return f"{self.head.path}, row {number}, column {self.column!r}"
 
 
