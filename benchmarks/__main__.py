@@ -58,6 +58,11 @@ def run(words: list[str]) -> int:
     if unknown or not parts:
         needs = f"one of {', '.join(parts)}" if parts else f"another subject than {subject.name}"
         raise SystemExit(f"{args.what} {subject.name} {' '.join(unknown)}: needs {needs}")
+    if args.only and not args.parts and len(parts) > 1:
+        raise SystemExit(
+            f"--only {args.only[0]!r}: of which part of {subject.name}? Name it before: "
+            f"{args.what} {subject.name} PART --only ..., with one of {', '.join(parts)}"
+        )
     if args.what == "run" and subject.claims:
         options.primary = tuple(c.text for c in subject.find(subject.claims) if c.primary)
     for part in args.parts or parts:

@@ -102,6 +102,8 @@ def test_check_fails_where_a_ratio_fell(capsys, monkeypatch):
 def test_what_is_not_there_is_named(capsys):
     with pytest.raises(SystemExit, match=r"time lra.*needs another subject"):
         main(["time", "lra"])
+    with pytest.raises(SystemExit, match=r"run itnet PART --only .*sections, spectrum, start"):
+        main(["run", "itnet", "--only", "measures"])  # would run the other parts as well
     with pytest.raises(SystemExit, match=r"run lra nothing: needs one of rows"):
         main(["run", "lra", "nothing"])
     with pytest.raises(SystemExit, match="no timed cases"):
