@@ -53,6 +53,22 @@ def test_a_canvas_is_a_function_of_its_index(clothes):
     assert label == 3
 
 
+@pytest.mark.parametrize(("room", "made"), [(20 * 56 * 56, [3, 19]), (0, [3, 3, 21])])
+def test_an_image_is_made_once_where_all_have_room(clothes, monkeypatch, room, made):
+    monkeypatch.setattr("fredholm.data.composed.KEPT_BYTES", room)
+    found, asked = canvas(clothes), []
+    compose = found.compose
+    found.compose = lambda indices: (asked.append(len(indices)), compose(indices))[1]
+    expected = compose(torch.tensor([3, 3, 7]))[0]
+    for _ in range(2):
+        images = found.raw([3, -17, 7])[0]
+        assert images.equal(expected)
+        images[:] = 0  # what is handed out is the caller's
+    every = torch.arange(20).repeat_interleave(1 + (torch.arange(20) == 5))
+    assert found.raw(every)[0].equal(compose(every)[0])
+    assert asked == made
+
+
 def test_splits_sizes_and_counts_of_canvases(clothes):
     assert [len(canvas(clothes, split)) for split in ("train", "val", "test")] == [10, 10, 20]
     assert not canvas(clothes, "train").raw([0])[0].equal(canvas(clothes, "val").raw([0])[0])

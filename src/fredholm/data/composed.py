@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,12 +16,13 @@ from .kinds.images import ArrayDataset, ImageDataset
 from .registry import Request, get_entry
 
 KINDS = ("mask", "box")
+KEPT_BYTES = 256 * 2**20  # of composed images; a set that takes more is composed anew each time
 Compose = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class ComposedDataset(ImageDataset):
     """Images made when asked for, a function of their index alone, with the place of the object in
-    each.
+    each. Where all of them take no more than :data:`KEPT_BYTES`, an image is made once and kept.
 
     Args:
         compose: indices (B,) to images (B, C, H, W) uint8 and the objects' pixels (B, H, W) bool.
@@ -40,18 +42,32 @@ class ComposedDataset(ImageDataset):
     ):
         super().__init__(name, split, labels, classes, mean, std, shape)
         self.compose = compose
+        count, size = len(labels), math.prod(shape)
+        self._made: Tensor | None = None
+        if count * size <= KEPT_BYTES:
+            self._images = torch.empty(count, *shape, dtype=torch.uint8)  # no memory until written
+            self._made = torch.zeros(count, dtype=torch.bool)
 
     def raw(
         self, indices: Int[Tensor, " b"] | Sequence[int]
     ) -> tuple[UInt8[Tensor, "b c h w"], Int[Tensor, " b"]]:
         indices = self._within(indices)
-        return self.compose(indices)[0], self.labels[indices]
+        return self._composed(indices), self.labels[indices]
 
     def masks(
         self, indices: Int[Tensor, " b"] | Sequence[int], kind: str = "mask"
     ) -> Bool[Tensor, "b h w"]:
         result = self.compose(self._within(indices))[1]
         return result if check_kind(kind) == "mask" else boxes_of(result)
+
+    def _composed(self, indices: Tensor) -> Tensor:
+        if self._made is None:
+            return self.compose(indices)[0]
+        new = indices[~self._made[indices]]
+        if len(new):
+            self._images[new] = self.compose(new)[0]
+            self._made[new] = True
+        return self._images[indices]
 
     def _within(self, indices: Any) -> Tensor:
         indices = torch.as_tensor(indices, dtype=torch.int64)
