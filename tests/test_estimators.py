@@ -274,7 +274,7 @@ def test_samples_that_do_not_fit_are_named():
         model.fit([X[0], X[1][:, :1]], y[:2])
     with pytest.raises(OptionError, match="sample 0: its times do not grow"):
         model.fit([(np.arange(10)[::-1], row) for row in X], y)
-    with pytest.raises(OptionError, match="sample 2: has a value that is no finite number"):
+    with pytest.raises(OptionError, match="sample 2: received inf; needs finite numbers"):
         model.fit(np.where(np.arange(12)[:, None, None] == 2, np.inf, X), y)
     with pytest.raises(OptionError, match="one class only"):
         model.fit(X, np.zeros(12))

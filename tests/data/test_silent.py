@@ -165,3 +165,102 @@ def test_the_training_arrays_tell_the_task(tmp_path):
     np.savez(tmp_path / "test.npz", x=x[:20], y=np.arange(20) % 2)
     with pytest.raises(DataError, match=r"test.npz: 'y' has shape \(20,\); needs a class at every"):
         open_files(tmp_path)
+
+
+# --- tables as other programs write them ----------------------------------------------------------
+
+
+def test_a_file_without_names_has_its_words_in_the_first_row_as_well(tmp_path):
+    rows = [f"{5 + i / 10},{i % 7},{['setosa', 'virginica'][i % 2]}" for i in range(40)]
+    (tmp_path / "iris.csv").write_text("\n".join(rows))
+    found = open_files(tmp_path / "iris.csv")
+    assert len(found.collection) == 40
+    assert found.collection.channels == ("column 1", "column 2")
+    assert found.classes == ("setosa", "virginica")
+    assert found.collection.where(0).endswith("row 1")
+    rows = [",".join([row.split(",")[-1], *(f"{n % 5}" for n in range(9))]) for row in rows]
+    (tmp_path / "ucr.csv").write_text("\n".join(rows))
+    found = open_files(tmp_path / "ucr.csv")
+    assert found.collection.kind == "series"
+    assert found.reading.label == "column 1"
+    assert len(found.collection) == 40
+    # a name among numbers that no cell repeats is a header
+    (tmp_path / "wide.csv").write_text("\n".join(["class,0,1,2,3,4,5,6,7,8", *rows]))
+    assert len(open_files(tmp_path / "wide.csv").collection) == 40
+
+
+@pytest.mark.parametrize("name", ["", "Unnamed: 0", "__index_level_0__"])
+def test_an_index_without_a_name_is_no_feature(tmp_path, name):
+    order = np.random.default_rng(0).permutation(40).tolist()
+    rows = [[order[i], *row] for i, row in enumerate(samples(40))]
+    head = (name, "a", "b", "label")
+    found = open_files(write(tmp_path / "data.csv", rows, head=head)).collection
+    assert found.channels == ("a", "b")
+    assert any("is left out: it has no name, and another whole" in line for line in found.remarks)
+    asked = {"channels": (name or "column 1", "a")}
+    assert open_files(tmp_path / "data.csv", asked).collection.channels == asked["channels"]
+    rows[3][0] = rows[4][0]  # a number that comes twice is no index
+    found = open_files(write(tmp_path / "data.csv", rows, head=head)).collection
+    assert found.channels == (name or "column 1", "a", "b")
+    wide = [[i, "ab"[i % 2], *(f"{i * j % 7}" for j in range(9))] for i in range(20)]
+    head = (name, "label", *(f"t{j}" for j in range(9)))
+    found = open_files(write(tmp_path / "wide.csv", wide, head=head)).collection
+    assert (found.kind, found.samples[0].shape) == ("series", (9, 1))
+
+
+def test_a_column_that_is_empty_in_every_row_is_left_out(tmp_path):
+    rows = [[*row[:2], "", *row[2:]] for row in samples(40)]
+    head = ("a", "b", "c", "label")
+    found = open_files(write(tmp_path / "data.csv", rows, head=head)).collection
+    assert found.channels == ("a", "b")
+    assert found.taken["columns"] == "a, b"
+    assert any("'c' is left out: it is empty in every row" in line for line in found.remarks)
+    rows[30][2] = "1.5"
+    found = open_files(write(tmp_path / "data.csv", rows, head=head)).collection
+    assert found.channels == ("a", "b", "c")
+    rows = [[i // 5, i % 5, i % 3, "", "xy"[i // 5 % 2]] for i in range(100)]
+    head = ("id", "time", "a", "c", "label")
+    found = open_files(write(tmp_path / "long.csv", rows, head=head)).collection
+    assert found.samples[0].shape == (5, 1)
+
+
+def test_a_remark_above_a_header_is_refused_as_such(tmp_path):
+    rows = "".join(f"{i},{i % 7},{'xy'[i % 2]}\n" for i in range(40))
+    (tmp_path / "data.csv").write_text("# device 7\n\n# v2\na,b,label\n" + rows)
+    with pytest.raises(DataError, match=r"row 4: has 3 cells; the header has 1: a line of remark"):
+        open_files(tmp_path / "data.csv")
+
+
+# --- numbers that a model cannot read -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, 1e300, -1e39])
+def test_numbers_that_float32_does_not_hold_are_refused(tmp_path, value):
+    words = r"needs (a )?finite numbers?, none beyond 3.4e\+38"
+    x, y = np.random.default_rng(0).normal(size=(40, 12, 2)), np.arange(40) % 2
+    x[3, 4, 1] = value
+    np.savez(tmp_path / "x.npz", X=x, y=y)
+    with pytest.raises(DataError, match=rf"sample 3, 'channel 2': received .*; {words}"):
+        open_files(tmp_path / "x.npz")
+    rows = samples(40)
+    rows[7][0] = value
+    with pytest.raises(DataError, match=rf"row 9, column 'a': received .*; {words}"):
+        open_files(write(tmp_path / "data.csv", rows))
+    lines = [f"{1 if i != 4 else value},2,3:{i % 2}" for i in range(20)]
+    head = ["@problemName x", "@classLabel true 0 1", "@data"]
+    (tmp_path / "x.ts").write_text("\n".join([*head, *lines]))
+    with pytest.raises(DataError, match=rf"'dimension 1': received .*; {words}"):
+        open_files(tmp_path / "x.ts")
+    places, answers = np.random.default_rng(0).random((20, 9, 2)), np.ones((20, 9))
+    places[5, 2, 0] = value
+    np.savez(tmp_path / "p.npz", coordinates=places, inputs=answers, outputs=answers)
+    with pytest.raises(DataError, match="sample 5"):
+        open_files(tmp_path / "p.npz")
+    with pytest.raises(OptionError, match=rf"X, sample 3: received .*; {words}"):
+        FredholmClassifier(epochs=1).fit(x, y)
+    if np.isfinite(value):
+        targets = np.arange(40.0) ** 2
+        targets[6] = value
+        np.savez(tmp_path / "y.npz", X=np.ones((40, 9)) * targets[::-1, None] % 7, y=targets)
+        with pytest.raises(DataError, match=rf"sample 6, column 'y': received .*; needs a number, none"):
+            open_files(tmp_path / "y.npz")

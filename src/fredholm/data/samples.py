@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..errors import DataError, OptionError, ShapeError
-from .files.collection import TRAIN, VAL, Collection
+from .files.collection import TRAIN, VAL, Collection, too_large
 from .files.datasets import labels_of
 from .files.reading import Reading
 from .files.scaling import channel_scales, cloud_tensor, point_rows, series_rows, table_rows
 from .files.source import KINDS, LARGEST_SIDE, Source
+from .files.table import LARGEST
 from .kinds.dataset import LabelledDataset
 from .kinds.fields import POINT_FIELDS
 from .kinds.images import ImageDataset
@@ -94,6 +95,8 @@ def collect_samples(samples: Any, kind: str, task: str) -> Collection:
 
 def _rows(result: Collection, samples: Any) -> None:
     result.samples = np.asarray(samples)
+    if np.issubdtype(result.samples.dtype, np.number):
+        _check_finite(result, result.samples, missing=True)
     result.channels = tuple(str(i) for i in range(result.samples.shape[1]))
 
 
@@ -197,10 +200,17 @@ def _matrices(result: Collection, parts: Sequence[Any]) -> list[np.ndarray]:
     return arrays
 
 
-def _check_finite(result: Collection, arrays: Iterable[np.ndarray], *, missing: bool) -> None:
-    for number, array in enumerate(arrays):
-        if not (~np.isinf(array) if missing else np.isfinite(array)).all():
-            raise OptionError(f"{result.where(number)}: has a value that is no finite number")
+def _check_finite(result: Collection, arrays: Any, *, missing: bool) -> None:
+    found = too_large(arrays)
+    if found is not None:
+        number, at = found
+        raise OptionError(
+            f"{result.where(number)}: received {arrays[number][at]:g}; needs finite numbers, none "
+            f"beyond {LARGEST:.2g}"
+        )
+    if not missing and np.isnan(arrays).any():
+        number = int(np.isnan(arrays).reshape(len(arrays), -1).any(1).argmax())
+        raise OptionError(f"{result.where(number)}: has a value that is no finite number")
 
 
 # --- data sets ------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from ...errors import DataError
 from ..formats import sha256
 from .arrays import collect_arrays
 from .clouds import SUFFIXES as CLOUDS
-from .collection import Collection
+from .collection import Collection, check_range
 from .columns import PICTURES, Trained
 from .folders import collect_folders, files_below
 from .reading import Reading
@@ -46,7 +46,7 @@ def collect(
     about is read as it was ``trained``.
 
     Raises:
-        DataError: nothing there, or files of several kinds.
+        DataError: nothing there, files of several kinds, or numbers that no model can read.
     """
     if not path.exists():
         raise DataError(f"{path}: no such file or folder")
@@ -64,6 +64,7 @@ def collect(
         result = _READERS[family](files, name, reading, labelled)
     if not len(result):
         raise DataError(f"{path}: holds no sample")
+    check_range(result)
     if labelled:
         _check_scale(result)
     result.files = fingerprint(path, files)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,9 +10,10 @@ import numpy as np
 
 from ...errors import DataError
 from .reading import Reading
-from .table import Coded, in_words, is_number
+from .table import LARGEST, Coded, in_words, is_number
 
 TRAIN, VAL, TEST = 0, 1, 2
+BLOCK = 1 << 19  # numbers that are looked at a time
 PART_NAMES = {
     "train": TRAIN,
     "training": TRAIN,
@@ -121,6 +122,57 @@ def looks_continuous(cells: Sequence[str]) -> bool:
     return len(set(values)) > max(20, len(values) / 10)
 
 
+# --- numbers that no model can read ---------------------------------------------------------------
+
+
+def check_range(collection: Collection) -> None:
+    """Refuse infinite numbers, and those beyond float32's.
+
+    Raises:
+        DataError: naming the first such sample, and its channel.
+    """
+    if collection.kind not in ("series", "rows", "clouds", "fields"):
+        return
+    images = collection.kind == "fields" and collection.coordinates is None
+    for values in (collection.samples, collection.coordinates):
+        found = None if values is None else too_large(values)
+        if found is None:
+            continue
+        number, at = found
+        column, names = at[0 if images else -1], collection.channels
+        named = values is collection.samples and column < len(names)
+        where = f", {names[column]!r}" if named else ""
+        raise DataError(
+            f"{collection.where(number)}{where}: received {values[number][at]:g}; needs finite "
+            f"numbers, none beyond {LARGEST:.2g}"
+        )
+
+
+def too_large(values: Any) -> tuple[int, tuple[int, ...]] | None:
+    """The sample, and the place in it, of the first number that float32 does not hold; None where
+    there is none. NaN is no such number.
+
+    Example:
+        >>> too_large([np.zeros(3), np.array([0.0, np.nan, -1e39])]), too_large(np.zeros((2, 2)))
+        ((1, (2,)), None)
+    """
+    for start, block in _blocks(values):
+        beyond = np.abs(block) > LARGEST
+        if beyond.any():
+            number, *at = (int(i[0]) for i in beyond.nonzero())
+            return start + number, tuple(at)
+    return None
+
+
+def _blocks(values: Any) -> Iterator[tuple[int, np.ndarray]]:
+    """Arrays of samples, and the number of the first of each."""
+    if not isinstance(values, np.ndarray):
+        yield from ((number, np.asarray(sample)[None]) for number, sample in enumerate(values))
+        return
+    size = max(1, BLOCK // max(1, values[:1].size))
+    yield from ((start, values[start : start + size]) for start in range(0, len(values), size))
+
+
 # --- labels that nobody should train on -----------------------------------------------------------
 
 
@@ -128,8 +180,8 @@ def check_labels(collection: Collection) -> None:
     """Refuse labels from which nothing can be learned, before anything is trained.
 
     Raises:
-        DataError: a sample without a label, a label that counts the rows, one class only, a class
-            of a single sample.
+        DataError: a sample without a label, a number that float32 does not hold, a label that
+            counts the rows, one class only, a class of a single sample.
     """
     labels, name = collection.labels, collection.reading.label or "label"
     if collection.kind == "fields" or collection.steps is not None:
@@ -142,6 +194,12 @@ def check_labels(collection: Collection) -> None:
         raise DataError(
             f"{collection.where(row)}, column {name!r}: has no label ({int(missing.sum()):,} of "
             f"{len(values):,} samples have none); give it one, or leave those samples out"
+        )
+    found = too_large(values) if numbers else None
+    if found is not None:
+        raise DataError(
+            f"{collection.where(found[0])}, column {name!r}: received {values[found[0]]:g}; needs "
+            f"a number, none beyond {LARGEST:.2g}"
         )
     if _counts_rows(labels, numbers):
         raise DataError(

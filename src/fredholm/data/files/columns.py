@@ -118,11 +118,19 @@ def settle(
     time = reading.time or _named(head, TIMES)
     series_id = reading.id or _named(head, IDS)
     label = _label(head, reading, {time, series_id}) if labelled else reading.label
-    others = [n for n in head.names if n not in (time, series_id, label, reading.group)]
+    asked = (time, series_id, label, reading.group)
+    index = [n for n in head.names if head.counts(n) and n not in (*asked, reading.text)]
+    others = [n for n in head.names if n not in (*asked, *index)]
     kind, long, text = _kind(head, reading, others, series_id, time)
     if not long and reading.time is None and time is not None and head.numeric(time):
         others, time = [n for n in head.names if n in (*others, time)], None  # a plain number
     channels, remarks = _channels(head, reading, others, text, kind)
+    remarks += [
+        f"{name!r} is left out: it has no name, and another whole number in every row, as an index "
+        "has; to read it, give it a name"
+        for name in index
+        if name not in channels and kind not in ("texts", "images")
+    ]
     remarks += _like_series(head, kind, _named(head, TIMES))
     settled = reading.settled(
         kind=kind,
@@ -136,7 +144,7 @@ def settle(
     if labelled and reading.task is None:
         settled = settled.settled(task=_task(head, settled))
     roles = _roles(head, settled, long, labelled)
-    return Columns(settled, long, roles, _taken(head, settled, long), remarks)
+    return Columns(settled, long, roles, taken_of(settled, long), remarks)
 
 
 def _as_trained(head: Head, reading: Reading, trained: Trained) -> Columns:
@@ -160,9 +168,7 @@ def _as_trained(head: Head, reading: Reading, trained: Trained) -> Columns:
     roles |= {} if settled.text is None else {settled.text: "text"}
     roles |= {} if settled.id is None else {settled.id: "word"}
     roles |= {} if settled.time is None else {settled.time: "time"}
-    return Columns(
-        settled, trained.long, roles, _taken(head, settled, trained.long), [], trained.words
-    )
+    return Columns(settled, trained.long, roles, taken_of(settled, trained.long), [], trained.words)
 
 
 def _named(head: Head, names: Sequence[str]) -> str | None:
@@ -171,14 +177,17 @@ def _named(head: Head, names: Sequence[str]) -> str | None:
 
 
 def _label(head: Head, reading: Reading, taken: set[str | None]) -> str:
-    """The column named like a label; in a file without names the first one where it holds classes,
-    else the last.
+    """The column named like a label; in a file without names the last one where it holds words and
+    the first does not, the first one where it holds classes, else the last.
     """
     found = reading.label or _named(head, LABELS)
     if found is not None:
         return found
-    if not head.named and not looks_continuous(head.known(head.names[0])):
-        return head.names[0]
+    first, last = head.names[0], head.names[-1]
+    if not head.named and (head.numeric(first) > head.numeric(last)):
+        return last  # the only one of both that holds words
+    if not head.named and not looks_continuous(head.known(first)):
+        return first
     rest = [name for name in head.names if name not in taken]
     if not rest:
         raise DataError(
@@ -345,7 +354,7 @@ def _almost_numbers(head: Head, name: str) -> list[str]:
     row, cell = odd[0]
     return [
         f"column {name!r} is read as {len(set(head.known(name)))} words, not as numbers: row "
-        f"{row + 1 + head.named} has {cell[:SHOWN]!r}"
+        f"{head.number(row)} has {cell[:SHOWN]!r}"
     ]
 
 
@@ -372,7 +381,7 @@ def _refuse_almost_numbers(head: Head, name: str) -> None:
         return
     row, cell = odd[0]
     raise DataError(
-        f"{head.path}, row {row + 1 + head.named}, column {name!r}: {no_number(cell)}; or name the "
+        f"{head.path}, row {head.number(row)}, column {name!r}: {no_number(cell)}; or name the "
         "columns to read without it: channels"
     )
 
@@ -405,7 +414,8 @@ def _roles(head: Head, reading: Reading, long: bool, labelled: bool) -> dict[str
     return roles
 
 
-def _taken(head: Head, reading: Reading, long: bool) -> dict[str, str]:
+def taken_of(reading: Reading, long: bool) -> dict[str, str]:
+    """What a settled reading takes for what, in words."""
     taken = {}
     if reading.kind == "series":
         taken["layout"] = "one row per time" if long else "one row per series"

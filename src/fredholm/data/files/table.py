@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,8 @@ HEAD = 2000  # rows by which columns are recognised
 PIECE = 20_000  # rows held as text at a time
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none", "-", "#n/a"})
 DELIMITERS = ",;\t|"
+INDEX = re.compile(r"column \d+|Unnamed: \d+|__index_level_\d+__")  # as pandas names it
+LARGEST = float(np.finfo(np.float32).max)  # what a model can read
 csv.field_size_limit(1 << 26)
 
 
@@ -35,6 +38,7 @@ class Head:
         rows: the first rows as text.
         delimiter: between cells; "" of Parquet.
         blank: rows without a cell in front of all others.
+        numbers: of the first rows, as a spreadsheet counts them.
     """
 
     path: Path
@@ -43,11 +47,16 @@ class Head:
     rows: list[list[str]]
     delimiter: str
     blank: int = 0
+    numbers: Sequence[int] = ()
 
     @property
     def first(self) -> int:
         """The number of the first row that is a sample, as a spreadsheet counts rows."""
         return self.blank + (2 if self.named else 1)
+
+    def number(self, row: int) -> int:
+        """The number of one of the first rows, as a spreadsheet counts them."""
+        return self.numbers[row] if self.numbers else self.first + row
 
     def called(self, names: Sequence[str]) -> Head:
         """With names in the place of numbers, where there are as many columns; a first row that
@@ -55,7 +64,8 @@ class Head:
         """
         first = [] if self.named else [cell.strip() for cell in self.rows[0]]
         if names and set(names) <= set(first) and len(self.rows) > 1:
-            return replace(self, names=tuple(first), named=True, rows=self.rows[1:])
+            rows, numbers = self.rows[1:], self.numbers[1:]
+            return replace(self, names=tuple(first), named=True, rows=rows, numbers=numbers)
         alike = not self.named and len(self.names) == len(names)
         return replace(self, names=tuple(names)) if alike else self
 
@@ -72,6 +82,15 @@ class Head:
         """Whether every first cell that is there is a number."""
         cells = self.known(name)
         return bool(cells) and all(is_number(cell) for cell in cells)
+
+    def counts(self, name: str) -> bool:
+        """Whether a column is the index that tables are written with: without a name of its own,
+        and another whole number in every row.
+        """
+        if not self.named or not INDEX.fullmatch(name) or len(self.rows) < 2:
+            return False
+        cells = self.cells(name)
+        return all(cell.isdecimal() for cell in cells) and len(set(cells)) == len(cells)
 
 
 @dataclass
@@ -160,25 +179,50 @@ def read_head(path: Path) -> Head:
         raise DataError(f"{path}: is empty; needs a header and rows")
     delimiter = _delimiter(lines)
     read = list(csv.reader(lines, delimiter=delimiter))
+    if len(lines) > HEAD and len(read) > 2:
+        read.pop()  # a cell of several lines may go on behind
     rows = [row for row in read if not _is_blank(row)]
-    blank = read.index(rows[0])
-    named = not all(is_number(cell) or is_missing(cell) for cell in rows[0])
-    width = len(rows[0])
+    blank, width = read.index(rows[0]), len(rows[0])
+    odd = next((i for i, row in enumerate(read) if len(row) != width and not _is_blank(row)), None)
+    if odd is not None:
+        marked = ": a line of remarks is no header, remove it" if _is_remark(rows[0]) else ""
+        raise DataError(
+            f"{path}, row {odd + 1}: has {len(read[odd])} cells; the header has {width}{marked}"
+        )
+    named = not _is_sample(rows[0], rows[1:])
     names = (
         [cell.strip() for cell in rows[0]] if named else [f"column {i + 1}" for i in range(width)]
     )
     names = [name or f"column {i + 1}" for i, name in enumerate(names)]
     twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
     if twice is not None:
-        raise DataError(f"{path}, row {blank + 1}: two columns are called {twice!r}; rename one")
-    body = [row for row in rows[named:] if len(row) == width]
-    if not body and len(rows) > named:
         raise DataError(
-            f"{path}, row {blank + named + 1}: has {len(rows[named])} cells; the header has {width}"
+            f"{path}, row {blank + 1}: two columns are called {twice!r}; rename one, or write a "
+            "header above it"
         )
-    if not body:
+    if len(rows) == named:
         raise DataError(f"{path}: has a header and no rows; needs samples")
-    return Head(path, tuple(names), named, body, delimiter, blank)
+    numbers = [i + 1 for i, row in enumerate(read) if not _is_blank(row)]
+    return Head(path, tuple(names), named, rows[named:], delimiter, blank, numbers[named:])
+
+
+def _is_sample(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Whether a file has no header: its first row holds numbers alone, or it is as the others are:
+    numbers where they have numbers, and words that come again below.
+    """
+    words = [i for i, cell in enumerate(first) if not (is_number(cell) or is_missing(cell))]
+    if not words or not rows:
+        return not words
+    numbers = [i for i, cell in enumerate(first) if is_number(cell)]
+    return (
+        bool(numbers)
+        and all(first[i].strip() in {row[i].strip() for row in rows} for i in words)
+        and all(is_number(row[i]) or is_missing(row[i]) for row in rows for i in numbers)
+    )
+
+
+def _is_remark(row: Sequence[str]) -> bool:
+    return row[0].lstrip().startswith(("#", "%", "//"))
 
 
 def _number_of(row: int, first: int, blank: Sequence[int]) -> int:
@@ -298,9 +342,13 @@ def _numbers(cells: Sequence[str], place: _Place, words: dict[str, int]) -> np.n
         values = _at_once(cells)
     except ValueError:
         values = np.array([_number(cell, place, i) for i, cell in enumerate(cells)], np.float64)
-    if np.isinf(values).any():
-        row = int(np.isinf(values).argmax())
-        raise DataError(f"{place.at(row)}: received {cells[row][:40]!r}; needs a finite number")
+    beyond = np.abs(values) > LARGEST
+    if beyond.any():
+        row = int(beyond.argmax())
+        raise DataError(
+            f"{place.at(row)}: received {cells[row][:40]!r}; needs a finite number, none beyond "
+            f"{LARGEST:.2g}"
+        )
     return values
 
 

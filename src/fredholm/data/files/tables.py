@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from ...errors import DataError
 from .collection import PART_NAMES, TEST, Collection, in_order, leaks
-from .columns import Columns, Trained, settle
+from .columns import Columns, Trained, settle, taken_of
 from .reading import Reading
 from .table import Coded, Table, read_head, read_table
 
@@ -37,6 +38,8 @@ def collect_tables(
         heads = [head.called(reading.channels or ()) for head in heads]
     columns = settle(heads[0], reading, labelled, trained)
     table = read_table(heads, columns.roles)
+    if labelled and reading.channels is None and (columns.long or columns.reading.kind == "rows"):
+        columns = _without_empty(table, columns)
     make = {
         "series": _long if columns.long else _wide,
         "rows": _rows,
@@ -46,6 +49,19 @@ def collect_tables(
     result = make(name, table, columns, labelled)
     result.taken, result.remarks = columns.taken, [*columns.remarks, *result.remarks]
     return result
+
+
+def _without_empty(table: Table, columns: Columns) -> Columns:
+    """Without the columns of numbers that have none in any row."""
+    names, values = columns.reading.channels or (), table.columns
+    empty = [n for n in names if columns.roles[n] == "number" and np.isnan(values[n]).all()]
+    if not empty or len(empty) == len(names):
+        return columns
+    kept = tuple(name for name in names if name not in empty)
+    reading = columns.reading.settled(channels=kept)
+    remarks = [f"column {name!r} is left out: it is empty in every row" for name in empty]
+    taken, remarks = taken_of(reading, columns.long), [*columns.remarks, *remarks]
+    return replace(columns, reading=reading, taken=taken, remarks=remarks)
 
 
 def part_of(path: Path) -> int | None:
