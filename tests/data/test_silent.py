@@ -262,5 +262,47 @@ def test_numbers_that_float32_does_not_hold_are_refused(tmp_path, value):
         targets = np.arange(40.0) ** 2
         targets[6] = value
         np.savez(tmp_path / "y.npz", X=np.ones((40, 9)) * targets[::-1, None] % 7, y=targets)
-        with pytest.raises(DataError, match=rf"sample 6, column 'y': received .*; needs a number, none"):
+        with pytest.raises(
+            DataError, match=r"sample 6, column 'y': received .*; needs a number, none"
+        ):
             open_files(tmp_path / "y.npz")
+
+
+# --- arrays and dates that mean something else ----------------------------------------------------
+
+
+def test_dates_are_the_times_of_series_whatever_their_column_is_called(tmp_path):
+    rows = [[i // 5, f"2024-03-0{i % 5 + 1} 12:00", i % 3, "xy"[i // 5 % 2]] for i in range(100)]
+    head = ("id", "when", "a", "label")
+    found = open_files(write(tmp_path / "one.csv", rows, head=head)).collection
+    assert found.reading.time == "when"
+    assert np.diff(found.times[0]).tolist() == [86400.0] * 4
+    rows = [[*row[:2], row[1], *row[2:]] for row in rows]  # which of two is not known
+    head = ("id", "when", "seen", "a", "label")
+    found = open_files(write(tmp_path / "two.csv", rows, head=head)).collection
+    assert found.times is None
+    assert any("'when' is left out: its cells are dates" in line for line in found.remarks)
+    rows = [[i // 5, "now", i % 3, "xy"[i // 5 % 2]] for i in range(100)]
+    head = ("id", "time", "a", "label")
+    with pytest.raises(DataError, match=r"row 2, column 'time': received 'now'; needs a time"):
+        open_files(write(tmp_path / "now.csv", rows, head=head))
+
+
+def test_arrays_whose_axes_or_numbers_mean_something_else(tmp_path):
+    x, y = np.random.default_rng(0).normal(size=(40, 12, 2)), np.arange(40) % 2
+
+    def opened(**arrays):
+        np.savez(tmp_path / "x.npz", **arrays)
+        return open_files(tmp_path / "x.npz").collection
+
+    with pytest.raises(DataError, match="'X' holds complex128; needs real numbers"):
+        opened(X=x + 1j, y=y)
+    with pytest.raises(DataError, match=r"'X' has shape \(0, 12, 2\); holds no sample"):
+        opened(X=x[:0], y=y[:0])
+    with pytest.raises(DataError, match=r"file of its own: train.npz, test.npz"):
+        opened(X_train=x, y_train=y, X_test=x, y_test=y)
+    assert not opened(X=x, y=y).remarks
+    (remark,) = opened(X=x.transpose(0, 2, 1), y=y).remarks
+    assert "read as series of 2 points in 12 channels; if it is (series, channels" in remark
+    (remark,) = opened(X=np.uint8(100 * np.abs(x)), y=y).remarks
+    assert "holds bytes (40, 12, 2), as pictures do" in remark

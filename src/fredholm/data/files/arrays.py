@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +140,25 @@ def _series(
     result.groups = groups_of(path, arrays, reading, len(samples)) if labelled else None
     result.order = None if times is None else np.array([t[0] for t in times])
     result.channels = tuple(f"channel {i + 1}" for i in range(samples[0].shape[1]))
+    result.remarks += _axes(arrays[key], key)
     return result
+
+
+def _axes(values: np.ndarray, key: str) -> Iterator[str]:
+    """What is said of arrays whose axes may mean something else."""
+    if values.ndim != 3:
+        return
+    _, points, channels = values.shape
+    if values.dtype == np.uint8:
+        yield (
+            f"array {key!r} holds bytes {values.shape}, as pictures do; it is read as series of "
+            f"{points} points: pictures are read from folders, and by the estimators"
+        )
+    elif channels > points:
+        yield (
+            f"array {key!r} {values.shape} is read as series of {points} points in {channels} "
+            "channels; if it is (series, channels, times), transpose it"
+        )
 
 
 def _ragged(path: Path, arrays: dict[str, np.ndarray], key: str) -> list[np.ndarray]:

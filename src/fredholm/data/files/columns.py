@@ -122,6 +122,10 @@ def settle(
     index = [n for n in head.names if head.counts(n) and n not in (*asked, reading.text)]
     others = [n for n in head.names if n not in (*asked, *index)]
     kind, long, text = _kind(head, reading, others, series_id, time)
+    dates = [name for name in others if _dated(head, name)]
+    if long and time is None and len(dates) == 1:
+        time = dates[0]
+        others.remove(time)
     if not long and reading.time is None and time is not None and head.numeric(time):
         others, time = [n for n in head.names if n in (*others, time)], None  # a plain number
     channels, remarks = _channels(head, reading, others, text, kind)
@@ -232,6 +236,19 @@ def _kind(
     return "rows", False, None
 
 
+def _dated(head: Head, name: str) -> bool:
+    """Whether every cell that is there is a date, and not a number."""
+    cells = head.known(name)
+    if not cells or is_number(cells[0]):
+        return False
+    try:
+        for cell in cells:
+            seconds(cell)
+    except ValueError:
+        return False
+    return True
+
+
 def _all_pictures(head: Head, name: str) -> bool:
     cells = head.known(name)
     return bool(cells) and all(_suffix(cell) in PICTURES for cell in cells)
@@ -322,7 +339,8 @@ def _channels(
         else:
             _refuse_almost_numbers(head, name)
             example = head.known(name)[0][:SHOWN]
-            remarks.append(f"column {name!r} is left out: its cells are words ({example!r})")
+            what = "dates" if _dated(head, name) else "words"
+            remarks.append(f"column {name!r} is left out: its cells are {what} ({example!r})")
     if not chosen:
         raise DataError(
             f"{head.path}: no column is left for a model to read; has {', '.join(head.names)}"

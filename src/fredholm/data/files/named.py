@@ -33,13 +33,23 @@ def needed(
     """The name of the array that is meant.
 
     Raises:
-        DataError: there is none.
+        DataError: there is none, or it holds nothing, or complex numbers.
     """
     found = said if said is not None else find(arrays, names)
     if found is None or found not in arrays:
         have = ", ".join(f"{key} {value.shape}" for key, value in arrays.items())
+        parts = any(key.lower().endswith(("_train", "_test")) for key in arrays)
+        more = "; give each part a file of its own: train.npz, test.npz" if parts else ""
         raise DataError(
-            f"{path}: no array of {what} (looked for {said or ', '.join(names)}); has {have}"
+            f"{path}: no array of {what} (looked for {said or ', '.join(names)}); has {have}{more}"
+        )
+    values = arrays[found]
+    if not values.ndim or not len(values):
+        raise DataError(f"{path}: {found!r} has shape {values.shape}; holds no sample")
+    if np.iscomplexobj(values):
+        raise DataError(
+            f"{path}: {found!r} holds {values.dtype}; needs real numbers: real and imaginary parts "
+            "as two channels, or moduli"
         )
     return found
 

@@ -411,9 +411,9 @@ def seconds(cell: str) -> float:
         zoned = zoned if zoned.tzinfo else zoned.replace(tzinfo=UTC)
         return (zoned - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()
     except ValueError:  # what numpy knows besides: months, parts of a microsecond
+        if not cell.strip()[:1].isdigit():  # "now" is no time of a file
+            raise
         stamp = np.datetime64(cell.strip().removesuffix("Z"), "us")
-    if np.isnat(stamp):
-        raise ValueError(cell)
     return float(stamp.astype(np.int64)) / 1e6
 
 
