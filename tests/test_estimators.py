@@ -278,6 +278,8 @@ def test_samples_that_do_not_fit_are_named():
         model.fit(np.where(np.arange(12)[:, None, None] == 2, np.inf, X), y)
     with pytest.raises(OptionError, match="one class only"):
         model.fit(X, np.zeros(12))
+    with pytest.raises(OptionError, match="X, sample 2: the answer is no finite number"):
+        model.fit(X, y).predict(np.where(np.arange(12)[:, None, None] == 2, 3e38, X))
     with pytest.raises(ShapeError, match="fields go with fields"):
         FredholmRegressor(kind="series", **TINY).fit(X, X)
     with pytest.raises(OptionError, match="device: received 'tpu'; needs auto, cpu, cuda"):

@@ -254,7 +254,14 @@ class _Estimator(BaseEstimator):
             parts = [
                 torch.nn.functional.pad(part, (0, 0, 0, points - part.shape[1])) for part in parts
             ]
-        return torch.cat(parts), collection
+        outputs = torch.cat(parts)
+        odd = ~outputs.isfinite().reshape(len(outputs), -1).all(1)
+        if odd.any():
+            raise OptionError(
+                f"{collection.where(int(odd.int().argmax()))}: the answer is no finite number; "
+                "needs values like those that were fitted"
+            )
+        return outputs, collection
 
     def _forward(self, inputs: Tensor) -> Tensor:
         cuda = self._accelerator() != "cpu" and torch.cuda.is_available()

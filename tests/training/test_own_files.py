@@ -321,3 +321,50 @@ def test_predictions_are_never_written_over_what_they_answer(tmp_path):
     with pytest.raises(OptionError, match="one of the files to predict"):
         predict(tmp_path / "run", [tmp_path / "other.csv", given], out=tmp_path / "." / "new.csv")
     assert given.read_text() == "a,b\n1,2\n"
+
+
+def test_predictions_need_a_folder_before_any_sample_is_read(tmp_path):
+    with pytest.raises(OptionError, match=r"a.csv'; there is no such folder"):
+        predict(tmp_path / "run", [tmp_path / "new.csv"], out=tmp_path / "nowhere" / "a.csv")
+
+
+FAR = 3e38  # of a number that a layer norm squares
+
+
+def far_series(path: Path) -> None:
+    path.write_text(f"id,time,x\na,0,1\na,1,1\nb,0,{FAR}\nb,1,-{FAR}\n")
+
+
+def far_rows(path: Path) -> None:
+    path.write_text(f"size,colour\n3,a\n{FAR},a\n")
+
+
+def far_steps(path: Path) -> None:
+    np.savez(path, X=[[[1.0], [2.0]], [[FAR], [-FAR]]])
+
+
+def far_fields(path: Path) -> None:
+    np.savez(path, inputs=np.array([np.zeros((4, 4)), np.full((4, 4), FAR)]))
+
+
+def far_scattered(path: Path) -> None:
+    places = RNG.uniform(size=(2, 7, 2))
+    np.savez(path, coordinates=places, inputs=np.array([np.zeros(7), np.full(7, FAR)]))
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "place"),
+    [
+        ("series.csv", far_series, "row 4, id b"),
+        ("rows.csv", far_rows, "row 3"),
+        ("steps.npz", far_steps, "sample 1"),
+        ("fields.npz", far_fields, "sample 1"),
+        ("scattered.npz", far_scattered, "sample 1"),
+    ],
+)
+def test_an_answer_that_is_no_number_is_none(trained, tmp_path, name, write, place):
+    file = tmp_path / name
+    write(file)
+    with pytest.raises(DataError, match=f"{place}: the answer is no finite number"):
+        predict(trained / "runs" / name, [file], out=tmp_path / "answers.npz")
+    assert not (tmp_path / "answers.npz").exists()

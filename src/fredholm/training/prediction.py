@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import OptionError
+from ..errors import DataError, OptionError
 from ..files import replacing, storing
 from ..integral import inference
 from ..progress import working
@@ -60,16 +60,19 @@ def predict(
 
     Raises:
         TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
-        DataError: a file is missing, or holds something else.
+        DataError: a file is missing, or holds something else, or an answer is no finite number.
         OptionError: a run whose answers or samples are of another kind, or ``out`` cannot hold
-            them or is one of ``files``; before any sample is read.
+            them, is one of ``files`` or lies in no folder; before any sample is read.
         CheckpointError: no run or no model there, or a comparison that recommends an operator.
     """
+    from ..data.files.table import in_words
     from ..data.files.unlabelled import read_unlabelled
 
     if out is not None:
         _check_suffix(Path(out))
         _check_apart(Path(out), files)
+        if not Path(out).absolute().parent.is_dir():
+            raise OptionError(f"out: received {str(out)!r}; there is no such folder, make it first")
     said = _load(run, trust_code)
     facts = said.facts
     answer = _ANSWERS.get(facts.get("task", "classification"))
@@ -89,7 +92,14 @@ def predict(
             outputs = said.outputs(samples, chosen)
             for i, output in zip(chosen, outputs, strict=True):
                 shape = samples.shape(i) if samples.shape else ()
-                rows.append(samples.places[i] | answer(output, facts, said.temperature, shape))
+                try:
+                    found = answer(output, facts, said.temperature, shape)
+                except _NotFiniteError as error:
+                    raise DataError(
+                        f"{in_words(samples.places[i])}: the answer is no finite number; needs "
+                        "values like those of the training files, and a run that did not diverge"
+                    ) from error
+                rows.append(samples.places[i] | found)
             show.at(len(rows))
     if out is not None:
         write_predictions(rows, out)
@@ -139,10 +149,20 @@ def _load(folder: str | Path, trust_code: bool) -> _Predictor:
 # --- answers --------------------------------------------------------------------------------------
 
 
+class _NotFiniteError(ArithmeticError):
+    """An answer is no number."""
+
+
+def _finite(values: Tensor) -> Tensor:
+    if not values.isfinite().all():
+        raise _NotFiniteError
+    return values
+
+
 def _class(
     output: Tensor, facts: Mapping[str, Any], temperature: float, shape: tuple[int, ...]
 ) -> dict[str, Any]:
-    probabilities = (output / temperature).softmax(-1)
+    probabilities = _finite((output / temperature).softmax(-1))
     best = int(probabilities.argmax())
     return {
         "class": facts["classes"][best],
@@ -155,13 +175,13 @@ def _value(
     output: Tensor, facts: Mapping[str, Any], temperature: float, shape: tuple[int, ...]
 ) -> dict[str, Any]:
     shift, scale = facts.get("units", (0.0, 1.0))
-    return {"value": float(output.double()) * scale + shift}
+    return {"value": float(_finite(output.double() * scale + shift))}
 
 
 def _steps(
     output: Tensor, facts: Mapping[str, Any], temperature: float, shape: tuple[int, ...]
 ) -> dict[str, Any]:
-    best = (output[: shape[0]] / temperature).softmax(-1).max(-1)
+    best = _finite((output[: shape[0]] / temperature).softmax(-1)).max(-1)
     classes = [facts["classes"][i] for i in best.indices.tolist()]
     return {"classes": classes, "probabilities": best.values.tolist()}
 
@@ -172,8 +192,8 @@ def _field(
     """(K, h, w) on a grid, (points, K) on points, as the training file has them."""
     values = output * torch.tensor(facts["scale"])
     if len(shape) == 1:
-        return {"values": values[: shape[0]].tolist()}
-    return {"values": values.mT.reshape(-1, *shape).tolist()}
+        return {"values": _finite(values[: shape[0]]).tolist()}
+    return {"values": _finite(values).mT.reshape(-1, *shape).tolist()}
 
 
 _ANSWERS: dict[str, Callable[..., dict[str, Any]]] = {

@@ -73,7 +73,8 @@ def scaled(values: np.ndarray, mean: np.ndarray | float, std: np.ndarray | float
     rows = max(1, BLOCK // max(1, values[:1].size))
     for start in range(0, len(values), rows):
         block = slice(start, start + rows)
-        result[block] = (values[block].astype(np.float64) - mean) / std
+        with np.errstate(over="ignore"):  # what is that far away has an answer that is none
+            result[block] = (values[block].astype(np.float64) - mean) / std
     return result
 
 
