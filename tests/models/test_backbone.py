@@ -105,6 +105,56 @@ def test_baselines_are_torchs_layers():
     assert_close(grid(u, suited(grid, Domain.grid(2, 3))), expected, "convolution")
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_dilations_double_from_block_to_block(causal, tmp_path):
+    options = {"taps": 3, "dilation": {"blocks": [1, 2, 4]}}
+    torch.manual_seed(0)
+    shape = {"encoder": "sequence", "length": 32, "channels": 2, "causal": causal, "head": "every"}
+    fields = {"operator": "convolution", "operator_options": options, "dim": 8, "num_classes": 3}
+    model = create_model("backbone_nano", **parts(depth=4, **fields, **shape)).double().eval()
+    nn.init.normal_(model.head.weight)
+    layers = [block.operator for block in model.body.blocks]
+    assert [layer.kernel.windows[0].dilation for layer in layers] == [1, 2, 4, 1]
+    u = torch.randn(1, 32, 8, dtype=torch.float64)
+    line = Domain.line(32, causal=causal, measure="counting", dtype=torch.float64)
+    for layer, dilation in zip(layers, (1, 2, 4, 1)):
+        kernel = layer.kernel
+        ends = (2 * dilation, 0) if causal else (dilation, dilation)
+        padded = nn.functional.pad(u.mT, ends)
+        plain = nn.functional.conv1d(padded, kernel.weight, kernel.bias, dilation=dilation).mT
+        assert_close(layer(u, line), plain, "torch")
+        assert_close(layer.dense(u, line), plain, "definition")
+    # what a point sees: 2 (1 + 2 + 4 + 1) points before it, and as many after it half of either
+    x = torch.randn(1, 32, 2, dtype=torch.float64, requires_grad=True)
+    (reach,) = torch.autograd.grad(model(x)[0, 20].sum(), x)
+    seen = reach[0].abs().sum(1).nonzero().flatten()
+    assert (int(seen.min()), int(seen.max())) == ((4, 20) if causal else (12, 28))
+    again = from_pretrained(save_pretrained(model, tmp_path / "model"))
+    assert_close(again.double()(x), model(x), "saved")
+
+
+def test_dilated_convolutions_go_point_by_point():
+    layer, u = Convolution(8, causal=True, taps=3, dilation=2).double(), torch.randn(2, 12, 8)
+    line, u = Domain.line(12, causal=True, measure="counting", dtype=u.dtype), u.double()
+    out, state = layer.prefill(u[:, :5], layer.init_state(2, line))
+    rest = []
+    for point in range(5, 12):
+        one, state = layer.step(u[:, point], state)
+        rest.append(one[:, None])
+    assert_close(torch.cat([out, *rest], 1), layer(u, line), "point by point")
+    with pytest.raises(OptionError, match="dilation: received 0; needs 1 or more"):
+        Convolution(8, dilation=0)
+
+
+@pytest.mark.parametrize("values", [[], 3, "ab"])
+def test_options_of_blocks_are_a_list(values):
+    options = {"dilation": {"blocks": values}}
+    with pytest.raises(
+        OptionError, match=r"dilation.blocks needs a list of a value for each block"
+    ):
+        create_model("backbone_nano", body={"operator": "convolution", "operator_options": options})
+
+
 def test_operators_live_on_the_measure_they_are_defined_for():
     line, times = (
         Domain.line(5, measure="counting"),

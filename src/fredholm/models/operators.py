@@ -36,6 +36,33 @@ def position_options(
     return {key: said[key] for key in taken if key in known} | dict(options)
 
 
+PER_BLOCK = "blocks"
+
+
+def of_block(options: Mapping[str, Any], block: int) -> dict[str, Any]:
+    """The options of one block: a value ``{"blocks": [a, b, c]}`` is a of the first one, b of the
+    next, and so on, and a again after c.
+
+    Raises:
+        OptionError: no list, or an empty one.
+
+    Example:
+        >>> doubling = {"taps": 3, "dilation": {"blocks": [1, 2, 4]}}
+        >>> of_block(doubling, 1), of_block(doubling, 3)
+        ({'taps': 3, 'dilation': 2}, {'taps': 3, 'dilation': 1})
+    """
+    result = {}
+    for key, value in options.items():
+        if isinstance(value, Mapping) and set(value) == {PER_BLOCK}:
+            values = value[PER_BLOCK]
+            if not isinstance(values, (list, tuple)) or not values:
+                needed = "a list of a value for each block"
+                raise OptionError(refuse_kind(f"{key}.{PER_BLOCK}", values, needed))
+            value = values[block % len(values)]
+        result[key] = value
+    return result
+
+
 def make_operator(
     name: str, dim: int, heads: int, *, position_dim: int, causal: bool = False, **options: Any
 ) -> nn.Module:

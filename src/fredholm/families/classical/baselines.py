@@ -67,12 +67,14 @@ class Convolution(IntegralOperator):
         position_dim: axes of the grid.
         causal: on a line, taps at the point and before it.
         taps: along each axis; odd, unless causal.
+        dilation: points from one tap to the next: those of a temporal convolutional network double
+            from block to block, ``{"blocks": [1, 2, 4, 8]}`` in a backbone.
         depthwise: one filter per channel instead of all pairs of channels.
 
     Shape: (B, N, dim) on a regular grid with a mass of one per point to (B, N, dim).
 
     Raises:
-        OptionError: an even number of taps around a point.
+        OptionError: an even number of taps around a point, or a dilation below 1.
 
     Example:
         >>> import torch
@@ -88,6 +90,7 @@ class Convolution(IntegralOperator):
         position_dim: int = 1,
         causal: bool = False,
         taps: int | None = None,
+        dilation: int = 1,
         depthwise: bool = False,
     ):
         taps = taps or (7 if position_dim == 1 else 3)
@@ -95,14 +98,19 @@ class Convolution(IntegralOperator):
             raise OptionError(
                 f"taps: received {taps}; needs an odd number, as many before a point as after it"
             )
-        ends = (taps - 1, 0) if causal else (taps // 2, taps // 2)
+        if dilation < 1:
+            raise OptionError(f"dilation: received {dilation}; needs 1 or more")
+        span = dilation * (taps - 1)
+        ends = (span, 0) if causal else (span // 2, span // 2)
         groups = dim if depthwise else 1
         # torch's layer is made for its initial weights alone.
         layer = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[position_dim](
             dim, dim, taps, groups=groups
         )
         ends = [ends] * position_dim
-        kernel = StencilKernel(layer.weight, layer.bias, heads=groups, padding=ends)
+        kernel = StencilKernel(
+            layer.weight, layer.bias, heads=groups, dilation=dilation, padding=ends
+        )
         super().__init__(dim, groups, kernel=kernel, residual=False, projection=False)
 
 

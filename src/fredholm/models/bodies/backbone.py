@@ -13,7 +13,7 @@ from ...domain import Domain
 from ...encoders import Encoder, EncoderConfig
 from ...integral import operator_factory, operator_options
 from ..baselines import list_baselines, make_baseline
-from ..operators import make_operator, suited
+from ..operators import make_operator, of_block, suited
 from .body import BodyConfig, register_body
 from .residual import ResidualBody
 
@@ -26,8 +26,9 @@ class BackboneConfig(BodyConfig):
     Attributes:
         dim, depth, heads: width d, layers L, heads H.
         operator: a registered operator, or one of :func:`fredholm.models.list_baselines`.
-        operator_options: its further options; what the data say (``position_dim``, ``length``,
-            ``causal``) is set by the encoder.
+        operator_options: its further options, ``{"blocks": [...]}`` one after the other for the
+            blocks; what the data say (``position_dim``, ``length``, ``causal``) is set by the
+            encoder.
         mlp_ratio: expansion of the feed-forward networks.
         dropout: after operators, inside feed-forward networks and after the embedding.
     """
@@ -52,7 +53,7 @@ class BackboneConfig(BodyConfig):
         return self.dim
 
     def build(self, encoder: Encoder, config: EncoderConfig) -> BackboneBody:
-        layers = (make_layer(self, encoder.position_dim, config) for _ in range(self.depth))
+        layers = (make_layer(self, encoder.position_dim, config, i) for i in range(self.depth))
         return BackboneBody(
             layers,
             self.dim,
@@ -72,8 +73,11 @@ class BackboneBody(ResidualBody):
         return suited(self.blocks[0].operator, domain)
 
 
-def make_layer(c: BackboneConfig, position_dim: int, data: EncoderConfig) -> nn.Module:
-    """The operator or baseline that a configuration names, told what the data say."""
+def make_layer(
+    c: BackboneConfig, position_dim: int, data: EncoderConfig, block: int = 0
+) -> nn.Module:
+    """The operator or baseline that a configuration names for a block, told what the data say."""
+    given = of_block(c.operator_options, block)
     if c.operator in list_baselines():
         return make_baseline(
             c.operator,
@@ -81,7 +85,7 @@ def make_layer(c: BackboneConfig, position_dim: int, data: EncoderConfig) -> nn.
             c.heads,
             position_dim=position_dim,
             causal=data.causal,
-            **c.operator_options,
+            **given,
         )
     options: dict[str, Any] = {}
     heads = c.heads
@@ -96,5 +100,5 @@ def make_layer(c: BackboneConfig, position_dim: int, data: EncoderConfig) -> nn.
         heads,
         position_dim=position_dim,
         causal=data.causal,
-        **{**options, **c.operator_options},
+        **{**options, **given},
     )

@@ -13,7 +13,7 @@ from ...depth import ResidualBlock
 from ...domain import Domain
 from ...encoders import Encoder, EncoderConfig
 from ...integral import CausalState
-from ..operators import OperatorSum, make_operator, suited
+from ..operators import OperatorSum, make_operator, of_block, suited
 from .body import Body, BodyConfig, register_body
 
 
@@ -25,7 +25,8 @@ class ResidualConfig(BodyConfig):
     Attributes:
         dim, depth, heads: width d, layers L, heads H.
         operator: a registered operator's name.
-        operator_options: its further options; ``position_dim`` is set by the encoder.
+        operator_options: its further options, ``{"blocks": [...]}`` one after the other for the
+            blocks; ``position_dim`` is set by the encoder.
         mlp_ratio: expansion of the feed-forward networks.
         dropout: after operators, inside feed-forward networks and after the embedding.
         drop_path: stochastic depth of the last block; it grows linearly from 0.
@@ -61,9 +62,9 @@ class ResidualConfig(BodyConfig):
                 self.heads,
                 position_dim=encoder.position_dim,
                 causal=config.causal,
-                **self.operator_options,
+                **of_block(self.operator_options, block),
             )
-            for _ in range(self.depth)
+            for block in range(self.depth)
         )
         return ResidualBody(
             operators,
