@@ -20,9 +20,9 @@ from benchmarks.kit.claims import REPRODUCED, judge
 
 from fredholm.models.migrate import migrate_override
 from fredholm.training import load_recipe
-from fredholm.training.comparison import find_task
+from fredholm.training.build import build_dataset, build_model
 
-ALL = {**CKCONV, **ITNET, **canvases.SECTIONS, **plateau.SECTIONS}
+ALL = {**CKCONV, **equal_time.SECTIONS, **ITNET, **canvases.SECTIONS, **plateau.SECTIONS}
 TUNED = [name for name, section in ALL.items() if section.choices]
 
 
@@ -48,7 +48,9 @@ def test_models_beside_the_ckcnn_are_of_its_size():
     for name, overrides in CKCONV["smnist 14"].variants.items():
         if name != "ckcnn":
             recipe = load_recipe("ckcnn-smnist", list(overrides))
-            body = {"operator": name, "dim": recipe.model.body["dim"]}
+            named: dict = {"operator": recipe.operator.name}
+            named["operator_options"] = recipe.operator.options
+            body = named | recipe.model.body
             head = {"outputs": 10, "pool": "last"}
             model = create_model("backbone_nano", encoder=PIXELS, body=body, head=head)
             sizes[name] = sum(p.numel() for p in model.parameters())
@@ -114,14 +116,21 @@ def test_the_page_of_singular_values(monkeypatch):
     assert spectrum.said({}) == "not run"
 
 
-def test_the_long_tasks_are_those_of_the_comparison_but_for_the_length():
-    names = equal_time.tasks()
-    assert names == equal_time.tasks() == ["copy-memory-3000", "adding-3000"]
-    for name, key in zip(names, ("delay", "length")):
-        task = find_task(name)
-        recipe = load_recipe(task.recipe, list(task.overrides))
-        assert recipe.data.options[key] == equal_time.LENGTH
-        assert task.operator_options["ckconv"]["omega"] == equal_time.OMEGAS[name[:-5]]
+def test_models_in_equal_time_have_about_the_same_size_and_see_the_whole_length():
+    for name, one in equal_time.SECTIONS.items():
+        sizes = {}
+        for row in one.plan(1, {v: choices[0] for v, choices in one.choices.items()}):
+            recipe = load_recipe(
+                row["recipe"], [*row["overrides"], "data.options.train=4", "name=x"]
+            )
+            assert recipe.training.max_minutes == equal_time.MINUTES
+            dataset = build_dataset(recipe, "train")
+            model = build_model(recipe, dataset)
+            assert dataset[0][0].shape[0] >= equal_time.LENGTH
+            sizes[row["variant"]] = sum(p.numel() for p in model.parameters())
+        assert max(sizes.values()) < 1.03 * min(sizes.values()), (name, sizes)
+    layers = [block.operator.kernel.windows[0] for block in model.body.blocks]
+    assert 1 + sum(6 * window.dilation for window in layers) > equal_time.LENGTH
 
 
 @pytest.mark.slow
