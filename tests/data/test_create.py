@@ -14,6 +14,7 @@ from PIL import Image
 
 from fredholm import data
 from fredholm.data import registry
+from fredholm.data.files import open_files
 from fredholm.data.kinds.images import read_picture, read_plain
 from fredholm.errors import DataError, OptionError, ShapeError
 from fredholm.integral.registry import import_file
@@ -438,6 +439,29 @@ def test_pictures_of_16_bits_keep_their_shades(tmp_path, mode):
         plain = read_plain(file, channels, (16, 16))
         assert plain.shape[0] == channels
         assert torch.equal((plain[0, :, 0] * 255).round().long(), wanted)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_pictures_are_turned_as_their_camera_was_held(tmp_path, orientation):
+    upright = np.zeros((12, 16), np.uint8)
+    upright[:4, :6], upright[8:, :6] = 255, 120  # no symmetry: light above, grey below, at the left
+    stored = {
+        1: upright, 2: upright[:, ::-1], 3: upright[::-1, ::-1], 4: upright[::-1],
+        5: upright.T, 6: upright.T[::-1], 7: upright.T[::-1, ::-1], 8: upright.T[:, ::-1],
+    }[orientation]  # fmt: skip
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    file = tmp_path / "photo.png"
+    Image.fromarray(np.ascontiguousarray(stored)).save(file, exif=exif)
+    assert torch.equal(read_picture(file, (12, 16))[0], torch.from_numpy(upright))
+    plain = (read_plain(file, 1, (12, 16))[0] * 255).round().byte()
+    assert torch.equal(plain, torch.from_numpy(upright))
+    for label in "ab":
+        for number in range(6):
+            place = tmp_path / "set" / label / f"{number}.png"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(file.read_bytes())
+    assert open_files(tmp_path / "set").image_size == (12, 16)
 
 
 @pytest.mark.parametrize(

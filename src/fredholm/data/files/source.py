@@ -15,7 +15,7 @@ import numpy as np
 from ...errors import DataError, OptionError
 from ..kinds.dataset import LabelledDataset
 from ..kinds.fields import FIELDS, POINT_FIELDS
-from ..kinds.images import IMAGES
+from ..kinds.images import IMAGES, size_of
 from ..kinds.kind import Kind
 from ..kinds.points import POINTS
 from ..kinds.sequences import SEQUENCES, TABLES
@@ -231,7 +231,7 @@ class Source:
         sizes = []
         for file in self.collection.samples[:: max(1, len(self.collection) // 100)]:
             with Image.open(file) as image:
-                sizes.append((image.height, image.width))
+                sizes.append(size_of(image))
         height, width = np.median(np.array(sizes), 0)
         return min(LARGEST_SIDE, int(height)), min(LARGEST_SIDE, int(width))
 

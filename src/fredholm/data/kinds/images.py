@@ -24,6 +24,7 @@ from .kind import Kind, Page, register_kind
 
 COVER = "cover"  # of a picture: resized until it covers the sample's size, then cut
 CHANGES = ("crop", "flip", "shift", "area", "color", "randaugment", "erase")
+ORIENTATION = 0x0112  # of EXIF: how a camera was held
 
 
 class Images(Kind):
@@ -287,14 +288,16 @@ def read_picture(file: Path, image_size: tuple[int, int]) -> UInt8[Tensor, "3 h 
 
 
 def of_bytes(image: Any, file: Path) -> Any:
-    """An opened picture with 8 bits a channel. One of 16 bits is divided by 257, so that 65,535 is
-    255: Pillow's own conversion would cut off all above 255.
+    """An opened picture with 8 bits a channel, turned as its camera was held (EXIF's orientation).
+    One of 16 bits is divided by 257, so that 65,535 is 255: Pillow's own conversion would cut off
+    all above 255.
 
     Raises:
         DataError: floating-point pixels, or integers beyond 16 bits, whose range no file tells.
     """
-    from PIL import Image
+    from PIL import Image, ImageOps
 
+    image = ImageOps.exif_transpose(image)
     if not image.mode.startswith(("I", "F")):
         return image
     pixels = np.asarray(image)
@@ -305,6 +308,12 @@ def of_bytes(image: Any, file: Path) -> Any:
             "the file: scale them to 0 to 65,535 and save a PNG of 16 bits"
         )
     return Image.fromarray(((pixels.astype(np.int64) + 128) // 257).astype(np.uint8))
+
+
+def size_of(image: Any) -> tuple[int, int]:
+    """(height, width) of an opened picture, turned as :func:`of_bytes` turns it, by its header."""
+    sideways = image.getexif().get(ORIENTATION, 1) >= 5
+    return (image.width, image.height) if sideways else (image.height, image.width)
 
 
 def check_picture(file: Path) -> None:
