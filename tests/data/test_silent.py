@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from fredholm.data.files import open_files
+from fredholm.data.files.unlabelled import read_unlabelled
 from fredholm.errors import DataError, OptionError
 from fredholm.estimators import FredholmClassifier
 
@@ -187,6 +188,27 @@ def test_a_file_without_names_has_its_words_in_the_first_row_as_well(tmp_path):
     # a name among numbers that no cell repeats is a header
     (tmp_path / "wide.csv").write_text("\n".join(["class,0,1,2,3,4,5,6,7,8", *rows]))
     assert len(open_files(tmp_path / "wide.csv").collection) == 40
+
+
+def test_new_samples_of_a_run_on_a_file_without_names_need_none(tmp_path):
+    facts = {
+        "dataset": "iris", "task": "classification",
+        "source": {
+            "reading": {"kind": "rows", "label": "column 4", "channels": ["column 1", "column 3"]},
+            "channels": ["column 1", "column 3"], "words": {},
+            "scaling": {"mean": [0.0, 0.0], "std": [1.0, 1.0]},
+        },
+    }  # fmt: skip
+    told = "5.5,a,1,setosa\n0.5,b,2,virginica\n"  # no word comes again: it might be a header
+    (tmp_path / "new.csv").write_text(told)
+    found = read_unlabelled([tmp_path / "new.csv"], facts, None)
+    assert found.batch([0, 1])[:, :, 0].tolist() == [[5.5, 1.0], [0.5, 2.0]]
+    assert [place["row"] for place in found.places] == [1, 2]
+    (tmp_path / "new.csv").write_text("\n" + told.split("\n")[0])
+    assert read_unlabelled([tmp_path / "new.csv"], facts, None).places[0]["row"] == 2
+    (tmp_path / "new.csv").write_text("width,b,height,c\n" + told)
+    with pytest.raises(DataError, match="has no column 'column 1', which the run was trained on"):
+        read_unlabelled([tmp_path / "new.csv"], facts, None)
 
 
 @pytest.mark.parametrize("name", ["", "Unnamed: 0", "__index_level_0__"])

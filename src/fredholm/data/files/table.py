@@ -60,14 +60,26 @@ class Head:
 
     def called(self, names: Sequence[str]) -> Head:
         """With names in the place of numbers, where there are as many columns; a first row that
-        holds all of the names is a header of numbers.
+        holds all of the names is a header of numbers. Of names as files without a header have them
+        the first row is a sample, where it has a number in one of these columns.
         """
+        places = [_place_of(name) for name in names]
+        if self.named and not set(names) & set(self.names) and None not in places:
+            cells = [self.names[i] for i in places if i is not None and i < len(self.names)]
+            if any(map(is_number, cells)):
+                return self._without_header()
         first = [] if self.named else [cell.strip() for cell in self.rows[0]]
         if names and set(names) <= set(first) and len(self.rows) > 1:
             rows, numbers = self.rows[1:], self.numbers[1:]
             return replace(self, names=tuple(first), named=True, rows=rows, numbers=numbers)
         alike = not self.named and len(self.names) == len(names)
         return replace(self, names=tuple(names)) if alike else self
+
+    def _without_header(self) -> Head:
+        names = tuple(_unnamed(i) for i in range(len(self.names)))
+        numbers = [self.first - 1, *self.numbers] if self.delimiter else ()
+        rows = [list(self.names), *self.rows]
+        return replace(self, names=names, named=False, rows=rows, numbers=numbers)
 
     def cells(self, name: str) -> list[str]:
         """The first cells of a column."""
@@ -164,8 +176,9 @@ def is_number(cell: str) -> bool:
 # --- the head -------------------------------------------------------------------------------------
 
 
-def read_head(path: Path) -> Head:
-    """The names and first rows of a table.
+def read_head(path: Path, known: Sequence[str] | None = None) -> Head:
+    """The names and first rows of a table; ``known``: of what a run reads that is asked about it,
+    see :meth:`Head.called`.
 
     Raises:
         DataError: a missing or empty file, no UTF-8, a name given twice, one column only.
@@ -173,7 +186,8 @@ def read_head(path: Path) -> Head:
     """
     if path.suffix.lower() == ".parquet":
         names, rows = parquet.head(path, HEAD)
-        return Head(path, names, True, rows, "")
+        head = Head(path, names, True, rows, "")
+        return head if known is None else head.called(known)
     lines = _first_lines(path)
     if not any(line.strip() for line in lines):
         raise DataError(f"{path}: is empty; needs a header and rows")
@@ -190,20 +204,20 @@ def read_head(path: Path) -> Head:
             f"{path}, row {odd + 1}: has {len(read[odd])} cells; the header has {width}{marked}"
         )
     named = not _is_sample(rows[0], rows[1:])
-    names = (
-        [cell.strip() for cell in rows[0]] if named else [f"column {i + 1}" for i in range(width)]
-    )
-    names = [name or f"column {i + 1}" for i, name in enumerate(names)]
+    names = [cell.strip() if named else "" for cell in rows[0]]
+    names = [name or _unnamed(i) for i, name in enumerate(names)]
     twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
     if twice is not None:
         raise DataError(
             f"{path}, row {blank + 1}: two columns are called {twice!r}; rename one, or write a "
             "header above it"
         )
-    if len(rows) == named:
-        raise DataError(f"{path}: has a header and no rows; needs samples")
     numbers = [i + 1 for i, row in enumerate(read) if not _is_blank(row)]
-    return Head(path, tuple(names), named, rows[named:], delimiter, blank, numbers[named:])
+    head = Head(path, tuple(names), named, rows[named:], delimiter, blank, numbers[named:])
+    head = head if known is None else head.called(known)
+    if not head.rows:
+        raise DataError(f"{path}: has a header and no rows; needs samples")
+    return head
 
 
 def _is_sample(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
@@ -219,6 +233,17 @@ def _is_sample(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
         and all(first[i].strip() in {row[i].strip() for row in rows} for i in words)
         and all(is_number(row[i]) or is_missing(row[i]) for row in rows for i in numbers)
     )
+
+
+def _unnamed(place: int) -> str:
+    """What a column without a name is called."""
+    return f"column {place + 1}"
+
+
+def _place_of(name: str) -> int | None:
+    """Where a column lies that is called so; None of another name."""
+    found = re.fullmatch(r"column ([1-9]\d*)", name)
+    return int(found[1]) - 1 if found else None
 
 
 def _is_remark(row: Sequence[str]) -> bool:

@@ -33,9 +33,8 @@ def collect_tables(
     Raises:
         DataError: what the files hold cannot be read, or contradicts the reading.
     """
-    heads = [read_head(file) for file in files]
-    if trained is not None:
-        heads = [head.called(reading.channels or ()) for head in heads]
+    known = None if trained is None else reading.channels or ()
+    heads = [read_head(file, known) for file in files]
     columns = settle(heads[0], reading, labelled, trained)
     table = read_table(heads, columns.roles)
     if labelled and reading.channels is None and (columns.long or columns.reading.kind == "rows"):
