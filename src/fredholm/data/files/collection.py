@@ -135,8 +135,7 @@ def check_range(collection: Collection) -> None:
         return
     images = collection.kind == "fields" and collection.coordinates is None
     for values in (collection.samples, collection.coordinates):
-        found = None if values is None else too_large(values)
-        if found is None:
+        if values is None or (found := too_large(values)) is None:
             continue
         number, at = found
         column, names = at[0 if images else -1], collection.channels
