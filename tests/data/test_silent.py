@@ -328,3 +328,21 @@ def test_arrays_whose_axes_or_numbers_mean_something_else(tmp_path):
     assert "read as series of 2 points in 12 channels; if it is (series, channels" in remark
     (remark,) = opened(X=np.uint8(100 * np.abs(x)), y=y).remarks
     assert "holds bytes (40, 12, 2), as pictures do" in remark
+    points = np.random.default_rng(0).normal(size=(40, 3, 9))
+    (remark,) = opened(points=points, label=y).remarks
+    assert "read as 3 points of 9 numbers; if they are (coordinates, points)" in remark
+    assert not opened(points=points.transpose(0, 2, 1), label=y).remarks
+    field = np.random.default_rng(0).normal(size=(40, 8, 8, 2))
+    (remark,) = opened(inputs=field, outputs=field).remarks
+    assert "read as 8 channels on a grid of 8 × 2; if its channels come last" in remark
+    assert not opened(inputs=np.moveaxis(field, -1, 1), outputs=field[:, None, ..., 0]).remarks
+
+
+def test_stamps_of_series_are_said_without_a_header_as_well(tmp_path):
+    head = ["@problemName x", "@classLabel true 0 1", "@data"]
+    lines = [f"(0,{i}),(1,2),(7,4):{i % 2}" for i in range(20)]
+    (tmp_path / "x.ts").write_text("\n".join([*head, "", *lines]))
+    (remark,) = open_files(tmp_path / "x.ts").collection.remarks
+    assert "its time stamps are not read" in remark
+    (tmp_path / "y.ts").write_text("\n".join([*head, *(f"{i},2,4:{i % 2}" for i in range(20))]))
+    assert not open_files(tmp_path / "y.ts").collection.remarks

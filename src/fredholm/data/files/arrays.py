@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import DataError, require
+from .clouds import exchanged
 from .collection import Collection, in_order, looks_continuous
 from .fields import collect_fields
 from .named import (
@@ -227,6 +228,7 @@ def _clouds(
     result.channels = tuple("xyz"[: clouds[0].shape[1]]) + tuple(
         f"channel {i + 1}" for i in range(3, clouds[0].shape[1])
     )
+    result.remarks += exchanged(clouds)
     return result
 
 

@@ -56,6 +56,17 @@ def _read_npy(path: Path) -> np.ndarray:
         raise DataError(f"{path}: no array ({error}); it is damaged") from error
 
 
+def exchanged(clouds: Sequence[np.ndarray]) -> list[str]:
+    """What is said of clouds that look like coordinates of points, not points of coordinates."""
+    points, width = max(map(len, clouds)), clouds[0].shape[1]
+    if points > 3 or width <= points:
+        return []
+    return [
+        f"clouds are read as {points} points of {width} numbers; if they are (coordinates, "
+        "points), transpose them"
+    ]
+
+
 def parse_xyz(content: bytes, where: Path | str) -> np.ndarray:
     """Lines of numbers, divided by spaces or commas; lines that begin with # are passed over.
 

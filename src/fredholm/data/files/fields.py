@@ -22,6 +22,8 @@ from .named import (
 )
 from .reading import Reading
 
+FEW = 4  # channels that a last axis may be
+
 
 def collect_fields(
     path: Path, arrays: dict[str, np.ndarray], reading: Reading, labelled: bool
@@ -75,7 +77,13 @@ def _collected(
         answers,
         taken | {"grid": f"{samples.shape[2]} × {samples.shape[3]}"},
     )
-    result.channels = tuple(f"{key} {i + 1}" for i in range(samples.shape[1]))
+    _, channels, height, width = samples.shape
+    result.channels = tuple(f"{key} {i + 1}" for i in range(channels))
+    if width < min(channels, height) and width <= FEW:
+        result.remarks.append(
+            f"array {key!r} {samples.shape} is read as {channels} channels on a grid of {height} × "
+            f"{width}; if its channels come last, move them: np.moveaxis({key}, -1, 1)"
+        )
     return result
 
 

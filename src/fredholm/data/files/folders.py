@@ -10,7 +10,7 @@ import numpy as np
 from ...errors import DataError
 from ...progress import steps
 from ..kinds.images import check_picture
-from .clouds import read_cloud
+from .clouds import exchanged, read_cloud
 from .collection import PART_NAMES, TRAIN, Collection
 from .columns import PICTURES
 from .reading import Reading
@@ -92,6 +92,7 @@ def collect_folders(
     )
     if kind == "clouds":
         _same_channels(result)
+        result.remarks += exchanged(result.samples)
     return result
 
 

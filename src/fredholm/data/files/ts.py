@@ -148,7 +148,12 @@ def collect_ts(
 
 
 def _stamped(file: Path) -> bool:
-    """Whether a file says that it has time stamps."""
+    """Whether a file says that it has time stamps, or has them in its first line."""
     with file.open(encoding="utf-8-sig") as lines:
-        head = (line.lower().split() for line in lines if line.strip().startswith("@"))
-        return ["@timestamps", "true"] in head
+        for line in lines:
+            words = line.lower().split()
+            if words == ["@timestamps", "true"]:
+                return True
+            if words and not words[0].startswith(("@", "#")):
+                return STAMPED.search(line) is not None
+    return False
