@@ -9,6 +9,7 @@ import pytest
 
 from fredholm.errors import RecipeError
 from fredholm.training import list_recipes, load_recipe, save_recipe
+from fredholm.training.build import build_dataset, build_model
 from fredholm.training.recipe_files import (
     apply_overrides,
     differences,
@@ -55,6 +56,7 @@ MISTAKES = [
         ["operator=sofmax"],
         "operator.name: received 'sofmax'; needs an operator; did you mean 'softmax'?",
     ),
+    (["name=a b"], "name: received 'a b' (str); needs letters, digits and . _ , = + - alone"),
     (["import=nowhere.py"], "import: received 'nowhere.py'; needs an existing .py file"),
     (["epochs"], "override: received 'epochs'; needs key=value"),
     (["optimizer.lr=[1"], "override 'optimizer.lr': line 1: not YAML"),
@@ -286,3 +288,13 @@ def test_imports_of_one_name_are_refused(tmp_path):
     )
     with pytest.raises(RecipeError, match="needs files of different names"):
         load_recipe(path)
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [("heads", "the model says it, change model.body.heads instead"), ("position_dim", "the data")],
+)
+def test_an_option_that_others_say_is_refused_by_name(option, said):
+    recipe = load_recipe("digits", ["operator=softmax", f"operator.{option}=3", "name=x"])
+    with pytest.raises(RecipeError, match=f"operator.{option}: received 3; {said}"):
+        build_model(recipe, build_dataset(recipe, "train"))

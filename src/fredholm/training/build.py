@@ -82,7 +82,7 @@ def build_loaders(
     options = recipe.data
     if options.batch_size > len(train):
         raise RecipeError(
-            f"data.batch_size: received {options.batch_size}; {options.name} has {len(train)} "
+            f"data.batch_size: received {options.batch_size}; {train.name} has {len(train)} "
             "samples to train on"
         )
     transform, count = train.augmentation(options.augment.model_dump()), 1

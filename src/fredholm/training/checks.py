@@ -251,6 +251,15 @@ def _operator_problems(recipe: Recipe):
 
 def explain_failure(recipe: Recipe, error: Exception) -> RecipeError:
     """A model that could not be built from a recipe, as one message naming the section at fault."""
+    twice = re.search(r"got multiple values for (?:keyword )?argument '(\w+)'", str(error))
+    if twice and twice[1] in recipe.operator.options:
+        name = twice[1]
+        own = name in recipe.model.parts.get("body", {}) or name in ("dim", "heads")
+        said = f"the model says it, change model.body.{name}" if own else "the data say it"
+        return RecipeError(
+            f"operator.{name}: received {recipe.operator.options[name]!r}; {said}"
+            f"{' instead' if own else ', remove it'}"
+        )
     section = (
         "operator" if recipe.operator.options and str(error).startswith("operator ") else "model"
     )

@@ -262,6 +262,8 @@ def _explain(problem: Any) -> str:
         .removeprefix("a valid ")
     )
     need = need.removeprefix("List should have ")
+    if kind == "string_pattern_mismatch":
+        need = "letters, digits and . _ , = + - alone, and one of the former first"
     if kind in {"model_type", "model_attributes_type", "dict_type"}:
         need = f"a section with keys{suggest('', _known(problem['loc'])).removeprefix('; known')}"
     hint = suggest(str(value), re.findall(r"'([^']+)'", need)) if kind == "literal_error" else ""
