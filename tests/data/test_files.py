@@ -718,10 +718,11 @@ def test_json_is_no_text_to_be_predicted(tmp_path):
         len(read_unlabelled([write(tmp_path / "new.txt", "a good film")], train.describe(), None))
         == 1
     )
-    for name in ("new.jsonl", "new.JSON"):
-        file = write(tmp_path / name, '{"review": "a good film"}')
-        with pytest.raises(DataError, match=r"JSON is not read; needs a text a line, or a table"):
-            read_unlabelled([file], train.describe(), None)
+    file = write(tmp_path / "new.JSON", '{"review": "a good film"}')
+    with pytest.raises(DataError, match=r"JSON is not read; needs a text a line, or a table"):
+        read_unlabelled([file], train.describe(), None)
+    lines = write(tmp_path / "new.jsonl", '{"review": "a good film"}')
+    assert read_unlabelled([lines], train.describe(), None).texts == ["a good film"]
 
 
 def asked(path: Path, train, *rows: str) -> torch.Tensor:

@@ -16,10 +16,11 @@ from .collection import Collection, check_range
 from .columns import PICTURES, Trained
 from .folders import collect_folders, files_below
 from .reading import Reading
+from .table import LINES
 from .tables import collect_tables, named_parts
 from .ts import collect_ts
 
-TABLES = frozenset({".csv", ".tsv", ".parquet"})
+TABLES = frozenset({".csv", ".tsv", ".parquet", *LINES})
 ARRAYS = frozenset({".npz", ".h5", ".hdf5"})
 SERIES = frozenset({".ts"})
 FAMILIES = {

@@ -1,4 +1,4 @@
-"""Tables of rows, CSV and Parquet, in pieces: the file is never held as text."""
+"""Tables of rows, CSV, JSON Lines and Parquet, in pieces: the file is never held as text."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ import numpy as np
 from ...errors import DataError
 from ...errors import suggest as suggestion
 from ...progress import working
-from . import parquet
+from . import jsonl, parquet
 from .utf8 import opened
 
 HEAD = 2000  # rows by which columns are recognised
 PIECE = 20_000  # rows held as text at a time
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none", "-", "#n/a"})
 DELIMITERS = ",;\t|"
+LINES = (".jsonl", ".ndjson")  # an object a line
 INDEX = re.compile(r"column \d+|Unnamed: \d+|__index_level_\d+__")  # as pandas names it
 LARGEST = float(np.finfo(np.float32).max)  # what a model can read
 csv.field_size_limit(1 << 26)
@@ -36,9 +37,10 @@ class Head:
         names: of the columns; ``column 1`` … where the file has no header.
         named: whether the file names them.
         rows: the first rows as text.
-        delimiter: between cells; "" of Parquet.
-        blank: rows without a cell in front of all others.
-        numbers: of the first rows, as a spreadsheet counts them.
+        delimiter: between cells; "" of Parquet and of objects.
+        numbers: of the first rows, as a spreadsheet counts them; of Parquet none, whose rows are
+            counted as if the names were the first.
+        header: the number of the row of names, where there is one.
     """
 
     path: Path
@@ -46,17 +48,17 @@ class Head:
     named: bool
     rows: list[list[str]]
     delimiter: str
-    blank: int = 0
     numbers: Sequence[int] = ()
+    header: int = 0
 
     @property
     def first(self) -> int:
         """The number of the first row that is a sample, as a spreadsheet counts rows."""
-        return self.blank + (2 if self.named else 1)
+        return self.number(0)
 
     def number(self, row: int) -> int:
         """The number of one of the first rows, as a spreadsheet counts them."""
-        return self.numbers[row] if self.numbers else self.first + row
+        return self.numbers[row] if self.numbers else row + 2
 
     def called(self, names: Sequence[str]) -> Head:
         """With names in the place of numbers, where there are as many columns; a first row that
@@ -76,8 +78,8 @@ class Head:
         return replace(self, names=tuple(names)) if alike else self
 
     def _without_header(self) -> Head:
+        numbers = [self.header, *self.numbers] if self.header else ()
         names = tuple(_unnamed(i) for i in range(len(self.names)))
-        numbers = [self.first - 1, *self.numbers] if self.delimiter else ()
         rows = [list(self.names), *self.rows]
         return replace(self, names=names, named=False, rows=rows, numbers=numbers)
 
@@ -188,6 +190,10 @@ def read_head(path: Path, known: Sequence[str] | None = None) -> Head:
         names, rows = parquet.head(path, HEAD)
         head = Head(path, names, True, rows, "")
         return head if known is None else head.called(known)
+    if path.suffix.lower() in LINES:
+        names, rows, numbers = jsonl.head(path, HEAD)
+        head = Head(path, names, True, rows, "", numbers=numbers)
+        return head if known is None else head.called(known)
     lines = _first_lines(path)
     if not any(line.strip() for line in lines):
         raise DataError(f"{path}: is empty; needs a header and rows")
@@ -213,7 +219,8 @@ def read_head(path: Path, known: Sequence[str] | None = None) -> Head:
             "header above it"
         )
     numbers = [i + 1 for i, row in enumerate(read) if not _is_blank(row)]
-    head = Head(path, tuple(names), named, rows[named:], delimiter, blank, numbers[named:])
+    header = blank + 1 if named else 0
+    head = Head(path, tuple(names), named, rows[named:], delimiter, numbers[named:], header)
     head = head if known is None else head.called(known)
     if not head.rows:
         raise DataError(f"{path}: has a header and no rows; needs samples")
@@ -322,6 +329,9 @@ def _shown(head: Head, blank: list[int]) -> Iterator[list[Sequence[str]]]:
 
 def _pieces(head: Head, blank: list[int]) -> Iterator[list[Sequence[str]]]:
     """The rows, some at a time; into ``blank`` the number of rows before each empty one."""
+    if head.path.suffix.lower() in LINES:
+        yield from jsonl.pieces(head.path, head.names, PIECE, blank)
+        return
     if not head.delimiter:
         yield from parquet.pieces(head.path, PIECE)
         return

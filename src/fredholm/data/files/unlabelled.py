@@ -27,6 +27,7 @@ from .collection import Collection
 from .columns import Trained
 from .reading import Reading
 from .scaling import cloud_tensor, point_rows, series_rows, table_rows
+from .table import LINES
 
 # What a run reads that was trained on a data set of the catalogue, by the kind of its samples.
 _CATALOGUE = {
@@ -46,7 +47,7 @@ _MAGIC = {
 }
 _STDIN = "stdin"
 _ONLY = {"pictures": "images", "clouds": "clouds", ".ts files": "series"}  # what such files can be
-_JSON = (".json", ".jsonl", ".ndjson")
+_JSON = (".json", *LINES)
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,8 @@ def _rename(part: Unlabelled, path: Path) -> None:
 def _suffix(content: bytes, reading: Reading) -> str:
     """Of what comes without a name: by how it begins; texts without a header are lines."""
     known = next((s for magic, s in _MAGIC.items() if content.startswith(magic)), None)
+    if reading.channels or reading.text:  # of a table
+        known = known or (LINES[0] if content.lstrip().startswith(b"{") else None)
     header = content.split(b"\n", 1)[0].decode("utf-8", "replace")
     lines = reading.kind == "texts" and (reading.text is None or reading.text not in header)
     return known or (".txt" if lines else ".csv")
