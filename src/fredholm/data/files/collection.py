@@ -155,7 +155,7 @@ def too_large(values: Any) -> tuple[int, tuple[int, ...]] | None:
         >>> too_large([np.zeros(3), np.array([0.0, np.nan, -1e39])]), too_large(np.zeros((2, 2)))
         ((1, (2,)), None)
     """
-    for start, block in _blocks(values):
+    for start, block in blocks(values):
         beyond = np.abs(block) > LARGEST
         if beyond.any():
             number, *at = (int(i[0]) for i in beyond.nonzero())
@@ -163,8 +163,10 @@ def too_large(values: Any) -> tuple[int, tuple[int, ...]] | None:
     return None
 
 
-def _blocks(values: Any) -> Iterator[tuple[int, np.ndarray]]:
-    """Arrays of samples, and the number of the first of each."""
+def blocks(values: Any) -> Iterator[tuple[int, np.ndarray]]:
+    """Arrays of samples, of an array :data:`BLOCK` numbers at a time, and the number of the first
+    of each.
+    """
     if not isinstance(values, np.ndarray):
         yield from ((number, np.asarray(sample)[None]) for number, sample in enumerate(values))
         return

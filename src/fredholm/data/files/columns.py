@@ -122,10 +122,11 @@ def settle(
     index = [n for n in head.names if head.counts(n) and n not in (*asked, reading.text)]
     others = [n for n in head.names if n not in (*asked, *index)]
     kind, long, text = _kind(head, reading, others, series_id, time)
-    dates = [name for name in others if _dated(head, name)]
-    if long and time is None and len(dates) == 1:
-        time = dates[0]
-        others.remove(time)
+    if long and time is None:
+        dates = [name for name in others if _dated(head, name)]
+        if len(dates) == 1:
+            time = dates[0]
+            others.remove(time)
     if not long and reading.time is None and time is not None and head.numeric(time):
         others, time = [n for n in head.names if n in (*others, time)], None  # a plain number
     channels, remarks = _channels(head, reading, others, text, kind)

@@ -59,7 +59,7 @@ def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 continue
             try:
                 found = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise DataError(f"{path}, row {number}: no JSON ({error})") from error
             if not isinstance(found, dict):
                 raise DataError(

@@ -14,12 +14,11 @@ from torch import Tensor
 from ...errors import DataError
 from ..counter import permutation
 from ..meshes import unit_ball
-from .collection import Collection
+from .collection import BLOCK, Collection, blocks
 
 MAX_POINTS = 2048  # of a cloud, stored
 READ_POINTS = 1024  # of a cloud, read by a model unless more are asked for
 EVEN = 1e-3  # of a step, by which regular times may differ from it
-BLOCK = 1 << 19  # numbers that are scaled at a time
 COARSEST = 10  # steps of training for each point of a regular series, at most
 
 
@@ -70,11 +69,9 @@ def scaled(values: np.ndarray, mean: np.ndarray | float, std: np.ndarray | float
     many rows has no second copy of.
     """
     result = np.empty(values.shape, np.float32)
-    rows = max(1, BLOCK // max(1, values[:1].size))
-    for start in range(0, len(values), rows):
-        block = slice(start, start + rows)
+    for start, block in blocks(values):
         with np.errstate(over="ignore"):  # what is that far away has an answer that is none
-            result[block] = (values[block].astype(np.float64) - mean) / std
+            result[start : start + len(block)] = (block.astype(np.float64) - mean) / std
     return result
 
 

@@ -178,7 +178,7 @@ def is_number(cell: str) -> bool:
 # --- the head -------------------------------------------------------------------------------------
 
 
-def read_head(path: Path, known: Sequence[str] | None = None) -> Head:
+def read_head(path: Path, known: Sequence[str] = ()) -> Head:
     """The names and first rows of a table; ``known``: of what a run reads that is asked about it,
     see :meth:`Head.called`.
 
@@ -186,14 +186,20 @@ def read_head(path: Path, known: Sequence[str] | None = None) -> Head:
         DataError: a missing or empty file, no UTF-8, a name given twice, one column only.
         MissingExtraError: Parquet without pyarrow.
     """
+    head = _first_rows(path).called(known)
+    if not head.rows:
+        raise DataError(f"{path}: has a header and no rows; needs samples")
+    return head
+
+
+def _first_rows(path: Path) -> Head:
+    """The head as the file has it, of CSV perhaps without a row."""
     if path.suffix.lower() == ".parquet":
         names, rows = parquet.head(path, HEAD)
-        head = Head(path, names, True, rows, "")
-        return head if known is None else head.called(known)
+        return Head(path, names, True, rows, "")
     if path.suffix.lower() in LINES:
         names, rows, numbers = jsonl.head(path, HEAD)
-        head = Head(path, names, True, rows, "", numbers=numbers)
-        return head if known is None else head.called(known)
+        return Head(path, names, True, rows, "", numbers)
     lines = _first_lines(path)
     if not any(line.strip() for line in lines):
         raise DataError(f"{path}: is empty; needs a header and rows")
@@ -220,11 +226,7 @@ def read_head(path: Path, known: Sequence[str] | None = None) -> Head:
         )
     numbers = [i + 1 for i, row in enumerate(read) if not _is_blank(row)]
     header = blank + 1 if named else 0
-    head = Head(path, tuple(names), named, rows[named:], delimiter, numbers[named:], header)
-    head = head if known is None else head.called(known)
-    if not head.rows:
-        raise DataError(f"{path}: has a header and no rows; needs samples")
-    return head
+    return Head(path, tuple(names), named, rows[named:], delimiter, numbers[named:], header)
 
 
 def _is_sample(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:

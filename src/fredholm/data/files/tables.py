@@ -33,7 +33,7 @@ def collect_tables(
     Raises:
         DataError: what the files hold cannot be read, or contradicts the reading.
     """
-    known = None if trained is None else reading.channels or ()
+    known = () if trained is None else reading.channels or ()
     heads = [read_head(file, known) for file in files]
     columns = settle(heads[0], reading, labelled, trained)
     table = read_table(heads, columns.roles)
