@@ -7,12 +7,10 @@ from __future__ import annotations
 from ..kit.grid import Section, run_sections, sections
 from ..kit.page import load, spread, table
 from ..kit.subject import Options
+from .evidence import tcn
 
 FILE, LENGTH, MINUTES = "ckconv-equal-time.json", 3000, 60
-TCN = (
-    "operator={name: convolution, taps: 7, dilation: {blocks: [1, 2, 4, 8, 16, 32, 64, 128, 256]}}"
-)
-BESIDE = {"gru": ("operator=gru",), "tcn": (TCN, "model.body.depth=9")}
+BESIDE = {"gru": ("operator=gru",), "tcn": tcn(9)}
 """Two blocks of a GRU; nine convolutions whose dilations double, which see 3,067 points."""
 RATES = tuple(f"optimizer.lr={rate}" for rate in (5e-4, 2e-3))
 

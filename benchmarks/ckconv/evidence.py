@@ -114,12 +114,21 @@ SECTIONS["blocks tuned"] = replace(
 
 # --- MNIST at 14 x 14, pixel by pixel, beside recurrences and convolutions ------------------------
 
-TCN = "operator={name: convolution, taps: 7, dilation: {blocks: [1, 2, 4, 8, 16, 32]}}"
+
+def tcn(levels: int) -> tuple[str, str]:
+    """Blocks of a convolution of 7 taps whose dilations double: they see 1 + 6 (2^levels - 1)
+    points.
+    """
+    dilations = [2**level for level in range(levels)]
+    options = f"taps: 7, dilation: {{blocks: {dilations}}}"
+    return f"model.body.depth={levels}", f"operator={{name: convolution, {options}}}"
+
+
 BESIDE = {
-    "gru": ("operator=gru", "model.body.dim=66"),
-    "lstm": ("operator=lstm", "model.body.dim=60"),
-    "tcn": (TCN, "model.body.depth=6", "model.body.dim=38"),
-    "convolution": ("operator=convolution", "model.body.dim=66"),
+    "gru": ("model.body.dim=66", "operator=gru"),
+    "lstm": ("model.body.dim=60", "operator=lstm"),
+    "tcn": ("model.body.dim=38", *tcn(6)),
+    "convolution": ("model.body.dim=66", "operator=convolution"),
 }
 """A backbone of about the 98k parameters of the CKCNN: of two blocks, and of six convolutions whose
 dilations double, which see 379 pixels. The two convolutions alone see 13.
@@ -133,7 +142,7 @@ def mnist(sequence: str, omegas: tuple[float, ...], beside: Iterable[str]) -> Se
     hours.
     """
     causal = ("model.encoder.causal=true", "model.head.pool=last")
-    others = {name: ("model=backbone_nano", *BESIDE[name][::-1], *causal) for name in beside}
+    others = {name: ("model=backbone_nano", *BESIDE[name], *causal) for name in beside}
     return Section(
         f"MNIST at 14 x 14, pixel by pixel, {sequence}, 2,000 pictures",
         "ckcnn-smnist",
