@@ -64,14 +64,12 @@ def section() -> str:
         return f"Not measured yet: {command}.\n"
     lines = []
     for name, one in SECTIONS.items():
-        for variant in one.variants:
-            rows = [r for r in found.get(name, []) if r["variant"] == variant and one.has(r)]
-            if rows:
-                score = f"{spread((row['accuracy'] for row in rows), digits=3)}%"
-                if name.startswith("adding"):
-                    score = ", ".join(f"{row['loss']:.1e}" for row in rows)
-                size, epochs = f"{rows[0]['parameters']:,}", rows[0]["epochs"]
-                chosen = f"`{rows[0]['overrides'][-1]}`"
-                lines.append((one.title, variant, score, len(rows), size, epochs, chosen))
+        for variant, rows in one.by_variant(found.get(name, [])).items():
+            score = f"{spread((row['accuracy'] for row in rows), digits=3)}%"
+            if name.startswith("adding"):
+                score = ", ".join(f"{row['loss']:.1e}" for row in rows)
+            size, epochs = f"{rows[0]['parameters']:,}", rows[0]["epochs"]
+            chosen = f"`{rows[0]['overrides'][-1]}`"
+            lines.append((one.title, variant, score, len(rows), size, epochs, chosen))
     heads = "task", "model", "on the test split", "seeds", "parameters", "epochs", "chosen"
     return f"{MINUTES} minutes of training each, {command}\n\n{table(heads, lines)}\n"

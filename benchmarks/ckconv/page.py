@@ -69,17 +69,7 @@ A network of two hidden layers of 32 units is fitted to {points} points of funct
 
 def rows_of(name: str) -> dict[str, Rows]:
     """The runs of a section by variant, in the section's order."""
-    found = sections("ckconv.json").get(name, [])
-    section = SECTIONS[name]
-    rows = {
-        v: [
-            row
-            for row in found
-            if row["variant"] == v and (not section.choices or section.has(row))
-        ]
-        for v in section.variants
-    }
-    return {variant: mine for variant, mine in rows.items() if mine}
+    return SECTIONS[name].by_variant(sections("ckconv.json").get(name, []))
 
 
 def memory_tables() -> str:

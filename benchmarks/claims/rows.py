@@ -24,8 +24,8 @@ from ..kit.claims import CONTRADICTED, OPEN, REPRODUCED, UNTESTABLE, Claim, Judg
 from ..kit.grid import sections
 from ..kit.page import load
 from ..linearize import page as linearize
-from ..lra import CLAIMS as LRA
-from ..lra import TABLE as LRA_TABLE
+from ..lra import image as lra_image
+from ..lra import rows as lra
 
 FILE = Path(__file__).with_name("claims.yaml")
 NUMBER = ".3g"
@@ -70,7 +70,8 @@ def _pages() -> Iterator[tuple[str, list[Claim], Any]]:
     yield "canvases", canvases.CLAIMS, sections(canvases.FILE)
     yield "plateau", plateau.CLAIMS, sections(plateau.FILE)
     yield "linearize", linearize.CLAIMS, load("linearize.json")["runs"]
-    yield "lra", LRA, load(LRA_TABLE.file)["runs"]
+    yield "lra", lra.CLAIMS, load(lra.TABLE.file)["runs"]
+    yield "lra-image", lra_image.CLAIMS, sections(lra_image.FILE)
 
 
 def numbers(place: dict[str, Any]) -> list[float]:

@@ -179,6 +179,6 @@ def page() -> str:
         error=error_table(runs, levels["steps"]),
         noise=noise_table(runs, levels),
         claims=claims_section(CLAIMS, runs, found) + "\n" + remarks(runs),
-        plateau=plateau.section().rstrip(),
+        plateau=plateau.section(),
         machine=machine_line(found["machine"]),
     )

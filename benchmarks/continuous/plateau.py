@@ -13,7 +13,7 @@ from fredholm.training.build import build_dataset
 from fredholm.training.evaluation import load_run
 from fredholm.training.grid import Cell
 
-from ..kit.claims import Claim, Sample, claims_section
+from ..kit.claims import Claim, Sample, claims_tables
 from ..kit.grid import Row, Section, run_sections, sections
 from ..kit.page import load, spread, table
 from ..kit.statistics import Rows, paired
@@ -132,13 +132,10 @@ def section() -> str:
     parts = [command]
     for name, one in SECTIONS.items():
         lines = []
-        for variant in one.variants:
-            mine = [row for row in found.get(name, []) if row["variant"] == variant]
-            if mine:
-                cells = [spread(row["steps"][str(n)] for row in mine) for n in COUNTS]
-                lines.append((variant, *cells, len(mine), f"`{mine[0]['overrides'][-1]}`"))
+        for variant, mine in one.by_variant(found.get(name, [])).items():
+            cells = [spread(row["steps"][str(n)] for row in mine) for n in COUNTS]
+            lines.append((variant, *cells, len(mine), f"`{mine[0]['overrides'][-1]}`"))
         if lines:
             heads = "model", *(f"{n} steps" for n in COUNTS), "seeds", "chosen"
             parts.append(f"**{one.title}**\n\n{table(heads, lines)}")
-    claims = claims_section(CLAIMS, found, load(FILE)).replace("## The paper's claims\n\n", "")
-    return "\n\n".join([*parts, claims])
+    return "\n\n".join([*parts, claims_tables(CLAIMS, found, load(FILE))])

@@ -10,7 +10,7 @@ from fredholm.training.build import build_dataset
 from fredholm.training.evaluation import load_run
 from fredholm.training.grid import Cell
 
-from ..kit.claims import Claim, Sample, claims_section
+from ..kit.claims import Claim, Sample, claims_tables
 from ..kit.grid import Row, Section, run_sections, sections
 from ..kit.page import load, spread, table
 from ..kit.statistics import Rows, paired
@@ -138,12 +138,9 @@ def section() -> str:
     if not found.get(NAME):
         return f"Not measured yet: {command}."
     lines = []
-    for variant in VARIANTS:
-        mine = [row for row in found[NAME] if row["variant"] == variant]
-        if mine:
-            cells = [spread(_at(row, path) for row in mine) for path in (ACCURACY, MORF, LERF)]
-            seeds = ", ".join(f"{100 * _at(row, ROC):.0f}" for row in mine)
-            lines.append((variant, *cells, seeds, f"`{mine[0]['overrides'][-1]}`"))
+    for variant, mine in SECTIONS[NAME].by_variant(found[NAME]).items():
+        cells = [spread(_at(row, path) for row in mine) for path in (ACCURACY, MORF, LERF)]
+        seeds = ", ".join(f"{100 * _at(row, ROC):.0f}" for row in mine)
+        lines.append((variant, *cells, seeds, f"`{mine[0]['overrides'][-1]}`"))
     heads = "model", "accuracy (%)", "MoRF", "LeRF", "ROC-AUC, seed by seed", "chosen"
-    claims = claims_section(CLAIMS, found, file).replace("## The paper's claims\n\n", "")
-    return f"{command}\n\n{table(heads, lines)}\n\n{claims}"
+    return f"{command}\n\n{table(heads, lines)}\n\n{claims_tables(CLAIMS, found, file)}"

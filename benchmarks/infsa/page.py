@@ -305,5 +305,5 @@ def page() -> str:
         scale=scale_text(speed),
         mechanisms=table_text(speed),
         claims=claims_section(CLAIMS, {"runs": rows, "speed": speed}, found, NOTE),
-        canvases=canvases.section().rstrip() + "\n",
+        canvases=canvases.section() + "\n",
     )

@@ -156,8 +156,15 @@ def _chance(p: float | None) -> str:
 def claims_section(
     claims: Sequence[Claim], found: Any, file: dict[str, Any] | None = None, note: str = ""
 ) -> str:
-    """The tables of a page: primary claims with their verdicts, then all others. ``file``: the file
-    of results, for the claims that it was begun with.
+    """A page's section of claims: :func:`claims_tables` below a title."""
+    return f"## The paper's claims\n\n{claims_tables(claims, found, file, note)}\n"
+
+
+def claims_tables(
+    claims: Sequence[Claim], found: Any, file: dict[str, Any] | None = None, note: str = ""
+) -> str:
+    """Primary claims with their verdicts, then all others. ``file``: the file of results, for the
+    claims that it was begun with.
     """
     judged = judge(claims, found)
     note = " ".join(filter(None, (note, named(claims, (file or {}).get("primary")))))
@@ -171,9 +178,9 @@ def claims_section(
         for j in judged
         if not j.claim.primary
     ]
-    parts = ["## The paper's claims", f"{RULE} {note}"]
+    parts = [f"{RULE} {note}"]
     if first:
         parts.append(table(("primary claim", "paper", "here", "p", "verdict"), first))
     if rest:
         parts.append(table(("exploratory", "paper", "here"), rest))
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(parts)

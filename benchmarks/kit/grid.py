@@ -182,6 +182,12 @@ class Section:
         choices = self.choices.get(variant, (None,))
         return any(row["overrides"] == self.row(variant, one)["overrides"] for one in choices)
 
+    def by_variant(self, found: Iterable[Row]) -> dict[str, list[Row]]:
+        """The rows with the present settings of each variant that has any, in the section's order."""
+        mine = [row for row in found if self.has(row)]
+        rows = {name: [row for row in mine if row["variant"] == name] for name in self.variants}
+        return {name: own for name, own in rows.items() if own}
+
 
 def section_table(file: str, name: str, part: str = "sections") -> Table:
     """The rows of one section, or of what it tried (``tuning``)."""

@@ -9,11 +9,14 @@ import math
 
 import pytest
 import torch
+from benchmarks.lra import image
+from benchmarks.lra import page as lra_page
+from benchmarks.lra import rows as lra
 from benchmarks.luna import page as luna_page
 from benchmarks.luna import speed as luna_speed
 from benchmarks.luna import theory as luna_theory
 
-from benchmarks import lra
+from fredholm.models import create_model
 from fredholm.training import load_recipe
 
 
@@ -44,7 +47,37 @@ def test_the_arenas_differences_are_paired():
     two = [*one, run("softmax", 1, 0.3), run("luna", 1, 0.42), run("hedgehog", 1, 0.45)]
     assert lra.ahead("listops", "hedgehog")(two) == pytest.approx([-0.05, -0.03])
     assert lra.ahead("text", "hedgehog")(two) == []
-    assert "| softmax | 40.0 ± 14.1 | 1.000 | 2 | 1,000 |" in lra.task_table(two, "listops")
+    assert "| softmax | 40.0 ± 14.1 | 1.000 | 2 | 1,000 |" in lra_page.task_table(two, "listops")
+
+
+@pytest.mark.parametrize("name", image.SECTIONS)
+def test_rows_of_the_image_task_differ_in_their_operator_alone(name):
+    section = image.SECTIONS[name]
+    found = [load_recipe(row["recipe"], row["overrides"]) for row in section.plan(1)]
+    for recipe in found:
+        body = {"operator": recipe.operator.name, "operator_options": recipe.operator.options}
+        create_model(recipe.model.name, encoder={"max_length": 256}, body=body)
+    rows = [recipe.model_dump() for recipe in found]
+    assert len({json.dumps(row.pop("operator"), sort_keys=True) for row in rows}) == len(found)
+    assert all(row == rows[0] for row in rows)
+
+
+def test_the_image_tasks_page_shows_what_was_run_and_judges_it(monkeypatch):
+    section = image.SECTIONS["attentions"]
+    rows = [
+        row | {"seed": seed, "accuracy": accuracy + seed / 1000, "parameters": 1000}
+        for seed in range(5)
+        for accuracy, row in (
+            (0.4, section.row("softmax", image.RATES[0])),
+            (0.5 + seed / 500, section.row("luna", image.RATES[1])),
+        )
+    ]
+    monkeypatch.setattr(image, "sections", lambda file: {"attentions": rows})
+    text = image.section()
+    assert "| luna | 50.6 ± 0.5 | 5 | 1,000 | `optimizer.lr=0.003` |" in text
+    assert "| Image: LUNA above softmax | 64.32 over 39.14 | +10.4 ± 0.3 (5 seeds)" in text
+    assert text.count("reproduced") == 1
+    assert "kernels" not in text.split("primary claim")[0]
 
 
 def test_gram_matrices_of_all_maps_have_no_negative_eigenvalue():

@@ -46,7 +46,17 @@ def test_a_page_is_what_the_committed_results_say(name, path):
 
 @pytest.mark.parametrize(
     "module",
-    ["itnet.claims", "ckconv.claims", "infsa.claims", "continuous.claims", "linearize.page", "lra"],
+    [
+        "itnet.claims",
+        "ckconv.claims",
+        "infsa.claims",
+        "infsa.canvases",
+        "continuous.claims",
+        "continuous.plateau",
+        "linearize.page",
+        "lra.rows",
+        "lra.image",
+    ],
 )
 def test_claims_keep_the_rule(module):
     claims = importlib.import_module(f"benchmarks.{module}").CLAIMS
@@ -104,7 +114,7 @@ def test_what_is_not_there_is_named(capsys):
         main(["time", "lra"])
     with pytest.raises(SystemExit, match=r"run itnet PART --only .*sections, spectrum, start"):
         main(["run", "itnet", "--only", "measures"])  # would run the other parts as well
-    with pytest.raises(SystemExit, match=r"run lra nothing: needs one of rows"):
+    with pytest.raises(SystemExit, match=r"run lra nothing: needs one of rows, image"):
         main(["run", "lra", "nothing"])
     with pytest.raises(SystemExit, match="no timed cases"):
         main(["check", "lra"])

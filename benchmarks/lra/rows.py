@@ -5,23 +5,16 @@ learning rate is the same for all, and none was tuned.
 
 from __future__ import annotations
 
-import statistics
-from typing import Any
-
 from fredholm.training import load_recipe
 from fredholm.training.grid import Cell, recipe_cell, train_cell
 
-from .kit.claims import Claim, Sample, claims_section
-from .kit.grid import Row, Table, fill
-from .kit.machine import describe
-from .kit.page import PAGES, head, load, spread, table
-from .kit.statistics import Rows, paired
-from .kit.subject import Options, Subject
+from ..kit.claims import Claim, Sample
+from ..kit.grid import Row, Table, fill
+from ..kit.machine import describe
+from ..kit.statistics import Rows, paired
+from ..kit.subject import Options
 
 TABLE = Table("lra.json", ("task", "attention", "seed"))
-SUBJECT = Subject(
-    __name__, runs={"rows": ":run"}, pages={PAGES / "lra.md": ":page"}, claims=":CLAIMS"
-)
 ATTENTIONS = {
     "softmax": "softmax",
     "luna": "luna",
@@ -97,44 +90,3 @@ CLAIMS = [
     for task in TASKS
     for other, published in (("softmax", PUBLISHED["softmax"]), ("hedgehog", PUBLISHED["Hedgehog"]))
 ]
-
-
-def task_table(runs: Rows, task: str) -> str:
-    """The rows of a task: mean and spread over seeds."""
-    lines = []
-    for attention in ATTENTIONS:
-        mine = [run for run in rows_of(runs, task) if run["attention"] == attention]
-        if mine:
-            loss = f"{statistics.mean(run['loss'] for run in mine):.3f}"
-            accuracy = spread(run["accuracy"] for run in mine)
-            lines.append((attention, accuracy, loss, len(mine), f"{mine[0]['parameters']:,}"))
-    return table(("attention", "test accuracy (%)", "test loss", "seeds", "parameters"), lines)
-
-
-def page(found: dict[str, Any] | None = None) -> str:
-    """The results page; of the committed results, where none are given."""
-    found = found or load(TABLE.file)
-    machine, runs = found["machine"], found["runs"]
-    parts = [
-        head("Results: the Long Range Arena at CPU size", "lra", TABLE.file)
-        + "One backbone (`lra_skyformer`: two layers, width 64, two heads, feed-forward 128, mean "
-        "pooling), one recipe per task, four\n"
-        f"attentions. `python -m benchmarks run lra`, {machine['processor']}, torch "
-        f"{machine['torch']}. Sequences are short,\n"
-        "training is minutes, no learning rate was tuned: these rows say that everything runs and "
-        "what a small budget gives, not\n"
-        "what the Arena would.",
-        claims_section(CLAIMS, runs, found).rstrip(),
-    ]
-    for task, (title, recipe, own) in TASKS.items():
-        changes = " ".join(f'"{change}"' if " " in change else change for change in own)
-        if rows_of(runs, task):
-            command = f"`fredholm train {recipe} operator=… {changes}`"
-            parts += [f"## {title}", command, task_table(runs, task)]
-    figures = ", ".join(f"{name} {value}" for name, value in PUBLISHED.items())
-    parts.append(
-        f"## Published\n\nAverages over the five tasks of the Arena, LUNA's Table 1:\n{figures}.\n"
-        "They are not reproduced here: the full "
-        "recipes (`lra-*-full`, see [the guide](../lra.md)) are hours each on a GPU."
-    )
-    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,13 @@
+"""The Long Range Arena at CPU size: short rows of its tasks, and its Image task with all pictures."""
+
+from __future__ import annotations
+
+from ..kit.page import PAGES
+from ..kit.subject import Subject
+
+SUBJECT = Subject(
+    __name__,
+    runs={"rows": "rows:run", "image": "image:run"},
+    pages={PAGES / "lra.md": "page:page"},
+    claims="rows:CLAIMS",
+)
