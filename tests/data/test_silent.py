@@ -14,6 +14,9 @@ from fredholm.data.files import open_files
 from fredholm.data.files.unlabelled import read_unlabelled
 from fredholm.errors import DataError, OptionError
 from fredholm.estimators import FredholmClassifier
+from fredholm.training import load_recipe
+from fredholm.training.build import build_model
+from fredholm.training.tasks import task_of
 
 
 def write(path, rows, head=("a", "b", "label"), **how):
@@ -74,7 +77,8 @@ def test_few_different_decimal_commas_are_refused(tmp_path):
         open_files(write(tmp_path / "a.csv", rows, delimiter=";"))
 
 
-def test_answers_far_from_zero_are_said(tmp_path):
+def test_answers_far_from_zero_are_said_and_begun_at(tmp_path):
+    torch.manual_seed(0)
     x = torch.randn(12, 1, 8, 8).numpy()
     for name, shift in (("near", 0.0), ("far", 300.0)):
         np.savez(tmp_path / f"{name}.npz", x=x, y=2 * x + np.float32(shift))
@@ -83,7 +87,26 @@ def test_answers_far_from_zero_are_said(tmp_path):
         for name in ("near", "far")
     )
     assert not near.notes
-    assert "on average and vary by" in far.notes[0]
+    assert "answering the mean everywhere has a relative error of about 0.0071" in far.notes[0]
+    recipe = load_recipe("itnet-darcy", ["model.body.dim=8", "operator=linear_attention"])
+    for dataset, expected in ((near, 1.0), (far, 0.0071)):
+        inputs, answers = dataset.batch(range(len(dataset)))
+        task, model = task_of(dataset), build_model(recipe, dataset)
+        error = task.loss(model(inputs), answers)
+        assert float(error) == pytest.approx(expected, rel=0.1)
+        half = model.to(torch.bfloat16)(inputs.bfloat16())
+        rounded = task.loss(half, answers)
+        assert float(rounded) == pytest.approx(float(error), rel=0.01)
+
+
+def test_fields_on_points_far_from_zero_are_begun_at(tmp_path):
+    rng = np.random.default_rng(0)
+    places, inputs = rng.random((12, 9, 2)), rng.normal(size=(12, 9, 1))
+    np.savez(tmp_path / "f.npz", coordinates=places, inputs=inputs, outputs=inputs + 50.0)
+    dataset = open_files(tmp_path / "f.npz", {"kind": "fields"}).dataset("train")
+    assert dataset.head()["pool"] == "every"
+    (offset,) = dataset.head()["offset"]
+    assert offset * float(dataset.scale) == pytest.approx(50.0, abs=0.5)
 
 
 @pytest.mark.parametrize("first", [np.uint8, float])

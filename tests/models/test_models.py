@@ -4,6 +4,7 @@ and true counts.
 
 from __future__ import annotations
 
+import copy
 import json
 
 import pytest
@@ -297,3 +298,23 @@ def test_a_traced_model_keeps_the_mask_of_padding_to_come(tracer):
     else:
         traced = torch.func.vmap(lambda sample: model(sample[None])[0])
     assert_close(traced(padded), model(padded), dtype=torch.float32)
+
+
+def test_an_offset_is_added_in_float32_saved_and_of_the_outputs_number(tmp_path):
+    head = {"outputs": 2, "pool": "every", "offset": [300.0, -1.0]}
+    body = {"operator": "softmax", "dim": 8}
+    torch.manual_seed(0)
+    model = create_model("itnet_nano", encoder={"kind": "field"}, body=body, head=head).eval()
+    torch.nn.init.normal_(model.head.weight)
+    x = torch.randn(1, 1, 4, 4)
+    features, _ = model.features(x)
+    assert_close(model(x), model.head(features) + torch.tensor([300.0, -1.0]))
+    model.save_pretrained(tmp_path)
+    assert torch.equal(type(model).from_pretrained(tmp_path)(x), model(x))
+    half = copy.deepcopy(model).to(torch.bfloat16)(x.bfloat16())
+    assert half.dtype == torch.float32
+    deviation = model(x)[..., 0] - 300.0
+    assert_close(half[..., 0] - 300.0, deviation, dtype=torch.bfloat16)
+    assert model.double()(x.double()).dtype == torch.float64
+    with pytest.raises(OptionError, match=r"offset: received 1 numbers for 2 outputs"):
+        create_model("itnet_nano", head=head | {"offset": [1.0]})

@@ -17,7 +17,7 @@ from ..integral import State, load_state
 from .bodies.body import Seen
 from .config import ModelConfig
 from .decay import weight_decay_groups
-from .heads import read_out
+from .heads import Offset, read_out
 from .pretrained import PretrainedMixin
 
 
@@ -68,6 +68,7 @@ class Model(nn.Module, PretrainedMixin):
         )
         self.body: Any = body.build(self.encoder, config.encoder)
         self.head: Any = config.head.build(body.width, self.views)
+        self.offset = Offset(config.head.offset) if config.head.offset else None
 
     def forward(
         self, inputs: Tensor | Inputs, mesh: Any = None, **options: Any
@@ -101,7 +102,11 @@ class Model(nn.Module, PretrainedMixin):
         result = read_out(features, domain, self.pool)
         if self.views > 1:
             result = result.unflatten(0, (-1, self.views))
-        return self.head(result, self.encoder)
+        return self._answered(result)
+
+    def _answered(self, result: Tensor) -> Tensor:
+        answers = self.head(result, self.encoder)
+        return answers if self.offset is None else self.offset(answers)
 
     def features(self, inputs: Tensor | Inputs, **options: Any) -> tuple[Tensor, Domain]:
         """The body's features (B, N, D) and their domain; of V views (V·B, N, D), those of a sample
@@ -154,7 +159,7 @@ class Model(nn.Module, PretrainedMixin):
         stop = state.seen + numbers.shape[1]
         u = self.encoder.point(numbers, state.domain.positions[state.seen : stop])
         u, layers = self.body.prefill(u, state.layers)
-        return self.head(u, self.encoder), TextState(stop, state.domain, layers)
+        return self._answered(u), TextState(stop, state.domain, layers)
 
     def step(
         self, numbers: Int[Tensor, " b"], state: TextState
@@ -180,7 +185,7 @@ class Model(nn.Module, PretrainedMixin):
         """
         u = self.encoder.point(numbers, state.domain.positions[state.seen])
         u, layers = self.body.step(u, state.layers)
-        return self.head(u, self.encoder), TextState(state.seen + 1, state.domain, layers)
+        return self._answered(u), TextState(state.seen + 1, state.domain, layers)
 
     def weight_decay_groups(self, weight_decay: float) -> list[dict[str, Any]]:
         """See :func:`fredholm.models.decay.weight_decay_groups`."""

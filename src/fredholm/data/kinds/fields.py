@@ -34,6 +34,11 @@ class Fields(Kind):
 FIELDS = register_kind(Fields())
 
 
+def _offset(mean: Sequence[float] | None, scale: Sequence[float]) -> dict[str, Any]:
+    """The head's offset, for fields that are divided by their scale."""
+    return {} if mean is None else {"offset": [m / s for m, s in zip(mean, scale, strict=True)]}
+
+
 def _floats(values: Tensor | StoredRows) -> Any:
     return values.float() if isinstance(values, Tensor) else values
 
@@ -50,6 +55,7 @@ class FieldDataset(LabelledDataset):
         classes: names of the K answered fields.
         input_shift, input_scale, scale: of each channel, from the training fields; answers are not
             shifted, so that relative errors stay.
+        mean: of each answered field; models of these data begin there. None: at zero.
 
     Raises:
         ShapeError: fields that do not fit.
@@ -75,6 +81,7 @@ class FieldDataset(LabelledDataset):
         input_shift: Sequence[float] = (0.0,),
         input_scale: Sequence[float] = (1.0,),
         scale: Sequence[float] = (1.0,),
+        mean: Sequence[float] | None = None,
     ):
         super().__init__(name, split, _floats(answers), classes)
         good = inputs.dim() == 4 and answers.dim() == 4 and inputs.shape[::2] == answers.shape[::2]
@@ -89,6 +96,7 @@ class FieldDataset(LabelledDataset):
             torch.tensor(x)[:, None, None] for x in (input_shift, input_scale)
         )
         self.scale = torch.tensor(scale)[:, None, None]
+        self.offset = _offset(mean, scale)
 
     def raw(
         self, indices: Tensor | Sequence[int]
@@ -126,6 +134,9 @@ class FieldDataset(LabelledDataset):
 
     def encoder(self) -> dict[str, Any]:
         return {**super().encoder(), "channels": self.channels}
+
+    def head(self) -> dict[str, Any]:
+        return super().head() | self.offset
 
     def describe(self) -> dict[str, Any]:
         scales = {"shift": self.shift, "input_scale": self.input_scale, "scale": self.scale}
@@ -168,6 +179,7 @@ class PointFieldDataset(LabelledDataset):
         classes: names of the K answered fields.
         coordinates: d.
         scale: of each answered field, by which it is divided.
+        mean: of each; models of these data begin there. None: at zero.
 
     Example:
         >>> places, u = torch.rand(5, 2), torch.rand(5, 1)
@@ -189,10 +201,12 @@ class PointFieldDataset(LabelledDataset):
         *,
         coordinates: int,
         scale: Sequence[float] = (1.0,),
+        mean: Sequence[float] | None = None,
     ):
         super().__init__(name, split, torch.arange(len(inputs)), classes)
         self.fields, self.answers = list(inputs), list(answers)
         self.coordinates, self.scale = coordinates, torch.tensor(scale)[:, None]
+        self.offset = _offset(mean, scale)
 
     def raw(self, indices: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
         chosen = torch.as_tensor(indices, dtype=torch.int64).tolist()
@@ -213,7 +227,7 @@ class PointFieldDataset(LabelledDataset):
         return {**super().encoder(), **sizes}
 
     def head(self) -> dict[str, Any]:
-        return {"pool": "every"}
+        return {"pool": "every"} | self.offset
 
     def describe(self) -> dict[str, Any]:
         return super().describe() | {"scale": self.scale.flatten().tolist()}
