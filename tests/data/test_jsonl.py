@@ -70,8 +70,9 @@ def test_keys_may_be_missing_and_lines_empty(tmp_path):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ('{"a": 1', r"row 41: no JSON \("),
-        ('{"a": ' + "[" * 100_000, r"row 41: no JSON \("),
+        ('{"a": 1', r"row 41: no JSON object \("),
+        ('{"a": ' + "[" * 100_000, r"row 41: no JSON object \("),
+        ('{"a": 1, "label": "x", "a": 2}', r"row 41: no JSON object \('a' comes twice\)"),
         ("[1, 2]", r"row 41: received '\[1, 2\]'; needs an object"),
         ('{"a": [1, 2], "label": "x"}', r"row 41, column 'a': received '\[1, 2\]'; needs a number"),
         ('{"a": "kg", "label": "x"}', "row 41, column 'a': received 'kg'"),

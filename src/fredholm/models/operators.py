@@ -66,7 +66,16 @@ def of_block(options: Mapping[str, Any], block: int) -> dict[str, Any]:
 def make_operator(
     name: str, dim: int, heads: int, *, position_dim: int, causal: bool = False, **options: Any
 ) -> nn.Module:
-    """A registered operator for positions of this dimension."""
+    """A registered operator for positions of this dimension.
+
+    Raises:
+        OptionError: an unknown name, a baseline's, or an option the operator does not have.
+    """
+    if name in list_baselines():
+        raise OptionError(
+            f"operator: received {name!r}, a baseline; needs a body of the kind 'backbone' "
+            "(model=backbone_nano), or a sum of which it is a part"
+        )
     told = position_options(name, position_dim, options, causal=causal)
     return create_operator(name, dim, heads, **told)
 

@@ -132,7 +132,7 @@ def settle(
     channels, remarks = _channels(head, reading, others, text, kind)
     remarks += [
         f"{name!r} is left out: it has no name, and another whole number in every row, as an index "
-        "has; to read it, give it a name"
+        "has; to read it, name it with --channels, or in the file"
         for name in index
         if name not in channels and kind not in ("texts", "images")
     ]

@@ -58,15 +58,24 @@ def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             if not line.strip():
                 continue
             try:
-                found = json.loads(line)
+                found = json.loads(line, object_pairs_hook=_once)
             except (ValueError, RecursionError) as error:
-                raise DataError(f"{path}, row {number}: no JSON ({error})") from error
+                raise DataError(f"{path}, row {number}: no JSON object ({error})") from error
             if not isinstance(found, dict):
                 raise DataError(
                     f"{path}, row {number}: received {line.strip()[:SHOWN]!r}; needs an object, "
                     '{"name": value, ...}'
                 )
             yield number, found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; a ValueError where a key comes twice, of which JSON would keep the last."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(n for n in names if names.count(n) > 1)!r} comes twice")
+    return found
 
 
 def _row(found: dict[str, Any], names: Sequence[str], path: Path, line: int) -> list[str]:
