@@ -92,6 +92,15 @@ def test_a_recipe_names_a_sum_and_its_model_is_read_again(tmp_path):
         load_recipe("digits", ["operator={sum: [lunaa]}"])
 
 
+@pytest.mark.parametrize("name", ["backbone_nano", "itnet_nano"])
+def test_parts_of_a_sum_may_differ_from_block_to_block(name):
+    text = "{sum: [luna, {name: convolution, taps: 3, dilation: {blocks: [1, 4]}}]}"
+    recipe = load_recipe("digits", [f"model={name}", f"operator={text}", "model.body.depth=3"])
+    model = build_model(recipe, build_dataset(recipe, "train"))
+    parts = [block.operator.parts[1] for block in model.body.blocks]
+    assert [part.kernel.windows[0].dilation for part in parts] == [1, 4, 1]
+
+
 def test_residual_blocks_count_points_for_a_sum_that_does_and_scale_all_its_outputs():
     torch.manual_seed(0)
     options = {"operator": "sum", "operator_options": {"parts": ["softmax", *PARTS]}}

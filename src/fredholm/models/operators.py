@@ -36,12 +36,12 @@ def position_options(
     return {key: said[key] for key in taken if key in known} | dict(options)
 
 
-PER_BLOCK = "blocks"
+PER_BLOCK, PARTS = "blocks", "parts"
 
 
 def of_block(options: Mapping[str, Any], block: int) -> dict[str, Any]:
     """The options of one block: a value ``{"blocks": [a, b, c]}`` is a of the first one, b of the
-    next, and so on, and a again after c.
+    next, and so on, and a again after c; so it is among those of the parts of a sum.
 
     Raises:
         OptionError: no list, or an empty one.
@@ -51,16 +51,19 @@ def of_block(options: Mapping[str, Any], block: int) -> dict[str, Any]:
         >>> of_block(doubling, 1), of_block(doubling, 3)
         ({'taps': 3, 'dilation': 2}, {'taps': 3, 'dilation': 1})
     """
-    result = {}
-    for key, value in options.items():
-        if isinstance(value, Mapping) and set(value) == {PER_BLOCK}:
-            values = value[PER_BLOCK]
-            if not isinstance(values, (list, tuple)) or not values:
-                needed = "a list of a value for each block"
-                raise OptionError(refuse_kind(f"{key}.{PER_BLOCK}", values, needed))
-            value = values[block % len(values)]
-        result[key] = value
-    return result
+    return {key: _of_block(key, value, block) for key, value in options.items()}
+
+
+def _of_block(key: str, value: Any, block: int) -> Any:
+    if key == PARTS and isinstance(value, (list, tuple)):
+        return [of_block(part, block) if isinstance(part, Mapping) else part for part in value]
+    if not isinstance(value, Mapping) or set(value) != {PER_BLOCK}:
+        return value
+    values = value[PER_BLOCK]
+    if not isinstance(values, (list, tuple)) or not values:
+        needed = "a list of a value for each block"
+        raise OptionError(refuse_kind(f"{key}.{PER_BLOCK}", values, needed))
+    return values[block % len(values)]
 
 
 def make_operator(
