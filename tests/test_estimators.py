@@ -88,6 +88,18 @@ def test_fields_on_a_grid(axes, tmp_path):
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
 
 
+def test_fields_far_from_zero_are_learned_as_others_are():
+    fields = np.random.default_rng(0).normal(size=(40, 8, 8)).astype(np.float32)
+    near, far = (
+        FredholmRegressor(dim=16, epochs=8, random_state=0)
+        .fit(fields, 2 * fields + shift)
+        .score(fields, 2 * fields + shift)
+        for shift in (0, 300)
+    )
+    assert near > 0.4
+    assert far == pytest.approx(near, abs=0.1)
+
+
 def test_fields_are_scored_by_the_weights_of_their_samples():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(8, 4, 4))
