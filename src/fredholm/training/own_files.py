@@ -44,11 +44,13 @@ def names_files(source: Any) -> bool:
 
 def named(raw: dict[str, Any]) -> dict[str, Any]:
     """A recipe of the user's files under a name and with a whole path; others as they are."""
+    from ..data.files.suffixes import stem_of
+
     data = raw.get("data")
     if not isinstance(data, dict) or data.get("name", "files") != "files" or not data.get("path"):
         return raw
     place = Path(str(data["path"])).expanduser().absolute()
-    name = re.sub(r"[^A-Za-z0-9._,=+-]", "-", place.stem).lstrip("._,=+-") or "run"
+    name = re.sub(r"[^A-Za-z0-9._,=+-]", "-", stem_of(place)).lstrip("._,=+-") or "run"
     return {"name": name, **raw, "data": {**data, "path": str(place)}}
 
 

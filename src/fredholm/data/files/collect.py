@@ -16,11 +16,11 @@ from .collection import Collection, check_range
 from .columns import PICTURES, Trained
 from .folders import collect_folders, files_below
 from .reading import Reading
-from .table import LINES
+from .suffixes import TEXT_TABLES, stem_of, suffix_of
 from .tables import collect_tables, named_parts
 from .ts import collect_ts
 
-TABLES = frozenset({".csv", ".tsv", ".parquet", *LINES})
+TABLES = frozenset({*TEXT_TABLES, ".parquet"})
 ARRAYS = frozenset({".npz", ".h5", ".hdf5"})
 SERIES = frozenset({".ts"})
 FAMILIES = {
@@ -51,7 +51,7 @@ def collect(
     """
     if not path.exists():
         raise DataError(f"{path}: no such file or folder")
-    name = path.stem if path.is_file() else path.name
+    name = stem_of(path) if path.is_file() else path.name
     family, files = files_of(path, reading)
     if family in ("pictures", "clouds"):
         suffixes = FAMILIES[family]
@@ -92,7 +92,7 @@ _READERS: dict[str, Callable[..., Collection]] = {
 
 def family_of(path: Path) -> str | None:
     """The family of files that a file belongs to."""
-    return next((name for name, known in FAMILIES.items() if path.suffix.lower() in known), None)
+    return next((name for name, known in FAMILIES.items() if suffix_of(path) in known), None)
 
 
 def files_of(path: Path, reading: Reading) -> tuple[str, list[Path]]:

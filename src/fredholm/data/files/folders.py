@@ -14,6 +14,7 @@ from .clouds import exchanged, read_cloud
 from .collection import PART_NAMES, TRAIN, Collection
 from .columns import PICTURES
 from .reading import Reading
+from .suffixes import suffix_of
 from .table import Coded
 
 LOOKED_AT = 1000  # pictures whose headers are read before training: about a second
@@ -36,7 +37,7 @@ def files_below(folder: Path, suffixes: Suffixes[str]) -> list[Path]:
     return sorted(
         path
         for path in folder.rglob("*")
-        if path.suffix.lower() in suffixes
+        if suffix_of(path) in suffixes
         and not any(map(_hidden, path.relative_to(folder).parts))
         and path.is_file()
     )

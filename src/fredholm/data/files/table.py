@@ -17,13 +17,13 @@ from ...errors import DataError
 from ...errors import suggest as suggestion
 from ...progress import working
 from . import jsonl, parquet
+from .suffixes import LINES, suffix_of
 from .utf8 import opened
 
 HEAD = 2000  # rows by which columns are recognised
 PIECE = 20_000  # rows held as text at a time
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none", "-", "#n/a"})
 DELIMITERS = ",;\t|"
-LINES = (".jsonl", ".ndjson")  # an object a line
 INDEX = re.compile(r"column \d+|Unnamed: \d+|__index_level_\d+__")  # as pandas names it
 LARGEST = float(np.finfo(np.float32).max)  # what a model can read
 csv.field_size_limit(1 << 26)
@@ -194,10 +194,10 @@ def read_head(path: Path, known: Sequence[str] = ()) -> Head:
 
 def _first_rows(path: Path) -> Head:
     """The head as the file has it, of CSV perhaps without a row."""
-    if path.suffix.lower() == ".parquet":
+    if suffix_of(path) == ".parquet":
         names, rows = parquet.head(path, HEAD)
         return Head(path, names, True, rows, "")
-    if path.suffix.lower() in LINES:
+    if suffix_of(path) in LINES:
         names, rows, numbers = jsonl.head(path, HEAD)
         return Head(path, names, True, rows, "", numbers)
     lines = _first_lines(path)
@@ -331,7 +331,7 @@ def _shown(head: Head, blank: list[int]) -> Iterator[list[Sequence[str]]]:
 
 def _pieces(head: Head, blank: list[int]) -> Iterator[list[Sequence[str]]]:
     """The rows, some at a time; into ``blank`` the number of rows before each empty one."""
-    if head.path.suffix.lower() in LINES:
+    if suffix_of(head.path) in LINES:
         yield from jsonl.pieces(head.path, head.names, PIECE, blank)
         return
     if not head.delimiter:

@@ -16,6 +16,7 @@ from ...errors import DataError
 from .collection import PART_NAMES, TEST, Collection, in_order, leaks
 from .columns import Columns, Trained, settle, taken_of
 from .reading import Reading
+from .suffixes import stem_of
 from .table import Coded, Table, read_head, read_table
 
 
@@ -70,7 +71,7 @@ def part_of(path: Path) -> int | None:
         >>> part_of(Path("GunPoint_TEST.ts")), part_of(Path("train.csv")), part_of(Path("a.csv"))
         (2, 0, None)
     """
-    words = path.stem.lower().replace("-", "_").split("_")
+    words = stem_of(path).lower().replace("-", "_").split("_")
     return PART_NAMES.get(words[-1])
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,7 +29,7 @@ from .collection import Collection
 from .columns import Trained
 from .reading import Reading
 from .scaling import cloud_tensor, point_rows, series_rows, table_rows
-from .table import LINES
+from .suffixes import LINES, suffix_of
 
 # What a run reads that was trained on a data set of the catalogue, by the kind of its samples.
 _CATALOGUE = {
@@ -38,6 +40,7 @@ _CATALOGUE = {
     "field": "fields",
 }
 _FOLDER = "image-folder"  # whose runs of earlier versions do not say how pictures were cut
+_GZIP = b"\x1f\x8b"
 _MAGIC = {
     b"PK": ".npz",
     b"\x89HDF": ".h5",
@@ -126,7 +129,7 @@ def _files(files: Sequence[str | Path], reading: Reading) -> Iterator[list[Path]
             if str(file) != "-":
                 paths.append(Path(file))
                 continue
-            content = sys.stdin.buffer.read()
+            content = _plain(sys.stdin.buffer.read())
             place = Path(folder) / f"{_STDIN}{_suffix(content, reading)}"
             place.write_bytes(content)
             paths.append(place)
@@ -134,6 +137,16 @@ def _files(files: Sequence[str | Path], reading: Reading) -> Iterator[list[Path]
             yield paths
         except DataError as error:
             raise DataError(_named(str(error), Path(folder))) from error
+
+
+def _plain(content: bytes) -> bytes:
+    """What was compressed, as it was before."""
+    if not content.startswith(_GZIP):
+        return content
+    try:
+        return gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"standard input: cannot be read ({error})") from error
 
 
 def _named(text: str, folder: Path) -> str:
@@ -160,7 +173,7 @@ def _suffix(content: bytes, reading: Reading) -> str:
 def _one(
     path: Path, reading: Reading, source: Mapping[str, Any], facts: Mapping[str, Any], encoder: Any
 ) -> Unlabelled:
-    tabled = path.suffix.lower() in TABLES
+    tabled = suffix_of(path) in TABLES
     if reading.kind == "texts" and not path.is_dir() and not (tabled and reading.text):
         return _lines(path, facts)
     if reading.kind == "images" and not path.is_dir() and not tabled:

@@ -1,13 +1,16 @@
-"""Text files in UTF-8 that must not change while they are read."""
+"""Text files in UTF-8, compressed or not, that must not change while they are read."""
 
 from __future__ import annotations
 
+import gzip
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ...errors import DataError
+from .suffixes import is_compressed
 
 
 @contextmanager
@@ -15,16 +18,19 @@ def opened(path: Path) -> Iterator[Any]:
     """A text file in UTF-8, that must not change while it is read.
 
     Raises:
-        DataError: a missing file, another encoding (with its row), or a change.
+        DataError: a missing file, another encoding (with its row), a compressed file that is cut
+            short or damaged, or a change.
     """
     try:
         before = path.stat()
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        how: Any = {"mode": "rt", "encoding": "utf-8-sig", "newline": ""}
+        with gzip.open(path, **how) if is_compressed(path) else path.open(**how) as file:
             yield file
     except UnicodeDecodeError as error:
         raise DataError(_wrong_encoding(path)) from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except (OSError, EOFError, zlib.error) as error:
+        why = getattr(error, "strerror", None) or error
+        raise DataError(f"{path}: cannot be read ({why})") from error
     check_unchanged(path, before)
 
 
@@ -43,13 +49,14 @@ def check_unchanged(path: Path, before: Any) -> None:
 
 
 def _wrong_encoding(path: Path) -> str:
-    with path.open("rb") as file:
-        if file.read(2) in (b"\xff\xfe", b"\xfe\xff"):
-            return (
-                f"{path}, row 1: not UTF-8 but UTF-16; save it as UTF-8, "
-                f"e.g. iconv -f utf-16 -t utf-8 {path.name}"
-            )
-    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+    with gzip.open(path) if is_compressed(path) else path.open("rb") as file:
+        content = file.read()
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return (
+            f"{path}, row 1: not UTF-8 but UTF-16; save it as UTF-8, "
+            f"e.g. iconv -f utf-16 -t utf-8 {path.name}"
+        )
+    for number, line in enumerate(content.split(b"\n"), 1):
         try:
             line.decode("utf-8")
         except UnicodeDecodeError as error:
