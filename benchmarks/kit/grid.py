@@ -249,18 +249,19 @@ def validated(cell: Cell, report: Report) -> Row:
 
 
 def best_choices(section: Section, tried: list[Row]) -> dict[str, str]:
-    """The choice of each variant with the best validation.
+    """The choice of each variant with the best validation: by accuracy, where there is one; of
+    equal ones, the one with the smaller loss.
 
     Raises:
         SystemExit: a variant's choices were not all tried.
     """
     chosen = {}
     for variant, choices in section.choices.items():
-        found: dict[str, float] = {}
+        found: dict[str, tuple[float, float]] = {}
         for choice in choices:
             for row in tried:
                 if row["overrides"] == section.trial(variant, choice)["overrides"]:
-                    found[choice] = row.get("accuracy", -row["loss"])
+                    found[choice] = row.get("accuracy", 0.0), -row["loss"]
         if set(found) != set(choices):
             raise SystemExit(f"{variant}: not all choices were tried; the same command goes on")
         chosen[variant] = max(found, key=lambda choice: found[choice])

@@ -383,5 +383,10 @@ def test_a_choice_is_made_on_validation_and_the_test_split_read_for_it_alone(tmp
     assert not tests
     with pytest.raises(SystemExit, match="not all choices"):
         grid.best_choices(section, [])
+    tries = [
+        row | {"accuracy": 0.9, "loss": loss}
+        for row, loss in zip(section.tries(), (0.3, 0.2), strict=True)
+    ]
+    assert grid.best_choices(section, tries) == {"a": choices["a"][1]}, "equal by accuracy"
     page.save({"tuning": {"tuned": []}}, "begun.json", tmp_path)
     assert grid.sections("begun.json", tmp_path) == {}, "a page can be written meanwhile"
