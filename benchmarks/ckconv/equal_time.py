@@ -9,7 +9,7 @@ from ..kit.page import load, spread, table
 from ..kit.subject import Options
 from .evidence import tcn
 
-FILE, LENGTH, MINUTES = "ckconv-equal-time.json", 3000, 25
+FILE, LENGTH, MINUTES = "ckconv-equal-time.json", 3000, 45
 BESIDE = {"gru": ("operator=gru",), "tcn": tcn(9)}
 """Two blocks of a GRU; nine convolutions whose dilations double, which see 3,067 points."""
 RATES = tuple(f"optimizer.lr={rate}" for rate in (5e-4, 2e-3))
