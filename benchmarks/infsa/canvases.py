@@ -79,7 +79,9 @@ def _at(row: Row, path: tuple[str, ...]) -> float:
     return float(value)  # type: ignore[arg-type]
 
 
-ROC, PR = (("localisation", "attention", "box", key, "mean") for key in ("roc_auc", "pr_auc"))
+ROC, PR, MASS = (
+    ("localisation", "attention", "box", key, "mean") for key in ("roc_auc", "pr_auc", "mass")
+)
 MORF, LERF = (("degradation", "attention", key, "mean") for key in ("morf", "lerf"))
 ACCURACY = ("accuracy",)
 CLAIMS = [
@@ -119,6 +121,12 @@ CLAIMS = [
             "PR-AUC: pure above softmax",
             "75.5 over 56.2",
             ("pure, constant", "softmax", *PR),
+            False,
+        ),
+        (
+            "mass of the map inside the box: pure above softmax",
+            "4.6, pictures",
+            ("pure, constant", "softmax", *MASS),
             False,
         ),
         (
