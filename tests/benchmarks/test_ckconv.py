@@ -68,3 +68,16 @@ def test_a_variant_is_compared_with_the_best_of_others():
     ]
     found = claims.ahead("activation", "sine", ("relu", "gelu"))({"activation": rows})
     assert [round(x, 6) for x in found] == [0.3]
+
+
+def test_spread_knots_are_judged_by_the_activation_that_they_help_least():
+    uniform = {"relu": 1e-3, "leaky_relu": 1e-4, "silu": 1e-2, "gelu": 1e-1}
+    rows = [
+        {"seed": 0, "network": f"{name}, knots {knots}", "target": target, "error": error}
+        for target, factor in (("step", 0.1), ("random", 10.0))
+        for name in claims.RECTIFIED
+        for knots, error in (("zero", 1e-2), ("uniform", factor * uniform[name]))
+    ]
+    found = claims.spreading({"kernels": rows})[0]
+    assert [round(found[name], 9) for name in claims.RECTIFIED] == [1.0, 2.0, 0.0, -1.0]
+    assert "gelu 0.1" in claims.spread_ratios({"kernels": rows})

@@ -60,7 +60,7 @@ def test_models_beside_the_ckcnn_are_of_its_size():
 def test_claims_of_canvases_follow_from_its_rows():
     def row(variant, seed, score):
         part = {"mean": score}
-        place = {"attention": {"box": {"roc_auc": part, "pr_auc": part}}}
+        place = {"attention": {"box": {"roc_auc": part, "pr_auc": part, "mass": part}}}
         return {
             "variant": variant, "seed": seed, "accuracy": score, "localisation": place,
             "degradation": {"attention": {"morf": part, "lerf": part}},
