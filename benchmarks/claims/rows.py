@@ -118,9 +118,7 @@ def answer(given: dict[str, Any]) -> Row:
     if "untestable" in given:
         return Row(given, given["untestable"], 0, UNTESTABLE)
     here, seeds, verdict = "not run", 0, OPEN
-    if "result" in given and (
-        load(given["result"]["file"]) is not None or not given.get("trained")
-    ):  # a training may be still to come
+    if "result" in given and not (given.get("trained") and _to_come(given["result"])):
         values = numbers(given["result"])
         trained = given.get("trained", False)
         here, seeds = _text(given, values), len(values) if trained else 0
@@ -135,6 +133,17 @@ def answer(given: dict[str, Any]) -> Row:
         # what is computed or proved has a verdict of its own; what is explored has none
         verdict = verdict if {"result", "test"} & set(given) else one.verdict or OPEN
     return Row(given, here, seeds, verdict)
+
+
+def _to_come(place: dict[str, Any]) -> bool:
+    """Whether a training is still to come: there is no file, no such section or no such row yet."""
+    found = load(place["file"])
+    for step in place["path"]:
+        if found and isinstance(step, dict):
+            found = [row for row in found if all(row.get(k) == v for k, v in step.items())]
+        elif isinstance(found, dict) and isinstance(step, str):
+            found = found.get(step)
+    return not found
 
 
 def _text(given: dict[str, Any], values: list[float]) -> str:

@@ -130,3 +130,21 @@ def test_what_is_not_run_is_open_and_what_cannot_be_is_said():
     assert paper_table([row]).endswith("| c \\| d | w | p | not run |  | open |  | 1,000 |")
     with pytest.raises(KeyError):
         rows.answer({**given, "judged": "itnet: no such claim"})
+
+
+def test_a_training_that_has_not_ended_is_not_run_and_a_missing_time_is_an_error(monkeypatch):
+    path = ["sections", "long", {"variant": "a"}, "loss"]
+    given = {"trained": True, "result": {"file": "some.json", "path": path}}
+    row = {"variant": "a", "loss": 0.5}
+    stages = (
+        (None, "not run"),
+        ({"tuning": {"long": [row]}}, "not run"),
+        ({"sections": {"long": [row | {"variant": "b"}]}}, "not run"),
+        ({"sections": {"long": [row]}}, "0.5"),
+    )
+    for found, here in stages:
+        monkeypatch.setattr(rows, "load", lambda file, found=found: found)
+        assert rows.answer(given).here == here
+    monkeypatch.setattr(rows, "load", lambda file: {"tuning": {}})
+    with pytest.raises(KeyError):
+        rows.answer({"least": 1, "result": given["result"]})
