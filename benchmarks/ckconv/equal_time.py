@@ -17,7 +17,7 @@ RATES = tuple(f"optimizer.lr={rate}" for rate in (5e-4, 2e-3))
 
 def task(name: str, key: str, pool: str, omega: float, widths: dict[str, int]) -> Section:
     """A task at the length, every model at the better of two rates: a tenth of the minutes leaves
-    all of them at a guess, so both are trained in full, and validation decides. Constant rates,
+    a CKCNN at a guess, so both are trained in full, and validation decides. Constant rates,
     since a cosine needs to know the epochs.
     """
     read = ("model.body.heads=1", "model.encoder.causal=true", f"model.head.pool={pool}")

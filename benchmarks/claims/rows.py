@@ -98,7 +98,7 @@ def _follow(value: Any, path: list[Any]) -> Iterator[float]:
         return
     step, rest = path[0], path[1:]
     if isinstance(step, dict):
-        parts = [row for row in value if all(row.get(k) == v for k, v in step.items())]
+        parts = _with(value, step)
     elif step == "*":
         parts = list(value.values() if isinstance(value, dict) else value)
     elif isinstance(value, list) and isinstance(step, str):
@@ -107,6 +107,11 @@ def _follow(value: Any, path: list[Any]) -> Iterator[float]:
         parts = [value[step]]
     for part in parts:
         yield from _follow(part, rest)
+
+
+def _with(rows: list[dict[str, Any]], step: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows that have these values."""
+    return [row for row in rows if all(row.get(k) == v for k, v in step.items())]
 
 
 def answer(given: dict[str, Any]) -> Row:
@@ -140,7 +145,7 @@ def _to_come(place: dict[str, Any]) -> bool:
     found = load(place["file"])
     for step in place["path"]:
         if found and isinstance(step, dict):
-            found = [row for row in found if all(row.get(k) == v for k, v in step.items())]
+            found = _with(found, step)
         elif isinstance(found, dict) and isinstance(step, str):
             found = found.get(step)
     return not found

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.__main__ import parse
+from benchmarks.ckconv.equal_time import SECTIONS as TO_COME
 from benchmarks.claims import rows
 from benchmarks.claims.page import VERDICTS, paper_table
 from benchmarks.kit.claims import CONTRADICTED, OPEN, REPRODUCED, UNTESTABLE
@@ -148,3 +149,10 @@ def test_a_training_that_has_not_ended_is_not_run_and_a_missing_time_is_an_error
     monkeypatch.setattr(rows, "load", lambda file: {"tuning": {}})
     with pytest.raises(KeyError):
         rows.answer({"least": 1, "result": given["result"]})
+
+
+def test_what_is_still_to_be_trained_is_a_variant_of_a_section():
+    for given in GIVEN:
+        if given.get("trained") and rows.answer(given).here == "not run":
+            _, section, row, _ = given["result"]["path"]
+            assert row["variant"] in TO_COME[section].variants, given["claim"]
