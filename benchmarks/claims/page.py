@@ -38,8 +38,9 @@ are adjusted by Holm's method; a claim that was not run counts among them.
 Times have no ±: in brackets behind a median stands half the distance between the quartiles.
 
 With three seeds and five claims only large differences are decided. The same runs with more seeds
-(`python -m benchmarks run NAME --seeds 8`) decide more. The claims that are primary today were named after the runs that are committed
-today, by what the papers say first; the next runs are the first to be judged by claims named before them.
+(`python -m benchmarks run NAME --seeds 8`) decide more. Where a page has two rounds of runs, as those of InfSA, the Arena and the
+continuous transformer, its primary claims are those of the second, named before it; the first round is explored. On the other pages
+they were named after the runs that are committed today, by what the papers say first.
 
 ## Every claim of the five papers
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -50,48 +51,59 @@ def papers() -> list[dict[str, Any]]:
 
 @cache
 def judged() -> dict[str, tuple[Judged, int]]:
-    """Every claim of a results page, ``"PAGE: TEXT"``, judged among its page's, with its seeds."""
+    """Every claim of a results page, ``"SET: TEXT"``, judged among its set's, with its seeds.
+
+    Raises:
+        ValueError: two sets of a page with primary claims, which would be judged apart.
+    """
     found: dict[str, tuple[Judged, int]] = {}
-    for name, claims, results in _pages():
+    primary: dict[str, str] = {}
+    for page, name, claims, results in _sets():
+        if any(claim.primary for claim in claims) and primary.setdefault(page, name) != name:
+            raise ValueError(f"{page}.md: primary claims in {primary[page]} and in {name}")
         for one in judge(claims, results):
             seeds = len(one.claim.sample(results)) if one.claim.sample else 0
             found[f"{name}: {one.claim.text}"] = one, seeds
     return found
 
 
-def _pages() -> Iterator[tuple[str, list[Claim], Any]]:
-    """Claims and results of each page, as the page itself has them."""
-    yield "itnet", itnet.CLAIMS, itnet_results()
-    yield "ckconv", ckconv.CLAIMS, ckconv_results()
+def _sets() -> Iterator[tuple[str, str, list[Claim], Any]]:
+    """Page, name, claims and results of each set of claims, as the page itself has them."""
+    yield "itnet", "itnet", itnet.CLAIMS, itnet_results()
+    yield "ckconv", "ckconv", ckconv.CLAIMS, ckconv_results()
     runs, speed = load("infsa.json")["runs"], load("infsa-speed.json") or {}
-    yield "infsa", infsa.CLAIMS, {"runs": runs, "speed": speed}
-    found = continuous_page.by_variant(load(continuous_page.FILE))
-    yield "continuous", continuous.CLAIMS, found
-    yield "canvases", canvases.CLAIMS, sections(canvases.FILE)
-    yield "plateau", plateau.CLAIMS, sections(plateau.FILE)
-    yield "linearize", linearize.CLAIMS, load("linearize.json")["runs"]
-    yield "lra", lra.CLAIMS, load(lra.TABLE.file)["runs"]
-    yield "lra-image", lra_image.CLAIMS, sections(lra_image.FILE)
+    yield "infsa", "infsa", infsa.CLAIMS, {"runs": runs, "speed": speed}
+    yield "infsa", "canvases", canvases.CLAIMS, sections(canvases.FILE)
+    found, place = continuous_page.by_variant(load(continuous_page.FILE)), "continuous-transformer"
+    yield place, "continuous", continuous.CLAIMS, found
+    yield place, "plateau", plateau.CLAIMS, sections(plateau.FILE)
+    yield "conversions", "linearize", linearize.CLAIMS, load("linearize.json")["runs"]
+    yield "lra", "lra", lra.CLAIMS, load(lra.TABLE.file)["runs"]
+    yield "lra", "lra-image", lra_image.CLAIMS, sections(lra_image.FILE)
 
 
 def numbers(place: dict[str, Any]) -> list[float]:
-    """The numbers of a file of results that a path leads to, divided by those of ``over``.
+    """The numbers of a file of results that a path leads to, divided by those of ``over`` or less
+    those of ``less``: each by its own, or all by one.
 
     Raises:
         KeyError: the file has no such numbers.
+        ValueError: neither one number beside all nor one beside each.
     """
     found = list(_follow(load(place["file"]), place["path"]))
     if not found:
         raise KeyError(f"{place['file']}: nothing at {place['path']}")
-    if "over" in place:
-        (other,) = numbers({"file": place["file"], "path": place["over"]})
-        found = [value / other for value in found]
+    for key, combine in (("over", operator.truediv), ("less", operator.sub)):
+        if key in place:
+            others = numbers({"file": place["file"], "path": place[key]})
+            others = others * len(found) if len(others) == 1 else others
+            found = [combine(one, other) for one, other in zip(found, others, strict=True)]
     return [max(found)] if place.get("take") == "max" else found
 
 
 def _follow(value: Any, path: list[Any]) -> Iterator[float]:
-    """All numbers at a path: a key, a place in a list, ``{key: value}`` for the rows that have it,
-    ``"*"`` for everything; a key of a list is that of each of its rows.
+    """All numbers at a path: a key, a place in a list, ``{key: value}`` or ``{key: [values]}`` for
+    the rows that have it, ``"*"`` for everything; a key of a list is that of each of its rows.
     """
     if not path:
         yield float(value)
@@ -110,8 +122,9 @@ def _follow(value: Any, path: list[Any]) -> Iterator[float]:
 
 
 def _with(rows: list[dict[str, Any]], step: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows that have these values."""
-    return [row for row in rows if all(row.get(k) == v for k, v in step.items())]
+    """The rows that have these values, or one of several."""
+    wanted = {key: value if isinstance(value, list) else [value] for key, value in step.items()}
+    return [row for row in rows if all(row.get(key) in some for key, some in wanted.items())]
 
 
 def answer(given: dict[str, Any]) -> Row:
@@ -132,6 +145,8 @@ def answer(given: dict[str, Any]) -> Row:
         here = f"[drawn]({given['drawn']})"
     if "test" in given:
         here, verdict = f"holds: `{given['test'].rpartition('/')[2]}`", REPRODUCED
+    if "refuted" in given:
+        here, verdict = f"does not: `{given['refuted'].rpartition('/')[2]}`", CONTRADICTED
     if "judged" in given:
         one, seeds = judged()[given["judged"]]
         here = one.here
@@ -143,12 +158,10 @@ def answer(given: dict[str, Any]) -> Row:
 def _to_come(place: dict[str, Any]) -> bool:
     """Whether a training is still to come: there is no file, no such section or no such row yet."""
     found = load(place["file"])
-    for step in place["path"]:
-        if found and isinstance(step, dict):
-            found = _with(found, step)
-        elif isinstance(found, dict) and isinstance(step, str):
-            found = found.get(step)
-    return not found
+    try:
+        return found is None or not list(_follow(found, place["path"]))
+    except KeyError:
+        return True
 
 
 def _text(given: dict[str, Any], values: list[float]) -> str:

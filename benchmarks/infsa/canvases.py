@@ -124,6 +124,30 @@ CLAIMS = [
             False,
         ),
         (
+            "MoRF: linear above softmax",
+            "76.0 over 42.6",
+            ("linear, constant", "softmax", *MORF),
+            False,
+        ),
+        (
+            "ROC-AUC: linear above softmax",
+            "76.6 over 53.8",
+            ("linear, constant", "softmax", *ROC),
+            False,
+        ),
+        (
+            "LeRF: linear above softmax",
+            "64.0 over 60.1",
+            ("linear, constant", "softmax", *LERF),
+            False,
+        ),
+        (
+            "PR-AUC: linear above softmax",
+            "76.1 over 56.2",
+            ("linear, constant", "softmax", *PR),
+            False,
+        ),
+        (
             "mass of the map inside the box: pure above softmax",
             "4.6, pictures",
             ("pure, constant", "softmax", *MASS),

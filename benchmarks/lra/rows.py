@@ -84,7 +84,6 @@ CLAIMS = [
         f"{'ListOps' if task == 'listops' else 'Text'}: LUNA above {other}",
         f"{PUBLISHED['LUNA']} over {published}, means of five tasks",
         ahead(task, other),
-        primary=True,
         digits=1,
     )
     for task in TASKS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -11,16 +12,17 @@ from benchmarks.__main__ import parse
 from benchmarks.ckconv.equal_time import SECTIONS as TO_COME
 from benchmarks.claims import rows
 from benchmarks.claims.page import VERDICTS, paper_table
-from benchmarks.kit.claims import CONTRADICTED, OPEN, REPRODUCED, UNTESTABLE
+from benchmarks.kit.claims import CONTRADICTED, OPEN, REPRODUCED, UNTESTABLE, Claim
 from benchmarks.kit.subject import find_subject
 
 from fredholm.training import list_recipes
 
 ROOT = Path(__file__).parents[2]
-GIVEN = [given for paper in rows.papers() for given in paper["rows"]]
+PAPERS = rows.papers()
+GIVEN = [given for paper in PAPERS for given in paper["rows"]]
 ALLOWED = {
     "claim", "where", "paper", "judged", "result", "test", "untestable", "least", "most", "trained",
-    "scale", "digits", "command", "hours", "drawn",
+    "scale", "digits", "command", "hours", "drawn", "refuted",
 }  # fmt: skip
 
 
@@ -37,15 +39,28 @@ def test_no_row_lacks_verdict_command_or_hours():
 def test_numbers_of_ours_are_read_and_not_typed():
     for given in GIVEN:
         assert set(given) <= ALLOWED, f"{given['claim']}: {sorted(set(given) - ALLOWED)}"
-        ways = {"judged", "result", "test", "untestable"} & set(given)
-        assert "untestable" not in ways or len(ways) == 1, given["claim"]
+        ways = {"judged", "result", "test", "refuted", "untestable"} & set(given)
+        assert not {"untestable", "refuted"} & ways or len(ways) == 1, given["claim"]
         bounds = {"least", "most"} & set(given)
         assert len(bounds) == ("result" in given and not given.get("trained")), given["claim"]
 
 
 def test_every_claim_of_every_page_is_a_row():
     named = [given["judged"] for given in GIVEN if "judged" in given]
-    assert sorted(named) == sorted(rows.judged())
+    covered = [name for paper in PAPERS for name in paper.get("covered", [])]
+    assert sorted(named + covered) == sorted(rows.judged())
+
+
+def test_primary_claims_of_a_page_are_judged_together(monkeypatch):
+    claim = Claim("a", sample=lambda found: [1.0, 2.0], primary=True)
+    other = Claim("b", sample=lambda found: [1.0, 2.0], primary=True)
+    for page, right in (("two", True), ("one", False)):
+        sets = [("one", "first", [claim], {}), (page, "second", [other], {})]
+        monkeypatch.setattr(rows, "_sets", lambda sets=sets: iter(sets))
+        rows.judged.cache_clear()
+        with nullcontext() if right else pytest.raises(ValueError, match="in first and in second"):
+            rows.judged()
+    rows.judged.cache_clear()
 
 
 def test_pictures_are_on_the_pages_that_are_said_to_have_them():
@@ -65,13 +80,14 @@ def test_commands_and_tests_are_there():
             parts = {"run": subject.runs, "time": subject.times, "page": {}}[args.what]
             assert set(args.parts) <= set(parts), given["command"]
             assert args.what == "page" or parts, given["command"]
+            assert not args.only or args.parts or len(parts) == 1, given["command"]
         elif words[:2] == ["fredholm", "train"]:
             assert words[2] in list_recipes(), given["command"]
         elif words[:1] == ["pytest"]:
             assert all((ROOT / word).exists() for word in words[1:]), given["command"]
         else:
             assert words[:1] in ([], ["fredholm"]), given["command"]
-        file, _, name = given.get("test", "").partition("::")
+        file, _, name = given.get("test", given.get("refuted", "")).partition("::")
         assert not name or re.search(rf"^def {name}\(", (ROOT / file).read_text(), re.MULTILINE)
         assert not file or (ROOT / file).is_file()
 
@@ -90,6 +106,8 @@ RESULTS = {
         (["a", "*", "z", "mean"], [0.1, 0.3]),
         (["a", -1, "y"], [4.0]),
         (["b", "*"], [8.0]),
+        (["a", {"x": [1, 2]}, "y"], [2.0, 4.0]),
+        (["a", {"x": [1, 3]}, "y"], [2.0]),
     ],
 )
 def test_a_path_leads_to_numbers(path, found, monkeypatch):
@@ -97,6 +115,15 @@ def test_a_path_leads_to_numbers(path, found, monkeypatch):
     assert rows.numbers({"file": "f", "path": path}) == found
     half = rows.numbers({"file": "f", "path": path, "over": ["a", {"x": 1}, "y"]})
     assert half == [value / 2 for value in found]
+    same = {"file": "f", "path": path}
+    assert rows.numbers({**same, "over": path}) == [1.0] * len(found)
+    assert rows.numbers({**same, "less": path}) == [0.0] * len(found)
+
+
+def test_numbers_of_different_counts_are_not_paired(monkeypatch):
+    monkeypatch.setattr(rows, "load", lambda file: {**RESULTS, "c": [1.0, 2.0, 3.0]})
+    with pytest.raises(ValueError, match="zip"):
+        rows.numbers({"file": "f", "path": ["a", "y"], "over": ["c", "*"]})
 
 
 def test_a_path_to_nothing_is_an_error(monkeypatch):
@@ -154,5 +181,5 @@ def test_a_training_that_has_not_ended_is_not_run_and_a_missing_time_is_an_error
 def test_what_is_still_to_be_trained_is_a_variant_of_a_section():
     for given in GIVEN:
         if given.get("trained") and rows.answer(given).here == "not run":
-            _, section, row, _ = given["result"]["path"]
+            _, section, row, *_ = given["result"]["path"]
             assert row["variant"] in TO_COME[section].variants, given["claim"]

@@ -226,6 +226,7 @@ def test_claims_that_were_named_late_are_said():
     assert named(claims, ["c", "d"]) == "The primary claims were named before the runs."
     assert named(claims, ["c"]) == "Named after the runs: d."
     assert "named after the runs" in named(claims, None)
+    assert "none of their claims is primary" in named([Claim("e", sample=list)], None)
     assert named(claims, ["c"]) in claims_section(claims, {}, {"primary": ["c"]})
 
 

@@ -61,7 +61,9 @@ def test_a_page_is_what_the_committed_results_say(name, path):
 def test_claims_keep_the_rule(module):
     claims = importlib.import_module(f"benchmarks.{module}").CLAIMS
     assert all(isinstance(claim, Claim) for claim in claims)
-    assert 1 <= sum(claim.primary for claim in claims) <= 5
+    explored = {"infsa.claims", "continuous.claims", "lra.rows"}  # each the first round of its page
+    assert (module not in explored) <= sum(claim.primary for claim in claims) <= 5
+    assert not (module in explored and any(claim.primary for claim in claims))
     assert len({claim.text for claim in claims}) == len(claims)
 
 
@@ -150,25 +152,21 @@ def test_fuzz_is_called_with_its_own_arguments(monkeypatch):
 def test_the_committed_verdicts():
     """What the rule says of the results today: a change here belongs into the changelog."""
     from benchmarks.ckconv.page import results
-    from benchmarks.continuous.page import FILE, by_variant
-    from benchmarks.infsa.speed import FILE as SPEED
+    from benchmarks.infsa.canvases import FILE
     from benchmarks.itnet.page import current
     from benchmarks.kit.grid import sections
-    from benchmarks.kit.page import load
 
     found = {
-        "itnet": current(sections("itnet.json")),
-        "ckconv": results(),
-        "infsa": {"runs": load("infsa.json")["runs"], "speed": load(SPEED)},
-        "continuous": by_variant(load(FILE)),
+        "itnet.claims": current(sections("itnet.json")),
+        "ckconv.claims": results(),
+        "infsa.canvases": sections(FILE),
     }
     verdicts = {}
     for name, rows in found.items():
-        claims = importlib.import_module(f"benchmarks.{name}.claims").CLAIMS
+        claims = importlib.import_module(f"benchmarks.{name}").CLAIMS
         verdicts[name] = [j.verdict for j in judge(claims, rows) if j.claim.primary]
     assert verdicts == {
-        "itnet": ["reproduced"] + ["open"] * 4,
-        "ckconv": ["reproduced"] * 4 + ["open"],
-        "infsa": ["contradicted", "open", "open", "open", "reproduced"],
-        "continuous": ["open"] * 5,
+        "itnet.claims": ["reproduced"] + ["open"] * 4,
+        "ckconv.claims": ["reproduced"] * 4 + ["open"],
+        "infsa.canvases": ["open"] * 5,
     }, json.dumps(verdicts)

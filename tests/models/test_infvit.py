@@ -66,6 +66,14 @@ def test_the_papers_counts(name, millions):
     assert text.config.body.heads == (64 if name == "infvit_linear_4" else 16)
 
 
+@pytest.mark.parametrize(("name", "millions"), [("infvit_linear_4", 53.5), ("infvit_pure_4", 57.7)])
+def test_the_texts_width_has_fewer_parameters_than_the_table(name, millions):
+    with torch.device("meta"):
+        model = create_model(name)
+    assert model.config.body.dim == 768
+    assert sum(p.numel() for p in model.parameters()) < 0.65e6 * millions
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_presets_at_the_published_counts(name):
     with torch.device("meta"):
