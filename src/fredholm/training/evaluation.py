@@ -283,12 +283,18 @@ def explain(run: str | Path, images: int = 1000, *, trust_code: bool = False) ->
         )
 
 
-def _outputs(model: nn.Module, loader: Any, split: str) -> Iterator[tuple[Tensor, Tensor]]:
-    """What the model says of each batch, and the labels, on the CPU."""
+def on_device(model: nn.Module) -> torch.device:
+    """Where the model answers: on a GPU where there is one, to which it is moved."""
     device = next(model.parameters()).device
     if device.type == "cpu" and torch.cuda.is_available():
         device = torch.device("cuda")
         model.to(device)
+    return device
+
+
+def _outputs(model: nn.Module, loader: Any, split: str) -> Iterator[tuple[Tensor, Tensor]]:
+    """What the model says of each batch, and the labels, on the CPU."""
+    device = on_device(model)
     with inference(model):
         for inputs, labels in steps(f"evaluate on {split}", loader, unit="batches"):
             with torch.inference_mode():

@@ -22,7 +22,7 @@ from ..integral import inference
 from ..progress import working
 from .build import in_float32
 from .calibration import temperature_of
-from .evaluation import load_run
+from .evaluation import load_run, on_device
 from .tasks import create_task
 
 SUFFIXES = (".csv", ".json", ".npz")
@@ -137,11 +137,12 @@ def _load(folder: str | Path, trust_code: bool) -> _Predictor:
 
         return _Predictor(pick.facts, pick.encoder, pick.temperature, answered, nullcontext())
     model, place = load_run(folder, trust_code=trust_code)
+    device = on_device(model)
     return _Predictor(
         model.extra,
         model.config.encoder,
         temperature_of(place.calibration),
-        lambda samples, chosen: model(samples.batch(chosen)).float(),
+        lambda samples, chosen: model(samples.batch(chosen).to(device)).float().cpu(),
         inference(model),
     )
 
