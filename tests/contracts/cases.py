@@ -114,6 +114,7 @@ class OperatorCase:
             else Domain.points(positions(p), causal=True)
         )
         valid = torch.tensor([[True] * n, [True] * (n - 2) + [False] * 2])
+        gaps = torch.tensor([[1, 0, 1, 1, 0, 1], [0, 1, 1, 0, 0, 1]]).bool()
         edges = torch.tensor([[0, 1, 2, 3, 4, 5, 0], [1, 2, 3, 4, 5, 0, 3]])
         band = torch.ones(n, n).triu(-2).bool()
         batch_points = torch.stack([positions(p, seed=s) for s in range(BATCH)])
@@ -133,6 +134,7 @@ class OperatorCase:
                 positions(p), pairs=torch.randn(1, HEADS, n, n, dtype=torch.float64)
             ),
             "causal padded": Domain.points(batch_points, valid=valid, causal=True),
+            "causal gaps": replace(line, valid=gaps),
             "causal window": Domain.points(positions(p), pairs=band, causal=True),
             "causal masses": line.with_masses(torch.rand(n).double() + 0.1),
         }

@@ -381,7 +381,13 @@ class ScanExchange(StateScan):
 class CausalTransition(ABC):
     """A causal response with a state of fixed size. Tensors of the state have the batch on
     dimension 0.
+
+    Attributes:
+        counts_padding: padding has a place of its own in the state, as a point without mass and
+            features; otherwise it is not a point, and the state stays as it was.
     """
+
+    counts_padding: bool = False
 
     @abstractmethod
     def start(self, u: Tensor) -> dict[str, Tensor]:

@@ -49,6 +49,7 @@ class ConvolutionCase(OperatorCase):
             "counting": line.replace(kind="counting"),
             "bias": line.replace(pairs=torch.randn(1, HEADS, POINTS, POINTS).double()),
             "causal padded": replace(causal, valid=valid),
+            "causal gaps": self.standard_domains()["causal gaps"],
             "causal masses": causal.with_masses(masses),
             "causal counting": causal.replace(kind="counting"),
         }

@@ -22,7 +22,7 @@ class WithConvolution(OperatorCase):
     def domains(self) -> dict[str, Domain]:
         found = self.standard_domains() | self.padded_grids()
         masses = torch.linspace(0.3, 1.2, POINTS, dtype=torch.float64)
-        served = ("lattice", "causal", "padded line", "causal padded line")
+        served = ("lattice", "causal", "padded line", "causal padded line", "causal gaps")
         return {name: found[name] for name in served} | {
             "masses": found["lattice"].with_masses(masses),
             "causal masses": found["causal"].with_masses(masses),

@@ -123,6 +123,7 @@ class StencilKernel(LatticeKernel, OwnExchange, CausalTransition):
     """
 
     ordered = True
+    counts_padding = True  # taps count the grid's points, padding among them
     forms = OWN_FIRST
 
     def __init__(

@@ -35,7 +35,8 @@ class Transition(Form):
         self, kernel: Any, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
     ) -> tuple[Tensor, Memory]:
         out, after = kernel.advance(Point.at(x, u, quadrature, t), memory)
-        if quadrature.valid is not None:  # padding is not a point: the state passes it by
+        # padding that is not a point leaves the state as it was
+        if quadrature.valid is not None and not kernel.counts_padding:
             real = quadrature.valid[:, t]
             after = {
                 name: torch.where(real.view(-1, *[1] * (new.dim() - 1)), new, memory[name])
