@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
@@ -51,6 +53,29 @@ def test_parts_keep_their_strategies_unless_the_sum_has_one():
     assert operator.plan(line).path == "weights by query block + two sums"
     operator.strategy = "exact"
     assert operator.plan(line).path == "weights by query block + weights by query block"
+
+
+def test_parts_follow_their_data_as_they_do_alone():
+    """A running cap in training, also of a sum within a sum; not of a part out of training."""
+    torch.manual_seed(0)
+    capped = {"name": "luna", "cap": "running"}
+    inner = {"name": "sum", "parts": [capped, "linear_attention"]}
+    operator = create_operator("sum", 8, 2, parts=["softmax", capped, inner]).train()
+    alone = copy.deepcopy([operator.parts[1], operator.parts[2].parts[0]])
+    valid = torch.tensor([[True] * 16, [True] * 9 + [False] * 7])
+    u, line = 100 * torch.randn(2, 16, 8), Domain.line(16, valid=valid)
+    size = "kernel.feature_map.mean_square"
+    for _ in range(2):
+        operator(u, line)
+        for part in alone:
+            part(u, line)
+    for part, one in zip((operator.parts[1], operator.parts[2].parts[0]), alone):
+        assert_close(part.get_buffer(size), one.get_buffer(size))
+    before = operator.parts[1].get_buffer(size).clone()
+    assert before.max() > 10
+    operator.parts[1].eval()
+    operator(u, line)
+    assert torch.equal(operator.parts[1].get_buffer(size), before)
 
 
 def test_a_depthwise_convolution_is_torchs():

@@ -214,6 +214,11 @@ class SumKernel(Kernel):
                 "bias per head would mean another one there; build the domain without pairs"
             )
 
+    def observe(self, problem: Problem) -> None:
+        for part in self.parts:
+            if part.kernel.training:  # a part may be out of training by itself
+                part.kernel.observe(_seen(part, problem))
+
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
         """That of the first part that counts points, or of the first."""
         found = [p.kernel.default_domain(n, device=device, dtype=dtype) for p in self.parts]
