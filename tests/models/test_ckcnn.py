@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from fredholm.domain import Domain
 from fredholm.errors import OptionError
 from fredholm.families.ckconv.body import WholeNorm
 from fredholm.models import Model, count, create_model, from_pretrained, model_config
@@ -169,6 +170,34 @@ def test_the_released_norm_is_refused_in_causal_order():
         WholeNorm(6)(x),
         (x - x.mean((1, 2), keepdim=True)) / x.var((1, 2), keepdim=True, unbiased=False).sqrt(),
     )
+
+
+def test_the_released_norm_is_over_real_points():
+    """A sample among padding, behind and between its points, is the sample alone."""
+    body = small(norm="released", causal=False, head="mean").body
+    with torch.no_grad():
+        for parameter in body.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    width = body.operators[0].dim
+    u = torch.randn(2, 9, width, dtype=torch.float64, requires_grad=True)
+    valid = torch.tensor([[1, 0, 1, 1, 0, 1, 1, 0, 0], [1, 1, 1, 0, 0, 0, 0, 0, 0]]).bool()
+    points = torch.rand(2, 9, 1, dtype=torch.float64)
+    padded = Domain.points(points, measure="counting", valid=valid)
+    dirty = torch.where(valid[..., None], u, 7.0)
+    out = body(dirty, padded)[0]
+    alone = [
+        body(u[b : b + 1, real], Domain.points(points[b, real], measure="counting"))[0][0]
+        for b, real in enumerate(valid)
+    ]
+    assert_close(out[valid], torch.cat(alone))
+    inputs = [u, *body.parameters()]
+    found = torch.autograd.grad(out[valid].square().sum(), inputs)
+    expected = torch.autograd.grad(torch.cat(alone).square().sum(), inputs)
+    for g, h in zip(found, expected):
+        assert_close(g, h, "gradient")
+    norm = body.blocks[0].norms[0]
+    none = norm(u[..., :1].expand(-1, -1, 6), torch.zeros(1, 9, dtype=torch.bool))
+    assert none.abs().max() == 0
 
 
 def test_images_have_kernels_of_two_dimensions():

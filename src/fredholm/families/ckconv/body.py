@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
@@ -17,6 +18,7 @@ from ...encoders import Encoder, EncoderConfig
 from ...errors import OptionError
 from ...integral import CausalState, create_operator, operator_factory
 from ...models import Body, BodyConfig, register_body
+from ...ops.backend import at_least_single, cast
 
 NORMS = ("paper", "released")
 
@@ -29,8 +31,8 @@ class CKCNNConfig(BodyConfig):
     Attributes:
         widths: channels of each block.
         norm: ``paper``: layer norm over the channels of each point; ``released``: the authors'
-            code, one norm over all channels and points, which tells every point of the future and
-            is refused where the encoder is causal.
+            code, one norm over all channels and real points, which tells every point of the future
+            and is refused where the encoder is causal.
         operator, operator_options: the convolution and its further options: ``omega``, ``width``,
             ``activation``, ``preset``, …
         dropout, input_dropout: after every activation, and after the input or embedding.
@@ -88,8 +90,8 @@ class CKCNNConfig(BodyConfig):
 
 
 class WholeNorm(nn.GroupNorm):
-    """One mean and variance over all channels and points, one gain and bias per channel: (B, N, D)
-    to (B, N, D).
+    """One mean and variance over all channels and real points, one gain and bias per channel:
+    (B, N, D) to (B, N, D), zero at padding.
 
     Reference: the authors' released code, whose layer norm this is.
     """
@@ -97,8 +99,16 @@ class WholeNorm(nn.GroupNorm):
     def __init__(self, dim: int):
         super().__init__(1, dim, eps=1e-12)
 
-    def forward(self, input: Tensor) -> Tensor:
-        return super().forward(input.mT).mT
+    def forward(self, input: Tensor, valid: Tensor | None = None) -> Tensor:
+        if valid is None:
+            return super().forward(input.mT).mT
+        real = valid[..., None]
+        u = torch.where(real, cast(input, at_least_single(input.dtype)), 0.0)
+        count = (real.sum((1, 2), keepdim=True) * input.shape[2]).clamp(min=1)
+        centred = torch.where(real, u - u.sum((1, 2), keepdim=True) / count, 0.0)
+        variance = centred.square().sum((1, 2), keepdim=True) / count
+        out = centred * (variance + self.eps).rsqrt() * self.weight + self.bias
+        return cast(torch.where(real, out, 0.0), input.dtype)
 
 
 class CKBlock(nn.Module):
@@ -130,7 +140,9 @@ class CKBlock(nn.Module):
     def forward(self, u: Float[Tensor, "b n d"], domain: Domain) -> Float[Tensor, "b n o"]:
         out = u
         for operator, norm in zip(self.operators, self.norms):
-            out = self.dropout(functional.relu(norm(operator(out, domain))))
+            out = operator(out, domain)
+            out = norm(out, domain.valid) if isinstance(norm, WholeNorm) else norm(out)
+            out = self.dropout(functional.relu(out))
         return functional.relu(out + (u if self.skip is None else self.skip(u)))
 
     def advance(
