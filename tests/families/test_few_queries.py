@@ -106,6 +106,25 @@ def test_half_precision_sums_in_single(largest, monkeypatch):
     assert_close(half.float(), expected, dtype=torch.bfloat16)
 
 
+@pytest.mark.parametrize("largest", [0, 1 << 30])
+def test_one_tensor_that_needs_a_gradient_is_enough(largest, monkeypatch):
+    """Each parameter of the kernel, masses or positions alone: two calls, then their gradient."""
+    monkeypatch.setattr(columns, "LARGEST", largest)
+    options = {"depth": 3, "learned_frequencies": True}
+    op, u = operator(**options).requires_grad_(False), torch.randn(2, 6, 6, **DOUBLE)
+    masses = torch.linspace(0.3, 1.2, 6, **DOUBLE)
+    line = Domain.line(6, **DOUBLE).with_masses(masses)
+    leaves = dict(op.kernel.named_parameters(), masses=masses, positions=line.positions)
+    for name, leaf in leaves.items():
+        leaf.requires_grad_()
+        domain = line.replace(positions=line.positions, measure=masses)
+        both = [call(u, domain) + call(2 * u, domain) for call in (op, op.dense)]
+        found = [torch.autograd.grad(out.square().sum(), leaf)[0] for out in both]
+        assert_close(both[0], both[1], name)
+        assert_close(found[0], found[1], f"gradient of {name}")
+        leaf.requires_grad_(False)
+
+
 def test_only_where_values_alone_are_wanted(monkeypatch):
     op, domain, u = operator(), Domain.line(5, **DOUBLE), torch.randn(1, 5, 6, **DOUBLE)
     monkeypatch.setattr(few_points, "_hidden", None)  # would be called

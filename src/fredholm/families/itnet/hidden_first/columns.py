@@ -35,7 +35,9 @@ def fits(kernel: Any, problem: Problem) -> bool:
     if q.density is not None or (q.query_time is not None and not q.triangular):
         return False
     beside = u.shape[2] * kernel.width <= LONGEST and u.device.type == "cpu" and u.numel() > 0
-    return beside and values_alone((u, kernel.weight1))
+    # any one of them that needs a gradient would have the passes record what they overwrite
+    others = (problem.x, q.mass, *kernel.parameters()) if torch.is_grad_enabled() else ()
+    return beside and values_alone((u, kernel.weight1, *others))
 
 
 def all_at_once(kernel: Any, problem: Problem) -> bool:
