@@ -65,7 +65,7 @@ class OperatorCase:
 
     def domains(self) -> dict[str, Domain]:
         """Domains of POINTS points that the operator must serve, by name; batched ones for BATCH
-        elements.
+        elements, or for one that all of these share.
         """
         return self.standard_domains() | self.padded_grids()
 
@@ -135,6 +135,8 @@ class OperatorCase:
             ),
             "causal padded": Domain.points(batch_points, valid=valid, causal=True),
             "causal gaps": replace(line, valid=gaps),
+            "shared": Domain.points(batch_points[:1], valid=gaps[:1]),
+            "causal shared": Domain.points(batch_points[:1], valid=gaps[:1], causal=True),
             "causal window": Domain.points(positions(p), pairs=band, causal=True),
             "causal masses": line.with_masses(torch.rand(n).double() + 0.1),
         }

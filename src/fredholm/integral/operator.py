@@ -317,7 +317,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         domain.refuse_shards("init_state")
         if not domain.causal:
             raise DomainError("init_state needs a causal domain; build it with causal=True")
-        if domain.batch not in (None, batch):
+        if domain.batch not in (None, 1, batch):
             raise ShapeError(f"the domain is batched for {domain.batch}, the state for {batch}")
         check_pairs(domain, batch, self.heads)
         layout = Layout.of(domain, stepping=True)

@@ -36,6 +36,7 @@ class ConvolutionCase(OperatorCase):
             name: d for name, d in self.standard_domains().items() if name in ("lattice", "causal")
         }
         line, causal = found["lattice"], found["causal"]
+        gaps = self.standard_domains()["causal gaps"]
         valid = torch.tensor([[True] * POINTS, [True] * (POINTS - 2) + [False] * 2])
         torch.manual_seed(2)
         masses, several = (
@@ -49,7 +50,9 @@ class ConvolutionCase(OperatorCase):
             "counting": line.replace(kind="counting"),
             "bias": line.replace(pairs=torch.randn(1, HEADS, POINTS, POINTS).double()),
             "causal padded": replace(causal, valid=valid),
-            "causal gaps": self.standard_domains()["causal gaps"],
+            "causal gaps": gaps,
+            "causal shared": gaps.replace(valid=gaps.valid[:1]),
+            "shared": line.replace(valid=gaps.valid[:1]),
             "causal masses": causal.with_masses(masses),
             "causal counting": causal.replace(kind="counting"),
         }

@@ -49,6 +49,7 @@ class CausalCase(OperatorCase):
             "causal padded": line["p"],
             "causal holes": line["h"],
             "causal lengths": short,
+            "causal shared": line["h"].replace(valid=holes[:1]),
         }
 
 
@@ -69,6 +70,7 @@ class TwoWayCase(OperatorCase):
         return {
             "lattice": Domain.line(POINTS, **DOUBLE),
             "padded": Domain.line(POINTS, valid=valid, **DOUBLE),
+            "shared": Domain.line(POINTS, valid=valid[1:], **DOUBLE),
         }
 
 

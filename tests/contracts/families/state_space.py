@@ -50,6 +50,8 @@ class SequenceCase(OperatorCase):
         counting = Domain.line(POINTS, causal=True, measure="counting", **DOUBLE)
         standard = self.standard_domains()
         masses = standard["causal masses"]
+        valid = torch.tensor([[1, 0, 1, 1, 0, 1], [0, 1, 1, 1, 1, 0]]).bool()
+        gaps = counting.replace(valid=valid)
         return {
             "causal": standard["causal"],
             "counting": counting,
@@ -57,9 +59,8 @@ class SequenceCase(OperatorCase):
             "causal masses": masses,
             "causal counting": counting,
             "causal padded": standard["causal padded"],
-            "causal gaps": counting.replace(
-                valid=torch.tensor([[1, 0, 1, 1, 0, 1], [0, 1, 1, 1, 1, 0]]).bool()
-            ),
+            "causal gaps": gaps,
+            "causal shared": gaps.replace(valid=gaps.valid[:1]),
             "causal probability": masses.replace(kind="probability"),
         }
 
@@ -91,6 +92,10 @@ class TimesCase(SequenceCase):
         irregular = torch.rand(BATCH, POINTS, **DOUBLE).cumsum(-1)
         return found | {
             "causal times": Domain.timestamps(irregular),
+            "causal times shared": Domain.timestamps(irregular[:1]),
+            "causal times, gaps shared": Domain.timestamps(irregular).replace(
+                valid=found["causal shared"].valid
+            ),
             "causal points": Domain.points(positions(1), causal=True),
         }
 
@@ -112,6 +117,7 @@ class TrajectoryCase(SequenceCase):
             "counting": counting,
             "causal padded": padded,
             "causal gaps": found["causal gaps"],
+            "causal shared": found["causal shared"],
         }
 
 

@@ -23,7 +23,9 @@ class WithConvolution(OperatorCase):
         found = self.standard_domains() | self.padded_grids()
         masses = torch.linspace(0.3, 1.2, POINTS, dtype=torch.float64)
         served = ("lattice", "causal", "padded line", "causal padded line", "causal gaps")
+        gaps = found["causal gaps"]
         return {name: found[name] for name in served} | {
+            "causal shared": gaps.replace(valid=gaps.valid[:1]),
             "masses": found["lattice"].with_masses(masses),
             "causal masses": found["causal"].with_masses(masses),
         }

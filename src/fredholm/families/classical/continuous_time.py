@@ -139,7 +139,8 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
         n, first = times.shape[1], torch.zeros_like(times[:, :1])
         if q.valid is not None:  # at padding time stands still
             index = torch.where(q.valid, torch.arange(n, device=times.device), -1).cummax(-1).values
-            times = times.expand(index.shape[0], -1).gather(1, index.clamp(min=0))
+            times, index = torch.broadcast_tensors(times, index)
+            times = times.gather(1, index.clamp(min=0))
         with full_precision(times):
             elapsed = torch.cat([first.expand(times.shape[0], -1), times.diff(dim=1)], 1)
             signal = full(q.mass[..., None].to(problem.uy.dtype) * problem.uy[:, 0])

@@ -32,15 +32,16 @@ def pack(valid: Bool[Tensor, "b n"]) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b
     return order, torch.argsort(order, dim=-1)
 
 
-def reorder(x: Tensor, order: Int[Tensor, "b n"] | None, dim: int) -> Tensor:
+def reorder(x: Tensor, order: Int[Tensor, "#b n"] | None, dim: int) -> Tensor:
     """``x`` with its points, on dimension ``dim``, in another order in each batch element; ``None``
-    leaves it as it is.
+    leaves it as it is. Either may have a batch of one for all elements of the other.
     """
     if order is None:
         return x
     shape = [1] * x.dim()
     shape[0], shape[dim] = order.shape
-    index = order.view(shape).expand(
-        *(s if d not in (0, dim) else -1 for d, s in enumerate(x.shape))
-    )
-    return x.expand(order.shape[0], *x.shape[1:]).gather(dim, index)
+    (batch,) = torch.broadcast_shapes(x.shape[:1], order.shape[:1])
+    sizes = [batch, *x.shape[1:]]
+    whole = x.expand(sizes)
+    sizes[dim] = order.shape[1]
+    return whole.gather(dim, order.view(shape).expand(sizes))
