@@ -81,7 +81,9 @@ def test_images_every_parameter_learns_and_the_model_is_saved(name, tmp_path):
     assert silent == []
     save_pretrained(model, tmp_path)
     assert_close(from_pretrained(tmp_path)(images), model(images))
-    assert [len(part) for part in model.trace(images)] == [3, 3]
+    trace = model.trace(images)
+    assert [len(part) for part in trace] == [3, 3]
+    assert all(operator.plan(domain).path for operator, _, domain in trace)
 
 
 def test_baselines_are_torchs_layers():
@@ -97,12 +99,32 @@ def test_baselines_are_torchs_layers():
     causal = Recurrence("gru", 8, causal=True)
     expected = causal.projection(causal.kernel.layer(u)[0])
     assert_close(causal(u, Domain.line(6, causal=True)), expected, "gru")
+    assert recurrence.plan(Domain.grid(2, 3)).path == recurrence.plan(Domain.line(6)).path
     grid = Convolution(8, position_dim=2)
     image = u.mT.unflatten(-1, (2, 3))
     expected = (
         nn.functional.conv2d(image, grid.kernel.weight, grid.kernel.bias, padding=1).flatten(2).mT
     )
     assert_close(grid(u, suited(grid, Domain.grid(2, 3))), expected, "convolution")
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_recurrences_go_point_by_point_where_they_answer(cell):
+    """Whatever the measure and the places, padding between points among them."""
+    layer = Recurrence(cell, 8, causal=True).double()
+    u, places = torch.randn(2, 6, 8, dtype=torch.float64), torch.rand(6, 2, dtype=torch.float64)
+    valid = torch.tensor([[True, False, True, True, False, True]])
+    for domain in (
+        Domain.line(6, causal=True),
+        Domain.points(places, causal=True, valid=valid),
+        Domain.grid(2, 3, causal=True),
+    ):
+        first, state = layer.prefill(u[:, :4], layer.init_state(2, domain))
+        fifth, state = layer.step(u[:, 4], state)
+        last, _ = layer.step(u[:, 5], state)
+        out = torch.cat([first, fifth[:, None], last[:, None]], 1)
+        assert_close(out, layer(u, domain))
+        assert_close(out, layer.dense(u, domain))
 
 
 @pytest.mark.parametrize("causal", [True, False])

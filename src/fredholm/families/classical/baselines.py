@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor, nn
+import torch
+from torch import nn
 
 from ...domain import Domain
 from ...errors import OptionError
-from ...integral import IntegralOperator
+from ...integral import CausalState, IntegralOperator, Plan
+from ...integral.problem import check_domains
 from ...models.baselines import register_baseline
 from .convolution import StencilKernel
 from .recurrence import RecurrentKernel
@@ -52,10 +54,16 @@ class Recurrence(IntegralOperator):
         recurrent = layer(dim, width, batch_first=True, bidirectional=not causal)
         super().__init__(dim, kernel=RecurrentKernel(recurrent), residual=False)
 
+    def plan(self, domain: Domain, query_domain: Domain | None = None) -> Plan:
+        return super().plan(in_reading_order(domain), query_domain)
+
+    def init_state(self, batch: int, domain: Domain) -> CausalState:
+        return super().init_state(batch, in_reading_order(domain))
+
     def _call(self, u, domain, query, query_domain):
-        return super()._call(
-            u, None if domain is None else in_reading_order(domain, u), query, query_domain
-        )
+        if domain is not None:
+            domain = in_reading_order(domain, getattr(u, "device", None))
+        return super()._call(u, domain, query, query_domain)
 
 
 class Convolution(IntegralOperator):
@@ -114,15 +122,19 @@ class Convolution(IntegralOperator):
         super().__init__(dim, groups, kernel=kernel, residual=False, projection=False)
 
 
-def in_reading_order(domain: Domain, u: Tensor) -> Domain:
-    """Points on a line in the order of their index, a mass of one each; padding and masks stay."""
+def in_reading_order(domain: Domain, device: torch.device | None = None) -> Domain:
+    """Points on a line in the order of their index, a mass of one each, on ``device`` or where they
+    are; padding and masks stay.
+    """
+    check_domains(domain=domain)
     domain.refuse_shards("a recurrence in reading order")
+    device = device or domain.positions.device
 
     def make() -> Domain:
-        line = Domain.line(domain.size, causal=domain.causal, measure="counting", device=u.device)
+        line = Domain.line(domain.size, causal=domain.causal, measure="counting", device=device)
         return line.replace(valid=domain.valid, pairs=domain.pairs)
 
-    return domain.kept(("reading order", u.device), make)
+    return domain.kept(("reading order", device), make)
 
 
 @register_baseline("convolution")
