@@ -7,7 +7,13 @@ import torch
 
 from fredholm import Domain
 from fredholm.errors import ShapeError
-from fredholm.operators import CKConv, ITNetOperator, LunaAttention, SoftmaxAttention
+from fredholm.operators import (
+    CKConv,
+    ITNetOperator,
+    LunaAttention,
+    SoftmaxAttention,
+    create_operator,
+)
 
 from ..tolerances import assert_close
 
@@ -33,6 +39,29 @@ def test_the_same_features_are_the_same_points(make):
         Domain.timestamps(torch.tensor([0.0, 1.0, 1.5, 4.0, 9.0, 11.0]).double()),
     ):
         assert_close(operator(U, domain, query=U), operator(U, domain))
+
+
+@pytest.mark.parametrize("n", [1, 5, 16])
+@pytest.mark.parametrize("name", ["softmax", "luna", "linear_attention"])
+def test_any_number_of_queries_where_places_play_no_role(name, n):
+    """On a domain of any dimension, as on the line."""
+    torch.manual_seed(0)
+    operator = create_operator(name, 4, 2).double()
+    u, query = torch.randn(2, 16, 4).double(), torch.randn(2, n, 4).double()
+    u, query = u.requires_grad_(), query.requires_grad_()
+    line = Domain.line(16, dtype=torch.float64)
+    for domain in (
+        Domain.grid(4, 4, dtype=torch.float64),
+        Domain.points(torch.rand(2, 16, 3, dtype=torch.float64)),
+        Domain.grid(2, 2, 4, dtype=torch.float64),
+    ):
+        out, expected = operator(u, domain, query=query), operator(u, line, query=query)
+        assert out.shape == (2, n, 4)
+        assert_close(out, operator.dense(u, domain, query=query), "definition")
+        assert_close(out, expected)
+        grads = [torch.autograd.grad(y.square().sum(), (u, query)) for y in (out, expected)]
+        for g, h in zip(*grads):
+            assert_close(g, h, "gradient")
 
 
 def test_other_points_need_a_domain_where_places_count():

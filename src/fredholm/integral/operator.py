@@ -507,7 +507,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         if not placed:
             return self.kernel.default_domain(n, **place)
         if not self.kernel.reads_position and not domain.causal:
-            return Domain.line(n, **place)
+            return Domain.points(torch.zeros(n, domain.dim, **place))
         if n != domain.size:
             raise ShapeError(
                 f"query: received {n} points beside a domain of {domain.size}; needs query_domain, "
