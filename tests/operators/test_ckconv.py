@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from fredholm import inference
 from fredholm.domain import Domain
 from fredholm.errors import DomainError, OptionError
 from fredholm.families.ckconv.grid_convolution import fft
@@ -293,6 +294,17 @@ def test_blur_is_a_gaussian_over_the_samples():
         layer(blur=2.0)
     with pytest.raises(OptionError, match="for 2 axes"):
         layer(blur=0.5, position_dim=2, origin="centre")
+
+
+@pytest.mark.parametrize(("points", "windows"), [(12, True), (12, False), (256, True)])
+def test_a_blur_may_be_changed_while_a_model_only_answers(points, windows, monkeypatch):
+    monkeypatch.setattr(fft, "WINDOWS", fft.WINDOWS if windows else 0)
+    operator = layer(2, 2, heads=2)
+    u, domain = torch.randn(2, points, operator.dim, **DOUBLE), line(points)
+    with inference(operator), torch.no_grad():
+        for blur in (None, 0.5, 0.25, None):
+            operator.kernel.blur = blur
+            assert_close(operator(u, domain), operator.dense(u, domain), f"blur {blur}")
 
 
 def test_blur_takes_out_what_is_finer_than_the_training_grid():

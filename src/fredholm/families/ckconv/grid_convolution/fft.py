@@ -82,7 +82,8 @@ class DirectConvolution(Form):
         q, u, (grid, causal) = problem.quadrature, problem.uy, _order(problem)
         dtype, lags = at_least_single(u.dtype), _lags(problem, longest_first=True)
         windows = len(grid) == 1 and kernel.heads > 1 and _windows(u, len(lags))
-        name = ("rows" if windows else "taps", grid, causal, dtype)
+        blur = getattr(kernel, "blur", None)  # which may be changed between calls
+        name = ("rows" if windows else "taps", grid, causal, dtype, blur)
         with full_precision(u):
             make = lambda: (_rows if windows else _taps)(kernel, problem, lags, dtype)  # noqa: E731
             taps = prepared(kernel, name, make, of=(lags,))
