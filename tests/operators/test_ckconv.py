@@ -299,7 +299,7 @@ def test_blur_is_a_gaussian_over_the_samples():
 @pytest.mark.parametrize(("points", "windows"), [(12, True), (12, False), (256, True)])
 def test_a_blur_may_be_changed_while_a_model_only_answers(points, windows, monkeypatch):
     monkeypatch.setattr(fft, "WINDOWS", fft.WINDOWS if windows else 0)
-    operator = layer(2, 2, heads=2)
+    operator = layer(2, 2, heads=2, extent=points / 16)
     u, domain = torch.randn(2, points, operator.dim, **DOUBLE), line(points)
     with inference(operator), torch.no_grad():
         for blur in (None, 0.5, 0.25, None):
@@ -366,3 +366,23 @@ def test_half_precision_keeps_the_frequencies(make):
     assert found.dtype == torch.bfloat16
     error = (found.float() - expected).norm() / expected.norm()
     assert float(error.detach()) < 0.01  # 0.06 to 1.1 where frequencies are rounded
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+def test_half_precision_keeps_the_extent(half):
+    """The scale of displacements: with it lags and the horizon are those of float32."""
+    torch.manual_seed(0)
+    whole = CKConv(4, length=512, extent=1.3, horizon=500, omega=5.0)
+    low = copy.deepcopy(whole).to(half)
+    assert low.kernel.extent.dtype == torch.float32
+    assert torch.equal(low.kernel.extent, whole.kernel.extent)
+    assert low.kernel.bias.dtype == half
+    lags = torch.arange(512.0)[:, None] * 1.3 / 512
+    assert int((low.kernel.lag_features(lags)[:, -1] != 0).sum()) == 500
+    assert low.double().kernel.extent.dtype == torch.float64
+    assert low.to(half).kernel.extent.dtype == torch.float32
+    assert CKConv(4).to("meta").to_empty(device="cpu").kernel.extent.device.type == "cpu"
+    u = torch.randn(2, 512, 4)
+    expected, found = whole(u), copy.deepcopy(whole).to(half)(u.to(half))
+    assert found.dtype == half
+    assert_close(found.float(), expected, dtype=half)

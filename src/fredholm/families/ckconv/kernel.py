@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from ...domain import Domain
 from ...errors import OptionError
 from ...integral import HiddenKernel, LagFeatures, Problem, prepared
 from ...integral.bases import RECURRENT
-from ...ops.backend import cast, transforms
+from ...ops.backend import cast, transforms, unrounded
 from .grid_convolution.fft import DirectConvolution, HiddenConvolution
 from .lag_steps import LagSteps
 from .position_network import PositionNetwork, WeightNormLinear
@@ -104,6 +105,15 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
         self.register_buffer("extent", torch.tensor(float(extent)))
         self.origin, self.length, self._warned = origin, length, False
         self.reset_readout(unit_variance)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """``.to(bfloat16)`` leaves the scale of all displacements in float32: rounded, it moves
+        every lag and the horizon.
+        """
+        extent = self.extent
+        super()._apply(fn, recurse)
+        self.extent = unrounded(fn)(extent)
+        return self
 
     @torch.no_grad()
     def reset_readout(self, unit_variance: bool = True) -> None:
