@@ -91,14 +91,25 @@ class OperatorCase:
 
     @staticmethod
     def element(domain: Domain, b: int) -> Domain:
-        """Element b of a batch alone, without the padding at its end."""
-        n = domain.size if domain.valid is None else int(domain.valid[b].sum())
+        """Element b of a batch alone, or of one that shares the domain, without the padding at its
+        end; what lies between its points stays.
+        """
+
+        def own(x: torch.Tensor) -> torch.Tensor:
+            return x[b if len(x) > 1 else 0]
+
         alone = replace(
             domain,
-            positions=domain.positions[b] if domain.positions.dim() == 3 else domain.positions,
-            measure=domain.measure[b] if domain.measure.dim() == 2 else domain.measure,
+            positions=own(domain.positions) if domain.positions.dim() == 3 else domain.positions,
+            measure=own(domain.measure) if domain.measure.dim() == 2 else domain.measure,
             valid=None,
         )
+        if domain.valid is None:
+            return alone
+        valid = own(domain.valid)
+        n = int(valid.nonzero().max()) + 1
+        if not bool(valid[:n].all()):
+            alone = replace(alone, valid=valid[None])
         return alone[:n] if n < domain.size else alone
 
     def standard_domains(self) -> dict[str, Domain]:

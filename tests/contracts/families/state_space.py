@@ -64,15 +64,6 @@ class SequenceCase(OperatorCase):
             "causal probability": masses.replace(kind="probability"),
         }
 
-    @staticmethod
-    def element(domain: Domain, b: int) -> Domain:
-        """Gaps are part of a sequence here only where they are at the end; an element in the middle
-        keeps its mask.
-        """
-        if domain.valid is not None and not bool((domain.valid[b].int().diff() <= 0).all()):
-            return domain.replace(valid=domain.valid[b : b + 1])
-        return OperatorCase.element(domain, b)
-
 
 class TimesCase(SequenceCase):
     """A linear system in real time, which also answers at other times."""
