@@ -87,6 +87,18 @@ def test_models_of_fredholm_are_ordinary_ones(to, tmp_path):
             )
 
 
+def test_class_names_means_and_words_come_along(tmp_path):
+    """Without them pictures would be answered as they are and not as they were normalised."""
+    from fredholm.models import from_pretrained, save_pretrained
+
+    facts = {"classes": ["a", "b", "c"], "mean": [0.13], "std": [0.31], "vocabulary": {"x": 1}}
+    source = from_pretrained(save_pretrained(models.own(), tmp_path / "source", **facts))
+    replaced = replace_attention(source, "hedgehog", copied=False)
+    assert replaced.model.extra == source.extra == facts
+    assert replaced.model.extra is not source.extra
+    assert load_linearized(save_linearized(replaced, tmp_path / "converted")).extra == facts
+
+
 def test_no_weight_is_left_random(tmp_path):
     save_linearized(replace_attention(models.bert()), tmp_path)
     weights, adapter = (

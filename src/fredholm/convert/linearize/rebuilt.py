@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from ...errors import ConversionError
@@ -29,7 +30,7 @@ def operator_fields(to: str, options: dict[str, Any], tied: bool) -> dict[str, A
 
 def rebuilt(model: Any, to: str, options: dict[str, Any], tied: bool) -> Any:
     """The same model with the converted operator by its configuration; every other weight is
-    copied.
+    copied, and so is what was saved beside them (class names, the mean of pictures, words).
     """
     if not hasattr(model.config.body, "operator_options"):
         raise ConversionError(
@@ -44,6 +45,8 @@ def rebuilt(model: Any, to: str, options: dict[str, Any], tied: bool) -> Any:
         raise ConversionError(
             f"{type(model).__name__}: weights without a place: {stray + list(unknown)}"
         )
+    if hasattr(model, "extra"):
+        rebuilt.extra = copy.deepcopy(model.extra)
     return rebuilt
 
 

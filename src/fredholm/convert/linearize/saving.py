@@ -30,9 +30,10 @@ def save_linearized(
 
     A transformers model is one safetensors file and a configuration of ``model_type:
     fredholm_linear``: after ``import fredholm.hf`` its Auto classes load it; without fredholm the
-    library refuses the folder. A model of fredholm is written by its own ``save_pretrained``, maps
-    and all, and read by ``from_pretrained``. A model of other classes is ``model.safetensors``, its
-    state under the converted names, and ``linear_attention.safetensors``, the maps.
+    library refuses the folder. A model of fredholm is written by its own ``save_pretrained``, maps,
+    class names and all, and read by ``from_pretrained``. A model of other classes is
+    ``model.safetensors``, its state under the converted names, and
+    ``linear_attention.safetensors``, the maps.
 
     Args:
         processor: of a transformers model, a tokenizer or image processor that is saved beside it.
@@ -52,7 +53,7 @@ def save_linearized(
             model.save_pretrained(folder, processor=processor, lines=lines)
             return folder
     if replaced.ecosystem == "fredholm":
-        save_pretrained(model, folder)
+        save_pretrained(model, folder, **getattr(model, "extra", {}))
     else:
         new = replaced.new_tensors()
         rest = {name: value for name, value in model.state_dict().items() if name not in new}
