@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,10 +22,12 @@ from fredholm.errors import (
 )
 from fredholm.training import Interrupted, StageOptions, fine_tune, generate
 from fredholm.training.distill.data import TokenWindows, two_splits
-from fredholm.training.distill.lora import Lora
+from fredholm.training.distill.linearize import TUNE
+from fredholm.training.distill.lora import Lora, LowRankChange
 from fredholm.training.distill.matching import cross_entropies, logit_divergence
 from fredholm.training.distill.page import write_page
 from fredholm.training.distill.receipt import Documents, by_position, measure_receipt, segments
+from fredholm.training.distill.sources import DECODER
 from fredholm.training.tasks import Tokens
 
 transformers = pytest.importorskip("transformers")
@@ -424,6 +428,66 @@ def test_a_decoder_in_bfloat16_is_converted_and_trained_in_it():
     assert torch.isfinite(model(torch.tensor([[5, 6, 7]])).logits).all()
     out = model.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=4, do_sample=False)
     assert out.shape == (1, 7)
+
+
+def learned(model, monkeypatch, **stage):
+    """A conversion by one stage, how many of the numbers that learn its steps changed, and the
+    losses of these steps.
+    """
+    from fredholm.training.distill.stages import Stage
+
+    first, last, losses, inner = [], [], [], Stage.training_step
+
+    def watched(self, batch, index):
+        last[:] = [p.detach().clone() for p in self.trained()]
+        assert all(p.dtype == torch.float32 for p in last)
+        first[:] = first or last
+        loss = inner(self, batch, index)
+        losses.append(float(loss.detach()))
+        return loss
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Stage, "training_step", watched)
+        stages = {"distil": OFF, "match": OFF, "tune": OFF} | stage
+        conversion = linearize(model, **FAST | stages)
+    moved = sum(int((x != y).sum()) for x, y in zip(first, last))
+    return conversion.model, moved, torch.tensor(losses)
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        {"tune": replace(TUNE, epochs=1, batch_size=4)},
+        {"match": replace(DECODER["match"], batch_size=4)},
+        {"match": replace(DECODER["match"], batch_size=4, lora=2)},
+    ],
+    ids=["tune", "match", "low-rank match"],
+)
+def test_a_source_in_half_precision_learns_as_in_single(stage, monkeypatch):
+    source = llama().to(torch.bfloat16)
+    half, moved, losses = learned(source, monkeypatch, **stage)
+    single, expected, curve = learned(copy.deepcopy(source).float(), monkeypatch, **stage)
+    assert moved > 0.95 * expected
+    torch.testing.assert_close(losses, curve, rtol=0.05, atol=0.01)
+    theirs, before = single.state_dict(), source.state_dict()
+    for name, weight in half.state_dict().items():
+        assert weight.dtype == before.get(name, theirs[name]).dtype, name
+        torch.testing.assert_close(weight.float(), theirs[name], rtol=0.01, atol=0.01)
+    assert all(p.grad is None or p.grad.dtype == p.dtype for p in half.parameters())
+
+
+def test_low_rank_changes_of_a_layer_in_half_precision_are_in_single():
+    layer = torch.nn.Linear(6, 4).to(torch.bfloat16)
+    before = layer.weight.clone()
+    change = LowRankChange(layer, 2)
+    assert change.down.dtype == change.up.dtype == torch.float32
+    torch.nn.init.normal_(change.up)
+    x = torch.randn(5, 6, dtype=torch.bfloat16)
+    out = change(x)
+    assert out.dtype == torch.bfloat16
+    expected = before.float() + change.up.detach() @ change.down.detach()
+    assert change.merged().weight.equal(expected.to(torch.bfloat16))
+    torch.testing.assert_close(out, layer(x), rtol=0.05, atol=0.05)
 
 
 def test_texts_longer_than_a_models_positions_and_data_without_texts_are_refused(folder, tmp_path):

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from ...convert.linearize import ConversionReport, Replaced
 from ...data import make_loader
@@ -20,6 +22,8 @@ from ..metrics import direction
 from ..tasks import Task
 from .progress import Progress
 from .stages import Metric, Stage
+
+HALF = (torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,42 @@ def _frozen(model: nn.Module) -> Iterator[None]:
             parameter.requires_grad_(learns)
 
 
+@contextlib.contextmanager
+def _in_single(model: nn.Module, learning: list[nn.Parameter]) -> Iterator[None]:
+    """Where weights in half precision learn, the whole model is in float32 meanwhile: a step of
+    1e-5 is less than the distance of two such numbers, and would leave most of them where they are.
+    Where only maps and low-rank changes learn, which are in float32, the frozen rest stays small.
+    """
+    if not any(parameter.dtype in HALF for parameter in learning):
+        yield
+        return
+    weights = [(x, x.dtype) for x in model.parameters() if x.dtype in HALF]
+    buffers = {name: x.dtype for name, x in _buffers(model) if x.dtype in HALF}
+    hook = model.register_forward_pre_hook(_given_in_single, with_kwargs=True)
+    halves = [x for x, _ in weights] + [x for name, x in _buffers(model) if name in buffers]
+    for tensor in halves:
+        tensor.data = tensor.data.float()
+    try:
+        yield
+    finally:
+        hook.remove()
+        for tensor, dtype in weights:
+            tensor.grad, tensor.data = None, tensor.data.to(dtype)
+        for name, tensor in _buffers(model):  # others where they were on another device meanwhile
+            tensor.data = tensor.data.to(buffers.get(name, tensor.dtype))
+
+
+def _buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    return model.named_buffers(remove_duplicate=False)
+
+
+def _given_in_single(model: nn.Module, args: Any, kwargs: Any) -> Any:
+    """Inputs in half precision as the weights are."""
+    return tree_map_only(
+        Tensor, lambda x: x.float() if x.dtype in HALF else x, (tuple(args), dict(kwargs))
+    )
+
+
 def _fit(
     run: Run,
     progress: Progress,
@@ -135,7 +175,8 @@ def _fit(
     if val is not None:
         goal = Goal("val_metric", direction(run.metric_name), options.patience)
     limits = {"clip_norm": options.clip_norm, "precision": run.precision}
-    with contextlib.nullcontext() if place is None else hold(place, run.say):
+    held = contextlib.nullcontext() if place is None else hold(place, run.say)
+    with held, _in_single(replaced.model, learning):
         fitted = fit(
             stage,
             limits=Limits(options.epochs, options.steps, **limits),

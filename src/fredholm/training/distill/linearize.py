@@ -116,7 +116,9 @@ def linearize(
         folder: where progress is kept, the converted model (``model/``) and its report; needed to
             resume.
         resume: go on in ``folder``; what is finished is read.
-        precision: ``"32"`` or ``"bf16"`` (autocast; statistics stay in float32).
+        precision: ``"32"`` or ``"bf16"`` (autocast; statistics stay in float32). A model in
+            half precision learns in float32 and is rounded to its own after each stage; the maps of
+            a transformers model stay in float32.
         lengths: at which time and memory of both models are measured, see
             :func:`fredholm.training.distill.speed.measure_speed`.
         documents: of a decoder, held-out texts on which its receipt is measured, see

@@ -18,6 +18,8 @@ from ...errors import ConversionError, OptionError
 class LowRankChange(nn.Module):
     r"""A linear layer and a change of rank r, :math:`W x + b + B A x`, zero at first.
 
+    The change is in float32 at least, whatever the layer is in, so that small steps change it.
+
     Args:
         layer: keeps its weights, which learn nothing.
         rank: r.
@@ -32,13 +34,16 @@ class LowRankChange(nn.Module):
     def __init__(self, layer: nn.Linear, rank: int):
         super().__init__()
         self.layer = layer
-        like: dict[str, Any] = {"device": layer.weight.device, "dtype": layer.weight.dtype}
+        dtype = torch.promote_types(layer.weight.dtype, torch.float32)
+        like: dict[str, Any] = {"device": layer.weight.device, "dtype": dtype}
         self.down = nn.Parameter(torch.empty(rank, layer.in_features, **like))
         self.up = nn.Parameter(torch.zeros(layer.out_features, rank, **like))
         nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x) + F.linear(F.linear(x, self.down), self.up)
+        out = self.layer(x)
+        change = F.linear(F.linear(x.to(self.down.dtype), self.down), self.up)
+        return out + change.to(out.dtype)
 
     @torch.no_grad()
     def merged(self) -> nn.Linear:
