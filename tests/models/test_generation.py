@@ -98,5 +98,10 @@ def test_what_cannot_go_token_by_token_is_refused():
         OptionError, match="length: received 13; the model was built for texts of 12 tokens"
     ):
         text_model("itnet_low_rank").init_state(13)
+    model, texts = text_model("itnet_low_rank"), torch.tensor([[0, 0, 5], [3, 4, 5]])
+    state = model.init_state(12, batch=2)
+    for call, numbers in ((model.prefill, texts), (model.step, texts[:, 0])):
+        with pytest.raises(OptionError, match="received 0, which is padding"):
+            call(numbers, state)
     with pytest.raises(OptionError, match="'image' has no option 'causal'"):
         create_model("itnet_nano", **parts(causal=True))

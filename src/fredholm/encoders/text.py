@@ -15,6 +15,7 @@ from ..domain import Domain
 from ..errors import OptionError, ShapeError, suggest
 from ..integral import FourierFeatures
 from ..parallel import Shards, concatenated
+from ..validation import cheap_to_read
 from .encoder import (
     TOKENS,
     Encoder,
@@ -265,12 +266,18 @@ class TextEncoder(Encoder):
         (B, n, D) of n tokens (B, n) at as many positions.
 
         Raises:
-            OptionError: learned positions, which are no function of the position.
+            OptionError: learned positions, which are no function of the position; padding, which a
+                state would take for a token (it is looked for in eager code alone).
         """
         if self.table is not None:
             raise OptionError(
                 "positions: a learned table has no value between its rows; use 'fourier' to go "
                 "token by token"
+            )
+        if _read(numbers) and bool((numbers == 0).any()):
+            raise OptionError(
+                "numbers: received 0, which is padding; token by token every number is one of the "
+                "text: go through texts of one length together, and of others each by itself"
             )
         features = self.embed(numbers)
         if self.fourier is not None and self.position is not None:
@@ -308,3 +315,12 @@ class TextEncoder(Encoder):
             return line
         start = Domain.points(torch.zeros_like(line.positions[:1]))
         return with_token(start, line, self.token_kind)
+
+
+def _read(numbers: Tensor) -> bool:
+    """Whether numbers may be looked at: also an accelerator's, whose answer is waited for at every
+    token anyway.
+    """
+    if numbers.device.type in ("cpu", "meta"):
+        return cheap_to_read(numbers)
+    return type(numbers) is Tensor and not torch.compiler.is_compiling()

@@ -155,6 +155,9 @@ class Model(nn.Module, PretrainedMixin):
     ) -> tuple[Float[Tensor, "b n outputs"], TextState]:
         """Logits after each of the next n tokens, and the state after the last: the same as n times
         :meth:`step`, at once.
+
+        Raises:
+            OptionError: padding among the tokens of an encoder that has it.
         """
         stop = state.seen + numbers.shape[1]
         u = self.encoder.point(numbers, state.domain.positions[state.seen : stop])
@@ -169,6 +172,9 @@ class Model(nn.Module, PretrainedMixin):
 
         Cost: that of one point of each operator; with a separable kernel it does not grow with the
         text.
+
+        Raises:
+            OptionError: padding, of an encoder that has it.
 
         Example:
             >>> from fredholm.models import create_model
