@@ -343,6 +343,45 @@ def test_a_receipt_needs_documents_that_are_long_enough():
         measure_receipt(llama(), llama(), Documents({"seen": ["abcde"]}, Letters()))
 
 
+@pytest.mark.parametrize(("limit", "decoding"), [(20, []), (39, [15]), (100, [16, 64])])
+def test_a_receipt_of_a_decoder_with_few_positions(limit, decoding, tmp_path):
+    """Learned positions, beyond which nothing can be asked; prompts of 5 and of 64 letters."""
+    config = transformers.GPT2Config(
+        vocab_size=128, n_positions=limit, n_embd=16, n_layer=1, n_head=2
+    )
+    torch.manual_seed(0)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    documents = replace(
+        DOCUMENTS, positions=(256, 1024), prompts=("hello", "x" * 64), new_tokens=48
+    )
+    replaced = replace_attention(model, "hedgehog", window=4)
+    report = ConversionReport.of(replaced, "GPT2")
+    report.receipt = receipt = measure_receipt(model, replaced.model, documents)
+    for rows in receipt["perplexity"].values():
+        assert [(row["from"], row["to"]) for row in rows] == [(0, limit)]
+    assert [row["length"] for row in receipt["decoding"]] == decoding
+    assert (receipt["smaller_from"] is None) == (not decoding)
+    assert [x["prompt"][0] for x in receipt["continuations"]] == ["h", "x"][: 1 + (limit > 64)]
+    assert "What it lost" in write_page(report, tmp_path / "page.html").read_text()
+
+
+def test_a_model_is_saved_before_its_receipt_is_measured(tmp_path, monkeypatch):
+    from fredholm.convert import load_linearized
+    from fredholm.training.distill import linearize as module
+
+    def fails(*given):
+        raise DataError("no receipt")
+
+    monkeypatch.setattr(module, "measure_receipt", fails)
+    given = {**FAST, "distil": OFF, "documents": DOCUMENTS, "folder": tmp_path / "c"}
+    with pytest.raises(DataError, match="no receipt"):
+        linearize(llama(), **given)
+    ids = torch.tensor([[5, 6, 7]])
+    saved = load_linearized(tmp_path / "c" / "model")
+    whole = linearize(llama(), **given | {"documents": None, "folder": None}).model
+    assert saved(input_ids=ids).logits.equal(whole(input_ids=ids).logits)
+
+
 # --- text from a folder ---------------------------------------------------------------------------
 
 

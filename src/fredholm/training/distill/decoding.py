@@ -91,6 +91,8 @@ def crossings(rows: list[dict[str, float]]) -> dict[str, int | None]:
         ...     "student_tokens_a_second": 3.0}])
         {'smaller_from': 26, 'faster_from': 10}
     """
+    if not rows:
+        return {"smaller_from": None, "faster_from": None}
     last = rows[-1]
     kept = last["student_softmax_bytes"]
     token = (last["teacher_bytes"] - kept) / last["length"]

@@ -186,15 +186,18 @@ def linearize(
         splits.append(None if longer is None else as_dataset(longer, decoder))
         _train(run, progress, model, replaced, report, splits, stages)
     replaced.model.eval()
+    conversion = Conversion(replaced.model, report, replaced)
+    place = None if progress.folder is None else progress.folder / "model"
+    if place is not None and (lengths or documents):
+        conversion.save(place)  # whatever becomes of what is measured now
     if lengths:
         report.speed = progress.get("speed", lambda: measure_speed(model, replaced.model, lengths))
     if documents:
         report.receipt = progress.get(
             "receipt", lambda: measure_receipt(model, replaced.model, documents, run.say)
         )
-    conversion = Conversion(replaced.model, report, replaced)
-    if progress.folder is not None:
-        conversion.save(progress.folder / "model")
+    if place is not None:
+        conversion.save(place)
     for line in report.summary():
         run.say(line)
     return conversion

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ...errors import DataError
 from ..text_generation import prompt_ids
-from .decoding import crossings, measure_decoding
+from .decoding import STEPS, crossings, measure_decoding
 from .matching import cross_entropies
 
 Models = dict[str, nn.Module]
@@ -65,12 +65,15 @@ def measure_receipt(
 ) -> dict[str, Any]:
     """Plain data of a receipt, see ``docs/linearize.md``; both models are read in evaluation mode.
 
+    What a model has no positions for is left out; one with fewer than the first stretch has one of
+    all its positions, and is timed at the last from which :data:`STEPS` tokens follow.
+
     Raises:
         DataError: no document with as many tokens as the first stretch of positions.
     """
     models = {"teacher": teacher.eval(), "student": student.eval()}
     limit = getattr(teacher.config, "max_position_embeddings", None) or max(documents.lengths)
-    texts = {kind: _tokens(documents, kind) for kind in documents.kinds}
+    texts = {kind: _tokens(documents, kind, limit) for kind in documents.kinds}
     filler = next(iter(texts.values()))
     generator = torch.Generator().manual_seed(documents.seed)
     result: dict[str, Any] = {"perplexity": {}, "seed": documents.seed}
@@ -80,24 +83,26 @@ def measure_receipt(
     result["recall"] = recall(models, filler, documents, limit, generator)
     result["copying"] = copying(models, filler, documents, limit, generator)
     say("receipt: needles and copies measured")
-    lengths = [n for n in documents.lengths if n < limit]
-    result["decoding"] = measure_decoding(models, torch.cat(filler), lengths)
+    lengths = [n for n in documents.lengths if n + STEPS <= limit] or [max(0, limit - STEPS)]
+    result["decoding"] = measure_decoding(models, torch.cat(filler), [n for n in lengths if n])
     result |= crossings(result["decoding"])
-    result["continuations"] = [_continued(models, documents, x) for x in documents.prompts]
+    result["continuations"] = [
+        row for x in documents.prompts if (row := _continued(models, documents, x, limit))
+    ]
     result["sentence"] = sentence(result)
     say(f"receipt: {result['sentence']}")
     return result
 
 
-def _tokens(documents: Documents, kind: str) -> list[Tensor]:
+def _tokens(documents: Documents, kind: str, limit: int) -> list[Tensor]:
     """The documents of a kind as tokens, the longest first."""
+    needed = min(documents.positions[0], limit)
     rows = documents.tokenizer(list(documents.kinds[kind]))["input_ids"]
     result = sorted((torch.tensor(row) for row in rows), key=len, reverse=True)
-    if not result or len(result[0]) < documents.positions[0]:
+    if not result or len(result[0]) < needed:
         longest = len(result[0]) if result else 0
         raise DataError(
-            f"receipt: {kind}: the longest document has {longest} tokens; needs "
-            f"{documents.positions[0]} or more"
+            f"receipt: {kind}: the longest document has {longest} tokens; needs {needed} or more"
         )
     return result
 
@@ -116,7 +121,8 @@ def by_position(
     models: Models, tokens: list[Tensor], documents: Documents, limit: int
 ) -> list[dict[str, float]]:
     """Perplexity of both models in each stretch of positions, given all before it."""
-    ends = [n for n in documents.positions if n <= min(limit, len(tokens[0]))]
+    last = min(limit, len(tokens[0]))
+    ends = [n for n in documents.positions if n <= last] or [last]
     rows = segments(tokens, ends[-1], documents.repeats)
     losses = {
         name: torch.stack([_losses(model, row) for row in rows]) for name, model in models.items()
@@ -202,15 +208,18 @@ def copying(
     return result
 
 
-def _continued(models: Models, documents: Documents, prompt: str) -> dict[str, str]:
-    """The likeliest continuation of a prompt by both models."""
+def _continued(models: Models, documents: Documents, prompt: str, limit: int) -> dict[str, str]:
+    """The likeliest continuation of a prompt by both models; nothing where no position is left."""
     tokenizer = documents.tokenizer
     ids = prompt_ids(tokenizer, prompt, chat=bool(getattr(tokenizer, "chat_template", None)))
+    new_tokens = min(documents.new_tokens, limit - ids.shape[1])
+    if new_tokens < 1:
+        return {}
     result = {"prompt": prompt}
     for name, model in models.items():
         given: Any = model
         ours = ids.to(next(given.parameters()).device)
-        options = {"max_new_tokens": documents.new_tokens, "do_sample": False}
+        options = {"max_new_tokens": new_tokens, "do_sample": False}
         out = given.generate(input_ids=ours, attention_mask=torch.ones_like(ours), **options)
         result[name] = tokenizer.decode(out[0, ids.shape[1] :].tolist(), skip_special_tokens=True)
     return result
