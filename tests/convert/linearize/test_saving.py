@@ -205,6 +205,41 @@ def test_a_damaged_description_is_refused_and_one_without_checksums_is_read(tmp_
     assert load_linearized(tmp_path) is not None
 
 
+class Shared(torch.nn.Module):
+    """One attention at two places, and one beside it."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.other = (torch.nn.MultiheadAttention(8, 2, batch_first=True) for _ in "ab")
+        self.b = self.a
+
+    def forward(self, x):
+        for attention in (self.a, self.other, self.b):
+            x = x + attention(x, x, x)[0]
+        return x
+
+
+def test_one_attention_at_two_places(tmp_path):
+    torch.manual_seed(0)
+    source, x = Shared().eval(), torch.randn(2, 5, 8)
+    replaced = replace_attention(source, "hedgehog", tied=False)
+    model = replaced.model
+    assert model.a is model.b
+    assert type(model.a) is type(model.other) is not torch.nn.MultiheadAttention
+    assert [layer.name for layer in replaced.layers] == ["a", "other"]
+    with torch.no_grad(), replaced.mode("softmax"):
+        torch.testing.assert_close(model(x), source(x))
+    torch.nn.init.normal_(next(iter(replaced.new_parameters().values())))
+    loaded = load_linearized(save_linearized(replaced, tmp_path), Shared())
+    assert loaded.a is loaded.b
+    with torch.no_grad():
+        assert loaded(x).equal(model(x))
+    separate = Shared()
+    separate.b = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+    with pytest.raises((CheckpointError, ConversionError)):
+        load_linearized(tmp_path, separate)
+
+
 def test_a_lone_attention(tmp_path):
     source, x = torch.nn.MultiheadAttention(16, 2).eval(), torch.randn(5, 2, 16)
     replaced = replace_attention(source, "t2r")

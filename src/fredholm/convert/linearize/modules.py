@@ -72,6 +72,9 @@ def replace_modules(
         ecosystem, model = "fredholm", rebuilt(model, to, options, tied)
         result = {name: _operator_teacher(before.get_submodule(name)) for name in names}
     layers, parts, roots = [], {}, []
+    places: dict[nn.Module, list[str]] = {}  # one attention may stand at several
+    for name, module in before.named_modules(remove_duplicate=False):
+        places.setdefault(module, []).append(name)
     for name in names:
         source, teacher = before.get_submodule(name), result[name]
         kept = {f"{name}.{key}": p.numel() for key, p in source.named_parameters()}
@@ -85,7 +88,8 @@ def replace_modules(
         holder = _adapter(source, part)
         if compared:
             _verify(source, holder, part)
-        model = _put(model, name, holder)
+        for place in places[source]:
+            model = _put(model, place, holder)
         where = ".".join(x for x in (name, "" if holder is part else "operator") if x)
         maps = [
             key

@@ -131,15 +131,27 @@ class Replaced:
             if n in roots or n.startswith(inside)
         }
 
+    def repeated(self) -> dict[str, str]:
+        """Names of the state under which a tensor stands once more, and its first name: of a module
+        at several places, or tied weights. Files hold each tensor once.
+        """
+        first: dict[int, str] = {}
+        state = self.model.state_dict(keep_vars=True)
+        firsts = {name: first.setdefault(id(value), name) for name, value in state.items()}
+        return {name: other for name, other in firsts.items() if name != other}
+
     def fill(self, tensors: dict[str, Tensor], folder: Path) -> None:
         """Copy saved tensors into their places, all of them and nothing else: what is new in a
-        model of transformers, all that another model has.
+        model of transformers, all that another model has, each tensor once.
 
         Raises:
             CheckpointError: tensors that are missing, unknown or of other shapes.
         """
         own = self.model.state_dict()
         wanted = self.new_tensors() if self.ecosystem == "transformers" else own
+        if self.ecosystem != "transformers":
+            again = {x: first for x, first in self.repeated().items() if first in tensors}
+            tensors = tensors | {name: tensors[first] for name, first in again.items()}
         missing = sorted(wanted.keys() - tensors.keys())
         unknown = sorted(tensors.keys() - wanted.keys())
         wrong = [

@@ -55,10 +55,12 @@ def save_linearized(
     if replaced.ecosystem == "fredholm":
         save_pretrained(model, folder, **getattr(model, "extra", {}))
     else:
-        new = replaced.new_tensors()
-        rest = {name: value for name, value in model.state_dict().items() if name not in new}
+        new, once = replaced.new_tensors(), model.state_dict()
+        for name in replaced.repeated():
+            del once[name]
+        rest = {name: value for name, value in once.items() if name not in new}
         write_tensors(folder / WEIGHTS, rest)
-        write_tensors(folder / MAPS, new)
+        write_tensors(folder / MAPS, {name: new[name] for name in new if name in once})
     description = {
         "ecosystem": replaced.ecosystem,
         "class": qualified_name(type(model)),
