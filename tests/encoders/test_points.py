@@ -102,5 +102,14 @@ def test_neighbours_of_clouds_in_bfloat16_are_found_in_float32():
     encoder = PointEncoder(channels=3, dim=8, neighbours=4)
     exact, _ = encoder(clouds.float(), valid)
     rounded, domain = encoder.bfloat16()(clouds, valid)
-    assert rounded.dtype == domain.positions.dtype == torch.bfloat16
+    assert (rounded.dtype, domain.positions.dtype) == (torch.bfloat16, torch.float32)
     assert_close(rounded, exact.bfloat16(), dtype=torch.bfloat16)
+
+
+def test_clouds_in_float32_keep_their_places_beside_weights_in_bfloat16():
+    clouds = 1 + 1e-4 * torch.rand(1, 12, 3)
+    encoder = PointEncoder(channels=3, dim=8, neighbours=4).bfloat16()
+    features, domain = encoder(clouds)
+    assert features.dtype == torch.bfloat16
+    assert domain.positions.equal(clouds)
+    assert len(domain.positions.bfloat16().unique(dim=1)[0]) == 1, "rounded, all are one point"

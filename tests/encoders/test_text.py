@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fredholm.encoders import TextEncoder
+from fredholm.encoders import TextEncoder, TokenEncoder
 from fredholm.errors import OptionError, ShapeError
-from fredholm.models import read_out
+from fredholm.models import create_model, read_out
 from fredholm.operators import create_operator, list_operators
+from tests.parts import parts
 
 from ..tolerances import assert_close
 
@@ -142,3 +143,33 @@ def test_causal_texts_see_no_later_token():
 def test_refusals(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("encoder", [TextEncoder, TokenEncoder])
+def test_positions_of_a_model_in_half_precision_stay_apart(encoder):
+    """In bfloat16 4,096 tokens would lie at 769 places."""
+    given = {"vocabulary": 10, "dim": 8, "causal": True}
+    given["max_length" if encoder is TextEncoder else "length"] = 4096
+    built = encoder(**given).bfloat16()
+    features, domain = built(torch.ones(1, 4096, dtype=torch.int64))
+    assert features.dtype == torch.bfloat16
+    for line in (domain, built.line(4096)):
+        assert line.positions.dtype == torch.float32
+        assert len(line.positions.unique()) == 4096
+    assert encoder(**given).double().line(8).positions.dtype == torch.float64
+    there = built.point(torch.tensor([1]), line.positions[4000])
+    assert there.equal(features[:, 4000])
+
+
+@pytest.mark.parametrize("name", ["itnet_nano", "ckcnn_ptb"])
+def test_a_text_model_in_half_precision_answers_token_by_token(name):
+    given = {"vocabulary": 9, "num_classes": 9, "max_length": 12}
+    if name == "itnet_nano":
+        given |= {"encoder": "text", "causal": True, "pool": "every", "operator": "itnet_low_rank"}
+    else:
+        given |= {"embedding": 4, "widths": (5, 4)}
+    model = create_model(name, **parts(**given)).eval().bfloat16()
+    numbers = torch.randint(1, 9, (2, 6))
+    whole, (first, state) = model(numbers), model.prefill(numbers[:, :4], model.init_state(12, 2))
+    last, _ = model.step(numbers[:, 4], state)
+    assert_close(torch.cat([first, last[:, None]], 1), whole[:, :5], dtype=torch.bfloat16)

@@ -90,7 +90,8 @@ class PointEncoder(Encoder):
     A point with a NaN is no point: it is padding, nothing reads it. Points that coincide are points
     of their own, each with its mass and each a neighbour; equal distances are settled by order, so
     clouds on a grid may depend on it. Where a cloud has fewer than k points its neighbourhoods are
-    all of it, and a cloud without any point gives zeros.
+    all of it, and a cloud without any point gives zeros. Beside weights in half precision clouds
+    may be in float32: their positions are then not rounded.
 
     Args:
         channels: coordinates and further channels of a point.
@@ -176,8 +177,9 @@ class PointEncoder(Encoder):
         here = ~clouds.isnan().any(-1)
         valid = here if valid is None else valid & here
         clouds = torch.where(valid[..., None], clouds, 0.0)
-        domain = Domain.points(clouds[..., : self.position_dim], valid=valid)
-        features = self.embed(clouds)
+        dtype = torch.promote_types(clouds.dtype, torch.float32)
+        domain = Domain.points(clouds[..., : self.position_dim].to(dtype), valid=valid)
+        features = self.embed(self._as_weights(clouds))
         if self.fourier is not None and self.position is not None:
             features = features + self.position(self.fourier(domain.positions).to(features.dtype))
         if self.local is not None:
@@ -190,6 +192,11 @@ class PointEncoder(Encoder):
         features, domain = self(inputs)
         return features, Domain.from_shard(domain, mesh)
 
+    def _as_weights(self, x: Tensor) -> Tensor:
+        """Numbers beside weights in half precision, rounded as those are."""
+        dtype = self.embed.weight.dtype
+        return x.to(dtype) if dtype.itemsize < 4 else x
+
     def _local(self, clouds: Tensor, valid: Tensor) -> Tensor:
         """max over the nearest real points j of MLP[x_i, x_j − x_i, c_j]; zero where
         there is none.
@@ -201,7 +208,7 @@ class PointEncoder(Encoder):
         centre = clouds[..., None, : self.position_dim]
         offset = result[..., : self.position_dim] - centre
         pairs = torch.cat([centre.expand_as(offset), offset, result[..., self.position_dim :]], -1)
-        response = self.local(pairs)
+        response = self.local(self._as_weights(pairs))
         lowest = torch.finfo(response.dtype).min
         best = torch.where(real[..., None], response, lowest).amax(-2)
         return torch.where(real.any(-1, keepdim=True), best, 0.0)

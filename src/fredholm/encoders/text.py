@@ -254,9 +254,13 @@ class TextEncoder(Encoder):
                 f"length: received {length}; the model was built for texts of {self.max_length} "
                 "tokens"
             )
-        weight = self.embed.weight
+        return self._line(length, self.embed.weight.device)
+
+    def _line(self, length: int, device: torch.device) -> Domain:
+        """The line of so many tokens, in float32 at least: in bfloat16 most would share a place."""
+        dtype = torch.promote_types(self.embed.weight.dtype, torch.float32)
         return Domain.line(
-            length, length=self.max_length, causal=True, device=weight.device, dtype=weight.dtype
+            length, length=self.max_length, causal=self.causal, device=device, dtype=dtype
         )
 
     def point(
@@ -300,14 +304,7 @@ class TextEncoder(Encoder):
                 f"learned positions end at {self.max_length} tokens, got {numbers.shape[1]}; cut "
                 "the text"
             )
-        dtype = self.embed.weight.dtype
-        line = Domain.line(
-            numbers.shape[1],
-            length=self.max_length,
-            causal=self.causal,
-            device=numbers.device,
-            dtype=dtype,
-        )
+        line = self._line(numbers.shape[1], numbers.device)
         line = line.replace(
             valid=numbers != 0
         )  # the positions stay those of one grid, shared by the batch

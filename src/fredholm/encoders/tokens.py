@@ -139,7 +139,7 @@ class TokenEncoder(Encoder):
             causal=self.causal,
             measure="counting",
             device=device,
-            dtype=self.embed.weight.dtype,
+            dtype=torch.promote_types(self.embed.weight.dtype, torch.float32),
         )
 
     def point(self, numbers: Int[Tensor, "b ..."], position: Tensor) -> Float[Tensor, "b ... d"]:
