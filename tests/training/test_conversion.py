@@ -303,6 +303,8 @@ def test_speed_and_memory_are_measured_beside_the_teacher():
         linearize(models.bert(), "elu", lengths=(64,))
     with pytest.raises(OptionError, match="does not read tokens"):
         linearize(models.torch_encoder(), "elu", lengths=(8,))
+    body = models.bert().base_model  # without a head, whose logits nothing here reads
+    assert len(linearize(body, "elu", lengths=(8,)).report.speed) == 1
     inputs = {n: torch.randn(1, n, 16) for n in (16, 4)}
     assert len(linearize(models.torch_encoder(), "elu", lengths=inputs).report.speed) == 2
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from ...errors import OptionError
-from .stages import outputs_of
+from .stages import call
 
 REPEATS = 5
 
@@ -71,7 +71,7 @@ def measure_speed(
         inputs, row = make(length), {"length": float(length)}
         times: dict[str, list[float]] = {"teacher": [], "student": []}
         for name, model in (("teacher", teacher.eval()), ("student", student.eval())):
-            row[f"{name}_bytes"] = float(peak_bytes(lambda m=model, x=inputs: outputs_of(m, x)))
+            row[f"{name}_bytes"] = float(peak_bytes(lambda m=model, x=inputs: call(m, x)))
         for _ in range(REPEATS):
             for name, model in (("teacher", teacher), ("student", student)):
                 times[name].append(_seconds(model, inputs))
@@ -86,7 +86,7 @@ def _seconds(model: nn.Module, inputs: Any) -> float:
     if cuda:
         torch.cuda.synchronize()
     begun = time.perf_counter()
-    outputs_of(model, inputs)
+    call(model, inputs)
     if cuda:
         torch.cuda.synchronize()
     return time.perf_counter() - begun
