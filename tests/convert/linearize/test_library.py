@@ -105,13 +105,30 @@ def test_shared_layers_learn_from_all_their_calls():
 @pytest.mark.parametrize("name", ["whisper", "bart"])
 def test_an_encoder_alone(name, tmp_path):
     model = source(name)
-    with pytest.raises(ConversionError, match=r"convert its encoder alone, model\.get_encoder"):
+    with pytest.raises(ConversionError, match=r"layers=\['\*encoder\.\*'\] beside it its encoder"):
         replace_attention(model)
     replaced = replace_attention(model.get_encoder(), "hedgehog")
     assert [x.name for x in replaced.layers] == ["layers.0.self_attn", "layers.1.self_attn"]
     check_teacher_inside(replaced, model.get_encoder(), inputs(name))
     loaded = load_linearized(save_linearized(replaced, tmp_path))
     assert first(loaded, inputs(name)).equal(first(replaced.model, inputs(name)))
+
+
+@pytest.mark.parametrize("base", [False, True])
+@pytest.mark.parametrize("name", ["whisper", "bart"])
+def test_the_encoder_of_a_whole_model(name, base, tmp_path):
+    """What is saved of it has the conversion."""
+    whole = library(name)
+    model = whole.base_model if base else whole
+    prefix, options = "" if base else "model.", {"layers": ["*encoder.*"], "keep_refused": True}
+    replaced = replace_attention(model, "hedgehog", **options)
+    found = [f"{prefix}encoder.layers.{i}.self_attn" for i in range(2)]
+    assert [x.name for x in replaced.layers] == found
+    arguments = inputs(name) | {"decoder_input_ids": torch.arange(2, 6).expand(2, -1)}
+    check_teacher_inside(replaced, model, arguments)
+    loaded = load_linearized(save_linearized(replaced, tmp_path))
+    with torch.no_grad():
+        assert first(loaded, arguments).equal(first(replaced.model, arguments))
 
 
 @pytest.mark.parametrize("copied", [True, False])

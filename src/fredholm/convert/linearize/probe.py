@@ -113,8 +113,8 @@ def _check_interface(model: Any, keep_refused: bool) -> None:
     if _has_decoder(model) and not keep_refused:
         raise ConversionError(
             f"{kind} is an encoder-decoder, whose cross attention is not converted; "
-            "keep_refused=True leaves that as it is and converts the rest, or convert its "
-            "encoder alone, model.get_encoder(), and put the converted one in its place"
+            "keep_refused=True leaves that as it is and converts the rest, and with "
+            "layers=['*encoder.*'] beside it its encoder alone"
         )
     if not model._can_set_attn_implementation():
         raise ConversionError(
