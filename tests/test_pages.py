@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 from fredholm.integral.capabilities import CAPABILITIES
-from fredholm.training import list_recipes
+from fredholm.training import list_recipes, load_recipe
 
 DOCS = Path(__file__).parents[1] / "docs"
 # Of fredholm.integral the page has what forms of a user's own need.
@@ -60,3 +60,37 @@ def named(path: str) -> object:
 def test_the_table_of_recipes_is_complete():
     rows = re.findall(r"^\| `([\w-]+)` \|", text("recipes.md"), re.MULTILINE)
     assert rows == list_recipes()
+
+
+def command_blocks():
+    """(page, its commands of fredholm as (command, first argument, rest)), a block of code each."""
+    for page in sorted(DOCS.glob("*.md")):
+        source = page.read_text(encoding="utf-8")
+        for block in re.findall(r"^```(?:bash|sh)?\n(.*?)^```$", source, re.MULTILINE | re.DOTALL):
+            found = re.findall(r"^fredholm (\w+) (\S+)(.*)$", block, re.MULTILINE)
+            if found:
+                yield page.name, found
+
+
+def test_a_block_trains_what_its_recipes_start_from_and_gives_each_conversion_a_folder():
+    blocks = list(command_blocks())
+    assert {"generation.md", "linearize.md"} <= {page for page, _ in blocks}
+    for page, commands in blocks:
+        trained, folders = set(), []
+        for command, name, rest in commands:
+            if (
+                command in ("train", "sweep")
+                and name in list_recipes()
+                and "init_from=" not in rest
+            ):
+                sources = load_recipe(name).init_from or []
+                sources = [sources] if isinstance(sources, str) else sources
+                assert {Path(source).name for source in sources} <= trained, (page, name, sources)
+                trained.add(name)
+            folders += re.findall(r"--out (\S+)", rest) if command == "linearize" else []
+        assert len(folders) == len(set(folders)), (page, folders)
+
+
+def test_the_encoder_of_several_scales_is_named_as_a_recipe_takes_it():
+    (override,) = re.findall(r"`(model\.encoder\S*=\{kind: scales.*?\})`", text("encoders.md"))
+    assert load_recipe("digits", [override]).model.encoder["scales"] == [8, 16]
