@@ -75,6 +75,18 @@ def test_a_twin_does_not_take_the_place_of_the_point_itself():
     assert index.flatten().tolist() == [0, 1, 2, 3]
 
 
+def test_equal_distances_are_settled_by_order_whatever_the_padding():
+    axis = torch.arange(6, dtype=torch.float64)
+    cloud = torch.cartesian_prod(axis, axis)[torch.randperm(36)][None]
+    padded = torch.cat([cloud, torch.full((1, 28, 2), torch.nan, dtype=torch.float64)], 1)
+    encoder = PointEncoder(channels=2, dim=8, neighbours=7).double().eval()
+    assert_close(encoder(padded)[0][:, :36], encoder(cloud)[0])
+    distance = torch.cdist(cloud, cloud, compute_mode="donot_use_mm_for_euclid_dist")
+    distance.diagonal(dim1=1, dim2=2).fill_(-1.0)
+    expected = distance.sort(dim=-1, stable=True).indices[..., :7]
+    assert torch.equal(nearest(cloud, torch.ones(1, 36, dtype=torch.bool), 7), expected)
+
+
 def test_further_channels_are_features_and_no_positions():
     cloud = torch.rand(2, 6, 5)
     encoder = PointEncoder(channels=5, dim=4, position_dim=3, neighbours=2)

@@ -216,8 +216,8 @@ class PointEncoder(Encoder):
 
 @torch.no_grad()
 def nearest(positions: Float[Tensor, "b n p"], valid: Bool[Tensor, "b n"], k: int) -> Tensor:
-    """Numbers of the min(k, N) nearest real points of each, itself first among equals; where fewer
-    are real, padding fills up.
+    """Numbers of the min(k, N) nearest real points of each, by distance, itself first among equals
+    and the others in their order; where fewer are real, padding fills up.
 
     Example:
         >>> line = torch.tensor([[[0.0], [1.0], [3.0], [9.0]]])
@@ -228,4 +228,17 @@ def nearest(positions: Float[Tensor, "b n p"], valid: Bool[Tensor, "b n"], k: in
     distance.diagonal(dim1=1, dim2=2).masked_fill_(
         valid, -1.0
     )  # a twin at distance zero must not come first
-    return distance.topk(min(k, positions.shape[1]), dim=-1, largest=False).indices
+    return _smallest(distance, min(k, positions.shape[1]))
+
+
+def _smallest(values: Float[Tensor, "*b n"], k: int) -> Tensor:
+    """Indices of the k smallest values, of equal ones the first; a stable sort of all n takes
+    several times as long.
+    """
+    n = values.shape[-1]
+    last = values.topk(k, dim=-1, largest=False).values[..., -1:]
+    place = torch.arange(n, dtype=torch.int32, device=values.device)
+    # No two candidates have the same rank: topk alone may take any of equal values.
+    rank = torch.where(values < last, place - n, torch.where(values > last, n, place))
+    index = rank.topk(k, dim=-1, largest=False).indices
+    return index.gather(-1, values.gather(-1, index).sort(dim=-1, stable=True).indices)
