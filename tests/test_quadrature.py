@@ -11,6 +11,7 @@ from torch import tensor
 from fredholm.domain import Domain
 from fredholm.errors import ShapeError
 from fredholm.kernels import Problem
+from fredholm.operators import create_operator
 from fredholm.quadrature import reciprocal, take_rows
 
 from .tolerances import assert_close
@@ -210,6 +211,18 @@ def test_renormalised_rows_sum_to_one_wherever_something_is_visible(
     assert (dense[~visible] == 0).all()
     assert (dense >= 0).all()
     assert_close(dense.sum(-1), visible.any(-1).float(), "row sums")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_stretch_of_a_long_domain_in_half_precision_does_not_look_ahead(dtype):
+    domain = Domain.line(2100, causal=True, measure="counting", dtype=dtype)
+    part = domain.quadrature().stretch(2060, 2100)
+    assert part.weights()[0, 0].equal(torch.ones(40, 2100, dtype=dtype).tril(2060))
+    operator, u = create_operator("softmax", 8, 2), torch.randn(1, 600, 8)
+    domain = Domain.line(600, causal=True, dtype=dtype)
+    first, state = operator.prefill(u[:, :300], operator.init_state(1, domain))
+    second, _ = operator.prefill(u[:, 300:], state)
+    assert_close(torch.cat([first, second], 1), operator(u, domain))
 
 
 @pytest.mark.parametrize("causal", [False, True])

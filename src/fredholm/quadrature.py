@@ -144,7 +144,8 @@ class Quadrature:
         def pairs(x: Tensor | None) -> Tensor | None:
             return None if x is None else x[..., start:stop, :stop]
 
-        order = torch.arange(stop, device=self.mass.device, dtype=self.mass.dtype)[None]
+        # Half precisions cannot tell apart the indices of a long domain.
+        order = torch.arange(stop, device=self.mass.device, dtype=torch.float32)[None]
         return Quadrature(
             mass=self.mass[:, :stop],
             scale=None if self.scale is None else self.scale[..., start:stop],
