@@ -62,6 +62,29 @@ def test_disconnected_graphs_isolated_nodes_and_too_few_eigenvectors():
     assert_close(padded[:4], laplacian_positions(EDGES[0, :4, :4], 2), dtype=torch.float32)
 
 
+def test_small_eigenvalues_of_long_and_of_clustered_graphs_are_kept():
+    n = 300
+    path = torch.zeros(2, n + 3, n + 3, dtype=torch.bool)  # with padding; the second is cut in two
+    path[:, range(n - 1), range(1, n)] = True
+    path[1, 99, 100] = False
+    order = torch.randperm(n)
+    path[:, :n, :n] = path[:, order][:, :, order]
+    positions = laplacian_positions(path, 2).double()
+    assert positions[:, n:].abs().max() == 0
+    at = torch.arange(n, dtype=torch.float64)
+    wave = torch.cos(torch.pi * at / (n - 1)) * (n / (n - 1)) ** 0.5
+    wave[1:-1] *= 2**0.5  # entries grow with the root of the degree
+    assert_close(positions[0, :n, 0].abs(), wave[order].abs(), dtype=torch.float32)
+    long = order >= 100
+    assert positions[1, :n, 0][~long].abs().max() < 1e-6, "of one component"
+    assert positions[1, :n, 0][long].abs().min() > 1e-3
+    cliques = torch.block_diag(torch.ones(200, 200), torch.ones(200, 200)).bool()
+    cliques[0, 200] = True
+    side = laplacian_positions(cliques, 1)[:, 0].sign()
+    assert side[:200].unique().numel() == side[200:].unique().numel() == 1
+    assert side[0] == -side[200]
+
+
 @pytest.mark.parametrize("off", ["learned", "none", "all"])
 def test_a_node_takes_the_mean_weighted_by_edges(off):
     encoder = GraphEncoder(dim=4, channels=3, eigenvectors=2, off_edges=off).eval()

@@ -16,7 +16,6 @@ from .inputs import Inputs
 
 OFF_EDGES = ("learned", "none", "all")
 GRAPH_MEASURES = ("weights", "nodes")
-NULL = 1e-4  # Laplacian eigenvalues below this belong to the components, not to their shape
 
 
 @register_encoder("graph")
@@ -225,9 +224,11 @@ def laplacian_positions(edges: Bool[Tensor, "*b n n"], k: int) -> Float[Tensor, 
 
     Directions of edges are ignored. The null space tells only the components apart, so it is left
     out: in a graph of several components each eigenvector belongs to one of them, or to several
-    where they share an eigenvalue, and isolated (or padded) nodes stand at the origin. Missing
-    eigenvectors are zero. The sign makes an entry of the largest size positive; between equal
-    eigenvalues the basis is the solver's. n counts the nodes that have an edge. O(n³).
+    where they share an eigenvalue, and isolated (or padded) nodes are at the origin. Its dimension
+    is the number of components, counted from the edges: small eigenvalues belong to long or
+    clustered graphs, however small. Missing eigenvectors are zero. The sign makes an entry of the
+    largest size positive; between equal eigenvalues the basis is the solver's. n counts the nodes
+    that have an edge. O(n³).
 
     Raises:
         ShapeError: edges that are no square mask.
@@ -250,10 +251,9 @@ def laplacian_positions(edges: Bool[Tensor, "*b n n"], k: int) -> Float[Tensor, 
         torch.diag_embed((degree > 0).double())
         - scale[..., :, None] * adjacent * scale[..., None, :]
     )
-    values, vectors = torch.linalg.eigh(laplacian)
-    place = torch.where(values > NULL, values, torch.inf)  # the null space last
-    order = torch.argsort(place, dim=-1, stable=True)[..., :k]
-    real = place.gather(-1, order) < torch.inf
+    vectors = torch.linalg.eigh(laplacian).eigenvectors  # eigenvalues rise: the null space is first
+    order = _components(adjacent > 0)[..., None] + torch.arange(min(k, n), device=edges.device)
+    real, order = order < n, order.clamp(max=n - 1)
     chosen = vectors.gather(-1, order[..., None, :].expand(*vectors.shape[:-1], -1))
     largest = chosen.gather(-2, chosen.abs().argmax(-2, keepdim=True))
     size = (degree > 0).sum(-1).clamp(min=1).double().sqrt()
@@ -263,3 +263,20 @@ def laplacian_positions(edges: Bool[Tensor, "*b n n"], k: int) -> Float[Tensor, 
     )
     short = k - chosen.shape[-1]
     return torch.nn.functional.pad(chosen, (0, max(short, 0))).float()
+
+
+def _components(edges: Bool[Tensor, "*b n n"]) -> Tensor:
+    """How many connected components each graph of undirected edges has. O(n²) a round, and the
+    rounds grow as log n.
+    """
+    n = edges.shape[-1]
+    linked = edges | torch.eye(n, dtype=torch.bool, device=edges.device)
+    # Each node names one of its component that is not after it; at the end all name the first.
+    name = torch.arange(n, device=edges.device).expand(edges.shape[:-1])
+    while True:
+        near = torch.where(linked, name[..., None, :], n).amin(-1)
+        near = torch.minimum(near, name.scatter_reduce(-1, name, near, "amin"))
+        near = near.gather(-1, near)
+        if torch.equal(near, name):
+            return (name == torch.arange(n, device=edges.device)).sum(-1)
+        name = near
