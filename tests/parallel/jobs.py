@@ -416,6 +416,30 @@ def drawn_in_parts(mesh: Any, where: str, draws: int = 512) -> dict[str, float]:
     return gaps
 
 
+def dropped_branches(mesh: Any, name: str) -> Tensor:
+    """The answer at this rank's first point of samples that are the same at all of their points:
+    other ranks have the same exactly where they drop the same branches.
+    """
+    from fredholm.depth import Accumulation, ResidualBlock
+    from fredholm.families.continuous.splitting import Evolution, FeedForwardTerm, OperatorTerm
+    from fredholm.integral import create_operator
+
+    torch.manual_seed(0)
+    operator = create_operator("softmax", 8, 2)
+    stacks = {
+        "block": lambda: ResidualBlock(operator, 8, drop_path=0.5),
+        "accumulation": lambda: Accumulation([operator], 8, drop_path=0.5),
+        "operator term": lambda: Evolution([OperatorTerm(operator, drop_path=0.5)]),
+        "network term": lambda: Evolution([FeedForwardTerm(8, 16, drop_path=0.5)]),
+    }
+    stack = stacks[name]().double().train()
+    domain = Domain.line(POINTS, dtype=torch.float64)
+    u = torch.randn(16, 1, 8, generator=seeded(1), dtype=torch.float64).expand(-1, POINTS, -1)
+    part, rows = shard(domain, mesh)
+    torch.manual_seed(1 + mesh.get_local_rank())
+    return stack(u[:, rows], part)[:, 0].detach()
+
+
 def dense_system(mesh: Any, padded: bool) -> dict[str, float]:
     """A system with a matrix of states, a bias and a state before the first point."""
     from fredholm.integral import IntegralOperator

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ..tolerances import assert_close
 from . import jobs
 from .test_contract import TOLERANCE
 
@@ -13,6 +14,12 @@ def test_loss_and_gradients_are_the_whole_models(two, name):
     for gaps in two.run(jobs.model_on_shards, name):
         assert len(gaps) > 10
         assert max(gaps.values()) <= TOLERANCE, gaps
+
+
+@pytest.mark.parametrize("name", ["block", "accumulation", "operator term", "network term"])
+def test_ranks_drop_the_same_branches(two, name):
+    first, second = two.run(jobs.dropped_branches, name)
+    assert_close(first, second)
 
 
 def test_read_outs(two):

@@ -97,12 +97,13 @@ class Accumulation(nn.Module):
                 response = operator(response, domain)
                 total = total + gamma ** (layer + 1) * response
                 continue
-            branch = self.drop_path(self.dropout(operator(self.norms[layer](stream), domain)))
+            branch = self.dropout(operator(self.norms[layer](stream), domain))
+            branch = self.drop_path(branch, domain.shards)
             part = gamma ** (layer + 1) * branch
             total, stream = total + part, stream + part
             if self.networks:
                 stream = stream + self.drop_path(
-                    self.networks[layer](self.network_norms[layer](stream))
+                    self.networks[layer](self.network_norms[layer](stream)), domain.shards
                 )
         return (stream if self.residual else total), total
 

@@ -96,7 +96,7 @@ class OperatorTerm(Term):
 
     def rate(self, u: Tensor, domain: Domain) -> Tensor:
         out = self.operator(u if self.norm is None else self.norm(u), domain)
-        return self.drop_path(_dropped(self.dropout, out))
+        return self.drop_path(_dropped(self.dropout, out), domain.shards)
 
 
 class FeedForwardTerm(Term):
@@ -175,7 +175,8 @@ class FeedForwardTerm(Term):
         return _dropped(self.dropout, last(u))  # type: ignore[misc]
 
     def rate(self, u: Tensor, domain: Domain) -> Tensor:
-        return self.drop_path(self.network(u if self.norm is None else self.norm(u)))
+        out = self.network(u if self.norm is None else self.norm(u))
+        return self.drop_path(out, domain.shards)
 
     def relaxed(self, u: Tensor, domain: Domain, h: float) -> Tensor:
         if h != 1.0:
