@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import pickle
+from functools import partial
 
 import pytest
 import torch
@@ -34,6 +36,7 @@ CASES = {
     "gelu": (2, 2, 16, {"activation": "gelu"}, ""),
     "gelu function": (2, 2, 16, {"activation": F.gelu}, ""),
     "gelu tanh": (2, 2, 16, {"activation": nn.GELU(approximate="tanh")}, ""),
+    "gelu tanh function": (2, 2, 16, {"activation": partial(F.gelu, approximate="tanh")}, ""),
     "silu module": (2, 2, 16, {"activation": nn.SiLU()}, ""),
     "hardswish module": (2, 2, 16, {"activation": nn.Hardswish()}, ""),
     "prelu module": (2, 2, 16, {"activation": nn.PReLU()}, ""),
@@ -328,6 +331,21 @@ def test_a_converted_encoder_runs_at_other_depths():
     errors = [(evolution(u, steps=steps) - exact).norm() for steps in (4, 8, 16)]
     assert errors[1] < 0.65 * errors[0]
     assert errors[2] < 0.6 * errors[1]
+
+
+@pytest.mark.parametrize("activation", ["gelu_tanh", nn.GELU(approximate="tanh")])
+def test_tanh_gelu_is_the_same_without_gradients_and_comes_back(activation):
+    """PyTorch's layer has a fused path under no_grad, which computes every nn.GELU as exact."""
+    evolution = Evolution(encoder_terms(D, 2, 16, activation=activation)).double().eval()
+    for parameter in evolution.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    u = torch.randn(3, N, D, dtype=torch.float64)
+    encoder = pickle.loads(pickle.dumps(to_encoder(evolution)))
+    with torch.no_grad():
+        assert_close(encoder(u), evolution(u))
+    back = from_encoder(encoder)
+    assert back.terms[2].activation == "gelu_tanh"
+    assert_close(back(u), evolution(u))
 
 
 def test_an_activation_with_parameters_is_not_shared_with_the_encoder_made_of_it():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from ...depth import StochasticDepth
@@ -75,20 +77,13 @@ def _encoder_layer(
 ) -> nn.TransformerEncoderLayer:
     norm, attention, network = _pattern(terms)
     knot, kernel = nn.ModuleList(terms), attention.operator.kernel
-    activation: Any = network.activation
-    if activation == "gelu_tanh":
-        activation = nn.GELU(approximate="tanh")
-    elif activation in ("silu", "tanh"):
-        activation = {"silu": nn.functional.silu, "tanh": torch.tanh}[activation]
-    elif isinstance(activation, nn.Module):  # it may have parameters, which are not shared
-        activation = copy.deepcopy(activation)
     norms: list[Any] = [knot.get_submodule(targets(norm)[role]) for role in ("norm1", "norm2")]
     layer = nn.TransformerEncoderLayer(
         attention.dim,
         kernel.heads,
         network.layers[0].out_features,
         dropout=0.0,
-        activation=activation,
+        activation=_layer_activation(network.activation),
         batch_first=batch_first,
         norm_first=norm == "pre",
     )
@@ -97,6 +92,17 @@ def _encoder_layer(
     layer.to(parameter.device, parameter.dtype)
     _fill(layer, {role: knot.get_submodule(name) for role, name in targets(norm).items()})
     return layer
+
+
+def _layer_activation(activation: str | nn.Module) -> Any:
+    """What PyTorch's layer takes for the activation of a FeedForwardTerm."""
+    tanh_module = isinstance(activation, nn.GELU) and activation.approximate == "tanh"
+    if activation == "gelu_tanh" or tanh_module:
+        # Under no_grad the layer computes any nn.GELU as the exact one, but no other callable.
+        return functools.partial(F.gelu, approximate="tanh")
+    if isinstance(activation, nn.Module):  # it may have parameters, which are not shared
+        return copy.deepcopy(activation)
+    return {"silu": F.silu, "tanh": torch.tanh}.get(activation, activation)
 
 
 def _pattern(terms: list[Term]) -> tuple[str, Any, Any]:

@@ -5,6 +5,7 @@ evolution, and what readers of layers check.
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -142,6 +143,8 @@ def read_activation(activation: Any, layer: nn.Module) -> str | nn.Module:
     if not isinstance(activation, nn.Module):
         if activation in _FUNCTIONS:
             return _FUNCTIONS[activation]
+        if _is_gelu_tanh(activation):
+            return "gelu_tanh"
         name = getattr(activation, "__name__", repr(activation))
         raise ConversionError(
             f"{type(layer).__name__} has the activation {name}, which is no known pointwise "
@@ -156,6 +159,14 @@ def read_activation(activation: Any, layer: nn.Module) -> str | nn.Module:
             "understood"
         )
     return _CLASSES.get(kind.__name__) or copy.deepcopy(activation)
+
+
+def _is_gelu_tanh(activation: Any) -> bool:
+    return (
+        isinstance(activation, functools.partial)
+        and activation.func is F.gelu
+        and (activation.args, activation.keywords) == ((), {"approximate": "tanh"})
+    )
 
 
 def norm_options(norm: nn.Module | None) -> dict[str, Any] | None:
