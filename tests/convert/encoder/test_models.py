@@ -173,6 +173,9 @@ def test_scheme_and_steps_are_saved_as_they_are_now(tmp_path):
     found, u = EncoderEvolution.from_pretrained(tmp_path), torch.randn(2, 5, D)
     assert (str(found.scheme), found.steps) == ("Strang()", 4)
     assert torch.equal(found(u), evolution(u))
+    evolution.scheme = "parallel"
+    evolution.save_pretrained(tmp_path)
+    assert str(EncoderEvolution.from_pretrained(tmp_path).scheme) == "Parallel()"
     evolution.scheme = Hybrid(groups=((0, 1),))
     with pytest.raises(OptionError, match=r"Hybrid.* has no name"):
         evolution.save_pretrained(tmp_path)

@@ -300,6 +300,15 @@ def test_evolutions_that_are_no_encoders_are_refused(evolution, match):
         to_encoder(evolution())
 
 
+def test_a_scheme_set_by_name_goes_back():
+    evolution, u = Evolution(encoder_terms(D, 2, 16), scheme="strang"), torch.randn(2, N, D)
+    evolution.scheme = "relaxed"
+    assert_close(to_encoder(evolution)(u), evolution(u))
+    evolution.scheme = "strang"
+    with pytest.raises(ConversionError, match="not Strang"):
+        to_encoder(evolution)
+
+
 def _midpoint():
     terms = encoder_terms(D, 2, 16)
     terms[0].substep = "midpoint"

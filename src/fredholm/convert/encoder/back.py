@@ -19,6 +19,7 @@ from ...families.continuous.splitting import (
     MomentConstraint,
     OperatorTerm,
     Relaxed,
+    resolve_scheme,
 )
 from ...families.continuous.splitting.term import Term
 from ...families.softmax.operator import SoftmaxAttention
@@ -41,7 +42,7 @@ def to_encoder(evolution: Evolution, *, batch_first: bool = True) -> nn.Transfor
         >>> torch.allclose(to_encoder(evolution)(u), evolution(u), atol=1e-5)
         True
     """
-    scheme = evolution.scheme
+    scheme = resolve_scheme(evolution.scheme)
     if type(scheme) not in (Lie, Relaxed):
         raise ConversionError(
             f"an encoder is a sequence of layers: scheme Lie or Relaxed, not {scheme}"

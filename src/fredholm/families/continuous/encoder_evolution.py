@@ -14,7 +14,7 @@ from ...errors import OptionError
 from ...models.pretrained import PretrainedMixin, register_saved
 from .splitting.encoder_terms import encoder_terms
 from .splitting.evolution import Evolution
-from .splitting.schemes import SCHEMES
+from .splitting.schemes import SCHEMES, resolve_scheme
 from .splitting.term import Term
 
 
@@ -93,11 +93,12 @@ class EncoderEvolution(PretrainedMixin, Evolution):
                 f"the activation of knot {unnamed[0]} is a module without a name, which a "
                 "configuration cannot hold; save the state_dict and convert the encoder again"
             )
+        scheme = resolve_scheme(self.scheme)
         for name, kind in SCHEMES.items():
-            if self.scheme == kind():
+            if scheme == kind():
                 return dataclasses.replace(self._config, scheme=name, steps=self.steps)
         raise OptionError(
-            f"the scheme {self.scheme} has no name, which a configuration needs; choose one of "
+            f"the scheme {scheme} has no name, which a configuration needs; choose one of "
             f"{', '.join(SCHEMES)} to save it"
         )
 
