@@ -440,6 +440,17 @@ def test_join_concatenates():
     )
 
 
+def test_join_of_spacings_keeps_the_masses_and_no_order():
+    line, times = Domain.line(3, measure="spacing"), Domain.timestamps(tensor([0.0, 2.0]))
+    for other in (line, times.replace(causal=False)):
+        union = Domain.join(line, other).validate()
+        assert union.kind == "weighted"
+        masses = torch.cat([line.measure, other.measure])
+        assert union.quadrature().weights().flatten().equal(masses)
+    with pytest.raises(DomainError, match="needs balance"):
+        Domain.join(line, Domain.line(2))
+
+
 def test_join_balances_masses_under_padding_and_batch():
     valid = tensor([[True, True, False], [True, False, False]])
     a = Domain.points(torch.rand(2, 3, 1), valid=valid)

@@ -261,7 +261,8 @@ class Domain:
         mass of each side.
 
         Without ``balance`` masses are concatenated as they are, and two uniform domains become one
-        uniform domain; measures that are renormalised do not mix without it.
+        uniform domain; masses of spacing are kept as ``weighted`` ones; measures that are
+        renormalised do not mix without it.
 
         Example:
             >>> grid, points = Domain.grid(1, 3), Domain.points(torch.rand(1, 2))
@@ -296,6 +297,8 @@ class Domain:
                 n.expand(batch, -1),
             )
         kind = a.kind if a.kind == b.kind else "weighted"
+        if kind == "spacing":  # of each side, and not the distances in the union
+            kind = "weighted"
         if balance is None and (
             kind == "probability"
             or (a.kind != b.kind and (MEASURES[a.kind][1] or MEASURES[b.kind][1]))
