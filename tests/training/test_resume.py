@@ -14,8 +14,10 @@ import pytest
 import torch
 
 from fredholm.errors import CheckpointError, OptionError, RecipeError
-from fredholm.training import TrainingFailed, train
+from fredholm.training import TrainingFailed, run, train
+from fredholm.training.calibration import temperature_of
 from fredholm.training.checkpoints import list_checkpoints, newest_readable, read_checkpoint
+from fredholm.training.folder import RunFolder
 from fredholm.training.module import RecipeLearner
 from tests.training.conftest import SMALL
 
@@ -109,6 +111,25 @@ def test_a_resumed_schedule_goes_on_with_the_same_rates(tmp_path, recipe, crash_
     crash_at(None)
     train(chosen, tmp_path / "stopped", resume=True)
     assert_same(tmp_path / "whole", tmp_path / "stopped")
+
+
+def test_a_run_stopped_while_it_calibrates_is_gone_on_with(tmp_path, recipe, monkeypatch):
+    chosen, folder = recipe("data.batch_size=200"), tmp_path / "stopped"
+    train(chosen, tmp_path / "whole")
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run, "calibrate", stop)
+        with pytest.raises(KeyboardInterrupt):
+            train(chosen, folder)
+    assert not RunFolder(folder).finished
+    train(chosen, folder, resume=True)
+    assert RunFolder(folder).finished
+    assert_same(tmp_path / "whole", folder)
+    whole = temperature_of(RunFolder(tmp_path / "whole").calibration)
+    assert temperature_of(RunFolder(folder).calibration) == whole != 1.0
 
 
 def _batches(recipe):

@@ -97,13 +97,11 @@ class Fit:
         rows: the table of epochs.
         best_epoch: whose weights were kept, from 1.
         stopped: why it ended.
-        leads: whether this process is the first of several, which writes.
     """
 
     rows: list[dict[str, Any]]
     best_epoch: int
     stopped: str
-    leads: bool
 
 
 def fit(
@@ -185,7 +183,7 @@ def fit(
             keeper.write(trainer, module)
             keeper.best_epoch = len(history.rows)
     stopped = _reason(limits, history.rows, timer)
-    return Fit(history.rows, keeper.best_epoch, stopped, group.first)
+    return Fit(history.rows, keeper.best_epoch, stopped)
 
 
 def _trainer(limits: Limits, group: Group, callbacks: list[Callback], logger: Any) -> pl.Trainer:

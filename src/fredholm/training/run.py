@@ -102,6 +102,8 @@ def train(
             try:
                 result = _run(recipe, place, data, loaders, model, resume, report, group)
                 _calibrate(recipe, place, data[1], group)
+                # Last: a run with a result is finished, and not gone on with.
+                group.by_first(lambda: place.write_result(result))
                 return result
             except OSError as error:
                 raise _storage_failed(place, error) from error
@@ -259,7 +261,7 @@ def _run(
         say=report,
         group=group,
     )
-    return _finish(recipe, place, model, fitted)
+    return _result(recipe, place, model, fitted)
 
 
 def _limits(recipe: Recipe) -> Limits:
@@ -323,10 +325,10 @@ def _watchers(place: RunFolder, model: Any, validation: Any) -> list[Any]:
     return [StepMonitor(place.monitors, inputs)]
 
 
-def _finish(recipe: Recipe, place: RunFolder, model: nn.Module, fitted: Fit) -> RunResult:
+def _result(recipe: Recipe, place: RunFolder, model: nn.Module, fitted: Fit) -> RunResult:
     rows = fitted.rows
     kept = rows[fitted.best_epoch - 1]
-    result = RunResult(
+    return RunResult(
         name=recipe.name,
         folder=str(place.root),
         parameters=sum(p.numel() for p in model.parameters()),
@@ -339,6 +341,3 @@ def _finish(recipe: Recipe, place: RunFolder, model: nn.Module, fitted: Fit) -> 
         },
         stopped=fitted.stopped,
     )
-    if fitted.leads:
-        place.write_result(result)
-    return result
