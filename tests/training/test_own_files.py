@@ -249,6 +249,28 @@ def test_flags_and_keys_say_what_is_not_found_out(tmp_path, capsys):
         load_recipe("digits", ["data.label=x"])
 
 
+@pytest.mark.parametrize(
+    ("given", "epochs", "steps", "warmup"),
+    [
+        ([], 100, None, (10.0, None)),
+        (["training.epochs=20"], 20, None, (10.0, None)),
+        (["training.steps=20000"], None, 20000, (0.0, 2000)),
+        (["training.steps=5"], None, 5, (0.0, None)),
+        (["training.steps=70", "training.epochs=null"], None, 70, (0.0, 7)),
+        (["training.steps=70", "training.epochs=3"], 3, 70, (10.0, None)),
+        (["training.steps=70", "schedule.warmup_epochs=2"], None, 70, (2.0, None)),
+        (["schedule.warmup_steps=100"], 100, None, (0.0, 100)),
+    ],
+)
+def test_a_length_in_steps_takes_the_place_of_the_usual_epochs(
+    tmp_path, given, epochs, steps, warmup
+):
+    rows(tmp_path / "rows.csv")
+    recipe = load_recipe(str(tmp_path / "rows.csv"), given)
+    assert (recipe.training.epochs, recipe.training.steps) == (epochs, steps)
+    assert (recipe.schedule.warmup_epochs, recipe.schedule.warmup_steps) == warmup
+
+
 def test_a_bare_word_is_a_recipe_and_a_path_is_not(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "digits").mkdir()

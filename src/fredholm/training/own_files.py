@@ -84,10 +84,31 @@ def complete(raw: dict[str, Any]) -> dict[str, Any]:
     said = {key: data[key] for key in READING if data.get(key) is not None}
     share = {"val": data["val_fraction"]} if data.get("val_fraction") else {}
     usual = usual_recipe(open_files(place, {**said, **data.get("options", {})}, **share))
+    usual |= _usual_course(usual, raw.get("training"), raw.get("schedule"))
     raw = {**raw, "data": usual.pop("data") | data}
     for section, value in usual.items():
         raw[section] = _laid_over(value, raw.get(section, {}))
     return raw
+
+
+def _usual_course(usual: dict[str, Any], training: Any, schedule: Any) -> dict[str, Any]:
+    """The usual sections ``training`` and ``schedule`` without what a given one takes the place of:
+    a length in steps that of the usual epochs, with a tenth of them as the warm-up, and any given
+    warm-up the usual one.
+    """
+    length, course = usual["training"], usual["schedule"]
+    steps = _given(training, "steps")
+    if steps is not None and _given(training, "epochs") is None:
+        length = {key: value for key, value in length.items() if key != "epochs"}
+        warm = isinstance(steps, int) and steps >= 10
+        course = {"warmup_steps": steps // 10} if warm else {}
+    if any(_given(schedule, key) is not None for key in ("warmup_epochs", "warmup_steps")):
+        course = {}
+    return {"training": length, "schedule": course}
+
+
+def _given(section: Any, key: str) -> Any:
+    return section.get(key) if isinstance(section, dict) else None
 
 
 def _laid_over(usual: dict[str, Any], given: Any) -> Any:
