@@ -29,7 +29,7 @@ from fredholm.training.choosing.stress import halve, keep, lose
 from fredholm.training.choosing.trials import Trials
 from fredholm.training.choosing.verdict import conclude, is_sure
 from fredholm.training.comparison.tasks import find_task, options_of, read_contenders
-from fredholm.training.failures import TrainingFailed
+from fredholm.training.failures import Interrupted, TrainingFailed
 
 FLAGS = {"id": "walk", "label": "gait"}
 CHANGES = ("data.id=walk", "data.label=gait", "model.body.dim=8", "model.body.depth=1")
@@ -106,6 +106,54 @@ def test_a_search_goes_on_and_ends_alike(chosen, walks, monkeypatch):
     assert again["verdict"]["pick"] == state["verdict"]["pick"]
     with pytest.raises(OptionError, match="choose another --out"):
         search(walks, place, seeds=3)
+
+
+class Slow:
+    """The work of trials that take 20 seconds each by its clock; Ctrl-C comes at trial ``stop``."""
+
+    def __init__(self):
+        self.ticks, self.spent, self.done, self.stop = Ticks(), 0.0, [], None
+
+    def timer(self) -> float:
+        return self.ticks() + self.spent
+
+    def __call__(self, splits, cell, report):
+        if len(self.done) == self.stop:
+            raise Interrupted("stopped")
+        self.done.append(cell.place.name)
+        self.spent += 20.0
+        cell.place.mkdir(parents=True)
+        operator = cell.settings["method"] == "model"
+        judged = {"score": 0.5 + 0.1 * operator, "loss": 1.0, "per_class": {}}
+        result = {"val": judged, "steps": 20 * operator, "seconds": 20.0}
+        return result | ({"test": judged | {"each": "01"}} if cell.settings["test"] else {})
+
+
+def test_trials_that_took_longer_than_expected_are_found_again(walks, tmp_path, monkeypatch):
+    work = Slow()
+    monkeypatch.setattr(trials, "run_trial", work)
+
+    def go_on():
+        names = "softmax,linear_attention,gru,convolution"
+        given = {"operators": names, "out": tmp_path, "changes": CHANGES, "timer": work.timer}
+        return choose(walks, 10.0, seeds=2, **given)
+
+    work.stop = 2
+    with pytest.raises(Interrupted):
+        go_on()
+    begun = json.loads((tmp_path / "choice.json").read_text())
+    assert begun["spent"] >= 40.0
+    work.stop = None
+    state = go_on()
+    assert state["rungs"][0]["steps"] == begun["rungs"][0]["steps"]
+    assert len(work.done) == len(set(work.done))
+    done = [*work.done]
+    for spent in (state["spent"], 600.0):  # with time left, and without
+        (tmp_path / "choice.json").write_text(json.dumps(state | {"spent": spent}))
+        again = go_on()
+        assert again["finals"] == state["finals"]
+        assert len(again["rungs"]) == len(state["rungs"])
+        assert work.done == done
 
 
 def test_further_seeds_of_a_finalist_leave_the_search_as_it_is(chosen, walks, tmp_path):
@@ -242,10 +290,15 @@ def planned(paces, left, full=1000, folds=1):
     return trials, state | {"finals": {"plain_seconds": 0.0}}, said
 
 
+def _planned_rung(trials, state, said, paces):
+    rungs = halving.Halving(trials, state, said.append, print)
+    return rungs._plan_rung(0, [(name, 1e-3) for name in paces])
+
+
 def test_short_of_time_the_slowest_are_left_out_by_name_and_the_others_get_steps_that_tell():
     paces = {"a": Pace(0.01), "b": Pace(0.02), "c": Pace(0.02), "d": Pace(0.02), "slow": Pace(1.0)}
     trials, state, said = planned(paces, 60.0)
-    plan = halving.Halving(trials, state, said.append)._plan_rung(0, [(n, 1e-3) for n in paces])
+    plan = _planned_rung(trials, state, said, paces)
     assert set(plan["steps"]) == set("abcd")
     assert min(plan["steps"].values()) >= 100
     assert sum(paces[name].seconds(n) for name, n in plan["steps"].items()) <= 15.0
@@ -254,14 +307,14 @@ def test_short_of_time_the_slowest_are_left_out_by_name_and_the_others_get_steps
         "name it among fewer --operators"
     ]
     trials, state, said = planned(paces, 4 * 160.0)
-    plan = halving.Halving(trials, state, said.append)._plan_rung(0, [(n, 1e-3) for n in paces])
+    plan = _planned_rung(trials, state, said, paces)
     assert (set(plan["steps"]), said) == (set(paces), [])
 
 
 def test_a_later_rung_has_no_fewer_steps_than_the_one_before():
     paces = {name: Pace(0.01) for name in "abcdef"}
     trials, state, _ = planned(paces, 60.0, folds=5)
-    found = halving.Halving(trials, state, print)
+    found = halving.Halving(trials, state, print, print)
     alive: halving.Alive = [(name, 1e-3) for name in paces]
     for steps, folds, count in ((50, 2, 6), (120, 1, 6), (250, 1, 4), (400, 0, 0)):
         state["rungs"] = [{"steps": dict.fromkeys(paces, steps)}]

@@ -123,6 +123,7 @@ class Finals:
             cell = self._cell(label, lr, steps, seed)
             row = {"operator": label, "lr": lr, "seed": seed} | self.trials.compute(label, cell)
             rows[label, seed] = row
+            self.save()
             if not seen:
                 self.say(f"final, seed {seed}: {self.halving.line(row)}")
         self.state["finals"]["rows"] = list(rows.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,11 +25,18 @@ Alive = list[tuple[str, float | None]]  # contenders and their rates; None: with
 
 @dataclass
 class Halving:
-    """The rungs of a search, written into its ``state``."""
+    """The rungs of a search, written into its ``state``.
+
+    Attributes:
+        trials: of the search.
+        state, say, save: what it holds, who hears lines of progress, and what writes it: each plan
+            before its trials, and the time spent after each trial.
+    """
 
     trials: Trials
     state: dict[str, Any]
     say: Report
+    save: Callable[[], None]
 
     def rung(self, number: int, alive: Alive) -> Alive:
         """Try contenders on validation; the better half, or nobody where there is no time for a
@@ -37,10 +44,12 @@ class Halving:
         """
         rungs = self.state["rungs"]
         if len(rungs) <= number:
-            plan = self._plan_rung(number, alive)
+            over = bool(rungs) and "rates" in rungs[-1]  # an earlier call went on to tune
+            plan = {"steps": {}} if over else self._plan_rung(number, alive)
             if not plan["steps"]:
                 return []
             rungs.append(plan)
+            self.save()
         rung = rungs[number]
         trials = [
             (label, lr, fold)
@@ -68,6 +77,7 @@ class Halving:
             once = sum(self.trials.pace(n).seconds(rung["steps"][n]) for n, _ in alive)
             cost = len(RATES) * len(rung["folds"]) * once
             rung["rates"] = [*RATES] if cost <= TUNING * self.trials.clock.left else []
+            self.save()
         trials = [
             (label, lr * rate, fold)
             for rate in rung["rates"]
@@ -95,6 +105,7 @@ class Halving:
                 break
             row = {"operator": label, "lr": lr, "fold": fold} | self.trials.compute(label, cell)
             rows.append(row)
+            self.save()
             self.say(f"[{place}/{len(trials)}] {self.line(row)}")
         return rows
 

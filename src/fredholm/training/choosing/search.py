@@ -132,13 +132,11 @@ class Search:
 
     Attributes:
         trials: makes and computes trainings.
-        halving: the rungs.
         place: folder of the results.
         say: receives lines of progress.
     """
 
     trials: Trials
-    halving: Halving
     place: Path
     state: dict[str, Any]
     say: Report
@@ -154,7 +152,7 @@ class Search:
         """Begin a search, or go on with the one whose ``state`` is not empty."""
         for line in trials.splits.train.remarks():
             say(line)
-        search = cls(trials, Halving(trials, state, say), trials.place, state, say)
+        search = cls(trials, trials.place, state, say)
         if not state:
             state |= {"setting": setting, "sizes": trials.sizes} | search._facts()
         return search
@@ -198,6 +196,11 @@ class Search:
         alive, setting = self.shortlist(), self.state["setting"]
         self.finals.run(alive, setting["seeds"], setting["always"])
         return self.end()
+
+    @property
+    def halving(self) -> Halving:
+        """The rungs."""
+        return Halving(self.trials, self.state, self.say, self._save)
 
     @property
     def finals(self) -> Finals:

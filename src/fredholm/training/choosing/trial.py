@@ -24,6 +24,20 @@ from .stress import STRESSES, applies
 
 
 @dataclass(frozen=True)
+class Given:
+    """What a trial is given besides its settings.
+
+    Attributes:
+        recipe: that the settings describe.
+        most_minutes: after which its training ends; None: never. No setting, since it follows from
+            how long earlier trials took: the same trial is found again at another pace.
+    """
+
+    recipe: Recipe
+    most_minutes: float | None
+
+
+@dataclass(frozen=True)
 class Judgement:
     """How well samples were answered.
 
@@ -114,17 +128,18 @@ def learn(recipe: Recipe, train: Any, minutes: float | None) -> tuple[Any, int]:
 
 
 def run_trial(splits: Splits, cell: Cell, report: Report) -> Result:
-    """The work of a cell: the validation score, and for finalists that of the test split, as it is
-    and with lost samples; of methods beside the operators also the temperature of their classes.
+    """The work of a cell, which is :class:`Given` its recipe: the validation score, and for
+    finalists that of the test split, as it is and with lost samples; of methods beside the
+    operators also the temperature of their classes.
     """
-    start, given, recipe = perf_counter(), cell.settings, cell.given
+    start, given, recipe = perf_counter(), cell.settings, cell.given.recipe
     train, val = splits.fold(given["fold"])
     method = PLAIN.get(given["method"])
     if method is not None:
         answer, steps = method.fit(train, recipe.seed), 0
         view = method.view
     else:
-        model, steps = learn(recipe, train, given["most_minutes"])
+        model, steps = learn(recipe, train, cell.given.most_minutes)
         answer, view = _answers(model), _as_it_is
     size = recipe.data.eval_batch_size
     pairs = _answered(answer, view(val), size)

@@ -19,7 +19,7 @@ from ..tasks import task_of
 from .clock import FEWEST, OVERHEAD, Clock, Pace
 from .plain import PLAIN
 from .splits import Splits
-from .trial import run_trial
+from .trial import Given, run_trial
 
 FINAL = -1  # the rung of the finalists
 # What a recipe says of its length and its averages is replaced, and samples are not blended.
@@ -118,11 +118,10 @@ class Trials:
         settings |= {"fold": fold, "test": rung == FINAL}
         settings |= {"method": label if label in PLAIN else "model"}
         most = None if self.clock.alone else round(max(3 * seconds, 5.0) / 60, 4)
-        settings |= {"most_minutes": most}
         rate = "" if lr is None else f",lr={lr:.3g}"
         part = "final" if rung == FINAL else f"rung={rung}"
         name = f"{part},{safe_name(label)}{rate},fold={fold},seed={seed}"
-        return Cell(settings, self.place / "trials" / name, recipe)
+        return Cell(settings, self.place / "trials" / name, Given(recipe, most))
 
     def _grid(self) -> Grid:
         return Grid(partial(run_trial, self.splits))
