@@ -339,6 +339,9 @@ def test_groups_are_not_divided_and_the_latest_are_the_test(tmp_path):
     )
     with pytest.raises(OptionError, match="needs the column of groups as well"):
         open_files(path, {"split": "group"})
+    for rule in ("time", "random"):
+        with pytest.raises(OptionError, match=f"'{rule}' with group 'patient', whose values it"):
+            open_files(path, {"split": rule, "time": "day", "group": "patient"})
 
 
 def test_a_series_of_two_groups_is_refused(tmp_path):

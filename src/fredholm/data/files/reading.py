@@ -28,7 +28,8 @@ class Reading:
         channels: the columns or arrays that a model reads, also as one text with commas (default:
             all that are numbers).
         task: ``classification``, ``regression`` or ``steps`` (a class at every time).
-        split: ``random`` (stratified), ``group`` or ``time`` (the latest are the test).
+        split: ``random`` (stratified), ``group`` or ``time`` (the latest are the test); with a
+            ``group`` only ``group``, which it then is by default.
         test: the share of the samples held out as test, where the files hold no test set.
         seed: of the split.
         scale: of series, each channel to mean 0 and deviation 1 over the training samples
@@ -38,7 +39,8 @@ class Reading:
         points: of a cloud that a model reads (default: as many as the smallest has, at most 1,024).
 
     Raises:
-        OptionError: an unknown kind, task, rule or scale, or a share that leaves nothing.
+        OptionError: an unknown kind, task, rule or scale, a rule that would divide the groups, or a
+            share that leaves nothing.
     """
 
     kind: str | None = None
@@ -72,6 +74,11 @@ class Reading:
             raise OptionError(f"points: received {self.points!r}; needs 1 or more")
         if self.split == "group" and self.group is None:
             raise OptionError("split: received 'group'; needs the column of groups as well: group")
+        if self.group is not None and self.split not in (None, "group"):
+            raise OptionError(
+                f"split: received {self.split!r} with group {self.group!r}, whose values it would "
+                "put into several parts; needs 'group', or leave one of the two out"
+            )
 
     def settled(self, **found: Any) -> Reading:
         """With what was found out in the place of what nobody said."""
