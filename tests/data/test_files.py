@@ -465,8 +465,27 @@ def test_a_label_that_is_missing(tmp_path):
         write(tmp_path / "a.csv", "x,label", *rows),
         r"row 6, column 'label': has no label \(1 of 12",
     )
+    for odd, why in (("nan", "has no label"), ("", "has no label"), ("-inf", "received '-inf'")):
+        for values in ([i % 2 for i in range(12)], [i * i / 7 for i in range(12)]):
+            rows = [f"{i % 3},{odd if i == 4 else value}" for i, value in enumerate(values)]
+            path = write(tmp_path / "a.csv", "x,label", *rows)
+            refused(path, f"row 6, column 'label': {why}")
     np.savez(tmp_path / "a.npz", X=np.ones((8, 3, 1)), y=[0.5, 1.5, np.nan, 1.25, 2, 1, 0, 1])
     refused(tmp_path / "a.npz", r"sample 2, column 'y': has no label")
+    np.savez(tmp_path / "a.npz", X=np.ones((8, 3, 1)), y=[0, 1, np.inf, 1, 0, 1, 0, 1])
+    refused(tmp_path / "a.npz", r"sample 2, column 'y': has no label")
+    lines = [f"{i},2,3:{'nan' if i == 4 else i % 2}" for i in range(12)]
+    path = write(tmp_path / "a.ts", "@classLabel true", "@data", *lines)
+    refused(path, "series 5.*, column 'label': has no label")
+
+
+def test_labels_of_short_series_may_end_in_nan(tmp_path):
+    values, y = RNG.normal(size=(12, 5, 1)), RNG.integers(0, 2, (12, 5)).astype(float)
+    values[::3, 3:], y[::3, 3:] = np.nan, np.nan
+    np.savez(tmp_path / "a.npz", X=values, y=y)
+    source = open_files(tmp_path / "a.npz")
+    assert source.collection.task == "steps"
+    assert source.collection.labels.names == ["0", "1"]
 
 
 def test_a_cell_that_is_no_number_and_a_row_of_another_length(tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -258,8 +258,7 @@ def _labels(
             "by task steps, or had by the training files"
         )
     words = [_word(value) for value in values.tolist()]
-    known = [word for word in words if word not in ("nan", "")]
-    task = reading.task or ("regression" if looks_continuous(known) else "classification")
+    task = reading.task or ("regression" if looks_continuous(_known(words)) else "classification")
     if task == "regression":
         return settled.settled(task=task), _numbers(values, f"{path}: {key!r}"), None
     return settled.settled(task=task), _coded(words), None
@@ -279,8 +278,13 @@ def _word(value: Any) -> str:
     return f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)
 
 
+def _known(words: Iterable[str]) -> list[str]:
+    """Those that are not missing."""
+    return [word for word in words if word not in ("nan", "")]
+
+
 def _coded(words: Sequence[str]) -> Coded:
-    names = [n for n in dict.fromkeys(words) if n not in ("nan", "")]
+    names = _known(dict.fromkeys(words))
     place = {name: i for i, name in enumerate(names)}
     return in_order(Coded(np.array([place.get(word, -1) for word in words]), names))
 
@@ -289,7 +293,8 @@ def _steps(
     values: np.ndarray, samples: list[np.ndarray], where: str
 ) -> tuple[Coded, list[np.ndarray]]:
     rows, longest = values.tolist(), max(len(s) for s in samples)
-    if values.shape[1] < longest or looks_continuous([_word(v) for v in values.ravel()[:MANY]]):
+    known = _known(_word(value) for value in values.ravel()[:MANY])
+    if values.shape[1] < longest or looks_continuous(known):
         raise DataError(
             f"{where} has shape {values.shape}; needs ({len(rows)},), a class "
             f"or a number of each sample, or ({len(rows)}, {longest}), a class at every point"

@@ -108,16 +108,18 @@ def in_order(labels: Coded) -> Coded:
 
 def looks_continuous(cells: Sequence[str]) -> bool:
     """Whether cells of a label are measured numbers rather than names of classes: some are no
-    integers, or there are many different ones.
+    integers (such as ``inf``, no name of a class), or there are many different ones.
 
     Example:
         >>> looks_continuous(["0.5", "1"]), looks_continuous(["0", "1", "1"])
         (True, False)
+        >>> looks_continuous(["0", "1", "inf"])
+        True
     """
     if not cells or not all(is_number(cell) for cell in cells):
         return False
     values = [float(cell) for cell in cells]
-    if any(value != round(value) for value in values):
+    if not all(value.is_integer() for value in values):
         return True
     return len(set(values)) > max(20, len(values) / 10)
 

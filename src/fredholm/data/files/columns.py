@@ -411,10 +411,8 @@ def _task(head: Head, reading: Reading) -> str:
     if reading.id is not None:  # one of each series
         firsts = dict(zip(reversed(head.cells(reading.id)), reversed(cells)))
         cells = list(firsts.values())
-    known = [cell for cell in cells if is_number(cell)]
-    return (
-        "regression" if len(known) == len(cells) and looks_continuous(known) else "classification"
-    )
+    known = [cell for cell in cells if not is_missing(cell)]
+    return "regression" if looks_continuous(known) else "classification"
 
 
 def _roles(head: Head, reading: Reading, long: bool, labelled: bool) -> dict[str, str]:
