@@ -316,6 +316,19 @@ def test_small_changes_of_large_numbers_are_scaled(tmp_path, shift, size):
 # --- splits ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["blood_test", "x_train", "dev"])
+@pytest.mark.parametrize("label", ["words", "numbers"])
+def test_a_file_by_itself_is_divided_whatever_it_is_called(tmp_path, name, label):
+    rows = [f"{i % 7},{'ab'[i % 2] if label == 'words' else 1.7 * i}" for i in range(100)]
+    path = write(tmp_path / "some" / f"{name}.csv", "x,label", *rows)
+    for place in (path, path.parent):
+        parts = open_files(place).parts
+        assert np.bincount(parts).tolist() == [64, 16, 20]
+    write(tmp_path / "some" / "b_test.csv", "x,label", *rows)
+    if name == "blood_test":
+        refused(path.parent, "called test or val, and none train: none is left for training")
+
+
 def grouped_rows() -> list[str]:
     return [
         "patient,day,x,y",

@@ -20,7 +20,7 @@ def divide(collection: Collection, val: float) -> np.ndarray:
     Where the files hold two sets only, the second is the test set.
 
     Raises:
-        DataError: too few samples, groups or times.
+        DataError: too few samples, groups or times, or nothing that is called train.
     """
     parts = collection.parts
     if parts is None:
@@ -28,6 +28,11 @@ def divide(collection: Collection, val: float) -> np.ndarray:
         everything = np.arange(len(collection))
         parts[_held(collection, everything, collection.reading.test, "test")] = TEST
     else:
+        if not (parts == TRAIN).any():
+            raise DataError(
+                f"{collection.name}: its files (or folders of files) are called test or val, and "
+                "none train: none is left for training; rename one, or give one file by itself"
+            )
         parts = parts.copy()
         if not (parts == TEST).any():
             parts[parts == VAL] = TEST

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import DataError
-from .collection import PART_NAMES, TEST, Collection, in_order, leaks
+from .collection import PART_NAMES, Collection, in_order, leaks
 from .columns import Columns, Trained, settle, taken_of
 from .reading import Reading
 from .suffixes import stem_of
@@ -95,13 +95,14 @@ def named_parts(files: Sequence[Path]) -> list[int | None]:
 
 
 def parts_of(files: Sequence[Path], counts: Sequence[int]) -> np.ndarray | None:
-    """The split of each sample by the names of files and folders; None where they say none.
+    """The split of each sample by the names of files and folders; None where they say none, as a
+    file by itself does not, whatever it is called.
 
     Raises:
-        DataError: some files say one and others do not, or there is no file to train on.
+        DataError: some files say one and others do not.
     """
     parts = named_parts(files)
-    if all(part is None for part in parts) or (len(files) == 1 and parts[0] != TEST):
+    if len(files) == 1 or all(part is None for part in parts):
         return None
     if None in parts:
         odd = files[parts.index(None)]
