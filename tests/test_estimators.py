@@ -317,6 +317,20 @@ def test_options_that_no_training_can_be_made_of_are_named(name, value, needed):
         model.fit(X, y)
 
 
+def test_options_may_be_numbers_of_numpy(tmp_path):
+    whole = {"dim": 8, "depth": 1, "heads": 2, "epochs": 2, "batch_size": 8, "patience": 3}
+    given = {name: np.int64(value) for name, value in whole.items()}
+    given |= {"lr": np.float32(0.01), "validation_fraction": np.float32(0.25)}
+    X, y = blobs()
+    model = FredholmClassifier(**given, random_state=np.int64(0)).fit(X, y)
+    model.save(tmp_path / "saved")
+    again = FredholmClassifier.load(tmp_path / "saved")
+    assert {name: again.get_params()[name] for name in whole} == whole
+    plain = {name: value.item() for name, value in given.items()}
+    other = FredholmClassifier(**plain, random_state=0).fit(X, y)
+    np.testing.assert_array_equal(again.predict_proba(X), other.predict_proba(X))
+
+
 def test_a_device_that_is_not_there(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(OptionError, match="device: received 'cuda', and PyTorch finds no CUDA"):

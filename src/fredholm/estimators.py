@@ -149,7 +149,7 @@ class _Estimator(BaseEstimator):
         with _own_randomness():
             loader, validation = build_loaders(recipe, train, train if val is None else val)
             model = build_model(recipe, train)
-            goal = None if val is None else Goal("val_loss", "min", self.patience)
+            goal = None if val is None else Goal("val_loss", "min", _plain(self.patience))
             last = self.patience is None and recipe.training.keep == "last"
             kept: dict[str, Tensor] = {}
             fitted = fit(
@@ -229,8 +229,8 @@ class _Estimator(BaseEstimator):
         with _own_randomness():
             found = choose_for(source, recipe, self.minutes, report=print if self.verbose else None)
         recipe["operator"] = found.operator
-        recipe["model"]["body"]["dim"] = found.dim if self.dim is None else self.dim
-        recipe["optimizer"]["lr"] = found.lr if self.lr is None else self.lr
+        recipe["model"]["body"]["dim"] = found.dim if self.dim is None else _plain(self.dim)
+        recipe["optimizer"]["lr"] = found.lr if self.lr is None else _plain(self.lr)
 
     def _accelerator(self) -> str:
         if self.device not in DEVICES:
@@ -539,7 +539,7 @@ def _dataset(source: MemorySource, recipe: Recipe, part: str) -> LabelledDataset
 
 
 def _set(section: dict[str, Any], **given: Any) -> None:
-    section.update({name: value for name, value in given.items() if value is not None})
+    section.update({name: _plain(value) for name, value in given.items() if value is not None})
 
 
 def _is_number(value: Any) -> bool:
