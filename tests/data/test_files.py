@@ -459,6 +459,25 @@ def test_one_class_and_classes_of_one_sample(tmp_path):
     )
 
 
+def test_arrays_of_several_forms_are_named_with_both_files(tmp_path):
+    def saved(name, shape, **more):
+        np.savez(tmp_path / f"{name}.npz", inputs=RNG.normal(size=shape), **more)
+
+    for grid, forms in (
+        ((12, 16, 16), "1 channels on a grid of 16 × 16; .*train.npz has samples of 1 channels on"),
+        ((12, 2, 8, 8), "2 channels on a grid of 8 × 8; .*train.npz has samples of 1"),
+        ((12, 8), "1 channels; .*train.npz has samples of 1 channels on a grid of 8 × 8"),
+    ):
+        for name, shape in (("train", (12, 8, 8)), ("test", grid)):
+            saved(name, shape, outputs=RNG.normal(size=shape))
+        refused(tmp_path, f"test.npz: samples of {forms}")
+    places = RNG.uniform(size=(12, 8, 2))
+    for name, channels in (("train", 1), ("test", 2)):
+        answers = RNG.normal(size=(12, 8, channels))
+        saved(name, (12, 8), coordinates=places, outputs=answers)
+    refused(tmp_path, "test.npz: answers of 2 channels; .*train.npz has answers of 1 channels")
+
+
 def test_times_that_go_back_and_ids_given_twice(tmp_path):
     rows = long_rows(4)
     rows[3], rows[4] = rows[4], rows[3]

@@ -149,6 +149,12 @@ def test_answers_are_written_as_csv_json_and_arrays(trained, tmp_path):
     mixed = [{"file": "a", "value": 1.0}, {"file": "b", "row": 2, "value": 2.0}]
     lines = write_predictions(mixed, tmp_path / "mixed.csv").read_text().splitlines()
     assert lines == ["file,value,row", "a,1.0,", "b,2.0,2"]
+    arrays = np.load(write_predictions(mixed, tmp_path / "mixed.npz"))
+    np.testing.assert_array_equal(arrays["row"], [np.nan, 2.0])
+    named = [{"file": "a", "id": "s1", "value": 1.0}, {"file": "b", "value": 2.0}]
+    for some, ids in ((named, ["s1", ""]), (named[::-1], ["", "s1"])):
+        arrays = np.load(write_predictions(some, tmp_path / "named.npz"))
+        assert arrays["id"].tolist() == ids
     arrays = np.load(write_predictions(answers, tmp_path / "a.npz"))
     assert arrays["probabilities"].shape == (20, 2)
     points = predict(trained / "runs" / "steps.npz", [trained / "steps.npz"])
@@ -159,6 +165,20 @@ def test_answers_are_written_as_csv_json_and_arrays(trained, tmp_path):
         write_predictions(field, tmp_path / "f.csv")
     with pytest.raises(OptionError, match=r"out: received 'a.txt'"):
         write_predictions(answers, tmp_path / "a.txt")
+
+
+def test_fields_on_several_grids_are_predicted_together(trained, tmp_path):
+    run, files = trained / "runs" / "fields.npz", []
+    for name, size in (("a", 4), ("b", 6), ("c", 4)):
+        files.append(tmp_path / f"{name}.npz")
+        np.savez(files[-1], inputs=RNG.normal(size=(3, size, size + 1)))
+    together = predict(run, files, out=tmp_path / "out.npz")
+    for answer, alone in zip(together, [row for file in files for row in predict(run, [file])]):
+        assert answer["file"] == alone["file"]
+        np.testing.assert_allclose(answer["values"], alone["values"], atol=1e-6)
+    values = np.load(tmp_path / "out.npz")["values"]
+    assert values.shape == (9, 1, 6, 7)
+    assert np.isfinite(values).sum((1, 2, 3)).tolist() == [20] * 3 + [42] * 3 + [20] * 3
 
 
 def test_standard_input_is_a_file(trained, monkeypatch, capsys):

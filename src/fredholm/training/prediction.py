@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +88,7 @@ def predict(
     samples = read_unlabelled(files, facts, said.encoder)
     rows, count = [], len(samples)
     with torch.inference_mode(), said.ready, working("predict", count, "samples") as show:
-        for start in range(0, len(samples), batch_size):
-            chosen = list(range(start, min(start + batch_size, len(samples))))
+        for chosen in _batches(samples, batch_size):
             outputs = said.outputs(samples, chosen)
             for i, output in zip(chosen, outputs, strict=True):
                 shape = samples.shape(i) if samples.shape else ()
@@ -145,6 +145,20 @@ def _load(folder: str | Path, trust_code: bool) -> _Predictor:
         lambda samples, chosen: model(samples.batch(chosen).to(device)).float().cpu(),
         inference(model),
     )
+
+
+def _batches(samples: Any, size: int) -> Iterator[list[int]]:
+    """Numbers of samples, at most so many at a time; fields on grids of several sizes, which are
+    not padded, apart.
+    """
+
+    def grid(number: int) -> tuple[int, ...]:
+        shape = samples.shape(number) if samples.shape else ()
+        return shape if len(shape) > 1 else ()
+
+    for _, alike in groupby(range(len(samples)), grid):
+        chosen = list(alike)
+        yield from (chosen[start : start + size] for start in range(0, len(chosen), size))
 
 
 # --- answers --------------------------------------------------------------------------------------
@@ -277,10 +291,13 @@ def _flat(row: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _arrays(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    """An array for each key; samples of different sizes are padded with NaN or ""."""
+    """An array for each key of any row; samples of different sizes, and those without the key, are
+    padded with NaN or "".
+    """
     result = {}
-    for key in rows[0] if rows else ():
-        values = [row[key] for row in rows]
+    for key in dict.fromkeys(key for row in rows for key in row):
+        text = any(isinstance(row.get(key), str) for row in rows)
+        values = [row.get(key, "" if text else np.nan) for row in rows]
         if key == "probabilities" and isinstance(values[0], Mapping):
             result["names"] = np.array(list(values[0]))
             values = [list(value.values()) for value in values]
@@ -292,13 +309,13 @@ def _arrays(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
 def _stacked(arrays: list[np.ndarray]) -> np.ndarray:
     if len({array.shape for array in arrays}) == 1:
         return np.stack(arrays)
-    longest = max(len(array) for array in arrays)
+    most = np.max([array.shape for array in arrays], 0)
     text = arrays[0].dtype.kind == "U"
     return np.stack(
         [
             np.pad(
                 array,
-                [(0, longest - len(array)), *[(0, 0)] * (array.ndim - 1)],
+                [(0, longest - size) for longest, size in zip(most, array.shape)],
                 constant_values="" if text else np.nan,
             )
             for array in arrays

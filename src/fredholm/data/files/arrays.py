@@ -90,6 +90,7 @@ def collect_arrays(
     for file, arrays in zip(files, read):
         collected.append(_COLLECTORS[kind](file, arrays, settled, labelled))
         settled = settled.settled(task=collected[0].reading.task)  # the training files tell it
+    _check_alike(files, collected)
     return _joined(files, name, collected)
 
 
@@ -309,6 +310,31 @@ _COLLECTORS = {"series": _series, "clouds": _clouds, "fields": collect_fields}
 
 
 # --- several files --------------------------------------------------------------------------------
+
+
+def _check_alike(files: Sequence[Path], collected: Sequence[Collection]) -> None:
+    """Refuse samples of other channels, or fields on another grid, than the first file has.
+
+    Raises:
+        DataError: naming both files.
+    """
+    for file, part in zip(files, collected):
+        for key in ("samples", "labels") if part.kind == "fields" else ("samples",):
+            mine, first = (_form(getattr(some, key)) for some in (part, collected[0]))
+            if mine != first:
+                what = "answers" if key == "labels" else "samples"
+                raise DataError(
+                    f"{file}: {what} of {mine}; {files[0]} has {what} of {first}; needs the same "
+                    "in all files that are read together"
+                )
+
+
+def _form(values: Any) -> str | None:
+    """What samples of several files have in common, in words."""
+    if values is None or not len(values):
+        return None
+    channels, *grid = values[0].shape if isinstance(values, np.ndarray) else values[0].shape[1:]
+    return f"{channels} channels" + (f" on a grid of {grid[0]} × {grid[1]}" if grid else "")
 
 
 def _joined(files: Sequence[Path], name: str, collected: list[Collection]) -> Collection:
