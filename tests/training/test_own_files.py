@@ -357,6 +357,27 @@ def test_pictures_have_few_patches(size, patch, shown):
     assert found[2]["image_size"] == shown
 
 
+@pytest.mark.parametrize(
+    ("given", "size", "patch", "operator"),
+    [
+        ("8", [8, 8], 2, "itnet"),
+        ("224", [224, 224], 16, "itnet"),
+        ("100", [100, 100], 10, "itnet"),
+        ("[30, 44]", [30, 44], 2, "luna"),
+        ("1024", [1024, 1024], 16, "luna"),
+    ],
+)
+def test_pictures_of_a_size_that_was_asked_for_are_divided_into_patches(
+    trained, given, size, patch, operator
+):
+    small = [option for option in SMALL if option != "operator=softmax"]
+    recipe = load_recipe(str(trained / "pictures"), [*small, f"data.image_size={given}"])
+    assert recipe.data.image_size == size
+    assert (recipe.model.encoder["patch"], recipe.operator.name) == (patch, operator)
+    train = build_dataset(recipe, "train")
+    assert build_model(recipe, train)(train.batch([0])[0]).shape == (1, 2)
+
+
 def test_predictions_are_never_written_over_what_they_answer(tmp_path):
     given = tmp_path / "new.csv"
     given.write_text("a,b\n1,2\n")

@@ -83,7 +83,8 @@ def complete(raw: dict[str, Any]) -> dict[str, Any]:
 
     said = {key: data[key] for key in READING if data.get(key) is not None}
     share = {"val": data["val_fraction"]} if data.get("val_fraction") else {}
-    usual = usual_recipe(open_files(place, {**said, **data.get("options", {})}, **share))
+    source = open_files(place, {**said, **data.get("options", {})}, **share)
+    usual = usual_recipe(source, _size(data.get("image_size")))
     usual |= _usual_course(usual, raw.get("training"), raw.get("schedule"))
     raw = {**raw, "data": usual.pop("data") | data}
     for section, value in usual.items():
@@ -105,6 +106,16 @@ def _usual_course(usual: dict[str, Any], training: Any, schedule: Any) -> dict[s
     if any(_given(schedule, key) is not None for key in ("warmup_epochs", "warmup_steps")):
         course = {}
     return {"training": length, "schedule": course}
+
+
+def _size(given: Any) -> tuple[int, int] | None:
+    """Height and width as a recipe says them; None of what its check will refuse, or of nothing."""
+    pair = [given, given] if isinstance(given, int) else given
+    if not isinstance(pair, list) or len(pair) != 2:
+        return None
+    height, width = pair
+    whole = isinstance(height, int) and isinstance(width, int) and min(height, width) > 0
+    return (height, width) if whole else None
 
 
 def _given(section: Any, key: str) -> Any:
@@ -139,16 +150,19 @@ def _encoder(usual: dict[str, Any]) -> dict[str, Any]:
     return usual["model"].get("encoder", {})
 
 
-def usual_recipe(source: Any) -> dict[str, Any]:
+def usual_recipe(source: Any, image_size: tuple[int, int] | None = None) -> dict[str, Any]:
     """The sections of a recipe for what was read: data, model, operator, optimizer, schedule and
-    training.
+    training; ``image_size``: of pictures, where one was asked for.
     """
     count = len(source.training)
     batch = max(1, min(32, count // 4))
     epochs = max(5, min(100, round(STEPS * batch / count)))
     few = int((source.parts == 1).sum()) < FEW
     kind = source.collection.kind
-    model, operator, data = _USUAL[kind](source)
+    if image_size is not None and kind in _OF_SIZE:
+        model, operator, data = _OF_SIZE[kind](source, image_size)
+    else:
+        model, operator, data = _USUAL[kind](source)
     return {
         "data": {"batch_size": batch} | data,
         "model": model,
@@ -202,11 +216,34 @@ def _texts(source: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]
 
 def _images(source: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     height, width = source.image_size
-    least = min(16, max(2, math.ceil(math.sqrt(height * width / PATCHES))))
+    least = _least_patch(height, width)
     # A little more where the sides are multiples of it.
     larger = range(least, min(16, least + least // 4) + 1)
     patch = next((p for p in larger if height % p == width % p == 0), least)
     size = [max(4, round(side / patch)) * patch for side in (height, width)]
+    return _in_patches(source, patch, size)
+
+
+def _images_of(
+    source: Any, size: tuple[int, int]
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Of a size that was asked for, which the patch has to divide: the nearest that does. There may
+    be none, which the model then says.
+    """
+    least = _least_patch(*size)
+    fitting = [patch for patch in range(2, 17) if size[0] % patch == size[1] % patch == 0]
+    patch = min(fitting, key=lambda patch: abs(math.log(patch / least)), default=least)
+    return _in_patches(source, patch, list(size))
+
+
+def _least_patch(height: int, width: int) -> int:
+    """The side of at most :data:`PATCHES` patches, and no more than 16 pixels."""
+    return min(16, max(2, math.ceil(math.sqrt(height * width / PATCHES))))
+
+
+def _in_patches(
+    source: Any, patch: int, size: list[int]
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     points = size[0] * size[1] // patch**2
     return _backbone(source, patch=patch), usual_operator(points, 3.0), {"image_size": size}
 
@@ -225,6 +262,7 @@ def _fields(source: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]
 
 
 _CELLS = {"images": "{0} x {0} pixels"}  # what a patch holds
+_OF_SIZE = {"images": _images_of}  # of samples that are brought to a size, where one is given
 _USUAL = {
     "series": _series,
     "rows": _rows,
