@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import warnings
 from functools import partial
 from typing import Any
 
@@ -315,6 +316,18 @@ def test_options_that_no_training_can_be_made_of_are_named(name, value, needed):
     model = FredholmClassifier(**TINY | {name: value})
     with pytest.raises(OptionError, match=f"^{name}: received .*; needs {needed}"):
         model.fit(X, y)
+
+
+def test_texts_that_lose_their_end_are_warned_of():
+    long, y = "a fine film " * 30, [0, 1] * 6
+    X = [*["a dull film", "a fine film"] * 5, long, long]
+    with pytest.warns(UserWarning, match="X: 2 of 12 texts are longer than 64 words"):
+        model = FredholmClassifier(**TINY).fit(X, y)
+    with pytest.warns(UserWarning, match="X: 1 of 2 texts .* first 64 are read; shorten or div"):
+        model.predict([long, X[0]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.predict(X[:3])
 
 
 def test_options_may_be_numbers_of_numpy(tmp_path):

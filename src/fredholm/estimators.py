@@ -39,7 +39,8 @@ from . import models
 from .data.files.collection import Collection
 from .data.files.table import Coded
 from .data.kinds.dataset import LabelledDataset
-from .data.samples import MemorySource, collect_samples, read_samples, recognise
+from .data.kinds.texts import TextDataset
+from .data.samples import MemorySource, collect_samples, read_samples, recognise, warn_of_cut
 from .errors import CheckpointError, OptionError, ShapeError
 from .training.build import build_loaders, build_model, in_float32
 from .training.calibration import fit_temperature
@@ -145,6 +146,10 @@ class _Estimator(BaseEstimator):
         self.operator_ = recipe.operator.model_dump()
         train, val = (_dataset(source, recipe, part) for part in ("train", "val"))
         assert train is not None
+        texts = [part for part in (train, val) if isinstance(part, TextDataset)]
+        if texts:
+            cut = sum(part.truncated for part in texts)
+            warn_of_cut(cut, len(collection), texts[0].max_length)
         task = task_of(train)
         with _own_randomness():
             loader, validation = build_loaders(recipe, train, train if val is None else val)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -324,11 +325,25 @@ def standardised(
 # --- samples whose label is asked for -------------------------------------------------------------
 
 
+def warn_of_cut(cut: int, count: int, length: int) -> None:
+    """A ``UserWarning`` where texts lost their end."""
+    if cut:
+        warnings.warn(
+            f"X: {cut} of {count} texts are longer than {length} words, of which the first {length}"
+            " are read; shorten or divide them, or train with `fredholm train` and "
+            "data.max_length",
+            stacklevel=5,
+        )
+
+
 def read_samples(
     collection: Collection, facts: Mapping[str, Any], encoder: Any
 ) -> Callable[[Sequence[int]], Tensor]:
     """Inputs of a model by numbers of samples, scaled as those were that ``facts`` describe
     (:meth:`fredholm.data.LabelledDataset.describe`).
+
+    Warns:
+        UserWarning: texts that are longer than the model reads.
 
     Raises:
         ShapeError: samples of other channels than the training samples.
@@ -338,7 +353,9 @@ def read_samples(
     kind, scaling = collection.kind, facts["source"]["scaling"]
     if kind == "texts":
         vocabulary = Vocabulary.from_dict(facts["vocabulary"])
-        numbers, _ = encode_rows(collection.samples, vocabulary, facts["max_length"], "X, text")
+        length = facts["max_length"]
+        numbers, cut = encode_rows(collection.samples, vocabulary, length, "X, text")
+        warn_of_cut(int(cut.sum()), len(cut), length)
         return lambda chosen: numbers[list(chosen)]
     _check_channels(collection, encoder)
     if kind == "rows":
