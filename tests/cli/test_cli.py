@@ -105,6 +105,14 @@ def test_usage_errors_exit_2(capsys):
     assert main(["trian"]) == 2
 
 
+@pytest.mark.parametrize("name", ["2024", "2024-05-01", "1e3", "on"])
+def test_a_name_may_look_like_a_number(tmp_path, name):
+    common = ["train", "digits", *SMALL, "training.epochs=1", "--runs", str(tmp_path)]
+    assert main([*common, "--name", name]) == 0
+    assert main([*common, "--name", name, "--resume"]) == 0
+    assert main(["evaluate", str(tmp_path / name)]) == 0
+
+
 def test_sweep_prints_its_table_and_fails_with_a_failed_cell(tmp_path, capsys):
     grid = [*SMALL, "training.epochs=2", "model.body.heads=2,3"]
     assert main(["sweep", "digits", *grid, "--runs", str(tmp_path)]) == 1

@@ -22,6 +22,7 @@ from .reading import (
     TextFlag,
     TimeFlag,
     as_command,
+    as_override,
     as_overrides,
     reading,
 )
@@ -131,7 +132,8 @@ def train(
         task=predict,
         split=split,
     )
-    chosen = [*as_overrides(said), *(overrides or []), *([f"name={name}"] if name else [])]
+    called = [as_override("name", name)] if name else []
+    chosen = [*as_overrides(said), *(overrides or []), *called]
     show.trusted_code(recipe, trust_code)
     loaded = training.load_recipe(
         recipe,

@@ -75,4 +75,14 @@ def as_overrides(said: dict[str, Any]) -> list[str]:
         >>> as_overrides({"label": "no", "channels": ["x", "y"]})
         ['data.label="no"', 'data.channels=["x", "y"]']
     """
-    return [f"data.{key}={json.dumps(value)}" for key, value in said.items()]
+    return [as_override(f"data.{key}", value) for key, value in said.items()]
+
+
+def as_override(key: str, value: Any) -> str:
+    """A change to a recipe, quoted so that YAML reads no text as a number or a date.
+
+    Example:
+        >>> as_override("name", "2024-05-01")
+        'name="2024-05-01"'
+    """
+    return f"{key}={json.dumps(value)}"

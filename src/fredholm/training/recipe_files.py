@@ -9,14 +9,13 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from ..errors import RecipeError, suggest
 from ..models.migrate import explain_key, migrate_recipe, nearest, old_keys
 from .own_files import MODEL, complete, modelless, named, names_files
 from .recipe import Recipe
-from .recipe_text import check_values, parse, read_text
+from .recipe_text import check_values, parse, read_text, to_yaml
 
 
 def recipe_folder() -> Path:
@@ -305,7 +304,7 @@ def _arguments(field: Any) -> tuple:
 def save_recipe(recipe: Recipe, path: str | Path) -> Path:
     """Write every key of ``recipe``, defaults included, as YAML."""
     path = Path(path)
-    path.write_text(yaml.safe_dump(recipe.to_dict(), sort_keys=False), encoding="utf-8")
+    path.write_text(to_yaml(recipe.to_dict()), encoding="utf-8")
     return path
 
 

@@ -53,12 +53,17 @@ def _truth(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> bool | Word:
     return text.lower() == "true" if text.lower() in ("true", "false") else Word(text)
 
 
+class _Dumper(yaml.SafeDumper):
+    """Quotes each text that the loader would take for a number."""
+
+
 _Loader.add_constructor("tag:yaml.org,2002:bool", _truth)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"),
-    list("-+0123456789."),
-)
+for _reads in (_Loader, _Dumper):
+    _reads.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"),
+        list("-+0123456789."),
+    )
 
 
 def parse(text: str, where: str) -> Any:
@@ -87,6 +92,16 @@ def parse(text: str, where: str) -> Any:
         raise RecipeError(f"{where}:{line} not YAML: {reason}") from error
     except (ValueError, OverflowError) as error:  # numbers and dates that Python cannot hold
         raise RecipeError(f"{where}: {str(error).partition(';')[0]}") from error
+
+
+def to_yaml(value: Any) -> str:
+    """Plain data as text that :func:`parse` reads as the same.
+
+    Example:
+        >>> to_yaml({"name": "1e3", "lr": 1e-05}).splitlines()
+        ["name: '1e3'", 'lr: 1.0e-05']
+    """
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False)
 
 
 def _check_depth(text: str) -> None:
