@@ -62,6 +62,10 @@ def test_molecules(tmp_path):
     (tmp_path / "solubility.test.sdf").write_text(broken)
     with pytest.raises(DataError, match="molecule 1 is no V2000 record"):
         data.create_dataset("solubility", "test", path=tmp_path)
+    text = (write_molecules(tmp_path) / "solubility.test.sdf").read_text()
+    (tmp_path / "solubility.test.sdf").write_text(text.replace("<SOL_classification>", "<SOL>", 1))
+    with pytest.raises(DataError, match=r"molecule 1 is .* 'SOL_classification' \(no such data"):
+        data.create_dataset("solubility", "test", path=tmp_path)
 
 
 def write_tu(folder, name="TOY"):

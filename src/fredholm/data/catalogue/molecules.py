@@ -5,6 +5,7 @@ in the layout of the TU graph sets.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -72,8 +73,10 @@ def read_sdf(path: Path, field: str) -> list[tuple[Graph, str]]:
 
 
 def _field(lines: list[str], field: str) -> str:
-    place = next(i for i, line in enumerate(lines) if line.startswith(">") and f"<{field}>" in line)
-    return lines[place + 1].strip()
+    for line, following in pairwise(lines):
+        if line.startswith(">") and f"<{field}>" in line:
+            return following.strip()
+    raise ValueError("no such data field")
 
 
 def _molecule(lines: list[str]) -> Graph:
