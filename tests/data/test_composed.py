@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 import torch
 
@@ -51,6 +53,18 @@ def test_a_canvas_is_a_function_of_its_index(clothes):
     inputs, label = found[3]
     assert inputs.shape == (1, 56, 56)
     assert label == 3
+
+
+def test_chosen_images_keep_their_masks(clothes):
+    whole = canvas(clothes)
+    found = whole.select(torch.tensor([2, 9, 4, 7])).select(torch.tensor([3, 1]))
+    place = torch.tensor([7, 9])
+    assert found.raw([0, -1])[0].equal(whole.raw(place)[0])
+    for kind in ("mask", "box"):
+        assert found.masks([0, -1], kind).equal(whole.masks(place, kind))
+    shown = found.shown(torch.tensor([0, 1]))
+    assert shown["masks"].equal(whole.masks(place))
+    assert shown["boxes"].equal(whole.masks(place, "box"))
 
 
 @pytest.mark.parametrize(("room", "made"), [(20 * 56 * 56, [3, 19]), (0, [3, 3, 21])])
@@ -172,6 +186,8 @@ def test_imagenets_boxes_follow_the_crop(pictures):
     boxes = found.masks([index, index + 1], "box")
     assert boxes[0].tolist() == [[True] * 4 + [False] * 4] * 8
     assert not boxes[1].any(), "a picture without annotation"
+    some = pickle.loads(pickle.dumps(found.select(torch.tensor([index + 1, index]))))
+    assert some.masks([1, 0], "box").equal(boxes)
     assert found.masks([index]) is None, "boxes are no masks"
     (pictures / "boxes" / "val" / "5.xml").write_text(
         XML.format(name="5", height=28, box=(0, 7, 14, 14))

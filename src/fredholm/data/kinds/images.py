@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -135,10 +136,27 @@ class ImageDataset(LabelledDataset):
         where = {"boxes": self.masks(indices, "box"), "masks": self.masks(indices)}
         return {"inputs": self.raw(indices)[0], **where}
 
+    def select(self, chosen: Int[Tensor, " m"]) -> Any:
+        """The same data set with some of its images, and the masks of those; nothing is copied."""
+        result = super().select(chosen)
+        result.masks = _Masks(self, chosen)
+        return result
+
     def __repr__(self) -> str:
         size = "x".join(map(str, self.shape))
         what = f"{self.name!r}, {self.split!r}, {len(self)} images {size}"
         return f"{type(self).__name__}({what}, {len(self.classes)} classes)"
+
+
+@dataclass(frozen=True)
+class _Masks:
+    """Masks of ``whole`` by their place in ``chosen``."""
+
+    whole: Any
+    chosen: Tensor
+
+    def __call__(self, indices: Tensor | Sequence[int], kind: str = "mask") -> Tensor | None:
+        return self.whole.masks(self.chosen[torch.as_tensor(indices, dtype=torch.int64)], kind)
 
 
 class ArrayDataset(ImageDataset):
