@@ -226,6 +226,10 @@ def test_pieces_of_words_are_the_longest_known_ones_and_a_vocabulary_is_repeated
     assert pieces.encode("zebra") == [1]
     assert pieces.encode("") == []
     assert pieces.join(pieces.encode("Unwalkable talks")) == "unwalkable talks"
+    after = pieces.encode("walkable talks")
+    assert pieces.join_after("the zebra", after) == " walkable talks"
+    assert pieces.join_after("the zebra ", after) == "walkable talks"
+    assert pieces.join_after("the w", after[1:]) == pieces.join(after[1:]), "inside a word"
     twin = pickle.loads(pickle.dumps(pieces))
     assert twin.encode("walks") == pieces.encode("walks")
     with pytest.raises(OptionError, match="pieces: received 2"):

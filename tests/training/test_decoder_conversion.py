@@ -29,6 +29,7 @@ from fredholm.training.distill.page import write_page
 from fredholm.training.distill.receipt import Documents, by_position, measure_receipt, segments
 from fredholm.training.distill.sources import DECODER
 from fredholm.training.tasks import Tokens
+from fredholm.training.text_generation import text_after
 
 transformers = pytest.importorskip("transformers")
 
@@ -416,8 +417,31 @@ def test_text_from_a_converted_folder_is_that_of_its_model(folder, tmp_path):
     expected = model.generate(ids, max_new_tokens=4, do_sample=False)[0, 2:]
     assert result["tokens"] == expected.tolist()
     assert result["log_probability"] < 0
+    words = transformers.AutoTokenizer.from_pretrained(folder)
+    assert "the fox" + result["text"] == words.decode([1, 2, *expected], skip_special_tokens=True)
     again = [generate(tmp_path / "out", "the fox", length=4, seed=3)["tokens"] for _ in range(2)]
     assert again[0] == again[1]
+
+
+def test_the_space_before_what_is_added_is_kept():
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {"<unk>": 0, "▁the": 1, "▁king": 2, "▁said": 3, "s": 4, "▁,": 5}
+    own = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+    own.decoder = tokenizers.decoders.Metaspace()
+    options = {"clean_up_tokenization_spaces": True, "unk_token": "<unk>"}
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=own, **options)
+    assert text_after(tokenizer, [1, 2], [3, 2]) == " said king"
+    assert text_after(tokenizer, [1, 2], [4, 3]) == "s said"
+    assert text_after(tokenizer, [1, 2, 0], [3]) == " said"
+
+    class Closer:
+        """Puts an apostrophe closer to the word before it, even that of the prompt."""
+
+        def decode(self, tokens, skip_special_tokens, clean_up_tokenization_spaces=True):
+            text = " ".join(("do", "n", "'t", "go")[token] for token in tokens)
+            return text.replace("do n 't", "don't") if clean_up_tokenization_spaces else text
+
+    assert text_after(Closer(), [0, 1], [2, 3]) == " 't go"
 
 
 def test_prompts_that_cannot_be_continued_are_refused_by_name(folder, tmp_path):

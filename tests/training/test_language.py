@@ -200,6 +200,22 @@ def test_generation_is_the_whole_text_computed_at_once(characters):
     assert found["log_probability"] == pytest.approx(float(expected.detach()), abs=1e-4)
 
 
+def test_words_go_on_after_a_space(home, capsys):
+    given = [
+        f"data.path={write_kjv(home / 'kjv-words')}",
+        "data.max_length=24",
+        "training.epochs=1",
+    ]
+    recipe = load_recipe("itnet-kjv", [*SMALL, *LOW, *given, "data.tokens=words"])
+    train(recipe, home / "words")
+    found = generate(home / "words", "the text", length=3, temperature=0)
+    vocabulary = Vocabulary.from_dict(load_run(home / "words")[0].extra["vocabulary"])
+    assert found["text"] == " " + vocabulary.join(found["tokens"])
+    arguments = ["--prompt", "the text", "--length", "3", "--temperature", "0"]
+    assert main(["generate", str(home / "words"), *arguments]) == 0
+    assert capsys.readouterr().out == f"the text{found['text']}\n"
+
+
 def test_draws_follow_the_seed_and_the_options(characters):
     _, run = characters
     first = generate(run, "And ", length=15, seed=1)

@@ -165,6 +165,21 @@ class Vocabulary:
             return " ".join(tokens).replace(f" {INSIDE}", "").removeprefix(INSIDE)
         return (" " if self.kind == "words" else "").join(tokens)
 
+    def join_after(self, text: str, numbers: Sequence[int]) -> str:
+        """The text of numbers as it goes on after ``text``: a new word comes after a space.
+
+        Example:
+            >>> Vocabulary("words", ("said", "unto")).join_after("the king", [2, 3])
+            ' said unto'
+
+        Raises:
+            DataError: for a number outside the vocabulary.
+        """
+        first = self.decode(numbers[:1])
+        spaced = self.kind in ("words", "wordpieces") and text[-1:].strip() != ""
+        inside = self.kind == "wordpieces" and first and first[0].startswith(INSIDE)
+        return (" " if first and spaced and not inside else "") + self.join(numbers)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON. Words are one string: none of them holds a space, and a line each
         would be long; so are characters.

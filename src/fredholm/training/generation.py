@@ -47,8 +47,8 @@ def generate(
         chat: the prompt is a user's turn, put into the template of the language model's tokenizer.
         trust_code: see :func:`fredholm.training.load_run`.
 
-    Returns: ``text`` (the continuation), ``prompt``, ``tokens`` (its numbers) and
-    ``log_probability``, the mean over them in nats.
+    Returns: ``text`` (the continuation, with the space that parts it from the prompt), ``prompt``,
+    ``tokens`` (its numbers) and ``log_probability``, the mean over them in nats.
 
     Raises:
         TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
@@ -83,7 +83,7 @@ def generate(
     added, total = continuation(model, numbers, length, temperature, top_k, generator)
     return {
         "prompt": prompt,
-        "text": vocabulary.join(added),
+        "text": vocabulary.join_after(prompt, added),
         "tokens": added,
         "log_probability": total / length,
     }

@@ -65,7 +65,7 @@ def generate_text(
     rows = torch.cat(out.logits).double().log_softmax(-1)
     return {
         "prompt": prompt,
-        "text": tokenizer.decode(added.tolist(), skip_special_tokens=True),
+        "text": text_after(tokenizer, ids[0].tolist(), added.tolist()),
         "tokens": added.tolist(),
         "log_probability": float(rows.gather(1, added[:, None]).mean()),
     }
@@ -80,6 +80,20 @@ def prompt_ids(tokenizer: Any, prompt: str, *, chat: bool) -> torch.Tensor:
     # A template writes the signs of the beginning itself.
     numbers = tokenizer([text], add_special_tokens=False)["input_ids"]
     return torch.tensor(numbers, dtype=torch.int64)
+
+
+def text_after(tokenizer: Any, before: list[int], added: list[int]) -> str:
+    """The text of ``added`` as it goes on after ``before``: what the text of both has beyond that
+    of the first. Alone its tokens would lose the space in front of them with many tokenizers.
+    """
+    for options in ({}, {"clean_up_tokenization_spaces": False}):
+        start, whole = (
+            tokenizer.decode(tokens, skip_special_tokens=True, **options)
+            for tokens in (before, before + added)
+        )
+        if whole.startswith(start):  # unless the tokenizer puts signs closer to what they follow
+            return whole.removeprefix(start)
+    return tokenizer.decode(added, skip_special_tokens=True)
 
 
 def _load(folder: Path) -> tuple[Any, Any]:
