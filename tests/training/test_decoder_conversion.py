@@ -444,6 +444,22 @@ def test_the_space_before_what_is_added_is_kept():
     assert text_after(Closer(), [0, 1], [2, 3]) == " 't go"
 
 
+def test_the_folder_decides_when_a_text_ends_and_nothing_else_of_the_draws(folder, tmp_path):
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    given = {"num_beams": 3, "repetition_penalty": 9.0, "no_repeat_ngram_size": 1, "min_p": 0.9}
+    (tmp_path / "generation_config.json").write_text(json.dumps(given))
+    whole = [1, 2]
+    for _ in range(6):
+        whole.append(int(model(torch.tensor([whole])).logits[0, -1].argmax()))
+    assert generate(tmp_path, "the fox", length=6, temperature=0.0)["tokens"] == whole[2:]
+    firsts = [generate(tmp_path, "the fox", length=1, seed=seed)["tokens"][0] for seed in range(60)]
+    assert len(set(firsts)) > 3, "a near uniform distribution, of which min_p leaves little"
+    (tmp_path / "generation_config.json").write_text(json.dumps(given | {"eos_token_id": whole[2]}))
+    assert generate(tmp_path, "the fox", length=6, temperature=0.0)["tokens"] == [whole[2]]
+
+
 def test_prompts_that_cannot_be_continued_are_refused_by_name(folder, tmp_path):
     with pytest.raises(DomainError, match="16 positions"):
         generate(folder, "the fox jumps . " * 5, length=2)

@@ -36,7 +36,8 @@ def generate_text(
     chat: bool,
 ) -> dict[str, Any]:
     """:func:`fredholm.training.generate` for a folder of transformers, by the library's own
-    ``generate``; it ends before ``length`` where the model ends its text.
+    ``generate``; it ends before ``length`` where the model ends its text. What the folder's
+    ``generation_config.json`` says of draws does not count.
 
     Raises:
         CheckpointError: no language model there, or one without a tokenizer.
@@ -49,6 +50,7 @@ def generate_text(
     ids = prompt_ids(tokenizer, prompt, chat=chat)
     if not ids.numel():
         raise OptionError(f"prompt: received {prompt!r}; needs at least one token")
+    model.generation_config = _own_signs(model.generation_config)
     draws: dict[str, Any] = {"do_sample": temperature > 0}
     if temperature > 0:  # the library's own default for top_k is 50
         draws |= {"temperature": temperature, "top_k": top_k or 0, "top_p": 1.0}
@@ -80,6 +82,15 @@ def prompt_ids(tokenizer: Any, prompt: str, *, chat: bool) -> torch.Tensor:
     # A template writes the signs of the beginning itself.
     numbers = tokenizer([text], add_special_tokens=False)["input_ids"]
     return torch.tensor(numbers, dtype=torch.int64)
+
+
+def _own_signs(given: Any) -> Any:
+    """The numbers by which a model begins, ends and pads its texts, without what a folder says of
+    draws: penalties, beams, least probabilities. The library fills what a call leaves out from the
+    model's own configuration, so that this has to take its place.
+    """
+    names = ("bos_token_id", "eos_token_id", "pad_token_id")
+    return type(given)(**{name: getattr(given, name, None) for name in names})
 
 
 def text_after(tokenizer: Any, before: list[int], added: list[int]) -> str:
