@@ -22,6 +22,7 @@ from torch import Tensor
 from .errors import CheckpointError, FredholmError, StorageError
 
 CHECKSUM = "sha256"  # the key of a checksum, in a weights file's metadata and in config.json
+MEASURED = "model_sha256"  # the key of an evaluation for the checksum of the weights it measured
 
 _FIXES = {
     errno.ENOSPC: "free some space",
@@ -202,6 +203,17 @@ def read_tensors(path: Path, fix: str) -> dict[str, Tensor]:
             f"{path} is corrupt (its tensors do not match their SHA-256 checksum); {fix}"
         )
     return tensors
+
+
+def read_checksum(path: Path) -> str | None:
+    """The checksum that a safetensors file keeps of its tensors; None of a file that has none, or
+    is not there. Tensors are not read.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            return (file.metadata() or {}).get(CHECKSUM)
+    except (SafetensorError, OSError):
+        return None
 
 
 def digest_tensors(tensors: Mapping[str, Tensor]) -> str:

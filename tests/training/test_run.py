@@ -15,12 +15,15 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from fredholm.errors import CheckpointError, DataError, OptionError, RecipeError
-from fredholm.training import TrainingFailed, evaluate, load_run, predict, train
+from fredholm.explain.given import read_evaluation
+from fredholm.files import MEASURED
+from fredholm.training import TrainingFailed, evaluate, explain, load_run, predict, train
 from fredholm.training.build import build_dataset, build_model
 from fredholm.training.calibration import temperature_of
 from fredholm.training.callbacks import Averages, Ema
 from fredholm.training.checkpoints import list_checkpoints, read_checkpoint
 from fredholm.training.fit import Goal
+from fredholm.training.grid import recipe_cell, scores_of
 from fredholm.training.metrics import summarise
 from fredholm.training.module import RecipeLearner
 from fredholm.training.recipe import EarlyStop
@@ -115,6 +118,28 @@ def test_evaluation_adds_up(finished):
     assert all(e["label"] == e["prediction"] for e in report["right"])
     with pytest.raises(OptionError, match="split: received 'dev'"):
         evaluate(folder, "dev")
+
+
+def test_an_evaluation_of_an_epoch_is_not_the_runs(tmp_path, recipe):
+    folder, seen = tmp_path / "cell", []
+
+    def watch(line):
+        if line.startswith("epoch 1"):  # as from a second terminal
+            seen.append(evaluate(folder))
+
+    given = recipe("training.epochs=4", "optimizer.lr=1e-2")
+    train(given, folder, report=watch)
+    assert read_evaluation(folder) is None, "of other weights"
+    page = explain(folder).read_text()
+    found = json.loads((folder / "evaluation.json").read_text())
+    assert found["loss"] != seen[0]["loss"]
+    assert f"{found['accuracy']:.2%}" in page or f"{found['accuracy']:.3f}" in page
+    (folder / "evaluation.json").write_text(json.dumps(seen[0]))
+    _, scores = scores_of(recipe_cell(given, folder), lambda line: None)
+    assert scores == found
+    del seen[0][MEASURED]  # of an earlier version
+    (folder / "evaluation.json").write_text(json.dumps(seen[0]))
+    assert read_evaluation(folder) == seen[0]
 
 
 def test_predict_reads_image_files_as_training_does(finished, tmp_path):

@@ -15,6 +15,8 @@ from torch import Tensor
 from ..data.kinds.kind import Kind
 from ..encoders import Inputs
 from ..errors import DataError, OptionError
+from ..files import MEASURED, read_checksum
+from ..models.pretrained import WEIGHTS
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,18 +108,26 @@ class RunFacts:
         metrics, recipe = run / "metrics.csv", run / "recipe.yaml"
         return cls(
             metrics if metrics.is_file() else None,
-            _read(run / "evaluation.json"),
+            read_evaluation(run),
             recipe.read_text(encoding="utf-8") if recipe.is_file() else None,
             counted,
         )
 
 
-def _read(evaluation: Path) -> Any:
-    if not evaluation.is_file():
+def read_evaluation(run: Path) -> Any:
+    """The ``evaluation.json`` of a run's folder; None where there is none, or where it measured
+    other weights than the folder's, such as those of an epoch while the run was still training.
+
+    Raises:
+        DataError: it is not JSON.
+    """
+    file = run / "evaluation.json"
+    if not file.is_file():
         return None
     try:
-        return json.loads(evaluation.read_text(encoding="utf-8"))
+        result = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise DataError(
-            f"{evaluation} is not JSON ({error}); run fredholm evaluate again"
-        ) from error
+        raise DataError(f"{file} is not JSON ({error}); run fredholm evaluate again") from error
+    checksums = (result.get(MEASURED), read_checksum(run / "model" / WEIGHTS))
+    # Of earlier versions either may be unknown.
+    return None if None not in checksums and checksums[0] != checksums[1] else result

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from ..data import Vocabulary
 from ..errors import CheckpointError, DataError, OptionError, StorageError
-from ..files import storing, write_json
+from ..files import MEASURED, read_checksum, storing, write_json
 from ..integral import inference
 from ..models.migrate import explain_key, old_keys
-from ..models.pretrained import read_config
+from ..models.pretrained import WEIGHTS, read_config
 from ..progress import steps, working
 from .build import build_dataset, in_float32
 from .folder import RunFolder
@@ -156,7 +156,9 @@ def evaluate(
 ) -> dict[str, Any]:
     """Accuracy, loss (called as ``loss_name`` says), per-class accuracy, confusion matrix and
     examples of a run on one split, also as ``evaluation.json``; or of the method that a comparison
-    recommends, which knows the validation samples too.
+    recommends, which knows the validation samples too. Of a run ``model_sha256`` is the checksum of
+    the weights that were measured: what reads the file later looks whether they are still the
+    run's.
 
     ``confusion[i][j]`` counts images of class i called j; ``wrong`` and ``right`` list the first
     examples of each with index, label, prediction and probability. Splits other than test are
@@ -176,11 +178,13 @@ def evaluate(
 
     if split not in SPLITS:
         raise OptionError(f"split: received {split!r}; needs one of {', '.join(SPLITS)}")
-    place = RunFolder(run)
+    place, measured = RunFolder(run), None
     if is_comparison(place.root):
         _refuse_changes(overrides)
         dataset, outputs = _of_pick(place.root, split, trust_code)
     else:
+        # Before the weights are read: a training at work may replace them at any time.
+        measured = read_checksum(place.model / WEIGHTS)
         dataset, outputs = _of_run(place, split, overrides, trust_code)
     task = task_of(dataset)
     pairs = ((dataset.in_units(o), dataset.in_units(y)) for o, y in outputs)
@@ -190,6 +194,7 @@ def evaluate(
         "dataset": dataset.name,
         "split": split,
         **({"overrides": list(overrides)} if overrides else {}),
+        **({} if measured is None else {MEASURED: measured}),
         "loss_name": task.loss_name,
         **numbers,
         **_judged(dataset, numbers),
@@ -255,7 +260,8 @@ def _evaluation_file(place: RunFolder, split: str, overrides: list[str] | tuple[
 
 def explain(run: str | Path, images: int = 1000, *, trust_code: bool = False) -> Path:
     """The report of a run, in ``run/report``, on the first ``images`` samples of the test split;
-    evaluates the run where needed. ``trust_code``: see :func:`load_run`.
+    evaluates the run where it was not yet, or with other weights. ``trust_code``: see
+    :func:`load_run`.
 
     Raises:
         TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
@@ -264,12 +270,13 @@ def explain(run: str | Path, images: int = 1000, *, trust_code: bool = False) ->
         StorageError: the folder cannot be written.
     """
     from ..explain import Samples, report_run
+    from ..explain.given import read_evaluation
 
     model, place = load_run(run, trust_code=trust_code)
     with storing(place.root):  # before the work: without it there is nowhere to put the result
         (place.root / "report").mkdir(exist_ok=True)
     dataset = run_dataset(model, place, "test")
-    if not place.evaluation.is_file():
+    if read_evaluation(place.root) is None:
         evaluate(run, trust_code=trust_code)
     chosen = torch.arange(min(images, len(dataset)))
     task, shown = task_of(dataset), dataset.shown(chosen)

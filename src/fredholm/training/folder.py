@@ -4,8 +4,9 @@
 data files were read and divided, and what tells whether they have changed), ``model/`` (weights,
 config, classes, normalisation), ``checkpoints/`` (resumable state), ``metrics.csv``,
 ``monitors.csv`` (of a continuous model: what its steps do), ``tensorboard/``, ``result.json`` (once
-finished), ``calibration.json`` (the temperature of its probabilities), ``evaluation.json``.
-``lock.json`` names the process that trains there, see :mod:`fredholm.training.leases`.
+finished), ``calibration.json`` (the temperature of its probabilities),
+``evaluation.json`` (with the checksum of the weights that it measured). ``lock.json`` names the
+process that trains there, see :mod:`fredholm.training.leases`.
 """
 
 from __future__ import annotations
