@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -351,6 +352,68 @@ def test_an_image_as_the_model_takes_it(tmp_path):
     assert found.shape == (1, 1, 8, 8)
     assert found.mean() == pytest.approx((1 - MEAN[0]) / STD[0])
     assert load_inputs(model, samples=2)[0].shape == (2, 1, 8, 8)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("PIL") is None, reason="pillow is not installed")
+def test_a_picture_is_read_as_those_of_the_training(tmp_path):
+    from PIL import Image
+
+    from fredholm.data.kinds.images import read_picture, read_plain
+
+    from .conftest import tiny_model
+
+    model = tiny_model("softmax")
+    model.extra = {"mean": [0.25], "std": [0.5]}
+    ramp = np.linspace(0, 65_535, 128).round().astype(np.uint16).reshape(8, 16)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # held sideways
+    file = tmp_path / "ramp.png"
+    Image.fromarray(ramp).save(file, exif=exif)
+    found, _ = load_inputs(model, inputs=file)
+    assert torch.equal(found[0], (read_plain(file, 1, (8, 8)) - 0.25) / 0.5)
+    assert found[0].mean() == pytest.approx(0.5, abs=0.01), "all shades"
+    assert found[0, 0, 0].diff().lt(0).all(), "turned"
+    model = tiny_model("softmax")
+    model.config = replace(model.config, encoder=replace(model.config.encoder, channels=3))
+    model.extra = {"mean": [0.25], "std": [0.5], "fit": "cover"}
+    found, phrase = load_inputs(model, inputs=file)
+    assert torch.equal(found[0], (read_picture(file, (8, 8)) / 255 - 0.25) / 0.5), "cut"
+    assert phrase == "inputs from ramp.png"
+    model.extra = {"mean": [0.25, 0.25], "std": [0.5, 0.5]}
+    with pytest.raises(DataError, match=r"3 channels.* and 2 means"):
+        load_inputs(model, inputs=file)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("PIL") is None, reason="pillow is not installed")
+def test_a_picture_for_a_folder_of_transformers(tmp_path):
+    from PIL import Image
+
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.ViTConfig(**sizes, intermediate_size=8, image_size=8, patch_size=4)
+    transformers.ViTModel(config).save_pretrained(tmp_path)
+    Image.new("RGB", (8, 8), (255, 255, 255)).save(tmp_path / "white.png")
+
+    def read():
+        return load_inputs(load_model(str(tmp_path)), inputs=tmp_path / "white.png")
+
+    found, phrase = read()
+    assert found.unique().tolist() == [1.0]
+    assert "a mean and a deviation of 0.5, which are assumed" in phrase
+    scale = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.25, 0.5, 0.5]}
+    for name, content in (
+        ("processor_config.json", {"image_processor": scale}),
+        ("preprocessor_config.json", {"do_normalize": True} | scale),
+    ):
+        (tmp_path / name).write_text(json.dumps(content))
+        found, phrase = read()
+        assert found[0, :, 0, 0].tolist() == pytest.approx([2.0, 1.2, 1.4])
+        assert phrase == "inputs from white.png"
+    (tmp_path / "preprocessor_config.json").write_text('{"do_normalize": false}')
+    assert read()[0].unique().tolist() == [1.0]
+    (tmp_path / "preprocessor_config.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"preprocessor_config\.json is no JSON"):
+        read()
 
 
 def test_a_folder_of_ours(tmp_path):

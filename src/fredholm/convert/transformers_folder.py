@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,29 @@ def load_local(kind: Any, folder: str | Path, **options: Any) -> Any:
             "is never executed here; read it, load the model in a file of your own, and give that "
             "as package.module:factory"
         ) from error
+
+
+def picture_scale(folder: str | Path) -> dict[str, Any]:
+    """``mean`` and ``std`` by which a folder's image processor normalises pictures in [0, 1]; empty
+    where no file says so.
+
+    Raises:
+        CheckpointError: a file that is no JSON.
+    """
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        file = Path(folder) / name
+        if not file.is_file():
+            continue
+        try:
+            found = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise CheckpointError(f"{file} is no JSON ({error})") from error
+        found = found.get("image_processor", found)  # a processor of texts as well holds its parts
+        if found.get("do_normalize") is False:
+            return {"mean": 0.0, "std": 1.0}
+        if {"image_mean", "image_std"} <= set(found):
+            return {"mean": found["image_mean"], "std": found["image_std"]}
+    return {}
 
 
 def load_gguf(folder: str | Path) -> tuple[Any, Any]:

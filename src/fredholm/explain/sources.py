@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..convert.transformers_folder import load_local
-from ..data.kinds.images import IMAGES
+from ..convert.transformers_folder import load_local, picture_scale
+from ..data.kinds.images import IMAGES, read_as_trained
 from ..data.vocabulary import Vocabulary
 from ..errors import CheckpointError, DataError, OptionError, TrustError, require
 from .samples import encoder_config
@@ -99,7 +99,8 @@ def load_inputs(
     if sum(x is not None for x in (inputs, data, shape)) > 1:
         raise OptionError("inputs, data and shape exclude one another; give one of them")
     if inputs is not None:
-        return _from_file(Path(inputs).expanduser(), model), f"inputs from {Path(inputs).name}"
+        path = Path(inputs).expanduser()
+        return _from_file(path, model), f"inputs from {path.name}{_assumed(path, model)}"
     if data is not None:
         from ..data import create_dataset, get_entry
 
@@ -138,13 +139,15 @@ def _from_folder(folder: Path) -> nn.Module:
         return from_pretrained(folder)
     transformers = require("transformers", "hf", "a Hugging Face folder")
     try:
-        return load_local(transformers.AutoModel, folder)
+        model = load_local(transformers.AutoModel, folder)
     except TrustError:
         raise
     except (
         Exception
     ) as error:  # transformers, safetensors and the operating system each have their own
         raise CheckpointError(f"transformers cannot load {folder}: {error}") from error
+    model.extra = picture_scale(folder)  # as a model of this library has what it was saved with
+    return model
 
 
 def _from_code(source: str) -> nn.Module:
@@ -201,19 +204,30 @@ def _number(tensor: Tensor) -> Tensor:
 
 
 def _image(path: Path, model: nn.Module) -> Tensor:
-    """An image (1, C, H, W) of the size and channels that the model's configuration names,
-    normalised as its training was.
+    """An image (1, C, H, W) of the size and channels that the model's configuration names, cut and
+    normalised as those of its training were.
     """
-    image = require("PIL.Image", "train", "reading images").open(path)
-    channels, size = _channels(model), _size(model)
-    image = image.convert("L" if channels == 1 else "RGB")
-    image = image if size is None else image.resize(size[::-1])
-    pixels = torch.from_numpy(np.array(image, dtype=np.float32) / 255)
-    pixels = pixels[None] if channels == 1 else pixels.permute(2, 0, 1)
-    extra = getattr(model, "extra", None) or {}
-    default = [0.5] * len(pixels)
-    mean, std = (torch.tensor(extra.get(name, default)).view(-1, 1, 1) for name in ("mean", "std"))
+    facts, channels = _facts(model), _channels(model)
+    pixels = read_as_trained(path, facts, channels, _size(model))
+    mean, std = (torch.tensor(facts.get(name, 0.5)).view(-1, 1, 1) for name in ("mean", "std"))
+    if {len(mean), len(std)} - {1, len(pixels)}:
+        raise DataError(
+            f"{path.name}: read with {len(pixels)} channels, as the model's configuration has it, "
+            f"and {len(mean)} means and {len(std)} deviations; give its inputs as .npy instead"
+        )
     return ((pixels - mean) / std)[None]
+
+
+def _assumed(path: Path, model: nn.Module) -> str:
+    """What is said of a picture for a model that does not say how its own were normalised."""
+    if path.suffix.lower() not in PICTURES or "mean" in _facts(model):
+        return ""
+    return ", normalised by a mean and a deviation of 0.5, which are assumed: the model has none"
+
+
+def _facts(model: nn.Module) -> Any:
+    """What a model was saved with."""
+    return getattr(model, "extra", None) or {}
 
 
 def _channels(model: nn.Module) -> int:
@@ -229,7 +243,7 @@ def _size(model: nn.Module) -> tuple[int, int] | None:
 
 def _reading(model: nn.Module) -> dict[str, Any]:
     """How samples are read for a model: its size of images, its vocabulary and how many tokens."""
-    facts = getattr(model, "extra", None) or {}
+    facts = _facts(model)
     given: dict[str, Any] = {"image_size": _size(model), "max_length": facts.get("max_length")}
     words = facts.get("vocabulary")
     given["vocabulary"] = None if words is None else Vocabulary.from_dict(words)

@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ...errors import DataError, OptionError
 from ...progress import current
-from ..kinds.images import COVER, read_picture, read_plain
+from ..kinds.images import read_as_trained
 from ..kinds.kind import saved_kind
 from ..kinds.texts import encode_rows, read_lines
 from ..vocabulary import Vocabulary
@@ -39,7 +39,6 @@ _CATALOGUE = {
     "points": "clouds",
     "field": "fields",
 }
-_FOLDER = "image-folder"  # whose runs of earlier versions do not say how pictures were cut
 _GZIP = b"\x1f\x8b"
 _MAGIC = {
     b"PK": ".npz",
@@ -230,19 +229,13 @@ def _texts(
 def _pictures(
     files: Sequence[Path], places: list[dict[str, Any]], facts: Mapping[str, Any], encoder: Any
 ) -> Unlabelled:
-    """Pictures are cut where those of training were; those of the catalogue never were, so that
-    others are stretched to their size.
-    """
-    cut = facts.get("fit") == COVER or facts.get("source") or facts["dataset"] == _FOLDER
     channels, height, width = encoder.input_shape
     mean, std = (
         torch.tensor(facts[key], dtype=torch.float32).view(1, -1, 1, 1) for key in ("mean", "std")
     )
 
     def read(file: Path) -> Tensor:
-        if cut:
-            return read_picture(file, (height, width)).float() / 255
-        return read_plain(Path(file), channels, (height, width))
+        return read_as_trained(Path(file), facts, channels, (height, width))
 
     def batch(chosen: Sequence[int]) -> Tensor:
         return (torch.stack([read(files[i]) for i in chosen]) - mean) / std

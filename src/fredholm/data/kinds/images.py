@@ -25,6 +25,7 @@ from .kind import Kind, Page, register_kind
 
 COVER = "cover"  # of a picture: resized until it covers the sample's size, then cut
 CHANGES = ("crop", "flip", "shift", "area", "color", "randaugment", "erase")
+_FOLDER = "image-folder"  # whose runs of earlier versions do not say how pictures were cut
 ORIENTATION = 0x0112  # of EXIF: how a camera was held
 
 
@@ -409,8 +410,24 @@ def image_sides(size: Any) -> tuple[int, int]:
 # --- pictures without a data set ------------------------------------------------------------------
 
 
-def read_plain(path: Path, channels: int, size: tuple[int, int]) -> Float[Tensor, "c h w"]:
-    """One file as (channels, height, width) in [0, 1], stretched to the size.
+def read_as_trained(
+    file: Path, facts: Mapping[str, Any], channels: int, size: tuple[int, int] | None
+) -> Float[Tensor, "c h w"]:
+    """One file in [0, 1] for a model that was saved with ``facts``: cut where the pictures of its
+    training were. Those of the catalogue never were, so that others are stretched to their size.
+
+    Raises:
+        DataError: no such file, or no image.
+    """
+    cut = facts.get("fit") == COVER or facts.get("source") or facts.get("dataset") == _FOLDER
+    if cut and size is not None:
+        return read_picture(file, size).float() / 255
+    return read_plain(file, channels, size)
+
+
+def read_plain(path: Path, channels: int, size: tuple[int, int] | None) -> Float[Tensor, "c h w"]:
+    """One file as (channels, height, width) in [0, 1], stretched to the size; None leaves it its
+    own.
 
     Raises:
         DataError: no such file, or no image.
@@ -425,7 +442,7 @@ def read_plain(path: Path, channels: int, size: tuple[int, int]) -> Float[Tensor
         raise DataError(f"{path}: not a readable image ({error})") from error
     image = torch.from_numpy(pixels).float().div(255)
     image = image.unsqueeze(0) if image.ndim == 2 else image.permute(2, 0, 1)
-    if tuple(image.shape[-2:]) == size:
+    if size is None or tuple(image.shape[-2:]) == size:
         return image
     return functional.interpolate(
         image[None], size, mode="bilinear", antialias=True, align_corners=False
