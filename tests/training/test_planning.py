@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +12,11 @@ import torch
 from fredholm.cli import show
 from fredholm.cli.main import main
 from fredholm.errors import DataError, OptionError
+from fredholm.models import Model
 from fredholm.training import load_recipe, plan_run
 from fredholm.training.build import build_dataset, build_model
+from fredholm.training.planning import _batches, _longest, _stretches
+from tests.data.test_language import write_kjv
 
 TINY = [
     "model.body.depth=1",
@@ -57,6 +61,50 @@ def test_what_the_forward_keeps_grows_with_the_batch(plan):
     assert plan.memory.total > plan.memory.activations
 
 
+def test_the_first_limit_ends_the_run():
+    few = [*TINY, "training.accumulate=4", "training.steps=3"]
+    plan = plan_run(load_recipe("digits", few), steps=1)
+    assert plan.steps > 12, "an epoch has more batches"
+    assert (plan.epochs, plan.batches, plan.limited) == (1, 12, False)
+    seconds = 12 * plan.step_seconds + plan.validation_seconds
+    assert plan.minutes == pytest.approx(seconds / 60)
+    plan = plan_run(load_recipe("digits", [*TINY, "training.max_minutes=1e-5"]), steps=1)
+    assert (plan.epochs, plan.minutes, plan.limited) == (1, pytest.approx(1e-5), True)
+    assert plan.batches < plan.steps
+    assert _batches(8, 10, 4) == 28, "each epoch ends with a step of two batches"
+
+
+def test_phases_count_by_their_batches(tmp_path):
+    given = [f"data.path={write_kjv(tmp_path)}", "data.max_length=24", "data.batch_size=8"]
+    given += ["model.body.depth=1", "training.epochs=null"]
+
+    def planned(*phases):
+        steps = sum(steps for steps, _ in phases)
+        text = ", ".join(f"{{steps: {steps}, max_length: {most}}}" for steps, most in phases)
+        more = [f"training.steps={steps}", f"training.phases=[{text}]"]
+        return load_recipe("itnet-kjv", [*given, *more])
+
+    recipe = planned((4, 3), (5, 24), (1, 6))
+    assert _stretches(recipe, 100) == {0: 4, 4: 5, 9: 1}
+    ended = recipe.model_copy(
+        update={"training": recipe.training.model_copy(update={"epochs": 1, "accumulate": 2})}
+    )
+    assert _stretches(ended, 11) == {0: 8, 4: 3}
+    assert _longest(recipe.training.phases) == 4
+    seen = []
+    inner = Model.forward
+
+    def forward(self, inputs, *rest, **given):
+        seen.append(inputs.shape[-1])
+        return inner(self, inputs, *rest, **given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Model, "forward", forward)
+        plan = plan_run(recipe, steps=1)
+    assert seen[:5] == [24, 24, 3, 24, 6], "memory of the longest, then a step of each"
+    assert plan.batches == 10
+
+
 def test_without_the_data_pixels_of_their_shape_stand_in(tmp_path, monkeypatch):
     monkeypatch.setenv("FREDHOLM_DATA", str(tmp_path))
     small = [*TINY, "model.encoder.patch=7", "data.limit=1000", "training.ema_decay=0.9"]
@@ -87,3 +135,7 @@ def test_the_command(plan, capsys):
     assert f"digits: {plan.parameters:,} parameters on digits\n" in text
     assert f"for 3 epochs of {plan.steps} steps of 64 samples" in text
     assert "layer 1: Exact(" in text
+    show.run_plan(replace(plan, epochs=2, batches=plan.steps + 5, limited=True), False)
+    text = capsys.readouterr().out
+    assert f"for {plan.steps + 5} steps in 2 epochs of {plan.steps} steps of 64" in text
+    assert text.splitlines()[2].endswith("s, ended by training.max_minutes")

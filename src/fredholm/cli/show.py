@@ -63,7 +63,12 @@ def run_plan(plan: Any, as_json: bool) -> None:
     typer.echo(f"memory: {memory.total:.0f} MB ({parts}){peak}")
     epoch = f"{plan.steps:,} steps of {plan.batch_size} samples"
     cost = f"{1e3 * plan.step_seconds:.0f} ms each, validation {plan.validation_seconds:.1f} s"
-    typer.echo(f"time: {plan.minutes:.1f} min for {plan.epochs} epochs of {epoch}, {cost}")
+    whole = plan.batches == plan.epochs * plan.steps
+    part = "" if whole else f"{plan.batches:,} steps in "
+    end = ", ended by training.max_minutes" if plan.limited else ""
+    typer.echo(
+        f"time: {plan.minutes:.1f} min for {part}{plan.epochs} epochs of {epoch}, {cost}{end}"
+    )
     if plan.processes > 1:
         typer.echo(
             f"processes: measured in one, with whole batches of whole samples; of the "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import statistics
 from collections.abc import Callable
@@ -19,8 +20,8 @@ from ..errors import DataError
 from ..integral import auxiliary_loss
 from .build import build_dataset, build_loaders, build_mixer, build_model, data_arguments
 from .machine import describe_machine, peak_megabytes, seconds_of
-from .module import descent_of
-from .recipe import Recipe
+from .module import descent_of, in_phase
+from .recipe import Phase, Recipe
 from .run import check_devices
 from .tasks import task_of
 from .warm_start import known_vocabulary
@@ -60,12 +61,16 @@ class RunPlan:
         name, dataset: of the recipe.
         data: ``real``, or ``random`` where the files are not there.
         samples: of training and of validation.
-        batch_size, steps, epochs: samples of a step, steps of an epoch, epochs.
+        batch_size, steps, epochs: samples of a batch, batches of an epoch, epochs that are begun.
+        batches: of the whole run, whose last epoch may be a part of one.
         parameters: of the model.
         memory: see :class:`Memory`.
-        step_seconds, validation_seconds: median of the measured steps; one pass over the
-            validation split.
-        minutes: of all epochs, without what is saved in between.
+        step_seconds, validation_seconds: median of the measured steps, with ``training.phases``
+            of those of each, weighted by its batches; one pass over the validation split.
+        minutes: of all batches and the validation of each epoch, without what is saved in
+            between; at most ``training.max_minutes``.
+        limited: whether ``training.max_minutes`` ends the run, so that epochs and batches are as
+            many as there is time for.
         operators: what the ``plan`` of each layer's operator says, by the layer's number.
         machine: on which it was measured.
         processes: that the recipe trains in; measured is all of its work in one.
@@ -78,6 +83,7 @@ class RunPlan:
     batch_size: int
     steps: int
     epochs: int
+    batches: int
     parameters: int
     memory: Memory
     step_seconds: float
@@ -86,6 +92,7 @@ class RunPlan:
     operators: dict[str, str]
     machine: dict[str, object]
     processes: int = 1
+    limited: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it."""
@@ -97,13 +104,15 @@ def plan_run(recipe: Recipe, steps: int = 3, *, trust_code: bool = False) -> Run
     written.
 
     The steps are those of the training: batches of the loader, augmented, forward, loss, backward,
-    optimizer. They are taken in this process alone, with whole batches of whole samples, whatever
-    the recipe says of several. Where an image data set is not there, random pixels of its shape
-    stand in; where another one is not, nothing but its files says what a sample is.
+    optimizer. Each of ``training.phases`` is measured on texts of its length; memory is that of
+    the longest. An early stop is not foreseen. The steps are taken in this process alone, with
+    whole batches of whole samples, whatever the recipe says of several. Where an image data set is
+    not there, random pixels of its shape stand in; where another one is not, nothing but its files
+    says what a sample is.
 
     Args:
         recipe: as for :func:`train`.
-        steps: that are timed, after one that is not.
+        steps: that are timed, of each phase, after one that is not.
         trust_code: of the runs in ``init_from``.
 
     Raises:
@@ -118,15 +127,24 @@ def plan_run(recipe: Recipe, steps: int = 3, *, trust_code: bool = False) -> Run
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     step = _Step(model.to(device).train(), recipe, train, device)
     batches = _endless(loader)
+    step.number = _longest(recipe.training.phases or [])
     activations = step.kept(next(batches))
     peak = step.peak(next(batches))
-    seconds = statistics.median(seconds_of(lambda: step(next(batches))) for _ in range(steps))
-    validation = step.validation(val, samples["val"])
     per_epoch = samples["train"] // recipe.data.batch_size
+    stretches = _stretches(recipe, per_epoch)
+    each = []
+    for number in stretches:
+        step.number = number
+        timed = [seconds_of(lambda: step(next(batches))) for _ in range(steps)]
+        each.append(statistics.median(timed))
+    validation = step.validation(val, samples["val"])
     own = sum(p.numel() * p.element_size() for p in model.parameters()) / MEGABYTE
     averaged = 0 if recipe.training.ema_decay is None else 1
-    epochs = _epochs(recipe, per_epoch)
-    whole = epochs * (per_epoch * seconds + validation)
+    count = sum(stretches.values())
+    training = sum(n * one for n, one in zip(stretches.values(), each, strict=True))
+    epochs = math.ceil(count / max(1, per_epoch))
+    whole, most = training + epochs * validation, 60 * (recipe.training.max_minutes or math.inf)
+    share = min(1.0, most / whole) if whole else 1.0  # of the run that there is time for
     return RunPlan(
         name=recipe.name,
         dataset=recipe.data.name,
@@ -134,26 +152,53 @@ def plan_run(recipe: Recipe, steps: int = 3, *, trust_code: bool = False) -> Run
         samples=samples,
         batch_size=recipe.data.batch_size,
         steps=per_epoch,
-        epochs=epochs,
+        epochs=math.ceil(share * epochs),
+        batches=round(share * count),
         parameters=sum(p.numel() for p in model.parameters()),
         memory=Memory(own, own, (2 + averaged) * own, activations, peak),
-        step_seconds=seconds,
+        step_seconds=training / count if count else each[0],
         validation_seconds=validation,
-        minutes=whole / 60,
+        minutes=min(whole, most) / 60,
         operators=_operators(model, train, device),
         machine=describe_machine(),
         processes=recipe.training.devices * recipe.training.nodes,
+        limited=share < 1,
     )
 
 
-def _epochs(recipe: Recipe, batches: int) -> int:
-    """Epochs of a run, the last one begun by its steps counted whole."""
-    options, limits = recipe.training, []
-    if options.epochs is not None:
-        limits.append(options.epochs)
-    if options.steps is not None:
-        limits.append(math.ceil(options.steps * options.accumulate / max(1, batches)))
-    return min(limits)
+def _longest(phases: list[Phase]) -> int:
+    """The number of the first step of the phase with the longest texts."""
+    lengths = [phase.max_length or math.inf for phase in phases]
+    place = lengths.index(max(lengths)) if lengths else 0
+    return sum(phase.steps for phase in phases[:place])
+
+
+def _stretches(recipe: Recipe, per_epoch: int) -> dict[int, int]:
+    """Batches of each phase that is reached, by the number of its first step; of a run without
+    phases all of them.
+
+    The first of ``epochs`` and ``steps`` that is reached ends the run.
+    """
+    options = recipe.training
+    most = math.inf if options.epochs is None else options.epochs * per_epoch
+    if options.steps is None:
+        return {0: int(most)}
+    ends = [0, *itertools.accumulate(p.steps for p in options.phases or ())]
+    ends = ends if options.phases else [0, options.steps]
+    reached = [min(most, _batches(end, per_epoch, options.accumulate)) for end in ends]
+    found = {a: int(y - x) for a, (x, y) in zip(ends, itertools.pairwise(reached)) if y > x}
+    return found or {0: 0}
+
+
+def _batches(steps: int, per_epoch: int, accumulate: int) -> int:
+    """Batches of so many steps of the optimizer, of which an epoch's last may have fewer.
+
+    Example:
+        >>> _batches(3, 10, 4), _batches(4, 10, 4)
+        (10, 14)
+    """
+    epochs, rest = divmod(steps, max(1, math.ceil(per_epoch / accumulate)))
+    return epochs * per_epoch + rest * accumulate
 
 
 def _data(recipe: Recipe, trust_code: bool) -> tuple[Any, Any, dict[str, int], bool]:
@@ -188,7 +233,11 @@ def _endless(loader: Callable[[int, int], Any]):
 
 
 class _Step:
-    """One step of the training, as :class:`fredholm.training.module.RecipeLearner` takes it."""
+    """One step of the training, as :class:`fredholm.training.module.RecipeLearner` takes it;
+    ``number`` tells its phase.
+    """
+
+    number = 0
 
     def __init__(self, model: Any, recipe: Recipe, data: Any, device: torch.device):
         self.model, self.recipe, self.device = model, recipe, device
@@ -208,6 +257,7 @@ class _Step:
         inputs, labels = (part.to(self.device) for part in batch)
         if self.mixer is not None:
             inputs, labels = self.mixer(inputs, labels, torch.Generator().manual_seed(0))
+        inputs, labels = in_phase(self.recipe.training.phases, self.number, inputs, labels)
         with self._precision():
             out = self.model(inputs)
             loss = self.task.loss(out, labels, self.recipe.training.label_smoothing)
