@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -202,6 +203,26 @@ def test_images_and_our_own_models():
     options = {"distil": StageOptions(epochs=2, lr=5e-3), "tune": StageOptions(epochs=1, lr=1e-3)}
     report = linearize(models.own(), "luna", data=tuple(data), **options).report
     assert all(row.after < row.before for row in report.layers)
+
+
+def test_pictures_are_normalised_as_the_folder_says(tmp_path):
+    from fredholm.data import create_dataset
+    from fredholm.training.distill.sources import _splits
+
+    model = SimpleNamespace(main_input_name="pixel_values", config=SimpleNamespace(image_size=8))
+    plain = create_dataset("digits", "val", image_size=8)
+    pixels = plain[0][0] * torch.tensor(plain.std) + torch.tensor(plain.mean)
+
+    def read(facts):
+        (tmp_path / "preprocessor_config.json").write_text(json.dumps(facts))
+        return _splits(model, tmp_path, "digits", None)[1][0][0]
+
+    torch.testing.assert_close(_splits(model, tmp_path, "digits", None)[1][0][0], plain[0][0])
+    scale = {"image_mean": [0.2], "image_std": [0.4]}
+    torch.testing.assert_close(read(scale), (pixels - 0.2) / 0.4)
+    torch.testing.assert_close(read({"do_normalize": False, **scale}), pixels)
+    with pytest.raises(OptionError, match="digits have 1 channels, .* normalises 3"):
+        read({"image_mean": [0.2] * 3, "image_std": [0.4] * 3})
 
 
 def test_a_regression_is_scored_by_rank():

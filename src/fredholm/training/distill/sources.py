@@ -4,8 +4,9 @@ gives them.
 
 from __future__ import annotations
 
+import copy
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 from ...convert.linearize.description import ADAPTER
-from ...convert.transformers_folder import load_gguf, load_local
+from ...convert.transformers_folder import load_gguf, load_local, picture_scale
 from ...data import create_dataset, dataset_path, fetch, list_datasets
 from ...errors import CheckpointError, ConversionError, OptionError, require
 from ...files import storing
@@ -300,11 +301,37 @@ def _tokenizer(folder: Path) -> Any:
         raise CheckpointError(f"{folder}: has no tokenizer ({error})") from error
 
 
+def _scaled(
+    pictures: Any,
+    mean: float | Sequence[float] | None = None,
+    std: float | Sequence[float] | None = None,
+) -> Any:
+    """A data set normalised by a model's own mean and deviation, where it has them, and not by
+    those of the data, which its weights have never seen.
+
+    Raises:
+        OptionError: as many of them as the pictures do not have channels.
+    """
+    if mean is None or std is None:
+        return pictures
+    result, count = copy.copy(pictures), pictures.shape[0]
+    result.mean, result.std = (
+        (float(x),) * count if isinstance(x, int | float) else tuple(x) for x in (mean, std)
+    )
+    if not len(result.mean) == len(result.std) == count:
+        raise OptionError(
+            f"--data: the pictures of {pictures.name} have {count} channels, and the model's image "
+            f"processor normalises {len(result.mean)}"
+        )
+    return result
+
+
 def _splits(model: Any, folder: Path, name: str, max_length: int | None) -> tuple[Any, Any]:
     """A data set's training and validation split as the model reads them."""
     if model.main_input_name == "pixel_values":
-        size = model.config.image_size
-        return tuple(create_dataset(name, split, image_size=size) for split in ("train", "val"))  # type: ignore[return-value]
+        size, scale = model.config.image_size, picture_scale(folder)
+        pictures = (create_dataset(name, part, image_size=size) for part in ("train", "val"))
+        return tuple(_scaled(each, **scale) for each in pictures)  # type: ignore[return-value]
     tokenizer = _tokenizer(folder)
     limit = getattr(model.config, "max_position_embeddings", None)
     length = max_length or limit or 512
