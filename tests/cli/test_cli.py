@@ -190,3 +190,12 @@ def test_help_has_examples_and_loads_no_heavy_package():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "fredholm train digits operator=softmax" in done.stdout
+
+
+def test_the_answer_of_a_chat_stands_by_itself(capsys):
+    from fredholm.cli import show
+
+    result = {"prompt": "And God", "text": " said"}
+    show.generated(result, False)
+    show.generated({"prompt": "Who?", "text": "I."}, False, answered=True)
+    assert capsys.readouterr().out == "And God said\nWho?\n\nI.\n"

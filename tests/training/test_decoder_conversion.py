@@ -26,7 +26,13 @@ from fredholm.training.distill.linearize import TUNE
 from fredholm.training.distill.lora import Lora, LowRankChange
 from fredholm.training.distill.matching import cross_entropies, logit_divergence
 from fredholm.training.distill.page import write_page
-from fredholm.training.distill.receipt import Documents, by_position, measure_receipt, segments
+from fredholm.training.distill.receipt import (
+    Documents,
+    _continued,
+    by_position,
+    measure_receipt,
+    segments,
+)
 from fredholm.training.distill.sources import DECODER
 from fredholm.training.tasks import Tokens
 from fredholm.training.text_generation import text_after
@@ -312,6 +318,11 @@ def test_a_receipt_of_the_teacher_itself_shows_no_loss_and_exact_bytes(tmp_path)
         assert row["teacher"] == row["student"]
     (texts,) = same["continuations"]
     assert texts["teacher"] == texts["student"]
+    model.generation_config.repetition_penalty = 50.0  # of a folder; the likeliest has none
+    penalised = _continued({"teacher": model}, DOCUMENTS, "hello", 64)
+    assert penalised["teacher"] == texts["teacher"]
+    assert model.generation_config.repetition_penalty == 50.0
+    model.generation_config.repetition_penalty = 1.0
 
     receipt = measure_receipt(model, replaced.model, DOCUMENTS)
     sizes = [row["student_bytes"] for row in receipt["decoding"]]

@@ -267,7 +267,8 @@ def generate(
     draws = {"length": length, "temperature": temperature, "top_k": top_k, "seed": seed}
     draws["chat"] = chat
     show.trusted_code(run, trust_code)
-    show.generated(training.generate(run, prompt, **draws, trust_code=trust_code), json)
+    result = training.generate(run, prompt, **draws, trust_code=trust_code)
+    show.generated(result, json, answered=chat)
 
 
 @app.command(epilog="fredholm compress runs/digits --rank 16")

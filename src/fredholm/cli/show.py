@@ -232,9 +232,11 @@ def conversion(report: Any, folder: Path) -> None:
     typer.echo(f"model: {folder / 'model'}   |   report: {folder / 'model' / 'conversion.html'}")
 
 
-def generated(result: dict[str, Any], as_json: bool) -> None:
-    """The prompt and what follows it."""
-    typer.echo(json_module.dumps(result) if as_json else result["prompt"] + result["text"])
+def generated(result: dict[str, Any], as_json: bool, answered: bool = False) -> None:
+    """The prompt and what follows it: of a chat an answer, on lines of its own."""
+    parted = "\n\n" if answered else ""
+    text = result["prompt"] + parted + result["text"]
+    typer.echo(json_module.dumps(result) if as_json else text)
 
 
 def compression(result: dict[str, Any], as_json: bool) -> None:

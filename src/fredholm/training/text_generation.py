@@ -50,7 +50,7 @@ def generate_text(
     ids = prompt_ids(tokenizer, prompt, chat=chat)
     if not ids.numel():
         raise OptionError(f"prompt: received {prompt!r}; needs at least one token")
-    model.generation_config = _own_signs(model.generation_config)
+    model.generation_config = own_signs(model.generation_config)
     draws: dict[str, Any] = {"do_sample": temperature > 0}
     if temperature > 0:  # the library's own default for top_k is 50
         draws |= {"temperature": temperature, "top_k": top_k or 0, "top_p": 1.0}
@@ -84,7 +84,7 @@ def prompt_ids(tokenizer: Any, prompt: str, *, chat: bool) -> torch.Tensor:
     return torch.tensor(numbers, dtype=torch.int64)
 
 
-def _own_signs(given: Any) -> Any:
+def own_signs(given: Any) -> Any:
     """The numbers by which a model begins, ends and pads its texts, without what a folder says of
     draws: penalties, beams, least probabilities. The library fills what a call leaves out from the
     model's own configuration, so that this has to take its place.

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import DataError
-from ..text_generation import prompt_ids
+from ..text_generation import own_signs, prompt_ids
 from .decoding import STEPS, crossings, measure_decoding
 from .matching import cross_entropies
 
@@ -220,7 +220,12 @@ def _continued(models: Models, documents: Documents, prompt: str, limit: int) ->
         given: Any = model
         ours = ids.to(next(given.parameters()).device)
         options = {"max_new_tokens": new_tokens, "do_sample": False}
-        out = given.generate(input_ids=ours, attention_mask=torch.ones_like(ours), **options)
+        kept = given.generation_config
+        given.generation_config = own_signs(kept)  # no penalties: the likeliest tokens
+        try:
+            out = given.generate(input_ids=ours, attention_mask=torch.ones_like(ours), **options)
+        finally:
+            given.generation_config = kept
         result[name] = tokenizer.decode(out[0, ids.shape[1] :].tolist(), skip_special_tokens=True)
     return result
 
