@@ -221,7 +221,7 @@ def test_pictures_are_normalised_as_the_folder_says(tmp_path):
     scale = {"image_mean": [0.2], "image_std": [0.4]}
     torch.testing.assert_close(read(scale), (pixels - 0.2) / 0.4)
     torch.testing.assert_close(read({"do_normalize": False, **scale}), pixels)
-    with pytest.raises(OptionError, match="digits have 1 channels, .* normalises 3"):
+    with pytest.raises(OptionError, match=r"digits have 1 channels, .* normalises 3"):
         read({"image_mean": [0.2] * 3, "image_std": [0.4] * 3})
 
 
