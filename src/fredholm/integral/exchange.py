@@ -373,9 +373,8 @@ def ring_numbers(domain: Domain, features: int, batch: int, crossed: bool = Fals
     """
     shards = domain.shards
     assert shards is not None
-    points = _position_rows(domain)
-    times = points if crossed and domain.causal else 0
-    each = points * domain.dim + batch * features + mass_rows(domain) + times
+    times = _position_rows(domain) if crossed and domain.causal else 0
+    each = _sent_position_rows(domain) * domain.dim + batch * features + mass_rows(domain) + times
     return (shards.count - 1) * shards.filled.size * each
 
 
@@ -401,3 +400,13 @@ def mass_rows(domain: Domain) -> int:
 
 def _position_rows(domain: Domain) -> int:
     return domain.positions.shape[0] if domain.positions.dim() == 3 else 1
+
+
+def _sent_position_rows(domain: Domain) -> int:
+    """For how many samples positions are sent: zero at each one's padding, but on a grid that all
+    share, see :func:`.positions`.
+    """
+    own, shards = _position_rows(domain), domain.shards
+    if domain.valid is None or (shards and shards.extents and domain.positions.dim() == 2):
+        return own
+    return max(own, domain.valid.shape[0])
