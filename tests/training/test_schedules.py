@@ -121,7 +121,6 @@ MISTAKES = {
     "schedule.factor=0.5": "schedule.factor: received 0.5 with 'cosine'; needs schedule.name=",
     "schedule.name=step": "schedule.milestones, schedule.every: received neither",
     "schedule={name: linear, patience: 3}": "schedule.patience: received 3 with 'linear'; needs",
-    "schedule={name: constant, min_lr_ratio: 0.1}": "schedule.min_lr_ratio: received 0.1 with 'con",
     "schedule={warmup_epochs: 1, warmup_steps: 2}": "schedule.warmup_steps: received 2 with",
     "training.epochs=null": "training.epochs: received None; needs a number, or training.steps",
     "schedule.name=polynomial": "schedule.name: received 'polynomial'",

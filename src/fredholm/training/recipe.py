@@ -380,7 +380,7 @@ def _domain_conflicts(recipe: Recipe):
         yield f"training.phases: received {got}; parts are not cut again, remove it"
 
 
-# Which keys each schedule has beside the warm-up and, but for `constant`, `min_lr_ratio`.
+# Which keys each schedule has beside the warm-up and `min_lr_ratio`.
 _OF_SCHEDULE = {
     "step": ("factor", "milestones", "every"),
     "plateau": ("factor", "patience", "metric"),
@@ -395,9 +395,6 @@ def _schedule_conflicts(schedule: Schedule):
             where = " or ".join(name for name, own in _OF_SCHEDULE.items() if key in own)
             got = f"{value!r} with {schedule.name!r}"
             yield f"schedule.{key}: received {got}; needs schedule.name={where}, or remove it"
-    if schedule.name == "constant" and schedule.min_lr_ratio:
-        got = f"{schedule.min_lr_ratio:g} with 'constant'"
-        yield f"schedule.min_lr_ratio: received {got}; needs a rate that falls, or remove it"
     if schedule.name == "step" and (schedule.milestones is None) == (schedule.every is None):
         got = "neither" if schedule.every is None else "both"
         yield f"schedule.milestones, schedule.every: received {got}; 'step' needs one of them"
