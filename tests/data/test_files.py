@@ -15,6 +15,8 @@ from PIL import Image
 from fredholm import data
 from fredholm.data.files import Reading, open_files, table
 from fredholm.data.files.clouds import read_cloud
+from fredholm.data.files.columns import PICTURES
+from fredholm.data.files.folders import collect_folders
 from fredholm.data.files.table import seconds
 from fredholm.data.files.unlabelled import read_unlabelled
 from fredholm.errors import DataError, MissingExtraError, OptionError
@@ -411,6 +413,10 @@ def test_groups_and_times_that_files_do_not_have_are_refused(tmp_path):
     refused(tmp_path / "c", "received 'group'|received 'patient'", split="group", group="patient")
     refused(tmp_path / "p", "split: received 'time'; .* give a table of paths", split="time")
     assert open_files(tmp_path / "p", {"split": "random"}).reading.split == "random"
+    for rule in ("group", "time"):  # of a run on a table; nothing is divided where it answers
+        run = Reading.from_dict({"kind": "images", "group": "patient", "split": rule})
+        asked = collect_folders(tmp_path / "p", "p", run, PICTURES, labelled=False)
+        assert len(asked) == 12
     lines = [f"{i},2,3:{'ab'[i % 2]}" for i in range(12)]
     path = write(tmp_path / "a.ts", "@classLabel true a b", "@data", *lines)
     refused(path, "group: received 'patient'; .ts files have no groups", group="patient")

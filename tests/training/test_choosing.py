@@ -154,6 +154,11 @@ def test_trials_that_took_longer_than_expected_are_found_again(walks, tmp_path, 
         assert again["finals"] == state["finals"]
         assert len(again["rungs"]) == len(state["rungs"])
         assert work.done == done
+    # Rungs that were ended stay as they are, whatever became of their trials' results.
+    shutil.rmtree(tmp_path / "trials")
+    again = go_on()
+    assert again["rungs"] == state["rungs"]
+    assert {name for name in work.done[len(done) :] if not name.startswith("final")} == set()
 
 
 def test_further_seeds_of_a_finalist_leave_the_search_as_it_is(chosen, walks, tmp_path):

@@ -39,8 +39,7 @@ class Reading:
         points: of a cloud that a model reads (default: as many as the smallest has, at most 1,024).
 
     Raises:
-        OptionError: an unknown kind, task, rule or scale, a rule that would divide the groups, or a
-            share that leaves nothing.
+        OptionError: an unknown kind, task, rule or scale, or a share that leaves nothing.
     """
 
     kind: str | None = None
@@ -74,15 +73,22 @@ class Reading:
             raise OptionError(f"points: received {self.points!r}; needs 1 or more")
         if self.split == "group" and self.group is None:
             raise OptionError("split: received 'group'; needs the column of groups as well: group")
+
+    def settled(self, **found: Any) -> Reading:
+        """With what was found out in the place of what nobody said."""
+        return dataclasses.replace(self, **found)
+
+    def check_rule(self) -> None:
+        """Where samples are to be divided.
+
+        Raises:
+            OptionError: a rule that would divide the groups.
+        """
         if self.group is not None and self.split not in (None, "group"):
             raise OptionError(
                 f"split: received {self.split!r} with group {self.group!r}, whose values it would "
                 "put into several parts; needs 'group', or leave one of the two out"
             )
-
-    def settled(self, **found: Any) -> Reading:
-        """With what was found out in the place of what nobody said."""
-        return dataclasses.replace(self, **found)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it."""

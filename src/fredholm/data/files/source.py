@@ -269,6 +269,7 @@ def open_files(
             reading = Reading(**(reading or {}))
         except TypeError as error:
             raise OptionError(f"reading: {error}") from error
+    reading.check_rule()
     key = (place, reading, val, _state(place))
     if key in _KEPT:
         _KEPT.move_to_end(key)

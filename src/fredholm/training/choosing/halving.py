@@ -51,6 +51,8 @@ class Halving:
             rungs.append(plan)
             self.save()
         rung = rungs[number]
+        if "kept" in rung:  # an earlier call has ended it
+            return [(label, lr) for label, lr in rung["kept"]]
         trials = [
             (label, lr, fold)
             for fold in rung["folds"]
@@ -85,7 +87,10 @@ class Halving:
             for label, lr in alive
             if lr is not None
         ]
-        rung["rows"] = [*rung["rows"], *self._tried(number, trials)]
+        # An earlier call may have ended it; one of an earlier version does not say so.
+        if not (rung.get("tuned") or self.state["finals"]["rows"]):
+            rung["rows"] = [*rung["rows"], *self._tried(number, trials)]
+            rung["tuned"] = True
         names = {label for label, _ in alive}
         order = self._order(self._found(row for row in rung["rows"] if row["operator"] in names))
         if rung["rates"]:
