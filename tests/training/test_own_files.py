@@ -378,6 +378,12 @@ def test_pictures_of_a_size_that_was_asked_for_are_divided_into_patches(
     assert build_model(recipe, train)(train.batch([0])[0]).shape == (1, 2)
 
 
+def test_a_picture_is_never_one_patch(trained):
+    recipe = load_recipe(str(trained / "pictures"), ["data.image_size=13"])
+    with pytest.raises(RecipeError, match="does not divide 13x13"):
+        build_model(recipe, build_dataset(recipe, "train"))
+
+
 def test_predictions_are_never_written_over_what_they_answer(tmp_path):
     given = tmp_path / "new.csv"
     given.write_text("a,b\n1,2\n")

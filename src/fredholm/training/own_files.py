@@ -18,6 +18,7 @@ UNEVEN = 1.0  # of the logarithms of series' deviations, their own deviation
 PATCHES = 25  # of a picture, where they have no more than 16 x 16 pixels
 EXACT_POINTS = 256  # up to which the exact kernel of all pairs is the usual operator
 STEPS = 1500  # of a training that nobody has measured
+FEWEST_PATCHES = 4  # of a picture of a size that was asked for
 FEW = 200  # validation samples that are too few to choose an epoch by
 MODEL = "backbone_nano"  # of every kind
 ITNET = {"name": "itnet", "width": 16, "frequencies": 16}
@@ -227,11 +228,12 @@ def _images(source: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]
 def _images_of(
     source: Any, size: tuple[int, int]
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Of a size that was asked for, which the patch has to divide: the nearest that does. There may
-    be none, which the model then says.
+    """Of a size that was asked for, which the patch has to divide: the nearest that does and leaves
+    some points. There may be none, which the model then says.
     """
     least = _least_patch(*size)
-    fitting = [patch for patch in range(2, 17) if size[0] % patch == size[1] % patch == 0]
+    some = range(2, min(16, math.isqrt(size[0] * size[1] // FEWEST_PATCHES)) + 1)
+    fitting = [patch for patch in some if size[0] % patch == size[1] % patch == 0]
     patch = min(fitting, key=lambda patch: abs(math.log(patch / least)), default=least)
     return _in_patches(source, patch, list(size))
 
