@@ -74,11 +74,16 @@ def _check_together(
         )
 
 
-def cheap_to_read(x: Tensor) -> bool:
+def cheap_to_read(x: Tensor, *, waited: bool = False) -> bool:
     """Whether looking at a tensor's values costs next to nothing: not on an accelerator, which
-    would have to be waited for, and not in code that is traced or transformed.
+    would have to be waited for (unless it is ``waited`` for anyway), and not in code that is
+    traced, captured or transformed.
     """
-    if x.device.type != "cpu" or type(x) is not Tensor or torch.compiler.is_compiling():
+    if type(x) is not Tensor or torch.compiler.is_compiling():
+        return False
+    if x.device.type != "cpu" and (not waited or x.is_meta):
+        return False
+    if x.is_cuda and torch.cuda.is_current_stream_capturing():
         return False
     if torch._C._get_tracing_state() or torch._C._len_torch_dispatch_stack():
         return False

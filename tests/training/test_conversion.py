@@ -10,13 +10,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import Dataset
 
 from fredholm import linearize
-from fredholm.convert import ConversionReport, load_linearized
+from fredholm.convert import ConversionReport, load_linearized, replace_attention
 from fredholm.errors import ConversionError, DataError, OptionError, RecipeError
 from fredholm.training import Interrupted, StageOptions, TrainingFailed, fine_tune
 from fredholm.training.distill.data import Part, TokenTexts, as_dataset, two_splits
+from fredholm.training.distill.lora import Lora
 from fredholm.training.distill.page import write_page
 from fredholm.training.distill.scores import divergences, evaluate
 from fredholm.training.metrics import accuracy, spearman
@@ -203,6 +205,24 @@ def test_images_and_our_own_models():
     options = {"distil": StageOptions(epochs=2, lr=5e-3), "tune": StageOptions(epochs=1, lr=1e-3)}
     report = linearize(models.own(), "luna", data=tuple(data), **options).report
     assert all(row.after < row.before for row in report.layers)
+
+
+def test_low_rank_changes_of_torchs_layers():
+    """Operators read the weights of their layers, changes with them, in values and gradients."""
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True), 1)
+    replaced = replace_attention(model.double().eval(), "hedgehog")
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
+    before = replaced.model(x)
+    low = Lora(replaced, 2)
+    torch.testing.assert_close(replaced.model(x), before)
+    with torch.no_grad():
+        for change in low.changes:
+            change.up.normal_()
+    out = replaced.model(x)
+    grads = torch.autograd.grad(out.square().sum(), low.parameters())
+    assert all(g.abs().max() > 0 for g in grads)
+    low.merge()
+    torch.testing.assert_close(replaced.model(x), out)
 
 
 def test_pictures_are_normalised_as_the_folder_says(tmp_path):

@@ -278,7 +278,8 @@ class TextEncoder(Encoder):
                 "positions: a learned table has no value between its rows; use 'fourier' to go "
                 "token by token"
             )
-        if _read(numbers) and bool((numbers == 0).any()):
+        # an accelerator's answer is waited for at every token anyway
+        if cheap_to_read(numbers, waited=True) and bool((numbers == 0).any()):
             raise OptionError(
                 "numbers: received 0, which is padding; token by token every number is one of the "
                 "text: go through texts of one length together, and of others each by itself"
@@ -312,12 +313,3 @@ class TextEncoder(Encoder):
             return line
         start = Domain.points(torch.zeros_like(line.positions[:1]))
         return with_token(start, line, self.token_kind)
-
-
-def _read(numbers: Tensor) -> bool:
-    """Whether numbers may be looked at: also an accelerator's, whose answer is waited for at every
-    token anyway.
-    """
-    if numbers.device.type in ("cpu", "meta"):
-        return cheap_to_read(numbers)
-    return type(numbers) is Tensor and not torch.compiler.is_compiling()

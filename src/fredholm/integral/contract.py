@@ -424,14 +424,14 @@ class Part:
             raise AttributeError(self.name) from None
 
 
-def weight_and_bias(layer: nn.Linear) -> tuple[Tensor, Tensor | None]:
-    """A layer's parameters, read where they are stored: at small sizes a product takes no longer
-    than to find them as attributes. Parametrised layers compute them as attributes.
+def weight_and_bias(layer: nn.Module) -> tuple[Tensor, Tensor | None]:
+    """A linear layer's parameters, read where they are stored: at small sizes a product takes no
+    longer than to find them as attributes. Parametrised layers compute them as attributes.
     """
     stored = layer._parameters
     if "weight" in stored and "bias" in stored:
         return stored["weight"], stored["bias"]  # type: ignore[return-value]
-    return layer.weight, layer.bias
+    return layer.weight, layer.bias  # type: ignore[return-value]
 
 
 def read_together(

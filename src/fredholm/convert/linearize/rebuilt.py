@@ -47,6 +47,7 @@ def rebuilt(model: Any, to: str, options: dict[str, Any], tied: bool) -> Any:
         )
     if hasattr(model, "extra"):
         rebuilt.extra = copy.deepcopy(model.extra)
+        rebuilt.extra.pop("estimator", None)  # whose probabilities are calibrated for the source
     return rebuilt
 
 

@@ -118,9 +118,9 @@ def _in_single(model: nn.Module, learning: list[nn.Parameter]) -> Iterator[None]
     buffers = {name: x.dtype for name, x in _buffers(model) if x.dtype in HALF}
     hook = model.register_forward_pre_hook(_given_in_single, with_kwargs=True)
     halves = [x for x, _ in weights] + [x for name, x in _buffers(model) if name in buffers]
-    for tensor in halves:
-        tensor.data = tensor.data.float()
     try:
+        for tensor in halves:  # there may be no memory for all
+            tensor.data = tensor.data.float()
         yield
     finally:
         hook.remove()

@@ -163,6 +163,7 @@ def linearize(
     splits = None if data is None else two_splits(data, decoder)
     if splits is not None:
         check_head(model, splits[0])
+        settings |= _scale(splits[0])
     torch.manual_seed(seed)
     replaced = replace_attention(
         model,
@@ -301,3 +302,11 @@ def _train(
         extra = (run.task, run.metric)
         run_stage(run, progress, "tuned", FineTuning, replaced, train, val, tune, report, *extra)
         score("tuned", student)
+
+
+def _scale(data: Any) -> dict[str, Any]:
+    """By what pictures are normalised: a conversion goes on with the same."""
+    whole = getattr(data, "whole", data)
+    if not (hasattr(whole, "mean") and hasattr(whole, "std")):
+        return {}
+    return {"mean": list(whole.mean), "std": list(whole.std)}

@@ -45,6 +45,16 @@ class LowRankChange(nn.Module):
         change = F.linear(F.linear(x.to(self.down.dtype), self.down), self.up)
         return out + change.to(out.dtype)
 
+    @property
+    def weight(self) -> Tensor:
+        """W + B A in W's dtype, for operators that read their layers' weights."""
+        return self.layer.weight + (self.up @ self.down).to(self.layer.weight.dtype)
+
+    @property
+    def bias(self) -> Tensor | None:
+        """That of the layer."""
+        return self.layer.bias
+
     @torch.no_grad()
     def merged(self) -> nn.Linear:
         """The layer with the change in its weights."""
