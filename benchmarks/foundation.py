@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from fredholm.explain.given import read_evaluation
+
 from .kit.machine import describe, machine_line
 from .kit.page import PAGES, head, load, save, table
 from .kit.subject import Options, Subject
@@ -60,7 +62,9 @@ def read_json(path: Path) -> Any:
 
 def gather_run(folder: Path) -> dict[str, Any]:
     """What one finished and evaluated run reported."""
-    result, evaluation = read_json(folder / "result.json"), read_json(folder / "evaluation.json")
+    result, evaluation = read_json(folder / "result.json"), read_evaluation(folder)
+    if evaluation is None:
+        raise SystemExit(f"{folder}: not evaluated with its last weights; run fredholm evaluate")
     return {
         "run": result["name"],
         "dataset": evaluation["dataset"],

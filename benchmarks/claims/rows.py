@@ -90,7 +90,8 @@ def numbers(place: dict[str, Any]) -> list[float]:
         KeyError: the file has no such numbers.
         ValueError: neither one number beside all nor one beside each.
     """
-    found = list(_follow(load(place["file"]), place["path"]))
+    results = load(place["file"])
+    found = [] if results is None else list(_follow(results, place["path"]))
     if not found:
         raise KeyError(f"{place['file']}: nothing at {place['path']}")
     for key, combine in (("over", operator.truediv), ("less", operator.sub)):
@@ -136,9 +137,8 @@ def answer(given: dict[str, Any]) -> Row:
     if "untestable" in given:
         return Row(given, given["untestable"], 0, UNTESTABLE)
     here, seeds, verdict = "not run", 0, OPEN
-    if "result" in given and not (given.get("trained") and _to_come(given["result"])):
-        values = numbers(given["result"])
-        trained = given.get("trained", False)
+    values, trained = _values(given), given.get("trained", False)
+    if values:
         here, seeds = _text(given, values), len(values) if trained else 0
         verdict = OPEN if trained else _by_bound(given, values)
     if "drawn" in given:  # a picture has no verdict
@@ -155,13 +155,18 @@ def answer(given: dict[str, Any]) -> Row:
     return Row(given, here, seeds, verdict)
 
 
-def _to_come(place: dict[str, Any]) -> bool:
-    """Whether a training is still to come: there is no file, no such section or no such row yet."""
-    found = load(place["file"])
+def _values(given: dict[str, Any]) -> list[float]:
+    """The numbers of a row's result; none where it has no result or its training is still to come:
+    there is no file, no such section or no such row yet.
+    """
+    if "result" not in given:
+        return []
     try:
-        return found is None or not list(_follow(found, place["path"]))
+        return numbers(given["result"])
     except KeyError:
-        return True
+        if given.get("trained"):
+            return []
+        raise
 
 
 def _text(given: dict[str, Any], values: list[float]) -> str:
