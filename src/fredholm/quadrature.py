@@ -39,6 +39,7 @@ class Quadrature:
         log_density: log ρ, or None; kept beside ρ so that a softmax adds it without a logarithm.
         valid: keys that are no padding; (B, Nk) or None.
         equal: whether all keys that are no padding have the same mass: a static fact.
+        triangular: whether the order is that of the indices, t_i = i: a static fact.
     """
 
     mass: Float[Tensor, "#b k"]

@@ -172,6 +172,12 @@ def test_fields_and_texts_are_not_scaled_otherwise(tmp_path):
         open_files(path, {"scale": "none", "kind": "texts", "text": "text", "label": "label"})
 
 
+def test_points_of_what_is_no_cloud_are_refused(tmp_path):
+    path = write(tmp_path / "data.csv", samples(40))
+    with pytest.raises(DataError, match="points: received 3, which rows have not; leave it out"):
+        open_files(path, {"points": 3})
+
+
 # --- arrays of one task ---------------------------------------------------------------------------
 
 

@@ -247,6 +247,9 @@ def test_unknown_options_of_luna(options, message):
 def test_maps_by_name():
     with pytest.raises(OptionError, match="has no options, got features"):
         build_feature_map("elu", WIDTH, HEADS, features=3)
+    for name, option in (("hedgehog", "channels"), ("performer", "feature"), ("luna", "chanels")):
+        with pytest.raises(OptionError, match=f"has no option '{option}'"):
+            build_feature_map(name, WIDTH, HEADS, **{option: 3})
     with pytest.raises(OptionError, match="3 heads of width 4, needs 2 of 4"):
         build_feature_map(LunaMap(WIDTH, 3), WIDTH, HEADS)
     with pytest.raises(OptionError, match="2 features per frequency"):

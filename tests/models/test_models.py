@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from fredholm.domain import Domain
 from fredholm.errors import FredholmError, OptionError
 from fredholm.models import ModelConfig, count, create_model, list_models, model_config, read_out
 from fredholm.models.migrate import migrate_config
@@ -155,6 +156,12 @@ def test_initialisation_of_the_stack():
         assert 0.97 * bound < block.feed_forward.contract.weight.abs().max().item() <= bound
     matrices = [block.operator.kernel.fourier.matrix for block in model.body.blocks]
     assert all(m.equal(matrices[0]) for m in matrices)
+
+
+@pytest.mark.parametrize("pool", ["Mean", "max", "class"])
+def test_an_unknown_read_out_is_refused(pool):
+    with pytest.raises(OptionError, match="pool must be one of mean, points, cls, first"):
+        read_out(torch.randn(1, 3, 2), Domain.line(3), pool)
 
 
 @pytest.mark.parametrize("pool", ["mean", "cls"])

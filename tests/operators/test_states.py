@@ -13,7 +13,7 @@ import torch
 from fredholm.domain import Domain
 from fredholm.errors import CheckpointError, OptionError
 from fredholm.models import create_model
-from fredholm.operators import create_operator, list_operators
+from fredholm.operators import Exact, LunaAttention, create_operator, list_operators
 from tests.parts import parts
 
 POINTS, SEEN = 6, 3
@@ -144,8 +144,23 @@ def test_what_is_no_state_of_this_operator_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match="is no file of"):
         luna.load_state(tmp_path / "weights.pt")
     path = prefix(operator_of("softmax"))[1].save(tmp_path / "softmax.pt")
-    with pytest.raises(CheckpointError, match=r"goes on by Fused of .*, this operator by Running"):
+    with pytest.raises(CheckpointError, match=r"of SoftmaxAttention\(.* operator is Luna"):
         luna.load_state(path)
+    path = prefix(luna)[1].save(tmp_path / "luna.pt")
+    luna.strategy = Exact()
+    with pytest.raises(CheckpointError, match=r"by Running.*, this operator by .* of Exact"):
+        luna.load_state(path)
+
+
+def test_a_state_of_other_sizes_is_refused(tmp_path):
+    """It would go on with numbers of one head for all: shapes are broadcast."""
+    small, domain = LunaAttention(4, 1), Domain.line(6, causal=True)
+    _, state = small.prefill(torch.randn(1, 3, 4), small.init_state(1, domain))
+    path = state.save(tmp_path / "state.pt")
+    for other in (LunaAttention(8, 2), LunaAttention(4, 2), LunaAttention(4, 1, out_dim=6)):
+        with pytest.raises(CheckpointError, match=r"is of LunaAttention\(4, 1, out_dim=4\)"):
+            other.load_state(path)
+    assert LunaAttention(4, 1).load_state(path).seen == 3
 
 
 def test_gradients_go_through_a_fork_and_stop_at_detach():

@@ -109,6 +109,7 @@ class EmbeddedSequence(Encoder):
 
     Args:
         dim: D.
+        channels, length, spacing: see :class:`fredholm.encoders.SequenceEncoder`.
         patch: P.
         standard: see above.
         frequencies, sigma: of γ.

@@ -183,6 +183,7 @@ def token_chain(
             :class:`fredholm.integral.DecayingWeights`, as InfSA's), else 0.7.
         margin: least probability to stop at any point.
         dense: points up to which the matrix is held.
+        tol, max_iterations: of the solutions above that: relative residual and products at most.
         budget: bytes of weights evaluated at once above that.
 
     Cost: dense O(N³) time for N, O(N²) memory; matrix-free O(N²) time a product and ``budget``

@@ -52,6 +52,8 @@ def degradation(
         maps: one an image over its patches; ties are broken at random, by ``seed``.
         steps: how many removals.
         value: what a removed patch is filled with.
+        seed: of the random order and of ties.
+        batch: images at once.
 
     Cost: 3·steps + 1 forward passes an image.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from ..arguments import Checked
 from ..errors import OptionError, suggest
 from ..ops.backend import at_least_single, cast, full_precision
 from ..registry import Registry
@@ -17,7 +18,7 @@ FEATURE_MAPS: Registry[Callable[..., Tensor]] = Registry("feature map")
 register_feature_map = FEATURE_MAPS.register
 
 
-class FeatureMap(nn.Module):
+class FeatureMap(nn.Module, metaclass=Checked):
     r"""φ, from (B, H, N, e) to (B, H, N, r): the one interface of all maps that are more than a
     function.
 
@@ -144,8 +145,8 @@ def build_feature_map(
     module itself.
 
     Raises:
-        OptionError: an unknown name; options for a map that has none; a module for another width or
-            number of heads.
+        OptionError: an unknown name; an option that the map does not have; a module for another
+            width or number of heads.
 
     Example:
         >>> build_feature_map("performer", 8, 2, features=16).features

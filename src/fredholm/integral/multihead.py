@@ -123,8 +123,7 @@ class MultiheadAdapter(nn.Module):
         if mask.shape != future.shape or not plain or not torch.equal(hidden, future):
             raise OptionError(
                 "attn_mask must be None or the causal mask, True or -inf above the diagonal and "
-                "nothing else: linear attention "
-                "forms no pairs. Give other masks to the operator itself, as Domain(pairs=...), "
+                "nothing else. Give other masks to the operator itself, as Domain(pairs=...), "
                 "which costs O(N²)"
             )
         return True

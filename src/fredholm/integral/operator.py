@@ -324,7 +324,8 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         self._check(layout)
         facts = Facts.of(layout, domain.positions, domain.positions, self.kernel.training)
         form = choose(self._strategy, self.kernel, facts)
-        return CausalState(domain, domain.quadrature(), 0, {}, form, batch)
+        operator = f"{type(self).__name__}({self.dim}, {self.heads}, out_dim={self.out_dim})"
+        return CausalState(domain, domain.quadrature(), 0, {}, form, batch, operator)
 
     def load_state(self, path: str | Path) -> CausalState:
         """The state that :meth:`CausalState.save` wrote, also in another process: of this operator,
@@ -332,7 +333,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
 
         Raises:
             CheckpointError: a file that is missing or of something else, or a state of another
-                algorithm.
+                operator, of other sizes or of another algorithm.
         """
         parameter = next(self.parameters(), None)
         device = torch.device("cpu") if parameter is None else parameter.device
@@ -398,7 +399,8 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         memory = state.keys if t else state.form.start(self.kernel, heads[:, :, 0])
         response, memory = move(self.kernel, x, heads, state.quadrature, t, memory)
         out = self._finish(cast(response, result_dtype(u)), u, valid)
-        after = CausalState(domain, state.quadrature, t + n, memory, state.form, state.batch)
+        same = state.form, state.batch, state.operator
+        after = CausalState(domain, state.quadrature, t + n, memory, *same)
         return out, after
 
     # --- parts ------------------------------------------------------------------------------------

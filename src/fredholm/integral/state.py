@@ -90,6 +90,7 @@ class CausalState(State):
         keys: the form's memory of them, tensors with the batch on dimension 0.
         form: the algorithm that the state began with and keeps.
         batch: how many sequences it is about.
+        operator: its class and sizes, in words.
     """
 
     domain: Domain
@@ -98,6 +99,7 @@ class CausalState(State):
     keys: Memory
     form: Form
     batch: int
+    operator: str
 
 
 def load_state(
@@ -110,8 +112,9 @@ def load_state(
         device: where it goes on.
 
     Raises:
-        CheckpointError: no such file, or one of something else, or of a state that goes on by
-            another algorithm than this operator would begin with.
+        CheckpointError: no such file, or one of something else, or of a state of an operator of
+            another class or other sizes, or of one that goes on by another algorithm than this
+            operator would begin with.
     """
     path = Path(path)
     if not path.is_file():
@@ -204,6 +207,12 @@ def _plain(x: Any) -> Any:
 def _filled(begun: Any, saved: Any, path: Path) -> Any:
     """A state before the first point, with what was saved of a later one in its place."""
     if isinstance(begun, CausalState):
+        theirs = saved.get("operator", begun.operator)  # earlier files do not say
+        if theirs != begun.operator:
+            raise CheckpointError(
+                f"the state at {path} is of {theirs}, this operator is {begun.operator}; load it "
+                "with an operator or model built alike"
+            )
         form = [type(begun.form).__name__, repr(begun.form.strategy)]
         if list(saved["form"]) != form:
             raise CheckpointError(

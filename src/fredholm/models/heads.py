@@ -22,6 +22,9 @@ from ..registry import Registered, Registry
 # --- the read-out ---------------------------------------------------------------------------------
 
 
+POOLS = ("mean", "points", "cls", "first", "last", "every")
+
+
 def read_out(
     features: Float[Tensor, "b n d"], domain: Domain, pool: str
 ) -> Float[Tensor, "b ... d"]:
@@ -38,12 +41,17 @@ def read_out(
     A sample without a point gives zeros. Of a sharded domain every rank gets the answer for the
     whole, from one sum over the ranks of D + 1 numbers per sample or fewer; ``every`` stays local.
 
+    Raises:
+        OptionError: another pool.
+
     Example:
         >>> u = torch.tensor([[[1.0], [3.0], [9.0]]])
         >>> domain = Domain.line(3).replace(valid=torch.tensor([[True, True, False]]))
         >>> [read_out(u, domain, pool).flatten().tolist() for pool in ("mean", "last")]
         [[2.0], [3.0]]
     """
+    if pool not in POOLS:
+        raise OptionError(f"pool must be one of {', '.join(POOLS)}, got {pool!r}")
     if pool == "every":
         return features
     if domain.shards is not None:

@@ -67,14 +67,21 @@ def collect(
         raise DataError(f"{path}: holds no sample")
     check_range(result)
     if labelled:
-        _check_scale(result)
+        _check_options(result)
     result.files = fingerprint(path, files)
     return result
 
 
-def _check_scale(collection: Collection) -> None:
-    """DataError where samples of the kind are scaled in another way whatever is asked for."""
+def _check_options(collection: Collection) -> None:
+    """DataError where samples of the kind are scaled in another way whatever is asked for, or are
+    no clouds whose points could be counted.
+    """
     kind, scale = collection.kind, collection.reading.scale
+    if collection.reading.points is not None and kind != "clouds":
+        raise DataError(
+            f"{collection.name}: points: received {collection.reading.points}, which {kind} have "
+            "not; leave it out"
+        )
     known = SCALES_OF.get(kind, ())
     if scale is None or scale in known:
         return

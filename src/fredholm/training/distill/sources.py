@@ -94,10 +94,11 @@ def linearize_source(
             :data:`REACH` or all that the model has, 0 for windows that all begin at the first.
         longer: tokens of the windows of a further, short stage ``lengthen`` of a language model.
         samples: of the training split, the first so many after a fixed shuffle; default all.
-        distil, match, tune: the stages, or changes to their defaults, which are
-            :data:`DISTIL`, :data:`MATCH` and :data:`TUNE`, of a language model :data:`DECODER`.
-        receipt: measure what a language model lost and saves; ``unseen`` is a further data set of
-            texts for it, of a kind that was not trained on.
+        distil, match, lengthen, tune: the stages, or changes to their defaults, which are
+            :data:`DISTIL`, :data:`MATCH`, :data:`LENGTHEN` and :data:`TUNE`, of a language model
+            :data:`DECODER`.
+        receipt: measure what a language model lost and saves.
+        unseen: a further data set of texts for the receipt, of a kind that was not trained on.
         trust_code: of a run, see :func:`fredholm.training.load_run`. Code in a folder of
             transformers is never executed.
 
