@@ -4,6 +4,9 @@ one.
 
 from __future__ import annotations
 
+import copy
+import math
+
 import pytest
 import torch
 
@@ -254,3 +257,25 @@ def test_positions_of_another_dimension_are_refused():
     operator = ITNetOperator(4, 2, width=3, position_dim=2)
     with pytest.raises(ShapeError, match="dimension 1, these Fourier features were built for 2"):
         operator(torch.randn(1, 5, 4))
+
+
+@pytest.mark.parametrize("offset", [1e5, 1.7e9])
+@pytest.mark.parametrize("points", [12, 200])
+def test_positions_far_from_the_origin(offset, points):
+    """Seconds since 1970 in float64: a float32 operator reads their differences, few points or
+    many.
+    """
+    torch.manual_seed(0)
+    operator = ITNetOperator(8, 2, width=6, frequencies=4, sigma=1.0)
+    domain = Domain.points(offset + 3 * torch.rand(points, 1, **DOUBLE))
+    u, whole = torch.randn(1, points, 8), copy.deepcopy(operator).double()
+    assert_close(operator(u, domain), whole.dense(u.double(), domain).float())
+
+
+def test_turns_far_from_the_origin():
+    """Only the fraction of a turn counts; positions themselves are exact in float32 here."""
+    features, x = FourierFeatures(1, frequencies=16, sigma=1.0), torch.tensor([[1e5], [1e6 + 0.25]])
+    turns = x.double() @ features.matrix.double().mT
+    expected = torch.cat([(turns % 1 * 2 * math.pi).cos(), (turns % 1 * 2 * math.pi).sin()], -1)
+    assert features(x).dtype == torch.float32
+    assert_close(features(x), expected.float())

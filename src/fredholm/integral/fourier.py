@@ -30,8 +30,9 @@ class FourierFeatures(nn.Module):
         learned: make B a parameter (an ablation) instead of a buffer.
         seed: of the draw; default ``torch.initial_seed()``.
 
-    Shape: (..., p) to (..., 2m). Angles are computed in the positions' own precision (float32 under
-    autocast), with B in float32 at least, whatever a model is cast to.
+    Shape: (..., p) to (..., 2m), in the positions' own precision or B's (float32 at least, whatever
+    a model is cast to, also under autocast). Turns are counted in float64: far from the origin the
+    fraction of a turn, which alone counts, would be rounded away.
 
     Raises:
         OptionError: a non-positive size or scale.
@@ -86,8 +87,10 @@ class FourierFeatures(nn.Module):
                 "positions"
             )
         dtype = promoted(x.dtype, self.matrix.dtype)
+        wide = torch.float64 if x.device.type != "mps" else dtype
         with full_precision(x):
-            angle = 2 * math.pi * (cast(x, dtype) @ cast(self.matrix, dtype).mT)
+            turns = cast(x, wide) @ cast(self.matrix, wide).mT
+            angle = 2 * math.pi * cast(turns - turns.round(), dtype)
             return torch.cat([angle.cos(), angle.sin()], -1)
 
     def on(self, domain: Domain | None, x: Tensor, name: str = "points") -> Tensor:

@@ -74,7 +74,8 @@ class MLPKernel(HiddenKernel, SplitHidden):
         groups: which of :data:`GROUPS` the network reads; ``()`` is the constant kernel. See
             :func:`ablations`.
         frequencies, sigma, learned_frequencies: of γ, see :class:`FourierFeatures`; without
-            ``frequencies`` (0) γ(x) = x, the raw coordinates.
+            ``frequencies`` (0) γ(x) = x, the raw coordinates, which should lie near zero: W x - W y
+            is rounded where they do not.
         epsilon: ε, the scale of W2 at first.
         per_head_hidden: a W1 for each head.
         output: ``"full"``, or ``"compact"``:

@@ -262,8 +262,9 @@ def pair_values(terms: Mapping[str, Any], dtype: torch.dtype) -> Tensor:
         places = terms["query_index"] - terms["key_index"][:, None]
         total = total + of["table"].mT[:, places]
     if "distance_scale" in of:
-        far = distances(of["key_positions"], of["query_positions"])[:, None, :, :, None]
-        total = total + far * of["distance_scale"][:, None, None]
+        # positions keep their precision until they are subtracted
+        far = cast(distances(terms["key_positions"], terms["query_positions"]), dtype)
+        total = total + far[:, None, :, :, None] * of["distance_scale"][:, None, None]
     return total
 
 
