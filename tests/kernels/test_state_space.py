@@ -212,3 +212,45 @@ def test_a_long_horizon_in_single_precision():
     }
     assert errors["scan"] < 1e-5, errors
     assert errors["fft"] < 1e-5, errors
+
+
+def steps(layer, u, domain):
+    state, outs = layer.init_state(len(u), domain), []
+    for t in range(u.shape[1]):
+        out, state = layer.step(u[:, t], state)
+        outs.append(out)
+    return torch.stack(outs, 1)
+
+
+def growing() -> IntegralOperator:
+    a = torch.tensor([[0.1, 1.0], [-1.0, 0.1]])
+    return operator(ContinuousStateSpaceKernel(a, torch.randn(2, 3), torch.randn(2, 2)), out_dim=2)
+
+
+def test_a_system_in_time_reads_times_in_their_own_precision():
+    """float32 features, seconds since 1970 in float64."""
+    layer, u = growing(), torch.randn(2, 6, 3)
+    domain = Domain.timestamps(1.7e9 + torch.arange(6, **DOUBLE))
+    near = Domain.timestamps(torch.arange(6.0))
+    for out in (layer(u, domain), layer.dense(u, domain), steps(layer, u, domain)):
+        assert out.dtype == torch.float32
+        assert_close(out, layer(u, near))
+
+
+def test_no_time_passes_before_the_first_point():
+    layer, u = growing(), torch.randn(2, 6, 3)
+    domain = Domain.timestamps(1000 + torch.arange(6.0))
+    assert_close(steps(layer, u, domain), layer(u, domain))
+
+
+def test_padding_between_points_leaves_gradients_finite():
+    """A padded point stands at time 0; a system that decays would grow on the way back there."""
+    a = torch.tensor([[-1.0, 0.3], [0.0, -2.0]])
+    kernel = ContinuousStateSpaceKernel(a, torch.randn(2, 3), torch.randn(2, 2))
+    layer, u = operator(kernel, out_dim=2), torch.randn(1, 10, 3)
+    valid = (torch.arange(10) != 4)[None]
+    domain = Domain.timestamps(torch.linspace(0, 200, 10)[None], valid=valid)
+    found = torch.autograd.grad(steps(layer, u, domain).square().sum(), list(kernel.parameters()))
+    expected = torch.autograd.grad(layer(u, domain).square().sum(), list(kernel.parameters()))
+    for f, e in zip(found, expected):
+        assert_close(f, e)

@@ -100,8 +100,9 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
     # --- the definition ---------------------------------------------------------------------------
 
     def flow(self, elapsed: Float[Tensor, "*b"]) -> Float[Tensor, "*b s s"]:
-        """e^{Aτ}."""
-        return torch.linalg.matrix_exp(full(self.state_matrix) * elapsed[..., None, None])
+        """e^{Aτ}; times come in the domain's precision, their differences go on in the system's."""
+        matrix = full(self.state_matrix)
+        return torch.linalg.matrix_exp(matrix * elapsed[..., None, None].to(matrix.dtype))
 
     def matrix(self, problem: Problem) -> Float[Tensor, "b 1 q k o i"]:
         elapsed = times_of(problem.x)[:, :, None] - times_of(problem.y)[:, None]
@@ -154,12 +155,14 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
 
     def start(self, u: Tensor) -> dict[str, Tensor]:
         zero = full(u.new_zeros(u.shape[0], self.state_matrix.shape[0]))
-        return {"state": zero, "time": zero[:, 0]}
+        return {"state": zero, "time": torch.full_like(zero[:, 0], torch.inf)}
 
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         time = times_of(point.x).expand(point.u.shape[0])
         with full_precision(time):
-            moved = (self.flow(time - memory["time"]) @ memory["state"][..., None])[..., 0]
+            # before the first point no time passes, and none at padding, whose time is 0
+            elapsed = (time - memory["time"]).clamp(min=0)
+            moved = (self.flow(elapsed) @ memory["state"][..., None])[..., 0]
             signal = full(point.mass[:, None] * point.u[:, 0])
             state = moved + signal @ full(self.input_matrix).mT
             out = state @ full(self.output_matrix).mT
