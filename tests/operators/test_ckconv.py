@@ -269,6 +269,35 @@ def test_steps_through_padding_timestamps_and_renormalised_masses():
         assert_close(steps(operator, u, domain), operator(u, domain))
 
 
+def test_steps_of_a_horizon_read_times_in_their_own_precision():
+    """float32 features, seconds since 1970 in float64; slots of the memory without a point are no
+    points at time 0.
+    """
+    torch.manual_seed(0)
+    u = torch.randn(2, 12, 3)
+    for start, spacing in ((1.7e9, 60.0), (1.7e9, 1.0), (1e3, 1.0)):
+        operator = CKConv(3, length=100, horizon=4, extent=100 * spacing)
+        domain = Domain.timestamps(start + spacing * torch.arange(12, **DOUBLE), step=spacing)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # displacements longer than the training's
+            found = steps(operator, u, domain)
+        assert found.dtype == torch.float32
+        assert_close(found, operator(u, domain))
+
+
+def test_steps_of_a_horizon_sum_half_precision_in_single():
+    torch.manual_seed(0)
+    operator, u = CKConv(3, length=300, horizon=300).half(), (400 + torch.randn(1, 300, 3)).half()
+    domain, expected = line(300, 300), copy.deepcopy(operator).float()(u.float(), line(300, 300))
+    assert_close(steps(operator, u, domain).float(), expected, dtype=torch.float16)
+
+
+@pytest.mark.parametrize("activation", ["relu", "silu", "sine"])
+def test_a_network_of_one_unit_is_finite(activation):
+    operator = CKConv(2, length=20, width=1, activation=activation)
+    assert operator(torch.randn(1, 20, 2)).isfinite().all()
+
+
 def test_more_points_than_memory_within_the_horizon():
     u, fine = torch.randn(1, 12, 2, **DOUBLE), line(12, 32)
     with pytest.raises(DomainError, match="more than 4 points lie within the horizon of 4 steps"):

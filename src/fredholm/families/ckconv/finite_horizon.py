@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ...errors import DomainError, OptionError
 from ...integral import CausalTransition, Point
+from ...ops.backend import at_least_single, promoted
 from .kernel import ContinuousConvolutionKernel
 
 
@@ -90,18 +91,23 @@ class FiniteHorizonKernel(ContinuousConvolutionKernel, CausalTransition):
 
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         batch = point.u.shape[0]
-        x = point.x.expand(batch, -1).to(memory["positions"].dtype)
+        x, places = point.x.expand(batch, -1), memory["positions"]
+        x = x.to(promoted(x.dtype, places.dtype))  # a domain keeps its precision
         mass = point.mass.expand(batch).to(memory["mass"].dtype)
+        memory = memory | {"positions": places.to(x.dtype)}
         self._check_memory(x, mass, memory)
         news = {"signal": mass[:, None, None] * point.u, "mass": mass, "positions": x}
         after = {
             name: torch.cat([memory[name][:, 1:], new[:, None].to(memory[name].dtype)], 1)
             for name, new in news.items()
         }
-        hidden = self.lag_features(x[:, None] - after["positions"])
+        # a slot without a point lies nowhere: here, where its mass of zero leaves it out
+        full = (after["mass"] > 0)[..., None]
+        hidden = self.lag_features(x[:, None] - torch.where(full, after["positions"], x[:, None]))
         weight, _ = self.readout()
-        moment = torch.einsum("bkw,bkhi->bhiw", hidden.to(point.u.dtype), after["signal"])
-        out = torch.einsum("hoiw,bhiw->bho", weight.to(point.u.dtype), moment)
+        dtype = at_least_single(point.u.dtype)
+        moment = torch.einsum("bkw,bkhi->bhiw", hidden.to(dtype), after["signal"].to(dtype))
+        out = torch.einsum("hoiw,bhiw->bho", weight.to(dtype), moment)
         if point.scale is not None:
             out = out * point.scale[..., None]
         if self.bias is not None:

@@ -130,7 +130,9 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
         if unit_variance:
             z = torch.empty(512, network.position_dim).uniform_(-1.0, 1.0)
             spread = nn.functional.linear(network(z), layer.weight).std()
-            layer.magnitude.mul_((self.d_in * self.length) ** -0.5 / spread)
+            wanted = (self.d_in * self.length) ** -0.5
+            # one unit behind a layer norm is the same everywhere
+            layer.magnitude.mul_(torch.where(spread > 0, wanted / spread, 1.0))
 
     # --- hidden units and readout -----------------------------------------------------------------
 
