@@ -52,6 +52,17 @@ def test_timestamps_of_the_training_grid_give_the_same_integral():
     assert_close(irregular.measure, regular.measure)
 
 
+def test_masses_of_a_long_regular_sequence_with_times_are_equal():
+    """They are differences of the times, which are exact; of times in units of 100,000 points they
+    would be off by a percent.
+    """
+    encoder = SequenceEncoder(channels=1, length=100_000, timed=True)
+    given = torch.stack([torch.arange(100_000.0), torch.zeros(100_000)], -1)[None]
+    _, domain = encoder(given)
+    assert torch.equal(domain.measure, torch.ones(1, 100_000))
+    assert domain.positions.max() < 1
+
+
 @pytest.mark.parametrize("causal", [True, False])
 def test_gaps_stand_for_the_time_around_them(causal):
     """What is lost from a grid leaves its time to its neighbours, as samples with timestamps have

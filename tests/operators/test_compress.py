@@ -168,3 +168,13 @@ def test_kernels_that_cannot_be_compressed():
     for operator in (affine, create_operator("ckconv", DIM, 2)):
         with pytest.raises(ConversionError, match="cannot be compressed"):
             compress(operator.double(), 2, signals(0), held_out=signals(1))
+
+
+def test_the_report_of_a_half_precision_operator():
+    exact = teacher().to(torch.bfloat16)
+    given, held_out = (
+        [(u.bfloat16(), domain.to(torch.float32)) for u, domain in signals(seed)] for seed in (0, 1)
+    )
+    low, report = compress(exact, 4, given, held_out=held_out, steps=2, width=4)
+    assert next(low.parameters()).dtype == torch.bfloat16
+    assert 0 < report.optimum < report.matrix_error < 2

@@ -118,6 +118,18 @@ def test_a_running_cap_sees_real_points_alone(strategy, tied):
     assert torch.equal(dict(alone.named_buffers())[name], after[name])
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e2, 1e4])
+def test_a_running_cap_holds_its_target_at_any_scale(scale):
+    torch.manual_seed(0)
+    operator = luna(cap="running")
+    feature_map, domain = operator.kernel.feature_map, Domain.line(N, dtype=torch.float64)
+    for _ in range(300):
+        operator(scale * signal(), domain)
+    size = feature_map(scale * torch.randn(2, HEADS, 99, DIM // HEADS, dtype=torch.float64))
+    root = size.unflatten(-1, (3, 2)).square().mean((0, 1, 2, 4)).mul(2).sqrt()
+    assert root.max() < 1.5 * feature_map.target
+
+
 def test_a_running_cap_of_converted_heads_sees_real_points_alone():
     torch.manual_seed(0)
     options = {"feature_map": "luna", "options": {"cap": "running"}}

@@ -220,10 +220,10 @@ class SequenceEncoder(Encoder):
         )
 
     def _times(self, times: Tensor) -> Domain:
-        unit = self.length * self.step
-        return Domain.timestamps(
-            times / unit, step=1.0 / self.length, causal=self.causal, valid=~times.isnan()
-        )
+        # masses are differences of the times as they came: divided before, they would be rounded
+        real = ~times.isnan()
+        domain = Domain.timestamps(times, step=self.step, causal=self.causal, valid=real)
+        return domain.replace(positions=domain.positions / (self.length * self.step))
 
     def extra_repr(self) -> str:
         size = f"channels={self.channels}, length={self.length}"

@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from ...domain import Domain
 from ...errors import ConversionError, OptionError
 from ...integral import Facts, IntegralOperator, Kernel, Problem, choose
+from ...ops.backend import at_least_single, cast
 from .low_rank import LowRankKernel
 from .operator import LowRankITNetOperator
 
@@ -367,9 +368,10 @@ def _report(
 
 
 def _whole(matrix: Tensor, root: Tensor) -> Tensor:
-    """Blocks K_ij as one matrix (B, H, N·d, N·d) in the measure: a Hilbert-Schmidt norm is then a
-    Frobenius norm.
+    """Blocks K_ij as one matrix (B, H, N·d, N·d) in the measure, in single precision at least: a
+    Hilbert-Schmidt norm is then a Frobenius norm.
     """
+    matrix = cast(matrix, at_least_single(matrix.dtype))
     root = root.to(matrix.dtype)[:, None]
     scaled = matrix * (root[..., :, None] * root[..., None, :])[..., None, None]
     return scaled.transpose(3, 4).flatten(4, 5).flatten(2, 3)

@@ -367,7 +367,8 @@ class LunaMap(FeatureMap):
         mass = mass if real is None else mass * real
         count = mass.sum()
         total = torch.where(mass[:, None] > 0, y, 0.0).sum((0, 2)) / count.clamp(min=1)
-        size = total / self._scale(y.dtype).square().clamp(min=TINY)
+        least = torch.finfo(y.dtype).tiny  # a scale may be small: it is one over the size
+        size = total / self._scale(y.dtype).square().clamp(min=least)
         kind = self.mean_square.dtype
         self.mean_square.lerp_(size.to(kind), 0.1 * (count > 0).to(kind))
 
