@@ -193,19 +193,21 @@ class Call(NamedTuple):
 
 class Point(NamedTuple):
     """One point of a causal step: position (1 | B, p), features (B, H, d), mass (1 | B,), scale
-    (1 | B, 1 | H) or None.
+    (1 | B, 1 | H) or None; in which samples it is no padding (1 | B,), None where in all.
     """
 
     x: Tensor
     u: Tensor
     mass: Tensor
     scale: Tensor | None
+    real: Tensor | None = None
 
     @classmethod
     def at(cls, x: Tensor, u: Tensor, quadrature: Quadrature, t: int) -> Point:
         """Point t of a quadrature, at x (1 | B, 1, p) with features u (B, H, 1, d)."""
         scale = None if quadrature.scale is None else quadrature.scale[..., t].to(u.dtype)
-        return cls(x[:, 0], u[:, :, 0], quadrature.mass[:, t].to(u.dtype), scale)
+        real = None if quadrature.valid is None else quadrature.valid[:, t]
+        return cls(x[:, 0], u[:, :, 0], quadrature.mass[:, t].to(u.dtype), scale, real)
 
 
 @dataclass(eq=False)  # nobody writes to one; a frozen class takes three times as long to build

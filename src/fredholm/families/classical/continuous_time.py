@@ -160,8 +160,10 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         time = times_of(point.x).expand(point.u.shape[0])
         with full_precision(time):
-            # before the first point no time passes, and none at padding, whose time is 0
-            elapsed = (time - memory["time"]).clamp(min=0)
+            # no time passes before the first point, nor back to padding, which stands at 0
+            passes = memory["time"].isfinite()
+            passes = passes if point.real is None else passes & point.real
+            elapsed = torch.where(passes, time - memory["time"], 0.0)
             moved = (self.flow(elapsed) @ memory["state"][..., None])[..., 0]
             signal = full(point.mass[:, None] * point.u[:, 0])
             state = moved + signal @ full(self.input_matrix).mT
