@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..domain import Domain
 from ..errors import OptionError, ShapeError
 from ..ops.backend import cast, full_precision, promoted, unrounded
+from .contract import prepared
 
 FEW = 1 << 15  # angles that a domain keeps between calls
 
@@ -89,8 +90,8 @@ class FourierFeatures(nn.Module):
         dtype = promoted(x.dtype, self.matrix.dtype)
         wide = torch.float64 if x.device.type != "mps" else dtype
         with full_precision(x):
-            turns = cast(x, wide) @ cast(self.matrix, wide).mT
-            angle = 2 * math.pi * cast(turns - turns.round(), dtype)
+            matrix = prepared(self, ("turns", wide), lambda: cast(self.matrix, wide).mT)
+            angle = 2 * math.pi * cast((cast(x, wide) @ matrix).frac(), dtype)
             return torch.cat([angle.cos(), angle.sin()], -1)
 
     def on(self, domain: Domain | None, x: Tensor, name: str = "points") -> Tensor:
