@@ -142,6 +142,22 @@ def test_masks_of_pairs_split_the_same_way():
     torch.testing.assert_close(step, expected[:, :, -1:], **EXACT)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("least", [torch.finfo(torch.float64).min, -1e9, -torch.inf])
+def test_a_pair_hidden_by_a_number_is_hidden(least):
+    """Libraries write different numbers; the window lies along the pairs that are seen."""
+    model, ids = converted("llama", window=WINDOW), prompt()["input_ids"]
+    pairs = torch.ones(2, 1, N, N, dtype=torch.bool).tril()
+    pairs[1, :, PAD:, :PAD] = False
+    added = torch.zeros(pairs.shape, dtype=torch.float64).masked_fill(~pairs, least)
+    found, expected = (
+        model(ids, attention_mask=mask, use_cache=False).logits for mask in (added, pairs)
+    )
+    torch.testing.assert_close(found, expected, **EXACT)
+    found = model(ids, attention_mask=prompt()["attention_mask"], use_cache=False).logits
+    torch.testing.assert_close(found[1, PAD:], expected[1, PAD:], **EXACT)
+
+
 @pytest.mark.parametrize("to", ["hedgehog", "luna", "t2r", "performer"])
 def test_what_lies_before_the_window_starts_at_softmax_s_scale(to):
     """Of 60 tokens of which 8 are near, maps as they begin give those before about what softmax

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ...errors import ConversionError, require
 from .heads import Heads, Seen
-from .masks import additive, problem_of, visible_pairs
+from .masks import additive, pairs_of, problem_of, visible_pairs
 
 NAME = "fredholm_linear"
 MIXED = "fredholm_linear_mixed"  # of models that keep softmax somewhere: masks of any kind are made
@@ -141,7 +141,7 @@ def _seen(mask: Tensor | None, causal: bool, query: Tensor, key: Tensor) -> Seen
     if causal and 1 < queries < keys:  # a stretch of tokens over a cache of keys
         mask = visible_pairs(mask, causal, query, key)
     if mask is not None and mask.dim() == 4:
-        return Seen(pairs=mask)
+        return Seen(pairs=pairs_of(mask))
     # one query over more keys is a step of a decoder, which sees all that its cache holds
     return Seen(
         valid=None if mask is None else mask.bool(),

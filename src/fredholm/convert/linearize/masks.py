@@ -35,6 +35,13 @@ def additive(mask: Tensor | None, like: Tensor) -> Tensor | None:
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill(~mask, least)
 
 
+def pairs_of(mask: Tensor) -> Tensor:
+    """A mask of pairs, in whose numbers the finite ones that hide a pair are -∞: linear attention
+    and a window beside it have to know which pairs are hidden.
+    """
+    return mask.masked_fill(mask < FORBIDDEN, -torch.inf) if mask.is_floating_point() else mask
+
+
 def new_tokens(mask: Tensor | None, count: int) -> Tensor | None:
     """Which of the last tokens are not padding; None for all, where that costs nothing to know.
 
