@@ -17,7 +17,8 @@ from fredholm.convert.linearize.heads import Seen
 from fredholm.convert.linearize.state import advance
 from fredholm.errors import ConversionError, DomainError, OptionError
 
-from .library import DECODERS, decoder, inputs, library
+from .library import DECODERS, GROUPED, MODELS, decoder, inputs, library
+from .models import spread
 
 pytest.importorskip("transformers")
 from transformers import DynamicCache, StaticCache
@@ -354,6 +355,64 @@ def test_nothing_is_cropped_and_no_pairs_reach_back():
         model(ids[:, :2], attention_mask=pairs, past_key_values=kept)
     with pytest.raises(ConversionError, match="holds 1 sequences, and the call has 2"):
         model(prompt()["input_ids"], past_key_values=kept)
+
+
+def step(model, kept, mask):
+    """The next token of each sequence, at the position after its real ones."""
+    mask = torch.cat([mask, torch.ones(len(mask), 1, dtype=torch.long)], 1)
+    options = {"attention_mask": mask, "position_ids": mask.sum(1, keepdim=True) - 1}
+    return model(mask[:, -1:] + 6, past_key_values=kept, **options)
+
+
+@torch.no_grad()
+def test_tokens_that_a_later_mask_hides_are_in_the_state():
+    """Padding on the right that the first call was not told of, and a turn that lifts padding."""
+    model, ids = converted("llama", window=3), prompt()["input_ids"]
+    right = prompt()["attention_mask"].flip(1)
+    with pytest.raises(ConversionError, match=r"hides \[0, 4\] tokens of the past.* hid 0 when"):
+        step(model, model(ids).past_key_values, right)
+    kept = model(**prompt()).past_key_values
+    kept.batch_repeat_interleave(2)
+    kept.reorder_cache(torch.tensor([3, 0]))
+    with pytest.raises(ConversionError, match=r"hides \[0, 0\] tokens of the past.* \[4, 0\]"):
+        model(ids, attention_mask=torch.ones(2, 2 * N), past_key_values=kept)
+    step(model, kept, prompt()["attention_mask"].flip(0))
+    padding = torch.cat([prompt()["attention_mask"].flip(0), torch.tensor([[1, 0], [1, 1]])], 1)
+    model(ids[:, :1], attention_mask=padding, past_key_values=kept)  # counted one by one as well
+    whole = torch.cat([padding, torch.ones(2, 2)], 1)
+    model(ids[:, :2], attention_mask=whole, past_key_values=kept)
+
+
+@torch.no_grad()
+def test_a_batch_padded_on_the_right_that_is_told_of():
+    model, ids = converted("llama"), prompt()["input_ids"]  # a window has places of padding
+    right = prompt()["attention_mask"].flip(1)
+    found = step(model, model(ids, attention_mask=right).past_key_values, right).logits[1]
+    alone = torch.cat([ids[1:, : N - PAD], torch.tensor([[7]])], 1)
+    torch.testing.assert_close(found, model(alone, use_cache=False).logits[0, -1:], **EXACT)
+
+
+@torch.no_grad()
+def test_an_attention_that_is_asked_twice_a_pass():
+    from transformers import DiffLlamaConfig, DiffLlamaForCausalLM
+
+    source = spread(DiffLlamaForCausalLM(DiffLlamaConfig(**GROUPED)))
+    model, ids = replace_attention(source, "hedgehog").model, prompt()["input_ids"]
+    with pytest.raises(ConversionError, match="DiffLlamaAttention asks .* more than once a pass"):
+        model(ids)
+    assert model(ids, use_cache=False).logits.isfinite().all()
+
+
+@torch.no_grad()
+def test_a_decoder_whose_cache_has_layers_to_spare():
+    """A decoder alone of an encoder-decoder: the library makes as many layers as an encoder has."""
+    from transformers import BartConfig, BartForCausalLM
+
+    chosen = MODELS["bart"][2] | {"encoder_layers": 4}
+    source, layers = spread(BartForCausalLM(BartConfig(**chosen))), ["*.self_attn"]
+    model = replace_attention(source, "hedgehog", layers=layers).model
+    found, expected = (generated(model.double(), use_cache=x)[1] for x in (True, False))
+    torch.testing.assert_close(found, expected, **ROUNDED)
 
 
 def test_prompts_beyond_the_positions():

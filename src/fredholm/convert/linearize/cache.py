@@ -12,13 +12,13 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers.cache_utils import (
     Cache,
     CacheLayerMixin,
     DynamicLayer,
     EncoderDecoderCache,
-    LinearAttentionLayer,
 )
 
 from ...errors import ConversionError
@@ -33,21 +33,28 @@ NEAR = {"near_key": 2, "near_value": 2, "near_mass": 1}
 NAMES = ("moment", "shift", "real", *NEAR)  # the recurrent states of a layer, by their index
 
 
-class LinearState(LinearAttentionLayer, CacheLayerMixin):
+class LinearState(CacheLayerMixin):
     """A layer of a cache that holds the state of linear attention: the same bytes after any number
-    of tokens.
+    of tokens. To the library it is a layer of keys, by which masks are made.
 
     Attributes:
         length: tokens so far, padding included; so the library's masks and positions count them.
         oldest: of a window, where its oldest token lies: a token of its own replaces it there.
+        watches: whether masks are compared with what the state holds: in the first layer of a
+            cache, for all of them.
+        hidden: how many tokens so far were padding, (B,), counted where it watches.
     """
 
     is_compileable = False  # the first stretch makes the state
+    supports_early_init = False
+    watches = False  # of caches that earlier versions kept, who counted nothing
+    hidden: Tensor | int = 0
 
-    def __init__(self) -> None:
-        CacheLayerMixin.__init__(self)
-        LinearAttentionLayer.__init__(self, number_of_states=len(NAMES))
+    def __init__(self, watches: bool = True) -> None:
+        super().__init__()
+        self.recurrent_states: dict[int, Tensor | None] = dict.fromkeys(range(len(NAMES)))
         self.length, self.pending, self.oldest = 0, 0, 0
+        self.watches, self.hidden, self.stepping = watches, 0, False
 
     # what a layer of keys does, with none kept
 
@@ -61,8 +68,14 @@ class LinearState(LinearAttentionLayer, CacheLayerMixin):
     def get_seq_length(self) -> int:
         return self.length
 
+    def get_max_length(self) -> int:
+        return -1
+
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.length + query_length, 0
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Nothing: the first stretch makes the state."""
 
     # the state
 
@@ -93,7 +106,8 @@ class LinearState(LinearAttentionLayer, CacheLayerMixin):
             mask: of padding, (B, N), of these tokens at its end; None where there is none.
 
         Raises:
-            ConversionError: another batch than that of the state, or a mask of pairs.
+            ConversionError: another batch than that of the state, a mask of pairs, or one that
+                hides tokens of the past other than it did.
         """
         self.pending = 0
         valid = new_tokens(mask, key.shape[2])
@@ -103,6 +117,8 @@ class LinearState(LinearAttentionLayer, CacheLayerMixin):
                 f"the cache holds {known.shape[0]} sequences, and the call has {query.shape[0]}; "
                 "pass a new cache"
             )
+        if self.watches:
+            self._watch(mask, valid, query.shape[2])
         self.length += query.shape[2]
         memory = self._tensors()
         if steps_in_place(heads, query, key, memory):
@@ -114,16 +130,33 @@ class LinearState(LinearAttentionLayer, CacheLayerMixin):
         for i, name in enumerate(NAMES):
             # a part of what the stretch was computed from would keep all of that
             self.recurrent_states[i] = memory[name].clone() if name in memory else None
-            self.is_recurrent_states_initialized[i] = name in memory
-            self.has_previous_state[i] = True
         self.oldest, self.is_initialized = 0, True
         return out
+
+    def _watch(self, mask: Tensor | None, valid: Tensor | None, count: int) -> None:
+        """ConversionError for a mask that hides other tokens of the past than it did when they
+        came. Of tokens one by one at the first alone: a GPU would wait for each answer.
+        """
+        looks = count > 1 or not self.stepping
+        self.stepping = count == 1
+        if looks and mask is not None and mask.shape[1] == self.length + count:
+            before = (~mask[:, :-count].bool()).sum(1)
+            if not torch.compiler.is_compiling() and bool((before != self.hidden).any()):
+                known = self.hidden if isinstance(self.hidden, int) else self.hidden.tolist()
+                raise ConversionError(
+                    f"attention_mask hides {before.tolist()} tokens of the past, by sequence, and "
+                    f"it hid {known} when they came: a state of fixed size is a sum, out of which "
+                    "no token can be taken. Pass the mask from the first call on, with padding on "
+                    "the left, or pass use_cache=False"
+                )
+        if valid is not None:
+            self.hidden = self.hidden + (~valid).sum(1)
 
     # what is done to a cache as a whole
 
     def reset(self) -> None:
         """Forget all tokens."""
-        self.__init__()
+        self.__init__(self.watches)
 
     def crop(self, tokens_to_remove: int) -> None:
         """ConversionError: no token can be taken out of a sum over tokens."""
@@ -137,6 +170,10 @@ class LinearState(LinearAttentionLayer, CacheLayerMixin):
         """ConversionError: as :meth:`crop`, for which the past would be recorded."""
         self.crop(0)
 
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """The sequences in another order, of beams."""
+        self.batch_select_indices(beam_idx)
+
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Every sequence so many times."""
         self._map(lambda x: x.repeat_interleave(repeats, 0))
@@ -149,6 +186,8 @@ class LinearState(LinearAttentionLayer, CacheLayerMixin):
         self.recurrent_states = {
             i: None if x is None else change(x) for i, x in self.recurrent_states.items()
         }
+        if isinstance(self.hidden, Tensor):
+            self.hidden = change(self.hidden)
 
 
 # --- in the place of a layer of keys --------------------------------------------------------------
@@ -215,5 +254,6 @@ def _placed(cache: Cache, index: int, kind: str) -> LinearState:
             f"{type(cache).__name__} {why} and cannot hold it. Leave the cache out, or pass a new "
             "transformers.DynamicCache()"
         )
-    cache.layers[index] = state = LinearState()
+    first = not any(isinstance(one, LinearState) for one in cache.layers)
+    cache.layers[index] = state = LinearState(watches=first)
     return state

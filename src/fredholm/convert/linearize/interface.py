@@ -128,6 +128,11 @@ def attend(
                 "output_attentions: a state of fixed size keeps no weights of past tokens; call "
                 "the model on all tokens at once with use_cache=False"
             )
+        if not state.pending:
+            raise ConversionError(
+                f"{type(module).__name__} asks its attention function more than once a pass, and a "
+                "state would take the same tokens again; pass use_cache=False"
+            )
         out = state.advance(heads, query, key, value, attention_mask, scaling)
         return out.transpose(1, 2).contiguous(), None
     seen = _seen(attention_mask, causal, query, key)
