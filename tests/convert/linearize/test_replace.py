@@ -173,6 +173,17 @@ def test_infsa_on_heads_is_the_operator(to):
         GraphHeads(2, 8, to, {"hops": 2})
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("to", ["infsa", "linear_infsa"])
+def test_infsa_of_heads_that_share_keys(to, causal):
+    from fredholm.convert.linearize.graph_heads import GraphHeads
+
+    query, key, value = (torch.randn(2, h, 5, 8) for h in (4, 2, 2))
+    heads, seen = GraphHeads(4, 8, to), Seen(causal=causal)
+    expected = heads(query, heads.share(key), heads.share(value), seen)
+    torch.testing.assert_close(heads(query, key, value, seen), expected)
+
+
 @pytest.mark.parametrize("to", ["luna", "performer"])
 def test_some_layers_only(to):
     source, inputs = models.bert(), models.padded()

@@ -71,6 +71,7 @@ class GraphHeads(Heads):
     def _respond(
         self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float
     ) -> Tensor:
+        key, value = self.share(key), self.share(value)
         quadrature = self._quadrature(query, key, seen)
         decay = torch.sigmoid(self.decay_logit)
         with full_precision(query):
