@@ -290,6 +290,35 @@ def test_labels_by_name_are_the_tokens_of_a_decoder():
     assert reached[0] == reached[1]
 
 
+def test_labels_are_what_the_decoder_of_an_encoder_decoder_reads():
+    """Made as the model makes it, which left alone would read its encoder's tokens."""
+    from tests.convert.linearize.library import inputs, library
+
+    ids = torch.randint(3, 40, (4, 7), generator=torch.Generator().manual_seed(3))
+    ids[0, 5:] = -100
+    for name in ("bart", "whisper"):
+        model, given = library(name), {"input_features": inputs("whisper")["input_features"]}
+        given = {"input_ids": ids.clamp(min=3)} if name == "bart" else given
+        count = len(next(iter(given.values())))
+        rows = [{"labels": ids[i]} | {key: x[i] for key, x in given.items()} for i in range(count)]
+        with torch.no_grad():
+            expected = math.exp(float(model(**given, labels=ids[:count]).loss))
+        found = linearize(
+            model,
+            "hedgehog",
+            data=(rows, rows),
+            task="tokens",
+            keep_refused=True,
+            distil=OFF,
+            tune=OFF,
+        )
+        assert math.isclose(found.report.scores["teacher"], expected, rel_tol=1e-5)
+    model, rows = library("bart"), [{"input_ids": ids[1], "labels": ids[1]}]
+    model.config.decoder_start_token_id = None
+    with pytest.raises(DataError, match="set decoder_start_token_id and pad_token_id"):
+        fine_tune(model, data=(rows, rows), task="tokens", options=StageOptions(epochs=1))
+
+
 # --- the receipt ----------------------------------------------------------------------------------
 
 

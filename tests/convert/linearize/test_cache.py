@@ -398,7 +398,7 @@ def test_an_attention_that_is_asked_twice_a_pass():
 
     source = spread(DiffLlamaForCausalLM(DiffLlamaConfig(**GROUPED)))
     model, ids = replace_attention(source, "hedgehog").model, prompt()["input_ids"]
-    with pytest.raises(ConversionError, match="DiffLlamaAttention asks .* more than once a pass"):
+    with pytest.raises(ConversionError, match=r"DiffLlamaAttention asks .* more than once a pass"):
         model(ids)
     assert model(ids, use_cache=False).logits.isfinite().all()
 

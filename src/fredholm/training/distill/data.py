@@ -4,7 +4,9 @@ batches, texts by a tokenizer.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +19,8 @@ from ...data.kinds.dataset import IGNORED
 from ...errors import DataError, OptionError
 
 LABELS = ("labels", "label")  # as transformers and datasets call them
+READ = ("decoder_input_ids", "decoder_inputs_embeds")  # what a decoder beside an encoder reads
+Decoder = bool | Callable[[Tensor], Tensor]
 
 
 class Collated(LabelledDataset):
@@ -25,10 +29,11 @@ class Collated(LabelledDataset):
 
     ``decoder``: the labels of a mapping are its tokens, as a causal model of transformers takes
     them, and are moved here: at each token the one that follows, -100 at the end. The label of
-    (inputs, label) is what is asked at each token, as it is.
+    (inputs, label) is what is asked at each token, as it is. Of an encoder-decoder it is what makes
+    of labels the tokens that its decoder reads, where the samples have none.
     """
 
-    def __init__(self, source: Any, decoder: bool = False):
+    def __init__(self, source: Any, decoder: Decoder = False):
         self.whole, self.name, self.split, self.classes = source, type(source).__name__, "", ()
         self.decoder = decoder
 
@@ -41,7 +46,8 @@ class Collated(LabelledDataset):
         Raises:
             DataError: samples of another form, or of different lengths.
         """
-        samples = [_sample(self.whole[int(i)], self.decoder) for i in indices]
+        moved = self.decoder is True
+        samples = [_sample(self.whole[int(i)], moved) for i in indices]
         try:
             inputs, labels = default_collate(samples)
         except (RuntimeError, TypeError, ValueError) as error:
@@ -49,6 +55,8 @@ class Collated(LabelledDataset):
                 f"data: samples of {self.name} make no batch ({error}); pad them to one length "
                 '(tokenizers: padding="max_length"), and leave out columns of text'
             ) from error
+        if callable(self.decoder) and isinstance(inputs, Mapping) and not set(READ) & set(inputs):
+            inputs = {**inputs, READ[0]: self.decoder(labels)}
         return inputs, labels
 
 
@@ -235,7 +243,36 @@ def is_decoder(model: Any) -> bool:
     return type(model).__name__.endswith(("ForCausalLM", "LMHeadModel"))
 
 
-def as_dataset(source: Any, decoder: bool = False) -> Any:
+def decoder_of(model: Any) -> Decoder:
+    """What ``decoder`` of :class:`Collated` is where labels are a model's tokens."""
+    forward = getattr(model, "forward", None)
+    both = forward is not None and READ[0] in inspect.signature(forward).parameters
+    return partial(decoder_tokens, model) if both else is_decoder(model)
+
+
+def decoder_tokens(model: Any, labels: Tensor) -> Tensor:
+    """What an encoder-decoder of transformers reads where ``labels`` are asked: the token before
+    each, as the model itself makes it of them.
+
+    Raises:
+        DataError: its configuration does not say with which token a decoder begins.
+    """
+    own = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+    try:
+        if own is not None:
+            return own(labels=labels)
+        start, fill = model.config.decoder_start_token_id, model.config.pad_token_id
+        moved = torch.cat([torch.full_like(labels[:, :1], start), labels[:, :-1]], 1)
+        return torch.where(moved == IGNORED, fill, moved)
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        raise DataError(
+            f"data: {type(model).__name__} reads {READ[0]}, and makes none of labels "
+            f"{tuple(labels.shape)} ({error}); set decoder_start_token_id and pad_token_id in its "
+            f"configuration, or give {READ[0]} beside the labels"
+        ) from error
+
+
+def as_dataset(source: Any, decoder: Decoder = False) -> Any:
     """A data set that hands out batches; ``decoder``: see :class:`Collated`.
 
     Raises:
@@ -256,7 +293,7 @@ def as_dataset(source: Any, decoder: bool = False) -> Any:
     return source if batches or isinstance(source, Collated) else Collated(source, decoder)
 
 
-def two_splits(data: Any, decoder: bool = False) -> list[Any]:
+def two_splits(data: Any, decoder: Decoder = False) -> list[Any]:
     """The training and the validation split of ``data``; ``decoder``: see :class:`Collated`.
 
     Raises:

@@ -17,7 +17,7 @@ from ...convert.linearize import ConversionReport, Replaced, replace_attention, 
 from ..fit import check_precision
 from ..metrics import METRICS
 from ..tasks import create_task
-from .data import as_dataset, is_decoder, two_splits
+from .data import as_dataset, decoder_of, two_splits
 from .fit import Run, StageOptions, run_stage
 from .matching import Lengthening, Matching
 from .progress import Progress
@@ -159,7 +159,7 @@ def linearize(
     settings |= {"match": dataclasses.asdict(match)}
     if longer is not None:
         settings |= {"lengthen": dataclasses.asdict(lengthen)}
-    decoder = chosen.follows and is_decoder(model)
+    decoder = chosen.follows and decoder_of(model)
     splits = None if data is None else two_splits(data, decoder)
     if splits is not None:
         check_head(model, splits[0])
@@ -235,7 +235,7 @@ def fine_tune(
     }
     progress = Progress(None if folder is None else Path(folder), settings, resume)
     stub = Replaced(model, "torch", "softmax", {}, True, [], {}, {})
-    train, val = two_splits(data, chosen.follows and is_decoder(model))
+    train, val = two_splits(data, chosen.follows and decoder_of(model))
     run_stage(
         run,
         progress,

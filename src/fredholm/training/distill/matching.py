@@ -165,7 +165,9 @@ class Lengthening(Matching):
 
 def _real(inputs: Any, logits: Tensor) -> Tensor | None:
     """Which rows of logits belong to real tokens; None for all."""
-    mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
+    given = inputs if isinstance(inputs, Mapping) else {}
+    both = "decoder_input_ids" in given  # the other mask is the encoder's
+    mask = given.get("decoder_attention_mask" if both else "attention_mask")
     if mask is None or logits.dim() < 3 or mask.shape != logits.shape[:-1]:
         return None
     return mask.bool()
