@@ -170,6 +170,28 @@ def test_softmax_is_not_chosen_behind_the_conversion(known, llama, folder):
         kept.set_attn_implementation("sdpa")
 
 
+def test_classes_by_name_are_the_converted_model(known, llama, folder):
+    """Built of a configuration; arguments that it has change it, as of any class."""
+    config = known.FredholmLinearLlamaConfig.from_pretrained(folder)
+    assert type(config) is known.FredholmLinearLlamaConfig
+    assert "linear_attention" in config.to_json_string()
+    built = known.FredholmLinearLlamaForCausalLM(config)
+    names = built.state_dict().keys()
+    assert names == llama.model.state_dict().keys()
+    built.load_state_dict(llama.model.state_dict())
+    assert logits(built.eval()).equal(logits(llama.model))
+    given = {"use_cache": False, "dtype": torch.float64, "output_loading_info": True}
+    loaded, info = known.FredholmLinearLlamaForCausalLM.from_pretrained(folder, **given)
+    assert not loaded.config.use_cache
+    assert loaded.dtype == torch.float64
+    assert not info["missing_keys"]
+    loaded = known.FredholmLinearLlamaForCausalLM.from_pretrained(folder, dtype="auto")
+    assert loaded.config.use_cache
+    assert logits(loaded).equal(logits(llama.model))
+    with pytest.raises(TypeError, match="unknown_argument"):
+        known.FredholmLinearLlamaForCausalLM.from_pretrained(folder, unknown_argument=1)
+
+
 @pytest.mark.parametrize("build", [models.vit, models.bert])
 def test_images_and_texts(known, build, tmp_path):
     replaced = replace_attention(build(), "luna")
@@ -215,6 +237,7 @@ def test_pushed_to_the_hub(known, llama, folder, monkeypatch, tmp_path):
             sent["token"] = token
 
         def create_repo(self, repo_id, private, exist_ok):
+            sent["private"] = private
             return type("Url", (), {"repo_id": f"me/{repo_id}"})
 
         def upload_folder(self, repo_id, folder_path, **options):
@@ -229,5 +252,13 @@ def test_pushed_to_the_hub(known, llama, folder, monkeypatch, tmp_path):
     by_folder = sent["names"]
     llama.model.push_to_hub("linear", processor=tokenizer())
     assert sent["names"] == by_folder
+    options = {"private": True, "token": "mine", "commit_message": "second", "revision": "dev"}
+    llama.model.save_pretrained(tmp_path / "own", push_to_hub=True, repo_id="named", **options)
+    assert sent == options | {"repo_id": "me/named", "names": sent["names"]}
     with pytest.raises(CheckpointError, match="no converted model"):
         known.push_folder(tmp_path, "linear")
+
+
+def test_a_variant_is_another_folder(known, llama, tmp_path):
+    with pytest.raises(ConversionError, match="variant='fp16': a folder holds one converted"):
+        llama.model.save_pretrained(tmp_path, variant="fp16")

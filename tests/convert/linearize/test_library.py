@@ -349,6 +349,26 @@ def test_a_conversion_leaves_no_trace_in_its_source():
     assert replaced.model.training
 
 
+def test_a_conversion_in_place_that_fails_leaves_the_model_as_it_was(monkeypatch):
+    """The comparison comes last, when everything is in its place."""
+    model, inputs = models.bert(), models.padded()
+    parts, config = [set(vars(m)) for m in model.modules()], model.config
+    expected = model(**inputs).logits
+
+    def fails(*args):
+        raise ConversionError("another answer")
+
+    monkeypatch.setattr("fredholm.convert.linearize.probe.verify", fails)
+    with pytest.raises(ConversionError, match="another answer"):
+        replace_attention(model, "elu", copied=False)
+    assert type(model) is type(models.bert())
+    assert model.config is config
+    assert [set(vars(m)) for m in model.modules()] == parts
+    assert model(**inputs).logits.equal(expected)
+    monkeypatch.undo()
+    assert replace_attention(model, "elu", copied=False).model is model
+
+
 # --- what is said ---------------------------------------------------------------------------------
 
 
@@ -383,6 +403,17 @@ def test_attentions_and_hidden_states_are_given_as_the_source_gives_them(to):
         torch.testing.assert_close(
             out[some], (factor[..., None] * again)[some], rtol=1e-3, atol=1e-5
         )
+
+
+def test_attentions_by_the_configuration_are_given_as_by_the_call():
+    source = models.bert(attn_implementation="eager")
+    source.config.output_attentions = True
+    assert len(source(**models.padded()).attentions) == 2
+    model = replace_attention(source, "luna").model
+    expected = model(**models.padded(), output_attentions=True).attentions
+    found = model(**models.padded()).attentions
+    assert len(found) == 2
+    assert all(x.equal(y) for x, y in zip(found, expected))
 
 
 @pytest.mark.parametrize("window", [None, 3])

@@ -38,6 +38,11 @@ WEIGHTS = "fredholm_linear.safetensors"
 HOME = "fredholm.hf"  # where pickle finds the classes made here
 FACTS = ("to", "options", "tied", "layers", "refused")
 HUB = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
+LOADING = ("dtype", "torch_dtype", "quantization_config")  # of weights, and no change of a configuration
+PUSHED = (
+    *("repo_id", "private", "token"),
+    *("commit_message", "commit_description", "revision", "create_pr"),
+)
 
 
 # --- configurations -------------------------------------------------------------------------------
@@ -49,6 +54,11 @@ class LinearConfig:
     """
 
     linear_attention: dict[str, Any]
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, **kwargs: Any) -> Any:
+        """Of a folder or a repository: see :class:`FredholmLinearConfig`."""
+        return FredholmLinearConfig.from_pretrained(pretrained_model_name_or_path, **kwargs)
 
     def to_json_string(self, use_diff: bool = True) -> str:
         source: dict[str, Any] = self.to_diff_dict() if use_diff else self.to_dict()  # type: ignore[attr-defined]
@@ -140,25 +150,39 @@ class LinearModel:
     source_class: type
     config: Any
 
+    def __init__(self, config: Any, *args: Any, **kwargs: Any):
+        linear = isinstance(config, LinearConfig)  # else the maps come when the weights are read
+        plain, facts = _source_config(config) if linear else (config, None)
+        super().__init__(plain, *args, **kwargs)  # type: ignore[call-arg]
+        if facts is not None:
+            from .replace import restore
+
+            restore(self, facts, None, Path())
+
     @classmethod
     def from_pretrained(
         cls, pretrained_model_name_or_path: Any, *args: Any, config: Any = None, **kwargs: Any
     ) -> Any:
-        """The converted model of a folder or a repository, every weight from there.
+        """The converted model of a folder or a repository, every weight from there; arguments that
+        its configuration has change that.
 
         Raises:
             CheckpointError: weights that are damaged, missing, unknown or of other shapes.
         """
         from .replace import restore
 
+        told = kwargs.pop("output_loading_info", False)
         hub = {key: kwargs[key] for key in HUB if key in kwargs}
         if not isinstance(config, LinearConfig):
-            config = FredholmLinearConfig.from_pretrained(pretrained_model_name_or_path, **hub)
+            kept = {key: kwargs.pop(key) for key in (*HUB, *LOADING) if key in kwargs}
+            config, kwargs = FredholmLinearConfig.from_pretrained(
+                pretrained_model_name_or_path, return_unused_kwargs=True, **hub, **kwargs
+            )
+            kwargs |= kept
         plain, facts = _source_config(config)
         place = Path(str(cached_file(pretrained_model_name_or_path, WEIGHTS, **hub)))
         tensors = read_tensors(place, FIX)
         check_configuration(place.parent)
-        told = kwargs.pop("output_loading_info", False)
         plain.transformers_weights = WEIGHTS
         model, info = super().from_pretrained(  # type: ignore[misc]
             pretrained_model_name_or_path, *args, config=plain, output_loading_info=True, **kwargs
@@ -175,7 +199,7 @@ class LinearModel:
 
         plain, facts = _source_config(config)
         model = super()._from_config(plain, **kwargs)  # type: ignore[misc]
-        restore(model, facts, None, Path())
+        restore(model, facts, None, Path())  # outside the model's precision: maps are in float32
         return model
 
     def save_pretrained(
@@ -194,8 +218,20 @@ class LinearModel:
         Args:
             processor: a tokenizer or image processor, saved beside the model.
             lines: what the model card says of the conversion.
+            options: of the library's ``save_pretrained``; with ``push_to_hub`` also
+                ``repo_id``, ``private``, ``token``, ``commit_message``, ``revision`` and others of
+                :func:`fredholm.hf.push_folder`.
+
+        Raises:
+            ConversionError: a variant, or parts that the folder would not bring back.
         """
         folder, this = Path(save_directory), self
+        if options.get("variant") is not None:
+            raise ConversionError(
+                f"variant={options['variant']!r}: a folder holds one converted model, in {WEIGHTS}; "
+                "leave it out, and save into another folder"
+            )
+        pushed = {name: options.pop(name) for name in PUSHED if name in options}
         check_classes(this, this.source_class)  # type: ignore[arg-type]
         state = dict(this.state_dict() if state_dict is None else state_dict)  # type: ignore[attr-defined]
         maps = {name: state.pop(name) for name in list(state) if f".{SLOT}." in name}
@@ -220,7 +256,7 @@ class LinearModel:
         if push_to_hub:
             from .hub import push_folder
 
-            push_folder(folder, options.get("repo_id", folder.name))
+            push_folder(folder, pushed.pop("repo_id", folder.name), **pushed)
 
     def push_to_hub(self, repo_id: str, *, processor: Any = None, **options: Any) -> Any:
         """Save the model and upload the folder by ``huggingface_hub``; see

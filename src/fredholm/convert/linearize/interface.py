@@ -121,7 +121,9 @@ def attend(
             f"{type(module).__name__} asks for {asked}, which linear attention does not have"
         )
     state = options.get(STATE)
-    shown = bool(options.get("output_attentions"))
+    shown = options.get("output_attentions")
+    if shown is None:  # loaded with it: the library asks by its configuration alone
+        shown = getattr(getattr(module, "config", None), "output_attentions", False)
     if state is not None:
         if shown:
             raise ConversionError(

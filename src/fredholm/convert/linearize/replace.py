@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import copy
 import fnmatch
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -91,21 +92,42 @@ def replace_attention(
     length = window_length(window, to, options)
     if copied:
         model = copy.deepcopy(model)
-    if is_transformers(model):
-        if not copied:
-            _own_configuration(model)
-        asked = window != AUTO
-        return _transformers(
-            model, to, options, tied, length, asked, choose, inputs, keep_refused, probe
-        )
-    if length is not None and window != AUTO:
-        raise ConversionError(
-            f"window={window} is of causal layers of transformers, got {type(model).__name__}; "
-            "leave window out, or train a model of fredholm with this option of its operator"
-        )
-    from .modules import replace_modules
+    with kept_on_error(model):
+        if is_transformers(model):
+            if not copied:
+                _own_configuration(model)
+            asked = window != AUTO
+            return _transformers(
+                model, to, options, tied, length, asked, choose, inputs, keep_refused, probe
+            )
+        if length is not None and window != AUTO:
+            raise ConversionError(
+                f"window={window} is of causal layers of transformers, got {type(model).__name__}; "
+                "leave window out, or train a model of fredholm with this option of its operator"
+            )
+        from .modules import replace_modules
 
-    return replace_modules(model, to, options, tied, choose, keep_refused, probe)
+        return replace_modules(model, to, options, tied, choose, keep_refused, probe)
+
+
+@contextmanager
+def kept_on_error(model: nn.Module) -> Iterator[None]:
+    """A model that is converted in place is left as it was where that ends in an error."""
+    before = []
+    for module in model.modules():
+        tables = [(x, dict(x)) for x in vars(module).values() if isinstance(x, dict)]
+        before.append((module, type(module), dict(vars(module)), tables))
+    try:
+        yield
+    except BaseException:
+        for module, kind, fields, tables in before:
+            module.__class__ = kind
+            vars(module).clear()
+            vars(module).update(fields)
+            for table, content in tables:
+                table.clear()
+                table.update(content)
+        raise
 
 
 def window_length(window: int | str | None, to: str, options: dict[str, Any]) -> int | None:
