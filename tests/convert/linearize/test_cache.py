@@ -342,6 +342,23 @@ def test_caches_that_hold_no_state_are_named():
 
 
 @torch.no_grad()
+def test_a_hybrid_s_own_cache_and_keys_that_somebody_reads():
+    from transformers import FalconH1Config, FalconH1ForCausalLM
+
+    mamba = {"mamba_d_ssm": 64, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8}
+    source = spread(FalconH1ForCausalLM(FalconH1Config(**GROUPED, **mamba, mamba_chunk_size=4)))
+    model, ids = replace_attention(source, "hedgehog").model, prompt()["input_ids"]
+    with pytest.raises(ConversionError, match=r"cannot hold it\. Pass use_cache=False"):
+        model(ids)
+    assert model(ids, use_cache=False).logits.shape == (2, N, 40)
+    model = replace_attention(library("whisper"), "hedgehog", keep_refused=True).model
+    given = inputs("whisper") | {"max_new_tokens": 3, "return_dict_in_generate": True}
+    with pytest.raises(ConversionError, match="keys and values were asked of a layer with linear"):
+        model.generate(**given)
+    assert model.generate(**given, use_cache=False).sequences.shape[0] == 2
+
+
+@torch.no_grad()
 def test_nothing_is_cropped_and_no_pairs_reach_back():
     model, ids = converted("llama"), prompt()["input_ids"][:1]
     kept = model(ids).past_key_values

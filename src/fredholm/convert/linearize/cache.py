@@ -19,6 +19,7 @@ from transformers.cache_utils import (
     CacheLayerMixin,
     DynamicLayer,
     EncoderDecoderCache,
+    LinearAttentionLayer,
 )
 
 from ...errors import ConversionError
@@ -57,6 +58,19 @@ class LinearState(CacheLayerMixin):
         self.watches, self.hidden, self.stepping = watches, 0, False
 
     # what a layer of keys does, with none kept
+
+    @property
+    def keys(self) -> Any:
+        """ConversionError: somebody wants to read what is not kept."""
+        raise ConversionError(
+            "keys and values were asked of a layer with linear attention, which keeps a state in "
+            "their place; pass use_cache=False"
+        )
+
+    @keys.setter
+    def keys(self, value: None) -> None: ...
+
+    values = keys
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
@@ -249,10 +263,11 @@ def _placed(cache: Cache, index: int, kind: str) -> LinearState:
     elif layer.get_seq_length() > 0:
         why = f"holds the keys of {layer.get_seq_length()} tokens, from softmax or training,"
     if why:
+        own = isinstance(layer, LinearAttentionLayer)  # of a hybrid, whose other half needs it
+        advice = "" if own else "Leave the cache out, pass a new transformers.DynamicCache(), or "
         raise ConversionError(
             f"{kind}, layer {index}, keeps a state of fixed size in place of keys; this "
-            f"{type(cache).__name__} {why} and cannot hold it. Leave the cache out, or pass a new "
-            "transformers.DynamicCache()"
+            f"{type(cache).__name__} {why} and cannot hold it. {advice or 'Pass '}use_cache=False"
         )
     first = not any(isinstance(one, LinearState) for one in cache.layers)
     cache.layers[index] = state = LinearState(watches=first)
