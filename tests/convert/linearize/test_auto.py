@@ -192,6 +192,29 @@ def test_classes_by_name_are_the_converted_model(known, llama, folder):
         known.FredholmLinearLlamaForCausalLM.from_pretrained(folder, unknown_argument=1)
 
 
+@pytest.mark.parametrize("seen", [False, True])
+@torch.no_grad()
+def test_a_model_of_two_models(known, tmp_path, seen):
+    """Whose configuration holds both, and which compares its class with the one it knows."""
+    texts = models.bert().config
+    parts = models.vit().config if seen else texts, copy.deepcopy(texts)
+    parts[1].is_decoder = parts[1].add_cross_attention = True
+    kind = "VisionEncoderDecoder" if seen else "EncoderDecoder"
+    config = getattr(transformers, f"{kind}Config").from_encoder_decoder_configs(*parts)
+    source = models.spread(getattr(transformers, f"{kind}Model")(config=config))
+    first = {"pixel_values": torch.randn(3, 3, 8, 8)} if seen else models.padded()
+    inputs = first | {"decoder_input_ids": models.tokens(n=4)}
+    given = {"inputs": inputs, "keep_refused": True}
+    replaced = replace_attention(source, "hedgehog", **given)
+    assert len(replaced.layers) == 4
+    save_linearized(replaced, tmp_path)
+    expected = replaced.model(**inputs).logits
+    auto = "AutoModelForImageTextToText" if seen else "AutoModelForSeq2SeqLM"
+    loaded = getattr(transformers, auto).from_pretrained(tmp_path)
+    assert loaded(**inputs).logits.equal(expected)
+    assert load_linearized(tmp_path)(**inputs).logits.equal(expected)
+
+
 @pytest.mark.parametrize("build", [models.vit, models.bert])
 def test_images_and_texts(known, build, tmp_path):
     replaced = replace_attention(build(), "luna")

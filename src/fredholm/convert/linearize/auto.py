@@ -153,7 +153,10 @@ class LinearModel:
     def __init__(self, config: Any, *args: Any, **kwargs: Any):
         linear = isinstance(config, LinearConfig)  # else the maps come when the weights are read
         plain, facts = _source_config(config) if linear else (config, None)
+        # models of two models compare what they are given with it
+        vars(self)["config_class"] = self.source_class.config_class  # type: ignore[attr-defined]
         super().__init__(plain, *args, **kwargs)  # type: ignore[call-arg]
+        del vars(self)["config_class"]
         if facts is not None:
             from .replace import restore
 
