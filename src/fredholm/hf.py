@@ -30,10 +30,14 @@ register_config()
 
 def __getattr__(name: str) -> Any:
     """Classes of converted models and of their configurations, by the name of the source's:
-    ``FredholmLinearLlamaForCausalLM``.
+    ``FredholmLinearLlamaForCausalLM``; and ``Trainer``, which takes its time to import.
     """
     import transformers
 
+    if name == "Trainer":
+        from .convert.linearize.trainer import Trainer
+
+        return Trainer
     source = getattr(transformers, name.removeprefix(PREFIX), None)
     if name.startswith(PREFIX) and isinstance(source, type):
         if issubclass(source, transformers.PreTrainedModel):

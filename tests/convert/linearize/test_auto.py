@@ -252,6 +252,36 @@ def test_a_configuration_that_is_not_understood(known, folder, tmp_path):
             transformers.AutoConfig.from_pretrained(tmp_path)
 
 
+def test_a_trainer_ends_with_the_best_weights_and_goes_on(known, tmp_path):
+    pytest.importorskip("accelerate")
+    ids = models.tokens(8)
+    rows = [{"input_ids": row, "labels": row[0] % 2} for row in ids]
+    source, places = models.bert(), {"train_dataset": rows, "eval_dataset": rows}
+    options = {"save_strategy": "steps", "eval_strategy": "steps", "report_to": []}
+    options |= {"metric_for_best_model": "score", "load_best_model_at_end": True}
+    options |= {"eval_steps": 1, "save_steps": 1, "use_cpu": True, "learning_rate": 0.1}
+
+    def trained(steps, **more):
+        scores = iter([3.0, 2.0, 1.0])  # the first step was the best
+        model = replace_attention(source, "hedgehog").model
+        places["compute_metrics"] = lambda found: {"score": next(scores)}
+        chosen = transformers.TrainingArguments(str(tmp_path), max_steps=steps, **options)
+        trainer = known.Trainer(model, chosen, **places)
+        trainer.train(**more)
+        return model.eval(), trainer
+
+    model, trainer = trained(2)
+    auto = transformers.AutoModelForSequenceClassification
+    first, last = (auto.from_pretrained(tmp_path / f"checkpoint-{n}") for n in (1, 2))
+    assert logits(model).equal(logits(first))
+    assert not logits(model).equal(logits(last))
+    _, went_on = trained(2, resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    went_on._load_from_checkpoint(str(tmp_path / "checkpoint-2"))
+    assert logits(went_on.model).equal(logits(last))
+    with pytest.raises(CheckpointError, match="the weights do not fit .*LlamaForCausalLM"):
+        trainer._load_from_checkpoint(str(tmp_path / "checkpoint-1"), models.llama())
+
+
 def test_pushed_to_the_hub(known, llama, folder, monkeypatch, tmp_path):
     sent = {}
 
