@@ -447,6 +447,26 @@ def test_prompts_beyond_the_positions():
 
 
 @torch.no_grad()
+def test_positions_of_tables_that_make_them_themselves():
+    """OPT's and BART's, two rows of which are for something else."""
+    from transformers import OPTConfig, OPTForCausalLM
+
+    ids = torch.ones(1, 40, dtype=torch.long)
+    sizes = {"hidden_size": 32, "word_embed_proj_dim": 32, "ffn_dim": 48, "num_hidden_layers": 1}
+    config = OPTConfig(vocab_size=40, max_position_embeddings=32, num_attention_heads=4, **sizes)
+    opt = replace_attention(spread(OPTForCausalLM(config)), "hedgehog").model
+    bart = replace_attention(library("bart"), "hedgehog", keep_refused=True).model
+    for model, names in ((opt, ["input_ids"]), (bart, ["input_ids", "decoder_input_ids"])):
+        assert model(**dict.fromkeys(names, ids[:, :32])).logits.shape[1] == 32
+        for name in names:
+            given = dict.fromkeys(names, ids[:, :3]) | {name: ids[:, :33]}
+            with pytest.raises(DomainError, match="33 tokens, and the model has learned 32"):
+                model(**given)
+    with pytest.raises(DomainError, match="33 tokens, and the model has learned 32"):
+        opt.generate(ids[:, :30] + 3, max_new_tokens=5, min_new_tokens=5)
+
+
+@torch.no_grad()
 def test_the_teacher_inside_needs_keys():
     replaced, ids = replace_attention(decoder("llama"), "elu"), prompt()["input_ids"]
     kept = replaced.model(ids).past_key_values
