@@ -58,7 +58,8 @@ def probe(
         generator = torch.Generator().manual_seed(SEED)
         u = torch.randn(shape, generator=generator, dtype=torch.float64).to(device, dtype)
         u.requires_grad_(differentiable)
-        expected = _call(original, u, f"{name} cannot be called on a signal {shape}", advice)
+        with torch.random.fork_rng(_devices(device)):  # both draw the same, where they draw
+            expected = _call(original, u, f"{name} cannot be called on a signal {shape}", advice)
         if expected is None:
             return None
         actual = _call(converted, u, f"what {name} was converted to has no response", advice)
@@ -130,14 +131,18 @@ def _compare(name: str, what: str, actual: Tensor, expected: Tensor, tolerance: 
     return error / scale
 
 
+def _devices(device: torch.device) -> list[torch.device]:
+    """Those beside the processor that have random numbers of their own."""
+    return [device] if device.type == "cuda" else []
+
+
 @contextmanager
 def _undisturbed(source: nn.Module, device: torch.device, differentiable: bool) -> Iterator[None]:
     """Gradients on where there may be any, autocast off, and afterwards random state and buffers
     as they were.
     """
-    devices = [device] if device.type == "cuda" else []
     with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices))
+        stack.enter_context(torch.random.fork_rng(_devices(device)))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.set_grad_enabled(differentiable))
         stack.enter_context(torch.autocast(device.type, enabled=False))

@@ -278,7 +278,7 @@ def test_a_trainer_ends_with_the_best_weights_and_goes_on(known, tmp_path):
     _, went_on = trained(2, resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     went_on._load_from_checkpoint(str(tmp_path / "checkpoint-2"))
     assert logits(went_on.model).equal(logits(last))
-    with pytest.raises(CheckpointError, match="the weights do not fit .*LlamaForCausalLM"):
+    with pytest.raises(CheckpointError, match=r"the weights do not fit .*LlamaForCausalLM"):
         trainer._load_from_checkpoint(str(tmp_path / "checkpoint-1"), models.llama())
 
 

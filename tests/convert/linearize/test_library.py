@@ -15,7 +15,7 @@ from fredholm.convert.linearize import ConversionReport
 from fredholm.errors import CheckpointError, ConversionError
 
 from . import models
-from .library import clip, inputs, library
+from .library import IMAGE, SIZES, clip, inputs, library
 
 pytest.importorskip("transformers")
 
@@ -334,6 +334,19 @@ def test_the_probe_of_a_library_model_finds_it_too(monkeypatch):
     with pytest.raises(ConversionError, match="BertForSequenceClassification was converted as"):
         replace_attention(model)
     assert replace_attention(model, probe=False).layers
+
+
+def test_a_model_that_draws_is_compared_on_the_same_draw():
+    """Which patches are hidden is random in every call."""
+    from transformers import ViTMAEConfig, ViTMAEForPreTraining
+
+    sizes = {"decoder_hidden_size": 16, "decoder_num_hidden_layers": 1}
+    sizes |= {"decoder_num_attention_heads": 2, "decoder_intermediate_size": 24}
+    config = ViTMAEConfig(**SIZES, **IMAGE, **sizes)
+    replaced = replace_attention(
+        models.spread(ViTMAEForPreTraining(config)), "elu", keep_refused=True
+    )
+    assert len(replaced.layers) == 2
 
 
 def test_a_conversion_leaves_no_trace_in_its_source():

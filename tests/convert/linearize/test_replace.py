@@ -124,6 +124,16 @@ def test_modules_of_torch_and_timm(name, to):
     )
 
 
+@torch.no_grad()
+def test_weights_of_torchs_attention_in_the_modes_of_the_teacher():
+    source, x = nn.MultiheadAttention(16, 2, batch_first=True).eval(), torch.randn(2, 6, 16)
+    replaced, expected = replace_attention(source, "hedgehog"), source(x, x, x)[1]
+    for mode in ("softmax", "distil"):
+        with replaced.mode(mode):
+            torch.testing.assert_close(replaced.model(x, x, x)[1], expected)
+    assert (replaced.model(x, x, x)[1] - expected).abs().max() > 1e-3
+
+
 def test_padding_of_torchs_encoder():
     replaced, x = replace_attention(models.torch_encoder(), "luna"), torch.randn(2, 7, 16)
     mask = torch.zeros(2, 7, dtype=torch.bool)

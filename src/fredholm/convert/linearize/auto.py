@@ -38,7 +38,7 @@ WEIGHTS = "fredholm_linear.safetensors"
 HOME = "fredholm.hf"  # where pickle finds the classes made here
 FACTS = ("to", "options", "tied", "layers", "refused")
 HUB = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
-LOADING = ("dtype", "torch_dtype", "quantization_config")  # of weights, and no change of a configuration
+LOADING = ("dtype", "torch_dtype", "quantization_config")  # that change no configuration
 PUSHED = (
     *("repo_id", "private", "token"),
     *("commit_message", "commit_description", "revision", "create_pr"),
@@ -231,7 +231,7 @@ class LinearModel:
         folder, this = Path(save_directory), self
         if options.get("variant") is not None:
             raise ConversionError(
-                f"variant={options['variant']!r}: a folder holds one converted model, in {WEIGHTS}; "
+                f"variant={options['variant']!r}: a folder holds one converted model, {WEIGHTS}; "
                 "leave it out, and save into another folder"
             )
         pushed = {name: options.pop(name) for name in PUSHED if name in options}

@@ -49,11 +49,18 @@ class LinearizedOperator(IntegralOperator):
             real = domain.valid if domain is not None and own else None
             if real is not None:
                 real = real.expand(u.shape[0], -1)
-            weights = self.weights(u, domain, **call)
+            weights = super().weights(u, domain, **call)
             if self._graph:  # whose rows do not sum to one
                 weights = weights / weights.sum(-1, keepdim=True).clamp(min=1e-6)
             self.noted.add(divergence(teacher.weights(u, domain, **call), weights, real))
         return teacher(u, domain, **call)
+
+    def weights(self, u, domain=None, *, query=None, query_domain=None, rows=None) -> Tensor:
+        """Its own; in the modes of the teacher softmax's."""
+        call: dict[str, Any] = {"query": query, "query_domain": query_domain, "rows": rows}
+        if self.mode == "linear":
+            return super().weights(u, domain, **call)
+        return self._teacher[0].weights(u, domain, **call)
 
     def _finish(self, response: Tensor, query: Tensor | None, valid: Tensor | None) -> Tensor:
         if self._graph and query is not None:  # linear InfSA gives all queries one response
