@@ -70,7 +70,7 @@ class LinearState(CacheLayerMixin):
     @keys.setter
     def keys(self, value: None) -> None: ...
 
-    values = keys
+    values = keys  # type: ignore[assignment]
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
