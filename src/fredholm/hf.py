@@ -30,14 +30,14 @@ register_config()
 
 def __getattr__(name: str) -> Any:
     """Classes of converted models and of their configurations, by the name of the source's:
-    ``FredholmLinearLlamaForCausalLM``; and ``Trainer``, which takes its time to import.
+    ``FredholmLinearLlamaForCausalLM``; and ``FredholmLinearTrainer``, of their checkpoints.
     """
     import transformers
 
-    if name == "Trainer":
-        from .convert.linearize.trainer import Trainer
+    if name == f"{PREFIX}Trainer":  # which takes its time to import
+        from .convert.linearize.trainer import FredholmLinearTrainer
 
-        return Trainer
+        return FredholmLinearTrainer
     source = getattr(transformers, name.removeprefix(PREFIX), None)
     if name.startswith(PREFIX) and isinstance(source, type):
         if issubclass(source, transformers.PreTrainedModel):

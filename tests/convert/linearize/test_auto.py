@@ -266,7 +266,7 @@ def test_a_trainer_ends_with_the_best_weights_and_goes_on(known, tmp_path):
         model = replace_attention(source, "hedgehog").model
         places["compute_metrics"] = lambda found: {"score": next(scores)}
         chosen = transformers.TrainingArguments(str(tmp_path), max_steps=steps, **options)
-        trainer = known.Trainer(model, chosen, **places)
+        trainer = known.FredholmLinearTrainer(model, chosen, **places)
         trainer.train(**more)
         return model.eval(), trainer
 

@@ -16,11 +16,11 @@ from .auto import WEIGHTS
 from .description import FIX
 
 
-class Trainer(transformers.Trainer):
+class FredholmLinearTrainer(transformers.Trainer):
     """The library's, which also finds the weights of a converted model in its checkpoints: to go on
     from one, and for ``load_best_model_at_end``, where the library's own keeps the last ones.
 
-    For other trainers name both: ``class Mine(fredholm.hf.Trainer, transformers.Seq2SeqTrainer)``.
+    Of other trainers: ``class Mine(FredholmLinearTrainer, transformers.Seq2SeqTrainer)``.
 
     Raises:
         CheckpointError: weights in a checkpoint that are damaged or not the model's.
