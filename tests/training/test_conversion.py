@@ -17,7 +17,7 @@ from fredholm import linearize
 from fredholm.convert import ConversionReport, load_linearized, replace_attention
 from fredholm.errors import ConversionError, DataError, OptionError, RecipeError
 from fredholm.training import Interrupted, StageOptions, TrainingFailed, fine_tune
-from fredholm.training.distill.data import Part, TokenTexts, as_dataset, two_splits
+from fredholm.training.distill.data import Part, TokenTexts, TokenWindows, as_dataset, two_splits
 from fredholm.training.distill.lora import Lora
 from fredholm.training.distill.page import write_page
 from fredholm.training.distill.scores import divergences, evaluate
@@ -154,6 +154,44 @@ def test_a_stopped_conversion_ends_as_one_that_was_not(tmp_path, monkeypatch):
         linearize(models.bert(), "luna", folder=tmp_path / "c", resume=True, **FAST)
     with pytest.raises(OptionError, match="needs the folder"):
         linearize(models.bert(), "luna", resume=True, **FAST)
+
+
+def test_a_conversion_goes_on_with_the_model_and_the_data_it_was_begun_with(tmp_path):
+    model, folder = models.bert(), tmp_path / "c"
+    options = {"folder": folder, "distil": StageOptions(epochs=0), "tune": StageOptions(epochs=0)}
+    known = linearize(model, "hedgehog", data=DATA, **options).report.scores
+    other = models.bert()
+    with torch.no_grad():
+        other.classifier.bias += 1
+    with pytest.raises(RecipeError, match="differs in weights; give the same, or choose another"):
+        linearize(other, "hedgehog", data=DATA, resume=True, **options)
+    with pytest.raises(RecipeError, match="differs in data;"):
+        linearize(model, "hedgehog", data=(Counting(32, 0), DATA[1]), resume=True, **options)
+
+    path = folder / "progress.json"
+    saved = json.loads(path.read_text())
+    for key in ("weights", "data"):  # earlier versions did not keep them
+        del saved["settings"][key]
+    path.write_text(json.dumps(saved))
+    again = linearize(model, "hedgehog", data=DATA, resume=True, **options)
+    assert again.report.scores == known
+    assert set(json.loads(path.read_text())["settings"]) > {"weights", "data"}
+
+
+def test_windows_of_another_length_or_reach_are_other_data():
+    from fredholm.training.distill.linearize import _facts
+
+    def letters(texts):
+        return {"input_ids": [list(text.encode()) for text in texts]}
+
+    made = [
+        TokenWindows("tiny", "train", ["abcdefgh"], letters, length, reach=reach)
+        for length, reach in ((4, None), (4, 9), (2, None))
+    ]
+    some = _facts(Part(made[1], torch.arange(1)))
+    assert some == {"name": "tiny", "samples": 1, "max_length": 4, "reach": 9}
+    facts = [_facts(windows) for windows in made]
+    assert all(facts.count(each) == 1 for each in facts)
 
 
 def test_a_distillation_loss_that_is_not_finite_names_step_and_layer():

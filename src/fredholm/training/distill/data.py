@@ -140,6 +140,7 @@ class TokenTexts(LabelledDataset):
             if texts and not isinstance(texts[0], str)
             else [list(texts)]
         )
+        self.max_length = max_length
         encoded = tokenizer(*columns, truncation=True, max_length=max_length)
         self.columns = {key: encoded[key] for key in encoded}
         # a model with one answer a text finds its last token by that of padding
@@ -217,6 +218,7 @@ class TokenWindows(LabelledDataset):
             raise DataError(
                 f"{name} {split}: {len(rest)} tokens; a window takes {length}, set a smaller length"
             )
+        self.max_length, self.reach = length, reach
         self.windows = torch.tensor(windows, dtype=torch.int32)
         following = torch.nn.functional.pad(self.windows[:, 1:], (0, 1), value=IGNORED)
         super().__init__(name, split, following, ())

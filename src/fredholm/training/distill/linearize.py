@@ -20,7 +20,7 @@ from ..tasks import create_task
 from .data import as_dataset, decoder_of, two_splits
 from .fit import Run, StageOptions, run_stage
 from .matching import Lengthening, Matching
-from .progress import Progress
+from .progress import Progress, digest_weights
 from .receipt import Documents, measure_receipt
 from .scores import check_head, divergences, evaluate
 from .speed import measure_speed
@@ -131,7 +131,7 @@ def linearize(
             the head of a task.
         OptionError: an unknown map, metric or task; a folder that holds something else.
         InUseError: another process trains in the folder.
-        RecipeError: the conversion to resume was started otherwise.
+        RecipeError: the conversion to resume was started otherwise, on another model or other data.
         TrainingFailed: a loss that is not finite, with step and layer.
         DataError: a sample that is padding from end to end.
         Interrupted: Ctrl-C; with a folder the same call with ``resume=True`` goes on.
@@ -164,6 +164,10 @@ def linearize(
     if splits is not None:
         check_head(model, splits[0])
         settings |= _scale(splits[0])
+        splits.append(None if longer is None else as_dataset(longer, decoder))
+        settings["data"] = [_facts(split) for split in splits if split is not None]
+    if folder is not None:
+        settings["weights"] = digest_weights(model)
     torch.manual_seed(seed)
     replaced = replace_attention(
         model,
@@ -180,11 +184,9 @@ def linearize(
     progress = Progress(None if folder is None else Path(folder), settings, resume)
     report = ConversionReport.of(replaced, type(model).__name__)
     if splits is not None:
-        name = getattr(splits[0], "name", "") or type(splits[0]).__name__
         sizes = f"{len(splits[0]):,} training and {len(splits[1]):,} validation samples"
-        report.data = f"{name}, {sizes}"
+        report.data = f"{_name(splits[0])}, {sizes}"
         stages = (distil, match, lengthen, tune)
-        splits.append(None if longer is None else as_dataset(longer, decoder))
         _train(run, progress, model, replaced, report, splits, stages)
     replaced.model.eval()
     conversion = Conversion(replaced.model, report, replaced)
@@ -310,3 +312,15 @@ def _scale(data: Any) -> dict[str, Any]:
     if not (hasattr(whole, "mean") and hasattr(whole, "std")):
         return {}
     return {"mean": list(whole.mean), "std": list(whole.std)}
+
+
+def _facts(split: Any) -> dict[str, Any]:
+    """What a split is, as far as it says so without being read: a conversion goes on with it."""
+    whole = getattr(split, "whole", split)
+    said = {key: getattr(whole, key, None) for key in ("max_length", "reach")}
+    lengths = {key: value for key, value in said.items() if isinstance(value, int)}
+    return {"name": _name(split), "samples": len(split), **lengths}
+
+
+def _name(split: Any) -> str:
+    return getattr(split, "name", "") or type(split).__name__

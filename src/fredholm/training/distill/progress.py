@@ -7,11 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from ...errors import OptionError, RecipeError
-from ...files import storing, write_json
+from ...files import digest_tensors, storing, write_json
 from ..checkpoints import read_state, write_checkpoint
+
+ADDED = ("data", "weights")  # settings that earlier versions did not keep
 
 
 class Progress:
@@ -34,11 +36,7 @@ class Progress:
                     f"{folder}: holds a conversion; pass resume=True to go on, or choose another "
                     "folder"
                 )
-            changed = sorted(key for key in settings if saved["settings"].get(key) != settings[key])
-            if changed:
-                raise RecipeError(
-                    f"{folder}: was started otherwise; it differs in {', '.join(changed)}"
-                )
+            check_settings(folder, saved["settings"], settings)
             self.done = saved["done"]
         elif folder.is_dir() and any(folder.iterdir()):
             raise OptionError(f"{folder}: exists and holds no conversion; choose another folder")
@@ -73,3 +71,24 @@ class Progress:
             write_json(
                 self.folder / "progress.json", {"settings": self.settings, "done": self.done}
             )
+
+
+def check_settings(folder: Path, before: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Go on only with what was begun.
+
+    Raises:
+        RecipeError: ``before``, the settings that were kept in ``folder``, are others.
+    """
+    usual = {key: settings[key] for key in ADDED if key in settings}
+    changed = sorted(key for key in settings if (usual | before).get(key) != settings[key])
+    if changed:
+        raise RecipeError(
+            f"{folder}: was started otherwise; it differs in {', '.join(changed)}; give the same, "
+            "or choose another folder"
+        )
+
+
+def digest_weights(model: nn.Module) -> str:
+    """What tells one model from another of the same class."""
+    state = model.state_dict().items()
+    return digest_tensors({name: value for name, value in state if isinstance(value, Tensor)})
