@@ -25,7 +25,7 @@ from ..folder import RunFolder, portable
 from ..learner import Descent, Learner
 from ..leases import hold
 from ..recipe_files import save_recipe
-from .progress import Progress
+from .progress import Progress, check_settings, digest_weights
 
 REPORT = "compression.json"
 STAGES = "layers"  # what is done so far, until all is
@@ -88,30 +88,33 @@ def compress_run(
             f"compress: received rank={rank}, samples={samples}, steps={steps}; needs 1 or more of "
             "each"
         )
-    stages, written = target.root / STAGES, target.root / REPORT
-    if resume and written.is_file():
-        return json.loads(written.read_text(encoding="utf-8"))
-    if target.root.exists() and not (resume and (stages / "progress.json").is_file()):
-        raise OptionError(
-            f"{target.root}: exists; remove it, or give another folder (or resume=True, --resume, "
-            "where a compression was stopped)"
-        )
     body = model.config.body
     if body.kind != "residual" or body.operator != "itnet":
         raise ConversionError(
             f"{place.root}: compress takes a trained ITNet with the operator 'itnet'"
+        )
+    options: dict[str, Any] = {"width": width or model.body.blocks[0].operator.kernel.width}
+    settings = {"rank": rank, "steps": steps, "samples": samples, "batch_size": batch_size}
+    settings |= {"weights": digest_weights(model), **options}
+    stages, written = target.root / STAGES, target.root / REPORT
+    if resume and written.is_file():
+        known = json.loads(written.read_text(encoding="utf-8"))
+        kept = known.get("settings", {"rank": known["rank"]})  # all that earlier versions kept
+        check_settings(target.root, settings | kept, settings)
+        return known
+    if target.root.exists() and not (resume and (stages / "progress.json").is_file()):
+        raise OptionError(
+            f"{target.root}: exists; remove it, or give another folder (or resume=True, --resume, "
+            "where a compression was stopped)"
         )
     fitted = seen(model, run_dataset(model, place, "train"), samples, batch_size)
     unseen = seen(
         model, run_dataset(model, place, "val"), HELD_OUT, HELD_OUT
     )  # every one is decomposed
     own_rank = -(-rank // body.heads)
-    options: dict[str, Any] = {"width": width or model.body.blocks[0].operator.kernel.width}
-    settings = {"run": str(place.root.resolve()), "rank": rank, "steps": steps, **options}
-    settings |= {"samples": samples, "batch_size": batch_size}
     layers, states = [], {}
     with hold(target.root, report):
-        progress = Progress(stages, settings, resume)
+        progress = Progress(stages, {"run": str(place.root.resolve()), **settings}, resume)
         for number, block in enumerate(model.body.blocks):
             fitting = Fitting(
                 block.operator, own_rank, fitted[number], held_out=unseen[number], **options
@@ -129,6 +132,7 @@ def compress_run(
         student.load_state_dict({**kept, **states}, strict=True)
         _write(place, target, student.eval(), extra)
         result = {"run": str(place.root), "rank": rank, "rank_per_head": own_rank, "layers": layers}
+        result |= {"settings": settings}
         result |= {"before": evaluate(place.root), "after": evaluate(target.root)}
         write_json(written, result)
         shutil.rmtree(stages)
