@@ -13,7 +13,7 @@ from fredholm.errors import DataError, OptionError
 from fredholm.models import model_config
 from fredholm.training import comparison, load_recipe
 from fredholm.training.build import build_dataset, build_model
-from fredholm.training.comparison import Setting, compare, measure, speed
+from fredholm.training.comparison import Setting, compare, grid, measure, speed
 from fredholm.training.comparison.budgets import (
     count_flops,
     epochs_in,
@@ -67,6 +67,46 @@ def test_a_comparison_is_resumed_and_extended(done, monkeypatch):
     assert compare(["digits"], "softmax,gru", place, setting=SETTING, seeds=2) == results
     with pytest.raises(OptionError, match="choose another --out"):
         compare(["digits"], "softmax", place)
+
+
+def test_sizes_are_those_of_the_setting_and_the_recipe(tmp_path, monkeypatch):
+    solved = []
+
+    def solve(task, contender, *_):
+        if len(solved) == 1:
+            raise KeyboardInterrupt
+        solved.append(contender.label)
+        return {"dim": 16, "parameters": 1, "off": 0.0, "epochs": None}
+
+    def plan(*changes, names="softmax"):
+        task = find_task(str(tmp_path / "mine.yaml"))
+        setting = Setting(changes=changes)
+        grid.plan(task, read_contenders(names), tmp_path / "out", setting, 1, print)
+        return len(solved)
+
+    def write(lr):
+        text = f"name: mine\ndata: {{name: digits}}\noptimizer: {{lr: {lr}}}\n"
+        (tmp_path / "mine.yaml").write_text(text + "model: {name: backbone_nano}\n")
+
+    write(1e-3)
+    monkeypatch.setattr(grid, "_size", solve)
+    with pytest.raises(KeyboardInterrupt):
+        plan(names="softmax,gru")
+    solved.append("")
+    assert plan() == 2, "what was solved is read"
+    assert plan("model.body.depth=1") == 3
+    assert plan("model.body.depth=1") == 3
+    write(2e-3)
+    assert plan("model.body.depth=1") == 4
+
+    # of earlier versions: the sizes alone, to be trusted where a table holds their setting
+    kept = tmp_path / "out" / "mine" / "sizes.json"
+    kept.write_text(json.dumps(json.loads(kept.read_text())["sizes"]))
+    (tmp_path / "out" / "compare.json").write_text("{}")
+    assert plan() == 4
+    kept.write_text(json.dumps(json.loads(kept.read_text())["sizes"]))
+    (tmp_path / "out" / "compare.json").unlink()
+    assert plan() == 5
 
 
 def test_processes_find_what_one_finds(done, tmp_path):

@@ -13,7 +13,7 @@ from filelock import FileLock
 
 from ...errors import OptionError
 from ...explain.results import read_history
-from ...files import read_state, write_json
+from ...files import digest_json, read_state, write_json
 from ..build import build_dataset, build_model
 from ..folder import RunFolder
 from ..grid import Cell, Grid, quiet, recipe_cell, safe_name, train_cell
@@ -187,12 +187,14 @@ def plan(
     entry |= {"measure": objective.measure}
     entry |= {"points": count_points(dataset, build_model(common, dataset))}
     rows, runs = [], []
-    sizes = read_state(place / task.name / "sizes.json")
+    kept = place / task.name / "sizes.json"
+    mark = digest_json({"setting": asdict(setting), "recipe": common.to_dict()})
+    sizes = _known_sizes(kept, mark)
     for contender in contenders:
         size = sizes.get(contender.label) or _size(task, contender, dataset, setting)
         sizes[contender.label] = size
-        (place / task.name).mkdir(parents=True, exist_ok=True)
-        write_json(place / task.name / "sizes.json", sizes)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_json(kept, {"of": mark, "sizes": sizes})
         rows.append({"operator": contender.label, **size, "runs": []})
         if "refused" in size:
             say(f"{task.name} {contender.label}: does not serve this task: {size['refused']}")
@@ -211,6 +213,16 @@ def plan(
             cell = recipe_cell(make_recipe(task, contender, own), place / task.name / name)
             runs.append(Run(task.name, contender.label, seed, cell))
     return entry | {"rows": rows}, runs
+
+
+def _known_sizes(kept: Path, mark: str) -> dict[str, Any]:
+    """The sizes that an earlier call solved in the same setting, of the same recipe; others are
+    solved anew.
+    """
+    state = read_state(kept)
+    if "of" not in state:  # of earlier versions; their tables say in which setting
+        return state if (kept.parents[1] / tables.RESULTS).is_file() else {}
+    return state["sizes"] if state["of"] == mark else {}
 
 
 def _size(
