@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+import json
 import random
 from types import SimpleNamespace
 
 import pytest
 
 from fredholm import training
-from fredholm.errors import DataError, RecipeError
+from fredholm.errors import DataError, OptionError, RecipeError
 from fredholm.training.choosing.search import open_search
 from fredholm.training.evaluation import check_unchanged
 
@@ -88,6 +89,35 @@ def test_a_comparison_does_not_go_on_with_changed_files(tmp_path, rows):
     write(file, rows[::-1])
     with pytest.raises(DataError, match="has changed since the comparison in"):
         open_search(str(file), **given)
+
+
+def test_a_comparison_does_not_go_on_with_a_changed_recipe(tmp_path):
+    recipe, code = tmp_path / "mine.yaml", tmp_path / "mine.py"
+
+    def edit(lr, said=""):
+        code.write_text(f"word = {said!r}")
+        recipe.write_text(
+            f"import: mine.py\ndata: {{name: digits}}\nmodel: {{name: backbone_nano}}\n"
+            f"# a comment\noptimizer: {{lr: {lr}}}\n"
+        )
+
+    def go_on(**given):
+        given = {"operators": "softmax", "out": tmp_path / "compare"} | given
+        return open_search(str(recipe), 1.0, **given)
+
+    edit(1e-3)
+    go_on()._save()
+    edit("1.0e-3")
+    state = go_on().state
+    for changed in ((2e-3,), (1e-3, "other")):
+        edit(*changed)
+        with pytest.raises(RecipeError, match=r"mine.yaml: the recipe .* has changed since"):
+            go_on()
+    with pytest.raises(OptionError, match="holds a comparison with"):
+        go_on(changes=["seed=3"])
+    del state["setting"]["recipe"]  # of earlier versions
+    (tmp_path / "compare" / "choice.json").write_text(json.dumps(state))
+    assert go_on().state["lr"] == 1e-3
 
 
 def test_options_that_do_not_suit_the_files_are_refused_or_said(tmp_path, rows):

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...errors import DataError, OptionError
-from ...files import read_state, write_json
+from ...errors import DataError, OptionError, RecipeError
+from ...files import digest_json, read_state, write_json
 from ..build import build_model
 from ..comparison.budgets import REFERENCE, make_recipe
 from ..comparison.tasks import find_task, options_of, read_contenders
 from ..failures import TrainingFailed
-from ..grid import Report, quiet
+from ..grid import Report, quiet, recipe_cell
+from ..recipe import Recipe
 from ..tasks import task_of
 from . import report as words
 from .clock import Clock
@@ -44,7 +45,8 @@ def choose(source: str | Path, minutes: float = 30.0, **given: Any) -> dict[str,
 
     Raises:
         OptionError: no minutes, no seeds, an unknown operator, or a folder of another search.
-        RecipeError, DataError: a source that cannot be read.
+        RecipeError, DataError: a source that cannot be read, or has changed since the search in
+            the folder was begun.
         TrustError: a run folder whose recipe imports a file, without ``trust_code``.
         TrainingFailed: every trial failed.
         Interrupted: Ctrl-C; the same call goes on.
@@ -93,6 +95,7 @@ def open_search(
     reference = make_recipe(task, REFERENCE)
     splits = Splits(reference)
     setting |= {} if splits.mark is None else {"files": splits.mark}
+    setting |= {"recipe": _recipe_mark(reference, place)}
     state = _state(place, setting)
     clock = Clock(minutes, state.get("spent", 0.0), timer)
     trials = Trials.of(task, contenders, splits, place, clock, state.get("sizes", {}))
@@ -108,6 +111,7 @@ def _state(place: Path, setting: dict[str, Any]) -> dict[str, Any]:
     Raises:
         OptionError: a folder of a search with another setting.
         DataError: the files have changed since it was begun.
+        RecipeError: the recipe has, or a file that it imports.
     """
     state = read_state(place / RESULTS)
     if not state:
@@ -118,12 +122,28 @@ def _state(place: Path, setting: dict[str, Any]) -> dict[str, Any]:
             f"{setting['source']}: has changed since the comparison in {place} was begun, whose "
             "results are of the files as they were; restore them, or choose another --out"
         )
-    if {**setting, **before} != setting:  # of earlier versions without the files' mark
+    recipe = setting["recipe"]  # earlier versions kept no marks
+    if {**setting, **before, "recipe": recipe} != setting:
         raise OptionError(
             f"{place}: holds a comparison with {state['setting']}; received {setting}; choose "
             "another --out"
         )
+    if before.get("recipe", recipe) != recipe:
+        raise RecipeError(
+            f"{setting['source']}: the recipe (or a file it imports) has changed since the "
+            f"comparison in {place} was begun; restore it, or choose another --out"
+        )
     return state
+
+
+def _recipe_mark(recipe: Recipe, place: Path) -> str:
+    """What tells whether a recipe or its code has changed. Defaults do not count, which another
+    version may add to; nor where the user's files lie, which have a mark of their own.
+    """
+    aside: dict[str, Any] = {"imports": True, "parallel": True, "training": {"nodes"}}
+    aside |= {"data": {"path"}} if recipe.data.name == "files" else {}
+    plain = recipe.model_dump(mode="json", exclude_defaults=True, exclude=aside)
+    return digest_json([plain, recipe_cell(recipe, place, "").settings["code"]])[:16]
 
 
 @dataclass
