@@ -30,6 +30,7 @@ from fredholm.training.choosing.trials import Trials
 from fredholm.training.choosing.verdict import conclude, is_sure
 from fredholm.training.comparison.tasks import find_task, options_of, read_contenders
 from fredholm.training.failures import Interrupted, TrainingFailed
+from fredholm.training.leases import InUseError, hold, read_holder
 
 FLAGS = {"id": "walk", "label": "gait"}
 CHANGES = ("data.id=walk", "data.label=gait", "model.body.dim=8", "model.body.depth=1")
@@ -106,6 +107,14 @@ def test_a_search_goes_on_and_ends_alike(chosen, walks, monkeypatch):
     assert again["verdict"]["pick"] == state["verdict"]["pick"]
     with pytest.raises(OptionError, match="choose another --out"):
         search(walks, place, seeds=3)
+
+
+def test_a_folder_belongs_to_one_search_at_a_time(chosen, walks):
+    place, state, _, _ = chosen
+    with hold(place), pytest.raises(InUseError, match="in use by process"):
+        search(walks, place)
+    assert search(walks, place)["finals"]["rows"] == state["finals"]["rows"]
+    assert read_holder(place) is None
 
 
 class Slow:

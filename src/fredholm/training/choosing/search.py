@@ -6,6 +6,7 @@ import json
 import shlex
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from ..comparison.budgets import REFERENCE, make_recipe
 from ..comparison.tasks import find_task, options_of, read_contenders
 from ..failures import TrainingFailed
 from ..grid import Report, quiet, recipe_cell
+from ..leases import hold
 from ..recipe import Recipe
 from ..tasks import task_of
 from . import report as words
@@ -49,9 +51,11 @@ def choose(source: str | Path, minutes: float = 30.0, **given: Any) -> dict[str,
             the folder was begun.
         TrustError: a run folder whose recipe imports a file, without ``trust_code``.
         TrainingFailed: every trial failed.
+        InUseError: another process searches in the folder.
         Interrupted: Ctrl-C; the same call goes on.
     """
-    return open_search(source, minutes, **given).run()
+    with ExitStack() as held:
+        return open_search(source, minutes, held=held, **given).run()
 
 
 def open_search(
@@ -67,6 +71,7 @@ def open_search(
     report: Report | None = None,
     trust_code: bool = False,
     timer: Callable[[], float] = time.perf_counter,
+    held: ExitStack | None = None,
 ) -> Search:
     """A search, before or after its beginning.
 
@@ -83,6 +88,8 @@ def open_search(
         report: receives lines of progress.
         trust_code: of a run folder as the source, see :func:`fredholm.training.load_recipe`.
         timer: see :class:`.clock.Clock`.
+        held: keeps other processes out of the folder, from before its state is read, until it is
+            closed.
     """
     if seeds < 1:
         raise OptionError(f"seeds: received {seeds}; needs 1 or more")
@@ -96,6 +103,8 @@ def open_search(
     splits = Splits(reference)
     setting |= {} if splits.mark is None else {"files": splits.mark}
     setting |= {"recipe": _recipe_mark(reference, place)}
+    if held is not None:
+        held.enter_context(hold(place, report))
     state = _state(place, setting)
     clock = Clock(minutes, state.get("spent", 0.0), timer)
     trials = Trials.of(task, contenders, splits, place, clock, state.get("sizes", {}))
