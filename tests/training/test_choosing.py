@@ -241,6 +241,47 @@ def test_few_samples_are_validated_in_turn_and_never_on_the_test(walks):
     assert len(set(parts.tolist())) == 32
 
 
+def grouped(path, groups, label):
+    """A table of six rows per group."""
+    rng = np.random.default_rng(0)
+    rows = [f"{rng.normal():.3f},{n // 6},{label(n)}" for n in range(6 * groups)]
+    path.write_text("\n".join(["x,who,label", *rows]))
+    return path
+
+
+@pytest.mark.parametrize("label", [lambda n: "ab"[n % 2], lambda n: n / 7], ids=["class", "number"])
+def test_groups_are_kept_whole_where_few_samples_validate_in_turn(tmp_path, label):
+    path = grouped(tmp_path / "a.csv", 12, label)
+    made = Splits(load_recipe(str(path), ["data.group=who"]))
+    who = made._source.collection.groups
+    pool = np.flatnonzero(made._source.parts != 2)
+    assert made.folds == 5
+    assert sorted(np.concatenate(made._parts)) == sorted(pool)
+    for number, held in enumerate(made._parts):
+        train, val = made.fold(number)
+        assert not set(who[held]) & set(who[np.setdiff1d(pool, held)])
+        assert (len(train), len(val)) == (len(pool) - len(held), len(held))
+    assert not set(who[pool]) & set(who[made._source.parts == 2])
+    few = grouped(tmp_path / "few.csv", 5, label)  # of which the test takes one
+    assert Splits(load_recipe(str(few), ["data.group=who"])).folds == 1
+
+
+def test_a_search_that_was_begun_with_one_split_goes_on_with_it(tmp_path):
+    path = grouped(tmp_path / "a.csv", 12, lambda n: "ab"[n % 2])
+    given = {"operators": "softmax", "out": tmp_path / "out", "changes": ["data.group=who"]}
+    begun = open_search(path, 1.0, **given)
+    assert begun.state["folds"] == begun.splits.folds == 5
+    begun.state["folds"] = 1
+    begun._save()
+    assert open_search(path, 1.0, **given).splits.folds == 1
+
+
+def test_classes_of_few_samples_each_are_not_divided(tmp_path):
+    rows = [f"{n},{'abcde'[n % 5]}" for n in range(20)]
+    (tmp_path / "a.csv").write_text("\n".join(["x,label", *rows]))
+    assert Splits(load_recipe(str(tmp_path / "a.csv"))).folds == 1
+
+
 def test_a_slow_first_call_is_not_the_time_of_a_step(walks, tmp_path, monkeypatch):
     now, build = [0.0], trials.build_model
 

@@ -106,6 +106,7 @@ def open_search(
     if held is not None:
         held.enter_context(hold(place, report))
     state = _state(place, setting)
+    splits.keep(state.get("folds"))
     clock = Clock(minutes, state.get("spent", 0.0), timer)
     trials = Trials.of(task, contenders, splits, place, clock, state.get("sizes", {}))
     search = Search.open(trials, state, setting, report or quiet)

@@ -30,7 +30,7 @@ class Splits:
 
     Where validation would have fewer than :data:`FEW` samples, and the user's files leave its
     choice open, all samples but the test's are divided in :data:`FOLDS` parts, and fold k is judged
-    on the k-th and scaled by the others. The test split is read by :attr:`test` alone.
+    on the k-th and scaled by the others; a group lies in one part. The test split is read by :attr:`test` alone.
 
     Args:
         recipe: of all contenders.
@@ -82,6 +82,13 @@ class Splits:
         """How many different validation splits there are."""
         return len(self._parts) or 1
 
+    def keep(self, folds: int | None) -> None:
+        """Go on with one split where a search was begun with one: earlier versions divided no
+        samples in groups.
+        """
+        if folds == 1:
+            self._parts = []
+
     @cache  # noqa: B019  an object lives as long as its search
     def fold(self, number: int) -> tuple[Any, Any]:
         """Training and validation samples of a fold; one after the last is the first again."""
@@ -131,26 +138,36 @@ class Splits:
         collection = self._source.collection
         given = collection.parts is not None and (collection.parts == 1).any()
         given = given and (collection.parts == 2).any()
-        if given or self.val.kind.worded or collection.reading.split in ("group", "time"):
+        if given or self.val.kind.worded or collection.reading.split == "time":
             return []
         pool = np.flatnonzero(self._source.parts != 2)
         return [] if len(pool) < 2 * FOLDS else _divided(collection, pool)
 
 
 def _divided(collection: Any, pool: np.ndarray) -> list[np.ndarray]:
-    """The pool in equal parts, each with its share of every class."""
-    from sklearn.model_selection import KFold, StratifiedKFold
+    """The pool in equal parts, each with its share of every class, and groups in one part each;
+    none where classes or groups are too few for that.
+    """
+    from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
 
     options: dict[str, Any] = {"n_splits": FOLDS, "shuffle": True, "random_state": 0}
-    labels = collection.labels
-    classes = isinstance(labels, Coded) and collection.steps is None
-    if classes and np.bincount(labels.codes[pool])[np.unique(labels.codes[pool])].min() < 2:
-        return []
-    splitter = StratifiedKFold(**options) if classes else KFold(**options)
+    labels, codes, groups = collection.labels, None, None
+    if isinstance(labels, Coded) and collection.steps is None:
+        codes = labels.codes[pool]
+        members = np.bincount(codes)[np.unique(codes)]
+        if members.min() < 2 or members.max() < FOLDS:
+            return []
+    if collection.reading.split == "group":
+        groups = collection.groups[pool]
+        if len(np.unique(groups)) < FOLDS:
+            return []
+        splitter = GroupKFold(FOLDS) if codes is None else StratifiedGroupKFold(**options)
+    else:
+        splitter = KFold(**options) if codes is None else StratifiedKFold(**options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a class with fewer members than folds: not in each part
-        divided = splitter.split(pool, labels.codes[pool] if classes else None)
-        return [pool[held] for _, held in divided]
+        parts = [pool[held] for _, held in splitter.split(pool, codes, groups)]
+    return parts if all(map(len, parts)) else []  # large groups may leave a part without any
 
 
 def batches(dataset: Any, size: int) -> Any:
