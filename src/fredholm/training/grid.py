@@ -7,14 +7,16 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import signal
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from functools import partial
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from ..errors import FredholmError
 from ..files import digest_json, write_json, write_text
 from .checks import import_files
 from .evaluation import evaluate
-from .failures import Interrupted
+from .failures import Interrupted, TrainingFailed
 from .folder import RunFolder
 from .leases import InUseError, Watch, bury, hold, holds, read_holder
 from .own_files import data_mark
@@ -189,21 +191,57 @@ class Grid:
 
         Raises:
             Interrupted: Ctrl-C; the same call goes on.
+            TrainingFailed: one of the processes was killed.
         """
         if jobs == 1:
             for cell in cells:
                 yield cell, self.compute(cell)
             return
+        yield from self._in_processes(iter(cells), jobs)
+
+    def _in_processes(self, cells: Iterator[Cell], jobs: int) -> Iterator[tuple[Cell, Result]]:
+        """Cells as they end. A process gets one when it is free: Ctrl-C ends those at work, and no
+        others are begun.
+        """
         threads = max(1, (os.cpu_count() or 1) // jobs)
         spawn = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(jobs, spawn, torch.set_num_threads, (threads,)) as processes:
-            alone = partial(Grid.compute, Grid(self.work))
-            waiting = {processes.submit(alone, cell): cell for cell in cells}
-            for done in as_completed(waiting):
-                yield waiting[done], done.result()
+        processes = ProcessPoolExecutor(jobs, spawn, _begin, (threads,))
+        waiting: dict[Future[Result], Cell] = {}
+        try:
+            while True:
+                for cell in islice(cells, jobs - len(waiting)):
+                    waiting[processes.submit(_interruptible, Grid(self.work), cell)] = cell
+                if not waiting:
+                    return
+                for done in wait(waiting, return_when=FIRST_COMPLETED).done:
+                    result = done.result()
+                    yield waiting.pop(done), result
+        except BrokenProcessPool as error:
+            names = ", ".join(cell.place.name for cell in waiting.values())
+            raise TrainingFailed(
+                f"a process was killed while it was at work on one of {names}; where memory ran "
+                "out, give fewer jobs; the same call goes on"
+            ) from error
+        finally:
+            processes.shutdown(cancel_futures=True)
 
     def _folder(self, cell: Cell) -> Path:
         return cell.place.parent / CELLS / cell.key
+
+
+def _begin(threads: int) -> None:
+    """A process of a grid, which Ctrl-C does not end while it waits for a cell."""
+    torch.set_num_threads(threads)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _interruptible(grid: Grid, cell: Cell) -> Result:
+    """A cell in such a process."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return grid.compute(cell)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def recipe_cell(recipe: Recipe, place: Path, mark: str | None = None) -> Cell:

@@ -102,6 +102,7 @@ def compare(
             another setting.
         RecipeError: a task whose recipe does not fit.
         TrustError: a run folder whose recipe imports a file, without ``trust_code``.
+        TrainingFailed: one of the ``jobs`` was killed.
         Interrupted: Ctrl-C; the same command goes on.
     """
     say, place, setting = report or quiet, Path(out), setting or Setting()
