@@ -30,7 +30,8 @@ class Splits:
 
     Where validation would have fewer than :data:`FEW` samples, and the user's files leave its
     choice open, all samples but the test's are divided in :data:`FOLDS` parts, and fold k is judged
-    on the k-th and scaled by the others; a group lies in one part. The test split is read by :attr:`test` alone.
+    on the k-th and scaled by the others; a group lies in one part. The test split is read by
+    :attr:`test` alone.
 
     Args:
         recipe: of all contenders.
