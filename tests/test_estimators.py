@@ -364,6 +364,21 @@ def test_another_number_of_channels_is_refused_when_predicting():
         model.predict(X[..., :1])
 
 
+def test_points_of_clouds_with_nan_are_left_out():
+    clouds, y = np.random.default_rng(0).normal(size=(12, 9, 3)), np.arange(12) % 2
+    padded = clouds.copy()
+    padded[2:, 6:] = np.nan
+    padded[2, 5, 1] = np.nan  # one coordinate
+    fewer = [*clouds[:2], clouds[2, :5], *clouds[3:, :6]]
+    model = FredholmClassifier(kind="clouds", **TINY).fit(padded, y)
+    same = FredholmClassifier(kind="clouds", **TINY).fit(fewer, y)
+    np.testing.assert_array_equal(model.predict_proba(padded), same.predict_proba(fewer))
+    padded[4, :, 0] = np.nan
+    for ask in (model.predict, lambda X: clone(model).fit(X, y)):
+        with pytest.raises(ShapeError, match="X, sample 4: all of its 9 points have NaN"):
+            ask(padded)
+
+
 def test_times_between_the_steps_of_training_are_refused():
     X, y = waves()
     times = 0.1 * np.arange(10)

@@ -365,8 +365,8 @@ class FredholmClassifier(ClassifierMixin, _Estimator):
     Shape: ``X`` is an array (N, columns), (N, times, channels) or (N, H, W, C), a list of arrays
     (times, channels) of any lengths, one of pairs (times, values), or texts; with
     ``kind="clouds"`` an array or list of (points, channels), coordinates first, with
-    ``kind="images"`` also (N, H, W). NaN in rows and series is what was not measured. ``y`` (N,)
-    are numbers or words.
+    ``kind="images"`` also (N, H, W). NaN in rows and series is what was not measured; points of
+    clouds that have NaN are left out. ``y`` (N,) are numbers or words.
 
     Cost: that of the operator, ``epochs`` times: O(columns²) per row with ``softmax``, O(times) per
         series with ``luna``.

@@ -79,11 +79,11 @@ def collect_samples(samples: Any, kind: str, task: str) -> Collection:
     Series are an array (N, times, channels), a list of arrays (times, channels) or (times,), or one
     of pairs (times, values); NaN is what was not measured. Images are (N, H, W) or (N, H, W, C),
     whole numbers (0 to 255) as shares of 255. Clouds are (points, channels) each, coordinates
-    first. Fields are (N, H, W) or (N, C, H, W), or a list of pairs (coordinates (points, d), values
-    (points, C)).
+    first; a point with NaN is left out, as one that is not there. Fields are (N, H, W) or
+    (N, C, H, W), or a list of pairs (coordinates (points, d), values (points, C)).
 
     Raises:
-        ShapeError: arrays of other shapes, or of different ones.
+        ShapeError: arrays of other shapes, or of different ones; a cloud without a point.
         OptionError: times that go back, an infinite value.
     """
     reading = Reading(kind=kind, task=task, split="random")
@@ -127,7 +127,14 @@ def _series(result: Collection, samples: Any) -> None:
 
 
 def _clouds(result: Collection, samples: Any) -> None:
-    result.samples = _matrices(result, list(samples))
+    clouds = _matrices(result, list(samples))
+    result.samples = [cloud[~np.isnan(cloud).any(1)] for cloud in clouds]
+    for number, cloud in enumerate(result.samples):
+        if not len(cloud):
+            raise ShapeError(
+                f"{result.where(number)}: all of its {len(clouds[number])} points have NaN, and are"
+                " taken as not there; needs a point or more"
+            )
 
 
 def _images(result: Collection, samples: Any) -> None:
