@@ -379,6 +379,66 @@ def test_points_of_clouds_with_nan_are_left_out():
             ask(padded)
 
 
+def test_fields_on_points_have_as_many_finite_values_as_points():
+    rng = np.random.default_rng(0)
+    places = [rng.uniform(size=(5 + i % 3, 2)) for i in range(8)]
+    values, y = [p[:, :1].copy() for p in places], [p[:, 0].copy() for p in places]
+    model = FredholmRegressor(kind="fields", **TINY)
+
+    def fit(places=places, values=values, y=y):
+        return model.fit(list(zip(places, values)), y)
+
+    def changed(arrays, change):
+        result = [array.copy() for array in arrays]
+        result[3] = change(result[3])
+        return result
+
+    def hole(array):
+        array[1] = np.nan
+        return array
+
+    fitted = clone(model).fit(list(zip(places, values)), y)
+    shorter, holes = partial(changed, change=lambda a: a[:-1]), partial(changed, change=hole)
+    with pytest.raises(ShapeError, match="X, sample 3: 4 values at 5 points; needs as many"):
+        fit(values=shorter(values))
+    with pytest.raises(ShapeError, match="y, sample 3: 4 values at 5 points; needs as many"):
+        fit(y=shorter(y))
+    for wrong in ({"places": holes(places)}, {"values": holes(values)}, {"y": holes(y)}):
+        name = "y" if "y" in wrong else "X"
+        with pytest.raises(
+            OptionError, match=f"{name}, sample 3: has a value .* leave such points"
+        ):
+            fit(**wrong)
+    with pytest.raises(OptionError, match="X, sample 3: has a value that is no finite number"):
+        fitted.predict(list(zip(holes(places), values)))
+    moved = [*y[:3], np.append(y[3], y[4][0]), y[4][1:], *y[5:]]
+    with pytest.raises(ShapeError, match=r"y, sample 3: received \(6,\); the answer is \(5,\)"):
+        fitted.score(list(zip(places, values)), moved)
+
+
+def test_fields_on_a_grid_are_answered_on_the_same():
+    X = np.random.default_rng(0).normal(size=(8, 4, 6))
+    model = FredholmRegressor(**TINY).fit(X, X)
+    assert model.score(X, X[:, None]) == model.score(X, X)
+    with pytest.raises(ShapeError, match=r"y, sample 0: received \(6, 4\); the answer is \(4, 6\)"):
+        model.score(X, X.swapaxes(1, 2))
+    with pytest.raises(ShapeError, match=r"y: received fields on a grid \(6, 4\); X has \(4, 6\)"):
+        model.fit(X, X.swapaxes(1, 2))
+    y = np.where(np.arange(8)[:, None, None] == 5, np.nan, X)
+    with pytest.raises(OptionError, match="y, sample 5: has a value that is no finite number"):
+        model.fit(X, y)
+
+
+def test_pairs_do_not_mix_with_arrays():
+    X, y = waves()
+    pair = (np.arange(10), X[0])
+    for mixed, odd in (([pair, *X[1:]], 1), ([X[0], *[pair] * 11], 0)):
+        with pytest.raises(ShapeError, match=rf"sample {odd}: .* needs a pair \(times, values\)"):
+            FredholmClassifier(kind="series", **TINY).fit(mixed, y)
+    with pytest.raises(ShapeError, match="sample 1: received list; needs an array of numbers"):
+        FredholmClassifier(kind="series", **TINY).fit([X[0], [[1.0], [2.0, 3.0]]], y[:2])
+
+
 def test_times_between_the_steps_of_training_are_refused():
     X, y = waves()
     times = 0.1 * np.arange(10)

@@ -40,7 +40,14 @@ from .data.files.collection import Collection
 from .data.files.table import Coded
 from .data.kinds.dataset import LabelledDataset
 from .data.kinds.texts import TextDataset
-from .data.samples import MemorySource, collect_samples, read_samples, recognise, warn_of_cut
+from .data.samples import (
+    MemorySource,
+    collect_answers,
+    collect_samples,
+    read_samples,
+    recognise,
+    warn_of_cut,
+)
 from .errors import CheckpointError, OptionError, ShapeError
 from .training.build import build_loaders, build_model, in_float32
 from .training.calibration import fit_temperature
@@ -464,7 +471,7 @@ class FredholmRegressor(RegressorMixin, _Estimator):
         collection = self._collect(X, kind, fitting=True)
         if fields:
             check_consistent_length(collection.samples, y)
-            collection.labels = _answers(y, collection)
+            collection.labels = collect_answers(y, collection)
         else:
             labels = column_or_1d(_checked(self, y), warn=True).astype(np.float64)
             check_consistent_length(collection.samples, labels)
@@ -491,16 +498,21 @@ class FredholmRegressor(RegressorMixin, _Estimator):
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """R² of the predictions; of fields over all their values, of which each has the weight of
         its sample.
+
+        Raises:
+            ShapeError: fields in ``y`` of other sizes than those in ``X``.
         """
         if not _are_fields(y):
             return super().score(X, y, sample_weight)
+        found = self.predict(X)
+        _check_alike(y, found)
         weights = None
         if sample_weight is not None:
             check_consistent_length(y, sample_weight)
             weights = np.repeat(column_or_1d(sample_weight), [np.size(field) for field in y])
         truth = np.concatenate([np.ravel(field) for field in y])
-        found = np.concatenate([np.ravel(field) for field in self.predict(X)])
-        return float(r2_score(truth, found, sample_weight=weights))
+        answers = np.concatenate([np.ravel(field) for field in found])
+        return float(r2_score(truth, answers, sample_weight=weights))
 
 
 # --- parts ----------------------------------------------------------------------------------------
@@ -526,13 +538,18 @@ def _are_fields(y: Any) -> bool:
     return axes > 1 or (axes == 1 and isinstance(y, list) and hasattr(y[0], "shape"))
 
 
-def _answers(y: Any, collection: Collection) -> Any:
-    """Fields to be answered: (N, K, H, W), or (points, K) each."""
-    if collection.coordinates is None:
-        answers = np.asarray(y, np.float32)
-        return answers[:, None] if answers.ndim == 3 else answers
-    parts = [np.asarray(field, np.float32) for field in y]
-    return [part[:, None] if part.ndim == 1 else part for part in parts]
+def _check_alike(truth: Any, found: Any) -> None:
+    """Refuse true fields of other sizes than those that were found; axes of length 1 do not count.
+
+    Raises:
+        ShapeError: naming the first.
+    """
+    check_consistent_length(found, truth)
+    for number, (field, answer) in enumerate(zip(truth, found)):
+        if np.squeeze(field).shape != np.squeeze(answer).shape:
+            raise ShapeError(
+                f"y, sample {number}: received {np.shape(field)}; the answer is {answer.shape}"
+            )
 
 
 def _dataset(source: MemorySource, recipe: Recipe, part: str) -> LabelledDataset | None:

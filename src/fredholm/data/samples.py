@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -83,8 +84,9 @@ def collect_samples(samples: Any, kind: str, task: str) -> Collection:
     (N, C, H, W), or a list of pairs (coordinates (points, d), values (points, C)).
 
     Raises:
-        ShapeError: arrays of other shapes, or of different ones; a cloud without a point.
-        OptionError: times that go back, an infinite value.
+        ShapeError: arrays of other shapes, or of different ones; a cloud without a point; values
+            of another number than their points.
+        OptionError: times that go back, an infinite value; NaN in images and fields.
     """
     reading = Reading(kind=kind, task=task, split="random")
     result = Collection(
@@ -92,6 +94,24 @@ def collect_samples(samples: Any, kind: str, task: str) -> Collection:
     )
     _FILL[kind](result, samples)
     return result
+
+
+def collect_answers(answers: Any, collection: Collection) -> Any:
+    """Fields to be answered, of the fields in a collection: (N, K, H, W), or (points, K) each.
+
+    Raises:
+        ShapeError: another grid, or another number of points, than the field has.
+        OptionError: a value that is no finite number.
+    """
+    result = replace(collection, place=lambda number: {"file": "y", "sample": number})
+    if collection.coordinates is None:
+        fields, grid = _grids(result, answers, "y"), collection.samples.shape[2:]
+        if fields.shape[2:] != grid:
+            raise ShapeError(f"y: received fields on a grid {fields.shape[2:]}; X has {grid}")
+        return fields
+    parts = _matrices(result, list(answers))
+    _check_points(result, collection.coordinates, parts)
+    return [part.astype(np.float32) for part in parts]
 
 
 def _rows(result: Collection, samples: Any) -> None:
@@ -112,9 +132,9 @@ def _texts(result: Collection, samples: Any) -> None:
 
 def _series(result: Collection, samples: Any) -> None:
     parts = list(samples)
-    if parts and isinstance(parts[0], tuple):
-        result.times = [np.asarray(times, np.float64) for times, _ in parts]
-        parts = [values for _, values in parts]
+    if any(map(_is_pair, parts)):
+        clocks, parts = _halves(result, parts, "(times, values)")
+        result.times = [_array(result, i, times, np.float64) for i, times in enumerate(clocks)]
     result.samples = _matrices(result, parts)
     for number, times in enumerate(result.times or ()):
         rows = len(result.samples[number])
@@ -160,15 +180,35 @@ def _images(result: Collection, samples: Any) -> None:
 
 
 def _fields(result: Collection, samples: Any) -> None:
-    if not hasattr(samples, "ndim") and isinstance(next(iter(samples), None), tuple):
-        result.coordinates = _matrices(result, [places for places, _ in samples])
-        result.samples = _matrices(result, [values for _, values in samples])
+    parts = samples if hasattr(samples, "ndim") else list(samples)
+    if isinstance(parts, list) and any(map(_is_pair, parts)):
+        places, values = _halves(result, parts, "(coordinates, values)")
+        result.coordinates = _matrices(result, places)
+        result.samples = _matrices(result, values)
+        _check_points(result, result.coordinates, result.samples)
         return
+    result.samples = _grids(result, parts, "X")
+
+
+def _grids(result: Collection, samples: Any, name: str) -> np.ndarray:
+    """Fields (N, C, H, W)."""
     fields = _stack(result, samples).astype(np.float32)
-    result.samples = fields[:, None] if fields.ndim == 3 else fields
-    if result.samples.ndim != 4:
-        raise ShapeError(f"X: received {fields.shape}; fields are (N, H, W) or (N, C, H, W)")
-    _check_finite(result, result.samples, missing=False)
+    if fields.ndim not in (3, 4):
+        raise ShapeError(f"{name}: received {fields.shape}; fields are (N, H, W) or (N, C, H, W)")
+    fields = fields[:, None] if fields.ndim == 3 else fields
+    _check_finite(result, fields, missing=False)
+    return fields
+
+
+def _check_points(result: Collection, places: list[np.ndarray], values: list[np.ndarray]) -> None:
+    """Refuse values that are not one for each point, and points or values with NaN."""
+    for number, (here, there) in enumerate(zip(places, values)):
+        if len(here) != len(there):
+            raise ShapeError(
+                f"{result.where(number)}: {len(there)} values at {len(here)} points; needs as many"
+            )
+    for arrays in (places, values):
+        _check_finite(result, arrays, missing=False, instead="; leave such points out of X and y")
 
 
 _FILL: dict[str, Callable[[Collection, Any], None]] = {
@@ -181,10 +221,35 @@ _FILL: dict[str, Callable[[Collection, Any], None]] = {
 }
 
 
+def _is_pair(sample: Any) -> bool:
+    return isinstance(sample, tuple) and len(sample) == 2 and np.ndim(sample[0]) > 0
+
+
+def _halves(result: Collection, samples: list[Any], form: str) -> tuple[list[Any], list[Any]]:
+    """The first and the second of each pair."""
+    other = next((i for i, sample in enumerate(samples) if not _is_pair(sample)), None)
+    if other is not None:
+        raise ShapeError(
+            f"{result.where(other)}: received {type(samples[other]).__name__}; needs a pair {form} "
+            "as other samples, or give all without"
+        )
+    return [first for first, _ in samples], [second for _, second in samples]
+
+
+def _array(result: Collection, number: int, sample: Any, dtype: Any = None) -> np.ndarray:
+    try:
+        return np.asarray(sample, dtype)
+    except (TypeError, ValueError) as error:
+        raise ShapeError(
+            f"{result.where(number)}: received {type(sample).__name__}; needs an array of numbers "
+            f"({error})"
+        ) from error
+
+
 def _stack(result: Collection, samples: Any) -> np.ndarray:
     if hasattr(samples, "ndim"):
         return np.asarray(samples)
-    arrays = [np.asarray(sample) for sample in samples]
+    arrays = [_array(result, number, sample) for number, sample in enumerate(samples)]
     other = next((i for i, a in enumerate(arrays) if a.shape != arrays[0].shape), None)
     if other is not None:
         raise ShapeError(
@@ -196,7 +261,7 @@ def _stack(result: Collection, samples: Any) -> np.ndarray:
 
 def _matrices(result: Collection, parts: Sequence[Any]) -> list[np.ndarray]:
     """Samples (points, channels) of one width."""
-    arrays = [np.asarray(part, np.float64) for part in parts]
+    arrays = [_array(result, number, part, np.float64) for number, part in enumerate(parts)]
     arrays = [array[:, None] if array.ndim == 1 else array for array in arrays]
     for number, array in enumerate(arrays):
         if array.ndim != 2 or not len(array) or array.shape[1] != arrays[0].shape[1]:
@@ -208,7 +273,10 @@ def _matrices(result: Collection, parts: Sequence[Any]) -> list[np.ndarray]:
     return arrays
 
 
-def _check_finite(result: Collection, arrays: Any, *, missing: bool) -> None:
+def _check_finite(result: Collection, arrays: Any, *, missing: bool, instead: str = "") -> None:
+    """Refuse numbers that no model reads; ``instead`` is how NaN is mended where it may not be
+    ``missing``.
+    """
     found = too_large(arrays)
     if found is not None:
         number, at = found
@@ -216,9 +284,13 @@ def _check_finite(result: Collection, arrays: Any, *, missing: bool) -> None:
             f"{result.where(number)}: received {arrays[number][at]:g}; needs finite numbers, none "
             f"beyond {LARGEST:.2g}"
         )
-    if not missing and np.isnan(arrays).any():
-        number = int(np.isnan(arrays).reshape(len(arrays), -1).any(1).argmax())
-        raise OptionError(f"{result.where(number)}: has a value that is no finite number")
+    if missing:
+        return
+    for number, array in enumerate(arrays):
+        if np.isnan(array).any():
+            raise OptionError(
+                f"{result.where(number)}: has a value that is no finite number{instead}"
+            )
 
 
 # --- data sets ------------------------------------------------------------------------------------
