@@ -7,11 +7,13 @@ import json
 import warnings
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -202,6 +204,21 @@ def test_a_callers_default_type_changes_nothing(tmp_path):
             assert torch.get_default_dtype() == torch.float64
         finally:
             torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("stop", [OptionError, KeyboardInterrupt])
+def test_a_fit_that_fails_changes_nothing(stop, monkeypatch):
+    X, y = blobs()
+    model = FredholmClassifier(**TINY).fit(X, np.array(["no", "yes"])[y])
+    answers, fresh = model.predict(X), clone(model)
+    monkeypatch.setattr(estimators, "build_model", Mock(side_effect=stop("no")))
+    with pytest.raises(stop):
+        model.fit(X[:, :2], np.array(["a", "b"])[y])
+    np.testing.assert_array_equal(model.predict(X), answers)
+    with pytest.raises(stop):
+        fresh.fit(X, y)
+    with pytest.raises(NotFittedError):
+        fresh.predict(X)
 
 
 def test_an_operator_by_name():

@@ -406,17 +406,22 @@ class FredholmClassifier(ClassifierMixin, _Estimator):
 
     def fit(self, X: Any, y: Any) -> FredholmClassifier:
         """Train on samples ``X`` and their classes ``y``."""
-        collection = self._collect(X, self.kind or recognise(X), fitting=True)
-        if collection.kind == "fields":
-            raise OptionError("kind: received 'fields'; a classifier needs another, or a regressor")
-        labels = column_or_1d(_checked(self, y), warn=True)
-        check_consistent_length(collection.samples, labels)
-        check_classification_targets(labels)
-        self.classes_, codes = np.unique(labels, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise OptionError(f"y: one class only, {str(self.classes_[0])!r}; needs two or more")
-        collection.labels = Coded(codes, [str(name) for name in self.classes_])
-        self._fit(collection)
+        with _all_or_nothing(self):
+            collection = self._collect(X, self.kind or recognise(X), fitting=True)
+            if collection.kind == "fields":
+                raise OptionError(
+                    "kind: received 'fields'; a classifier needs another, or a regressor"
+                )
+            labels = column_or_1d(_checked(self, y), warn=True)
+            check_consistent_length(collection.samples, labels)
+            check_classification_targets(labels)
+            self.classes_, codes = np.unique(labels, return_inverse=True)
+            if len(self.classes_) < 2:
+                raise OptionError(
+                    f"y: one class only, {str(self.classes_[0])!r}; needs two or more"
+                )
+            collection.labels = Coded(codes, [str(name) for name in self.classes_])
+            self._fit(collection)
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -464,21 +469,22 @@ class FredholmRegressor(RegressorMixin, _Estimator):
 
     def fit(self, X: Any, y: Any) -> FredholmRegressor:
         """Train on samples ``X`` and their targets ``y``."""
-        fields = _are_fields(y)
-        kind = self.kind or ("fields" if fields else recognise(X))
-        if (kind == "fields") != fields:
-            raise ShapeError("y: fields go with fields, numbers (N,) with all other kinds")
-        collection = self._collect(X, kind, fitting=True)
-        if fields:
-            check_consistent_length(collection.samples, y)
-            collection.labels = collect_answers(y, collection)
-        else:
-            labels = column_or_1d(_checked(self, y), warn=True).astype(np.float64)
-            check_consistent_length(collection.samples, labels)
-            collection.labels = labels
-        axes = 2 if collection.coordinates is None else 1
-        self.single_ = bool(fields and np.ndim(y[0]) == axes)
-        self._fit(collection)
+        with _all_or_nothing(self):
+            fields = _are_fields(y)
+            kind = self.kind or ("fields" if fields else recognise(X))
+            if (kind == "fields") != fields:
+                raise ShapeError("y: fields go with fields, numbers (N,) with all other kinds")
+            collection = self._collect(X, kind, fitting=True)
+            if fields:
+                check_consistent_length(collection.samples, y)
+                collection.labels = collect_answers(y, collection)
+            else:
+                labels = column_or_1d(_checked(self, y), warn=True).astype(np.float64)
+                check_consistent_length(collection.samples, labels)
+                collection.labels = labels
+            axes = 2 if collection.coordinates is None else 1
+            self.single_ = bool(fields and np.ndim(y[0]) == axes)
+            self._fit(collection)
         return self
 
     def predict(self, X: Any) -> Any:
@@ -574,6 +580,18 @@ def _plain(value: Any) -> Any:
 
 def _array(saved: dict[str, Any]) -> dict[str, Any]:
     return {"object": saved["values"], "dtype": saved["dtype"]}
+
+
+@contextmanager
+def _all_or_nothing(estimator: BaseEstimator) -> Iterator[None]:
+    """A fit that fails, or is interrupted, leaves the estimator as it was."""
+    before = dict(vars(estimator))
+    try:
+        yield
+    except BaseException:
+        vars(estimator).clear()
+        vars(estimator).update(before)
+        raise
 
 
 @contextmanager
