@@ -456,6 +456,36 @@ def test_pairs_do_not_mix_with_arrays():
         FredholmClassifier(kind="series", **TINY).fit([X[0], [[1.0], [2.0, 3.0]]], y[:2])
 
 
+def test_blank_texts_and_targets_beyond_float32_are_named():
+    X = ["a fine film", "a dull film"] * 6
+    model = FredholmClassifier(**TINY)
+    with pytest.raises(OptionError, match=r"X, sample 2: received ' \\n'; needs a word or more"):
+        model.fit([*X[:2], " \n", *X[3:]], [0, 1] * 6)
+    with pytest.raises(OptionError, match="X, sample 1: received ''; needs a word"):
+        model.fit(X, [0, 1] * 6).predict([X[0], ""])
+    rows, _ = blobs()
+    with pytest.raises(OptionError, match=r"y, sample 3: received 1e\+160; needs finite numbers"):
+        FredholmRegressor(**TINY).fit(rows, np.where(np.arange(24) == 3, 1e160, rows[:, 0]))
+
+
+def test_columns_become_floats_as_scikit_learn_has_them():
+    X, y = blobs()
+    texts = X.astype(str)
+    model = FredholmClassifier(**TINY).fit(texts, y)
+    np.testing.assert_array_equal(model.predict_proba(texts), model.predict_proba(X))
+    texts[2, 1] = "x"
+    with pytest.raises(ValueError, match="could not convert string to float: .*x"):
+        model.fit(texts, y)
+
+
+def test_words_in_a_table_are_no_numbers():
+    frame = pytest.importorskip("pandas").DataFrame(blobs()[0])
+    frame["word"] = ["x", "y"] * 12
+    for column in (frame["word"], frame["word"].astype("category")):
+        with pytest.raises(ValueError, match="could not convert string to float: 'x'"):
+            FredholmClassifier(**TINY).fit(frame.assign(word=column), [0, 1] * 12)
+
+
 def test_times_between_the_steps_of_training_are_refused():
     X, y = waves()
     times = 0.1 * np.arange(10)
@@ -498,6 +528,19 @@ def test_a_generator_is_not_saved(tmp_path):
     model = FredholmClassifier(**TINY | {"random_state": np.random.RandomState(0)}).fit(X, y)
     with pytest.raises(OptionError, match="a number or None can be saved"):
         model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize("unit", ["D", "us", "ns"])
+def test_dates_are_saved_as_classes(unit, tmp_path):
+    X, y = blobs()
+    days = np.array(["2024-01-01", "2024-02-01"], f"datetime64[{unit}]")
+    model = FredholmClassifier(**TINY).fit(X, days[y])
+    again = FredholmClassifier.load(model.save(tmp_path / "model"))
+    assert again.classes_.dtype == days.dtype
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    model.classes_ = days.astype("datetime64[us]").astype(object)
+    with pytest.raises(OptionError, match=r"classes_: received datetime\.datetime\(2024"):
+        model.save(tmp_path / "other")
 
 
 def test_a_saved_folder_is_plain_data(tmp_path):

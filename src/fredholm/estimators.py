@@ -70,6 +70,7 @@ OPERATORS = {
     "fields": "luna",
 }
 AUTO = "auto"
+FLOATS = [np.float64, np.float32]  # what columns of rows become: the first, if none of these
 EVALUATED = 256  # samples at a time where nothing is learned
 
 
@@ -125,8 +126,8 @@ class _Estimator(BaseEstimator):
         """The samples of ``X``; of rows, what scikit-learn asks of arrays is checked."""
         if kind == "rows":
             least = 2 if fitting else 1
-            finite: Any = "allow-nan"
-            options = {"ensure_all_finite": finite, "ensure_min_samples": least}
+            options: dict[str, Any] = {"dtype": FLOATS, "ensure_all_finite": "allow-nan"}
+            options["ensure_min_samples"] = least
             return collect_samples(
                 validate_data(self, X, reset=fitting, **options), kind, self._task()
             )
@@ -289,7 +290,8 @@ class _Estimator(BaseEstimator):
 
         Raises:
             NotFittedError: before ``fit``.
-            OptionError: ``random_state`` is a generator.
+            OptionError: ``random_state`` is a generator, or classes are no numbers, words or dates
+                of NumPy.
             StorageError: the folder cannot be written.
         """
         check_is_fitted(self)
@@ -313,7 +315,7 @@ class _Estimator(BaseEstimator):
         for name in ("classes_", "feature_names_in_"):
             if hasattr(self, name):
                 values = getattr(self, name)
-                state[name] = {"dtype": str(values.dtype), "values": values.tolist()}
+                state[name] = {"dtype": str(values.dtype), "values": _listed(name, values)}
         return models.save_pretrained(self.model_, path, **self.facts_, estimator=state)
 
     @classmethod
@@ -475,13 +477,10 @@ class FredholmRegressor(RegressorMixin, _Estimator):
             if (kind == "fields") != fields:
                 raise ShapeError("y: fields go with fields, numbers (N,) with all other kinds")
             collection = self._collect(X, kind, fitting=True)
-            if fields:
-                check_consistent_length(collection.samples, y)
-                collection.labels = collect_answers(y, collection)
-            else:
-                labels = column_or_1d(_checked(self, y), warn=True).astype(np.float64)
-                check_consistent_length(collection.samples, labels)
-                collection.labels = labels
+            if not fields:
+                y = column_or_1d(_checked(self, y), warn=True).astype(np.float64)
+            check_consistent_length(collection.samples, y)
+            collection.labels = collect_answers(y, collection)
             axes = 2 if collection.coordinates is None else 1
             self.single_ = bool(fields and np.ndim(y[0]) == axes)
             self._fit(collection)
@@ -576,6 +575,18 @@ def _is_number(value: Any) -> bool:
 
 def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
+
+
+def _listed(name: str, values: np.ndarray) -> list[Any]:
+    """As JSON holds them; dates and spans of time as numbers of their unit."""
+    dates = values.dtype.kind in "mM"
+    result = [_plain(value) for value in (values.astype(np.int64) if dates else values).tolist()]
+    odd = next((value for value in result if not isinstance(value, str | Real)), None)
+    if odd is not None:
+        raise OptionError(
+            f"{name}: received {odd!r}; numbers, words and np.datetime64 can be saved: fit on these"
+        )
+    return result
 
 
 def _array(saved: dict[str, Any]) -> dict[str, Any]:

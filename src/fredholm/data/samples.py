@@ -86,7 +86,7 @@ def collect_samples(samples: Any, kind: str, task: str) -> Collection:
     Raises:
         ShapeError: arrays of other shapes, or of different ones; a cloud without a point; values
             of another number than their points.
-        OptionError: times that go back, an infinite value; NaN in images and fields.
+        OptionError: times that go back, an infinite value; NaN in images and fields; a blank text.
     """
     reading = Reading(kind=kind, task=task, split="random")
     result = Collection(
@@ -97,13 +97,17 @@ def collect_samples(samples: Any, kind: str, task: str) -> Collection:
 
 
 def collect_answers(answers: Any, collection: Collection) -> Any:
-    """Fields to be answered, of the fields in a collection: (N, K, H, W), or (points, K) each.
+    """What is to be answered of the samples in a collection: numbers (N,); of fields (N, K, H, W),
+    or (points, K) each.
 
     Raises:
         ShapeError: another grid, or another number of points, than the field has.
         OptionError: a value that is no finite number.
     """
     result = replace(collection, place=lambda number: {"file": "y", "sample": number})
+    if collection.kind != "fields":
+        _check_finite(result, answers, missing=False)
+        return answers
     if collection.coordinates is None:
         fields, grid = _grids(result, answers, "y"), collection.samples.shape[2:]
         if fields.shape[2:] != grid:
@@ -128,6 +132,8 @@ def _texts(result: Collection, samples: Any) -> None:
             raise ShapeError(
                 f"{result.where(number)}: received {text!r}; needs a text as the others"
             )
+        if not text.strip():
+            raise OptionError(f"{result.where(number)}: received {text!r}; needs a word or more")
 
 
 def _series(result: Collection, samples: Any) -> None:
