@@ -37,6 +37,15 @@ def test_rows_are_those_of_the_file(tmp_path):
         rows[[0]]
 
 
+@pytest.mark.parametrize("kind", ["<u2", ">u2", ">u4", "<u8", ">i4", ">f4", ">f8", "<f2", "?"])
+def test_numbers_of_every_type_are_read(tmp_path, kind):
+    values = np.array([[0, 1], [7, 60_000], [2, 3]], kind)
+    read = stored(tmp_path, "values", values)[[1, 0]]
+    np.testing.assert_array_equal(read, values[[1, 0]])
+    floats = values.dtype.kind == "f"
+    assert read.dtype == torch.float32 if floats else not read.is_floating_point()
+
+
 def test_what_is_no_file_of_rows(tmp_path):
     with pytest.raises(DataError, match="no such file"):
         StoredRows(tmp_path / "none.npy")
@@ -47,6 +56,10 @@ def test_what_is_no_file_of_rows(tmp_path):
             StoredRows(tmp_path / f"{name}.npy")
     with pytest.raises(DataError, match=r"holds an array \(\); needs rows"):
         stored(tmp_path, "number", 3.0)
+    with pytest.raises(DataError, match=r"no .npy file of numbers \(it holds <U4\)"):
+        stored(tmp_path, "words", ["some", "text"])
+    with pytest.raises(DataError, match=r"holds 9223372036854775808; needs numbers below 2\^63"):
+        stored(tmp_path, "large", np.array([1, 2**63], np.uint64))[[1]]
 
 
 KINDS = {

@@ -15,12 +15,14 @@ from torch import Tensor
 from ..errors import DataError, ShapeError, require
 from ..files import cache_folder, digest_json, replacing, storing
 
+# What torch does not compute with, as what it does, of either order of bytes.
+SIGNED = {"uint16": np.int32, "uint32": np.int64, "uint64": np.int64}
 PIECE = 1 << 21  # bytes of a Parquet file's rows that are in memory at once, beside its pages
 
 
 class StoredRows:
     """The rows (N, …) of a ``.npy`` file; ``rows[indices]`` reads those and no others, real
-    numbers in float32.
+    numbers in float32, unsigned ones of more than a byte with a sign.
 
     Stands where a data set takes a tensor: the values of
     :class:`~fredholm.data.SequenceDataset`, the clouds of :class:`~fredholm.data.PointDataset`,
@@ -35,7 +37,7 @@ class StoredRows:
             None for all.
 
     Raises:
-        DataError: no such file, or one of objects or of no rows.
+        DataError: no such file, or one of other than numbers, or of no rows.
 
     Example:
         >>> import tempfile
@@ -76,8 +78,7 @@ class StoredRows:
             raise DataError(f"{self.path}: has changed since it was opened; start again")
         # In the order of the file, which a disk reads faster, and put back.
         order = rows.argsort()
-        values = torch.from_numpy(np.ascontiguousarray(mapped[rows[order].numpy()]))
-        values = values.float() if values.is_floating_point() else values
+        values = torch.from_numpy(self._native(mapped[rows[order].numpy()]))
         return torch.empty_like(values).index_copy_(0, order, values)
 
     def select(self, chosen: Tensor) -> StoredRows:
@@ -97,13 +98,27 @@ class StoredRows:
         axis, places = self.window
         return mapped[(slice(None),) * axis + (places,)]
 
+    def _native(self, values: np.ndarray) -> np.ndarray:
+        """As torch takes them."""
+        if values.dtype.kind == "f":
+            with np.errstate(over="ignore"):  # whoever reads them refuses infinite numbers
+                return np.ascontiguousarray(values, np.float32)
+        kind = SIGNED.get(values.dtype.name, values.dtype.newbyteorder("="))
+        result = np.ascontiguousarray(values, kind)
+        if values.dtype.name == "uint64" and (result < 0).any():
+            raise DataError(f"{self.path}: holds {values.max()}; needs numbers below 2^63")
+        return result
+
     def _map(self) -> Any:
         try:
-            return np.load(self.path, mmap_mode="r", allow_pickle=False)
+            result = np.load(self.path, mmap_mode="r", allow_pickle=False)
         except FileNotFoundError:
             raise DataError(f"{self.path}: no such file") from None
         except (OSError, ValueError, EOFError) as error:
             raise DataError(f"{self.path}: no .npy file of numbers ({error})") from error
+        if result.dtype.kind not in "biufc":
+            raise DataError(f"{self.path}: no .npy file of numbers (it holds {result.dtype})")
+        return result
 
     def __repr__(self) -> str:
         return f"StoredRows({str(self.path)!r}, {' x '.join(map(str, self.shape))})"
