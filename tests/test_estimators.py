@@ -479,7 +479,7 @@ def test_columns_become_floats_as_scikit_learn_has_them():
 
 
 def test_words_in_a_table_are_no_numbers():
-    frame = pytest.importorskip("pandas").DataFrame(blobs()[0])
+    frame = pytest.importorskip("pandas").DataFrame(blobs()[0], columns=list("abc"))
     frame["word"] = ["x", "y"] * 12
     for column in (frame["word"], frame["word"].astype("category")):
         with pytest.raises(ValueError, match="could not convert string to float: 'x'"):
