@@ -8,10 +8,11 @@ import shutil
 import pytest
 import torch
 
+from fredholm.cli import show
 from fredholm.cli.main import main
 from fredholm.data.catalogue.glue import TASKS
 from fredholm.errors import DataError
-from fredholm.training import evaluate, evaluate_glue, load_recipe, train
+from fredholm.training import evaluate, evaluate_glue, glue, load_recipe, train
 from fredholm.training.metrics import pearson
 from tests.data.test_language import write_glue
 
@@ -98,6 +99,21 @@ def test_the_mean_of_all_tasks(home, capsys):
     assert shown.splitlines()[-1].endswith("; no run of sst2, mnli, qnli, rte")
     assert main(["evaluate", str(home / "runs"), "--all", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["tasks"]["qqp"]["n"] == 122
+
+
+def test_a_mean_with_an_undefined_correlation_is_none(monkeypatch, home, capsys):
+    def measured(run, *rest, **more):
+        measures = TASKS[run.name.partition("-")[0]].measures
+        return {"scores": dict.fromkeys(measures, None if run.name == "stsb" else 0.5), "n": 3}
+
+    monkeypatch.setattr(glue, "evaluate", measured)
+    found = evaluate_glue(home / "runs")
+    assert found["mean"] is found["tasks"]["stsb"]["scores"]["spearman"] is None
+    assert found["tasks"]["mrpc"]["scores"]["f1"] == 0.5
+    show.glue_scores(found, as_json=False)
+    shown = capsys.readouterr().out
+    assert "stsb  Spearman's correlation undefined, Pearson's correlation undefined, n 3" in shown
+    assert "mean of 4 tasks undefined; no run of" in shown
 
 
 def test_a_folder_without_such_runs_is_refused(home, tmp_path, capsys):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import warnings
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import torch
 from fredholm.errors import OptionError, RecipeError, ShapeError
 from fredholm.training import evaluate, load_recipe, predict, sweep, train
 from fredholm.training.build import build_dataset
+from fredholm.training.metrics import spearman
 from fredholm.training.tasks import IGNORED, create_task
 
 from ..tolerances import assert_close
@@ -44,6 +47,17 @@ def test_a_regression_has_no_accuracy():
     report = task.summary([(outputs, labels)], ())
     assert report["loss"] == pytest.approx(float(task.loss(outputs, labels)))
     assert "accuracy" not in report
+
+
+def test_a_correlation_of_equal_answers_is_null_in_json():
+    outputs, labels = torch.ones(4, 1), torch.arange(4.0)
+    for pair in ((outputs, labels), (labels[:, None], outputs[:, 0])):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            report = create_task("regression").summary([pair], ())
+        assert json.loads(json.dumps(report, allow_nan=False))["spearman"] is None
+        assert report["pearson"] is None
+        assert math.isnan(spearman(*pair)), "a conversion's score stays a number"
 
 
 @pytest.mark.parametrize(

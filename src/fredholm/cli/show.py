@@ -129,8 +129,8 @@ _NAMES = {
 }
 
 
-def _named(name: str, value: float) -> str:
-    return f"{_NAMES.get(name, name)} {value:.4f}"
+def _named(name: str, value: float | None) -> str:
+    return f"{_NAMES.get(name, name)} {'undefined' if value is None else f'{value:.4f}'}"
 
 
 def glue_scores(summary: dict[str, Any], as_json: bool) -> None:
@@ -146,7 +146,7 @@ def glue_scores(summary: dict[str, Any], as_json: bool) -> None:
             typer.echo(f"      {note}")
     missing = f"; no run of {', '.join(summary['missing'])}" if summary["missing"] else ""
     count = len(summary["tasks"])
-    typer.echo(f"mean of {count} task{'s' * (count > 1)} {summary['mean']:.4f}{missing}")
+    typer.echo(f"{_named(f'mean of {count} task' + 's' * (count > 1), summary['mean'])}{missing}")
 
 
 def predictions(results: list[dict[str, Any]], as_json: bool) -> None:

@@ -161,7 +161,8 @@ def evaluate(
     run's.
 
     ``confusion[i][j]`` counts images of class i called j; ``wrong`` and ``right`` list the first
-    examples of each with index, label, prediction and probability. Splits other than test are
+    examples of each with index, label, prediction and probability; a correlation that is not
+    defined, of answers that are all the same, is None. Splits other than test are
     written to ``evaluation-SPLIT.json``, and a model changed by ``overrides`` (see
     :func:`load_run`) to a file that names them; ``data.options.KEY=VALUE`` among them changes the
     data set instead, such as the resolution of its fields. ``trust_code``: see :func:`load_run`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -52,7 +53,8 @@ def evaluate_glue(
     runs, such as seeds, counts once, with their mean.
 
     Returns: ``tasks`` (of each its ``scores``, ``runs``, ``n`` and ``notes``), ``missing`` (tasks
-    without a run) and ``mean``; not a number where a correlation is not defined.
+    without a run) and ``mean``; None in the place of a score, and of a mean with it, where a
+    correlation is not defined.
 
     Raises:
         DataError: no run on GLUE there.
@@ -69,7 +71,7 @@ def evaluate_glue(
         notes = dict.fromkeys(note for result in results for note in result.get("notes", ()))
         tasks[name] = {
             "scores": {
-                score: fmean(result["scores"][score] for result in results)
+                score: _mean(result["scores"][score] for result in results)
                 for score in TASKS[name].measures
             },
             "runs": [str(run) for run in runs[name]],
@@ -80,5 +82,11 @@ def evaluate_glue(
         "split": split,
         "tasks": tasks,
         "missing": [name for name in TASKS if name not in tasks],
-        "mean": fmean(row["scores"][TASKS[name].measures[0]] for name, row in tasks.items()),
+        "mean": _mean(row["scores"][TASKS[name].measures[0]] for name, row in tasks.items()),
     }
+
+
+def _mean(scores: Iterable[float | None]) -> float | None:
+    """None where one of them is not defined."""
+    known = list(scores)
+    return None if None in known else fmean(score for score in known if score is not None)

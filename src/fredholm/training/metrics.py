@@ -42,13 +42,17 @@ def pearson(outputs: Tensor, labels: Tensor) -> float:
 
 @METRICS.register("spearman")
 def spearman(outputs: Tensor, labels: Tensor) -> float:
-    """Spearman's rank correlation; tied values share their mean rank.
+    """Spearman's rank correlation; tied values share their mean rank. Not a number where either
+    never varies.
 
     Example:
         >>> round(spearman(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1.0, 2.0, 3.0])), 6)
         1.0
     """
-    result: Any = stats.spearmanr(outputs.flatten().double().cpu(), labels.flatten().double().cpu())
+    pair = [some.flatten().double().cpu() for some in (outputs, labels)]
+    if any(bool((some == some[0]).all()) for some in pair):  # SciPy would warn
+        return math.nan
+    result: Any = stats.spearmanr(*pair)
     return float(result.statistic)
 
 

@@ -304,8 +304,8 @@ class Regression(Numbers):
             "loss": float(error.square().mean()),
             "absolute_error": float(error.abs().mean()),
             "variance": float((labels.double() - labels.double().mean()).square().mean()),
-            "pearson": pearson(outputs, labels),
-            "spearman": spearman(outputs, labels),
+            "pearson": _defined(pearson(outputs, labels)),
+            "spearman": _defined(spearman(outputs, labels)),
         }
 
 
@@ -337,6 +337,11 @@ class Field(Numbers):
     ) -> dict[str, Any]:
         error = relative_error(outputs.double(), labels.double())
         return {"n": len(labels), "loss": float(error.mean()), "worst": float(error.max())}
+
+
+def _defined(score: float) -> float | None:
+    """None in the place of NaN, which JSON does not have."""
+    return None if math.isnan(score) else score
 
 
 def _wide(numbers: Tensor) -> Tensor:
