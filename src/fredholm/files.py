@@ -117,18 +117,26 @@ def write_json(path: Path, value: Any) -> Path:
     return write_text(path, json.dumps(value, indent=2) + "\n")
 
 
-def read_state(path: Path) -> dict[str, Any]:
-    """What a stopped command kept as JSON; empty where it kept nothing yet.
+def read_state(path: Path, fix: str = "delete it and run again") -> dict[str, Any]:
+    """What a command kept as JSON, by names; empty where it kept nothing yet.
 
     Raises:
-        FredholmError: a file that cannot be read.
+        FredholmError: a file that cannot be read; ``fix`` says how to go on.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        result = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(result, dict):
+            raise ValueError(f"it holds {type(result).__name__}")
+        return result
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise FredholmError(f"{path}: cannot be read ({error}); delete it and run again") from error
+        raise unreadable(path, error, fix) from error
+
+
+def unreadable(path: Path, error: Exception, fix: str = "delete it and run again") -> FredholmError:
+    """The error of a damaged file."""
+    return FredholmError(f"{path}: cannot be read ({error}); {fix}")
 
 
 def write_text(path: Path, text: str) -> Path:

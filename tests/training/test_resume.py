@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fredholm.errors import CheckpointError, OptionError, RecipeError
+from fredholm.errors import CheckpointError, FredholmError, OptionError, RecipeError
 from fredholm.training import TrainingFailed, run, train
 from fredholm.training.calibration import temperature_of
 from fredholm.training.checkpoints import list_checkpoints, newest_readable, read_checkpoint
@@ -230,6 +230,22 @@ def test_without_a_readable_checkpoint_resuming_is_refused(tmp_path, recipe, cra
         train(chosen, folder, resume=True)
 
 
+@pytest.mark.parametrize("content", ["", '{"na', "[]", "{}"])
+def test_damaged_files_of_a_run_are_named_and_what_to_do(tmp_path, content):
+    place = RunFolder(tmp_path)
+    reads = {
+        place.result: place.read_result,
+        place.source: place.read_source,
+        place.calibration: lambda: temperature_of(place.calibration),
+    }
+    if content == "{}":  # nothing known of files is no damage
+        del reads[place.source]
+    for file, read in reads.items():
+        file.write_text(content)
+        with pytest.raises(FredholmError, match=rf"{file.name}: cannot be read .*delete it and "):
+            read()
+
+
 def test_a_checkpoint_that_would_run_code_is_refused(tmp_path):
     class Evil:
         def __reduce__(self):
@@ -252,6 +268,7 @@ def test_a_started_run_is_neither_overwritten_nor_changed_silently(tmp_path, rec
     with pytest.raises(RecipeError, match=r"optimizer.lr \(0.002 -> 0.5\)") as caught:
         train(changed, folder, resume=True)
     assert "data.mixup (0.0 -> 0.1)" in str(caught.value)
+    assert "delete the folder" in str(caught.value), "a sweep has no --overwrite"
     assert train(changed, folder, overwrite=True).epochs == 2
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("precious")

@@ -8,7 +8,8 @@ import json
 import pytest
 
 from fredholm.errors import RecipeError
-from fredholm.training import sweep
+from fredholm.training import load_recipe, sweep
+from fredholm.training.grid import safe_name
 from fredholm.training.module import RecipeLearner
 from fredholm.training.sweeps import expand, split_values, tabulate, to_markdown
 from tests.training.conftest import SMALL
@@ -32,6 +33,15 @@ def test_a_grid_spans_every_combination_and_seed():
             expand([f"operator.omega={wrong}"], 0)
     with pytest.raises(RecipeError, match="seeds: received 'many'"):
         expand(["seeds=many"], 0)
+
+
+def test_letters_of_any_alphabet_give_names_of_runs_and_other_ones():
+    labels = ["data.label=größe", "data.label=grüße", "data.label=高さ", "data.label=rate"]
+    names = [safe_name(label) for label in labels]
+    assert len(set(names)) == len(names)
+    assert names[-1] == labels[-1]
+    for name in names:
+        assert load_recipe("digits", [f"name={name},seed=0"]).name == f"{name},seed=0"
 
 
 def test_a_value_given_twice_is_one_cell():

@@ -5,7 +5,6 @@ Reference: Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural net
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from .. import models
-from ..files import write_json
+from ..files import read_state, unreadable, write_json
 from ..parallel import Shards, concatenated
 from ..progress import steps
 from .folder import RunFolder
@@ -114,7 +113,15 @@ def write_temperature(place: RunFolder, logits: Tensor, labels: Tensor) -> dict[
 
 
 def temperature_of(path: Path) -> float:
-    """The temperature of a run, 1 of one that has none."""
+    """The temperature of a run, 1 of one that has none.
+
+    Raises:
+        FredholmError: a damaged file.
+    """
     if not path.is_file():
         return 1.0
-    return float(json.loads(path.read_text(encoding="utf-8"))["temperature"])
+    fix = "restore it, or delete it and do without calibrated probabilities"
+    try:
+        return float(read_state(path, fix)["temperature"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise unreadable(path, error, fix) from error

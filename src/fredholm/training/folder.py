@@ -12,14 +12,13 @@ process that trains there, see :mod:`fredholm.training.leases`.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError, OptionError, RecipeError, StorageError
-from ..files import replacing, storing, write_json
+from ..files import read_state, replacing, storing, unreadable, write_json
 from .leases import HOLDER, LOCK
 from .recipe import Recipe
 from .recipe_files import differences, load_recipe, read_plain, save_recipe
@@ -72,7 +71,15 @@ class RunFolder:
         return self.result.is_file()
 
     def read_result(self) -> RunResult:
-        return RunResult(**json.loads(self.result.read_text(encoding="utf-8")))
+        """What was written when the run ended.
+
+        Raises:
+            FredholmError: a damaged file.
+        """
+        try:
+            return RunResult(**read_state(self.result))
+        except TypeError as error:  # fields that are missing
+            raise unreadable(self.result, error) from error
 
     def write_result(self, result: RunResult) -> None:
         write_json(self.result, dataclasses.asdict(result))
@@ -135,10 +142,12 @@ class RunFolder:
                 save_recipe(recipe.model_copy(update={"imports": portable(recipe)}), temporary)
 
     def read_source(self) -> dict[str, Any]:
-        """How the run's files were read; empty of a data set of the catalogue."""
-        if not self.source.is_file():
-            return {}
-        return {"source": json.loads(self.source.read_text(encoding="utf-8"))}
+        """How the run's files were read; empty of a data set of the catalogue.
+
+        Raises:
+            FredholmError: a damaged file.
+        """
+        return {"source": read_state(self.source)} if self.source.is_file() else {}
 
     def _check_place(self, writes: bool) -> None:
         """Look at the part of the path that exists: a file among the folders, a missing right."""
@@ -184,8 +193,8 @@ class RunFolder:
         if changed:
             raise RecipeError(
                 f"{self.root}: the run was started with another recipe; differs in "
-                f"{', '.join(changed)}; "
-                "resume with the same recipe, or choose --overwrite or another --name"
+                f"{', '.join(changed)}; resume with the same recipe, choose another --name, or "
+                "delete the folder (train: --overwrite)"
             )
 
     def load_recipe(self, trust_code: bool = False) -> Recipe:

@@ -293,14 +293,19 @@ def train_cell(cell: Cell, report: Report) -> Result:
 
 
 def safe_name(label: str) -> str:
-    """A label as a folder name.
+    """A label as a folder name, which is a run's; where that has not all of its letters, with a
+    hash of the label.
 
     Example:
         >>> safe_name("operator={name: luna, channels: 4}")
         'operator=,name,luna,channels,4'
+        >>> safe_name("data.label=größe")
+        'data.label=gr,e-6873b1'
     """
-    kept = "".join(c if c.isalnum() or c in "._=+-" else "," for c in label)
-    return ",".join(part for part in kept.split(",") if part)
+    kept = "".join(c if (c.isascii() and c.isalnum()) or c in "._=+-" else "," for c in label)
+    name = ",".join(part for part in kept.split(",") if part)
+    whole = all(c.isascii() or not c.isalnum() for c in label)
+    return name if whole else f"{name}-{digest_json(label)[:6]}"
 
 
 def _now(folder: Path) -> int:
