@@ -8,8 +8,10 @@ import sys
 
 import pytest
 
+from fredholm.cli import show
 from fredholm.cli.main import main
 from fredholm.integral.registry import OPERATORS
+from fredholm.training.folder import RunResult
 from tests.training.conftest import SMALL
 
 
@@ -97,6 +99,22 @@ def test_debug_shows_the_traceback():
 
     with pytest.raises(RecipeError):
         main(["train", "digit", "--debug"])
+
+
+@pytest.mark.parametrize("no", ["", "1"])
+def test_errors_have_a_colour_on_a_terminal_unless_told_not_to(monkeypatch, capsys, no):
+    monkeypatch.setenv("NO_COLOR", no)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert main(["data", "path", "mnits"]) == 2
+    assert ("\033[31m" in capsys.readouterr().err) == (not no)
+
+
+def test_the_next_command_can_be_pasted(capsys):
+    facts = {"name": "a", "stopped": "finished", "epochs": 1, "steps": 2, "minutes": 0.1}
+    more = {"parameters": 3, "best_epoch": 1, "metrics": {"val_loss": 0.5}}
+    show.run_result(RunResult(**facts, **more, folder="my runs/a"))
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line == "next: fredholm evaluate 'my runs/a'   |   fredholm explain 'my runs/a'"
 
 
 def test_usage_errors_exit_2(capsys):

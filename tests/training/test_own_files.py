@@ -16,7 +16,7 @@ from PIL import Image
 
 from fredholm.cli.main import main
 from fredholm.data.files import open_files
-from fredholm.errors import DataError, OptionError, RecipeError
+from fredholm.errors import CheckpointError, DataError, OptionError, RecipeError
 from fredholm.training import evaluate, load_recipe, own_files, predict, train, write_predictions
 from fredholm.training.build import build_dataset, build_model
 from fredholm.training.calibration import fit_temperature
@@ -389,7 +389,14 @@ def test_predictions_are_never_written_over_what_they_answer(tmp_path):
     given.write_text("a,b\n1,2\n")
     with pytest.raises(OptionError, match="one of the files to predict"):
         predict(tmp_path / "run", [tmp_path / "other.csv", given], out=tmp_path / "." / "new.csv")
-    assert given.read_text() == "a,b\n1,2\n"
+    deep = tmp_path / "folder" / "deep"
+    deep.mkdir(parents=True)
+    (deep / "one.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(OptionError, match=r"is a file of the folder .*folder to predict, which"):
+        predict(tmp_path / "run", [tmp_path / "folder"], out=deep / ".." / "deep" / "one.csv")
+    assert given.read_text() == (deep / "one.csv").read_text() == "a,b\n1,2\n"
+    with pytest.raises(CheckpointError, match="no run here"):
+        predict(tmp_path / "run", [tmp_path / "folder"], out=deep / "new.csv")
 
 
 def test_predictions_need_a_folder_before_any_sample_is_read(tmp_path):

@@ -65,7 +65,8 @@ def _check_processes(command: str) -> None:
 
 
 def _complain(message: str) -> None:
-    colour = ("\033[31m", "\033[0m") if sys.stderr.isatty() else ("", "")
+    coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    colour = ("\033[31m", "\033[0m") if coloured else ("", "")
     print(
         "\n".join(f"{colour[0]}error:{colour[1]} {line}" for line in message.splitlines()),
         file=sys.stderr,

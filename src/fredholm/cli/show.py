@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json as json_module
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,8 @@ def run_result(result: Any) -> None:
         f"best epoch {result.best_epoch}, {_metrics(result.metrics)}, {result.parameters:,} "
         "parameters"
     )
-    typer.echo(f"next: fredholm evaluate {result.folder}   |   fredholm explain {result.folder}")
+    folder = shlex.quote(str(result.folder))
+    typer.echo(f"next: fredholm evaluate {folder}   |   fredholm explain {folder}")
 
 
 def note(line: str) -> None:

@@ -63,7 +63,8 @@ def predict(
         TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
         DataError: a file is missing, or holds something else, or an answer is no finite number.
         OptionError: a run whose answers or samples are of another kind, or ``out`` cannot hold
-            them, is one of ``files`` or lies in no folder; before any sample is read.
+            them, is one of ``files`` or of theirs, or lies in no folder; before any sample is
+            read.
         CheckpointError: no run or no model there, or a comparison that recommends an operator.
     """
     from ..data.files.table import in_words
@@ -255,6 +256,11 @@ def _check_apart(out: Path, files: Sequence[str | Path]) -> None:
             raise OptionError(
                 f"predict: --out {out} is one of the files to predict, which it would replace; "
                 "name another file"
+            )
+        if file.is_dir() and out.is_file() and out.resolve().is_relative_to(file.resolve()):
+            raise OptionError(
+                f"predict: --out {out} is a file of the folder {file} to predict, which it would "
+                "replace; name another file, or delete it first"
             )
 
 
