@@ -466,6 +466,8 @@ def test_blank_texts_and_targets_beyond_float32_are_named():
     rows, _ = blobs()
     with pytest.raises(OptionError, match=r"y, sample 3: received 1e\+160; needs finite numbers"):
         FredholmRegressor(**TINY).fit(rows, np.where(np.arange(24) == 3, 1e160, rows[:, 0]))
+    with pytest.raises(OptionError, match="y, sample 23: has a value that is no finite number"):
+        FredholmRegressor(**TINY).fit(rows, ["1.5"] * 23 + ["nan"])
 
 
 def test_columns_become_floats_as_scikit_learn_has_them():

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..errors import DataError, OptionError, ShapeError
-from .files.collection import TRAIN, VAL, Collection, too_large
+from .files.collection import TRAIN, VAL, Collection, blocks, too_large
 from .files.datasets import labels_of
 from .files.reading import Reading
 from .files.scaling import channel_scales, cloud_tensor, point_rows, series_rows, table_rows
@@ -292,11 +292,11 @@ def _check_finite(result: Collection, arrays: Any, *, missing: bool, instead: st
         )
     if missing:
         return
-    for number, array in enumerate(arrays):
-        if np.isnan(array).any():
-            raise OptionError(
-                f"{result.where(number)}: has a value that is no finite number{instead}"
-            )
+    for start, block in blocks(arrays):
+        gone = np.isnan(block).reshape(len(block), -1).any(1)
+        if gone.any():
+            where = result.where(start + int(gone.argmax()))
+            raise OptionError(f"{where}: has a value that is no finite number{instead}")
 
 
 # --- data sets ------------------------------------------------------------------------------------
