@@ -476,7 +476,7 @@ def test_columns_become_floats_as_scikit_learn_has_them():
     model = FredholmClassifier(**TINY).fit(texts, y)
     np.testing.assert_array_equal(model.predict_proba(texts), model.predict_proba(X))
     texts[2, 1] = "x"
-    with pytest.raises(ValueError, match="could not convert string to float: .*x"):
+    with pytest.raises(ValueError, match=r"could not convert string to float: .*x"):
         model.fit(texts, y)
 
 
