@@ -319,6 +319,72 @@ def test_numbers_that_float32_does_not_hold_are_refused(tmp_path, value):
             open_files(tmp_path / "y.npz")
 
 
+# --- what columns are called ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["days", "hours", "time", "t", "id", "case"])
+def test_a_column_that_the_user_names_is_no_guessed_time_or_id(tmp_path, name):
+    rows = [[i % 7, i % 5, round(i * 7.3 % 11, 2), "xy"[i % 2]] for i in range(60)]
+    path = write(tmp_path / "data.csv", rows, head=("a", "b", name, "z"))
+    found = open_files(path, {"label": name, "channels": "a,b"}).collection
+    assert (found.task, found.reading.label, found.remarks) == ("regression", name, [])
+    found = open_files(path, {"label": name}).collection
+    assert found.channels == ("a", "b", "z=x", "z=y")
+    found = open_files(path, {"group": name}).collection
+    assert (found.channels, found.reading.label) == (("a", "b"), "z")
+    assert (found.reading.time, found.reading.id) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("cells", "what"),
+    [(["01/14/2024", "02/03/2024"], "dates"), (["2024-01-14", ""], "dates"), (["full", "part"], "")],
+)
+def test_what_is_only_called_a_time_stops_no_rows_and_no_texts(tmp_path, cells, what):
+    rows = [[cells[i % 3 == 0], i % 7, "xy"[i % 2]] for i in range(40)]
+    path = write(tmp_path / "rows.csv", rows, head=("date", "a", "label"))
+    found = open_files(path).collection
+    if what:
+        assert found.channels == ("a",)
+        assert f"'date' is left out: its cells are {what}" in found.remarks[0]
+    else:
+        assert found.channels == ("date=full", "date=part", "a")
+    assert open_files(path, {"channels": "a"}).collection.channels == ("a",)
+    with pytest.raises(DataError, match="column 'date': received .*; needs a time|no time"):
+        open_files(path, {"time": "date", "split": "time"})
+    rows = [[cells[i % 2], f"a fine film of {i} parts", "xy"[i % 2]] for i in range(40)]
+    path = write(tmp_path / "texts.csv", rows, head=("date", "text", "label"))
+    assert open_files(path).collection.kind == "texts"
+
+
+def test_the_latest_rows_are_the_test_by_a_guessed_date(tmp_path):
+    rows = [[f"2024-01-{i + 1:02d}", i % 7, "xy"[i % 2]] for i in range(30)]
+    path = write(tmp_path / "rows.csv", rows, head=("date", "a", "label"))
+    found = open_files(path, {"split": "time"})
+    assert found.reading.time == "date"
+    assert (found.parts[-6:] == 2).all()
+
+
+def test_what_is_only_called_an_id_stops_no_rows(tmp_path):
+    def opened(cells, **reading):
+        rows = [[cell, i % 7, "xy"[i % 2]] for i, cell in enumerate(cells)]
+        path = write(tmp_path / "rows.csv", rows, head=("case", "a", "label"))
+        return open_files(path, {"kind": "rows", **reading}).collection
+
+    words = [("upper", "lower", "mixed")[i % 3] for i in range(40)]
+    assert opened(words).channels == ("case=lower", "case=mixed", "case=upper", "a")
+    with pytest.raises(DataError, match="the id 'upper' comes twice"):
+        opened(words, id="case")
+    found = opened([i // 2 for i in range(40)])
+    assert found.channels == ("a",)
+    assert "column 'case' is left out; so that no case is in two splits" in found.remarks[0]
+    gap = [f"S{i}" if i != 4 else "" for i in range(40)]
+    found = opened(gap)
+    assert (found.ids, found.channels) == (None, ("a",))
+    assert found.remarks[0].endswith("row 6, column 'case': is empty, so it is read as no id")
+    with pytest.raises(DataError, match="row 6, column 'case': is empty; needs a value"):
+        opened(gap, id="case")
+
+
 # --- arrays and dates that mean something else ----------------------------------------------------
 
 

@@ -23,6 +23,7 @@ SLIPS = (
     0.1  # the share of a column's cells that are slips; where more are no numbers, they are words
 )
 WORDS = 20  # of a column, that become a column each
+DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}")  # in whatever order
 
 
 @dataclass(frozen=True)
@@ -115,9 +116,12 @@ def settle(
     for name in [*named, *([reading.label, reading.group] if labelled else [])]:
         if name is not None and name not in head.names:
             raise DataError(f"{head.path}: has no column {name!r}{suggest(name, head.names)}")
-    time = reading.time or _named(head, TIMES)
-    series_id = reading.id or _named(head, IDS)
-    label = _label(head, reading, {time, series_id}) if labelled else reading.label
+    free = [name for name in head.names if name not in _said(reading)]
+    guessed = _named(free, TIMES)
+    time = reading.time or guessed
+    series_id = reading.id or _named(free, IDS)
+    taken = {time, series_id, reading.group, reading.text}
+    label = _label(head, reading, taken) if labelled else reading.label
     asked = (time, series_id, label, reading.group)
     index = [n for n in head.names if head.counts(n) and n not in (*asked, reading.text)]
     others = [n for n in head.names if n not in (*asked, *index)]
@@ -127,16 +131,19 @@ def settle(
         if len(dates) == 1:
             time = dates[0]
             others.remove(time)
-    if not long and reading.time is None and time is not None and head.numeric(time):
-        others, time = [n for n in head.names if n in (*others, time)], None  # a plain number
-    channels, remarks = _channels(head, reading, others, text, kind)
+    again = None if long else _no_id(head, reading, series_id)
+    plain = (again, None if long else _no_time(head, reading, time))
+    series_id, time = (None if name in plain else name for name in (series_id, time))
+    if kind == "rows":
+        others = [name for name in head.names if name in (*others, *plain)]
+    channels, remarks = _channels(head, reading, others, text, kind, again)
     remarks += [
         f"{name!r} is left out: it has no name, and another whole number in every row, as an index "
         "has; to read it, name it with --channels, or in the file"
         for name in index
         if name not in channels and kind not in ("texts", "images")
     ]
-    remarks += _like_series(head, kind, _named(head, TIMES))
+    remarks += _like_series(head, kind, reading.time or guessed)
     settled = reading.settled(
         kind=kind,
         label=label,
@@ -164,7 +171,7 @@ def _as_trained(head: Head, reading: Reading, trained: Trained) -> Columns:
                 f"{head.path}: has no column {name!r}, which the run was trained on"
                 f"{suggest(name, head.names)}"
             )
-    found = reading.id or _named(head, IDS)
+    found = reading.id or _named(head.names, IDS)
     known = found in head.names and (found == reading.id or found not in needed)
     settled = reading.settled(
         id=found if known else None, time=reading.time if trained.long else None
@@ -176,8 +183,14 @@ def _as_trained(head: Head, reading: Reading, trained: Trained) -> Columns:
     return Columns(settled, trained.long, roles, taken_of(settled, trained.long), [], trained.words)
 
 
-def _named(head: Head, names: Sequence[str]) -> str | None:
-    lower = {name.lower().replace(" ", "_"): name for name in reversed(head.names)}
+def _said(reading: Reading) -> set[str | None]:
+    """The columns of which the user says what they are: none is guessed to be another thing."""
+    roles = (reading.label, reading.time, reading.id, reading.group, reading.text)
+    return {*roles, *(reading.channels or ())}
+
+
+def _named(columns: Sequence[str], names: Sequence[str]) -> str | None:
+    lower = {name.lower().replace(" ", "_"): name for name in reversed(columns)}
     return next((lower[name] for name in names if name in lower), None)
 
 
@@ -185,7 +198,7 @@ def _label(head: Head, reading: Reading, taken: set[str | None]) -> str:
     """The column named like a label; in a file without names the last one where it holds words and
     the first does not, the first one where it holds classes, else the last.
     """
-    found = reading.label or _named(head, LABELS)
+    found = reading.label or _named([n for n in head.names if n not in taken], LABELS)
     if found is not None:
         return found
     first, last = head.names[0], head.names[-1]
@@ -265,6 +278,25 @@ def _repeats(head: Head, name: str) -> bool:
     return len(set(cells)) * 2 <= len(cells) or (len(cells) <= 3 and len(set(cells)) < len(cells))
 
 
+def _no_id(head: Head, reading: Reading, found: str | None) -> str | None:
+    """The column, where a row is a sample, that is only called like an id: more than slips of it
+    come again.
+    """
+    if found is None or found == reading.id:
+        return None
+    cells = head.known(found)
+    return found if len(set(cells)) < (1 - SLIPS) * len(cells) else None
+
+
+def _no_time(head: Head, reading: Reading, found: str | None) -> str | None:
+    """The column, where a row is a sample, that is only called like a time: it is a plain number,
+    or the split does not go by it.
+    """
+    if found is None or found == reading.time:
+        return None
+    return found if reading.split != "time" or head.numeric(found) else None
+
+
 def _like_series(head: Head, kind: str, time: str | None) -> Iterator[str]:
     """What is said of rows that may be times of series: of a column within whose every value the
     times grow, where they do not from row to row.
@@ -317,9 +349,16 @@ def _wide(head: Head, others: Sequence[str]) -> bool:
 
 
 def _channels(
-    head: Head, reading: Reading, others: list[str], text: str | None, kind: str
+    head: Head,
+    reading: Reading,
+    others: list[str],
+    text: str | None,
+    kind: str,
+    again: str | None,
 ) -> tuple[tuple[str, ...], list[str]]:
-    """What a model reads, and what is said of columns that are left out."""
+    """What a model reads, and what is said of columns that are left out; ``again``: a column that
+    is called like an id, whose numbers are those of groups.
+    """
     if kind in ("texts", "images"):
         return (), []
     remarks = []
@@ -330,7 +369,7 @@ def _channels(
         return tuple(reading.channels), []
     chosen = []
     for name in others:
-        if name.lower() in GROUPS:
+        if name.lower() in GROUPS or (name == again and head.numeric(name)):
             remarks.append(
                 f"column {name!r} is left out; so that no {name} is in two splits: --group {name}"
             )
@@ -340,7 +379,7 @@ def _channels(
         else:
             _refuse_almost_numbers(head, name)
             example = head.known(name)[0][:SHOWN]
-            what = "dates" if _dated(head, name) else "words"
+            what = "dates" if _days(head, name) else "words"
             remarks.append(f"column {name!r} is left out: its cells are {what} ({example!r})")
     if not chosen:
         raise DataError(
@@ -350,10 +389,16 @@ def _channels(
 
 
 def _readable(head: Head, name: str, kind: str) -> bool:
-    """Numbers; in rows also words of a few kinds."""
+    """Numbers; in rows also words of a few kinds, which the days in a column of times are not."""
     if head.numeric(name) or not head.known(name):
         return True
-    return kind == "rows" and len(set(head.known(name))) <= WORDS
+    words = kind == "rows" and len(set(head.known(name))) <= WORDS
+    return words and not (name == _named([name], TIMES) and _days(head, name))
+
+
+def _days(head: Head, name: str) -> bool:
+    """Whether cells are dates, in whatever way they are written."""
+    return _dated(head, name) or any(DATE.match(cell) for cell in head.known(name))
 
 
 def _almost_numbers(head: Head, name: str) -> list[str]:

@@ -38,6 +38,8 @@ def collect_tables(
     heads = [read_head(file, known) for file in files]
     columns = settle(heads[0], reading, labelled, trained)
     table = read_table(heads, columns.roles)
+    if reading.id is None and not columns.long:
+        columns = _without_gaps(table, columns)
     if labelled and reading.channels is None and (columns.long or columns.reading.kind == "rows"):
         columns = _without_empty(table, columns)
     make = {
@@ -62,6 +64,18 @@ def _without_empty(table: Table, columns: Columns) -> Columns:
     remarks = [f"column {name!r} is left out: it is empty in every row" for name in empty]
     taken, remarks = taken_of(reading, columns.long), [*columns.remarks, *remarks]
     return replace(columns, reading=reading, taken=taken, remarks=remarks)
+
+
+def _without_gaps(table: Table, columns: Columns) -> Columns:
+    """Without a guessed id that a row does not have, where a row is a sample: it needs none."""
+    name = columns.reading.id
+    missing = np.zeros(0) if name is None else table.columns[name].codes < 0
+    if not missing.any():
+        return columns
+    reading = columns.reading.settled(id=None)
+    remark = f"{table.where(int(missing.argmax()), name or '')}: is empty, so it is read as no id"
+    remarks = [*columns.remarks, remark]
+    return replace(columns, reading=reading, taken=taken_of(reading, False), remarks=remarks)
 
 
 def part_of(path: Path) -> int | None:
