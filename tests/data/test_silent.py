@@ -385,6 +385,62 @@ def test_what_is_only_called_an_id_stops_no_rows(tmp_path):
         opened(gap, id="case")
 
 
+# --- how cells are written ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("count", "odd"), [(40, 30), (40, 39), (2500, 1500), (2500, 2400)])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_quote_that_is_not_closed_swallows_no_rows(tmp_path, count, odd, first):
+    lines = [f"{'xy'[i % 2]},a fine film of {i} parts" for i in range(count)]
+    lines[odd] = f'"{lines[odd]}' if first else f'x,"{lines[odd][2:]}'
+    path = tmp_path / "data.csv"
+    path.write_text("label,text\n" + "\n".join(lines) + "\n")
+    with pytest.raises(DataError, match=f"row {odd + 2}: a cell begins with a quote that is not"):
+        open_files(path)
+
+
+def test_quotes_within_cells_and_cells_of_several_lines_are_read(tmp_path):
+    lines = [f"{'xy'[i % 2]},a fine film of {i} parts" for i in range(2500)]
+    lines[7] = 'y,"a fine" film of seven parts'
+    lines[1999] = 'y,"a fine\n\nfilm of many\nparts"'
+    lines[-1] = 'y,"a fine\nfilm of the most parts"'
+    path = tmp_path / "data.csv"
+    for end in ("", "\n", "\n\n"):
+        path.write_text("label,text\n" + "\n".join(lines) + end)
+        found = open_files(path).collection
+        assert len(found) == 2500
+        assert found.samples[7] == "a fine film of seven parts"
+        assert found.samples[1999].count("\n") == 3
+        assert found.place(2499)["row"] == 2501
+
+
+@pytest.mark.parametrize(("name", "sign"), [("a.csv", ";"), ("a.tsv", "\t"), ("a.csv", "|")])
+def test_decimal_commas_do_not_divide_a_file_without_names(tmp_path, name, sign):
+    rows = [[f"{i % 7},{i % 3}", f"{i % 5},9", "xy"[i % 2]] for i in range(40)]
+    (tmp_path / name).write_text("\n".join(sign.join(row) for row in rows))
+    with pytest.raises(DataError, match="decimal commas are written as points"):
+        open_files(tmp_path / name)
+
+
+def test_a_file_called_so_is_divided_by_tabs(tmp_path):
+    lines = [f"{i % 7},{i % 3}\t{i % 5},{i % 4}" for i in range(40)]
+    path = tmp_path / "a.tsv"
+    path.write_text("a,b\tc,d\n" + "\n".join(lines))
+    with pytest.raises(DataError, match="column 'a,b': received '0,0'.*decimal commas"):
+        open_files(path)
+    path.write_text("a,label\n" + "\n".join(f"{i % 7},{'xy'[i % 2]}" for i in range(40)))
+    assert open_files(path).collection.channels == ("a",), "no tab in it"
+
+
+def test_a_label_with_decimal_commas_is_not_a_class_unasked(tmp_path):
+    rows = [[i, i % 7, f"{i % 3},{i % 4}"] for i in range(60)]
+    path = write(tmp_path / "a.csv", rows, delimiter=";")
+    with pytest.raises(DataError, match=r"row 2, column 'label': .*decimal commas.*task class"):
+        open_files(path)
+    found = open_files(path, {"task": "classification"}).collection
+    assert len(found.labels.names) == 12
+
+
 # --- arrays and dates that mean something else ----------------------------------------------------
 
 

@@ -451,12 +451,24 @@ def _refuse_almost_numbers(head: Head, name: str) -> None:
 
 
 def _task(head: Head, reading: Reading) -> str:
+    """What the first labels look like.
+
+    Raises:
+        DataError: numbers with decimal commas.
+    """
     assert reading.label is not None
     cells = head.cells(reading.label)
     if reading.id is not None:  # one of each series
         firsts = dict(zip(reversed(head.cells(reading.id)), reversed(cells)))
         cells = list(firsts.values())
     known = [cell for cell in cells if not is_missing(cell)]
+    odd = _no_numbers(head, reading.label)
+    if odd and _commas(odd) == len(odd):
+        row, cell = odd[0]
+        raise DataError(
+            f"{head.path}, row {head.number(row)}, column {reading.label!r}: {no_number(cell)}; "
+            "where they are names of classes: task classification"
+        )
     return "regression" if looks_continuous(known) else "classification"
 
 

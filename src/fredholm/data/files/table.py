@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -203,10 +204,13 @@ def _first_rows(path: Path) -> Head:
     lines = _first_lines(path)
     if not any(line.strip() for line in lines):
         raise DataError(f"{path}: is empty; needs a header and rows")
-    delimiter = _delimiter(lines)
-    read = list(csv.reader(lines, delimiter=delimiter))
-    if len(lines) > HEAD and len(read) > 2:
+    delimiter = _delimiter(lines, suffix_of(path))
+    found = list(_records(lines, delimiter))
+    read, cut = [row for row, _ in found], len(lines) > HEAD
+    if cut and len(read) > 2:
         read.pop()  # a cell of several lines may go on behind
+    if not cut and not found[-1][1]:
+        raise DataError(_open_quote(path, len(read)))
     rows = [row for row in read if not _is_blank(row)]
     blank, width = read.index(rows[0]), len(rows[0])
     odd = next((i for i, row in enumerate(read) if len(row) != width and not _is_blank(row)), None)
@@ -227,6 +231,31 @@ def _first_rows(path: Path) -> Head:
     numbers = [i + 1 for i, row in enumerate(read) if not _is_blank(row)]
     header = blank + 1 if named else 0
     return Head(path, tuple(names), named, rows[named:], delimiter, numbers[named:], header)
+
+
+def _records(lines: Iterable[str], delimiter: str) -> Iterator[tuple[list[str], bool]]:
+    """The rows, and whether each ends: one whose quote is not closed swallows all that follows,
+    also the empty line that is put behind the last one here.
+    """
+    row: list[str] | None = None
+    try:
+        for following in csv.reader(chain(lines, ["\n"]), delimiter=delimiter):
+            if row is not None:
+                yield row, True
+            row = following
+    except csv.Error:  # a cell beyond the limit
+        if row is not None:
+            yield row, True
+        row = [""]
+    if row:
+        yield row, False
+
+
+def _open_quote(path: Path, row: int) -> str:
+    return (
+        f"{path}, row {row}: a cell begins with a quote that is not closed, so that all rows below "
+        "belong to it; close it, or write the quote twice within quotes"
+    )
 
 
 def _is_sample(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
@@ -274,14 +303,27 @@ def _first_lines(path: Path) -> list[str]:
         return [line for line, _ in zip(file, range(HEAD + 1))]
 
 
-def _delimiter(lines: Sequence[str]) -> str:
-    """The sign that divides most lines alike."""
+def _delimiter(lines: Sequence[str], suffix: str) -> str:
+    """The sign that divides most lines alike; a tab where a file is called so, and another sign
+    than the comma where all commas are those of numbers.
+    """
     scores = {}
     for sign in DELIMITERS:
-        counts = [len(r) for r in csv.reader(lines[:50], delimiter=sign) if not _is_blank(r)]
+        rows = [r for r in csv.reader(lines[:50], delimiter=sign) if not _is_blank(r)]
+        counts = [len(row) for row in rows]
+        if counts[0] > 1 and sign == "\t" and suffix == ".tsv":
+            return sign
+        if counts[0] > 1 and len(set(counts)) == 1 and sign != "," and _decimal_commas(rows):
+            return sign
         scores[sign] = (counts[0] > 1) * (counts.count(counts[0]) / len(counts), counts[0])
     best = max(DELIMITERS, key=lambda sign: scores[sign] or (0, 0))
     return best if scores[best] else ","
+
+
+def _decimal_commas(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether there are commas, all of them within numbers."""
+    cells = [cell for row in rows for cell in row if "," in cell]
+    return bool(cells) and all(is_number(cell.replace(",", ".")) for cell in cells)
 
 
 # --- the rows -------------------------------------------------------------------------------------
@@ -339,12 +381,14 @@ def _pieces(head: Head, blank: list[int]) -> Iterator[list[Sequence[str]]]:
         return
     width = len(head.names)
     with opened(head.path) as file:
-        reader = csv.reader(file, delimiter=head.delimiter)
+        records = _records(file, head.delimiter)
         for _ in range(head.first - 1):
-            next(reader)
+            next(records)
         rows: list[Sequence[str]] = []
         count = 0
-        for row in reader:
+        for row, closed in records:
+            if not closed:
+                raise DataError(_open_quote(head.path, _number_of(count, head.first, blank)))
             if len(row) != width:
                 if _is_blank(row):
                     blank.append(count)

@@ -38,7 +38,7 @@ def collect_tables(
     heads = [read_head(file, known) for file in files]
     columns = settle(heads[0], reading, labelled, trained)
     table = read_table(heads, columns.roles)
-    if reading.id is None and not columns.long:
+    if labelled and reading.id is None and not columns.long:
         columns = _without_gaps(table, columns)
     if labelled and reading.channels is None and (columns.long or columns.reading.kind == "rows"):
         columns = _without_empty(table, columns)
