@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import csv
+import io
 import random
 import shutil
+import zipfile
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from fredholm.data.files import open_files
 from fredholm.data.files.unlabelled import read_unlabelled
+from fredholm.data.kinds.texts import read_lines
 from fredholm.errors import DataError, OptionError
 from fredholm.estimators import FredholmClassifier
 from fredholm.training import load_recipe
@@ -497,3 +502,15 @@ def test_stamps_of_series_are_said_without_a_header_as_well(tmp_path):
     assert "its time stamps are not read" in remark
     (tmp_path / "y.ts").write_text("\n".join([*head, *(f"{i},2,4:{i % 2}" for i in range(20))]))
     assert not open_files(tmp_path / "y.ts").collection.remarks
+
+
+# --- what is asked for ----------------------------------------------------------------------------
+
+
+def test_groups_that_files_divide_are_said(tmp_path):
+    for name, first in (("train", 0), ("test", 5)):
+        rows = [[i % 7, f"p{first + i % 8}", "xy"[i % 3 == 0]] for i in range(40)]
+        write(tmp_path / f"{name}.csv", rows, head=("a", "patient", "label"))
+    (line,) = open_files(tmp_path, {"group": "patient"}).collection.remarks
+    assert line.startswith("3 of 13 values of 'patient' are in several parts, as the files are")
+    assert not open_files(tmp_path / "train.csv", {"group": "patient"}).collection.remarks

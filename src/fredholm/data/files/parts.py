@@ -47,6 +47,23 @@ def divide(collection: Collection, val: float) -> np.ndarray:
     return parts
 
 
+def divided_groups(collection: Collection, parts: np.ndarray) -> list[str]:
+    """What is said of groups that are in several parts, as files called train and test may have
+    them.
+    """
+    if collection.groups is None:
+        return []
+    pairs = np.unique(np.stack([collection.groups, parts], 1), axis=0)
+    counts = np.unique(pairs[:, 0], return_counts=True)[1]
+    if counts.max() < 2:
+        return []
+    return [
+        f"{int((counts > 1).sum()):,} of {len(counts):,} values of {collection.reading.group!r} are "
+        "in several parts, as the files are called: the test does not tell how new ones are "
+        "answered; to divide by them, give one file"
+    ]
+
+
 def _held(collection: Collection, rows: np.ndarray, share: float, what: str) -> np.ndarray:
     """Places in ``rows`` of the samples that are held out."""
     reading = collection.reading

@@ -25,7 +25,7 @@ from .collect import collect
 from .collection import check_labels, constant_channels, leaks
 from .datasets import make_dataset
 from .description import describe
-from .parts import divide
+from .parts import divide, divided_groups
 from .reading import Reading
 from .scaling import (
     cloud_tensor,
@@ -69,6 +69,7 @@ class Source:
         if self.collection.kind == "series" and self.collection.steps is None:
             self.collection.remarks += leaks(self.collection, constant_channels(self.collection))
         self.parts = divide(self.collection, float(val))
+        self.collection.remarks += divided_groups(self.collection, self.parts)
         points = self.collection.coordinates is not None
         self.kind = POINT_FIELDS if points else KINDS[self.collection.kind]
         self.training = np.flatnonzero(self.parts == 0)
