@@ -504,6 +504,54 @@ def test_stamps_of_series_are_said_without_a_header_as_well(tmp_path):
     assert not open_files(tmp_path / "y.ts").collection.remarks
 
 
+def test_arrays_of_times_and_lengths_that_do_not_fit_are_refused(tmp_path):
+    x, y = np.random.default_rng(0).normal(size=(20, 6, 2)), np.arange(20) % 2
+
+    def opened(**arrays):
+        np.savez(tmp_path / "a.npz", y=y, **arrays)
+        return open_files(tmp_path / "a.npz").collection
+
+    assert opened(X=x, times=np.arange(6.0)).times[3].tolist() == list(range(6))
+    assert len(opened(X=x, times=np.tile(np.arange(6.0), (20, 1))).times) == 20
+    with pytest.raises(DataError, match=r"'t' has shape \(20,\), one for each sample; needs the tim"):
+        opened(X=x, t=np.arange(20.0))
+    with pytest.raises(DataError, match=r"'times' has shape \(9,\); needs the times of the points"):
+        opened(X=x, times=np.arange(9.0))
+    flat, even = x.reshape(120, 2), np.full(20, 6)
+    assert opened(values=flat, lengths=even, times=np.tile(np.arange(6.0), 20)).times[3][5] == 5
+    for lengths, why in (
+        (even.astype(float), r"\(20,\) of float64; needs a whole number of points"),
+        (np.where(np.arange(20) == 4, 0, even), "of sample 4 is 0; needs 1 point or more"),
+        (np.r_[even[:-2], 18, -6], "of sample 19 is -6; needs 1 point or more"),
+    ):
+        with pytest.raises(DataError, match=f"'lengths' .*{why}"):
+            opened(values=flat, lengths=lengths)
+    flat[6:12] = np.nan
+    with pytest.raises(DataError, match="sample 1 of 'values' holds no number"):
+        opened(values=flat, lengths=even)
+
+
+def test_damaged_arrays_are_named(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, X=np.random.default_rng(0).normal(size=(20, 60)), y=np.arange(20) % 2)
+    content = bytearray(path.read_bytes())
+    content[400:440] = b"\xff" * 40
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="no npz file .*; it is missing or corrupt"):
+        open_files(path)
+    with path.open("wb") as file:
+        np.save(file, np.zeros((20, 60)))
+    with pytest.raises(DataError, match="holds one array, as .npy files do"):
+        open_files(path)
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("a.csv", "x,y\n1,2\n")
+    with pytest.raises(DataError, match="holds 'a.csv', which is no array"):
+        open_files(path)
+    np.savez(path, data=np.float64(3), label=np.arange(20) % 2)
+    with pytest.raises(DataError, match=r"'data' has shape \(\); holds no sample"):
+        open_files(path)
+
+
 # --- what is asked for ----------------------------------------------------------------------------
 
 

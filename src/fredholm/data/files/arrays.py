@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,15 +59,21 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
     try:
         before = path.stat()
-        with np.load(path, allow_pickle=False) as file:
+        file = np.load(path, allow_pickle=False)
+        if isinstance(file, np.ndarray):
+            raise DataError(f"{path}: holds one array, as .npy files do; needs np.savez's")
+        with file:
             result = {name: file[name] for name in file.files}
-    except (OSError, zipfile.BadZipFile, EOFError) as error:
+    except (OSError, zipfile.BadZipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path}: no npz file ({error}); it is missing or corrupt") from error
     except ValueError as error:
         raise DataError(
             f"{path}: holds Python objects, which are not loaded; save series of unequal length as "
             "values (all points, channels) and lengths (series), or padded with NaN"
         ) from error
+    odd = next((name for name, value in result.items() if not isinstance(value, np.ndarray)), None)
+    if odd is not None:
+        raise DataError(f"{path}: holds {odd!r}, which is no array; needs np.savez's")
     check_unchanged(path, before)
     return result
 
@@ -108,7 +115,7 @@ def _kind(arrays: dict[str, np.ndarray], reading: Reading, path: Path) -> str:
     if inputs and answers and inputs != answers and _same_grid(arrays[inputs], arrays[answers]):
         return "fields"
     data = {key.lower() for key in arrays}
-    if {"data", "label"} <= data and arrays[find(arrays, ("data",)) or ""].shape[-1] == 3:
+    if {"data", "label"} <= data and arrays[find(arrays, ("data",)) or ""].shape[-1:] == (3,):
         return "clouds"  # as ModelNet's and ScanObjectNN's files
     return "series"
 
@@ -131,7 +138,8 @@ def _series(
     time = reading.time or find(arrays, TIMES)
     times = None
     if time is not None:
-        times = _times(path, arrays, needed(arrays, TIMES, time, path, "times"), samples)
+        time = needed(arrays, TIMES, time, path, "times")
+        times = _times(path, arrays, time, samples, arrays[key].shape)
         samples = [sample[: len(t)] for sample, t in zip(samples, times)]
     settled, labels, steps = _labels(path, arrays, reading, labelled, len(samples), samples)
     taken = {"series": f"array {key!r}"} | ({"time": f"array {time!r}"} if time else {})
@@ -168,14 +176,18 @@ def _ragged(path: Path, arrays: dict[str, np.ndarray], key: str) -> list[np.ndar
     if not np.issubdtype(values.dtype, np.number):
         raise DataError(f"{path}: the array {key!r} holds {values.dtype}; needs numbers")
     if lengths is not None and values.ndim <= 2:
-        ends = np.cumsum(arrays[lengths])
+        ends = np.cumsum(_counts(path, lengths, arrays[lengths]))
         if len(ends) == 0 or ends[-1] != len(values):
             raise DataError(
                 f"{path}: {lengths!r} sum to {int(ends[-1]) if len(ends) else 0}; {key!r} has "
                 f"{len(values)} points"
             )
         flat = _exact(values).reshape(len(values), -1)
-        return np.split(flat, ends[:-1])
+        samples = np.split(flat, ends[:-1])
+        empty = next((i for i, sample in enumerate(samples) if np.isnan(sample).all()), None)
+        if empty is not None:
+            raise DataError(f"{path}: sample {empty} of {key!r} holds no number")
+        return samples
     if values.ndim not in (2, 3):
         raise DataError(f"{path}: {key!r} has shape {values.shape}; needs (N, time, channels)")
     whole = _exact(values).reshape(*values.shape[:2], -1)
@@ -188,21 +200,50 @@ def _ragged(path: Path, arrays: dict[str, np.ndarray], key: str) -> list[np.ndar
     return samples
 
 
+def _counts(path: Path, key: str, values: np.ndarray) -> np.ndarray:
+    """How many points each sample has.
+
+    Raises:
+        DataError: no whole numbers from 1 on.
+    """
+    if values.ndim != 1 or not np.issubdtype(values.dtype, np.integer):
+        raise DataError(
+            f"{path}: {key!r} has shape {values.shape} of {values.dtype}; needs a whole number of "
+            "points for each sample"
+        )
+    few = values < 1
+    if few.any():
+        row = int(few.argmax())
+        raise DataError(f"{path}: {key!r} of sample {row} is {values[row]}; needs 1 point or more")
+    return values
+
+
 def _exact(values: np.ndarray) -> np.ndarray:
     """As floats that keep all digits: what is large is subtracted before any are dropped."""
     return values.astype(np.result_type(values.dtype, np.float32))
 
 
 def _times(
-    path: Path, arrays: dict[str, np.ndarray], key: str, samples: list[np.ndarray]
+    path: Path,
+    arrays: dict[str, np.ndarray],
+    key: str,
+    samples: list[np.ndarray],
+    shape: tuple[int, ...],
 ) -> list[np.ndarray]:
+    """Of each sample, which are an array of this ``shape`` together."""
     values, lengths = arrays[key].astype(np.float64), [len(sample) for sample in samples]
     if values.ndim == 1 and find(arrays, LENGTHS):
         result = np.split(values, np.cumsum(lengths)[:-1])
-    elif values.ndim == 1:
+    elif values.shape == shape[1:2]:
         result = [values[:n] for n in lengths]
-    else:
+    elif values.ndim == 2 and len(values) == len(samples):
         result = [row[:n] for row, n in zip(values, lengths)]
+    else:
+        each = ", one for each sample" if values.shape == shape[:1] else ""
+        raise DataError(
+            f"{path}: {key!r} has shape {values.shape}{each}; needs the times of the "
+            f"points, {shape[1:2]} or {shape[:2]}; where it holds other times, give it another name"
+        )
     for row, (times, n) in enumerate(zip(result, lengths)):
         if len(times) != n or not np.isfinite(times).all() or (np.diff(times) <= 0).any():
             raise DataError(
