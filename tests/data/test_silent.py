@@ -562,3 +562,33 @@ def test_groups_that_files_divide_are_said(tmp_path):
     (line,) = open_files(tmp_path, {"group": "patient"}).collection.remarks
     assert line.startswith("3 of 13 values of 'patient' are in several parts, as the files are")
     assert not open_files(tmp_path / "train.csv", {"group": "patient"}).collection.remarks
+
+
+def test_texts_of_files_and_of_standard_input(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_bytes("\ufeffa fine film\na dull film\n".encode())
+    assert [text for _, text in read_lines(tmp_path / "a.txt")] == ["a fine film", "a dull film"]
+    rows = [[f"a {'fine' if i % 2 else 'dull'} film", "xy"[i % 2]] for i in range(40)]
+    path = write(tmp_path / "a.csv", rows, head=("text", "label"))
+    facts = open_files(path, {"text": "text"}).dataset("train").describe()
+    for content, texts in (
+        ("texture and context, fine\na dull film", ["texture and context, fine", "a dull film"]),
+        ("id\ttext\n7\ta fine, long film", ["a fine, long film"]),
+        ("\ufefftext\na fine film", ["a fine film"]),
+    ):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content.encode())))
+        assert list(read_unlabelled(["-"], facts, None).texts) == texts
+
+
+def test_a_picture_may_be_asked_about_twice(tmp_path):
+    for i in range(12):
+        Image.fromarray(np.full((8, 8, 3), i, np.uint8)).save(tmp_path / f"{i}.png")
+    rows = [[f"{i}.png", "xy"[i % 2]] for i in range(12)]
+    path = write(tmp_path / "a.csv", rows, head=("path", "label"))
+    facts = open_files(path).dataset("train").describe()
+    new = write(tmp_path / "new.csv", [["3.png", ""], ["4.png", ""], ["3.png", ""]], head=("path", ""))
+    asked = read_unlabelled([new], facts, SimpleNamespace(input_shape=(3, 8, 8)))
+    first, _, last = asked.batch([0, 1, 2])
+    assert torch.equal(first, last)
+    write(path, [*rows, rows[3]], head=("path", "label"))
+    with pytest.raises(DataError, match="'3.png' comes twice"):
+        open_files(path)

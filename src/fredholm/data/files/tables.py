@@ -270,7 +270,7 @@ def _pictures(name: str, table: Table, columns: Columns, labelled: bool) -> Coll
             raise DataError(f"{table.where(row, column)}: no file {str(path)!r}")
         samples.append(path)
     seen: dict[Path, int] = {}
-    for row, path in enumerate(samples):
+    for row, path in enumerate(samples if labelled else ()):
         if seen.setdefault(path, row) != row:
             raise DataError(
                 f"{table.where(row, column)}: {path.name!r} comes twice, first in "
@@ -396,7 +396,7 @@ def _label_series(result: Collection, table: Table, rows: list[np.ndarray]) -> N
     if isinstance(column, Coded):
         column = in_order(column)
         same = [len({*column.codes[block].tolist()} - {-1}) <= 1 for block in rows]
-        if reading.task == "steps" or (not all(same) and reading.task is None) or not all(same):
+        if not all(same):
             result.reading = reading.settled(task="steps")
         if result.reading.task == "steps":
             result.labels, result.steps = column, [column.codes[block] for block in rows]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import re
 import sys
@@ -30,6 +31,7 @@ from .columns import Trained
 from .reading import Reading
 from .scaling import cloud_tensor, point_rows, series_rows, table_rows
 from .suffixes import LINES, suffix_of
+from .table import DELIMITERS
 
 # What a run reads that was trained on a data set of the catalogue, by the kind of its samples.
 _CATALOGUE = {
@@ -164,8 +166,10 @@ def _suffix(content: bytes, reading: Reading) -> str:
     known = next((s for magic, s in _MAGIC.items() if content.startswith(magic)), None)
     if reading.channels or reading.text:  # of a table
         known = known or (LINES[0] if content.lstrip().startswith(b"{") else None)
-    header = content.split(b"\n", 1)[0].decode("utf-8", "replace")
-    lines = reading.kind == "texts" and (reading.text is None or reading.text not in header)
+    header = content.split(b"\n", 1)[0].decode("utf-8-sig", "replace")
+    rows = [row for sign in DELIMITERS for row in csv.reader([header], delimiter=sign)]
+    cells = {cell.strip() for row in rows for cell in row}
+    lines = reading.kind == "texts" and reading.text not in cells
     return known or (".txt" if lines else ".csv")
 
 

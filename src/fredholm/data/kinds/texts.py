@@ -315,7 +315,7 @@ def read_lines(path: Path) -> list[tuple[str, str]]:
     """
     try:
         # universal newlines; splitlines() would also part a text at U+2028 and form feeds
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file") from error
     except UnicodeDecodeError as error:
