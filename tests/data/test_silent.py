@@ -555,6 +555,45 @@ def test_damaged_arrays_are_named(tmp_path):
 # --- what is asked for ----------------------------------------------------------------------------
 
 
+def test_a_task_that_the_samples_do_not_have_is_refused(tmp_path):
+    rows = [[i, k, i + k, "xy"[(i + (k > 2) * (i == 3)) % 2]] for i in range(20) for k in range(5)]
+    long = write(tmp_path / "long.csv", rows, head=("id", "time", "a", "label"))
+    with pytest.raises(DataError, match="row 17: task: received 'classification', but the label va"):
+        open_files(long, {"task": "classification"})
+    assert open_files(long, {"task": "steps"}).collection.steps is not None
+    rows = write(tmp_path / "rows.csv", samples(40))
+    texts = [[f"a fine film of {i} parts", "xy"[i % 2]] for i in range(40)]
+    texts = write(tmp_path / "texts.csv", texts, head=("text", "label"))
+    lines = "\n".join(f"{i},2,3:{'xy'[i % 2]}" for i in range(20))
+    (tmp_path / "a.ts").write_text("@classLabel true x y\n@data\n" + lines)
+    for path in (rows, texts, tmp_path / "a.ts"):
+        with pytest.raises(DataError, match="task: received 'steps', but there is one label a samp"):
+            open_files(path, {"task": "steps"})
+    np.savez(tmp_path / "f.npz", inputs=np.ones((20, 8, 8)), outputs=np.ones((20, 8, 8)))
+    with pytest.raises(DataError, match="received 'classification', but fields are answered by fi"):
+        open_files(tmp_path / "f.npz", {"task": "classification"})
+    for i in range(12):
+        file = tmp_path / "pictures" / "ab"[i % 2] / f"{i}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8, 3), i, np.uint8)).save(file)
+    with pytest.raises(DataError, match="received 'regression', but the names of the folders are"):
+        open_files(tmp_path / "pictures", {"task": "regression"})
+
+
+def test_numbers_of_series_in_ts_files_may_be_missing_and_are_no_words(tmp_path):
+    def opened(labels, **reading):
+        lines = [f"{i},2,3:{label}" for i, label in enumerate(labels)]
+        (tmp_path / "a.ts").write_text("\n".join(["@problemName x", "@data", *lines]))
+        return open_files(tmp_path / "a.ts", reading)
+
+    numbers = [f"{i / 7:.3f}" for i in range(20)]
+    assert opened(numbers).collection.task == "regression"
+    with pytest.raises(DataError, match="series 3, column 'label': has no label"):
+        opened([*numbers[:2], "?", *numbers[2:]])
+    with pytest.raises(DataError, match="series 1: the label 'x' is no number, as a regression is"):
+        opened(["x", "y"] * 10, task="regression")
+
+
 def test_groups_that_files_divide_are_said(tmp_path):
     for name, first in (("train", 0), ("test", 5)):
         rows = [[i % 7, f"p{first + i % 8}", "xy"[i % 3 == 0]] for i in range(40)]

@@ -68,6 +68,7 @@ def collect(
     check_range(result)
     if labelled:
         _check_options(result)
+        _check_task(result, reading.task)
     result.files = fingerprint(path, files)
     return result
 
@@ -90,6 +91,25 @@ def _check_options(collection: Collection) -> None:
         f"{collection.name}: scale: received {scale!r}, which {kind} have not; {needs}leave it out"
     )
 
+
+def _check_task(collection: Collection, asked: str | None) -> None:
+    """DataError where the samples are of another task than is asked for."""
+    found, where = collection.task, collection.name
+    if collection.steps is not None:
+        odd = (i for i, codes in enumerate(collection.steps) if len({*codes.tolist()} - {-1}) > 1)
+        where = collection.where(next(odd, 0))
+    elif asked == "steps":
+        found = ""
+    if asked not in (None, found):
+        raise DataError(f"{where}: task: received {asked!r}, but {_WHY[found]}, or leave task out")
+
+
+_WHY = {
+    "": "there is one label a sample; needs series with one at every time",
+    "steps": "the label varies within the series; needs one label a series",
+    "classification": "the names of the folders are classes; needs a table or arrays with numbers",
+    "regression": "fields are answered by fields; needs series, rows or clouds",
+}
 
 _READERS: dict[str, Callable[..., Collection]] = {
     "arrays": collect_arrays,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from ...errors import DataError
 from ..formats import read_bytes
 from .collection import Collection, in_order, looks_continuous
 from .reading import Reading
-from .table import Coded
+from .table import Coded, in_words, is_missing, is_number
 from .tables import parts_of
 
 STAMPED = re.compile(r"\(([^,()]+),([^()]+)\)")
@@ -123,28 +124,51 @@ def collect_ts(
         words += labels
         known = known or classes
         counts.append(len(series))
-    names = list(dict.fromkeys([*known, *words]))
-    codes = Coded(np.array([names.index(word) for word in words]), names)
-    numbers = not known and looks_continuous(words) and reading.task != "classification"
+    there = words if known else [word for word in words if not is_missing(word)]
+    numbers = not known and looks_continuous(there)
     task = reading.task or ("regression" if numbers else "classification")
-    label = np.array(words, float) if task == "regression" and labelled else in_order(codes)
     channels = tuple(f"dimension {i + 1}" for i in range(samples[0].shape[1]))
     places = [
         {"file": str(file), "series": i + 1} for file, n in zip(files, counts) for i in range(n)
     ]
+    label: Any = None
+    if labelled:
+        label = _numbers(words, places) if task == "regression" else _classes(words, known, there)
     stamped = next((file for file in files if _stamped(file)), None)
     remarks = [f"{stamped}: its time stamps are not read; one step between two points"]
     return Collection(
         name,
         reading.settled(kind="series", task=task, label="label", split=reading.split or "random"),
         samples,
-        label if labelled else None,
+        label,
         places.__getitem__,
         parts=parts_of(files, counts),
         channels=channels,
         taken={"layout": "one line per series", "label": "what stands last in a line"},
         remarks=remarks if stamped else [],
     )
+
+
+def _classes(words: Sequence[str], known: Sequence[str], there: Sequence[str]) -> Coded:
+    """The class of each series; -1 where it is missing, and no header lists it."""
+    names = list(dict.fromkeys([*known, *there]))
+    place = {name: code for code, name in enumerate(names)}
+    return in_order(Coded(np.array([place.get(word, -1) for word in words]), names))
+
+
+def _numbers(words: Sequence[str], places: Sequence[dict[str, Any]]) -> np.ndarray:
+    """What stands last in each line, NaN where it is missing.
+
+    Raises:
+        DataError: it is no number.
+    """
+    odd = next((i for i, w in enumerate(words) if not (is_number(w) or is_missing(w))), None)
+    if odd is not None:
+        raise DataError(
+            f"{in_words(places[odd])}: the label {words[odd][:40]!r} is no number, as a regression "
+            "is asked for; needs numbers, or task classification"
+        )
+    return np.array([np.nan if is_missing(word) else float(word) for word in words])
 
 
 def _stamped(file: Path) -> bool:
