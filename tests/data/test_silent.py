@@ -390,6 +390,37 @@ def test_what_is_only_called_an_id_stops_no_rows(tmp_path):
         opened(gap, id="case")
 
 
+# --- what the first rows do not show --------------------------------------------------------------
+
+
+def test_words_of_few_kinds_in_the_first_rows_only_are_left_out(tmp_path):
+    rows = [[i % 7, f"p{i // 200 if i < 2000 else i}", "xy"[i % 2]] for i in range(2500)]
+    path = write(tmp_path / "a.csv", rows, head=("a", "place", "label"))
+    found = open_files(path).collection
+    assert (found.channels, found.words) == (("a",), {})
+    assert found.remarks == ["column 'place' is left out: its cells are words of 510 kinds"]
+    assert found.taken["columns"] == "a"
+    assert len(open_files(path, {"channels": "a,place"}).collection.channels) == 511
+    path = write(tmp_path / "b.csv", [row[1:] for row in rows], head=("place", "label"))
+    with pytest.raises(DataError, match="no column is left for a model to read: column 'place'"):
+        open_files(path)
+
+
+def test_sorted_numbers_are_no_classes_and_sorted_classes_no_numbers(tmp_path):
+    def rows(of):
+        return [[i % 7, i % 5, of(i)] for i in range(6000)]
+
+    path = write(tmp_path / "a.csv", rows(lambda i: i // 200 if i < 4000 else i // 4))
+    found = open_files(path)
+    assert (found.reading.task, found.collection.labels[-1]) == ("regression", 1499.0)
+    (line,) = found.collection.remarks
+    assert line.startswith("column 'label' is read as numbers: there are 520 different ones, of wh")
+    asked = open_files(path, {"task": "classification"})
+    assert (len(asked.classes), asked.collection.remarks) == (520, [])
+    found = open_files(write(tmp_path / "a.csv", rows(lambda i: i // 60)))
+    assert (found.reading.task, len(found.classes)) == ("classification", 100)
+
+
 # --- how cells are written ------------------------------------------------------------------------
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from ...errors import DataError
-from .collection import PART_NAMES, Collection, in_order, leaks
-from .columns import Columns, Trained, settle, taken_of
+from .collection import PART_NAMES, Collection, in_order, leaks, looks_continuous
+from .columns import WORDS, Columns, Trained, settle, taken_of
 from .reading import Reading
 from .suffixes import stem_of
-from .table import Coded, Table, read_head, read_table
+from .table import HEAD, Coded, Table, is_number, read_head, read_table
 
 
 def collect_tables(
@@ -41,7 +41,9 @@ def collect_tables(
     if labelled and reading.id is None and not columns.long:
         columns = _without_gaps(table, columns)
     if labelled and reading.channels is None and (columns.long or columns.reading.kind == "rows"):
-        columns = _without_empty(table, columns)
+        columns = _without_unread(table, columns)
+    if labelled and reading.task is None and not columns.long:
+        columns = _with_numbers(table, columns)
     make = {
         "series": _long if columns.long else _wide,
         "rows": _rows,
@@ -53,17 +55,54 @@ def collect_tables(
     return result
 
 
-def _without_empty(table: Table, columns: Columns) -> Columns:
-    """Without the columns of numbers that have none in any row."""
-    names, values = columns.reading.channels or (), table.columns
-    empty = [n for n in names if columns.roles[n] == "number" and np.isnan(values[n]).all()]
-    if not empty or len(empty) == len(names):
+def _without_unread(table: Table, columns: Columns) -> Columns:
+    """Without the columns of numbers that have none in any row, and those of words that are of few
+    kinds in the first rows only.
+
+    Raises:
+        DataError: words alone are left, of too many kinds.
+    """
+    names, remarks = columns.reading.channels or (), {}
+    for name in names:
+        values = table.columns[name]
+        if isinstance(values, Coded) and len(values.names) > WORDS:
+            remarks[name] = f"its cells are words of {len(values.names):,} kinds"
+        elif not isinstance(values, Coded) and np.isnan(values).all():
+            remarks[name] = "it is empty in every row"
+    if not remarks:
         return columns
-    kept = tuple(name for name in names if name not in empty)
+    said = [f"column {name!r} is left out: {why}" for name, why in remarks.items()]
+    kept = tuple(name for name in names if name not in remarks)
+    if not kept and any(isinstance(table.columns[name], Coded) for name in names):
+        raise DataError(f"{table.files[0][0]}: no column is left for a model to read: {said[0]}")
+    if not kept:
+        return columns
     reading = columns.reading.settled(channels=kept)
-    remarks = [f"column {name!r} is left out: it is empty in every row" for name in empty]
-    taken, remarks = taken_of(reading, columns.long), [*columns.remarks, *remarks]
-    return replace(columns, reading=reading, taken=taken, remarks=remarks)
+    taken, said = taken_of(reading, columns.long), [*columns.remarks, *said]
+    return replace(columns, reading=reading, taken=taken, remarks=said)
+
+
+def _with_numbers(table: Table, columns: Columns) -> Columns:
+    """With a label as numbers, in the table as well, that looks like classes in the first rows
+    only, where a row is a sample: as many rows of the whole table tell.
+    """
+    reading = columns.reading
+    label = table.columns[reading.label]
+    if not isinstance(label, Coded) or not all(map(is_number, label.names)):
+        return columns
+    codes = label.codes[label.codes >= 0]
+    if not looks_continuous([label.names[c] for c in codes[:: -(-len(codes) // HEAD) or 1]]):
+        return columns
+    first = len(np.unique(codes[:HEAD]))
+    remark = (
+        f"column {reading.label!r} is read as numbers: there are {len(label.names):,} different "
+        f"ones, of which the first rows have {first:,}; where they name classes: --predict "
+        "classification"
+    )
+    table.columns[reading.label] = np.array([*map(float, label.names), np.nan])[label.codes]
+    return replace(
+        columns, reading=reading.settled(task="regression"), remarks=[*columns.remarks, remark]
+    )
 
 
 def _without_gaps(table: Table, columns: Columns) -> Columns:
