@@ -342,7 +342,11 @@ def test_a_column_that_the_user_names_is_no_guessed_time_or_id(tmp_path, name):
 
 @pytest.mark.parametrize(
     ("cells", "what"),
-    [(["01/14/2024", "02/03/2024"], "dates"), (["2024-01-14", ""], "dates"), (["full", "part"], "")],
+    [
+        (["01/14/2024", "02/03/2024"], "dates"),
+        (["2024-01-14", ""], "dates"),
+        (["full", "part"], ""),
+    ],
 )
 def test_what_is_only_called_a_time_stops_no_rows_and_no_texts(tmp_path, cells, what):
     rows = [[cells[i % 3 == 0], i % 7, "xy"[i % 2]] for i in range(40)]
@@ -354,7 +358,7 @@ def test_what_is_only_called_a_time_stops_no_rows_and_no_texts(tmp_path, cells, 
     else:
         assert found.channels == ("date=full", "date=part", "a")
     assert open_files(path, {"channels": "a"}).collection.channels == ("a",)
-    with pytest.raises(DataError, match="column 'date': received .*; needs a time|no time"):
+    with pytest.raises(DataError, match=r"column 'date': received .*; needs a time|no time"):
         open_files(path, {"time": "date", "split": "time"})
     rows = [[cells[i % 2], f"a fine film of {i} parts", "xy"[i % 2]] for i in range(40)]
     path = write(tmp_path / "texts.csv", rows, head=("date", "text", "label"))
@@ -462,7 +466,7 @@ def test_a_file_called_so_is_divided_by_tabs(tmp_path):
     lines = [f"{i % 7},{i % 3}\t{i % 5},{i % 4}" for i in range(40)]
     path = tmp_path / "a.tsv"
     path.write_text("a,b\tc,d\n" + "\n".join(lines))
-    with pytest.raises(DataError, match="column 'a,b': received '0,0'.*decimal commas"):
+    with pytest.raises(DataError, match=r"column 'a,b': received '0,0'.*decimal commas"):
         open_files(path)
     path.write_text("a,label\n" + "\n".join(f"{i % 7},{'xy'[i % 2]}" for i in range(40)))
     assert open_files(path).collection.channels == ("a",), "no tab in it"
@@ -495,6 +499,31 @@ def test_dates_are_the_times_of_series_whatever_their_column_is_called(tmp_path)
     head = ("id", "time", "a", "label")
     with pytest.raises(DataError, match=r"row 2, column 'time': received 'now'; needs a time"):
         open_files(write(tmp_path / "now.csv", rows, head=head))
+
+
+def test_dates_and_numbers_are_not_the_same_times(tmp_path):
+    rows = [[i // 5, i % 5, i % 3, "xy"[i // 5 % 2]] for i in range(100)]
+    dates = [[row[0], f"2024-03-0{row[1] + 1}", *row[2:]] for row in rows]
+    head = ("id", "time", "a", "label")
+    for name, mine, other, needed in (
+        ("numbers", rows, dates, "received '2024-03-01'; needs a time that is a number"),
+        ("dates", dates, rows, "received '0'; needs a time that is a date"),
+    ):
+        same = write(tmp_path / f"{name}.csv", mine, head=head)
+        facts = open_files(same).dataset("train").describe()
+        new = write(tmp_path / "new.csv", other, head=head)
+        encoder = SimpleNamespace(channels=1)
+        assert len(read_unlabelled([same], facts, encoder)) == 20
+        with pytest.raises(DataError, match=f"row 2, column 'time': {needed}, as those of"):
+            read_unlabelled([new], facts, encoder)
+        del facts["source"]["dated"]  # as of a run of an earlier version
+        facts["source"]["scaling"]["clocked"] = False
+        assert len(read_unlabelled([new], facts, encoder)) == 20
+    many = rows * 30
+    many = [[i // 5, *row[1:]] for i, row in enumerate(many)]
+    many[2500][1] = "2024-03-01"
+    with pytest.raises(DataError, match=r"row 2502, column 'time': .* a time that is a number"):
+        open_files(write(tmp_path / "many.csv", many, head=head))
 
 
 def test_arrays_whose_axes_or_numbers_mean_something_else(tmp_path):
@@ -544,7 +573,7 @@ def test_arrays_of_times_and_lengths_that_do_not_fit_are_refused(tmp_path):
 
     assert opened(X=x, times=np.arange(6.0)).times[3].tolist() == list(range(6))
     assert len(opened(X=x, times=np.tile(np.arange(6.0), (20, 1))).times) == 20
-    with pytest.raises(DataError, match=r"'t' has shape \(20,\), one for each sample; needs the tim"):
+    with pytest.raises(DataError, match=r"'t' has shape \(20,\), one for each sample; needs the"):
         opened(X=x, t=np.arange(20.0))
     with pytest.raises(DataError, match=r"'times' has shape \(9,\); needs the times of the points"):
         opened(X=x, times=np.arange(9.0))
@@ -568,15 +597,15 @@ def test_damaged_arrays_are_named(tmp_path):
     content = bytearray(path.read_bytes())
     content[400:440] = b"\xff" * 40
     path.write_bytes(content)
-    with pytest.raises(DataError, match="no npz file .*; it is missing or corrupt"):
+    with pytest.raises(DataError, match=r"no npz file .*; it is missing or corrupt"):
         open_files(path)
     with path.open("wb") as file:
         np.save(file, np.zeros((20, 60)))
-    with pytest.raises(DataError, match="holds one array, as .npy files do"):
+    with pytest.raises(DataError, match=r"holds one array, as .npy files do"):
         open_files(path)
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("a.csv", "x,y\n1,2\n")
-    with pytest.raises(DataError, match="holds 'a.csv', which is no array"):
+    with pytest.raises(DataError, match=r"holds 'a.csv', which is no array"):
         open_files(path)
     np.savez(path, data=np.float64(3), label=np.arange(20) % 2)
     with pytest.raises(DataError, match=r"'data' has shape \(\); holds no sample"):
@@ -589,7 +618,7 @@ def test_damaged_arrays_are_named(tmp_path):
 def test_a_task_that_the_samples_do_not_have_is_refused(tmp_path):
     rows = [[i, k, i + k, "xy"[(i + (k > 2) * (i == 3)) % 2]] for i in range(20) for k in range(5)]
     long = write(tmp_path / "long.csv", rows, head=("id", "time", "a", "label"))
-    with pytest.raises(DataError, match="row 17: task: received 'classification', but the label va"):
+    with pytest.raises(DataError, match="row 17: task: received 'classification', but the label"):
         open_files(long, {"task": "classification"})
     assert open_files(long, {"task": "steps"}).collection.steps is not None
     rows = write(tmp_path / "rows.csv", samples(40))
@@ -598,7 +627,7 @@ def test_a_task_that_the_samples_do_not_have_is_refused(tmp_path):
     lines = "\n".join(f"{i},2,3:{'xy'[i % 2]}" for i in range(20))
     (tmp_path / "a.ts").write_text("@classLabel true x y\n@data\n" + lines)
     for path in (rows, texts, tmp_path / "a.ts"):
-        with pytest.raises(DataError, match="task: received 'steps', but there is one label a samp"):
+        with pytest.raises(DataError, match="task: received 'steps', but there is one label"):
             open_files(path, {"task": "steps"})
     np.savez(tmp_path / "f.npz", inputs=np.ones((20, 8, 8)), outputs=np.ones((20, 8, 8)))
     with pytest.raises(DataError, match="received 'classification', but fields are answered by fi"):
@@ -655,10 +684,11 @@ def test_a_picture_may_be_asked_about_twice(tmp_path):
     rows = [[f"{i}.png", "xy"[i % 2]] for i in range(12)]
     path = write(tmp_path / "a.csv", rows, head=("path", "label"))
     facts = open_files(path).dataset("train").describe()
-    new = write(tmp_path / "new.csv", [["3.png", ""], ["4.png", ""], ["3.png", ""]], head=("path", ""))
+    twice = [["3.png", ""], ["4.png", ""], ["3.png", ""]]
+    new = write(tmp_path / "new.csv", twice, head=("path", ""))
     asked = read_unlabelled([new], facts, SimpleNamespace(input_shape=(3, 8, 8)))
     first, _, last = asked.batch([0, 1, 2])
     assert torch.equal(first, last)
     write(path, [*rows, rows[3]], head=("path", "label"))
-    with pytest.raises(DataError, match="'3.png' comes twice"):
+    with pytest.raises(DataError, match=r"'3.png' comes twice"):
         open_files(path)

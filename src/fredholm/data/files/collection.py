@@ -40,6 +40,7 @@ class Collection:
         place: of a sample's number its ``file``, and what tells it from others there, such as its
             ``row``.
         times: of irregular series, when each point was measured.
+        dated: of times in a table, whether they are dates; None where that is not known.
         coordinates: of fields on points, where each point is.
         parts: TRAIN, VAL or TEST of each sample, where the files say it.
         groups: a number for each sample, equal ones are not divided; ``joined`` where they go over
@@ -62,6 +63,7 @@ class Collection:
     place: Callable[[int], dict[str, Any]]
     steps: list[np.ndarray] | None = None
     times: list[np.ndarray] | None = None
+    dated: bool | None = None
     coordinates: list[np.ndarray] | None = None
     parts: np.ndarray | None = None
     groups: np.ndarray | None = None

@@ -54,10 +54,12 @@ class Trained:
     Attributes:
         long: of series, a row a time.
         words: of rows, those of each column of words; any other column holds numbers.
+        dated: of series, whether times are dates, and not numbers; None where a run does not say.
     """
 
     long: bool
     words: Mapping[str, Sequence[str]]
+    dated: bool | None = None
 
     @classmethod
     def of(cls, source: Mapping[str, Any], reading: Reading) -> Trained | None:
@@ -72,7 +74,7 @@ class Trained:
         if reading.kind not in ("rows", "series") or not names or not channels:
             return None
         if reading.kind == "series":
-            return cls(list(names) == list(channels), {})
+            return cls(list(names) == list(channels), {}, source.get("dated"))
         if "words" in source:
             return cls(False, source["words"])
         return cls(False, _words_of(list(names), list(channels)))
@@ -179,7 +181,7 @@ def _as_trained(head: Head, reading: Reading, trained: Trained) -> Columns:
     roles = {name: "word" if name in trained.words else "number" for name in settled.channels or ()}
     roles |= {} if settled.text is None else {settled.text: "text"}
     roles |= {} if settled.id is None else {settled.id: "word"}
-    roles |= {} if settled.time is None else {settled.time: "time"}
+    roles |= {} if settled.time is None else {settled.time: _CLOCKS[trained.dated]}
     return Columns(settled, trained.long, roles, taken_of(settled, trained.long), [], trained.words)
 
 
@@ -472,6 +474,14 @@ def _task(head: Head, reading: Reading) -> str:
     return "regression" if looks_continuous(known) else "classification"
 
 
+_CLOCKS = {None: "time", False: "clock", True: "date"}
+
+
+def _dates(head: Head, name: str) -> bool | None:
+    """Whether times are dates; None where the first ones are of both kinds."""
+    return False if head.numeric(name) else _dated(head, name) or None
+
+
 def _roles(head: Head, reading: Reading, long: bool, labelled: bool) -> dict[str, str]:
     roles = dict.fromkeys(reading.channels or (), "number")
     if reading.kind == "rows":
@@ -482,7 +492,7 @@ def _roles(head: Head, reading: Reading, long: bool, labelled: bool) -> dict[str
         if name is not None:
             roles[name] = "word"
     if reading.time is not None:
-        roles[reading.time] = "time"
+        roles[reading.time] = _CLOCKS[_dates(head, reading.time) if long else None]
     if labelled and reading.label is not None:
         roles[reading.label] = "number" if reading.task == "regression" else "word"
     return roles

@@ -58,8 +58,8 @@ def divided_groups(collection: Collection, parts: np.ndarray) -> list[str]:
     if counts.max() < 2:
         return []
     return [
-        f"{int((counts > 1).sum()):,} of {len(counts):,} values of {collection.reading.group!r} are "
-        "in several parts, as the files are called: the test does not tell how new ones are "
+        f"{int((counts > 1).sum()):,} of {len(counts):,} values of {collection.reading.group!r} "
+        "are in several parts, as the files are called: the test does not tell how new ones are "
         "answered; to divide by them, give one file"
     ]
 

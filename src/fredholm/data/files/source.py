@@ -206,11 +206,13 @@ class Source:
         elif rule == "group" and self.collection.joined:
             rule = "group, over all files"
         words = {"words": self.collection.words} if self.collection.kind == "rows" else {}
+        dated = {} if self.collection.dated is None else {"dated": self.collection.dated}
         return {
             "path": str(self.path),
             "reading": self.reading.to_dict(),
             "channels": list(self.collection.channels),
             **words,
+            **dated,
             "scaling": self.scaling,
             "split": {"rule": rule, "seed": self.reading.seed, **counts},
             "files": self.collection.files,

@@ -330,8 +330,8 @@ def _decimal_commas(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def read_table(heads: Sequence[Head], roles: dict[str, str]) -> Table:
-    """The columns named by ``roles``: ``number``, ``word``, ``text`` or ``time`` (a number, or a
-    date in seconds).
+    """The columns named by ``roles``: ``number``, ``word``, ``text``, or ``time`` (a number, or a
+    date in seconds), ``clock`` (of both a number) and ``date``.
 
     The files must have the same columns. Memory: 8 bytes a number, 4 a word, and the texts.
 
@@ -478,6 +478,31 @@ def _times(cells: Sequence[str], place: _Place, words: dict[str, int]) -> np.nda
     return result
 
 
+def _clock(cells: Sequence[str], place: _Place, words: dict[str, int]) -> np.ndarray:
+    try:
+        return _at_once(cells)
+    except ValueError:
+        _refuse_times(cells, place, "number", lambda cell: not is_number(cell))
+        raise
+
+
+def _dates(cells: Sequence[str], place: _Place, words: dict[str, int]) -> np.ndarray:
+    _refuse_times(cells, place, "date", is_number)
+    return _times(cells, place, words)
+
+
+def _refuse_times(
+    cells: Sequence[str], place: _Place, needed: str, odd: Callable[[str], bool]
+) -> None:
+    """DataError of a time that is not written as those before it: a number is no second of 1970."""
+    row = next((i for i, cell in enumerate(cells) if odd(cell)), None)
+    if row is not None:
+        raise DataError(
+            f"{place.at(row)}: received {cells[row][:40]!r}; needs a time that is a {needed}, as "
+            "those of the training files and of the first rows are"
+        )
+
+
 def seconds(cell: str) -> float:
     """A number as it is, a date in seconds since 1970: in UTC, where it names no zone of its own.
 
@@ -513,6 +538,8 @@ def _texts(cells: Sequence[str], place: _Place, words: dict[str, int]) -> list[s
 _READERS: dict[str, Callable[[Sequence[str], _Place, dict[str, int]], Any]] = {
     "number": _numbers,
     "time": _times,
+    "clock": _clock,
+    "date": _dates,
     "word": _words,
     "text": _texts,
 }

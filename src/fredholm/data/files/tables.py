@@ -365,6 +365,7 @@ def _long(name: str, table: Table, columns: Columns, labelled: bool) -> Collecti
         labels=None,
         place=lambda i: table.place(firsts[i]),
         times=times,
+        dated={"clock": False, "date": True}.get(columns.roles.get(reading.time or "", "")),
         parts=parts_of(
             [file for file, _ in table.files],
             np.bincount(file_of[firsts], minlength=len(table.files)).tolist(),
