@@ -173,6 +173,30 @@ def test_parquet_is_read_as_the_same_table(tmp_path):
     assert first.reading == second.reading
 
 
+def test_parquet_of_other_types_is_read_or_refused_by_name(tmp_path):
+    arrow, parquet = (pytest.importorskip(n) for n in ("pyarrow", "pyarrow.parquet"))
+    path, moments = tmp_path / "a.parquet", [10**18 + 1001 * (i % 5) for i in range(100)]
+    columns = {
+        "id": [i // 5 for i in range(100)],
+        "time": arrow.array(moments, arrow.timestamp("ns", "UTC")),
+        "x": [i % 7 for i in range(100)],
+        "pair": [[1.0, 2.0, i] for i in range(100)],
+        "label": [b"xy"[i // 5 % 2 :][:1] for i in range(100)],
+    }
+    parquet.write_table(arrow.table(columns), path)
+    found = open_files(path).collection
+    assert np.allclose(np.diff(found.times[0]), 1e-6, atol=5e-7)
+    assert (found.labels.names, found.channels) == (["x", "y"], ("x",))
+    assert found.remarks[0].startswith("column 'pair' is left out: it holds list<")
+    refused(path, "column 'pair' holds list<.*; needs numbers or texts", channels="x,pair")
+    columns["label"][:10] = [b"\xfe"] * 5 + [b"\xff"] * 5
+    parquet.write_table(arrow.table(columns), path)
+    refused(path, r"the class .* has one sample", channels="x")
+    numbers = [arrow.array(range(40)), arrow.array(range(40)), arrow.array(["x", "y"] * 20)]
+    parquet.write_table(arrow.table(numbers, names=["a", "a", "label"]), path)
+    refused(path, "two columns are called 'a'; rename one")
+
+
 def test_texts_are_read_in_the_words_of_the_training_split(tmp_path):
     rows = [
         "review,stars",

@@ -117,7 +117,7 @@ def settle(
     named = [reading.time, reading.id, reading.text]
     for name in [*named, *([reading.label, reading.group] if labelled else [])]:
         if name is not None and name not in head.names:
-            raise DataError(f"{head.path}: has no column {name!r}{suggest(name, head.names)}")
+            raise DataError(head.absent(name))
     free = [name for name in head.names if name not in _said(reading)]
     guessed = _named(free, TIMES)
     time = reading.time or guessed
@@ -145,6 +145,9 @@ def settle(
         for name in index
         if name not in channels and kind not in ("texts", "images")
     ]
+    if reading.channels is None:
+        nested = head.nested.items()
+        remarks += [f"column {name!r} is left out: it holds {kind}" for name, kind in nested]
     remarks += _like_series(head, kind, reading.time or guessed)
     settled = reading.settled(
         kind=kind,
@@ -367,7 +370,7 @@ def _channels(
     if reading.channels is not None:
         for name in reading.channels:
             if name not in head.names:
-                raise DataError(f"{head.path}: has no column {name!r}{suggest(name, head.names)}")
+                raise DataError(head.absent(name))
         return tuple(reading.channels), []
     chosen = []
     for name in others:

@@ -6,7 +6,7 @@ import csv
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -42,6 +42,7 @@ class Head:
         numbers: of the first rows, as a spreadsheet counts them; of Parquet none, whose rows are
             counted as if the names were the first.
         header: the number of the row of names, where there is one.
+        nested: columns of lists and structs, which are not among the names, and their types.
     """
 
     path: Path
@@ -51,6 +52,7 @@ class Head:
     delimiter: str
     numbers: Sequence[int] = ()
     header: int = 0
+    nested: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def first(self) -> int:
@@ -83,6 +85,12 @@ class Head:
         names = tuple(_unnamed(i) for i in range(len(self.names)))
         rows = [list(self.names), *self.rows]
         return replace(self, names=names, named=False, rows=rows, numbers=numbers)
+
+    def absent(self, name: str) -> str:
+        """What an error says of a column that is not there."""
+        if name in self.nested:
+            return f"{self.path}: column {name!r} holds {self.nested[name]}; needs numbers or texts"
+        return f"{self.path}: has no column {name!r}{suggestion(name, self.names)}"
 
     def cells(self, name: str) -> list[str]:
         """The first cells of a column."""
@@ -196,8 +204,8 @@ def read_head(path: Path, known: Sequence[str] = ()) -> Head:
 def _first_rows(path: Path) -> Head:
     """The head as the file has it, of CSV perhaps without a row."""
     if suffix_of(path) == ".parquet":
-        names, rows = parquet.head(path, HEAD)
-        return Head(path, names, True, rows, "")
+        names, rows, nested = parquet.head(path, HEAD)
+        return Head(path, names, True, rows, "", nested=nested)
     if suffix_of(path) in LINES:
         names, rows, numbers = jsonl.head(path, HEAD)
         return Head(path, names, True, rows, "", numbers)
@@ -377,7 +385,8 @@ def _pieces(head: Head, blank: list[int]) -> Iterator[list[Sequence[str]]]:
         yield from jsonl.pieces(head.path, head.names, PIECE, blank)
         return
     if not head.delimiter:
-        yield from parquet.pieces(head.path, PIECE)
+        names = list(head.names) if head.nested else None
+        yield from parquet.pieces(head.path, PIECE, names)
         return
     width = len(head.names)
     with opened(head.path) as file:
