@@ -663,6 +663,12 @@ def test_groups_that_files_divide_are_said(tmp_path):
     assert not open_files(tmp_path / "train.csv", {"group": "patient"}).collection.remarks
 
 
+def test_few_samples_of_each_class_are_divided_by_groups(tmp_path):
+    rows = [[i, f"p{i}", "xy"[i % 2]] for i in range(8)]
+    path = write(tmp_path / "a.csv", rows, head=("a", "patient", "label"))
+    assert np.bincount(open_files(path, {"group": "patient"}).parts).min() > 0
+
+
 def test_texts_of_files_and_of_standard_input(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_bytes("\ufeffa fine film\na dull film\n".encode())
     assert [text for _, text in read_lines(tmp_path / "a.txt")] == ["a fine film", "a dull film"]

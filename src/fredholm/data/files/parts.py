@@ -109,8 +109,10 @@ def _groups(collection: Collection, rows: np.ndarray, share: float, what: str) -
             f"for {what}; needs three groups or more"
         )
     if isinstance(collection.labels, Coded) and collection.steps is None and count >= folds:
-        splitter = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
-        return next(splitter.split(rows, collection.labels.codes[rows], mine))[1]
+        codes = collection.labels.codes[rows]
+        if np.bincount(codes).max() >= folds:  # else no class is in each fold
+            splitter = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
+            return next(splitter.split(rows, codes, mine))[1]
     splitter = GroupShuffleSplit(1, test_size=max(share, 1 / count), random_state=seed)
     return next(splitter.split(rows, groups=mine))[1]
 
