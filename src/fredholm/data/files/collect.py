@@ -98,14 +98,14 @@ def _check_task(collection: Collection, asked: str | None) -> None:
     if collection.steps is not None:
         odd = (i for i, codes in enumerate(collection.steps) if len({*codes.tolist()} - {-1}) > 1)
         where = collection.where(next(odd, 0))
-    elif asked == "steps":
-        found = ""
+    elif found == "steps":
+        found = "one"
     if asked not in (None, found):
         raise DataError(f"{where}: task: received {asked!r}, but {_WHY[found]}, or leave task out")
 
 
 _WHY = {
-    "": "there is one label a sample; needs series with one at every time",
+    "one": "there is one label a sample; needs series with one at every time",
     "steps": "the label varies within the series; needs one label a series",
     "classification": "the names of the folders are classes; needs a table or arrays with numbers",
     "regression": "fields are answered by fields; needs series, rows or clouds",

@@ -139,15 +139,8 @@ def settle(
     if kind == "rows":
         others = [name for name in head.names if name in (*others, *plain)]
     channels, remarks = _channels(head, reading, others, text, kind, again)
-    remarks += [
-        f"{name!r} is left out: it has no name, and another whole number in every row, as an index "
-        "has; to read it, name it with --channels, or in the file"
-        for name in index
-        if name not in channels and kind not in ("texts", "images")
-    ]
-    if reading.channels is None:
-        nested = head.nested.items()
-        remarks += [f"column {name!r} is left out: it holds {kind}" for name, kind in nested]
+    if kind not in ("texts", "images"):
+        remarks += _unread(head, reading, [name for name in index if name not in channels])
     remarks += _like_series(head, kind, reading.time or guessed)
     settled = reading.settled(
         kind=kind,
@@ -393,6 +386,17 @@ def _channels(
     return tuple(chosen), remarks
 
 
+def _unread(head: Head, reading: Reading, index: Sequence[str]) -> Iterator[str]:
+    """What is said of columns that hold an index, or lists and structs."""
+    for name in index:
+        yield (
+            f"{name!r} is left out: it has no name, and another whole number in every row, as an "
+            "index has; to read it, name it with --channels, or in the file"
+        )
+    for name, kind in head.nested.items() if reading.channels is None else ():
+        yield f"column {name!r} is left out: it holds {kind}"
+
+
 def _readable(head: Head, name: str, kind: str) -> bool:
     """Numbers; in rows also words of a few kinds, which the days in a column of times are not."""
     if head.numeric(name) or not head.known(name):
@@ -480,7 +484,7 @@ def _task(head: Head, reading: Reading) -> str:
 _CLOCKS = {None: "time", False: "clock", True: "date"}
 
 
-def _dates(head: Head, name: str) -> bool | None:
+def _are_dates(head: Head, name: str) -> bool | None:
     """Whether times are dates; None where the first ones are of both kinds."""
     return False if head.numeric(name) else _dated(head, name) or None
 
@@ -495,7 +499,7 @@ def _roles(head: Head, reading: Reading, long: bool, labelled: bool) -> dict[str
         if name is not None:
             roles[name] = "word"
     if reading.time is not None:
-        roles[reading.time] = _CLOCKS[_dates(head, reading.time) if long else None]
+        roles[reading.time] = _CLOCKS[_are_dates(head, reading.time) if long else None]
     if labelled and reading.label is not None:
         roles[reading.label] = "number" if reading.task == "regression" else "word"
     return roles

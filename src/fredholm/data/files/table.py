@@ -315,12 +315,13 @@ def _delimiter(lines: Sequence[str], suffix: str) -> str:
     """The sign that divides most lines alike; a tab where a file is called so, and another sign
     than the comma where all commas are those of numbers.
     """
+    first = next(line for line in lines if line.strip())
+    if suffix == ".tsv" and "\t" in first:
+        return "\t"
     scores = {}
     for sign in DELIMITERS:
         rows = [r for r in csv.reader(lines[:50], delimiter=sign) if not _is_blank(r)]
         counts = [len(row) for row in rows]
-        if counts[0] > 1 and sign == "\t" and suffix == ".tsv":
-            return sign
         if counts[0] > 1 and len(set(counts)) == 1 and sign != "," and _decimal_commas(rows):
             return sign
         scores[sign] = (counts[0] > 1) * (counts.count(counts[0]) / len(counts), counts[0])
