@@ -392,6 +392,10 @@ def test_what_is_only_called_an_id_stops_no_rows(tmp_path):
     assert found.remarks[0].endswith("row 6, column 'case': is empty, so it is read as no id")
     with pytest.raises(DataError, match="row 6, column 'case': is empty; needs a value"):
         opened(gap, id="case")
+    rows = [[i // 2, f"a fine film of {i} parts", "xy"[i % 2]] for i in range(40)]
+    path = write(tmp_path / "texts.csv", rows, head=("id", "text", "label"))
+    found = open_files(path, {"kind": "texts"}).collection
+    assert found.remarks == ["column 'id' is left out; so that no id is in two splits: --group id"]
 
 
 # --- what the first rows do not show --------------------------------------------------------------

@@ -139,6 +139,8 @@ def settle(
     if kind == "rows":
         others = [name for name in head.names if name in (*others, *plain)]
     channels, remarks = _channels(head, reading, others, text, kind, again)
+    if again is not None and kind != "rows":
+        remarks.append(_group(again))
     if kind not in ("texts", "images"):
         remarks += _unread(head, reading, [name for name in index if name not in channels])
     remarks += _like_series(head, kind, reading.time or guessed)
@@ -368,9 +370,7 @@ def _channels(
     chosen = []
     for name in others:
         if name.lower() in GROUPS or (name == again and head.numeric(name)):
-            remarks.append(
-                f"column {name!r} is left out; so that no {name} is in two splits: --group {name}"
-            )
+            remarks.append(_group(name))
         elif _readable(head, name, kind):
             chosen.append(name)
             remarks += _almost_numbers(head, name)
@@ -384,6 +384,10 @@ def _channels(
             f"{head.path}: no column is left for a model to read; has {', '.join(head.names)}"
         )
     return tuple(chosen), remarks
+
+
+def _group(name: str) -> str:
+    return f"column {name!r} is left out; so that no {name} is in two splits: --group {name}"
 
 
 def _unread(head: Head, reading: Reading, index: Sequence[str]) -> Iterator[str]:
