@@ -136,6 +136,19 @@ def test_density_integrates_to_one_and_survives_large_scores():
     assert attention_density(scores, torch.zeros_like(weights)).abs().sum() == 0
 
 
+def test_densitys_gradient_is_finite_where_a_hidden_score_is_far_above():
+    scores = torch.tensor([[0.0, 1.0, 3000.0], [0.0, 1.0, 2.0]], requires_grad=True)
+    weights = torch.tensor([[0.5, 2.0, 0.0], [0.0, 0.0, 0.0]])  # the second row sees nothing
+    density = attention_density(scores[None, None], weights[None, None])[0, 0]
+    (gradient,) = torch.autograd.grad(density[:, 0].sum(), scores)
+    visible = scores[0, :2].detach().requires_grad_()
+    raw = visible.exp()
+    (expected,) = torch.autograd.grad((raw / (raw * weights[0, :2]).sum())[0], visible)
+    assert_close(gradient[0, :2], expected)
+    assert gradient[0, 2] == 0
+    assert (gradient[1] == 0).all()
+
+
 def test_two_half_masses_are_one_whole():
     q, k, v = qkv()
     line = domains()["masses"]

@@ -20,9 +20,11 @@ def attention_density(
     """
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     seen = weights > 0 if visible is None else visible & (weights > 0)
-    top = scores.masked_fill(~seen, -torch.inf).amax(-1, keepdim=True)
-    top = torch.where(top.isfinite(), top, 0.0)
-    raw = torch.where(seen, (scores - top).exp(), 0.0)
+    # Hidden before the exponential and not after it: one of a hidden score far above the others
+    # would be infinite, and its gradient, zero times infinity, NaN.
+    scores = scores.masked_fill(~seen, -torch.inf)
+    top = scores.detach().amax(-1, keepdim=True)
+    raw = (scores - torch.where(top.isfinite(), top, 0.0)).exp()
     mass = (raw * weights).sum(-1, keepdim=True)
     return raw / torch.where(mass > 0, mass, 1.0)
 
