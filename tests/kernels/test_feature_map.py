@@ -114,6 +114,20 @@ def test_gram_matrices_are_positive_semidefinite(name):
         assert features.shape[-1] == phi.features
 
 
+def test_elu_plus_one_keeps_its_digits_where_it_is_small():
+    """In every precision: e^-30 is no half precision's e^-30 - 1 + 1."""
+    x = torch.tensor([-80.0, -30.0, -8.0, -0.5, 0.0, 0.5, 8.0], requires_grad=True)
+    phi = build_feature_map("elu", WIDTH, HEADS)
+    features = phi(x)
+    (slope,) = torch.autograd.grad(features.sum(), x)
+    double = x.detach().double()
+    exact = torch.where(double > 0, double + 1, double.exp())
+    assert_close(features / exact, torch.ones(7), dtype=torch.float32)
+    assert_close(slope / double.clamp(max=0).exp(), torch.ones(7), dtype=torch.float32)
+    for dtype in (torch.bfloat16, torch.float16):  # which hold these numbers exactly
+        assert torch.equal(phi(x.detach().to(dtype)), features)
+
+
 def test_random_features_estimate_their_kernels():
     q, k = 0.7 * torch.randn(2, 1, 1, 5, WIDTH).double()
     for kind, expected in (

@@ -19,20 +19,31 @@ from ...integral import (
     prepared,
     register_feature_map,
 )
+from ...ops.backend import at_least_single, cast
 
 
 @register_feature_map("elu")
 def elu_plus_one(x: Tensor) -> Tensor:
-    """elu(x) + 1, the positive feature map of Katharopoulos et al. 2020, Eq. 7."""
-    # torch traces elu's backward with other strides than it returns; it needs x alone, so that the
-    # sum may be in place
-    return F.elu(x.contiguous() if torch.is_grad_enabled() else x).add_(1.0)
+    """elu(x) + 1, the positive feature map of Katharopoulos et al. 2020, Eq. 7: x + 1 above zero,
+    e^x below, whose digits e^x - 1 + 1 would lose.
+    """
+    x = _full(x)
+    positive = torch.relu(x)
+    return positive + (x - positive).exp()  # no clamp, whose gradient takes ten times as long
 
 
 @register_feature_map("softplus")
 def softplus(x: Tensor) -> Tensor:
     """log(1 + exp(x)), a positive feature map."""
-    return F.softplus(x.contiguous() if torch.is_grad_enabled() else x)  # as in elu_plus_one
+    return F.softplus(_full(x))
+
+
+def _full(x: Tensor) -> Tensor:
+    """x in float32 at least; contiguous where gradients are recorded: torch traces the backward of
+    both with other strides than it returns.
+    """
+    x = cast(x, at_least_single(x.dtype))
+    return x.contiguous() if torch.is_grad_enabled() else x
 
 
 elu_plus_one.nonnegative = softplus.nonnegative = True
