@@ -4,6 +4,7 @@ many.
 
 from __future__ import annotations
 
+import copy
 import sys
 
 import pytest
@@ -14,7 +15,7 @@ from fredholm.domain import Domain
 from fredholm.errors import OptionError
 from fredholm.integral import Facts, choose
 from fredholm.kernels import HiddenKernel, Kernel, Layout, PairKernel, WeightedKernel
-from fredholm.operators import Exact, IntegralOperator
+from fredholm.operators import Exact, IntegralOperator, ITNetOperator
 
 from ..tolerances import assert_close
 
@@ -201,13 +202,34 @@ def test_steps_of_untiled_kernels(name, where):
 
 
 def test_memory_of_the_tiled_form_does_not_change_the_answer():
-    from fredholm.operators import ITNetOperator
-
     operator = ITNetOperator(6, HEADS, width=4, frequencies=2, sigma=1.0).double()
     u, domain = signal(), domains()["causal padded"]
     expected = operator(u, domain)
     operator.strategy = Exact(memory=1)
     assert_same(operator(u, domain), expected, [u, *operator.parameters()])
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("strategy", [Exact(), Exact(memory=1)])
+def test_itnets_sums_over_keys_may_be_beyond_float16(strategy, recorded):
+    """Masses of 100,000 each, whose sum the queries' scale divides again."""
+    single = ITNetOperator(4, HEADS, width=4, frequencies=2, sigma=1.0, strategy=strategy)
+    u, masses = torch.randn(1, 24, 4), torch.full((24,), 1e5)
+    line = Domain.line(24, causal=True).with_masses(masses, normalised=True)
+    pairs = Domain.points(torch.rand(24, 1), pairs=torch.rand(24, 24) < 0.8)
+    pairs = pairs.with_masses(masses, normalised=True)
+    low, double = copy.deepcopy(single).half(), copy.deepcopy(single).half().double()
+    for domain in (line, pairs):
+        with torch.set_grad_enabled(recorded):
+            expected = double(u.half().double(), domain.to(torch.float64))
+            assert_close(low(u.half(), domain).double(), expected, dtype=torch.float16)
+            with torch.autocast("cpu", dtype=torch.float16):
+                assert_close(single(u, domain).double(), expected, dtype=torch.bfloat16)
+    state = low.init_state(1, line)
+    first, state = low.prefill(u[:, :-1].half(), state)
+    last, _ = low.step(u[:, -1].half(), state)
+    expected = double(u.half().double(), line.to(torch.float64))
+    assert_close(torch.cat([first, last[:, None]], 1).double(), expected, dtype=torch.float16)
 
 
 def test_a_kernel_without_a_definition_says_what_to_define():

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ....integral import by_head
-from ....ops.backend import at_least_single, cast
+from ....ops.backend import at_least_single, cast, full_precision
 from ....ops.tiles import find_activation
 from ....quadrature import Quadrature
 from .first_layer import pair_values
@@ -27,18 +27,19 @@ def one_tile(
     """What :func:`.tiled.mlp_kernel` gives, (B, H, Nq, o), from the same terms of the first layer;
     order and density of pairs are those of ``quadrature``.
     """
-    dtype = at_least_single(value.dtype)
-    hidden, activation = pair_values(terms, dtype), find_activation(terms["activation"]).function
-    hidden = activation(hidden)
-    for weight, bias in terms.get("mid", ()):
-        hidden = activation(F.linear(hidden, cast(weight, dtype), cast(bias, dtype)))
-    seen = seen_pairs(quadrature, dtype)
-    if seen is not None:
-        hidden = hidden * seen
-    (b, h, _, d), (queries, width) = value.shape, hidden.shape[3:]
-    hidden = hidden.expand(b, h, -1, -1, -1).flatten(3)
-    moment = (cast(value, dtype).mT @ hidden).view(b, h, d, queries, width).transpose(2, 3)
-    return cast(by_head(moment.flatten(3), cast(readout, dtype).flatten(2)), value.dtype)
+    dtype, activation = at_least_single(value.dtype), find_activation(terms["activation"]).function
+    with full_precision(value):
+        hidden = activation(pair_values(terms, dtype))
+        for weight, bias in terms.get("mid", ()):
+            hidden = activation(F.linear(hidden, cast(weight, dtype), cast(bias, dtype)))
+        seen = seen_pairs(quadrature, dtype)
+        if seen is not None:
+            hidden = hidden * seen
+        (b, h, _, d), (queries, width) = value.shape, hidden.shape[3:]
+        hidden = hidden.expand(b, h, -1, -1, -1).flatten(3)
+        moment = (cast(value, dtype).mT @ hidden).view(b, h, d, queries, width).transpose(2, 3)
+        out = by_head(moment.flatten(3), cast(readout, dtype).flatten(2))
+    return cast(out, value.dtype)
 
 
 def seen_pairs(quadrature: Quadrature, dtype: torch.dtype) -> Tensor | None:

@@ -28,7 +28,7 @@ from ....integral import (
     by_head,
     with_offset,
 )
-from ....ops.backend import cast, choose_backend
+from ....ops.backend import at_least_single, cast, choose_backend, full_precision
 from ....ops.tiles import find_activation
 from ....quadrature import Quadrature
 from .columns import all_at_once, fits
@@ -116,26 +116,32 @@ def _tiled(kernel: Any, problem: Problem, terms: dict[str, Any], strategy: Any) 
             given |= {"query_time": q.query_time, "key_time": q.key_time}
         if strategy.memory is not None:
             given["memory"] = strategy.memory
-        options = {"density": q.density, "backend": strategy.backend}
+        options = {"density": q.density, "backend": strategy.backend, "dtype": value.dtype}
+        if value.device.type != "cpu":  # Triton's kernels multiply in the half precision
+            value = cast(value, problem.uy.dtype)
         return mlp_kernel(value=value, readout=readout, **options, **given)
 
     return _summed(kernel, problem, integral)
 
 
 def _summed(kernel: Any, problem: Problem, integral: Callable[..., Tensor]) -> Tensor:
-    """∫ K u dμ, where ``integral`` has all but the readout's bias."""
+    """∫ K u dμ, where ``integral`` has all but the readout's bias: in float32 at least until the
+    queries' scale has divided it, without which a sum over the keys may be no half precision's.
+    """
     q = problem.quadrature
     readout, bias = kernel.readout()
-    signal = problem.uy
+    signal = cast(problem.uy, at_least_single(problem.uy.dtype))
     signal = signal if signal.shape[1] == kernel.heads else signal.expand(-1, kernel.heads, -1, -1)
     # A mask or an order acts on pairs; padding is already zero in the masses, and its features are
     # finite, so that the masses can ride on the values.
     value = cast(q.mass, signal.dtype).view(-1, 1, signal.shape[2], 1) * signal
     out = integral(kernel, problem, value, readout)
-    if bias is not None:  # the readout's bias is one more kernel, constant over pairs
-        total = _mean(q, value, problem.ux.shape[2])
-        out = out + by_head(total, cast(bias, out.dtype))
-    return out if q.scale is None else out * cast(q.scale, out.dtype)[..., None]
+    with full_precision(value):
+        if bias is not None:  # the readout's bias is one more kernel, constant over pairs
+            total = _mean(q, value, problem.ux.shape[2])
+            out = out + by_head(total, cast(bias, out.dtype))
+        out = out if q.scale is None else out * cast(q.scale, out.dtype)[..., None]
+    return cast(out, problem.uy.dtype)
 
 
 def _takes_blocks(strategy: Any) -> bool:
@@ -190,6 +196,7 @@ def mlp_kernel(
     activation: str = "gelu",
     memory: int | None = None,
     backend: str = "auto",
+    dtype: torch.dtype | None = None,
     **terms: Tensor | None,
 ) -> Float[Tensor, "b h q o"]:
     r"""The integral of an MLP kernel with a linear last layer, exact, without ever forming the
@@ -219,9 +226,10 @@ def mlp_kernel(
         backend: ``"auto"``, ``"torch"`` or ``"triton"``, see :mod:`fredholm.ops.backend`. The
             Triton kernels take float32, bfloat16 and float16, every term but ``mid``, and every
             gradient but those of density and positions.
+        dtype: of the result, by default ``value``'s.
 
     Returns:
-        (B, H, Nq, o) in ``value``'s dtype. PyTorch's operations compute half precisions and
+        (B, H, Nq, o) in ``dtype``. PyTorch's operations compute half precisions and
         autocast in float32; the Triton kernels multiply in the half precision and add in float32.
 
     Cost:
@@ -252,7 +260,7 @@ def mlp_kernel(
     core = {"query": query, "key": key, "value": value, "readout": readout}
     tensors = complete(core | {"query_bias": query_bias} | terms)
     check(tensors, mid)
-    device = value.device
+    device, dtype = value.device, value.dtype if dtype is None else dtype
     chosen = choose_backend(
         backend,
         MLP_KERNEL,
@@ -263,13 +271,13 @@ def mlp_kernel(
     if chosen == "triton":
         from ..triton.op import mlp_kernel_triton
 
-        return mlp_kernel_triton(tensors, activation, memory)
+        return mlp_kernel_triton(tensors, activation, memory).to(dtype)
     if memory is None:
         memory = DEFAULT_BYTES if value.device.type == "cpu" else DEFAULT_CUDA_BYTES
-    dtype = _compute_dtype([*tensors.values(), *(t for layer in mid for t in layer)])
-    given = [_cast(name, t, dtype) for name, t in tensors.items()]
-    layers = [t.to(dtype) for layer in mid for t in layer]
-    return mlp_kernel_op(*given, layers, activation, memory).to(value.dtype)
+    single = _compute_dtype([*tensors.values(), *(t for layer in mid for t in layer)])
+    given = [_cast(name, t, single) for name, t in tensors.items()]
+    layers = [t.to(single) for layer in mid for t in layer]
+    return mlp_kernel_op(*given, layers, activation, memory).to(dtype)
 
 
 def _compute_dtype(tensors: Sequence[Tensor | None]) -> torch.dtype:
