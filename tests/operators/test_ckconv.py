@@ -415,3 +415,19 @@ def test_half_precision_keeps_the_extent(half):
     expected, found = whole(u), copy.deepcopy(whole).to(half)(u.to(half))
     assert found.dtype == half
     assert_close(found.float(), expected, dtype=half)
+
+
+def test_sums_of_steps_may_be_beyond_float16():
+    torch.manual_seed(0)
+    single, u = CKConv(4, length=40, width=4), 3000 + torch.randn(1, 40, 4)
+    line = Domain.line(40, length=40, causal=True, measure="counting")
+    low, double = copy.deepcopy(single).half(), copy.deepcopy(single).half().double()
+    expected = double(u.half().double(), line.to(torch.float64))[:, -1]
+
+    def last(operator: CKConv, u: torch.Tensor) -> torch.Tensor:
+        _, state = operator.prefill(u[:, :-1], operator.init_state(1, line))
+        return operator.step(u[:, -1], state)[0].double()
+
+    assert_close(last(low, u.half()), expected, dtype=torch.float16)
+    with torch.autocast("cpu", dtype=torch.float16):
+        assert_close(last(single, u), expected, dtype=torch.bfloat16)

@@ -19,7 +19,7 @@ from ...integral import (
     heads_apart,
     with_offset,
 )
-from ...ops.backend import cast, promoted
+from ...ops.backend import cast, full_precision, promoted
 from ...quadrature import Quadrature
 from .grid_convolution.fft import grid_convolution
 
@@ -50,11 +50,12 @@ class LagSteps(Form):
         memory = _with_points(kernel, x, u, quadrature, t, memory)
         lags, signal, (readout, bias) = memory["lags"], memory["signal"], kernel.readout()
         dtype = promoted(lags.dtype, signal.dtype)
-        # longest lags first, as the points are: hidden units are summed before the readout
-        moment = (cast(signal, dtype).mT @ cast(lags, dtype)[:, None]).flatten(2)
-        out = heads_apart(moment, cast(readout, dtype).flatten(2))
-        if bias is not None:
-            out = out + heads_apart(cast(signal.sum(2), dtype), cast(bias, dtype))
+        with full_precision(u):
+            # longest lags first, as the points are: hidden units are summed before the readout
+            moment = (cast(signal, dtype).mT @ cast(lags, dtype)[:, None]).flatten(2)
+            out = heads_apart(moment, cast(readout, dtype).flatten(2))
+            if bias is not None:
+                out = out + heads_apart(signal.sum(2, dtype=dtype), cast(bias, dtype))
         return _finished(out[:, :, None], kernel, x, u, quadrature, t), memory
 
     def prefill(
