@@ -68,6 +68,29 @@ def test_linear_substeps_solve_their_equations():
     )
 
 
+@pytest.mark.parametrize("substep", ["implicit", "trapezoid", "exact"])
+def test_many_short_linear_substeps_lose_nothing(substep):
+    """What a substep adds is small beside the state, which no matrix near I should round."""
+    torch.manual_seed(0)
+    double, u = spread(LinearTerm(D)), draw(2, N, D)
+    single, steps = copy.deepcopy(double).float(), 512
+
+    def flow(term, u):
+        for _ in range(steps):
+            u = term(u, DOMAIN, 1 / steps, substep)
+        return u
+
+    with torch.no_grad():
+        expected = flow(double, u)
+        assert_close(flow(single, u.float()).double(), expected, dtype=torch.float32)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            rounded = flow(single, u.float())
+        assert rounded.dtype == torch.float32
+        assert_close(rounded.double(), expected, dtype=torch.bfloat16)
+        low, once = copy.deepcopy(single).bfloat16(), double(u, DOMAIN, 0.5, substep)
+        assert_close(low(u.bfloat16(), DOMAIN, 0.5, substep).double(), once, dtype=torch.bfloat16)
+
+
 def test_a_rectified_layer_is_explicit_then_projected():
     term, u = spread(LinearTerm(D, rectify=True)), draw(2, N, D)
     v = u + 0.5 * F.linear(u, term.weight, term.bias)

@@ -16,6 +16,7 @@ from ....depth.residual import StochasticDepth
 from ....domain import Domain
 from ....errors import OptionError, suggest
 from ....integral import Part, create_operator
+from ....ops.backend import at_least_single, cast, full_precision, promoted
 from .term import EXPLICIT, SubstepError, Term, mix
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -263,32 +264,45 @@ class LinearTerm(Term):
             self.check("euler")
         return F.linear(u, self.weight, self.bias)
 
+    # The three below add to u what it changes by: many short substeps round it as euler's do.
+
     def implicit(self, u: Tensor, domain: Domain, h: float) -> Tensor:
-        return self._solve(h, u if self.bias is None else torch.add(u, self.bias, alpha=h))
+        return self._solve(u, h, h)
 
     def trapezoid(self, u: Tensor, domain: Domain, h: float) -> Tensor:
-        right = torch.add(u, F.linear(u, self.weight), alpha=h / 2)
-        return self._solve(
-            h / 2, right if self.bias is None else torch.add(right, self.bias, alpha=h)
-        )
+        return self._solve(u, h, h / 2)
 
     def exact(self, u: Tensor, domain: Domain, h: float) -> Tensor:
-        if self.bias is None:
-            return F.linear(u, torch.linalg.matrix_exp(h * self.weight))
-        # One more coordinate, always one, carries b; its row of the generator is zero.
-        affine = torch.cat([self.weight, self.bias[:, None]], 1)
-        flow = torch.linalg.matrix_exp(h * F.pad(affine, (0, 0, 0, 1)))[:-1]
-        return F.linear(u, flow[:, :-1], flow[:, -1])
+        change = self._change(h)
+        shift = None if self.bias is None else change[:, -1]
+        return u + F.linear(u, change[:, : len(change)], shift)
+
+    def _change(self, h: float) -> Tensor:
+        """e^{hW} - I, and h φ₁(hW) b beside it where there is a bias. In double precision, of which
+        the difference from I leaves enough.
+        """
+        double = self.weight.dtype if self.weight.device.type == "mps" else torch.float64
+        generator = h * self.weight.to(double)
+        if self.bias is not None:  # one more coordinate, always one; its row is zero
+            generator = torch.cat([generator, h * self.bias.to(double)[:, None]], 1)
+            generator = F.pad(generator, (0, 0, 0, 1))
+        flow = torch.linalg.matrix_exp(generator)
+        change = flow - torch.eye(len(flow), dtype=flow.dtype, device=flow.device)
+        return change[: len(self.weight)].to(self.weight.dtype)
 
     def semi_implicit(self, u: Tensor, domain: Domain, h: float) -> Tensor:
         return F.relu(torch.add(u, F.linear(u, self.weight, self.bias), alpha=h))
 
-    def _solve(self, h: float, right: Tensor) -> Tensor:
-        identity = torch.eye(
-            self.weight.shape[0], dtype=self.weight.dtype, device=self.weight.device
-        )
-        flat = torch.linalg.solve(identity - h * self.weight, right.flatten(0, -2).mT)
-        return flat.mT.reshape(right.shape)
+    def _solve(self, u: Tensor, h: float, part: float) -> Tensor:
+        """u + h (I - part · W)⁻¹ (W u + b)."""
+        dtype = at_least_single(promoted(u.dtype, self.weight.dtype))
+        with full_precision(u):
+            weight = cast(self.weight, dtype)
+            bias = None if self.bias is None else cast(self.bias, dtype)
+            rate = F.linear(cast(u, dtype), weight, bias)
+            matrix = torch.eye(len(weight), dtype=dtype, device=u.device) - part * weight
+            change = torch.linalg.solve(matrix, rate.flatten(0, -2).mT).mT.reshape(u.shape)
+            return cast(torch.add(cast(u, dtype), change, alpha=h), u.dtype)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, rectify={self.rectify}"
