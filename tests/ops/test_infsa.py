@@ -5,6 +5,8 @@ solvers check themselves.
 from __future__ import annotations
 
 import inspect
+import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -192,6 +194,29 @@ def test_radius_is_estimated_and_gmres_takes_fewer_products(method):
     assert report.radius == pytest.approx(exact, rel=1e-3)
     assert report.iterations < (40 if method == "gmres" else 1000)
     assert method == "gmres" or report.iterations > 200
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize(
+    ("causal", "method"), [(True, "neumann"), (False, "neumann"), (False, "gmres")]
+)
+def test_a_token_that_is_not_finite_spoils_its_own_sample_alone(causal, method, bad):
+    g, v = graph(causal, "none")
+    q, k, v = (x.detach().clone() for x in (g.query, g.key, v))
+    for x in (q, k, v):
+        x[1, :, -2] = bad
+    options = {"tol": 1e-10, "max_iterations": 400, "method": method}
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    out, report = resolvent(replace(g, query=q, key=k), v, **options)
+    assert math.isnan(report.residual)
+    assert not out[1].isfinite().all()
+    alone = [x[:1].detach().requires_grad_() for x in leaves]
+    mass = g.mass if len(g.mass) == 1 else g.mass[:1]
+    expected, _ = resolvent(replace(g, query=alone[0], key=alone[1], mass=mass), alone[2], **options)
+    assert_close(out[:1], expected, dtype=torch.float32)
+    given = torch.autograd.grad(out.square().sum(), leaves)
+    for a, b in zip(given, torch.autograd.grad(expected.square().sum(), alone)):
+        assert_close(a[:1], b, "gradient", dtype=torch.float32)
 
 
 def test_what_does_not_converge_is_an_error_with_the_radius():

@@ -27,7 +27,8 @@ class Convergence:
     Attributes:
         method: ``"neumann"``, ``"gmres"`` or ``"substitution"`` (causal order).
         iterations: products with M, the last one included, which measures the residual.
-        residual: :math:`\\|v + Mz - z\\| / \\|z\\|`, the largest of all heads and samples.
+        residual: :math:`\\|v + Mz - z\\| / \\|z\\|`, the largest of all heads and samples; NaN where
+            one has tokens that are not finite, whose answer is NaN and concerns no other.
         radius: estimate of the spectral radius of M; exact for substitution.
     """
 
@@ -89,6 +90,7 @@ def _resolvent(
     _, factor = graph.start(value)
     with torch.no_grad():
         fixed = factor.detach()
+        lost = _lost(value, graph.query, graph.key, fixed[..., None])
         if graph.causal:
             z, count, radius, method = (
                 substitute(graph, value, fixed),
@@ -97,21 +99,24 @@ def _resolvent(
                 "substitution",
             )
         else:
-            solution = SOLVERS[method](lambda v: graph.apply(v, fixed), value, tol, max_iterations)
-            z, count, radius = solution
+            given = _without(lambda v: graph.apply(v, fixed), value, lost)
+            z, count, radius = SOLVERS[method](*given, tol, max_iterations)
+            z = z.masked_fill(lost, torch.nan)
     z = z.detach()  # a solver may hand back the right side itself
     # One more product, with gradients, measures the residual. By z = v + Mz its gradient is right
     # but for a factor (I - Mᵀ)⁻¹ on what arrives at z, which the hook applies by solving for it.
     attached = value + graph.apply(z, factor)
-    residual = float(_relative(attached.detach() - z, z))
+    residual = float(_relative(attached.detach() - z, z, lost))
     report = Convergence(method, count + 1, residual, radius)
     _check(report, tol)
+    if bool(lost.any()):
+        report = replace(report, residual=torch.nan)
     if attached.requires_grad:
         attached.register_hook(
             lambda g: (
                 None
                 if g is None
-                else conjugate_solution(graph, g, fixed, tol, max_iterations, method)
+                else conjugate_solution(graph, g, fixed, tol, max_iterations, method, lost)
             )
         )
     return attached - value, report
@@ -119,12 +124,20 @@ def _resolvent(
 
 @torch.no_grad()
 def conjugate_solution(
-    graph: TokenGraph, grad: Tensor, factor: Tensor, tol: float, max_iterations: int, method: str
+    graph: TokenGraph,
+    grad: Tensor,
+    factor: Tensor,
+    tol: float,
+    max_iterations: int,
+    method: str,
+    lost: Tensor,
 ) -> Tensor:
     """λ with λ = g + Mᵀλ: what a gradient g of the resolvent becomes."""
     if graph.causal:
         return substitute(graph, grad, factor, transposed=True)
-    return solve(lambda v: graph.apply_transposed(v, factor), grad, tol, max_iterations, method)[0]
+    lost = lost | _lost(grad)
+    given = _without(lambda v: graph.apply_transposed(v, factor), grad, lost)
+    return solve(*given, tol, max_iterations, method)[0].masked_fill(lost, torch.nan)
 
 
 def solve(
@@ -145,6 +158,21 @@ def solve(
     report = Convergence(method, count + 1, float(_relative(after - solution, solution)), radius)
     _check(report, tol)
     return after, report
+
+
+def _lost(*tensors: Tensor) -> Tensor:
+    """Heads and samples (B, H, 1, 1) with a number that is not finite: they have no solution."""
+    result = ~tensors[0].isfinite().all((-2, -1), keepdim=True)
+    for x in tensors[1:]:
+        result = result | ~x.isfinite().all((-2, -1), keepdim=True)
+    return result
+
+
+def _without(apply: Map, right: Tensor, lost: Tensor) -> tuple[Map, Tensor]:
+    """The system with zeros in place of what is lost, whose solution is zero: nothing of it says
+    when the others' iterations end.
+    """
+    return lambda v: apply(v).masked_fill(lost, 0.0), right.masked_fill(lost, 0.0)
 
 
 def substitute(
@@ -257,7 +285,8 @@ def gmres(apply: Map, right: Tensor, tol: float, max_iterations: int) -> tuple[T
         ritz = torch.linalg.eigvals(
             torch.eye(steps, dtype=small.dtype, device=small.device) - small[..., :steps, :]
         )
-        radius = float(ritz.abs().max())
+        largest = ritz.abs().amax(-1)  # 1 where there is nothing to solve
+        radius = float(torch.where(size > 0, largest, 0.0).max())
     return z, count, radius
 
 
@@ -296,9 +325,11 @@ def _size(x: Tensor) -> Tensor:
     return torch.linalg.vector_norm(x, dim=(-2, -1))
 
 
-def _relative(difference: Tensor, z: Tensor) -> Tensor:
+def _relative(difference: Tensor, z: Tensor, lost: Tensor | None = None) -> Tensor:
+    """The largest relative residual but those of what is lost; NaN where a solution overflowed."""
     size, whole = _size(difference), _size(z)
-    return torch.where(size > 0, size / torch.where(whole > 0, whole, 1.0), 0.0).max()
+    ratio = torch.where(size == 0, 0.0, size / torch.where(whole > 0, whole, 1.0))
+    return (ratio if lost is None else ratio.masked_fill(lost[..., 0, 0], 0.0)).max()
 
 
 def _check(report: Convergence, tol: float) -> None:
