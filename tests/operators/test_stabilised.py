@@ -193,3 +193,19 @@ def test_a_small_key_is_not_cut_off_by_a_later_large_one(feature_map):
         first, state = op.prefill(u[:, :5], op.init_state(1, line))
         last, _ = op.step(u[:, 5], state)
         assert_close(torch.cat([first, last[:, None]], 1), whole, "stretch and step")
+
+
+@pytest.mark.parametrize("n", [6, 70])
+def test_in_single_precision_up_to_e_80(n):
+    """A last key e^75 above all others."""
+    torch.manual_seed(0)
+    op = LinearAttention(8, 1, feature_map="hedgehog")
+    u, line = torch.randn(1, n, 8), Domain.line(n, causal=True)
+    with torch.no_grad():  # Hedgehog's exponents are those of a key and of its negative
+        u[0, -1] = torch.linalg.lstsq(op.kernel.key.weight, torch.full((8, 1), 75.0)).solution[:, 0]
+    u.requires_grad_()
+    whole, before = op(u, line)[:, :-1], op(u[:, :-1], line[: n - 1])
+    assert_close(whole, before, "before the large key")
+    assert_close(op.dense(u, line)[:, :-1], before, "definition")
+    (given,) = torch.autograd.grad(whole.square().sum(), u)
+    assert_close(given, torch.autograd.grad(before.square().sum(), u)[0], "gradient")

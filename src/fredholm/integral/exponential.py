@@ -60,9 +60,10 @@ class ExponentialMap(FeatureMap):
         exponent of a key that is not padding.
 
         ``least``: c of the keys before, where keys come in parts; c is then no smaller. In causal
-        order all keys of a call share c too, which changes nothing but what underflows: features
-        more than e^87 below the call's largest are zero. Before the first key that is not padding c
-        is -∞, and features are zero.
+        order all keys of a call share c too, which changes nothing but what underflows, in float32
+        from e^80 on: queries before a key so far above all that they see answer zero, unless it
+        comes in a later call, of ``step`` or ``prefill``. Before the first key that is not padding
+        c is -∞, and features are zero.
         """
         exponents = self._exponents(x)
         real = exponents.detach()  # c is a factor of both sums, so that no gradient goes through it

@@ -443,9 +443,10 @@ def at_scale(query: Tensor, largest: Tensor) -> Tensor:
     H, Nq).
 
     Keys share one factor, by the largest feature of all. The result does not depend on it, but the
-    denominator's floor would cut off a query whose own keys are small beside a later one.
+    denominator's floor would cut off a query whose own keys are small beside a later one. Up to a
+    factor whose products with later keys, which no query receives, are finite too.
     """
-    return query / largest.clamp_min(1e-20).to(query.dtype)[..., None]
+    return query / largest.clamp_min(1e-30).to(query.dtype)[..., None]
 
 
 def guarded(denominator: Tensor, floor: float | Tensor) -> Tensor:

@@ -27,8 +27,8 @@ class Convergence:
     Attributes:
         method: ``"neumann"``, ``"gmres"`` or ``"substitution"`` (causal order).
         iterations: products with M, the last one included, which measures the residual.
-        residual: :math:`\\|v + Mz - z\\| / \\|z\\|`, the largest of all heads and samples; NaN where
-            one has tokens that are not finite, whose answer is NaN and concerns no other.
+        residual: :math:`\\|v + Mz - z\\| / \\|z\\|`, the largest of all heads and samples; NaN
+            where one has tokens that are not finite, whose answer is NaN and concerns no other.
         radius: estimate of the spectral radius of M; exact for substitution.
     """
 
