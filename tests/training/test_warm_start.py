@@ -138,6 +138,28 @@ def test_texts_of_such_a_start_keep_their_own_vocabulary(home):
     )
 
 
+def test_own_texts_are_read_with_the_words_of_the_run_they_start_from(tmp_path):
+    """Of which there are other ones, in another order, in the files."""
+    words = ["good", "bad", "film", "the", "plot"]
+    for name, known in (("base", words), ("mine", [*words[:0:-1], "song"])):
+        rows = [f"{known[i % 5]} {known[i * i % 4]} a,{'yn'[i % 2]}" for i in range(40)]
+        (tmp_path / f"{name}.csv").write_text("text,label\n" + "\n".join(rows))
+    small = ["data.kind=texts", "model.body.dim=16", "model.body.depth=1", "operator=softmax"]
+    small += ["training.epochs=1"]
+    base, mine = tmp_path / "base", tmp_path / "mine"
+    train(load_recipe(tmp_path / "base.csv", small), base)
+    start = [*small, f"init_from={base}", "optimizer.lr=1e-12"]
+    train(load_recipe(tmp_path / "mine.csv", start), mine)
+    before, after = (load_run(run)[0] for run in (base, mine))
+    assert after.extra["vocabulary"] == before.extra["vocabulary"]
+    vectors = [model.state_dict()["encoder.embed.weight"] for model in (before, after)]
+    assert torch.allclose(*vectors, atol=1e-6)
+    chosen = load_recipe(tmp_path / "mine.csv", small)
+    dataset = build_dataset(chosen, "train")
+    with pytest.raises(RecipeError, match=r"base knows other words \(8 words\) than the data"):
+        start_from(build_model(chosen, dataset), base, dataset)
+
+
 def test_what_cannot_start_a_model_is_refused(home):
     model, dataset, _ = fresh("vqa", home, "model.body.dim=8")
     with pytest.raises(RecipeError, match=r"features of width 16, .*; set model\.body\.dim"):

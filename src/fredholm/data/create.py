@@ -17,6 +17,7 @@ from .fetching import fetch
 from .install import has_files, installed_files, source_of, verify_installed
 from .kinds.dataset import LabelledDataset
 from .kinds.images import ArrayDataset, resize
+from .kinds.kind import Kind
 from .kinds.sequences import SequenceDataset, image_sequences
 from .kinds.tokens import TokenDataset, image_tokens
 from .registry import Entry, Request, data_root, dataset_path, get_entry
@@ -112,11 +113,7 @@ def create_dataset(
     for key, what in entry.needs.items():
         if key not in given and (key != "path" or folder is None):
             raise OptionError(f"{name}: {key} is missing; needs {what}: {key}={_EXAMPLES[key]}")
-    kind = entry.kind
-    if entry.kind_at is not None and folder is not None:
-        share = entry.val_fraction if val_fraction is None else val_fraction
-        kind = entry.kind_at(folder, own, share)
-    asked = kind.request(name, given)
+    asked = _kind_of(entry, folder, own, val_fraction).request(name, given)
     request = Request(entry, split, data_root(root), folder, val_fraction, options=own, **asked)
     dataset = entry.read(request)
     if not len(dataset):
@@ -125,6 +122,35 @@ def create_dataset(
             "fraction"
         )
     return dataset if masked is None else dataset.hidden(masked)
+
+
+def find_kind(
+    name: str,
+    *,
+    path: str | os.PathLike[str] | None = None,
+    val_fraction: float | int | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Kind:
+    """The kind of the samples that :func:`create_dataset` would read, from the files where only
+    they tell it.
+
+    Raises:
+        OptionError: an unknown name or option.
+        DataError: files that cannot be read.
+
+    Example:
+        >>> find_kind("digits").name
+        'images'
+    """
+    entry = get_entry(name)
+    folder = None if path is None else Path(path).expanduser().absolute()
+    return _kind_of(entry, folder, _own_options(entry, options or {}), val_fraction)
+
+
+def _kind_of(entry: Entry, folder: Path | None, own: Any, val: float | int | None) -> Kind:
+    if entry.kind_at is None or folder is None:
+        return entry.kind
+    return entry.kind_at(folder, own, entry.val_fraction if val is None else val)
 
 
 def stand_in(name: str, samples: int, **given: Any) -> LabelledDataset | None:

@@ -40,6 +40,15 @@ def build_dataset(recipe: Recipe, split: str, vocabulary: Any = None) -> Any:
     return data.limit_samples(result, recipe.data.limit)
 
 
+def kind_asked(recipe: Recipe) -> Any:
+    """The kind of the recipe's samples, as :func:`build_dataset` finds it."""
+    from ..data.create import find_kind
+
+    given = data_arguments(recipe)
+    known = {key: given[key] for key in ("path", "val_fraction", "options") if key in given}
+    return find_kind(recipe.data.name, **known)
+
+
 def data_arguments(recipe: Recipe) -> dict[str, Any]:
     """What a recipe says to :func:`fredholm.data.create_dataset`."""
     given = recipe.data.model_dump(include=set(_OF_DATA), exclude_none=True)

@@ -14,9 +14,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..data import Vocabulary, get_entry
+from ..data import Vocabulary
 from ..data.kinds.kind import KINDS, WORDS
 from ..errors import RecipeError
+from .build import kind_asked
 from .evaluation import load_run
 from .recipe import Recipe
 
@@ -38,7 +39,7 @@ def known_vocabulary(recipe: Recipe, trust_code: bool = False) -> Vocabulary | N
     runs = [] if recipe.init_from is None else _listed(recipe.init_from)
     result = [load_run(run, trust_code=trust_code)[0].extra.get("vocabulary") for run in runs]
     words = next((words for words in result if words is not None), None)
-    if words is None or "vocabulary" not in get_entry(recipe.data.name).kind.takes:
+    if words is None or "vocabulary" not in kind_asked(recipe).takes:
         return None
     return Vocabulary.from_dict(words)
 
@@ -61,7 +62,7 @@ def start_from(
     Raises:
         CheckpointError: no run or no model there.
         RecipeError: weights that do not fit, all of them named; a run of which nothing fits, or of
-            another width.
+            another width; one run of the same kind with another vocabulary.
         TrustError: a run whose recipe imports a file, and ``trust_code`` is not given.
     """
     runs = [load_run(run, trust_code=trust_code) for run in _listed(init_from)]
@@ -75,7 +76,7 @@ def start_from(
             f"init_from: received {len(sources)} runs, on {', '.join(sorted(map(str, kinds)))}; "
             f"several runs are for {', '.join(sharing)} models alone, give one"
         )
-    return _take_all(model, sources[0], list(dataset.classes))
+    return _take_all(model, sources[0], dataset)
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,12 @@ class Source:
 
     place: str
     model: Any
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """That of its texts, or of the questions to its pictures."""
+        words = self.model.extra.get("vocabulary") or self.model.extra.get("words")
+        return None if words is None else Vocabulary.from_dict(words)
 
     def has_head_of(self, own: dict[str, Tensor], classes: list[str]) -> bool:
         """Whether it has the same classes, and reads them out in the same way."""
@@ -104,10 +111,17 @@ def _listed(init_from: Any) -> list[Any]:
     return [init_from] if isinstance(init_from, str | Path) else list(init_from)
 
 
-def _take_all(model: Any, source: Source, classes: list[str]) -> list[str]:
+def _take_all(model: Any, source: Source, dataset: Any) -> list[str]:
     """A run of the same kind, whole."""
+    theirs, mine = source.vocabulary, _vocabulary_of(dataset)
+    if theirs is not None and mine is not None and theirs != mine:  # rows of words are numbered
+        raise RecipeError(
+            f"init_from: {source.place} knows other words ({len(theirs):,} {theirs.kind}) than the "
+            f"data ({len(mine):,} {mine.kind}), on which its vectors would land; of several runs, "
+            "init_from=[A,B], words are taken one by one"
+        )
     own, given = model.state_dict(), source.model.state_dict()
-    same = source.has_head_of(own, classes)
+    same = source.has_head_of(own, list(dataset.classes))
     wanted = {key for key in own if same or not key.startswith(HEAD)}
     offered = {key for key in given if same or not key.startswith(HEAD)}
     problems = [f"{key} is missing there" for key in sorted(wanted - offered)]
@@ -216,12 +230,9 @@ def _take(
 
 def _take_words(own: Tensor, given: Tensor, source: Source, dataset: Any) -> str:
     """Copy the rows of the words that both vocabularies have into ``own``; what to say of it."""
-    facts = source.model.extra
-    words = facts.get("vocabulary") or facts.get("words")
-    mine = getattr(dataset, "vocabulary", None)
-    if words is None or not isinstance(mine, Vocabulary) or own.shape[1:] != given.shape[1:]:
+    theirs, mine = source.vocabulary, _vocabulary_of(dataset)
+    if theirs is None or mine is None or own.shape[1:] != given.shape[1:]:
         return ""
-    theirs = Vocabulary.from_dict(words)
     if theirs.kind != mine.kind:
         return ""
     if mine.kind == "bytes":
@@ -235,6 +246,11 @@ def _take_words(own: Tensor, given: Tensor, source: Source, dataset: Any) -> str
         return ""
     own[list(rows)] = given[list(rows.values())].to(own.dtype)
     return f", of the {len(mine):,} {mine.kind} {len(rows):,}"
+
+
+def _vocabulary_of(dataset: Any) -> Vocabulary | None:
+    words = getattr(dataset, "vocabulary", None)  # of graphs it is a number
+    return words if isinstance(words, Vocabulary) else None
 
 
 def differing(old: Any, new: Any) -> list[str]:
