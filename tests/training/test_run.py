@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing import event_accumulator
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from fredholm.errors import CheckpointError, DataError, OptionError, RecipeError
+from fredholm.errors import CheckpointError, DataError, OptionError, RecipeError, ShapeError
 from fredholm.explain.given import read_evaluation
 from fredholm.files import MEASURED
 from fredholm.training import TrainingFailed, evaluate, explain, load_run, predict, train
@@ -22,10 +22,11 @@ from fredholm.training.build import build_dataset, build_model
 from fredholm.training.calibration import temperature_of
 from fredholm.training.callbacks import Averages, Ema
 from fredholm.training.checkpoints import list_checkpoints, read_checkpoint
+from fredholm.training.checks import check_task
 from fredholm.training.fit import Goal
 from fredholm.training.grid import recipe_cell, scores_of
 from fredholm.training.metrics import summarise
-from fredholm.training.module import RecipeLearner
+from fredholm.training.module import RecipeLearner, judge_few
 from fredholm.training.recipe import EarlyStop
 from fredholm.training.run import _goal
 from fredholm.training.schedules import warmup_cosine
@@ -374,6 +375,39 @@ def test_what_cannot_be_built_is_refused_before_a_folder_is_made(tmp_path, recip
     with pytest.raises(RecipeError, match=r"heads must divide dim"):
         train(recipe("model.body.heads=3"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_what_the_task_does_not_have_is_refused_before_a_folder_is_made(tmp_path, recipe):
+    from fredholm.training import load_recipe
+
+    counts = "data.options={length: 8, train: 8, val: 4, test: 4}"
+    refused = {
+        "training.early_stop={metric: val_accuracy}": "'val_accuracy'; numbers have none",
+        "schedule={name: plateau, metric: val_accuracy}": "needs one of train_loss, val_loss",
+        "model.head.pool=every": "needs one number a sequence",
+    }
+    for change, message in refused.items():
+        chosen = load_recipe("ckcnn-adding", [counts, "data.batch_size=4", change])
+        with pytest.raises((RecipeError, ShapeError), match=message):
+            train(chosen, tmp_path / "run")
+    with pytest.raises(ShapeError, match=r"got \(2, 4, 10\); leave out model.head.pool=every"):
+        train(recipe("model.head.pool=every"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(RecipeError, match=r"data.mixup: received 0.3; .* labels are regression"):
+        check_task(recipe("data.mixup=0.3"), Regression())
+
+
+def test_judging_a_few_samples_leaves_no_trace(recipe):
+    chosen = recipe("data.mixup=0.3", "data.cutmix=1.0", "model.body.dropout=0.1")
+    dataset = build_dataset(chosen, "train")
+    model = build_model(chosen, dataset)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    model.register_forward_pre_hook(lambda *_: print(torch.rand(1)))  # as sampled keys are
+    drawn = torch.get_rng_state()
+    judge_few(model, chosen, dataset)
+    assert all(value.equal(before[key]) for key, value in model.state_dict().items())
+    assert drawn.equal(torch.get_rng_state())
+    assert all(module.training for module in model.modules())
 
 
 def test_public_names_are_not_shadowed_by_modules():

@@ -65,6 +65,7 @@ def test_a_correlation_of_equal_answers_is_null_in_json():
     [
         ("steps", (2, 3), "needs logits \\(2, 4, classes\\).*pool=every"),
         ("regression", (2, 4), "outputs=1"),
+        ("classification", (2, 4, 3), "needs logits \\(2, classes\\).*pool=every"),
     ],
 )
 def test_heads_that_do_not_fit(name, shape, message):

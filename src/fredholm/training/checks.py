@@ -15,6 +15,7 @@ from .recipe_text import Word, plain
 
 if TYPE_CHECKING:
     from ..data.kinds.kind import Kind
+    from .tasks import Task
 
 # Fields of a part that sections of their own or the data set say, so a recipe may not set them a
 # second time.
@@ -181,6 +182,29 @@ def check_read(recipe: Recipe, kind: Kind) -> None:
     problems = list(_kind_problems(recipe, kind))
     if problems:
         raise RecipeError("\n".join(problems))
+
+
+def check_task(recipe: Recipe, task: Task) -> None:
+    """Refuse what does not suit what is asked of the samples, which the data set says.
+
+    Raises:
+        RecipeError: one line per problem.
+    """
+    problems = list(_task_problems(recipe, task))
+    if problems:
+        raise RecipeError("\n".join(problems))
+
+
+def _task_problems(recipe: Recipe, task: Task):
+    """Blended classes where there are none, and a metric that a validation does not report."""
+    for key in ("mixup", "cutmix"):
+        value = getattr(recipe.data, key)
+        if value and not task.classifies:
+            what = f"classes are blended, and the labels are {task.name}; remove it"
+            yield f"data.{key}: received {value!r}; {what}"
+    metric, known = recipe.schedule.metric, ("train_loss", *task.metrics((0.0, 0.0, 1.0)))
+    if metric is not None and metric not in known:
+        yield f"schedule.metric: received {metric!r}; needs one of {', '.join(known)}"
 
 
 def _kind_problems(recipe: Recipe, kind: Kind):

@@ -12,10 +12,12 @@ from torch.func import functional_call
 from ..integral import auxiliary_loss
 from ..models.decay import dropped_weights
 from ..parallel import Shards
+from .build import build_mixer
+from .evaluation import on_device
 from .learner import Descent, Learner, Loader, step_seed
 from .recipe import Phase, Recipe
 from .schedules import Schedule
-from .tasks import Task, create_task
+from .tasks import Task, create_task, task_of
 
 Mixer = Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
@@ -135,6 +137,37 @@ def rehearse(model: Any, batches: Any, mesh: Any) -> None:
     if inputs.is_floating_point():
         inputs = inputs.to(place.dtype)
     model(inputs.to(place.device), mesh=mesh)
+
+
+@torch.no_grad()
+def judge_few(model: Any, recipe: Recipe, dataset: Any) -> None:
+    """Refuse, before there is a run, a model whose answers are not those that the task asks for: by
+    the loss of two samples, blended as the recipe says. Neither the model nor the random numbers
+    that follow are changed.
+
+    Raises:
+        ShapeError: a head of another kind.
+    """
+    inputs, labels = dataset.batch(torch.arange(min(2, len(dataset))))
+    mixer, place = build_mixer(recipe, len(dataset.classes)), on_device(model)
+    with torch.random.fork_rng([place] if place.type == "cuda" else []):
+        if mixer is not None:
+            inputs, labels = mixer(inputs, labels, torch.Generator().manual_seed(0))
+        model.eval()
+        try:
+            with autocast_of(recipe, place):
+                outputs = model(inputs.to(place))
+        except Exception:  # it may need more points than two samples have: a training step says so
+            return
+        finally:
+            model.train()
+    task_of(dataset).loss(outputs, labels.to(place), recipe.training.label_smoothing)
+
+
+def autocast_of(recipe: Recipe, device: torch.device) -> torch.autocast:
+    """The precision of a recipe's forward."""
+    half = recipe.training.precision == "bf16"
+    return torch.autocast(device.type, torch.bfloat16, enabled=half)
 
 
 def descent_of(recipe: Recipe) -> Descent:

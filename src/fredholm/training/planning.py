@@ -19,8 +19,9 @@ from ..data.registry import get_entry
 from ..errors import DataError
 from ..integral import auxiliary_loss
 from .build import build_dataset, build_loaders, build_mixer, build_model, data_arguments
+from .checks import check_task
 from .machine import describe_machine, peak_megabytes, seconds_of
-from .module import descent_of, in_phase
+from .module import autocast_of, descent_of, in_phase
 from .recipe import Phase, Recipe
 from .run import check_devices
 from .tasks import task_of
@@ -122,6 +123,7 @@ def plan_run(recipe: Recipe, steps: int = 3, *, trust_code: bool = False) -> Run
     """
     check_devices(recipe)
     train, val, samples, real = _data(recipe, trust_code)
+    check_task(recipe, task_of(train))
     loader, _ = build_loaders(recipe, train, val)
     model: Any = build_model(recipe, train)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -306,8 +308,7 @@ class _Step:
         return seconds * math.ceil(samples / size)
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
-        half = self.recipe.training.precision == "bf16"
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=half)
+        return autocast_of(self.recipe, self.device)
 
     def _wait(self) -> None:
         if self.device.type == "cuda":

@@ -27,14 +27,14 @@ from .build import (
 )
 from .calibration import calibrate, calibrates, kept_model, logits_on_shards, write_temperature
 from .checkpoints import list_checkpoints
-from .checks import check_read
+from .checks import check_read, check_task
 from .evaluation import check_unchanged
 from .failures import TrainingFailed, memory_named
 from .fit import Fit, Goal, Limits, fit
 from .folder import RunFolder, RunResult
 from .launch import launch, launches
 from .leases import hold
-from .module import RecipeLearner, rehearse
+from .module import RecipeLearner, judge_few, rehearse
 from .monitors import SAMPLES, StepMonitor
 from .processes import Group, facts_of, joined
 from .recipe import EarlyStop, Recipe
@@ -98,6 +98,8 @@ def train(
             check_unchanged(place.read_source(), data[0])
         if group.mesh is not None:
             rehearse(model, loaders[1], group.mesh)
+        elif not resume and recipe.training.strategy != "fsdp2":  # whose weights may fit no device
+            group.by_first(lambda: judge_few(model, recipe, data[0]))
         with _owned(group, place, recipe, resume, overwrite, data[0].source, say):
             try:
                 result = _run(recipe, place, data, loaders, model, resume, report, group)
@@ -138,6 +140,8 @@ def _prepare(
         say(line)
     check_read(recipe, data[0].kind)
     task = task_of(data[0])
+    check_task(recipe, task)
+    _goal(recipe.training.early_stop, task)  # refused before there is a folder
     if recipe.training.label_smoothing and not isinstance(task, Classification):
         say(f"training.label_smoothing: without effect, since the labels are {task.name}")
     for line in _shortened(recipe, len(data[0])):
@@ -154,7 +158,7 @@ def _prepare(
             "training.strategy: received 'fsdp2' for a continuous model, whose evolution is not "
             "split; needs 'ddp'"
         )
-    if recipe.init_from is not None and not resume:  # refused before there is a folder
+    if recipe.init_from is not None and not resume:
         for line in start_from(model, recipe.init_from, data[0], trust_code=trust_code):
             say(line)
     return data, loaders, model

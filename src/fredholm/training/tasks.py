@@ -151,6 +151,14 @@ class Classification(Task):
 
     classifies = lone = True
 
+    def pairs(self, outputs: Tensor, labels: Tensor) -> Pairs:
+        if outputs.dim() != 2 or len(outputs) != len(labels):
+            raise ShapeError(
+                f"a class of each sample needs logits ({len(labels)}, classes), got "
+                f"{tuple(outputs.shape)}; leave out model.head.pool=every"
+            )
+        return outputs, labels
+
     def each(self, outputs: Tensor, labels: Tensor) -> Tensor | None:
         return (outputs.argmax(-1) == labels).double()
 
