@@ -112,6 +112,16 @@ def replacing(path: str | Path) -> Iterator[Path]:
             raise
 
 
+def is_unfinished(path: Path) -> bool:
+    """Whether a path is the temporary file of :func:`replacing`, which a kill leaves behind.
+
+    Example:
+        >>> is_unfinished(Path(".note.txt.12.tmp")), is_unfinished(Path("note.txt"))
+        (True, False)
+    """
+    return re.fullmatch(r"\..+\.\d+\.tmp", path.name) is not None
+
+
 def write_json(path: Path, value: Any) -> Path:
     """Write ``value`` as JSON in one step, see :func:`replacing`."""
     return write_text(path, json.dumps(value, indent=2) + "\n")

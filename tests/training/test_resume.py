@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import os
 import signal
 import subprocess
@@ -13,12 +14,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from fredholm.errors import CheckpointError, FredholmError, OptionError, RecipeError
+from fredholm.errors import (
+    CheckpointError,
+    FredholmError,
+    OptionError,
+    RecipeError,
+    StorageError,
+)
 from fredholm.training import TrainingFailed, run, train
+from fredholm.training import folder as run_folder
 from fredholm.training.calibration import temperature_of
 from fredholm.training.checkpoints import list_checkpoints, newest_readable, read_checkpoint
 from fredholm.training.folder import RunFolder
 from fredholm.training.module import RecipeLearner
+from fredholm.training.recipe_files import save_recipe
 from tests.training.conftest import SMALL
 
 # Everything that could lose its place: shuffling, augmentation, dropout, mixing, averaged weights,
@@ -274,6 +283,39 @@ def test_a_started_run_is_neither_overwritten_nor_changed_silently(tmp_path, rec
     (tmp_path / "other" / "thesis.tex").write_text("precious")
     with pytest.raises(OptionError, match="no run folder"):
         train(chosen, tmp_path / "other", overwrite=True)
+
+
+def test_a_recipe_among_other_files_is_no_run(tmp_path, recipe):
+    chosen, folder = recipe("training.epochs=1"), tmp_path / "mine"
+    (folder / "data").mkdir(parents=True)
+    save_recipe(chosen, folder / "recipe.yaml")
+    for given in ({}, {"overwrite": True}):
+        with pytest.raises(OptionError, match="is no run folder; choose another --name"):
+            train(chosen, folder, **given)
+    with pytest.raises(CheckpointError, match="no run to resume"):
+        train(chosen, folder, resume=True)
+    assert sorted(path.name for path in folder.iterdir()) == ["data", "recipe.yaml"]
+    (folder / "checkpoints").mkdir()  # of a run, beside which somebody put data
+    train(chosen, folder, overwrite=True)
+    assert not (folder / "data").exists()
+
+
+def test_a_start_that_the_disk_cut_short_can_be_repeated(tmp_path, recipe, monkeypatch):
+    def full(path, value):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    chosen, place = recipe(), RunFolder(tmp_path / "run")
+    place.root.mkdir()
+    (place.root / ".recipe.yaml.12.tmp").write_text("na")  # of a start that was killed
+    with monkeypatch.context() as patched:
+        patched.setattr(run_folder, "write_json", full)
+        with pytest.raises(StorageError, match="No space left"):
+            place.open(chosen, resume=False, overwrite=False, source={"files": ""})
+    with pytest.raises(OptionError, match="holds an unfinished run; add --resume, --overwrite"):
+        place.check(chosen, resume=False, overwrite=False)
+    place.open(chosen, resume=False, overwrite=True, source={"files": ""})
+    assert place.read_source() == {"source": {"files": ""}}
+    assert len(list(place.root.iterdir())) == 2
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_with_its_step(tmp_path, recipe, monkeypatch):

@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError, OptionError, RecipeError, StorageError
-from ..files import read_state, replacing, storing, unreadable, write_json
+from ..files import is_unfinished, read_state, replacing, storing, unreadable, write_json
 from .leases import HOLDER, LOCK
 from .recipe import Recipe
-from .recipe_files import differences, load_recipe, read_plain, save_recipe
+from .recipe_files import RESULTS, differences, has_results, load_recipe, read_plain, save_recipe
 
+# What lies in a folder before a run has saved anything.
+_AT_START = ("recipe.yaml", "code", "source.json", "metrics.csv", "monitors.csv", "tensorboard")
 # How often to save, how long to go on and on how many processes may change on resume: none of them
 # changes what is computed.
 _FREE = ("checkpoint_minutes", "checkpoint_steps", "max_minutes", "devices", "nodes", "strategy")
@@ -64,7 +66,11 @@ class RunFolder:
 
     @property
     def started(self) -> bool:
-        return self.recipe.is_file()
+        """Whether a run has begun here. A recipe beside other files of the user's is none."""
+        if not self.recipe.is_file():
+            return False
+        known = (path.name in _AT_START or is_unfinished(path) for path in self._content())
+        return has_results(self.root) or all(known)
 
     @property
     def finished(self) -> bool:
@@ -106,7 +112,7 @@ class RunFolder:
         if not self.started:
             if resume:
                 raise CheckpointError(f"{self.root}: no run to resume; start it without --resume")
-            if self.root.is_file() or any(self._content()):
+            if self.root.is_file() or not all(is_unfinished(path) for path in self._content()):
                 raise OptionError(
                     f"{self.root}: exists and is no run folder; choose another --name or --runs"
                 )
@@ -133,13 +139,14 @@ class RunFolder:
             # Before anything is deleted: the files may be those of this very run.
             code = {Path(source).name: Path(source).read_bytes() for source in recipe.imports}
             self._clear()
+            # First: where the rest cannot be written, the folder is known as that of a run.
+            with replacing(self.recipe) as temporary:
+                save_recipe(recipe.model_copy(update={"imports": portable(recipe)}), temporary)
             for name, content in code.items():
                 self.code.mkdir(exist_ok=True)
                 (self.code / name).write_bytes(content)
             if source is not None:
                 write_json(self.source, dict(source))
-            with replacing(self.recipe) as temporary:
-                save_recipe(recipe.model_copy(update={"imports": portable(recipe)}), temporary)
 
     def read_source(self) -> dict[str, Any]:
         """How the run's files were read; empty of a data set of the catalogue.
@@ -166,8 +173,9 @@ class RunFolder:
         return [path for path in self.root.iterdir() if path.name not in (LOCK, HOLDER)]
 
     def _clear(self) -> None:
-        # The recipe last: until then an interrupted --overwrite can be repeated.
-        for path in sorted(self._content(), key=lambda path: path == self.recipe):
+        # What tells a run's folder last: until then an interrupted --overwrite can be repeated.
+        last = {self.recipe.name: 2} | dict.fromkeys(RESULTS, 1)
+        for path in sorted(self._content(), key=lambda path: last.get(path.name, 0)):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
@@ -205,7 +213,7 @@ class RunFolder:
             CheckpointError: the folder holds no run.
             TrustError: the recipe imports a file and ``trust_code`` is not given.
         """
-        if not self.started:
+        if not self.recipe.is_file():
             raise CheckpointError(
                 f"{self.root}: no run here (recipe.yaml is missing); needs a folder made by "
                 "fredholm train"

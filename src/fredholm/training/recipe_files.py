@@ -17,6 +17,8 @@ from .own_files import MODEL, complete, modelless, named, names_files
 from .recipe import Recipe
 from .recipe_text import check_values, parse, read_text, to_yaml
 
+RESULTS = ("model", "checkpoints", "result.json")  # of a run
+
 
 def recipe_folder() -> Path:
     """Where the built-in recipes are: inside the installed package, or beside the sources of a
@@ -218,8 +220,12 @@ def _in_run_folder(path: Path) -> bool:
     """Whether a recipe's file lies in a run folder: then it is not the user's own for being named
     in full.
     """
-    made_by_runs = ("model", "checkpoints", "result.json")
-    return path.name == "recipe.yaml" and any((path.parent / x).exists() for x in made_by_runs)
+    return path.name == "recipe.yaml" and has_results(path.parent)
+
+
+def has_results(folder: Path) -> bool:
+    """Whether a run has saved something in a folder, which is then no folder of the user's own."""
+    return any((folder / name).exists() for name in RESULTS)
 
 
 def _validate(raw: dict[str, Any]) -> Recipe:
