@@ -94,8 +94,8 @@ class Fit:
     """What a fit did.
 
     Attributes:
-        rows: the table of epochs.
-        best_epoch: whose weights were kept, from 1.
+        rows: the table of epochs; empty where the time was up before the first ended.
+        best_epoch: whose weights were kept, from 1; 0 where none were.
         stopped: why it ended.
     """
 
@@ -179,7 +179,7 @@ def fit(
             trainer.fit(module, val_dataloaders=validation, ckpt_path=checkpoint, weights_only=True)
         except Interrupted as request:
             raise Interrupted(f"{request}; {again}" if folder else str(request)) from None
-        if best is None or not keeper.best_epoch:
+        if history.rows and (best is None or not keeper.best_epoch):
             keeper.write(trainer, module)
             keeper.best_epoch = len(history.rows)
     stopped = _reason(limits, history.rows, timer)
@@ -218,7 +218,7 @@ def _reason(limits: Limits, rows: list[dict[str, Any]], timer: Timer) -> str:
     """Why a fit ended."""
     if limits.epochs is not None and len(rows) >= limits.epochs:
         return "all epochs done"
-    if limits.steps is not None and rows[-1]["step"] >= limits.steps:
+    if limits.steps is not None and rows and rows[-1]["step"] >= limits.steps:
         return "all steps done"
     late = limits.minutes and (timer.time_remaining("train") or 0.0) <= 0
     return "time is up" if late else "no more improvement"

@@ -78,8 +78,8 @@ def train(
         CheckpointError: nothing to resume, or no readable checkpoint.
         InUseError: another process trains in ``folder``.
         StorageError: ``folder`` cannot be written.
-        TrainingFailed: the loss is not finite, memory is not enough, or the disk is full; the last
-            checkpoint stays.
+        TrainingFailed: the loss is not finite, memory is not enough, the disk is full, or the time
+            was up before the first epoch ended; the last checkpoint stays.
         Interrupted: Ctrl-C; a checkpoint was saved.
     """
     check_devices(recipe)
@@ -223,13 +223,15 @@ def _calibrate(recipe: Recipe, place: RunFolder, validation: Any, group: Group) 
 
 def _storage_failed(place: RunFolder, error: OSError) -> TrainingFailed:
     reason = error if isinstance(error, StorageError) else storage_error(error, place.root)
+    return TrainingFailed(f"{reason}; {_way_on(place)}")
+
+
+def _way_on(place: RunFolder) -> str:
+    """What to do about a run that ended early."""
     saved = list_checkpoints(place.checkpoints)
-    way = (
-        f"{saved[0].name} is intact, continue with --resume"
-        if saved
-        else "no checkpoint was saved yet, start again with --overwrite"
-    )
-    return TrainingFailed(f"{reason}; {way}")
+    if saved:
+        return f"{saved[0].name} is intact, continue with --resume"
+    return "no checkpoint was saved yet, start again with --overwrite"
 
 
 def _run(
@@ -265,6 +267,11 @@ def _run(
         say=report,
         group=group,
     )
+    if not fitted.rows:
+        raise TrainingFailed(
+            f"training.max_minutes: received {options.max_minutes:g}, used up before the first "
+            f"epoch ended; give more; {_way_on(place)}"
+        )
     return _result(recipe, place, model, fitted)
 
 
