@@ -4,6 +4,8 @@ what is left is said.
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 
@@ -158,6 +160,27 @@ def test_own_texts_are_read_with_the_words_of_the_run_they_start_from(tmp_path):
     dataset = build_dataset(chosen, "train")
     with pytest.raises(RecipeError, match=r"base knows other words \(8 words\) than the data"):
         start_from(build_model(chosen, dataset), base, dataset)
+
+
+def test_a_resumed_run_does_without_the_run_it_started_from(home):
+    class Stop(Exception):
+        pass
+
+    def stop(line):
+        if line.startswith("epoch 1"):
+            raise Stop
+
+    for name in ("image", "text"):
+        base, run = home / f"{name}-base", home / f"{name}-stopped"
+        shutil.copytree(home / name, base)
+        init = "training.epochs=2", "training.checkpoint_steps=1", f"init_from={base}"
+        chosen = recipe(name, home, *init, *(["data.min_count=3"] if name == "text" else []))
+        with pytest.raises(Stop):
+            train(chosen, run, report=stop)
+        shutil.rmtree(base)
+        train(chosen, run, resume=True)
+        words = [load_run(home / of)[0].extra.get("vocabulary") for of in (name, run.name)]
+        assert words[0] == words[1]
 
 
 def test_what_cannot_start_a_model_is_refused(home):

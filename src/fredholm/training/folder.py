@@ -1,8 +1,9 @@
 """The run folder: what lies where, and the rules for starting, resuming and overwriting a run.
 
 ``recipe.yaml`` (resolved), ``code/`` (the user's imported files), ``source.json`` (how the user's
-data files were read and divided, and what tells whether they have changed), ``model/`` (weights,
-config, classes, normalisation), ``checkpoints/`` (resumable state), ``metrics.csv``,
+data files were read and divided, and what tells whether they have changed), ``vocabulary.json`` (of
+texts in a run that starts from another's weights), ``model/`` (weights, config, classes,
+normalisation), ``checkpoints/`` (resumable state), ``metrics.csv``,
 ``monitors.csv`` (of a continuous model: what its steps do), ``tensorboard/``, ``result.json`` (once
 finished), ``calibration.json`` (the temperature of its probabilities),
 ``evaluation.json`` (with the checksum of the weights that it measured). ``lock.json`` names the
@@ -17,6 +18,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from ..data import Vocabulary
 from ..errors import CheckpointError, OptionError, RecipeError, StorageError
 from ..files import is_unfinished, read_state, replacing, storing, unreadable, write_json
 from .leases import HOLDER, LOCK
@@ -24,7 +26,10 @@ from .recipe import Recipe
 from .recipe_files import RESULTS, differences, has_results, load_recipe, read_plain, save_recipe
 
 # What lies in a folder before a run has saved anything.
-_AT_START = ("recipe.yaml", "code", "source.json", "metrics.csv", "monitors.csv", "tensorboard")
+_AT_START = (
+    *("recipe.yaml", "code", "source.json", "vocabulary.json"),
+    *("metrics.csv", "monitors.csv", "tensorboard"),
+)
 # How often to save, how long to go on and on how many processes may change on resume: none of them
 # changes what is computed.
 _FREE = ("checkpoint_minutes", "checkpoint_steps", "max_minutes", "devices", "nodes", "strategy")
@@ -55,6 +60,7 @@ class RunFolder:
         self.recipe = self.root / "recipe.yaml"
         self.code = self.root / "code"
         self.source = self.root / "source.json"
+        self.vocabulary = self.root / "vocabulary.json"
         self.model = self.root / "model"
         self.checkpoints = self.root / "checkpoints"
         self.metrics = self.root / "metrics.csv"
@@ -122,10 +128,17 @@ class RunFolder:
                 f"{self.root}: holds {state}; add --resume, --overwrite or another --name"
             )
 
-    def open(self, recipe: Recipe, resume: bool, overwrite: bool, source: Any = None) -> None:
-        """Make the folder ready for ``recipe`` on files read as ``source`` says: new, emptied, or
-        holding the same run to be resumed, without what was found out of its model so far. The
-        caller holds its lock.
+    def open(
+        self,
+        recipe: Recipe,
+        resume: bool,
+        overwrite: bool,
+        source: Any = None,
+        words: dict[str, Any] | None = None,
+    ) -> None:
+        """Make the folder ready for ``recipe`` on files read as ``source`` says, and ``words`` as
+        their vocabulary where another run decided it: new, emptied, or holding the same run to be
+        resumed, without what was found out of its model so far. The caller holds its lock.
 
         Raises: as :meth:`check`, which is repeated: before, another process had the folder.
         """
@@ -147,6 +160,8 @@ class RunFolder:
                 (self.code / name).write_bytes(content)
             if source is not None:
                 write_json(self.source, dict(source))
+            if words is not None:
+                write_json(self.vocabulary, words)
 
     def read_source(self) -> dict[str, Any]:
         """How the run's files were read; empty of a data set of the catalogue.
@@ -155,6 +170,12 @@ class RunFolder:
             FredholmError: a damaged file.
         """
         return {"source": read_state(self.source)} if self.source.is_file() else {}
+
+    def read_vocabulary(self) -> Vocabulary | None:
+        """What the run's texts were read with at its start, where :meth:`open` kept it."""
+        if not self.vocabulary.is_file():
+            return None
+        return Vocabulary.from_dict(json.loads(self.vocabulary.read_text(encoding="utf-8")))
 
     def _check_place(self, writes: bool) -> None:
         """Look at the part of the path that exists: a file among the folders, a missing right."""

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from .. import models
-from ..data import make_loader
+from ..data import Vocabulary, make_loader
 from ..errors import OptionError, RecipeError, StorageError
 from ..families.continuous import ContinuousBody
 from ..files import storage_error
@@ -24,6 +24,7 @@ from .build import (
     build_model,
     cut_samples,
     in_float32,
+    kind_asked,
 )
 from .calibration import calibrate, calibrates, kept_model, logits_on_shards, write_temperature
 from .checkpoints import list_checkpoints
@@ -92,7 +93,7 @@ def train(
             return group.by_first(place.read_result)
         say = report or (lambda line: None)
         data, loaders, model = group.in_turn(
-            lambda: _prepare(recipe, group, resume, say, trust_code)
+            lambda: _prepare(recipe, place, group, resume, say, trust_code)
         )
         if resume:
             check_unchanged(place.read_source(), data[0])
@@ -100,7 +101,7 @@ def train(
             rehearse(model, loaders[1], group.mesh)
         elif not resume and recipe.training.strategy != "fsdp2":  # whose weights may fit no device
             group.by_first(lambda: judge_few(model, recipe, data[0]))
-        with _owned(group, place, recipe, resume, overwrite, data[0].source, say):
+        with _owned(group, place, recipe, resume, overwrite, data[0], say):
             try:
                 result = _run(recipe, place, data, loaders, model, resume, report, group)
                 _calibrate(recipe, place, data[1], group)
@@ -131,10 +132,15 @@ def _finished(
 
 
 def _prepare(
-    recipe: Recipe, group: Group, resume: bool, say: Callable[[str], None], trust_code: bool
+    recipe: Recipe,
+    place: RunFolder,
+    group: Group,
+    resume: bool,
+    say: Callable[[str], None],
+    trust_code: bool,
 ) -> tuple[tuple[Any, Any], tuple[Any, Any], Any]:
     """Data sets, their loaders and the model."""
-    words = known_vocabulary(recipe, trust_code)
+    words = _words(recipe, place, trust_code) if resume else known_vocabulary(recipe, trust_code)
     data = build_dataset(recipe, "train", words), build_dataset(recipe, "val", words)
     for line in dict.fromkeys([*data[0].remarks(), *data[1].notes]):
         say(line)
@@ -164,6 +170,15 @@ def _prepare(
     return data, loaders, model
 
 
+def _words(recipe: Recipe, place: RunFolder, trust_code: bool) -> Vocabulary | None:
+    """The vocabulary that a resumed run reads its texts with: as at its start, whatever has become
+    of the runs in ``init_from`` since. Those are asked where an earlier version kept none.
+    """
+    if recipe.init_from is None or "vocabulary" not in kind_asked(recipe).takes:
+        return None
+    return place.read_vocabulary() or known_vocabulary(recipe, trust_code)
+
+
 def _shortened(recipe: Recipe, samples: int) -> Iterator[str]:
     """What is said of a warm-up that is as long as the run."""
     given, options = recipe.schedule, recipe.training
@@ -189,7 +204,7 @@ def _owned(
     recipe: Recipe,
     resume: bool,
     overwrite: bool,
-    source: Any,
+    dataset: Any,
     say: Callable[[str], None],
 ) -> Iterator[None]:
     """The run's folder, locked and ready; rank 0 does it for all."""
@@ -197,7 +212,8 @@ def _owned(
 
         def prepare() -> None:
             stack.enter_context(hold(place.root, say))
-            place.open(recipe, resume, overwrite, source)
+            words = None if recipe.init_from is None else dataset.describe().get("vocabulary")
+            place.open(recipe, resume, overwrite, dataset.source, words)
 
         group.by_first(prepare)
         yield
