@@ -285,6 +285,25 @@ def test_a_started_run_is_neither_overwritten_nor_changed_silently(tmp_path, rec
         train(chosen, tmp_path / "other", overwrite=True)
 
 
+def test_paths_of_a_run_are_whole_and_old_ones_still_the_same(tmp_path, recipe, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    place, given = RunFolder("run"), ["data.name=image-folder", "data.image_size=8"]
+    for path, start in (("photos", "base"), ("~/photos", "[~/base, other]")):
+        chosen = recipe(*given, f"data.path={path}", f"init_from={start}")
+        runs = chosen.init_from if isinstance(chosen.init_from, list) else [chosen.init_from]
+        assert chosen.data.path == str(tmp_path / "photos")
+        assert runs == [str(tmp_path / "base"), str(tmp_path / "other")][: len(runs)]
+    place.root.mkdir()
+    old = chosen.model_copy(deep=True)
+    old.data.path, old.init_from = "photos", ["~/base", "other"]
+    save_recipe(old, place.recipe)
+    place.check(chosen, resume=True, overwrite=False)
+    changed = recipe(*given, "data.path=other", f"init_from={start}")
+    with pytest.raises(RecipeError, match=r"differs in data\.path"):
+        place.check(changed, resume=True, overwrite=False)
+
+
 def test_a_recipe_among_other_files_is_no_run(tmp_path, recipe):
     chosen, folder = recipe("training.epochs=1"), tmp_path / "mine"
     (folder / "data").mkdir(parents=True)

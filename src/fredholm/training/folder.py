@@ -22,6 +22,7 @@ from ..data import Vocabulary
 from ..errors import CheckpointError, OptionError, RecipeError, StorageError
 from ..files import is_unfinished, read_state, replacing, storing, unreadable, write_json
 from .leases import HOLDER, LOCK
+from .own_files import with_whole_paths
 from .recipe import Recipe
 from .recipe_files import RESULTS, differences, has_results, load_recipe, read_plain, save_recipe
 
@@ -206,7 +207,8 @@ class RunFolder:
         """Refuse to resume with anything that would compute something else."""
         # The run's own copy of the code is compared, never executed: what goes on is the recipe
         # that was given, whose imports are in force already.
-        old, new = read_plain(self.recipe), recipe.to_dict()
+        # Earlier versions wrote paths as they were given.
+        old, new = map(with_whole_paths, (read_plain(self.recipe), recipe.to_dict()))
         new["import"] = portable(recipe)
         for section in (old, new):
             section.pop("name")

@@ -44,15 +44,32 @@ def names_files(source: Any) -> bool:
 
 
 def named(raw: dict[str, Any]) -> dict[str, Any]:
-    """A recipe of the user's files under a name and with a whole path; others as they are."""
+    """A recipe with whole paths; one of the user's files under a name as well."""
     from ..data.files.suffixes import stem_of
 
     data = raw.get("data")
     if not isinstance(data, dict) or data.get("name", "files") != "files" or not data.get("path"):
-        return raw
-    place = Path(str(data["path"])).expanduser().absolute()
-    name = re.sub(r"[^A-Za-z0-9._,=+-]", "-", stem_of(place)).lstrip("._,=+-") or "run"
-    return {"name": name, **raw, "data": {**data, "path": str(place)}}
+        return with_whole_paths(raw)
+    raw = with_whole_paths({**raw, "data": {**data, "path": str(data["path"])}})
+    stem = stem_of(Path(raw["data"]["path"]))
+    name = re.sub(r"[^A-Za-z0-9._,=+-]", "-", stem).lstrip("._,=+-") or "run"
+    return {"name": name, **raw}
+
+
+def with_whole_paths(raw: dict[str, Any]) -> dict[str, Any]:
+    """A recipe that names the same data and the same ``init_from`` from any working folder."""
+    data, start = raw.get("data"), raw.get("init_from")
+    if isinstance(data, dict) and data.get("path"):
+        raw = {**raw, "data": {**data, "path": _whole(data["path"])}}
+    if start:
+        runs = [_whole(run) for run in start] if isinstance(start, list) else _whole(start)
+        raw = {**raw, "init_from": runs}
+    return raw
+
+
+def _whole(path: Any) -> Any:
+    """What is no path stays, for the recipe's own check."""
+    return str(Path(path).expanduser().absolute()) if isinstance(path, str | Path) else path
 
 
 def modelless(raw: dict[str, Any]) -> bool:
