@@ -75,7 +75,8 @@ def train(
         OptionError: ``folder`` holds a run and neither ``resume`` nor ``overwrite`` is given, or
             more devices are asked for than there are.
         RecipeError: the recipe cannot be built, or differs from the one the run was started with.
-        DataError: files that cannot be read, or that have changed since the run was started.
+        DataError: files that cannot be read, or the user's own that have changed since the run was
+            started.
         CheckpointError: nothing to resume, or no readable checkpoint.
         InUseError: another process trains in ``folder``.
         StorageError: ``folder`` cannot be written.
