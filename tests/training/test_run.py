@@ -391,7 +391,7 @@ def test_what_the_task_does_not_have_is_refused_before_a_folder_is_made(tmp_path
     refused = {
         "training.early_stop={metric: val_accuracy}": "'val_accuracy'; numbers have none",
         "schedule={name: plateau, metric: val_accuracy}": "needs one of train_loss, val_loss",
-        "model.head.pool=every": "needs one number a sequence",
+        "model.head.pool=every": "one number a sequence, .* leave out model.head.pool=every",
     }
     for change, message in refused.items():
         chosen = load_recipe("ckcnn-adding", [counts, "data.batch_size=4", change])

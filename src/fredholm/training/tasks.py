@@ -289,7 +289,7 @@ class Regression(Numbers):
         if outputs.numel() != labels.numel():
             raise ShapeError(
                 f"a regression needs one number a sequence, got {tuple(outputs.shape)}; set "
-                "model.head.outputs=1"
+                "model.head.outputs=1, and leave out model.head.pool=every"
             )
         return _wide(outputs).flatten(), _wide(labels).flatten()
 
