@@ -202,9 +202,11 @@ def _task_problems(recipe: Recipe, task: Task):
         if value and not task.classifies:
             what = f"classes are blended, and the labels are {task.name}; remove it"
             yield f"data.{key}: received {value!r}; {what}"
-    metric, known = recipe.schedule.metric, ("train_loss", *task.metrics((0.0, 0.0, 1.0)))
-    if metric is not None and metric not in known:
-        yield f"schedule.metric: received {metric!r}; needs one of {', '.join(known)}"
+    metric = recipe.schedule.metric
+    if metric is not None:
+        known = ("train_loss", *task.metrics((0.0, 0.0, 1.0)))
+        if metric not in known:
+            yield f"schedule.metric: received {metric!r}; needs one of {', '.join(known)}"
 
 
 def _kind_problems(recipe: Recipe, kind: Kind):
