@@ -7,6 +7,7 @@ import pickle
 
 import pytest
 import torch
+from safetensors.torch import load_model, save_model
 from torch import nn
 
 from fredholm.domain import Domain
@@ -275,6 +276,36 @@ def test_parameters_side_by_side_are_each_its_own():
             assert read_together(other._aligned, other._modules) is not None
         replaced(kernel)
         assert read_together(kernel._aligned, kernel._modules) is None
+
+
+SIDE_BY_SIDE = {"softmax": {}, "luna": {}, "itnet_low_rank": {"width": 5, "frequencies": 3}}
+
+
+@pytest.mark.parametrize("name", SIDE_BY_SIDE)
+def test_parameters_side_by_side_have_storages_of_their_own(name, tmp_path):
+    """What writes checkpoints takes tensors of one storage for duplicates, and keeps one."""
+    operator, other = (create_operator(name, 8, 2, **SIDE_BY_SIDE[name]) for _ in range(2))
+    state = operator.state_dict()
+    sizes = [(x.untyped_storage().nbytes(), x.storage_offset()) for x in state.values()]
+    assert sizes == [(x.nbytes, 0) for x in state.values()]
+    assert len({x.untyped_storage().data_ptr() for x in state.values()}) == len(state)
+    save_model(operator, tmp_path / "model.safetensors")
+    load_model(other, tmp_path / "model.safetensors")
+    u = torch.randn(1, 5, 8)
+    with torch.no_grad():
+        assert read_together(other.kernel._aligned, other.kernel._modules) is not None
+        assert_close(other(u), operator(u))
+    rebuilt = torch.func.grad(lambda v: create_operator(name, 8, 2)(v).sum())(u)
+    assert rebuilt.shape == u.shape  # built where nothing has memory of its own
+
+
+@pytest.mark.parametrize("name", SIDE_BY_SIDE)
+def test_shared_parameters_stay_shared(name):
+    operator, u = create_operator(name, 8, 2, **SIDE_BY_SIDE[name]), torch.randn(1, 5, 8)
+    expected = operator(u)
+    assert all(x.is_shared() for x in operator.share_memory().state_dict().values())
+    with torch.no_grad():
+        assert_close(operator(u), expected)
 
 
 def test_layers_that_came_from_elsewhere_stay_where_they_are():

@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..ops.backend import MACHINES, transforms
+
 
 class SideBySide:
     """Layers whose parameters share one piece of memory. Each stays a parameter by itself, by its
-    name, and whoever writes to it writes there; where gradients are recorded it is used by itself
-    as well. :func:`.read_together` says whether they still lie there.
+    name and with a storage of its own, and whoever writes to it writes there; where gradients are
+    recorded it is used by itself as well. :func:`.read_together` says whether they still lie there.
 
     Args:
         layers: each with its name.
@@ -56,7 +58,8 @@ class SideBySide:
             places += [*rows[: len(biases) - 1], rows[-1]]
             self.parameters = weights + biases
         for parameter, place in zip(self.parameters, places):
-            parameter.data = place
+            # no view: of tensors with one storage, what writes checkpoints keeps one alone
+            parameter.data = torch.from_dlpack(place)
         self.memory = [x.data_ptr() for x in self.parameters]
 
 
@@ -67,21 +70,28 @@ def side_by_side(
     last: bool = False,
 ) -> SideBySide | None:
     """The layers' parameters in one piece of memory; None where they are not plain layers of this
-    kind, with parameters of their own, all with or all without bias.
+    kind, with parameters of their own, all with or all without bias, which lie on a CPU or GPU and
+    are not shared with other processes.
     """
+    if torch._C._len_torch_dispatch_stack() or transforms():
+        return None
     given: list[Any] = [layer for layer in layers.values() if type(layer) is kind]
     tables = [layer._parameters for layer in given]
     parameters = [x for table in tables for x in map(table.get, names) if x is not None]
-    ordinary = all(type(x) is nn.Parameter and not x.is_meta for x in parameters)
-    if len(given) < len(layers) or not ordinary:
+    if len(given) < len(layers) or not all(map(_movable, parameters)):
         return None
     alike = {(x.device, x.dtype) for x in parameters}
     own = len({id(x) for x in parameters})
     if len(alike) > 1 or own not in (len(given), 2 * len(given)):
         return None
-    if torch._C._len_torch_dispatch_stack():
-        return None
     return SideBySide(layers, names, last)  # type: ignore[arg-type]
+
+
+def _movable(x: Tensor) -> bool:
+    """Whether a parameter is an ordinary one that this process may lay elsewhere."""
+    if type(x) is not nn.Parameter or x.device.type not in MACHINES:
+        return False
+    return x.device.type != "cpu" or not x.is_shared()  # a GPU's memory always says it is
 
 
 class Aligned:
