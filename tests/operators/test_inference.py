@@ -8,6 +8,7 @@ import copy
 import pickle
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -152,6 +153,77 @@ def test_contexts_nest_overlap_and_end_after_errors():
     assert model(u).requires_grad
     with pytest.raises(OptionError, match=r"model needs a module: .* got 'luna'"):
         fredholm.inference("luna")
+
+
+def test_contexts_that_overlap_bring_back_the_modes_with_the_last():
+    operator, u = made("luna").train(), torch.randn(1, 5, 8)
+    first, second = fredholm.inference(operator), fredholm.inference(nn.Sequential(operator))
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert not operator.training
+    assert not operator(u).requires_grad
+    with torch.enable_grad(), fredholm.inference(operator):
+        assert not torch.is_grad_enabled()
+    assert not torch.is_grad_enabled()
+    second.__exit__(None, None, None)
+    assert operator.training
+    assert torch.is_grad_enabled()
+
+
+def in_threads(work, count=4):
+    """The errors of ``work`` in threads that begin together."""
+    errors, begin = [], threading.Barrier(count)
+
+    def run():
+        try:
+            begin.wait()
+            work()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return errors
+
+
+def test_threads_enter_and_call_at_once():
+    """Also where they take turns after every few instructions."""
+    interval, u = sys.getswitchinterval(), torch.randn(1, 5, 8)
+    sys.setswitchinterval(1e-6)
+    try:
+        for _trial in range(10):
+            operator = made("luna").train()
+            switch = fredholm.inference(operator)
+
+            def apart(operator=operator, switch=switch):
+                with switch:
+                    operator(u)
+
+            def inside(operator=operator):
+                with torch.no_grad():
+                    operator(u)
+
+            assert not in_threads(apart)
+            with switch:
+                assert not in_threads(inside)
+            assert operator.training
+            assert not MEMOS
+    finally:
+        sys.setswitchinterval(interval)
+    assert torch.is_grad_enabled()
+
+
+def test_a_context_that_another_thread_leaves_changes_no_mode_there():
+    operator = made("luna").train()
+    switch = fredholm.inference(operator)
+    assert not in_threads(switch.__enter__, count=1)
+    switch.__exit__(None, None, None)
+    assert operator.training
+    assert torch.is_grad_enabled()
 
 
 def test_training_inside_is_refused_by_name():

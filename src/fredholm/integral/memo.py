@@ -7,6 +7,7 @@ the work, and a kernel that has never heard of it is right as well.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from itertools import chain
 from operator import attrgetter
@@ -23,6 +24,32 @@ Value = TypeVar("Value")
 
 VERSION = attrgetter("_version")
 GRIDS = 4  # values of one name that a module keeps at once: those of so many sets of positions
+COUNTING = threading.RLock()  # a collected generator may leave a context while another is entered
+
+
+class _Quiet(threading.local):
+    """The contexts that this thread is in, in order, each with the grad mode to bring back."""
+
+    def __init__(self):
+        self.entered: list[list[Any]] = []
+
+    def enter(self, context: inference) -> None:
+        self.entered.append([context, torch.is_grad_enabled()])
+        torch.set_grad_enabled(False)
+
+    def leave(self, context: inference) -> None:
+        """Bring back the mode; where another context was entered since, that one does."""
+        places = [i for i, (one, _) in enumerate(self.entered) if one is context]
+        if not places:  # entered by another thread, whose mode cannot be reached from here
+            return
+        _, before = self.entered.pop(places[-1])
+        if places[-1] == len(self.entered):
+            torch.set_grad_enabled(before)
+        else:
+            self.entered[places[-1]][1] = before
+
+
+QUIET = _Quiet()
 
 
 class inference:
@@ -32,8 +59,10 @@ class inference:
     Kept are LUNA's knots, ITNet's table of displacements and folded first layer, CKConv's taps and
     spectrum on a grid, projections side by side, and the like; results are those outside, to
     rounding. Inside, the model is in evaluation mode and no gradients are recorded. Contexts may be
-    nested, entered again, and overlap; leaving the outermost one drops everything, also after an
-    exception, and brings back the modes. Weights, ``state_dict``, copies and pickles know nothing
+    nested, entered again, and overlap, in one thread or several; leaving the last one drops
+    everything, also after an exception, and brings back the modes. Whether gradients are recorded
+    is a thread's own: others that call the model enter a context too, or ``torch.no_grad()``.
+    Weights, ``state_dict``, copies and pickles know nothing
     of it. Compiled code is right inside, and keeps nothing.
 
     Args:
@@ -59,40 +88,46 @@ class inference:
         if not isinstance(model, nn.Module):
             raise OptionError(refuse_kind("model", model, "a module: a model or an operator"))
         self.model = model
-        self._entered: list[tuple[list[nn.Module], list[nn.Module], Any]] = []
+        self._entered: list[list[Memo]] = []
 
     def __enter__(self) -> nn.Module:
         parts = list(self.model.modules())
-        trained = [part for part in parts if part.training]
-        for part in trained:
-            part.training = False
-        for part in parts:
-            memo = MEMOS.setdefault(part, Memo(part))
-            memo.entered += 1
-        quiet = torch.no_grad()
-        quiet.__enter__()
-        self._entered.append((parts, trained, quiet))
+        with COUNTING:
+            memos = [MEMOS.setdefault(part, Memo(part)) for part in parts]
+            for memo in memos:
+                memo.enter()
+            self._entered.append(memos)
+        QUIET.enter(self)
         return self.model
 
     def __exit__(self, *error: object) -> None:
-        parts, trained, quiet = self._entered.pop()
-        quiet.__exit__(*error)
-        for part in parts:
-            memo = MEMOS[part]
-            memo.entered -= 1
-            if not memo.entered:
-                del MEMOS[part]
-        for part in trained:
-            part.training = True
+        QUIET.leave(self)
+        with COUNTING:
+            for memo in self._entered.pop():
+                memo.leave()
 
 
 class Memo:
     """What one module has prepared, and the weights that it was prepared from."""
 
     def __init__(self, module: nn.Module):
-        self.module, self.entered = module, 0
+        self.module, self.entered, self.trained = module, 0, False
         self.tables: list[dict[str, Any]] | None = None  # where the weights are looked up
         self.kept: dict[Any, list[tuple[tuple[Source, ...], Any]]] = {}
+
+    def enter(self) -> None:
+        """One more context; the module only answers."""
+        self.entered += 1
+        self.trained |= self.module.training
+        self.module.training = False
+
+    def leave(self) -> None:
+        """One context fewer; after the last the module is as it was."""
+        self.entered -= 1
+        if not self.entered:
+            del MEMOS[self.module]
+            if self.trained:
+                self.module.training = True
 
     def get(self, name: Any, make: Callable[[], Value], of: Sequence[Tensor]) -> Value:
         """What ``make`` returned at the first call with this name and these tensors."""
@@ -125,7 +160,7 @@ class Memo:
             )
         if self.tables is None:
             self._look()
-        elif self._weights() != self.weights or self._places() != self.places:
+        elif _identities(self.tables) != self.weights or self._places() != self.places:
             raise InferenceError(
                 f"weights of {name} have changed inside fredholm.inference since its first call, "
                 "and what was computed from them has not; leave the context, change them, and "
@@ -134,17 +169,14 @@ class Memo:
 
     def _look(self) -> None:
         parts = self.module.modules()
-        self.tables = [x for m in parts for x in (m._parameters, m._buffers, m._modules) if x]
-        self.weights = self._weights()
-        values = chain.from_iterable(map(dict.values, self.tables))
+        tables = [x for m in parts for x in (m._parameters, m._buffers, m._modules) if x]
+        self.weights = _identities(tables)
+        values = chain.from_iterable(map(dict.values, tables))
         self.tensors = [x for x in values if isinstance(x, Tensor)]
         self.counted = [x for x in self.tensors if not x.is_inference()]
         self.device = self.tensors[0].device.type if self.tensors else "cpu"
         self.places = self._places()
-
-    def _weights(self) -> list[int]:
-        assert self.tables is not None
-        return [*map(id, chain.from_iterable(map(dict.values, self.tables)))]
+        self.tables = tables  # last: by it another thread's call knows that all is there
 
     def _places(self) -> list[int]:
         """Where the weights lie, and how often each was written to."""
@@ -176,6 +208,11 @@ class Source:
         if same and not x.is_inference():
             return x._version == self.version
         return x.device.type == "cpu" and torch.equal(mine, x)
+
+
+def _identities(tables: list[dict[str, Any]]) -> list[int]:
+    """What lies in the tables of modules."""
+    return [*map(id, chain.from_iterable(map(dict.values, tables)))]
 
 
 def _tensors(value: Any) -> list[Any]:
