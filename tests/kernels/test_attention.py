@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_model, save_model
 from torch import nn
+from torch.nn.utils import parametrizations, prune
 
 from fredholm.domain import Domain
 from fredholm.errors import ConversionError, DomainError, OptionError
@@ -276,6 +277,76 @@ def test_parameters_side_by_side_are_each_its_own():
             assert read_together(other._aligned, other._modules) is not None
         replaced(kernel)
         assert read_together(kernel._aligned, kernel._modules) is None
+
+
+class Added(nn.Module):
+    """A layer around another, as PEFT puts it."""
+
+    def __init__(self, base_layer):
+        super().__init__()
+        self.base_layer = base_layer
+        self.change = nn.Linear(DIM, DIM)
+
+    weight = property(lambda self: self.base_layer.weight)
+    bias = property(lambda self: self.base_layer.bias)
+
+    def forward(self, u):
+        return self.base_layer(u) + self.change(u)
+
+
+class Doubled(nn.Linear):
+    def forward(self, u):
+        return 2 * super().forward(u)
+
+
+class Quantised(nn.Module):
+    weight = bias = lambda self: None  # methods, as torch's quantised layers have them
+
+
+OTHERS = {
+    "around": Added,
+    "derived": lambda layer: Doubled(DIM, DIM),
+    "quantised": lambda layer: Quantised(),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("name", ["softmax", "luna", "linear_infsa"])
+def test_layers_that_would_not_run_in_the_place_of_a_map_are_refused(name, other):
+    operator, u = create_operator(name, DIM, 2), torch.randn(1, N, DIM)
+    operator.kernel.query = OTHERS[other](operator.kernel.query)
+    for context in (torch.enable_grad, torch.no_grad):
+        with context(), pytest.raises(OptionError, match="query is a .*whose forward would not"):
+            operator(u)
+
+
+@pytest.mark.parametrize("other", ["around", "quantised"])
+def test_layers_in_the_place_of_the_projection_run(other):
+    operator, u = create_operator("softmax", DIM, 2), torch.randn(1, N, DIM)
+    before, operator.projection = operator(u), OTHERS[other](operator.projection)
+    operator.projection.forward = torch.zeros_like
+    assert before.any()
+    assert not operator(u).any()
+
+
+def test_pruned_and_parametrised_maps_are_what_their_layers_give():
+    operator, u = create_operator("softmax", DIM, 2), torch.randn(1, N, DIM)
+    prune.random_unstructured(operator.kernel.query, "weight", 0.5)
+    parametrizations.weight_norm(operator.kernel.key)
+    descent = torch.optim.SGD(operator.parameters(), lr=0.1)
+    for _step in range(2):
+        descent.zero_grad()
+        operator(u).square().mean().backward()
+        descent.step()
+    assert operator.kernel.query.weight_orig.grad.any()
+    plain = SoftmaxKernel(DIM, 2)
+    for part in ("query", "key", "value"):
+        layer = getattr(operator.kernel, part)
+        layer(u)  # which writes a pruned weight
+        getattr(plain, part).load_state_dict({"weight": layer.weight, "bias": layer.bias})
+    expected = operator(u)
+    operator.kernel = plain
+    assert_close(operator(u), expected)
 
 
 SIDE_BY_SIDE = {"softmax": {}, "luna": {}, "itnet_low_rank": {"width": 5, "frequencies": 3}}

@@ -49,7 +49,9 @@ class AttentionKernel(Aligned, WeightedKernel):
     """Base of kernels with queries, keys and values: the linear maps, their widths and the value
     bias.
 
-    The value bias is an offset, because the weights of an attention integrate to one.
+    The value bias is an offset, because the weights of an attention integrate to one. Of the maps
+    weight and bias are read, and their ``forward`` is not called: forward hooks on them do not run,
+    and another layer in the place of one is refused, unless it is linear too.
 
     Args:
         dim: width of u; every head reads all of it.
@@ -60,7 +62,7 @@ class AttentionKernel(Aligned, WeightedKernel):
             neighbouring heads.
 
     Raises:
-        OptionError: widths that do not fit one another.
+        OptionError: widths that do not fit one another; in a call, a map that is no linear layer.
     """
 
     whole = True
@@ -108,8 +110,8 @@ class AttentionKernel(Aligned, WeightedKernel):
         modules = self._modules
         packed = modules.get("packed")
         if packed is None:
-            return weight_and_bias(modules[MAPS[part]])  # type: ignore[arg-type]
-        weight, bias = weight_and_bias(packed)  # type: ignore[arg-type]
+            return weight_and_bias(modules[MAPS[part]], MAPS[part])  # type: ignore[arg-type]
+        weight, bias = weight_and_bias(packed, "packed")
         return weight.chunk(3)[part], None if bias is None else bias.chunk(3)[part]
 
     def _heads(self, u: Tensor, part: int) -> Tensor:
@@ -154,7 +156,7 @@ class AttentionKernel(Aligned, WeightedKernel):
         bias; None where three products are better.
         """
         if self.packed is not None:
-            weight, bias = weight_and_bias(self.packed)
+            weight, bias = weight_and_bias(self.packed, "packed")
             if bias is not None:  # without the values' part, which is the offset
                 third = bias.shape[0] // 3
                 bias = F.pad(bias[: 2 * third], (0, third))

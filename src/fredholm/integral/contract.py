@@ -19,6 +19,7 @@ from ..errors import ConversionError, OptionError, StrategyError
 from ..ops.backend import describe_backend, transforms
 from ..parallel import Shards
 from ..quadrature import Quadrature
+from ..registry import qualified_name
 from .capabilities import lacking
 from .exchange import Exchange
 from .problem import Facts, Layout, Problem
@@ -424,14 +425,37 @@ class Part:
             raise AttributeError(self.name) from None
 
 
-def weight_and_bias(layer: nn.Module) -> tuple[Tensor, Tensor | None]:
+def weight_and_bias(layer: nn.Module, name: str) -> tuple[Tensor, Tensor | None]:
     """A linear layer's parameters, read where they are stored: at small sizes a product takes no
-    longer than to find them as attributes. Parametrised layers compute them as attributes.
+    longer than to find them as attributes. Parametrised layers compute them as attributes, and
+    pruned ones by the hooks of ``torch.nn.utils``.
+
+    Raises:
+        OptionError: a layer whose ``forward`` may give more than its weight and bias do.
     """
     stored = layer._parameters
-    if "weight" in stored and "bias" in stored:
+    if type(layer) is nn.Linear and "weight" in stored and "bias" in stored:
         return stored["weight"], stored["bias"]  # type: ignore[return-value]
+    check_affine(layer, name)
+    for hook in layer._forward_pre_hooks.values():
+        if type(hook).__module__.startswith("torch.nn.utils."):
+            hook(layer, ())  # type: ignore[call-arg]  # torch's types forget that it has no module
     return layer.weight, layer.bias  # type: ignore[return-value]
+
+
+def check_affine(layer: nn.Module, name: str) -> None:
+    """OptionError unless a layer computes W x + b of its ``weight`` and ``bias``: a linear layer of
+    torch, or a class that says so by ``affine = True``.
+    """
+    kind = type(layer)
+    if kind.forward is not nn.Linear.forward and not getattr(kind, "affine", False):
+        raise OptionError(
+            f"{name} is a {qualified_name(kind)}, whose forward would not run: of the maps to queries, "
+            "keys and values weight and bias alone are read. Put an nn.Linear there: merge what "
+            "was added to it (PEFT: merge_and_unload), leave it out of quantisation, or write the "
+            "change with torch.nn.utils.parametrize. A class of your own whose weight and bias "
+            "give all that it computes says so by affine = True"
+        )
 
 
 def read_together(

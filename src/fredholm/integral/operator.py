@@ -18,7 +18,7 @@ from ..ops.backend import at_least_single, cast, result_dtype
 from ..ops.dense import dense_apply, kernel_norm
 from ..quadrature import Quadrature, Rows
 from .capabilities import WeightedValue
-from .contract import Kernel, Part, check_inference, weight_and_bias
+from .contract import Kernel, Part, check_inference
 from .exchange import fill_empty, part_numbers, part_quadrature
 from .forms import Form, choose
 from .problem import (
@@ -448,9 +448,13 @@ class IntegralOperator(nn.Module, metaclass=Checked):
     def _dtype(self) -> torch.dtype | None:
         """The parameters' dtype, or None where they have none of floating-point numbers."""
         for layer in (self.projection, self.residual):
-            if layer is not None:
-                result = weight_and_bias(layer)[0].dtype
-                return result if result.is_floating_point else None
+            if layer is None:
+                continue
+            weight = layer._parameters.get("weight")
+            if weight is None:  # parametrised, or another layer in its place
+                weight = getattr(layer, "weight", None)
+            if isinstance(weight, Tensor):
+                return weight.dtype if weight.is_floating_point() else None
         return first_dtype(self.kernel)
 
     def _call(self, u, domain, query, query_domain) -> Call:

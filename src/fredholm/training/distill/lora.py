@@ -31,6 +31,8 @@ class LowRankChange(nn.Module):
         True
     """
 
+    affine = True
+
     def __init__(self, layer: nn.Linear, rank: int):
         super().__init__()
         self.layer = layer
