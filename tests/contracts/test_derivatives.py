@@ -11,6 +11,8 @@ import torch
 from torch.autograd import forward_ad
 from torch.func import functional_call, grad, jvp, vmap
 
+from fredholm.errors import DerivativeError
+
 from ..tolerances import assert_close
 from .cases import BATCH
 from .test_contract import signal
@@ -89,6 +91,26 @@ def test_second_derivatives(case, operator):
     scale = max(g.abs().max() for g in found)
     for g, high, low in zip(found, *sides):
         assert (g - (high - low) / (2 * step)).abs().max() < 1e-6 * scale
+
+
+def test_several_gradients_at_once(case, operator):
+    """What ``is_grads_batched=True`` gives, and with it vectorized Jacobians, is a loop."""
+    called, u = Called(operator, case.domains()[case.plain]), signal(case).detach()
+    inputs = [x.requires_grad_() for x in (u, *called.values)]
+    out = called.of(*inputs)
+    above = torch.stack([torch.randn_like(out) for _ in range(2)])
+
+    def gradients(above, **options):
+        given = {"retain_graph": True, "materialize_grads": True, **options}
+        return torch.autograd.grad(out, inputs, above, **given)
+
+    if "resolvent" in case.label:
+        with pytest.raises(DerivativeError, match="take the gradients one by one"):
+            gradients(above, is_grads_batched=True)
+        return
+    together, alone = gradients(above, is_grads_batched=True), [gradients(g) for g in above]
+    for name, g, *each in zip(("u", *called.names), together, *alone):
+        assert_close(g, torch.stack(each), f"gradients of {name}")
 
 
 def test_gradients_of_each_sample(case, operator):

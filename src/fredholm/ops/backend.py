@@ -161,24 +161,26 @@ def _capability(index: int) -> tuple[int, int]:
 
 def guarded_call(name: str, op: Op, plain: Op | None, forward: Op | None = None) -> Op:
     """The function that calls a custom op, or its plain form where a transform of ``torch.func`` or
-    forward mode differentiates; ``vmap`` alone calls the op once for each element. Where nothing
-    but the op's values is wanted, its implementation ``forward`` is called at once: torch's
-    dispatcher takes as long as small problems do.
+    forward mode differentiates, or a backward is of several gradients at once
+    (``is_grads_batched``); ``vmap`` alone calls the op once for each element. Where nothing but the
+    op's values is wanted, its implementation ``forward`` is called at once: torch's dispatcher
+    takes as long as small problems do.
 
     Raises:
         DerivativeError: when called there without a plain form.
     """
 
     def call(*arguments: Any) -> Any:
-        if forward is not None and values_alone(arguments):
-            return forward(*arguments)
-        if not transforms() or not any(map(_differentiated, spread(arguments))):
-            return op(*arguments)
+        if not several_gradients(arguments):
+            if forward is not None and values_alone(arguments):
+                return forward(*arguments)
+            if not transforms() or not any(map(_differentiated, spread(arguments))):
+                return op(*arguments)
         if plain is not None:
             return plain(*arguments)
         raise DerivativeError(
-            f"{name} was called under torch.func.grad, torch.func.jvp or forward-mode "
-            "differentiation, for which custom ops have no rule: use torch.autograd.grad or "
+            f"{name} was called under torch.func.grad, torch.func.jvp, forward-mode "
+            "differentiation or is_grads_batched=True, for which custom ops have no rule: use torch.autograd.grad or "
             "backward(), which it supports, or register it with plain=, the same in torch's "
             "operations"
         )
@@ -264,6 +266,16 @@ def _differentiated(x: Any) -> bool:
 def _has_derivative(x: Tensor) -> bool:
     wrapped = _functorch.is_functorch_wrapped_tensor(x)
     return (wrapped and x.requires_grad) or forward_ad.unpack_dual(x).tangent is not None
+
+
+def several_gradients(arguments: Sequence[Any]) -> bool:
+    """Whether a backward of several gradients in one calls, as ``torch.autograd.grad`` makes it for
+    ``is_grads_batched=True``: custom ops have no rule for such tensors.
+    """
+    if torch.compiler.is_compiling() or torch._C._current_graph_task_id() < 0:
+        return False
+    tensors = (x for x in spread(arguments) if isinstance(x, Tensor))
+    return any(map(_functorch.is_legacy_batchedtensor, tensors))
 
 
 def spread(arguments: Sequence[Any]) -> list[Any]:

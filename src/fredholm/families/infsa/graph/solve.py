@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ....errors import ConvergenceError
+from ....errors import ConvergenceError, DerivativeError
+from ....ops.backend import several_gradients
 from ....ops.plain import differentiable_again
 from .tiled import activated
 from .token_graph import TokenGraph, edge_product
@@ -132,7 +133,17 @@ def conjugate_solution(
     method: str,
     lost: Tensor,
 ) -> Tensor:
-    """λ with λ = g + Mᵀλ: what a gradient g of the resolvent becomes."""
+    """λ with λ = g + Mᵀλ: what a gradient g of the resolvent becomes.
+
+    Raises:
+        DerivativeError: several gradients in one.
+    """
+    if several_gradients([grad]):
+        raise DerivativeError(
+            "a resolvent's gradient is solved for until its residual is small, which is_grads_"
+            "batched=True and vectorize=True do not let it see; take the gradients one by one, or "
+            "use torch.func.jacrev, which solves with the whole matrix"
+        )
     if graph.causal:
         return substitute(graph, grad, factor, transposed=True)
     lost = lost | _lost(grad)
