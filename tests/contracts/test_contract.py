@@ -307,6 +307,17 @@ def test_copies_and_state_dict(case, operator):
         assert_close(twin(u, domain), expected)
 
 
+def test_memory_format_changes_no_value(case, operator):
+    u, domain = signal(case), case.domains()[case.plain]
+    moved = copy.deepcopy(operator).to(memory_format=torch.channels_last)
+    out = moved(u, domain)
+    assert_close(out, operator(u, domain))
+    out.sum().backward()
+    with torch.no_grad():
+        assert_close(moved(u, domain), out)
+    assert_close(moved.dense(u, domain), out)
+
+
 def test_plan_names_strategy_and_reason(case, operator):
     plan = operator.plan(case.domains()[case.plain])
     assert plan.path

@@ -316,7 +316,7 @@ def test_layers_that_would_not_run_in_the_place_of_a_map_are_refused(name, other
     operator, u = create_operator(name, DIM, 2), torch.randn(1, N, DIM)
     operator.kernel.query = OTHERS[other](operator.kernel.query)
     for context in (torch.enable_grad, torch.no_grad):
-        with context(), pytest.raises(OptionError, match="query is a .*whose forward would not"):
+        with context(), pytest.raises(OptionError, match=r"query is a .*whose forward would not"):
             operator(u)
 
 

@@ -450,11 +450,11 @@ def check_affine(layer: nn.Module, name: str) -> None:
     kind = type(layer)
     if kind.forward is not nn.Linear.forward and not getattr(kind, "affine", False):
         raise OptionError(
-            f"{name} is a {qualified_name(kind)}, whose forward would not run: of the maps to queries, "
-            "keys and values weight and bias alone are read. Put an nn.Linear there: merge what "
-            "was added to it (PEFT: merge_and_unload), leave it out of quantisation, or write the "
-            "change with torch.nn.utils.parametrize. A class of your own whose weight and bias "
-            "give all that it computes says so by affine = True"
+            f"{name} is a {qualified_name(kind)}, whose forward would not run: of the maps to "
+            "queries, keys and values weight and bias alone are read. Put an nn.Linear there: "
+            "merge what was added to it (PEFT: merge_and_unload), leave it out of quantisation, or "
+            "write the change with torch.nn.utils.parametrize. A class of your own whose weight "
+            "and bias give all that it computes says so by affine = True"
         )
 
 

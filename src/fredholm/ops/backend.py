@@ -180,9 +180,9 @@ def guarded_call(name: str, op: Op, plain: Op | None, forward: Op | None = None)
             return plain(*arguments)
         raise DerivativeError(
             f"{name} was called under torch.func.grad, torch.func.jvp, forward-mode "
-            "differentiation or is_grads_batched=True, for which custom ops have no rule: use torch.autograd.grad or "
-            "backward(), which it supports, or register it with plain=, the same in torch's "
-            "operations"
+            "differentiation or is_grads_batched=True, for which custom ops have no rule: use "
+            "torch.autograd.grad or backward(), which it supports, or register it with plain=, the "
+            "same in torch's operations"
         )
 
     return call

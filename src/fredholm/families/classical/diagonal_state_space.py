@@ -105,7 +105,7 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
 
     def _recurrence(self) -> tuple[Tensor, Tensor, Tensor]:
         pole = torch.complex(-full(self.log_decay).exp(), full(self.frequency))
-        b = torch.view_as_complex(full(self.input))
+        b = _complex(self.input)
         if self.log_step is None:
             return pole, pole.exp(), b
         step = full(self.log_step).exp()[:, None]
@@ -122,18 +122,18 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
 
     def read(self, states: Complex[Tensor, "b h n s"]) -> Float[Tensor, "b h n o"]:
         """Re C h, twice for conjugate pairs."""
-        out = (states @ torch.view_as_complex(full(self.readout)).mT).real
+        out = (states @ _complex(self.readout).mT).real
         return 2 * out if self.conjugate else out
 
     def lags(self, n: int) -> Float[Tensor, "h n o i"]:
         log_a, _, b = self.recurrence()
         powers = _powers(log_a, 0, n)
         if self.d_in == self.d_out == 1:  # C and B multiply first: no (N, S) product per channel
-            gain = torch.view_as_complex(full(self.readout))[:, 0] * b[..., 0]
+            gain = _complex(self.readout)[:, 0] * b[..., 0]
             taps = (powers @ gain[..., None])[..., None]
         else:
             taps = torch.einsum(
-                "hos,hns,hsi->hnoi", torch.view_as_complex(full(self.readout)), powers, b
+                "hos,hns,hsi->hnoi", _complex(self.readout), powers, b
             )
         return 2 * taps.real if self.conjugate else taps.real
 
@@ -146,7 +146,7 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
         if self.initial_state is None:
             return None
         powers = _powers(self.recurrence()[0], 1, n)
-        return self.read((powers * torch.view_as_complex(full(self.initial_state))[:, None])[None])[
+        return self.read((powers * _complex(self.initial_state)[:, None])[None])[
             0
         ]
 
@@ -155,7 +155,7 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
         zero = torch.zeros(u.shape[0], self.heads, self.size, dtype=dtype, device=u.device)
         if self.initial_state is None:
             return {"state": zero}
-        return {"state": zero, "free": zero + torch.view_as_complex(full(self.initial_state))}
+        return {"state": zero, "free": zero + _complex(self.initial_state)}
 
     def move(self, state: Tensor, u: Tensor | None) -> tuple[Tensor, Tensor]:
         _, a, b = self.recurrence()
@@ -166,6 +166,11 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, state={self.size}, discretization={self.discretization!r}"
+
+
+def _complex(x: Tensor) -> Tensor:
+    """Pairs of real numbers as complex ones, whatever memory format a model was moved to."""
+    return torch.view_as_complex(full(x).contiguous())
 
 
 def _powers(log_a: Complex[Tensor, "h s"], first: int, n: int) -> Complex[Tensor, "h n s"]:

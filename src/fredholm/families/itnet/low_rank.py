@@ -68,8 +68,8 @@ class FactorNetwork(nn.Module):
     def forward(self, gamma: Tensor, u: Tensor) -> Tensor:
         units, (heads, dim, rank, _) = self.units(gamma, u), self.weight2.shape
         ones = [1] * (u.dim() - 4)
-        weight = self.weight2.view(heads, *ones, dim * rank, -1).mT
-        return (units @ weight + self.bias2.view(heads, *ones, 1, -1)).unflatten(-1, (dim, rank))
+        weight = self.weight2.reshape(heads, *ones, dim * rank, -1).mT
+        return (units @ weight + self.bias2.reshape(heads, *ones, 1, -1)).unflatten(-1, (dim, rank))
 
 
 def first_units(weight: Tensor, bias: Tensor, gamma: Tensor, u: Tensor, activation: str) -> Tensor:
