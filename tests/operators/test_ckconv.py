@@ -11,14 +11,15 @@ from torch import nn
 
 from fredholm import inference
 from fredholm.domain import Domain
-from fredholm.errors import DomainError, OptionError
+from fredholm.errors import DomainError, OptionError, ShapeError
 from fredholm.families.ckconv.grid_convolution import fft
-from fredholm.kernels import StateSpaceKernel
+from fredholm.kernels import LowRankKernel, StateSpaceKernel
 from fredholm.operators import CKConv, IntegralOperator, ITNetOperator
 
 from ..tolerances import assert_close
 
 DOUBLE = {"dtype": torch.float64}
+ALONE = {"residual": False, "projection": False}
 KERNEL_ALONE = {"start": 0.0, "epsilon": 1.0}
 
 
@@ -381,9 +382,13 @@ def test_windows_side_by_side_are_the_convolution(heads, causal, monkeypatch):
     "make",
     [
         lambda: CKConv(8, length=64, omega=60.0),
+        lambda: CKConv(8, length=64, omega=60.0, bias=False),
         lambda: CKConv(8, length=64, activation="rff", omega=60.0),
         lambda: ITNetOperator(8, 2, sigma=30.0, **KERNEL_ALONE),
         lambda: ITNetOperator(8, 2, sigma=30.0, learned_frequencies=True, **KERNEL_ALONE),
+        lambda: IntegralOperator(
+            8, 2, kernel=LowRankKernel(2, 4, learned_frequencies=True), **ALONE
+        ),
     ],
 )
 def test_half_precision_keeps_the_frequencies(make):
@@ -393,6 +398,8 @@ def test_half_precision_keeps_the_frequencies(make):
     expected = operator(u)
     found = copy.deepcopy(operator).to(torch.bfloat16)(u.bfloat16())
     assert found.dtype == torch.bfloat16
+    with pytest.raises(ShapeError, match=r"u is torch.float32 and .* are torch.bfloat16"):
+        copy.deepcopy(operator).to(torch.bfloat16)(u)
     error = (found.float() - expected).norm() / expected.norm()
     assert float(error.detach()) < 0.01  # 0.06 to 1.1 where frequencies are rounded
 

@@ -46,6 +46,8 @@ class FourierFeatures(nn.Module):
         torch.Size([3, 8])
     """
 
+    keeps_single = True
+
     def __init__(
         self,
         position_dim: int,

@@ -618,7 +618,10 @@ class IntegralOperator(nn.Module, metaclass=Checked):
 def first_dtype(module: nn.Module) -> torch.dtype | None:
     """The dtype of a module's first parameter of floating-point numbers, or None where there is
     none; without the generators of ``parameters()``, which take as long as small problems do.
+    Modules that stay in float32 where the others do not (``keeps_single``) say nothing.
     """
+    if getattr(type(module), "keeps_single", False):
+        return None
     for x in module._parameters.values():
         if x is not None and x.is_floating_point():
             return x.dtype

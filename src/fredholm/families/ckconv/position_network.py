@@ -125,6 +125,8 @@ class PositionNetwork(nn.Module):
         torch.Size([5, 16])
     """
 
+    keeps_single = True
+
     def __init__(
         self,
         position_dim: int = 1,
