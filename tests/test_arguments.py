@@ -115,6 +115,7 @@ def test_constructors(call, message):
     [
         (lambda op: op.kernel_matrix(U, LINE, rows=[7]), ShapeError, "each from 0 to 3; got .7"),
         (lambda op: op.weights(U, LINE, rows=[-1]), ShapeError, "each from 0 to 3; got .-1"),
+        (lambda op: op.weights(U, LINE, rows=[]), ShapeError, r"one at least, .*; got \[\]"),
         (lambda op: op.weights(U, LINE, rows=torch.zeros(0)), ShapeError, "got a tensor"),
         (lambda op: op.weights(U, U), DomainError, "domain needs a Domain, got a tensor.*points"),
         (lambda op: op.weights(None), ShapeError, "u needs a tensor of features, got None"),

@@ -136,6 +136,10 @@ def test_shapes_are_checked():
         make()(draw(1, 3, 5))
     with pytest.raises(ShapeError, match="3 points and its domain 4"):
         make()(draw(1, 3, 4), Domain.line(4))
+    with pytest.raises(ShapeError, match="u has batch size 2 and its domain 3"):
+        make()(draw(2, 5, 4), Domain.line(5, valid=torch.ones(3, 5, dtype=torch.bool)))
+    with pytest.raises(ShapeError, match=r"domain is on meta, u on cpu"):
+        make()(draw(2, 5, 4), Domain.line(5).to("meta"))
 
 
 def test_a_term_says_what_it_must_define():

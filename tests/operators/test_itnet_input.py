@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fredholm.domain import Domain
-from fredholm.errors import OptionError
+from fredholm.errors import OptionError, ShapeError
 from fredholm.families.itnet import compress
 from fredholm.integral import read_strategy
 from fredholm.kernels import Proposal, auxiliary_loss
@@ -135,6 +135,14 @@ def test_raw_coordinates_are_read_as_they_are():
     first = kernel.weight1[0, :, :7]
     expected = torch.nn.functional.gelu(z @ first.mT)
     assert_close(kernel.hidden(x, y, u, u), expected.expand(1, 2, 2, 3, 3))
+
+
+@pytest.mark.parametrize("groups", [None, ("relative",)])
+def test_raw_coordinates_of_another_dimension_are_refused(groups):
+    options = {} if groups is None else {"groups": groups}
+    operator = create_operator("itnet", 8, 2, width=3, frequencies=0, **options)
+    with pytest.raises(ShapeError, match="dimension 2, this kernel was built for 1; pass position"):
+        operator(torch.randn(2, 6, 8), Domain.grid(2, 3))
 
 
 def test_epsilon_scales_the_second_layer_alone():

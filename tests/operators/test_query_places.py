@@ -64,6 +64,16 @@ def test_any_number_of_queries_where_places_play_no_role(name, n):
             assert_close(g, h, "gradient")
 
 
+def test_places_of_queries_without_features_fit_the_features():
+    operator, domain = CKConv(4, length=12).double(), Domain.points(torch.rand(6, 1).double())
+    three = Domain.points(torch.rand(3, 5, 1).double())
+    for u in (U, U[:1]):
+        with pytest.raises(ShapeError, match=rf"batch size {len(u)} and its query_domain 3"):
+            operator(u, domain, query_domain=three)
+    with pytest.raises(ShapeError, match="query_domain is on meta, u on cpu"):
+        operator(U, domain, query_domain=Domain.points(torch.rand(5, 1)).to("meta"))
+
+
 def test_other_points_need_a_domain_where_places_count():
     query, causal = U[:, :4], Domain.line(6, causal=True)
     for operator, domain in (

@@ -528,6 +528,8 @@ class IntegralOperator(nn.Module, metaclass=Checked):
                 what = "W" if self.residual is not None else type(self.kernel).__name__
                 need = f"(B, {target.size}, {self.dim})"
                 raise ShapeError(f"{what} reads features at the queries: pass query={need}")
+            check_sizes(u, u.shape[1], target.batch, "u", "query_domain")
+            check_device(u, target, "u", "query_domain")
         else:
             self._check_width(query, target.size)
             check_fit(query, target, "query", "query_domain")

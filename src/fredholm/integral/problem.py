@@ -327,9 +327,11 @@ def check_rows(rows: Rows, queries: int) -> None:
     whole = isinstance(rows, Tensor) and rows.dim() == 1 and not rows.is_floating_point()
     given = rows.tolist() if whole and isinstance(rows, Tensor) else rows
     plain = isinstance(given, (list, tuple)) and all(type(row) is int for row in given)
-    if not plain or any(not 0 <= row < queries for row in given):
+    if not plain or not given or any(not 0 <= row < queries for row in given):
         got = f"{given}" if plain else describe(rows)
-        raise ShapeError(f"rows is a list of queries, each from 0 to {queries - 1}; got {got}")
+        raise ShapeError(
+            f"rows is a list of queries, one at least, each from 0 to {queries - 1}; got {got}"
+        )
 
 
 def head_width(dim: int, heads: int) -> int:

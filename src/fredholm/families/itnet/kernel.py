@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...domain import Domain
-from ...errors import OptionError, suggest
+from ...errors import OptionError, ShapeError, suggest
 from ...integral import (
     FourierFeatures,
     HiddenKernel,
@@ -123,7 +123,7 @@ class MLPKernel(HiddenKernel, SplitHidden):
         self.width, self.depth, self.output, self.activation = width, depth, output, activation
         self.groups = tuple(g for g in GROUPS if g in groups)
         self.reads_query = any(g in self.groups for g in ("query", "product"))
-        self.fourier = None
+        self.fourier, self.position_dim = None, position_dim
         if frequencies and any(g in self.groups for g in _FOURIER):
             self.fourier = FourierFeatures(position_dim, frequencies, sigma, learned_frequencies)
         self.sizes = {
@@ -214,7 +214,15 @@ class MLPKernel(HiddenKernel, SplitHidden):
 
     def gamma(self, x: Tensor, domain: Domain | None = None, name: str = "points") -> Tensor:
         """γ; of what ``name`` means on a domain, kept there: see :meth:`FourierFeatures.on`."""
-        return x if self.fourier is None else self.fourier.on(domain, x, name)
+        if self.fourier is not None:
+            return self.fourier.on(domain, x, name)
+        if x.shape[-1] != self.position_dim:
+            raise ShapeError(
+                f"positions have dimension {x.shape[-1]}, this kernel was built for "
+                f"{self.position_dim}; pass position_dim={x.shape[-1]}, or a domain of "
+                f"{self.position_dim}-dimensional positions"
+            )
+        return x
 
     def _project(self, inputs: Tensor, group: str) -> Tensor:
         weight = cast(self._weight(group), inputs.dtype)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ....domain import Domain, default_line
 from ....errors import OptionError, ShapeError
 from ....integral import Part, call_with
+from ....integral.problem import check_domains, check_features, check_fit
 from ....ops.backend import at_least_single
 from .controls import Controls, resolve_controls
 from .schemes import Flow, Scheme, resolve_scheme
@@ -254,14 +255,13 @@ class Evolution(nn.Module):
 
     def enter(self, u: Tensor, domain: Domain | None) -> tuple[Tensor, Domain]:
         """Checked u, zero at padding, and its domain."""
+        check_features(u=u)
         if u.dim() != 3 or (self.dim is not None and u.shape[-1] != self.dim):
             raise ShapeError(f"u must have shape (B, N, {self.dim or 'D'}), got {tuple(u.shape)}")
         if domain is None:
             domain = default_line(u.shape[1], device=u.device, dtype=at_least_single(u.dtype))
-        if domain.size != u.shape[1]:
-            raise ShapeError(
-                f"u has {u.shape[1]} points and its domain {domain.size}; they must be equal"
-            )
+        check_domains(domain=domain)
+        check_fit(u, domain, "u", "domain")
         return _clean(u, domain), domain
 
     def leave(self, u: Tensor, domain: Domain) -> Tensor:
