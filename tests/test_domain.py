@@ -417,6 +417,7 @@ def test_collate_of_equal_sizes_has_no_padding_and_keeps_the_grid():
         ([Domain.line(2), Domain.line(2, measure="counting")], "one measure and order"),
         ([Domain.line(2), Domain.line(2, causal=True)], "one measure and order"),
         ([Domain.points(torch.rand(2, 3, 1)), Domain.line(2)], "unbatched"),
+        ([Domain.line(2), Domain.line(2, valid=ones(1, 2))], "domain 1 has a batch of 1 by its .*"),
         ([Domain.line(2), Domain.grid(2, 2)], r"one space.*\[1, 2\]"),
         ([Domain.line(2, pairs=ones(2, 2, 2)), Domain.line(2)], "unbatched pairs"),
     ],

@@ -329,10 +329,16 @@ class Domain:
         for d in domains:
             d.refuse_shards("collate")
         kinds, orders = {d.kind for d in domains}, {d.causal for d in domains}
-        if len(kinds) > 1 or len(orders) > 1 or any(d.batch for d in domains):
+        batched = next((i for i, d in enumerate(domains) if d.batch), None)
+        if batched is not None:
             raise DomainError(
-                f"collate needs unbatched domains of one measure and order, got {kinds} and causal "
-                f"{orders}"
+                f"collate needs unbatched domains, domain {batched} has a batch of "
+                f"{domains[batched].batch} by its positions, measure or valid; leave padding out "
+                "of it, which collate marks itself"
+            )
+        if len(kinds) > 1 or len(orders) > 1:
+            raise DomainError(
+                f"collate needs domains of one measure and order, got {kinds} and causal {orders}"
             )
         n = max(d.size for d in domains)
         valid = torch.stack([torch.arange(n, device=d.positions.device) < d.size for d in domains])

@@ -124,6 +124,16 @@ def test_padding_alone_leaves_no_loss():
     assert auxiliary_loss(operator) == 0
 
 
+def test_a_sample_of_padding_alone_leaves_the_proposal_gradients():
+    operator = create_operator("itnet", 8, 2, **SMALL, strategy=SAMPLED, proposal=True)
+    u, valid = torch.randn(2, 5, 8), torch.tensor([[True] * 5, [False] * 5])
+    operator(u, Domain.line(5, valid=valid)).sum().backward(retain_graph=True)
+    auxiliary_loss(operator).backward()
+    gradients = [p.grad for p in operator.kernel.proposal.parameters() if p.grad is not None]
+    assert gradients
+    assert all(g.isfinite().all() for g in gradients)
+
+
 def test_raw_coordinates_are_read_as_they_are():
     torch.manual_seed(0)
     operator = create_operator("itnet", 8, 2, position_dim=2, width=3, frequencies=0)

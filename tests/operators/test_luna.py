@@ -130,6 +130,18 @@ def test_a_running_cap_holds_its_target_at_any_scale(scale):
     assert root.max() < 1.5 * feature_map.target
 
 
+def test_a_map_in_evaluation_mode_keeps_its_running_cap():
+    operator = luna(cap="running").train()
+    feature_map = operator.kernel.feature_map.eval()
+    before = feature_map.mean_square.clone()
+    operator(signal(), Domain.line(N, dtype=torch.float64))
+    assert torch.equal(feature_map.mean_square, before)
+    heads = LinearHeads(4, 8, feature_map="luna", options={"cap": "running"})
+    before = heads.feature_map.eval().mean_square.clone()
+    heads(*torch.randn(3, 2, 4, 5, 8), Seen())
+    assert torch.equal(heads.feature_map.mean_square, before)
+
+
 def test_a_running_cap_of_converted_heads_sees_real_points_alone():
     torch.manual_seed(0)
     options = {"feature_map": "luna", "options": {"cap": "running"}}

@@ -349,7 +349,7 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures, Windowed):
             (self.feature_map, problem.ux, 0, problem.real),
             (self._key_map, problem.uy, 1, problem.quadrature.valid),
         ):
-            if isinstance(one, FeatureMap) and one.observes:
+            if isinstance(one, FeatureMap) and one.observes and one.training:
                 one.observe(self._heads(u, part), real)
 
     # --- with a window ----------------------------------------------------------------------------

@@ -316,7 +316,7 @@ class LinearHeads(Heads):
             (self.feature_map, query, seen.real(query, key)),
             (self._key_map, self.share(clean(key, seen.valid)), seen.valid),
         ):
-            if isinstance(one, FeatureMap) and one.observes:
+            if isinstance(one, FeatureMap) and one.observes and one.training:
                 one.observe(self._scaled(x, scale), real)
 
     @torch.no_grad()

@@ -69,7 +69,9 @@ class DrawnKeys(Form):
             share, score = share.expand(*shape, -1, -1), score.expand(*shape, -1, -1)
         mass = q.mass.detach()[:, None, None].to(score.dtype)
         some = (mass > 0).to(score.dtype)
-        parts = (score + mass.log()).softmax(-1).nan_to_num(0.0)
+        # of padding alone there is no logarithm to take, and its gradient would be NaN
+        logits = torch.where(some.any(-1, keepdim=True), score + mass.log(), 0.0)
+        parts = (logits.softmax(-1) * some).nan_to_num(0.0)
         even = some / some.sum(-1, keepdim=True).clamp(min=1.0)
         if q.density is None and (q.query_time is None or q.triangular):
             share = torch.cat(
