@@ -37,6 +37,33 @@ def test_names():
     assert operator_factory("softmax") is SoftmaxAttention
 
 
+BUILT = {
+    **{name: (name, {}) for name in list_operators()},
+    "performer": ("linear_attention", {"feature_map": "performer"}),
+    "rff": ("linear_attention", {"feature_map": "rff"}),
+    "exponential": ("luna", {"preset": "exponential"}),
+    "capped": ("luna", {"cap": "running"}),
+    "rff ckconv": ("ckconv", {"activation": "rff"}),
+}
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("label", BUILT)
+def test_a_default_in_half_precision_builds_what_a_cast_gives(label, half):
+    name, options = BUILT[label]
+    torch.set_default_dtype(half)
+    try:
+        built = create_operator(name, 8, 2, **options)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    cast = create_operator(name, 8, 2, **options).to(half)
+    kinds = [{key: x.dtype for key, x in op.state_dict().items()} for op in (built, cast)]
+    assert kinds[0] == kinds[1]
+    out = built(torch.randn(1, 6, 8).to(half))
+    assert out.dtype == half
+    assert out.isfinite().all()
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

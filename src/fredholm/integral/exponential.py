@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..ops.backend import full_precision
+from ..ops.backend import at_least_single, full_precision
 from .feature_map import FeatureMap
 
 
@@ -86,10 +86,11 @@ def orthogonal_draws(rows: int, width: int) -> Tensor:
         >>> bool((w @ w.T).fill_diagonal_(0).abs().max() < 1e-5)
         True
     """
-    blocks = []
+    blocks, dtype = [], torch.get_default_dtype()
     for _ in range(math.ceil(rows / width)):
-        q, r = torch.linalg.qr(torch.randn(width, width))
+        draws = torch.randn(width, width, dtype=at_least_single(dtype))
+        q, r = torch.linalg.qr(draws)  # which half precisions do not have
         blocks.append(
             (q * r.diagonal().sign()).T
         )  # without these signs the directions are not uniform
-    return torch.cat(blocks)[:rows] * torch.randn(rows, width).norm(dim=1, keepdim=True)
+    return torch.cat(blocks)[:rows].to(dtype) * torch.randn(rows, width).norm(dim=1, keepdim=True)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..domain import Domain
 from ..errors import OptionError, ShapeError
-from ..ops.backend import cast, full_precision, promoted, unrounded
+from ..ops.backend import at_least_single, cast, full_precision, promoted, unrounded
 from .contract import prepared
 
 FEW = 1 << 15  # angles that a domain keeps between calls
@@ -69,7 +69,8 @@ class FourierFeatures(nn.Module):
             )
             * sigma
         )
-        draw = draw.to(torch.get_default_device(), torch.get_default_dtype())
+        dtype = at_least_single(torch.get_default_dtype())
+        draw = draw.to(torch.get_default_device(), dtype)
         self.frequencies, self.position_dim = frequencies, position_dim
         self.matrix: Tensor
         if learned:

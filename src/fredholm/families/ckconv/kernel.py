@@ -13,7 +13,7 @@ from ...domain import Domain
 from ...errors import OptionError
 from ...integral import HiddenKernel, LagFeatures, Problem, prepared
 from ...integral.bases import RECURRENT
-from ...ops.backend import cast, transforms, unrounded
+from ...ops.backend import at_least_single, cast, transforms, unrounded
 from .grid_convolution.fft import DirectConvolution, HiddenConvolution
 from .lag_steps import LagSteps
 from .position_network import PositionNetwork, WeightNormLinear
@@ -102,7 +102,8 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
         self.readout_layer = WeightNormLinear(self.network.width, heads * self.d_out * d_in)
         self.bias = nn.Parameter(torch.zeros(heads * self.d_out)) if bias else None
         self.extent: Tensor
-        self.register_buffer("extent", torch.tensor(float(extent)))
+        dtype = at_least_single(torch.get_default_dtype())
+        self.register_buffer("extent", torch.tensor(float(extent), dtype=dtype))
         self.origin, self.length, self._warned = origin, length, False
         self.reset_readout(unit_variance)
 
@@ -129,7 +130,8 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
             layer.set_weight(torch.empty_like(layer.direction).uniform_(-bound, bound))
         if unit_variance:
             z = torch.empty(512, network.position_dim).uniform_(-1.0, 1.0)
-            spread = nn.functional.linear(network(z), layer.weight).std()
+            hidden = network(z)
+            spread = nn.functional.linear(hidden, cast(layer.weight, hidden.dtype)).std()
             wanted = (self.d_in * self.length) ** -0.5
             # one unit behind a layer norm is the same everywhere
             layer.magnitude.mul_(torch.where(spread > 0, wanted / spread, 1.0))

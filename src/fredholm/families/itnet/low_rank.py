@@ -156,7 +156,9 @@ class LowRankKernel(Aligned, PairKernel, Pooled):
             nn.init.normal_(network.weight2, std=epsilon * self.width**-0.5)
         with torch.no_grad():
             for h in range(self.heads):
-                nn.init.orthogonal_(self.query.bias2[h])
+                bias = self.query.bias2[h]
+                draws = torch.empty_like(bias, dtype=at_least_single(bias.dtype))
+                bias.copy_(nn.init.orthogonal_(draws))
             self.key.bias2.copy_(self.query.bias2)
 
     # --- the definition ---------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ...errors import OptionError, suggest
 from ...integral import orthogonal_draws
+from ...ops.backend import at_least_single
 from ...ops.feature_map import Bank, scalar_bank_naive
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -30,7 +31,9 @@ REACH = 6.0  # how far from 0 an exponential is drawn
 
 def normal_grid(n: int = 256) -> Tensor:
     """Quantiles of N(0, 1), which projections of features of variance 1 follow."""
-    return torch.special.ndtri((torch.arange(n) + 0.5) / n)
+    dtype = torch.get_default_dtype()
+    levels = (torch.arange(n, dtype=at_least_single(dtype)) + 0.5) / n
+    return torch.special.ndtri(levels).to(dtype)
 
 
 def _sizes(channels: int, shared: bool) -> tuple[int, int]:
