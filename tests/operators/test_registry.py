@@ -37,6 +37,28 @@ def test_names():
     assert operator_factory("softmax") is SoftmaxAttention
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("itnet", {}),
+        ("itnet_low_rank", {}),
+        ("luna", {"cap": "running", "envelope": "channels"}),
+        ("luna", {"bank": True, "preset": "exponential"}),
+    ],
+)
+def test_what_was_built_without_values_is_drawn_by_reset_parameters(name, options):
+    with torch.device("meta"):
+        operator = create_operator(name, 8, 2, **options)
+    operator.to_empty(device="cpu")
+    with torch.no_grad():
+        for x in operator.state_dict().values():
+            x.fill_(float("nan"))
+    for module in operator.modules():
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+    assert all(x.isfinite().all() for x in operator.state_dict().values())
+
+
 BUILT = {
     **{name: (name, {}) for name in list_operators()},
     "performer": ("linear_attention", {"feature_map": "performer"}),

@@ -60,23 +60,26 @@ class FourierFeatures(nn.Module):
         if position_dim < 1 or frequencies < 1 or sigma <= 0:
             got = f"position_dim={position_dim}, frequencies={frequencies}, sigma={sigma}"
             raise OptionError(f"Fourier features need positive sizes and scale, got {got}")
-        generator = torch.Generator("cpu").manual_seed(
-            torch.initial_seed() if seed is None else seed
-        )
-        draw = (
-            torch.randn(
-                frequencies, position_dim, generator=generator, dtype=torch.float64, device="cpu"
-            )
-            * sigma
-        )
-        dtype = at_least_single(torch.get_default_dtype())
-        draw = draw.to(torch.get_default_device(), dtype)
         self.frequencies, self.position_dim = frequencies, position_dim
+        self.sigma, self.seed = sigma, seed
+        dtype = at_least_single(torch.get_default_dtype())
+        matrix = torch.empty(frequencies, position_dim, dtype=dtype)
         self.matrix: Tensor
         if learned:
-            self.matrix = nn.Parameter(draw)
+            self.matrix = nn.Parameter(matrix)
         else:
-            self.register_buffer("matrix", draw)
+            self.register_buffer("matrix", matrix)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """B as it was drawn, or by the seed of a later ``torch.manual_seed``."""
+        seed = torch.initial_seed() if self.seed is None else self.seed
+        generator = torch.Generator("cpu").manual_seed(seed)
+        options: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
+        self.matrix.copy_(
+            self.sigma * torch.randn(self.matrix.shape, generator=generator, **options)
+        )
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """``.to(bfloat16)`` leaves B in float32: rounded, it has other frequencies."""

@@ -132,9 +132,7 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
             gain = _complex(self.readout)[:, 0] * b[..., 0]
             taps = (powers @ gain[..., None])[..., None]
         else:
-            taps = torch.einsum(
-                "hos,hns,hsi->hnoi", _complex(self.readout), powers, b
-            )
+            taps = torch.einsum("hos,hns,hsi->hnoi", _complex(self.readout), powers, b)
         return 2 * taps.real if self.conjugate else taps.real
 
     def states(self, signal: Float[Tensor, "b h n i"], recurrence: Any = scan) -> Tensor:
@@ -146,9 +144,7 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
         if self.initial_state is None:
             return None
         powers = _powers(self.recurrence()[0], 1, n)
-        return self.read((powers * _complex(self.initial_state)[:, None])[None])[
-            0
-        ]
+        return self.read((powers * _complex(self.initial_state)[:, None])[None])[0]
 
     def rest(self, u: Tensor) -> dict[str, Tensor]:
         dtype = torch.complex(u.new_zeros(()), u.new_zeros(())).dtype

@@ -38,6 +38,7 @@ from ...ops.feature_map import bank as networks
 from .initial import INITS, chosen_options, gaussian, normal_grid, orthonormal
 
 TINY = 1e-6
+LEARNED = ("coefficient", "gate", "gate_bias")  # also where the networks stay as drawn
 
 
 class LunaKernel(FeatureAttentionKernel, Banked):
@@ -211,31 +212,44 @@ class LunaMap(FeatureMap):
         self.envelope, self.cap, self.target = chosen["envelope"], cap, target
         self.observes = cap == "running"
         self.positive = nonneg
-        sets = heads if per_head else 1
-        networks = INITS[init](sets, channels, hidden, shared, activation)
-        draw = orthonormal if exponential else gaussian
-        self._register("weight", draw(sets, directions, width), learned=not bank)
-        self._register("bias", torch.zeros(sets, directions), learned=not bank)
-        for name, part in zip(Bank._fields, networks):
-            self._register(f"bank_{name}", part, learned=not bank)
-        self._register("coefficient", torch.ones(channels) if bank else None, learned=True)
-        self._register_gate({"scalar": 1, "channels": channels}.get(self.envelope or ""), sets)
+        self._start = init, heads if per_head else 1, hidden, shared, bank
+        for name, value in self._first().items():
+            drawn = not bank and name != "mean_square"
+            self._register(name, value, learned=drawn or name in LEARNED)
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Everything drawn anew, as it was at first."""
+        for name, value in self._first().items():
+            if value is not None:
+                getattr(self, name).copy_(value)
+
+    def _first(self) -> dict[str, Tensor | None]:
+        """What the map begins with, by name; None is what its options leave out."""
+        init, sets, hidden, shared, bank = self._start
+        networks = INITS[init](sets, self.channels, hidden, shared, self.activation)
+        draw = orthonormal if init == "exponential" else gaussian
+        first: dict[str, Tensor | None] = {
+            "weight": draw(sets, self.directions, self.width),
+            "bias": torch.zeros(sets, self.directions),
+        }
+        first |= {f"bank_{name}": part for name, part in zip(Bank._fields, networks)}
+        first["coefficient"] = torch.ones(self.channels) if bank else None
+        rows = {"scalar": 1, "channels": self.channels}.get(self.envelope or "")
+        first["gate"] = first["gate_bias"] = None
+        if rows is not None:  # the envelope's linear map
+            first["gate"] = torch.randn(sets, rows, self.width) * self.width**-0.5
+            first["gate_bias"] = torch.zeros(sets, rows)
         # The running average starts where channels do at projections of variance 1.
         values = scalar_bank_naive(
-            normal_grid().expand(1, sets, -1), networks, activation=activation, nonneg=nonneg
+            normal_grid().expand(1, sets, -1),
+            networks,
+            activation=self.activation,
+            nonneg=self.nonneg,
         )
-        self.register_buffer(
-            "mean_square", values.square().mean((0, 1, 3)) if cap == "running" else None
-        )
-
-    def _register_gate(self, rows: int | None, sets: int) -> None:
-        """The envelope's linear map, ``rows`` outputs; None for no envelope."""
-        weight = bias = None
-        if rows is not None:
-            weight = torch.randn(sets, rows, self.width) * self.width**-0.5
-            bias = torch.zeros(sets, rows)
-        self._register("gate", weight, learned=True)
-        self._register("gate_bias", bias, learned=True)
+        running = self.cap == "running"
+        first["mean_square"] = values.square().mean((0, 1, 3)) if running else None
+        return first
 
     def _register(self, name: str, value: Tensor | None, *, learned: bool) -> None:
         if learned:
