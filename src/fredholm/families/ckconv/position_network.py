@@ -161,7 +161,8 @@ class PositionNetwork(nn.Module):
             self._reset_sine(float(omega))
         elif activation != "rff" and knots == "uniform":
             self._spread_knots()
-        self.to(at_least_single(torch.get_default_dtype()))
+        if torch.get_default_dtype() not in SUMMED:
+            self.float()
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """``.to(bfloat16)`` leaves a phase's parameters in float32: rounded, they are noise."""
