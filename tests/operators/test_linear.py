@@ -11,7 +11,13 @@ from torch import nn
 from fredholm.domain import Domain
 from fredholm.errors import OptionError, StrategyError
 from fredholm.integral import Facts, choose
-from fredholm.kernels import Expanded, Layout, LinearAttentionKernel, PairKernel
+from fredholm.kernels import (
+    Expanded,
+    Layout,
+    LinearAttentionKernel,
+    PairKernel,
+    SeparableKernel,
+)
 from fredholm.operators import Exact, IntegralOperator, Linear, SoftmaxAttention
 
 from ..tolerances import assert_close
@@ -52,6 +58,23 @@ class LowRank(PairKernel, Expanded):
         return torch.einsum("bhqor,bhqr->bhqo", self.factors(self.left, x, ux), response)
 
 
+class OwnFeatures(SeparableKernel):
+    """What CONTRIBUTING.md shows: features and a value map, and no more."""
+
+    def __init__(self, heads, width):
+        super().__init__(heads, width)
+        self.value = nn.Parameter(torch.randn(heads, width, width))
+
+    def query_features(self, x, ux):
+        return nn.functional.softplus(ux)
+
+    def key_features(self, y, uy):
+        return nn.functional.softplus(-uy)
+
+    def value_map(self):
+        return self.value
+
+
 def linear_attention():
     return IntegralOperator(
         DIM, HEADS, kernel=LinearAttentionKernel(DIM, HEADS), strategy=Linear(chunk=3)
@@ -69,8 +92,14 @@ def low_rank():
     ).double()
 
 
+def own_features():
+    kernel = OwnFeatures(HEADS, DIM // HEADS)
+    return IntegralOperator(DIM, HEADS, kernel=kernel, strategy=Linear(chunk=3)).double()
+
+
 OPERATORS = {
     "linear attention": linear_attention,
+    "own features": own_features,
     "unnormalised": unnormalised,
     "low rank": low_rank,
 }

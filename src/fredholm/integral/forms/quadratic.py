@@ -14,7 +14,7 @@ from ...quadrature import Quadrature
 from ..capabilities import Separable, Windowed
 from ..contract import Form, Kernel, Memory, with_offset
 from ..exchange import Exchange, ring
-from ..problem import Facts, Problem
+from ..problem import Facts, Layout, Problem
 from ..strategy import EXACT, Linear
 from .blocks import by_query_blocks
 from .keys import KeyForm, ring_of_keys
@@ -76,9 +76,12 @@ class Quadratic(Form):
 
 
 def _by_pairs(kernel: Kernel) -> KeyForm:
-    """The kernel's exact form over cached keys, which takes pairs of any kind."""
-    kind = next(kind for kind in kernel.forms if issubclass(kind, KeyForm))
-    return kind(EXACT)
+    """The kernel's best exact form over cached keys that does not refuse it: such a form takes
+    pairs of any kind.
+    """
+    facts = Facts(Layout(pairs=True))
+    forms = (kind(EXACT) for kind in kernel.forms if issubclass(kind, KeyForm))
+    return next(form for form in forms if form.refuses(kernel, facts) is None)
 
 
 def shared_exponent(kernel: Any, problem: Problem, shards: Shards) -> Tensor | None:
