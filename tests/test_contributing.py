@@ -189,6 +189,12 @@ def test_a_form_is_taken_where_it_is_listed_and_keeps_the_contract(written, caus
     assert_keeps_the_contract(operator, domain)
 
 
+def test_a_file_with_a_kind_of_its_own_may_be_edited_and_imported_again(written, tmp_path):
+    first, file = written("my_data.py"), tmp_path / "my_data.py"
+    file.write_text(file.read_text() + "# a remark\n")
+    assert import_file(file).Walks.kind is not first.Walks.kind
+
+
 def test_a_kind_of_data_is_trained_on_and_explained(written, tmp_path):
     from fredholm.data import describe
     from fredholm.training import evaluate, explain, load_recipe, predict, train

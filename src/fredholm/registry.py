@@ -4,9 +4,11 @@ and converters.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any, TypeVar
 
 from .arguments import refuse_kind
@@ -57,8 +59,10 @@ class Registry(Mapping[str, Entry]):
 
     def add(self, name: str, entry: Entry) -> Entry:
         """Make ``entry`` known as ``name``. The same definition may come twice (a file imported
-        again); another one may not.
+        again); another one may not. A definition from elsewhere meets all of the library's.
         """
+        if not _place(entry)[0].startswith("fredholm."):
+            self._load()
         known = self._entries.get(name)
         if known is not None and _identity(known) != _identity(entry):
             raise OptionError(
@@ -126,25 +130,45 @@ class Registry(Mapping[str, Entry]):
             import_module(home)
 
 
-def _origin(entry: object) -> str:
-    """Where a definition stands: ``my_kernel.py (Mine)``, ``fredholm.operators.SoftmaxAttention``;
-    of a dataclass, where one of its functions does.
+def _place(entry: object) -> tuple[str, str]:
+    """The module and the qualified name of a definition; of a dataclass, of one of its
+    functions.
     """
     named = entry
     if not hasattr(entry, "__qualname__"):
         values = vars(entry).values() if hasattr(entry, "__dict__") else ()
         named = next((v for v in values if callable(v) and hasattr(v, "__qualname__")), type(entry))
-    module, name = getattr(named, "__module__", ""), getattr(named, "__qualname__", "")
+    return getattr(named, "__module__", None) or "", getattr(named, "__qualname__", "")
+
+
+def _origin(entry: object) -> str:
+    """Where a definition stands: ``my_kernel.py (Mine)``, ``fredholm.operators.SoftmaxAttention``;
+    of a dataclass, where one of its functions does.
+    """
+    module, name = _place(entry)
     if module.startswith(USER_FILES):
         return f"{module.removeprefix(USER_FILES)}.py ({name})"
     return f"{module}.{name}"
 
 
+def _file(module: str) -> str:
+    """A module by one name, whether its file is imported, run or named in a recipe."""
+    if module in ("__main__", "__mp_main__"):
+        module = Path(getattr(sys.modules.get(module), "__file__", None) or module).stem
+    return module.removeprefix(USER_FILES)
+
+
 def _identity(entry: object) -> object:
-    """What makes two definitions the same: the qualified name where there is one, field by field
-    in a dataclass, whose functions are new ones when its file runs again.
+    """What makes two definitions the same: module and qualified name where there is one, field by
+    field in a dataclass, whose functions are new ones when its file runs again, and the class of
+    an object that does not say what it equals; of what is called there may be many in a class.
     """
+    if hasattr(entry, "__qualname__"):
+        module, name = _place(entry)
+        return _file(module), name
     if is_dataclass(entry) and not isinstance(entry, type):
         values = (getattr(entry, field.name) for field in fields(entry))
         return type(entry), tuple(_identity(value) for value in values)
-    return getattr(entry, "__qualname__", entry)
+    if type(entry).__eq__ is object.__eq__ and not callable(entry):
+        return _identity(type(entry))
+    return entry

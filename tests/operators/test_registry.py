@@ -349,3 +349,38 @@ def test_parts_of_models_know_their_names_by_one_rule():
     with pytest.raises(OptionError, match="'red' is taken"):
         colours.register("red")(Registry)
     assert not hasattr(Registry, "name")
+
+
+def test_a_name_of_the_library_is_refused_whatever_the_class_is_called(user_file):
+    user_file.write_text(SOURCE.format(name="softmax").replace("Mine(", "SoftmaxAttention("))
+    with pytest.raises(OptionError, match=r"'softmax' is taken by fredholm\.families\.softmax"):
+        import_file(user_file)
+    assert operator_factory("softmax") is SoftmaxAttention
+    other = user_file.with_name("theirs_for_tests.py")
+    for file in (user_file, other):
+        file.write_text(SOURCE.format(name="mine-for-tests"))
+    import_file(user_file)
+    with pytest.raises(OptionError, match=r"is taken by mine_for_tests\.py \(Mine\)"):
+        import_file(other)
+
+
+def test_a_definition_from_elsewhere_meets_the_library_s(monkeypatch):
+    colours: Registry[type] = Registry("colour", home="the.library")
+    library = {"the.library": SoftmaxAttention}
+    monkeypatch.setattr(
+        "fredholm.registry.import_module", lambda home: colours.add("red", library[home])
+    )
+
+    class Red: ...
+
+    with pytest.raises(OptionError, match="'red' is taken"):
+        colours.add("red", Red)
+    assert colours["red"] is SoftmaxAttention
+
+
+def test_a_file_is_the_same_whether_it_is_imported_run_or_named(user_file, monkeypatch):
+    user_file.write_text(SOURCE.format(name="mine-for-tests"))
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(user_file), raising=False)
+    for module in ("mine_for_tests", "__main__"):
+        exec(user_file.read_text(), {"__name__": module})
+    assert import_file(user_file).Mine is operator_factory("mine-for-tests")
