@@ -192,6 +192,17 @@ def test_half_the_rate_and_every_other_sample_lost_are_the_same_patches():
     assert_close(patched(4, spacing=0.5)(twice)[0], patched(4)(smooth)[0])
 
 
+@pytest.mark.parametrize("spacing", [0.3, 0.5, 0.7, 1.0, 1.5])
+@pytest.mark.parametrize("count", [4, 7, 10])
+def test_windows_do_not_know_how_far_their_batch_is_padded(count, spacing):
+    values = torch.randn(1, count, 2, dtype=torch.float64)
+    padded = torch.cat([values, torch.full((1, 6, 2), NAN, dtype=torch.float64)], 1)
+    alone = windows(values, 4, spacing)
+    together = windows(padded, 4, spacing)
+    assert_close(together[:, : alone.shape[1]], alone)
+    assert together[:, alone.shape[1] :].isnan().all()
+
+
 @pytest.mark.parametrize("option", ["timed", "causal"])
 def test_patches_refuse_what_has_no_regular_line(option):
     with pytest.raises(OptionError, match=f"patch: received 4 with {option}=True"):

@@ -25,11 +25,13 @@ def windows(
     batch, count, channels = sequences.shape
     known = ~sequences.isnan()
     steps = 1 + int((count - 1) * spacing + 1e-9)
+    shape = (batch, -(-steps // size))
     dtype = torch.promote_types(sequences.dtype, torch.float32)
-    places = torch.arange(steps, device=sequences.device, dtype=dtype) / spacing
+    # The last window goes on beyond the last sample, as it does where a batch is padded.
+    places = torch.arange(shape[1] * size, device=sequences.device, dtype=dtype) / spacing
     after = _nearest(known, later=True)
     before = _nearest(known, later=False)
-    low = before[:, places.floor().long()]
+    low = before[:, places.floor().long().clamp(max=count - 1)]
     high = after[:, places.ceil().long().clamp(max=count - 1)]
     low, high = torch.where(low < 0, high, low), torch.where(high >= count, low, high)
     there = (low >= 0) & (low < count)
@@ -40,13 +42,10 @@ def windows(
     line = torch.lerp(values.gather(1, low), values.gather(1, high), share)
     line = torch.where(there, line, 0.0)
     # The steps at which samples stand, and so the windows that hold any.
-    present, shape = known.any(-1), (batch, -(-steps // size))
+    present = known.any(-1)
     step = (torch.arange(count, device=sequences.device) * spacing + 1e-9).long() // size
     held = torch.zeros(shape, dtype=torch.int64, device=sequences.device)
     held = held.index_add(1, step, present.long()) > 0
-    # The last window goes on as it ended.
-    rest = line[:, -1:].expand(-1, shape[1] * size - steps, -1)
-    line = torch.cat([line, rest], 1)
     line = line.reshape(*shape, size * channels)
     return torch.where(held[..., None], line, torch.nan)
 
