@@ -9,6 +9,7 @@ from fredholm import Domain, create_operator
 from fredholm.errors import DomainError, OptionError, ShapeError
 from fredholm.explain import image_grid, kernel_map, kernel_profile
 from fredholm.explain.kernels import take_samples
+from fredholm.explain.sections import choose_map_queries
 
 from .known import CONTENT, GRID, POSITION, KnownOperator
 
@@ -132,3 +133,11 @@ def test_errors_name_what_is_needed():
         kernel_profile(POSITION, u[:0], GRID)
     with pytest.raises(DomainError, match="mass"):
         kernel_profile(KnownOperator(None), u, GRID.with_masses(torch.zeros(25)))
+
+
+def test_queries_of_a_padded_sample_are_points_that_it_has():
+    valid = torch.arange(16) < torch.tensor([[3], [16]])
+    domain = Domain.line(16, valid=valid)
+    assert choose_map_queries(domain, None) == [("the first point", 0), ("the centre", 1)]
+    empty = domain.replace(valid=valid & torch.tensor([[False], [True]]))
+    assert choose_map_queries(empty, None)[0] == ("the first point", 0)

@@ -354,3 +354,19 @@ def test_an_ordinary_class_token_is_told_from_the_patches(size):
     expected = (row / row.sum(-1, keepdim=True)).view(2, size // 7, size // 7)
     torch.testing.assert_close(maps, expected.double().detach(), rtol=1e-5, atol=1e-7)
     assert image_maps(model, images, method="rollout").sum((1, 2)) == pytest.approx(1.0)
+
+
+def test_a_class_token_is_the_same_in_a_padded_batch():
+    """Of measure 0 and in every sample: whoever comes with it, its row is what is read."""
+    torch.manual_seed(0)
+    encoder = {"kind": "text", "vocabulary": 20, "max_length": 16}
+    body = {"operator": "softmax", "dim": 8, "depth": 2, "heads": 2}
+    head = {"outputs": 3, "pool": "cls"}
+    model = create_model("itnet_nano", encoder=encoder, body=body, head=head).eval()
+    short, long = torch.randint(1, 20, (1, 9)), torch.randint(1, 20, (1, 12))
+    alone = model.trace(short)
+    together = model.trace(torch.cat([nn.functional.pad(short, (0, 3)), long]))
+    assert_close(
+        class_attention(*together[-1])[:1, :10], class_attention(*alone[-1]), dtype=torch.float32
+    )
+    assert_close(rollout(together)[:1, :10], rollout(alone), dtype=torch.float32)

@@ -190,7 +190,7 @@ def image_grid(domain: Domain) -> Int[Tensor, "rows columns"] | None:
     """
     if domain.dim != 2 or domain.positions.dim() != 2 or domain.batch not in (None, 1):
         return None
-    real = _mass(domain)[0].nonzero()[:, 0]
+    real = masses(domain)[0].nonzero()[:, 0]
     picture = _picture(domain, real)
     if picture is None and real.numel() > 1 and int(real[0]) == 0:
         return _picture(domain, real[1:])
@@ -209,7 +209,8 @@ def _picture(domain: Domain, points: Tensor) -> Tensor | None:
 
 def class_token(domain: Domain) -> int | None:
     """The index of the class token, None where there is none to be told from the other points: a
-    point of measure 0, or one with a mass of its own before the points of a full picture.
+    point of measure 0 that no sample of the batch lacks, or one with a mass of its own before the
+    points of a full picture.
 
     Example:
         >>> grid, centre = Domain.grid(2, 2), Domain.points(torch.tensor([[0.5, 0.5]]))
@@ -218,11 +219,13 @@ def class_token(domain: Domain) -> int | None:
         >>> class_token(Domain.join(grid, centre, balance=(1.0, 0.0)))
         4
     """
+    without = domain.measure.detach().reshape(-1, domain.size) == 0
+    without = without if domain.valid is None else without & domain.valid
+    tokens = without.all(0).nonzero()[:, 0]
+    if len(tokens):
+        return int(tokens[0])
     if domain.valid is not None:
         return None
-    without = (_mass(domain) == 0).all(0).nonzero()[:, 0]
-    if len(without):
-        return int(without[0])
     grid = image_grid(domain)
     return 0 if grid is not None and grid.numel() == domain.size - 1 else None
 
@@ -231,7 +234,7 @@ def choose_queries(domain: Domain, number: int, seed: int) -> list[int]:
     """Up to ``number`` indices of points that carry mass in some sample, drawn without replacement,
     sorted.
     """
-    real = (_mass(domain) > 0).any(0).nonzero()[:, 0].cpu()
+    real = (masses(domain) > 0).any(0).nonzero()[:, 0].cpu()
     order = torch.randperm(len(real), generator=torch.Generator().manual_seed(seed))
     return sorted(real[order[:number]].tolist())
 
@@ -256,7 +259,7 @@ def check(u: Tensor, domain: Domain | None) -> Domain:
         raise ShapeError(
             f"u has {u.shape[1]} points and its domain {domain.size}; they must be equal"
         )
-    if not bool((_mass(domain) > 0).any()):
+    if not bool((masses(domain) > 0).any()):
         raise DomainError("no point of the domain carries mass, so there is no kernel to look at")
     return domain
 
@@ -314,7 +317,7 @@ def _pairs(domain: Domain, target: Domain, rows: list[int]) -> tuple[Tensor, Ten
         d.positions.detach().double().cpu().reshape(-1, d.size, d.dim) for d in (domain, target)
     )
     seen = (domain.quadrature(None if target is domain else target).weights(rows) > 0).cpu()
-    seen = seen & (_mass(target).cpu() > 0)[:, None, rows, None]
+    seen = seen & (masses(target).cpu() > 0)[:, None, rows, None]
     if seen.shape[2] != len(rows):
         seen = seen.expand(-1, -1, len(rows), -1)
     batch = max(len(x), len(seen))
@@ -323,7 +326,8 @@ def _pairs(domain: Domain, target: Domain, rows: list[int]) -> tuple[Tensor, Ten
     return distance.expand(batch, -1, -1), seen
 
 
-def _mass(domain: Domain) -> Tensor:
+def masses(domain: Domain) -> Tensor:
+    """The measure (1 | B, N), 0 at padding."""
     mass = domain.measure.detach().reshape(-1, domain.size)
     return mass if domain.valid is None else torch.where(domain.valid, mass, 0.0)
 

@@ -17,7 +17,7 @@ from ..domain import Domain
 from ..errors import DomainError, ShapeError
 from ..progress import steps
 from . import plots
-from .kernels import class_token, image_grid, kernel_map, kernel_profile, output_points
+from .kernels import class_token, image_grid, kernel_map, kernel_profile, masses, output_points
 from .page import Picture, Section, words
 from .style import render
 from .variance import variance_share
@@ -164,16 +164,17 @@ def map_section(
 def choose_map_queries(
     domain: Domain, image: np.ndarray | None, point: str = "patch"
 ) -> list[tuple[str, int]]:
-    """Up to three queries worth a picture, (label, index): of a class token, the patch least like
-    the background, a corner, the centre.
+    """Up to three queries worth a picture of the first sample, (label, index): of a class token,
+    the patch least like the background, a corner, the centre.
 
     Example:
         >>> choose_map_queries(Domain.grid(5, 5), None)
         [('a corner', 0), ('the centre', 12)]
     """
-    measure = domain.measure.reshape(-1, domain.size)[0]
+    there = masses(domain)[0] > 0
+    there = there if bool(there.any()) else torch.ones_like(there)
     x = domain.positions.reshape(-1, domain.size, domain.dim)[0].double().cpu()
-    real, token = (measure > 0).nonzero()[:, 0].cpu(), class_token(domain)
+    real, token = there.nonzero()[:, 0].cpu(), class_token(domain)
     result = [] if token is None else [("the class token", token)]
     real = real[real != token] if token is not None else real
     low, high = x[real].amin(0), x[real].amax(0)
