@@ -258,3 +258,19 @@ def test_methods_of_a_capability_without_the_capability_are_an_error():
 
             def evaluate(self, problem):
                 raise NotImplementedError
+
+
+def test_weights_that_follow_from_positions_alone_are_those_of_every_sample():
+    class ByPlace(WeightedKernel):
+        def weights(self, problem):
+            p = problem
+            return torch.exp(-(p.x[:, None, :, None] - p.y[:, None, None]).square().sum(-1))
+
+        def value_map(self):
+            return torch.eye(WIDTH).expand(HEADS, -1, -1)
+
+    operator = IntegralOperator(HEADS * WIDTH, HEADS, kernel=ByPlace(HEADS, WIDTH))
+    u, domain = torch.randn(3, N, HEADS * WIDTH), Domain.line(N)
+    for read in (operator.weights, operator.influence):
+        assert read(u, domain).shape == (3, HEADS, N, N)
+        assert read(u, domain, rows=[2]).shape == (3, HEADS, 1, N)

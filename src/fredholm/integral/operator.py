@@ -260,7 +260,8 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         problem = self.problem(u, domain, query=query, query_domain=query_domain)
         check_rows(rows, problem.x.shape[1])
         problem = problem.rows(rows)
-        return kernel.weights(problem) * problem.quadrature.weights().to(problem.uy.dtype)
+        weights = kernel.weights(problem) * problem.quadrature.weights().to(problem.uy.dtype)
+        return self._of_every_pair(weights, problem)
 
     def influence(
         self, u, domain=None, *, query=None, query_domain=None, rows: Rows = None
@@ -275,8 +276,14 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         if isinstance(self.kernel, WeightedValue):
             # The value map is the same for all pairs: no need for the matrix of each.
             scale = torch.linalg.matrix_norm(self.kernel.value_map())[:, None, None]
-            return self.kernel.weights(problem).abs() * scale * quadrature
+            return self._of_every_pair(
+                self.kernel.weights(problem).abs() * scale * quadrature, problem
+            )
         return kernel_norm(self.kernel.matrix(problem), quadrature)
+
+    def _of_every_pair(self, weights: Tensor, problem: Problem) -> Tensor:
+        """Weights that samples or heads share, of each: (B, H, Nq, Nk)."""
+        return weights.expand(problem.uy.shape[0], self.kernel.heads, -1, -1)
 
     def plan(self, domain: Domain, query_domain: Domain | None = None) -> Plan:
         """Which strategy and form ``forward`` takes on this domain, and why."""
