@@ -274,6 +274,21 @@ def test_the_command_prints_its_tables(done, capsys):
     assert "japanese-vowels" in capsys.readouterr().out
 
 
+def test_the_backbone_reads_by_the_recipe_s_encoder(tmp_path):
+    file = tmp_path / "mine.yaml"
+
+    def encoder(text: str) -> dict:
+        file.write_text(text)
+        return make_recipe(find_task(str(file)), read_contenders("gru")[0]).model.encoder
+
+    given = {"kind": "scales", "scales": [4, 14]}
+    mine = f"data: {{name: mnist}}\nmodel: {{name: itnet_nano, encoder: {json.dumps(given)}}}\n"
+    assert encoder(mine) == given
+    mine = "data: {name: adding}\nmodel: {name: ckcnn_small, encoder: {spacing: 2.0, mask: point}}\n"
+    with pytest.warns(UserWarning, match="compared without the encoder's mask, for .* 'sequence'"):
+        assert encoder(mine) == {"spacing": 2.0}
+
+
 def test_any_recipe_is_a_task_in_the_backbone_so_that_baselines_serve_it(tmp_path):
     write_reviews(tmp_path)
     task = find_task("reviews")

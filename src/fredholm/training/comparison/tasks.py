@@ -5,12 +5,14 @@ who is compared.
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ... import models, operators
 from ...data.registry import get_entry
+from ...encoders import ENCODERS
 from ...errors import OptionError, suggest
 from ...integral import IntegralOperator
 from ...integral.registry import OPERATORS
@@ -123,12 +125,32 @@ def _neutral(recipe: Recipe) -> tuple[str, ...]:
     kind = data.encoder
     body = {key: getattr(preset.body, key) for key in _SIZES if hasattr(preset.body, key)}
     body |= {key: value for key, value in recipe.model.body.items() if key in _SIZES}
+    encoder = _encoder(recipe, kind)
     patch = getattr(preset.encoder, "patch", None) if kind == preset.encoder.data else None
-    encoder = {} if patch is None else {"patch": patch}
-    encoder |= {k: v for k, v in recipe.model.encoder.items() if k in ("patch", "causal")}
+    if patch is not None and "patch" in ENCODERS[encoder.get("kind", kind)].fields():
+        encoder = {"patch": patch} | encoder
     head = {key: value for key, value in recipe.model.head.items() if key == "pool"}
     model = {"name": "backbone_nano", "body": body, "encoder": encoder, "head": head}
     return (f"model={json.dumps(model)}",)
+
+
+def _encoder(recipe: Recipe, kind: str) -> dict[str, Any]:
+    """The recipe's encoder as the backbone takes it, which takes none with a width of its own; what
+    its own of this ``kind`` of data has no use for is left out and said.
+    """
+    given = dict(recipe.model.encoder)
+    if ENCODERS[given.get("kind", kind)].own_width:
+        del given["kind"]
+    reader = ENCODERS[given.get("kind", kind)]
+    used = {"kind", *reader.fields()} - set(reader.idle(given))
+    left = sorted(set(given) - used)
+    if left:
+        warnings.warn(
+            f"{recipe.name}: compared without the encoder's {', '.join(left)}, for which the "
+            f"backbone's encoder {reader.kind!r} has no use",
+            stacklevel=2,
+        )
+    return {key: value for key, value in given.items() if key in used}
 
 
 @dataclass(frozen=True)
