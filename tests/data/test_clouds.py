@@ -123,6 +123,22 @@ def test_random_changes_follow_from_the_index_and_keep_what_they_must():
         CloudAugment(jitter=-1.0)
 
 
+@pytest.mark.parametrize("options", [{"scale": 0.5}, {"jitter": 0.1}])
+@pytest.mark.parametrize(("coordinates", "changed"), [(2, 2), (None, 3), (4, 4)])
+def test_random_changes_leave_what_is_no_coordinate(coordinates, changed, options):
+    clouds, labels = torch.rand(3, 9, 5), torch.zeros(3).long()
+    data = PointDataset("x", "train", clouds, labels, ("a",), coordinates=coordinates)
+    call = {"indices": torch.arange(3), "seed": 0, "epoch": 1}
+    before, after = (data.augmentation(given)(clouds, **call) for given in ({}, options))
+    assert (before != after).all((0, 1)).tolist() == [i < changed for i in range(5)]
+
+
+def test_a_turn_needs_three_coordinates():
+    clouds, labels = torch.rand(3, 9, 2), torch.zeros(3).long()
+    with pytest.raises(OptionError, match="True for clouds of 2 coordinates; a turn is about the"):
+        PointDataset("x", "train", clouds, labels, ("a",)).augmentation({"rotate": True})
+
+
 def test_a_draw_of_points_has_as_many_as_the_cloud_has():
     stored = torch.rand(3, 50, 4)
     stored[1, 9:], stored[2, 3:] = torch.nan, torch.nan

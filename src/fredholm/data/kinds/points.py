@@ -149,7 +149,9 @@ class PointDataset(LabelledDataset):
     def augmentation(self, options: Mapping[str, Any]) -> CloudAugment:
         known = ("scale", "jitter", "rotate")
         self.refuse(options, known)
-        return CloudAugment(**{key: options[key] for key in known if key in options})
+        coordinates = min(3, self.channels) if self.coordinates is None else self.coordinates
+        given = {key: options[key] for key in known if key in options}
+        return CloudAugment(**given, coordinates=coordinates)
 
     def __repr__(self) -> str:
         size = f"{len(self)} clouds of {self.points} points, {len(self.classes)} classes"
@@ -166,10 +168,11 @@ class CloudAugment:
             fewer, stays behind them.
         scale: factor from 1 / (1 + scale) to 1 + scale.
         jitter: standard deviation of noise on each coordinate.
-        rotate: turn by any angle about the last coordinate (gravity).
+        rotate: turn by any angle about the third coordinate (gravity).
+        coordinates: how many of the channels, the first ones, are changed.
 
     Raises:
-        OptionError: a negative scale or jitter.
+        OptionError: a negative scale or jitter, or a turn in fewer than three coordinates.
 
     Reference: ITNet K.3 (the amounts are lost in its text; ours are in the recipes).
 
@@ -183,11 +186,17 @@ class CloudAugment:
     scale: float = 0.0
     jitter: float = 0.0
     rotate: bool = False
+    coordinates: int = 3
 
     def __post_init__(self) -> None:
         if self.scale < 0 or self.jitter < 0:
             raise OptionError(
                 f"scale and jitter: received {self.scale} and {self.jitter}; need 0 or more"
+            )
+        if self.rotate and self.coordinates < 3:
+            raise OptionError(
+                f"rotate: received True for clouds of {self.coordinates} coordinates; a turn is "
+                "about the third, leave it out"
             )
 
     def __call__(
@@ -200,13 +209,13 @@ class CloudAugment:
             missing = clouds.isnan().any(-1)
             order = place.masked_fill(missing, torch.iinfo(torch.int64).max).argsort(1)
             clouds = clouds.gather(1, order[..., None].expand_as(clouds))
-        position, rest = clouds[..., :3], clouds[..., 3:]
+        position, rest = clouds[..., : self.coordinates], clouds[..., self.coordinates :]
         if self.rotate:
             angle = (2 * np.pi * uniform(seed, epoch, indices, _TURN)).float()
             zero, one = torch.zeros_like(angle), torch.ones_like(angle)
             c, s = angle.cos(), angle.sin()
             turn = torch.stack([c, -s, zero, s, c, zero, zero, zero, one], -1).view(-1, 3, 3)
-            position = position @ turn.mT
+            position = torch.cat([position[..., :3] @ turn.mT, position[..., 3:]], -1)
         if self.scale:
             power = 2 * uniform(seed, epoch, indices, _SCALE).float() - 1
             position = position * (1 + self.scale) ** power[:, None, None]
