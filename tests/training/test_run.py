@@ -271,6 +271,8 @@ def test_early_stop_watches_what_the_task_has():
     assert _goal(patient, Classification()) == Goal("val_accuracy", "max", 2)
     assert _goal(patient, Regression()) == Goal("val_loss", "min", 2)
     assert _goal(patient, Tokens()) == Goal("val_loss", "min", 2)
+    own = type("Own", (Regression,), {"metric": ("val_hits", "max")})()
+    assert _goal(patient, own) == Goal("val_hits", "max", 2)
     assert _goal(EarlyStop(metric="train_loss", patience=3), Tokens()) == Goal(
         "train_loss", "min", 3
     )

@@ -14,7 +14,7 @@ from fredholm.errors import OptionError, RecipeError, ShapeError
 from fredholm.training import evaluate, load_recipe, predict, sweep, train
 from fredholm.training.build import build_dataset
 from fredholm.training.metrics import spearman
-from fredholm.training.tasks import IGNORED, create_task
+from fredholm.training.tasks import IGNORED, Regression, create_task
 
 from ..tolerances import assert_close
 
@@ -97,6 +97,19 @@ def test_adding_from_its_recipe(tmp_path):
     assert evaluate(tmp_path / "run")["loss"] > 0
     config = json.loads((tmp_path / "run/model/config.json").read_text())["config"]
     assert config["encoder"]["length"] == 12
+
+
+def test_a_metric_of_the_tasks_own_keeps_the_weights_and_is_in_the_table(tmp_path, monkeypatch):
+    monkeypatch.setattr(Regression, "metric", ("val_hits", "max"))
+    monkeypatch.setattr(
+        Regression, "metrics", lambda self, sums: {"val_loss": sums[0] / sums[2], "val_hits": 0.5}
+    )
+    recipe = load_recipe("ckcnn-adding", [*SMALL, "data.options.length=12"])
+    result = train(recipe, tmp_path / "run")
+    assert list(result.metrics) == ["train_loss", "val_loss", "val_hits"]
+    table = (tmp_path / "run/metrics.csv").read_text().splitlines()
+    assert table[0] == "epoch,step,train_loss,val_loss,val_accuracy,val_hits,lr,seconds"
+    assert table[1].split(",")[5] == "0.5"
 
 
 @pytest.mark.parametrize(

@@ -208,9 +208,13 @@ class Table(Callback):
         self.rows = state_dict["rows"]
 
 
+PLACES = ("epoch", "step", "lr", "seconds")  # columns of :class:`History` that are no metric
+
+
 class History(Table):
     """One row an epoch, in ``metrics.csv``, on the terminal through ``report`` and in the
-    checkpoint; ``scores`` are the columns of what the module's validation gives.
+    checkpoint; ``scores`` are columns of what the module's validation gives, and what else it
+    gives follows them.
     """
 
     def __init__(
@@ -220,8 +224,7 @@ class History(Table):
         scores: Sequence[str],
         report: Callable[[str], None] | None = None,
     ):
-        self.path, self.timer, self.report = path, timer, report
-        self.columns = ("epoch", "step", "train_loss", *scores, "lr", "seconds")
+        self.path, self.timer, self.report, self.scores = path, timer, report, scores
         self.rows: list[dict[str, Any]] = []
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
@@ -234,6 +237,8 @@ class History(Table):
             "seconds": round(self.timer.time_elapsed("train"), 2),
         }
         self.rows.append(row)
+        scores = dict.fromkeys((*self.scores, *pl_module.metrics))
+        self.columns = ("epoch", "step", "train_loss", *scores, "lr", "seconds")
         if trainer.is_global_zero:
             self.write()
             if self.report:

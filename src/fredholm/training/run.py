@@ -27,6 +27,7 @@ from .build import (
     kind_asked,
 )
 from .calibration import calibrate, calibrates, kept_model, logits_on_shards, write_temperature
+from .callbacks import PLACES
 from .checkpoints import list_checkpoints
 from .checks import check_read, check_task
 from .evaluation import check_unchanged
@@ -322,7 +323,7 @@ def _goal(stop: EarlyStop | None, task: Task) -> Goal | None:
             "val_loss or train_loss, or leave it out"
         )
     metric = stop.metric or task.metric[0]
-    mode = direction(metric)
+    mode = direction(metric) if stop.metric else task.metric[1]
     if stop.mode not in (None, mode):
         raise RecipeError(
             f"training.early_stop.mode: received {stop.mode!r} for {metric}; needs the other, or "
@@ -364,8 +365,6 @@ def _result(recipe: Recipe, place: RunFolder, model: nn.Module, fitted: Fit) -> 
         steps=rows[-1]["step"],
         minutes=round(rows[-1]["seconds"] / 60, 3),
         best_epoch=fitted.best_epoch,
-        metrics={
-            key: kept[key] for key in ("train_loss", "val_loss", "val_accuracy") if key in kept
-        },
+        metrics={key: value for key, value in kept.items() if key not in PLACES},
         stopped=fitted.stopped,
     )

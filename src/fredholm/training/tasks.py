@@ -32,7 +32,7 @@ class Task:
             points can give it.
         follows: whether the label at a point is what comes next there.
         counted: what an evaluation counts, where that is not the samples.
-        metric: by which the best weights are known, and its direction.
+        metric: by which the best weights are known, one of :meth:`metrics`, and its direction.
         measure: what a table calls that metric.
         loss_name: what the loss is called.
         score: by which a conversion is judged, a name of
