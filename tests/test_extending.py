@@ -10,15 +10,17 @@ import pytest
 import torch
 
 from fredholm.cli.main import main
+from fredholm.data.kinds.images import IMAGES
 from fredholm.data.registry import DATASETS
 from fredholm.encoders import ENCODERS
-from fredholm.errors import CheckpointError, OptionError
+from fredholm.errors import CheckpointError, OptionError, RecipeError
+from fredholm.explain.report import _lead
 from fredholm.integral import registry
 from fredholm.integral.strategy import STRATEGIES
-from fredholm.models import from_pretrained
+from fredholm.models import BODIES, from_pretrained
 from fredholm.models.registry import PRESETS
 from fredholm.operators import import_file
-from fredholm.training import load_run
+from fredholm.training import load_recipe, load_run, train
 
 TEXT = (Path(__file__).parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", TEXT, re.DOTALL)
@@ -28,6 +30,8 @@ PARTS = {
     "near": registry.OPERATORS,
     "whole": STRATEGIES,
     "pulse_pico": PRESETS,
+    "twice": BODIES,
+    "twice_pico": PRESETS,
 }
 
 
@@ -98,3 +102,62 @@ def test_a_name_that_is_taken_is_said_in_a_line_with_where(place, part):
     assert "choose another name" in said
     assert len(said) < 120
     import_file(part)  # the same definition may come again
+
+
+BODY = """
+from dataclasses import dataclass
+
+from torch import nn
+from fredholm.encoders import ImageConfig
+from fredholm.models import Body, BodyConfig, ModelConfig, register_body, register_model
+from fredholm.operators import create_operator
+
+
+@register_body("twice")
+@dataclass(frozen=True)
+class TwiceConfig(BodyConfig):
+    depth: int = 2
+    width = 8
+
+    def build(self, encoder, config):
+        return Twice(self.depth)
+
+
+class Twice(Body):
+    def __init__(self, depth):
+        super().__init__()
+        self.layers = nn.ModuleList(create_operator("softmax", 8) for _ in range(depth))
+
+    @property
+    def operators(self):
+        return list(self.layers)
+
+    def forward(self, u, domain):
+        for operator in self.layers:
+            u = u + operator(u, domain=domain)
+        return u, domain
+
+
+@register_model
+def twice_pico():
+    return ModelConfig(ImageConfig(image_size=(8, 8), patch=2), TwiceConfig())
+"""
+RECIPE = """
+name: twice
+import: my_body.py
+data: {name: digits, limit: 64}
+model: {name: twice_pico}
+schedule: {warmup_epochs: 0}
+training: {epochs: 1}
+"""
+
+
+def test_a_body_of_one_s_own_needs_no_operator_heads_or_width_of_its_own(place):
+    (place / "my_body.py").write_text(BODY)
+    (place / "twice.yaml").write_text(RECIPE)
+    train(load_recipe("twice.yaml"), "run")
+    model, _ = load_run("run", ["model.body.depth=2"])
+    assert [domain.size for _, _, domain in model.trace(torch.zeros(1, 1, 8, 8))] == [16, 16]
+    assert _lead(model, IMAGES) == "twice model: 2 layers, width 8, patches of 2×2 pixels"
+    with pytest.raises(RecipeError, match="body 'twice' has no option 'operator'; known: depth"):
+        train(load_recipe("twice.yaml", ["operator=softmax"]), "other")

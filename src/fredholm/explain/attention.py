@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ..domain import Domain
 from ..errors import DomainError, OptionError, ShapeError, suggest
 from ..integral import IntegralOperator
+from ..models.bodies.body import signal_of
 from .centrality import DENSE, token_chain
 from .kernels import BUDGET, check, class_token, image_grid, pair_weights
 
@@ -169,8 +170,7 @@ def operator_inputs(model: nn.Module, inputs: Tensor) -> list[tuple[str, Any, Te
 
     def note(name: str):
         def hook(module: nn.Module, given: tuple, named: dict[str, Any]) -> None:
-            u, *rest = given
-            domain = named.get("domain", rest[0] if rest else None)
+            u, domain = signal_of(given, named)
             seen.append((name, module, u, check(u, domain)))
 
         return hook

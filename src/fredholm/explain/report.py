@@ -302,13 +302,13 @@ def _lead(model: Any, kind: Kind) -> str:
     if not isinstance(model, Model):
         return type(model).__name__
     encoder, body = model.config.encoder, cast(Any, model.config.body)
-    name = f"{body.kind} model with the {getattr(body, 'operator', '')} operator"
+    operator, heads = getattr(body, "operator", None), getattr(body, "heads", None)
+    name = f"{body.kind} model" + (f" with the {operator} operator" if operator else "")
     depth = getattr(body, "depth", None)
     if depth is None:
         return name
-    layers = (
-        f"{depth} {'layer' if depth == 1 else 'layers'} of {body.heads} heads, width {body.dim}"
-    )
+    layers = f"{depth} {'layer' if depth == 1 else 'layers'}"
+    layers += f"{f' of {heads} heads' if heads else ''}, width {body.width}"
     return f"{name}: {layers}, {kind.made_of(encoder)}"
 
 

@@ -174,7 +174,7 @@ def _operator(recipe: Recipe) -> dict[str, Any]:
     if name is None:
         return {}
     preset: Any = models.model_config(recipe.model.name).body
-    own = preset.operator_options if preset.operator == name else {}
+    own = preset.operator_options if getattr(preset, "operator", None) == name else {}
     return {"operator": name, "operator_options": {**own, **options}}
 
 

@@ -72,7 +72,7 @@ def _model_overrides(overrides: list[str] | tuple[str, ...], place: RunFolder) -
     if not overrides:
         return {}
     body: Any = read_config(place.model).body
-    options = dict(body.operator_options)
+    options = dict(getattr(body, "operator_options", {}))
     if isinstance(options.get("strategy"), str) and any(
         o.startswith("operator.strategy.") for o in overrides
     ):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -37,8 +37,12 @@ class Body(nn.Module):
     def trace(self, u: Tensor, domain: Domain) -> list[Seen]:
         """What each operator sees: (operator, its input u (B, N, D), domain)."""
         seen: list[Seen] = []
+
+        def note(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+            seen.append((module, *signal_of(given, named)))
+
         hooks = [
-            operator.register_forward_pre_hook(lambda module, given: seen.append((module, *given)))
+            operator.register_forward_pre_hook(note, with_kwargs=True)
             for operator in self.operators
         ]
         try:
@@ -65,6 +69,13 @@ class Body(nn.Module):
     def step(self, u: Tensor, states: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
         """The same of one point, (B, D)."""
         raise NotImplementedError
+
+
+def signal_of(given: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Tensor, Domain]:
+    """An operator's input and its domain, a line by default, from the arguments of its call."""
+    u, *rest = given or (named["u"],)
+    domain = rest[0] if rest else named.get("domain")
+    return u, Domain.line(u.shape[1], device=u.device) if domain is None else domain
 
 
 @dataclass(frozen=True)
