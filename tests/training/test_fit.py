@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fredholm import Domain, ITNetOperator
 from fredholm.data import LabelledDataset, make_loader
+from fredholm.encoders import Inputs
 from fredholm.errors import OptionError
 from fredholm.families.itnet.compress import Fitting
 from fredholm.training import Interrupted, TrainingFailed
@@ -122,6 +123,23 @@ def test_ctrl_c_ends_a_fit_without_a_folder_after_its_step(capsys):
     assert "saving" not in capsys.readouterr().err
     with pytest.raises(OptionError, match="needs the folder"):
         fit(Line(), limits=Limits(3), keep=lambda model: None, resume=True)
+
+
+def test_in_double_precision_inputs_of_several_tensors_are_too():
+    class Several(Points):
+        def batch(self, indices, transform=None):
+            x, labels = super().batch(indices)
+            return Inputs(x=x, place=labels.sign().long()), labels
+
+    class Slope(Line):
+        def loss(self, inputs, labels):
+            assert (inputs["x"].dtype, inputs["place"].dtype) == (torch.float64, torch.int64)
+            return super().loss(inputs["x"], labels)
+
+    module = Slope()
+    module.loader = lambda rank, size: make_loader(Several(), 2)
+    fit(module, limits=Limits(1, precision="64"), keep=lambda model: None)
+    assert module.model.weight.dtype == torch.float64
 
 
 def test_what_cannot_go_on_is_refused():

@@ -22,10 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.callbacks import Callback, Timer
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins.precision import DoublePrecision
+from lightning_utilities.core.apply_func import apply_to_collection
+from torch import Tensor
 
+from ..encoders import Inputs
 from ..errors import CheckpointError, OptionError
 from ..files import storing
 from ..progress import shown
@@ -191,7 +195,7 @@ def _trainer(limits: Limits, group: Group, callbacks: list[Callback], logger: An
     plugins: list[Any] = [AtomicIO(), group.environment]
     precision: Any = PRECISIONS[limits.precision]
     if limits.precision == "64":  # as a name, Lightning refuses it with sharded weights
-        plugins.append(DoublePrecision())
+        plugins.append(Double())
         precision = None
     return pl.Trainer(
         accelerator=limits.accelerator,
@@ -212,6 +216,17 @@ def _trainer(limits: Limits, group: Group, callbacks: list[Callback], logger: An
         callbacks=callbacks,
         use_distributed_sampler=False,
     )
+
+
+class Double(DoublePrecision):
+    """Lightning's, which does not look into inputs of several tensors."""
+
+    def convert_input(self, data: Any) -> Any:
+        def convert(part: Tensor | Inputs) -> Tensor | Inputs:
+            real = isinstance(part, Inputs) or part.is_floating_point()
+            return part.to(torch.float64) if real else part
+
+        return apply_to_collection(data, (Tensor, Inputs), convert)
 
 
 def _reason(limits: Limits, rows: list[dict[str, Any]], timer: Timer) -> str:
