@@ -12,6 +12,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fredholm.domain import Domain
+from fredholm.encoders import ENCODERS
 from fredholm.errors import FredholmError, OptionError
 from fredholm.models import ModelConfig, count, create_model, list_models, model_config, read_out
 from fredholm.models.migrate import migrate_config
@@ -88,6 +89,17 @@ def test_refusals(call, message):
     with pytest.raises(OptionError, match=message) as caught:
         call()
     assert isinstance(caught.value, FredholmError)
+
+
+def test_an_encoder_of_ones_own_is_taken_where_it_is_named(monkeypatch):
+    """Whatever its name; of data that another one reads it is not the usual one."""
+    entries = dict(ENCODERS) | {"aaa": type("Mine", (ENCODERS["pixels"],), {"kind": "aaa"})}
+    order = sorted(entries, key="aaa".__eq__)  # the latest registered
+    monkeypatch.setattr(ENCODERS, "_entries", {name: entries[name] for name in order})
+    images = {"kind": "image", "image_size": (8, 8), "channels": 1}
+    assert model_config("ckcnn_small", data=images).encoder.kind == "pixels"
+    named = model_config("ckcnn_small", data=images, encoder={"kind": "aaa"})
+    assert named.encoder.kind == "aaa"
 
 
 def test_configuration_is_json():

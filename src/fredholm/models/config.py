@@ -123,10 +123,13 @@ def takes(body: BodyConfig, encoder: type[EncoderConfig]) -> bool:
 
 
 def _reader(kind: str, now: EncoderConfig, body: BodyConfig) -> str:
-    """The kind of the encoder that reads this kind of data: today's if it does."""
+    """The kind of the encoder that reads this kind of data: today's if it does, else the one of
+    its name, else the first that was registered: the library's, where it has one.
+    """
     if now.data == kind and takes(body, type(now)):
         return now.kind
-    result = [k for k in ENCODERS.names() if ENCODERS[k].data == kind and takes(body, ENCODERS[k])]
+    ENCODERS.names()  # all of them are known from here on
+    result = [e.kind for e in ENCODERS.registered() if e.data == kind and takes(body, e)]
     if not result:
         raise OptionError(f"data: the body {body.kind!r} has no encoder that reads {kind!r}")
     return kind if kind in result else result[0]
