@@ -76,6 +76,17 @@ def test_the_class_tokens_map_is_its_row_and_any_operator_has_one(operator, pool
     assert_close(small.view(5, 4, 4), found, dtype=torch.float32)
 
 
+def test_maps_of_a_model_in_training_are_those_in_evaluation_and_every_mode_stays():
+    model, images = tiny("softmax", dropout=0.3), pictures()
+    expected = image_maps(model, images)
+    model.train().body.blocks[0].eval()
+    modes = [module.training for module in model.modules()]
+    assert_close(image_maps(model, images), expected)
+    assert_close(attention_quality(model, images, steps=1).maps["attention"], expected)
+    operator_inputs(model, images)
+    assert [module.training for module in model.modules()] == modes
+
+
 def test_rollout_is_the_product_of_the_layers():
     model, images = tiny("softmax"), pictures()
     seen = model.trace(images)

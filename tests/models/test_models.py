@@ -242,8 +242,10 @@ def test_count_is_the_hand_count(name):
 
 def test_count_leaves_the_mode_alone_and_scales_with_the_batch():
     model = create_model("itnet_nano").train()
+    model.body.eval()
     one, two = count(model, (1, 1, 28, 28)), count(model, (2, 1, 28, 28))
     assert model.training
+    assert not model.body.training
     assert one[0] == two[0]
     assert one[1] < two[1] <= 2 * one[1]
 

@@ -17,6 +17,7 @@ from ..domain import Domain
 from ..errors import DomainError, OptionError, ShapeError, suggest
 from ..integral import IntegralOperator
 from ..models.bodies.body import signal_of
+from ..models.modes import evaluating
 from .centrality import DENSE, token_chain
 from .kernels import BUDGET, check, class_token, image_grid, pair_weights
 
@@ -111,7 +112,7 @@ def rollout(seen: Sequence[Seen], *, residual: float = 0.5) -> Float[Tensor, "b 
 def image_maps(
     model: Any, images: Tensor, *, method: str = "attention", layer: int = -1
 ) -> Float[Tensor, "b rows columns"]:
-    """One map an image over its patches, summing to 1.
+    """One map an image over its patches, summing to 1; the model is looked at in evaluation mode.
 
     Args:
         model: it has ``trace(images)``, as every registered model of images.
@@ -130,7 +131,8 @@ def image_maps(
         >>> image_maps(create_model("infvit_pure_pico"), torch.rand(2, 1, 56, 56)).shape
         torch.Size([2, 8, 8])
     """
-    return maps_of(model.trace(images), method, layer)
+    with evaluating(model):
+        return maps_of(model.trace(images), method, layer)
 
 
 def maps_of(seen: Sequence[Seen], method: str, layer: int = -1) -> Tensor:
@@ -184,11 +186,10 @@ def operator_inputs(model: nn.Module, inputs: Tensor) -> list[tuple[str, Any, Te
     hooks = [
         module.register_forward_pre_hook(note(name), with_kwargs=True) for name, module in result
     ]
-    training = model.training
     try:
-        model.eval()(inputs)
+        with evaluating(model):
+            model(inputs)
     finally:
-        model.train(training)
         for hook in hooks:
             hook.remove()
     return seen

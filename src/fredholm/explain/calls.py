@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +14,7 @@ from ..convert import convertible
 from ..domain import Domain
 from ..errors import ConversionError, OptionError, ShapeError, suggest
 from ..integral import Kernel
+from ..models.modes import evaluating
 from ..registry import qualified_name
 
 CHANNELS_FIRST = (
@@ -103,25 +103,6 @@ def convertible_layers(model: nn.Module) -> list[tuple[str, str]]:
         for name, layer in model.named_modules()
         if served(type(layer)) and not isinstance(layer, nn.Sequential)
     ]
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """A model in evaluation mode, without torch's fused encoder, which calls no layer; afterwards
-    all is as it was.
-    """
-    training, fused = (
-        [m for m in model.modules() if m.training],
-        torch.backends.mha.get_fastpath_enabled(),
-    )
-    model.eval()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fused)
-        for module in training:
-            module.training = True
 
 
 @torch.no_grad()

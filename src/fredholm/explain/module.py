@@ -16,7 +16,8 @@ from ..convert import as_operator
 from ..domain import Domain
 from ..errors import ConversionError, OptionError, require
 from ..integral import IntegralOperator
-from .calls import Call, capture, evaluating, find_layer
+from ..models.modes import evaluating
+from .calls import Call, capture, find_layer
 from .entries import entry_section
 from .given import ReportOptions
 from .kernels import BUDGET, image_grid, output_points, take_samples

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..errors import DomainError, OptionError, ShapeError
+from ..models.modes import evaluating
 from .attention import METHODS, maps_of
 from .removal import Degradation, degradation
 from .targets import localisation, patch_targets
@@ -114,14 +115,15 @@ def attention_quality(
             )
     maps: dict[str, Tensor] = {}
     skipped: dict[str, str] = {}
-    parts = [model.trace(part) for part in images.split(BATCH)]
-    for method in methods:
-        try:
-            maps[method] = torch.cat([maps_of(seen, method) for seen in parts])
-        except (OptionError, DomainError) as error:
-            if method == "attention":
-                raise
-            skipped[method] = str(error)
+    with evaluating(model):
+        parts = [model.trace(part) for part in images.split(BATCH)]
+        for method in methods:
+            try:
+                maps[method] = torch.cat([maps_of(seen, method) for seen in parts])
+            except (OptionError, DomainError) as error:
+                if method == "attention":
+                    raise
+                skipped[method] = str(error)
     grid: Any = tuple(next(iter(maps.values())).shape[1:])
     targets = {
         kind: patch_targets(given.cpu(), grid) for kind, given in known.items() if given is not None

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..errors import OptionError, ShapeError
+from ..models.modes import evaluating
 from ..progress import steps as saying
 
 
@@ -92,9 +93,7 @@ def degradation(
     )
     orders = {"morf": ranked, "lerf": ranked.flip(1), "random": shuffled}
     removed = [round(count * step / steps) for step in range(steps + 1)]
-    training = model.training
-    try:
-        model.eval()
+    with evaluating(model):
         whole = _probabilities(model, images, batch)
         confidence, chosen = whole.max(1)
         curves = {}
@@ -113,8 +112,6 @@ def degradation(
                 )
                 points.append(part.gather(1, chosen[:, None])[:, 0] / confidence)
             curves[name] = torch.stack(points, 1)
-    finally:
-        model.train(training)
     return Degradation(torch.tensor(removed, dtype=torch.float64) / count, curves)
 
 

@@ -17,8 +17,8 @@ from ..domain import Domain
 from ..errors import CheckpointError, OptionError, ShapeError, require
 from ..files import write_text
 from ..models import Model
+from ..models.modes import evaluating
 from ..progress import working
-from .calls import evaluating
 from .evolution import evolution_section
 from .given import ReportOptions, RunFacts, Samples
 from .page import Section, folded, preformatted, render_page

@@ -12,6 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from .modes import evaluating
+
 
 def _transform(shape: torch.Size, dims: list[int], size: int, share: float) -> int:
     """5 N log2 N a complex transform of N points (``share`` 1), half of it a real one, for all
@@ -86,17 +88,17 @@ def count(
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     if dtype is None:
         dtype = getattr(_encoder(model), "input_dtype", torch.float32)
-    was_training = model.training
     counting = counter()
-    try:
-        model.eval()
-        # Fused attention on a CPU has no FLOP formula; its plain form is the same matrix products.
-        with FakeTensorMode(), torch.no_grad(), counting, sdpa_kernel(SDPBackend.MATH):
-            empty = {
-                name: torch.empty(t.shape, dtype=t.dtype, device="cpu")
-                for name, t in tensors.items()
-            }
-            torch.func.functional_call(model, empty, (torch.zeros(input_shape, dtype=dtype),))
-    finally:
-        model.train(was_training)
+    # Fused attention on a CPU has no FLOP formula; its plain form is the same matrix products.
+    with (
+        evaluating(model),
+        FakeTensorMode(),
+        torch.no_grad(),
+        counting,
+        sdpa_kernel(SDPBackend.MATH),
+    ):
+        empty = {
+            name: torch.empty(t.shape, dtype=t.dtype, device="cpu") for name, t in tensors.items()
+        }
+        torch.func.functional_call(model, empty, (torch.zeros(input_shape, dtype=dtype),))
     return sum(p.numel() for p in model.parameters()), counting.get_total_flops()

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ...errors import OptionError
 from ...models import Model
+from ...models.modes import evaluating
 from .body import ContinuousBody
 from .splitting import Monitor, growth
 
@@ -37,12 +38,10 @@ def trajectory(
         ([2.0, 4.0], 2)
     """
     body: Any = model.body
-    was_training = model.training
     if not isinstance(body, ContinuousBody):
         raise OptionError(f"trajectory: needs a continuous body, got {type(body).__name__}")
     evolution = body.evolution
-    model.eval()
-    try:
+    with evaluating(model):
         u, domain = model.encoder(inputs)
         u, domain = body.start(u, domain, steps)
         monitor = Monitor(domain)
@@ -55,8 +54,6 @@ def trajectory(
             u, noise = torch.where(real, u, 0.0), torch.where(real, noise, 0.0)
         noise = noise * (SIZE * u.norm() / noise.norm())
         ratios = growth(evolution, u, domain, perturbation=noise, steps=steps)
-    finally:
-        model.train(was_training)
     last = {row["step"]: row for row in monitor.rows}
     measured = {key: [row[key] for row in last.values()] for key in ("energy", "distance")}
     count = len(ratios)
