@@ -19,6 +19,7 @@ import torch
 from fredholm import Domain, create_operator, explain
 from fredholm.data import Graph, GraphDataset
 from fredholm.data.kinds.images import prepare_pictures
+from fredholm.data.kinds.kind import SAMPLES
 from fredholm.errors import CheckpointError, DataError, MissingExtraError, OptionError, ShapeError
 from fredholm.explain import (
     ReportOptions,
@@ -29,6 +30,7 @@ from fredholm.explain import (
     report,
     report_run,
 )
+from fredholm.explain.report import _size_head
 from fredholm.explain.style import LIGHT, NARROW
 from fredholm.models import create_model
 from tests.parts import parts
@@ -242,6 +244,17 @@ def test_any_operator_that_obeys_the_contract(tmp_path):
     numbers = json.loads((tmp_path / "numbers.json").read_text())
     assert numbers["variance"]["KnownOperator"]["share"] == pytest.approx(1, abs=1e-5)
     assert "KnownOperator" in page.read_text()
+
+
+def test_work_that_values_decide_is_not_counted():
+    class Reads(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x) if x.sum().item() >= 0 else x[x > 0]
+
+    rows = _size_head(Reads(3, 3), SAMPLES, torch.zeros(2, 3))
+    assert rows == [("Parameters", "12", "12")]
+    plain = _size_head(torch.nn.Linear(3, 3), SAMPLES, torch.zeros(2, 3))
+    assert [plain[0], plain[1][1]] == [rows[0], "18"]
 
 
 def test_a_user_s_operator_in_a_model(tmp_path):

@@ -284,7 +284,8 @@ def test_the_backbone_reads_by_the_recipe_s_encoder(tmp_path):
     given = {"kind": "scales", "scales": [4, 14]}
     mine = f"data: {{name: mnist}}\nmodel: {{name: itnet_nano, encoder: {json.dumps(given)}}}\n"
     assert encoder(mine) == given
-    mine = "data: {name: adding}\nmodel: {name: ckcnn_small, encoder: {spacing: 2.0, mask: point}}\n"
+    given = "{spacing: 2.0, mask: point}"
+    mine = f"data: {{name: adding}}\nmodel: {{name: ckcnn_small, encoder: {given}}}\n"
     with pytest.warns(UserWarning, match="compared without the encoder's mask, for .* 'sequence'"):
         assert encoder(mine) == {"spacing": 2.0}
 

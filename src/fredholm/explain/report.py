@@ -264,15 +264,19 @@ def _results(
 
 def _size_head(model: Any, kind: Kind, inputs: Any) -> list[tuple[str, str, str]]:
     """Parameters, and the work of one sample where its shape says it all."""
-    from ..models import count
+    from ..models.counting import UNCOUNTED, count
 
+    parameters = sum(p.numel() for p in model.parameters())
+    size = [("Parameters", units(parameters), f"{parameters:,}")]
     if not isinstance(inputs, Tensor):
-        parameters = sum(p.numel() for p in model.parameters())
-        return [("Parameters", units(parameters), f"{parameters:,}")]
-    parameters, flops = count(model, (1, *inputs.shape[1:]))
+        return size
+    try:
+        _, flops = count(model, (1, *inputs.shape[1:]))
+    except UNCOUNTED:
+        return size
     article = "an" if kind.one[0] in "aeiou" else "a"
     return [
-        ("Parameters", units(parameters), f"{parameters:,}"),
+        *size,
         (
             f"FLOPs {article} {kind.one}",
             units(flops),

@@ -8,7 +8,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -50,6 +54,9 @@ FORMULAS: dict[Any, Callable[..., int]] = {
     torch.ops.aten._fft_c2c: _complex_to_complex,
     torch.ops.aten.mkldnn_rnn_layer: _recurrent_layer,
 }
+
+# What a model that reads a value of a tensor, or makes a shape from one, is not counted for.
+UNCOUNTED = (DataDependentOutputException, DynamicOutputShapeException)
 
 
 def counter() -> FlopCounterMode:
