@@ -65,7 +65,8 @@ def _check_together(
     batches = {
         name: x.shape[0] for name, (x, dims) in parts.items() if x is not None and x.dim() == dims
     }
-    if len({size for size in batches.values() if size != 1}) > 1:
+    sizes = [size for size in batches.values() if size != 1]  # of traced code not for a set
+    if any(size != sizes[0] for size in sizes[1:]):
         raise ShapeError(f"a domain has one batch size, got {batches}")
     devices = {name: str(x.device) for name, (x, _) in parts.items() if x is not None}
     if len(set(devices.values())) > 1:

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import copy
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -339,3 +341,28 @@ def test_an_offset_is_added_in_float32_saved_and_of_the_outputs_number(tmp_path)
     assert model.double()(x.double()).dtype == torch.float64
     with pytest.raises(OptionError, match=r"offset: received 1 numbers for 2 outputs"):
         create_model("itnet_nano", head=head | {"offset": [1.0]})
+
+
+EXPORTED = """
+import torch
+from torch.export import Dim, export
+from fredholm.models import create_model
+
+body = {"operator": "softmax", "dim": 8, "depth": 1, "heads": 2}
+cloud = {"kind": "points", "channels": 3, "neighbours": 4}
+timed = {"kind": "sequence", "channels": 2, "length": 16, "timed": True}
+for encoder, x in ((cloud, torch.rand(3, 12, 3)), (timed, torch.rand(3, 12, 3).cumsum(1))):
+    model = create_model("backbone_nano", encoder=encoder, body=body, head={"outputs": 3}).eval()
+    traced = export(model, (x,), dynamic_shapes=({0: Dim("b", min=2, max=64)},)).module()
+    y = torch.cat([x, x])
+    torch.testing.assert_close(traced(y), model(y))
+print("same")
+"""
+
+
+@pytest.mark.compile
+def test_clouds_and_timed_sequences_are_exported_for_any_batch():
+    done = subprocess.run(
+        [sys.executable, "-c", EXPORTED], capture_output=True, text=True, timeout=240
+    )
+    assert done.stdout.strip() == "same", done.stderr[-3000:]

@@ -203,7 +203,7 @@ class PointEncoder(Encoder):
         """
         assert self.local is not None
         index = nearest(clouds[..., : self.position_dim], valid, self.neighbours)
-        batch = torch.arange(len(clouds), device=clouds.device)[:, None, None]
+        batch = torch.arange(clouds.shape[0], device=clouds.device)[:, None, None]
         result, real = clouds[batch, index], valid[batch, index]
         centre = clouds[..., None, : self.position_dim]
         offset = result[..., : self.position_dim] - centre
