@@ -21,7 +21,7 @@ class Configuration:
     no role beside the others. Such a field is None; written, it is refused.
 
     Raises:
-        OptionError: values out of range, or a field that plays no role.
+        OptionError: a field that plays no role, or a flag that is neither true nor false.
     """
 
     kind: ClassVar[str] = ""
@@ -30,6 +30,10 @@ class Configuration:
         for name, why in self.idle(vars(self)).items():
             if getattr(self, name) is not None:
                 raise OptionError(f"{name}: plays no role with {why}; remove it")
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(field.default, bool) and value not in (True, False):
+                raise OptionError(f"{field.name}: received {value!r}; needs true or false")
 
     @classmethod
     def idle(cls, given: Mapping[str, Any]) -> dict[str, str]:

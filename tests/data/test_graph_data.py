@@ -8,7 +8,8 @@ import torch
 from fredholm import data
 from fredholm.data import Graph, GraphDataset, Network, NodeDataset
 from fredholm.data.catalogue import debian_graph
-from fredholm.errors import DataError, OptionError
+from fredholm.errors import DataError, OptionError, ShapeError
+from fredholm.models import create_model
 
 MOLECULE = """ethanol-ish
      RDKit          2D
@@ -141,6 +142,28 @@ def test_classes_of_nodes_and_graphs_without_edges():
     assert labels.tolist() == [[0, 1, -100], [1, -100, 0]]
     assert inputs["valid"].tolist() == [[True, True, False], [True] * 3]
     assert inputs["positions"][0].abs().max() == 0
+
+
+def test_labels_of_nodes_are_one_a_node():
+    path = Graph(torch.rand(3, 3), torch.tensor([[0, 1], [1, 2]]))
+    with pytest.raises(DataError, match="graph 0 has 3 nodes and 4 labels; needs one a node, -100"):
+        GraphDataset("x", "train", [path], [torch.tensor([0, 1, 0, 1])], ("a", "b"))
+
+
+def test_splits_may_share_a_vocabulary():
+    graphs = [Graph(torch.tensor([[1], [n]]), torch.tensor([[0], [1]])) for n in (2, 5)]
+
+    def split(part, **options):
+        return GraphDataset("x", part, graphs[:1], torch.tensor([0]), ("a",), **options)
+
+    assert split("train").encoder()["vocabulary"] == 3
+    assert split("train", vocabulary=6).encoder()["vocabulary"] == 6
+    with pytest.raises(DataError, match="tokens up to 2, and a vocabulary of 2; needs 3 or more"):
+        split("train", vocabulary=2)
+    model = create_model("itnet_nano", data=split("train").encoder()).eval()
+    test = GraphDataset("x", "test", graphs, torch.tensor([0, 0]), ("a",))
+    with pytest.raises(ShapeError, match="tokens: received 5; the model knows 0 to 2: give all"):
+        model(test.batch([1])[0])
 
 
 def test_surroundings():

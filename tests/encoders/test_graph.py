@@ -177,6 +177,7 @@ def test_nodes_may_be_bags_of_tokens():
             "needs features, got edges",
         ),
         (lambda: Inputs(a=torch.zeros(2), b=torch.zeros(3)), "one batch size"),
+        (lambda: Inputs(valid=VALID), "received valid; the model reads edges"),
     ],
 )
 def test_inputs_that_do_not_fit(batch, message):

@@ -8,11 +8,13 @@ import copy
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
 
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from fredholm.configuration import Configuration
 from fredholm.domain import Domain
 from fredholm.encoders import ENCODERS
 from fredholm.errors import FredholmError, OptionError
@@ -102,6 +104,17 @@ def test_an_encoder_of_ones_own_is_taken_where_it_is_named(monkeypatch):
     assert model_config("ckcnn_small", data=images).encoder.kind == "pixels"
     named = model_config("ckcnn_small", data=images, encoder={"kind": "aaa"})
     assert named.encoder.kind == "aaa"
+
+
+@pytest.mark.parametrize("value", ["false", None, 2])
+def test_a_flag_is_true_or_false(value):
+    @dataclass(frozen=True)
+    class Part(Configuration):
+        causal: bool = False
+
+    with pytest.raises(OptionError, match="causal: received .*; needs true or false"):
+        Part(causal=value)
+    assert Part(causal=True).causal
 
 
 def test_configuration_is_json():

@@ -14,7 +14,7 @@ class Inputs:
     cuts it as it would a tensor.
 
     Raises:
-        ShapeError: tensors of different batch sizes, or none.
+        ShapeError: tensors of different batch sizes, or none; a name that none of them has.
 
     Example:
         >>> import torch
@@ -39,6 +39,11 @@ class Inputs:
     def __getitem__(self, key: str | int | slice | Tensor | list[int]) -> Any:
         """A tensor by its name; with anything else, the same samples of every tensor."""
         if isinstance(key, str):
+            if key not in self.tensors:
+                raise ShapeError(
+                    f"inputs: received {', '.join(self.tensors)}; the model reads {key}: "
+                    f"Inputs({key}=..., ...)"
+                )
             return self.tensors[key]
         if isinstance(key, int):
             return {name: tensor[key] for name, tensor in self.tensors.items()}

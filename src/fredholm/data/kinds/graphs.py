@@ -77,9 +77,11 @@ class GraphDataset(LabelledDataset):
         labels: class numbers (N,), or of nodes one tensor a graph.
         classes: their names.
         eigenvectors: k of the Laplacian positions, computed once.
+        vocabulary: of tokens, one for all splits; by default as large as these graphs need.
 
     Raises:
-        DataError: graphs of different widths, or labels outside the classes.
+        DataError: graphs of different widths, labels outside the classes or not one a node, or
+            tokens outside the vocabulary.
 
     Example:
         >>> path = Graph(torch.rand(3, 2), torch.tensor([[0, 1], [1, 2]]))
@@ -100,6 +102,7 @@ class GraphDataset(LabelledDataset):
         classes: Sequence[str],
         *,
         eigenvectors: int = 8,
+        vocabulary: int | None = None,
     ):
         nodes = not isinstance(labels, Tensor)
         given = (
@@ -115,16 +118,29 @@ class GraphDataset(LabelledDataset):
                 f"{name}: {len(graphs)} graphs of widths {sorted(widths)}, {len(labels)} labels; "
                 "needs one width"
             )
+        for i, (graph, own) in enumerate(zip(graphs, labels) if nodes else ()):
+            if len(own) != len(graph.features):
+                raise DataError(
+                    f"{name}: graph {i} has {len(graph.features)} nodes and {len(own)} labels; "
+                    f"needs one a node, {IGNORED} where nothing is asked"
+                )
         self.task = "steps" if nodes else "classification"
         self.graphs, self.eigenvectors = list(graphs), eigenvectors
         self.tokens = bool(graphs) and not graphs[0].features.is_floating_point()
         self.channels = graphs[0].features.shape[1] if graphs else 0
-        self.vocabulary = (
-            1 + max((int(g.features.max()) for g in graphs), default=0) if self.tokens else 0
-        )
+        self.vocabulary = self._vocabulary(vocabulary) if self.tokens else 0
         self.positions = [
             laplacian_positions(adjacency(g.edges, len(g.features)), eigenvectors) for g in graphs
         ]
+
+    def _vocabulary(self, given: int | None) -> int:
+        needed = 1 + max(int(graph.features.max()) for graph in self.graphs)
+        if given is not None and given < needed:
+            raise DataError(
+                f"{self.name}: tokens up to {needed - 1}, and a vocabulary of {given}; needs "
+                f"{needed} or more"
+            )
+        return needed if given is None else given
 
     def raw(self, indices: Tensor | Sequence[int]) -> tuple[Inputs, Tensor]:
         indices = torch.as_tensor(indices, dtype=torch.int64)
