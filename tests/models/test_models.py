@@ -112,7 +112,7 @@ def test_a_flag_is_true_or_false(value):
     class Part(Configuration):
         causal: bool = False
 
-    with pytest.raises(OptionError, match="causal: received .*; needs true or false"):
+    with pytest.raises(OptionError, match=r"causal: received .*; needs true or false"):
         Part(causal=value)
     assert Part(causal=True).causal
 
