@@ -176,7 +176,7 @@ class RunFolder:
         """What the run's texts were read with at its start, where :meth:`open` kept it."""
         if not self.vocabulary.is_file():
             return None
-        return Vocabulary.from_dict(json.loads(self.vocabulary.read_text(encoding="utf-8")))
+        return Vocabulary.from_dict(read_state(self.vocabulary))
 
     def _check_place(self, writes: bool) -> None:
         """Look at the part of the path that exists: a file among the folders, a missing right."""

@@ -49,10 +49,10 @@ def spearman(outputs: Tensor, labels: Tensor) -> float:
         >>> round(spearman(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1.0, 2.0, 3.0])), 6)
         1.0
     """
-    pair = [some.flatten().double().cpu() for some in (outputs, labels)]
-    if any(bool((some == some[0]).all()) for some in pair):  # SciPy would warn
+    first, second = (some.flatten().double().cpu() for some in (outputs, labels))
+    if any(bool((some == some[0]).all()) for some in (first, second)):  # SciPy would warn
         return math.nan
-    result: Any = stats.spearmanr(*pair)
+    result: Any = stats.spearmanr(first, second)
     return float(result.statistic)
 
 
