@@ -44,8 +44,9 @@ def custom_op(
         forward: the implementation, which sees plain tensors.
         fake: the same without values, for tracing.
         plain: the same in torch's differentiable operations, as memory-hungry as they are. It runs
-            in the op's place where ``torch.func`` or forward mode differentiate, and is the
-            derivative of an op without ``backward``.
+            in the op's place where ``torch.func`` or forward mode differentiate and where a
+            backward is of several gradients at once, and is the derivative of an op without
+            ``backward``.
         flops: from the arguments with a shape in the place of every tensor; none are counted
             without it.
         setup_context, backward: as :func:`torch.library.register_autograd` takes them.
@@ -54,9 +55,9 @@ def custom_op(
 
     Raises:
         DerivativeError: where there is no ``plain``: when the op is called, under
-            ``torch.func.grad``, ``jvp`` and what is built on them, or with tangents of
-            :mod:`torch.autograd.forward_ad`; in a backward pass through an op that has no
-            ``backward`` either.
+            ``torch.func.grad``, ``jvp`` and what is built on them, with tangents of
+            :mod:`torch.autograd.forward_ad`, or by a backward with ``is_grads_batched=True``; in a
+            backward pass through an op that has no ``backward`` either.
 
     Example:
         >>> schema = "(Tensor x) -> Tensor"
