@@ -152,10 +152,14 @@ def _origin(entry: object) -> str:
 
 
 def _file(module: str) -> str:
-    """A module by one name, whether its file is imported, run or named in a recipe."""
+    """A module by one name, whether its file is imported, alone or from a package, run or named in
+    a recipe.
+    """
     if module in ("__main__", "__mp_main__"):
         module = Path(getattr(sys.modules.get(module), "__file__", None) or module).stem
-    return module.removeprefix(USER_FILES)
+    if module.startswith("fredholm."):
+        return module
+    return module.rpartition(".")[2].removeprefix(USER_FILES)
 
 
 def _identity(entry: object) -> object:

@@ -401,7 +401,8 @@ def test_every_entry_describes_itself(tmp_path):
 
 def test_a_file_that_registers_a_data_set_runs_again(tmp_path, monkeypatch):
     """Its functions are new ones then; the definition is the same."""
-    monkeypatch.setattr(registry.DATASETS, "_entries", dict(registry.DATASETS))
+    others = {name: entry for name, entry in registry.DATASETS.items() if name != "ragged"}
+    monkeypatch.setattr(registry.DATASETS, "_entries", others)
     source = Path(__file__).parents[1] / "training" / "ragged.py"
     file = tmp_path / "ragged_again.py"
     file.write_text(source.read_text())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 import pytest
@@ -384,3 +385,18 @@ def test_a_file_is_the_same_whether_it_is_imported_run_or_named(user_file, monke
     for module in ("mine_for_tests", "__main__"):
         exec(user_file.read_text(), {"__name__": module})
     assert import_file(user_file).Mine is operator_factory("mine-for-tests")
+
+
+def test_a_file_of_a_package_is_the_file_that_a_recipe_names(tmp_path, monkeypatch):
+    """Imported as ``package.part`` in a program, and named as ``package/part.py`` in a recipe."""
+    package = tmp_path / "tests_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "tests_part.py").write_text(
+        "from fredholm.operators import SoftmaxAttention, register_operator\n\n\n"
+        '@register_operator("tests-packaged")\nclass Packaged(SoftmaxAttention):\n    pass\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("tests_package.tests_part")
+    import_file(package / "tests_part.py")
+    assert "tests-packaged" in list_operators()

@@ -83,9 +83,9 @@ def _exponential_bank(sets: int, channels: int, hidden: int, shared: bool, activ
         )
     if hidden < 2:
         raise OptionError(f'init="exponential" needs at least 2 hidden units, got {hidden}')
-    knots = torch.linspace(-REACH, REACH, hidden)
     signs = 1.0 - 2.0 * (torch.arange(channels) % 2)
     rates = 1.0 / (1 + torch.arange(channels) // 2)
+    knots = torch.linspace(-REACH, REACH, hidden, device=rates.device)
     # A network per channel takes its channel's sign into the hidden units, so that it rises to the
     # right; a shared one has one set of knots for all signs.
     drawn = ((rates * signs if shared else rates)[:, None] * knots).exp()
