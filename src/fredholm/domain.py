@@ -656,6 +656,8 @@ class Domain:
         return self._quadrature(query_domain, dtype)
 
     def _quadrature(self, query_domain: Domain | None, dtype: torch.dtype | None) -> Quadrature:
+        if self.size == 0:
+            raise DomainError("the domain has no points; an integral needs at least one")
         equal, renormalised = self._rules()
         dtype = dtype or self.measure.dtype
         mass = self.measure.to(dtype).reshape(-1, self.size)

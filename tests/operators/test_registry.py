@@ -327,6 +327,16 @@ def test_shape_refusals(call, message):
         )
 
 
+def test_a_domain_without_points_is_refused():
+    operator, empty, u = ITNetOperator(8, 2, width=4), Domain.line(4)[:0], torch.randn(2, 3, 8)
+    with pytest.raises(DomainError, match="the domain has no points; an integral needs at least"):
+        operator(u[:, :0], empty)
+    with pytest.raises(DomainError, match="the domain has no points"):
+        operator(
+            torch.randn(2, 0, 8), empty, query=torch.randn(2, 3, 8), query_domain=Domain.line(3)
+        )
+
+
 def test_unknown_option_is_named_with_a_suggestion():
     with pytest.raises(OptionError, match="'itnet' has no option 'widht'; did you mean 'width'"):
         create_operator("itnet", 8, widht=3)

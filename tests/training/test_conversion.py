@@ -20,6 +20,8 @@ from fredholm.training import Interrupted, StageOptions, TrainingFailed, fine_tu
 from fredholm.training.distill.data import Part, TokenTexts, TokenWindows, as_dataset, two_splits
 from fredholm.training.distill.lora import Lora
 from fredholm.training.distill.page import write_page
+from fredholm.training.distill.progress import Progress
+from fredholm.training.distill.receipt import Documents
 from fredholm.training.distill.scores import divergences, evaluate
 from fredholm.training.metrics import accuracy, spearman
 from tests.convert.linearize import models
@@ -176,6 +178,30 @@ def test_a_conversion_goes_on_with_the_model_and_the_data_it_was_begun_with(tmp_
     again = linearize(model, "hedgehog", data=DATA, resume=True, **options)
     assert again.report.scores == known
     assert set(json.loads(path.read_text())["settings"]) > {"weights", "data"}
+
+
+def test_what_was_measured_of_something_else_is_measured_again(tmp_path):
+    progress, calls = Progress(tmp_path / "c", {}, False), []
+
+    def measured(of):
+        return progress.get("receipt", lambda: calls.append(of) or len(calls), of=of)
+
+    assert [measured(of) for of in ([1, 2], (1, 2), [3])] == [1, 1, 2]
+    again = Progress(tmp_path / "c", {}, True)
+    assert again.get("receipt", lambda: 3, of=[3]) == 2
+    del again.done["receipt of"]  # earlier versions did not keep it
+    assert again.get("receipt", lambda: 3, of=[4]) == 2
+    first, second = (Documents({"code": texts}, None).facts() for texts in (["a"], ["b"]))
+    assert first != second
+    assert first == Documents({"code": ["a"]}, object()).facts()
+
+
+def test_scores_leave_each_module_in_its_mode():
+    model = models.bert().train()
+    model.bert.embeddings.eval()
+    before = [module.training for module in model.modules()]
+    evaluate(model, as_dataset(DATA[1]), accuracy)
+    assert [module.training for module in model.modules()] == before
 
 
 def test_windows_of_another_length_or_reach_are_other_data():

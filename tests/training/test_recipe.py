@@ -300,3 +300,11 @@ def test_an_option_that_others_say_is_refused_by_name(option, said):
     recipe = load_recipe("digits", ["operator=softmax", f"operator.{option}=3", "name=x"])
     with pytest.raises(RecipeError, match=f"operator.{option}: received 3; {said}"):
         build_model(recipe, build_dataset(recipe, "train"))
+
+
+def test_a_folder_of_annotations_is_a_whole_path(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    given = ["data.name=image-folder", "data.path=photos", "data.options={boxes: marks}"]
+    recipe = load_recipe("digits", [*given, "data.image_size=8"])
+    assert recipe.data.path == str(tmp_path / "photos")
+    assert recipe.data.options == {"boxes": str(tmp_path / "marks")}

@@ -131,6 +131,11 @@ def test_an_evaluation_of_an_epoch_is_not_the_runs(tmp_path, recipe):
     given = recipe("training.epochs=4", "optimizer.lr=1e-2")
     train(given, folder, report=watch)
     assert read_evaluation(folder) is None, "of other weights"
+    kept = (folder / "evaluation.json").read_text()
+    (folder / "evaluation.json").write_text("[]")
+    with pytest.raises(DataError, match="holds a list and no names; run fredholm evaluate again"):
+        read_evaluation(folder)
+    (folder / "evaluation.json").write_text(kept)
     page = explain(folder).read_text()
     found = json.loads((folder / "evaluation.json").read_text())
     assert found["loss"] != seen[0]["loss"]

@@ -119,7 +119,7 @@ def read_evaluation(run: Path) -> Any:
     other weights than the folder's, such as those of an epoch while the run was still training.
 
     Raises:
-        DataError: it is not JSON.
+        DataError: it is not JSON, or not of a run.
     """
     file = run / "evaluation.json"
     if not file.is_file():
@@ -128,6 +128,10 @@ def read_evaluation(run: Path) -> Any:
         result = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise DataError(f"{file} is not JSON ({error}); run fredholm evaluate again") from error
+    if not isinstance(result, dict):
+        raise DataError(
+            f"{file} holds a {type(result).__name__} and no names; run fredholm evaluate again"
+        )
     checksums = (result.get(MEASURED), read_checksum(run / "model" / WEIGHTS))
     # Of earlier versions either may be unknown.
     return None if None not in checksums and checksums[0] != checksums[1] else result

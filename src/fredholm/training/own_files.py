@@ -20,6 +20,7 @@ EXACT_POINTS = 256  # up to which the exact kernel of all pairs is the usual ope
 STEPS = 1500  # of a training that nobody has measured
 FEWEST_PATCHES = 4  # of a picture of a size that was asked for
 FEW = 200  # validation samples that are too few to choose an epoch by
+ANNOTATIONS = "boxes"  # the option of a data set that is a folder
 MODEL = "backbone_nano"  # of every kind
 ITNET = {"name": "itnet", "width": 16, "frequencies": 16}
 
@@ -59,8 +60,12 @@ def named(raw: dict[str, Any]) -> dict[str, Any]:
 def with_whole_paths(raw: dict[str, Any]) -> dict[str, Any]:
     """A recipe that names the same data and the same ``init_from`` from any working folder."""
     data, start = raw.get("data"), raw.get("init_from")
-    if isinstance(data, dict) and data.get("path"):
-        raw = {**raw, "data": {**data, "path": _whole(data["path"])}}
+    if isinstance(data, dict):
+        options = data.get("options")
+        whole = {"path": _whole(data["path"])} if data.get("path") else {}
+        if isinstance(options, dict) and options.get(ANNOTATIONS):
+            whole["options"] = {**options, ANNOTATIONS: _whole(options[ANNOTATIONS])}
+        raw = {**raw, "data": {**data, **whole}}
     if start:
         runs = [_whole(run) for run in start] if isinstance(start, list) else _whole(start)
         raw = {**raw, "init_from": runs}

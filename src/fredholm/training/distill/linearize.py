@@ -194,10 +194,14 @@ def linearize(
     if place is not None and (lengths or documents):
         conversion.save(place)  # whatever becomes of what is measured now
     if lengths:
-        report.speed = progress.get("speed", lambda: measure_speed(model, replaced.model, lengths))
+        report.speed = progress.get(
+            "speed", lambda: measure_speed(model, replaced.model, lengths), of=list(lengths)
+        )
     if documents:
         report.receipt = progress.get(
-            "receipt", lambda: measure_receipt(model, replaced.model, documents, run.say)
+            "receipt",
+            lambda: measure_receipt(model, replaced.model, documents, run.say),
+            of=documents.facts(),
         )
     if place is not None:
         conversion.save(place)

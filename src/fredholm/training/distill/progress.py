@@ -45,10 +45,14 @@ class Progress:
         self.settings = settings
         self._write()
 
-    def get(self, key: str, compute: Callable[[], Any]) -> Any:
-        """A number of an earlier call, or computed now and kept."""
-        if key not in self.done:
-            self.done[key] = compute()
+    def get(self, key: str, compute: Callable[[], Any], of: Any = None) -> Any:
+        """A number of an earlier call, or computed now and kept: where it was computed ``of``
+        something else, and says so, anew.
+        """
+        mark = {} if of is None else {f"{key} of": json.loads(json.dumps(of))}
+        changed = any(self.done.get(name, value) != value for name, value in mark.items())
+        if key not in self.done or changed:
+            self.done |= {key: compute(), **mark}
             self._write()
         return self.done[key]
 

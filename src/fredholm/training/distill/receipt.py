@@ -6,6 +6,7 @@ side; time and bytes of decoding are in ``decoding.py``.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import DataError
+from ...files import digest_json
 from ..text_generation import own_signs, prompt_ids
 from .decoding import STEPS, crossings, measure_decoding
 from .matching import cross_entropies
@@ -54,6 +56,13 @@ class Documents:
     )
     new_tokens: int = 48
     seed: int = 0
+
+    def facts(self) -> dict[str, Any]:
+        """What tells these documents from others, without their texts."""
+        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        kinds = {name: digest_json(list(texts)) for name, texts in plain.pop("kinds").items()}
+        del plain["tokenizer"]
+        return {"kinds": kinds, **plain}
 
 
 @torch.inference_mode()

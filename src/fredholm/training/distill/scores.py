@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ...convert.linearize import Replaced
 from ...data import make_loader
+from ...models.modes import evaluating
 from ..metrics import perplexity
 from ..tasks import Task, create_task
 from .stages import Metric, check_batch, outputs_of
@@ -69,17 +70,13 @@ def _forward(
 ):
     """(outputs, labels) of the batches of a split."""
     device = next(model.parameters()).device
-    training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         for number, (inputs, labels) in enumerate(make_loader(dataset, batch_size)):
             if limit is not None and number >= limit:
                 break
             check_batch(inputs)
             with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
                 yield outputs_of(model, _to(inputs, device)), labels
-    finally:
-        model.train(training)
 
 
 def _to(inputs: Any, device: torch.device) -> Any:
