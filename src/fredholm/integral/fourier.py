@@ -17,6 +17,15 @@ from .contract import prepared
 FEW = 1 << 15  # angles that a domain keeps between calls
 
 
+def check_dimension(x: Tensor, position_dim: int, built: str) -> None:
+    """ShapeError for positions of another dimension than something was ``built`` for."""
+    if x.shape[-1] != position_dim:
+        raise ShapeError(
+            f"positions have dimension {x.shape[-1]}, {built} for {position_dim}; pass "
+            f"position_dim={x.shape[-1]}, or a domain of {position_dim}-dimensional positions"
+        )
+
+
 class FourierFeatures(nn.Module):
     r""":math:`\gamma(x) = [\cos 2\pi Bx, \sin 2\pi Bx]`, with :math:`B_{ij} \sim N(0, \sigma^2)`.
 
@@ -86,13 +95,7 @@ class FourierFeatures(nn.Module):
         return super()._apply(unrounded(fn), recurse)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.shape[-1] != self.position_dim:
-            raise ShapeError(
-                f"positions have dimension {x.shape[-1]}, these Fourier features were built for "
-                f"{self.position_dim}; "
-                f"pass position_dim={x.shape[-1]}, or a domain of {self.position_dim}-dimensional "
-                "positions"
-            )
+        check_dimension(x, self.position_dim, "these Fourier features were built")
         dtype = promoted(x.dtype, self.matrix.dtype)
         wide = torch.float64 if x.device.type != "mps" else dtype
         with full_precision(x):

@@ -11,6 +11,7 @@ from torch.func import functional_call
 
 from ..integral import auxiliary_loss
 from ..models.decay import dropped_weights
+from ..models.modes import evaluating
 from ..parallel import Shards
 from .build import build_mixer
 from .evaluation import on_device
@@ -153,14 +154,11 @@ def judge_few(model: Any, recipe: Recipe, dataset: Any) -> None:
     with torch.random.fork_rng([place] if place.type == "cuda" else []):
         if mixer is not None:
             inputs, labels = mixer(inputs, labels, torch.Generator().manual_seed(0))
-        model.eval()
         try:
-            with autocast_of(recipe, place):
+            with evaluating(model), autocast_of(recipe, place):
                 outputs = model(inputs.to(place))
         except Exception:  # it may need more points than two samples have: a training step says so
             return
-        finally:
-            model.train()
     task_of(dataset).loss(outputs, labels.to(place), recipe.training.label_smoothing)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from ...errors import CheckpointError, DataError, suggest
 from .collection import looks_continuous
 from .reading import Reading
-from .table import Head, is_missing, is_number, no_number, seconds
+from .table import Head, has_decimal_comma, is_missing, is_number, no_number, seconds
 
 LABELS = ("label", "class", "target", "y", "category", "outcome", "diagnosis")
 IDS = ("id", "series", "series_id", "sample_id", "case", "record", "sequence", "uid", "index")
@@ -446,7 +446,7 @@ def _no_numbers(head: Head, name: str) -> list[tuple[int, str]]:
 
 def _commas(odd: list[tuple[int, str]]) -> int:
     """How many would be numbers with a point for the comma."""
-    return sum(is_number(cell.replace(",", ".")) for _, cell in odd)
+    return sum(has_decimal_comma(cell) for _, cell in odd)
 
 
 def _refuse_almost_numbers(head: Head, name: str) -> None:

@@ -332,7 +332,12 @@ def _delimiter(lines: Sequence[str], suffix: str) -> str:
 def _decimal_commas(rows: Sequence[Sequence[str]]) -> bool:
     """Whether there are commas, all of them within numbers."""
     cells = [cell for row in rows for cell in row if "," in cell]
-    return bool(cells) and all(is_number(cell.replace(",", ".")) for cell in cells)
+    return bool(cells) and all(map(has_decimal_comma, cells))
+
+
+def has_decimal_comma(cell: str) -> bool:
+    """Whether a cell would be a number with a point for its comma."""
+    return is_number(cell.replace(",", "."))
 
 
 # --- the rows -------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...domain import Domain
-from ...errors import OptionError, ShapeError, suggest
+from ...errors import OptionError, suggest
 from ...integral import (
     FourierFeatures,
     HiddenKernel,
@@ -21,6 +21,7 @@ from ...integral import (
     prepared,
 )
 from ...integral.bases import SAMPLED
+from ...integral.fourier import check_dimension
 from ...ops.backend import cast
 from ...ops.tiles import root_of
 from .hidden_first import ACTIVATIONS, hidden_pairs
@@ -216,12 +217,7 @@ class MLPKernel(HiddenKernel, SplitHidden):
         """γ; of what ``name`` means on a domain, kept there: see :meth:`FourierFeatures.on`."""
         if self.fourier is not None:
             return self.fourier.on(domain, x, name)
-        if x.shape[-1] != self.position_dim:
-            raise ShapeError(
-                f"positions have dimension {x.shape[-1]}, this kernel was built for "
-                f"{self.position_dim}; pass position_dim={x.shape[-1]}, or a domain of "
-                f"{self.position_dim}-dimensional positions"
-            )
+        check_dimension(x, self.position_dim, "this kernel was built")
         return x
 
     def _project(self, inputs: Tensor, group: str) -> Tensor:
