@@ -61,7 +61,7 @@ def teacher(task: Task, splits: dict[str, Any], folder: Path, seed: int) -> torc
     """The task's fine-tuned softmax model: trained, resumed or read."""
     torch.manual_seed(seed)
     model = task.teacher(folder.parent)
-    if task.head is not None and not (folder / "tuned.pt").is_file():
+    if task.head is not None:  # also of what is resumed, which is told by the weights it began with
         task.head(model, splits["train"])
     fine_tune(
         model,

@@ -15,18 +15,22 @@ from torch.utils.data import Dataset
 
 from fredholm import linearize
 from fredholm.convert import ConversionReport, load_linearized, replace_attention
+from fredholm.convert.linearize.positions import positions_of
+from fredholm.encoders import Inputs
 from fredholm.errors import ConversionError, DataError, OptionError, RecipeError
 from fredholm.training import Interrupted, StageOptions, TrainingFailed, fine_tune
 from fredholm.training.distill.data import Part, TokenTexts, TokenWindows, as_dataset, two_splits
+from fredholm.training.distill.fit import _back_in_place
 from fredholm.training.distill.lora import Lora
 from fredholm.training.distill.page import write_page
 from fredholm.training.distill.progress import Progress
 from fredholm.training.distill.receipt import Documents
-from fredholm.training.distill.scores import divergences, evaluate
+from fredholm.training.distill.scores import _to, divergences, evaluate
+from fredholm.training.distill.speed import token_inputs
 from fredholm.training.metrics import accuracy, spearman
 from tests.convert.linearize import models
 
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 
 
 class Counting(Dataset):
@@ -330,6 +334,62 @@ def test_a_teacher_can_be_made_by_the_same_loop():
         model, data=(DATA[0], DATA[0]), options=StageOptions(epochs=8, lr=5e-3, patience=8)
     )
     assert after > before
+
+
+def test_a_fine_tuning_goes_on_with_the_model_and_the_data_it_was_begun_with(tmp_path):
+    once = {"options": StageOptions(), "folder": tmp_path / "t"}
+    kept = fine_tune(models.bert(), data=DATA, **once)
+    assert fine_tune(models.bert(), data=DATA, resume=True, **once) == kept
+    other = models.bert()
+    with torch.no_grad():
+        other.classifier.bias += 1
+    with pytest.raises(RecipeError, match="differs in weights"):
+        fine_tune(other, data=DATA, resume=True, **once)
+    with pytest.raises(RecipeError, match="differs in data"):
+        fine_tune(models.bert(), data=(Counting(32, 0), DATA[1]), resume=True, **once)
+    for refused in ({"precision": "fp16"}, {"options": StageOptions(epochs=0)}):
+        with pytest.raises(OptionError, match=r"precision is one of|needs 1 or more"):
+            fine_tune(models.bert(), data=DATA, folder=tmp_path / "n", **refused)
+        assert not (tmp_path / "n").exists()
+
+
+def test_options_that_would_do_nothing_are_refused():
+    low_rank = StageOptions(lora=2)
+    for stage in ("distil", "tune"):
+        with pytest.raises(OptionError, match=f"{stage}: received lora=2; .*match and lengthen"):
+            linearize(models.bert(), "hedgehog", data=DATA, **{stage: low_rank})
+    with pytest.raises(OptionError, match="options: received lora=2"):
+        fine_tune(models.bert(), data=DATA, options=low_rank)
+    with pytest.raises(OptionError, match="lora: received 0; needs a rank of 1"):
+        StageOptions(lora=0)
+    with pytest.raises(OptionError, match="longer: received samples for a stage of epochs=0"):
+        linearize(models.bert(), "hedgehog", data=DATA, longer=DATA[0])
+
+
+def test_models_are_where_they_were_after_a_fit(monkeypatch):
+    """Lightning leaves what it trained on the processor."""
+    model, places = nn.Linear(2, 2), []
+    monkeypatch.setattr(model, "to", lambda device: places.append(device))
+    with _back_in_place([model]):
+        assert places == []
+    assert places == [torch.device("cpu")]
+
+
+def test_inputs_of_several_tensors_are_moved():
+    inputs = Inputs(tokens=torch.zeros(1, 2))
+    assert _to(inputs, torch.device("cpu"))["tokens"].shape == (1, 2)
+
+
+def test_the_positions_of_roberta_begin_behind_the_place_of_padding():
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 8, "vocab_size": 16, "max_position_embeddings": 10}
+    for kind, count in (("Roberta", 8), ("Bert", 10)):
+        config = getattr(transformers, f"{kind}Config")(pad_token_id=1, **sizes)
+        model = getattr(transformers, f"{kind}Model")(config).eval()
+        assert positions_of(model) == count
+        model(token_inputs(model)(count)["input_ids"].clamp(min=2))
+        with pytest.raises(OptionError, match=f"positions for {count} tokens"):
+            token_inputs(model)(count + 1)
 
 
 def test_texts_are_padded_to_the_longest_of_a_batch():

@@ -422,6 +422,12 @@ def test_a_model_is_saved_before_its_receipt_is_measured(tmp_path, monkeypatch):
     whole = linearize(llama(), **given | {"documents": None, "folder": None}).model
     assert saved(input_ids=ids).logits.equal(whole(input_ids=ids).logits)
 
+    monkeypatch.undo()
+    report = linearize(llama(), **given | {"folder": tmp_path / "d"}).report
+    card = (tmp_path / "d" / "model" / "README.md").read_text()
+    assert report.receipt["sentence"] in card, "which is measured after the weights are written"
+    assert load_linearized(tmp_path / "d" / "model")(input_ids=ids).logits.isfinite().all()
+
 
 # --- text from a folder ---------------------------------------------------------------------------
 
@@ -618,6 +624,22 @@ def test_texts_longer_than_a_models_positions_and_data_without_texts_are_refused
         linearize_source(folder, data="digits", max_length=8, out=tmp_path / "b")
     with pytest.raises(OptionError, match="--lengthen and --reach are of a language model that"):
         linearize_source(folder, longer=8, out=tmp_path / "c")
+    with pytest.raises(OptionError, match="--lengthen-steps: needs --lengthen"):
+        linearize_source(folder, lengthen={"steps": 2}, out=tmp_path / "c")
+    with pytest.raises(OptionError, match="--unseen is of the receipt of a language model"):
+        linearize_source(folder, unseen="python-docs", out=tmp_path / "c")
+
+
+def test_a_run_is_converted_by_the_task_of_its_data(tmp_path):
+    from fredholm.training import linearize_source, load_recipe, train
+
+    changes = ["model={name: backbone_nano, body: {depth: 1, dim: 16}}", "operator=softmax"]
+    changes += ["data.options={length: 8, train: 16, val: 8, test: 8}", "training.epochs=1"]
+    train(load_recipe("ckcnn-adding", [*changes, "data.batch_size=8"]), tmp_path / "run")
+    once = {"distil": {"epochs": 1}, "tune": {"epochs": 1}, "say": lambda line: None}
+    report = linearize_source(tmp_path / "run", "hedgehog", out=tmp_path / "out", **once).report
+    assert report.metric == "spearman"
+    assert set(report.scores) == {"teacher", "before", "distilled", "tuned"}
 
 
 def test_windows_of_a_model_with_rotary_positions_are_spread_over_them():

@@ -515,9 +515,12 @@ def linearize(
         str | None, typer.Option(help="A data set for a transformers model; runs have their own.")
     ] = None,
     task: Annotated[
-        str,
-        typer.Option(help="classification, regression, steps; tokens, which decoders have."),
-    ] = "classification",
+        str | None,
+        typer.Option(
+            help="classification, regression, steps or tokens; default that of a run's data, of a "
+            "decoder tokens, of a model with one answer regression, else classification."
+        ),
+    ] = None,
     option: Annotated[
         list[str] | None, typer.Option(help="Of the map: KEY=VALUE; may be repeated.")
     ] = None,

@@ -283,7 +283,7 @@ def test_a_trainer_ends_with_the_best_weights_and_goes_on(known, tmp_path):
 
 
 def test_pushed_to_the_hub(known, llama, folder, monkeypatch, tmp_path):
-    sent = {}
+    sent, branches = {}, []
 
     class Api:
         def __init__(self, token=None):
@@ -292,6 +292,9 @@ def test_pushed_to_the_hub(known, llama, folder, monkeypatch, tmp_path):
         def create_repo(self, repo_id, private, exist_ok):
             sent["private"] = private
             return type("Url", (), {"repo_id": f"me/{repo_id}"})
+
+        def create_branch(self, repo_id, *, branch, exist_ok):
+            branches.append((repo_id, branch))
 
         def upload_folder(self, repo_id, folder_path, **options):
             names = sorted(p.name for p in Path(folder_path).iterdir())
@@ -308,6 +311,7 @@ def test_pushed_to_the_hub(known, llama, folder, monkeypatch, tmp_path):
     options = {"private": True, "token": "mine", "commit_message": "second", "revision": "dev"}
     llama.model.save_pretrained(tmp_path / "own", push_to_hub=True, repo_id="named", **options)
     assert sent == options | {"repo_id": "me/named", "names": sent["names"]}
+    assert branches == [("me/named", "dev")]
     with pytest.raises(CheckpointError, match="no converted model"):
         known.push_folder(tmp_path, "linear")
 

@@ -213,6 +213,9 @@ def test_the_decoder_of_an_encoder_decoder(beams):
     out, found = generated(model.double(), given, num_beams=beams)
     kept = cache_size(out.past_key_values.self_attention_cache)
     assert (kept.linear_layers, kept.softmax_layers) == (2, 0)
+    whole = cache_size(out.past_key_values)
+    assert (whole.linear_bytes, whole.softmax_layers) == (kept.linear_bytes, 2)
+    assert whole.softmax_bytes > 0, "of cross attention"
     torch.testing.assert_close(
         found, generated(model, given, num_beams=beams, use_cache=False)[1], **ROUNDED
     )

@@ -431,6 +431,8 @@ def test_attentions_by_the_configuration_are_given_as_by_the_call():
 
 @pytest.mark.parametrize("window", [None, 3])
 def test_a_state_of_fixed_size_has_no_attentions_of_the_past(window):
+    from transformers import DynamicCache
+
     options = {"options": {"softmax": True}, "window": window}
     model = replace_attention(models.llama(), "hedgehog", **options).model.eval()
     found = model(models.tokens(), output_attentions=True, use_cache=False)
@@ -439,6 +441,11 @@ def test_a_state_of_fixed_size_has_no_attentions_of_the_past(window):
     assert not shares.triu(1).any()
     with pytest.raises(ConversionError, match=r"output_attentions: .* use_cache=False"):
         model(models.tokens(), output_attentions=True, use_cache=True)
+    kept = DynamicCache()
+    with pytest.raises(ConversionError, match="output_attentions"):
+        model(models.tokens(), output_attentions=True, past_key_values=kept)
+    again = model(models.tokens(), past_key_values=kept).logits
+    torch.testing.assert_close(again, found.logits, rtol=1e-4, atol=1e-5)
 
 
 def test_parameters_are_counted_as_parameters():

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -251,8 +252,8 @@ class LinearModel:
         if processor is not None:
             processor.save_pretrained(folder)
         write_text(folder / CODE, code_file())
+        write_card(this, folder, lines)
         kind, facts = this.source_class, this.config.linear_attention
-        write_text(folder / "README.md", model_card(kind, this.config, facts, lines))
         described = {"ecosystem": "transformers", "class": qualified_name(kind)}
         described |= facts | {"configuration": digest_json(read_json(folder / "config.json"))}
         write_json(folder / ADAPTER, sealed(described))
@@ -285,6 +286,12 @@ class LinearModel:
                 "the model before it is converted"
             )
         super().set_attn_implementation(attn_implementation, *args, **kwargs)  # type: ignore[misc]
+
+
+def write_card(model: Any, folder: Path, lines: Sequence[str] = ()) -> None:
+    """The model card of a converted model, into its folder; ``lines`` are of its conversion."""
+    facts = model.config.linear_attention
+    write_text(folder / "README.md", model_card(model.source_class, model.config, facts, lines))
 
 
 def generate(self: Any, *args: Any, **kwargs: Any) -> Any:

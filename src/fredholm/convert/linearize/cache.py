@@ -123,7 +123,6 @@ class LinearState(CacheLayerMixin):
             ConversionError: another batch than that of the state, a mask of pairs, or one that
                 hides tokens of the past other than it did.
         """
-        self.pending = 0
         valid = new_tokens(mask, key.shape[2])
         known = self.recurrent_states[NAMES.index("moment")]
         if known is not None and known.shape[0] != query.shape[0]:

@@ -62,4 +62,7 @@ def push_folder(
     token = options.pop("token", None)
     api = HfApi(token=token)
     repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+    revision = options.get("revision")
+    if revision is not None and not revision.startswith("refs/pr"):
+        api.create_branch(repo_id, branch=revision, exist_ok=True)
     return api.upload_folder(repo_id=repo_id, folder_path=folder, **options)

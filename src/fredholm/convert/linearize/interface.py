@@ -125,12 +125,13 @@ def attend(
     if shown is None:  # loaded with it: the library asks by its configuration alone
         shown = getattr(getattr(module, "config", None), "output_attentions", False)
     if state is not None:
+        given, state.pending = state.pending, 0  # a call that is refused leaves its cache usable
         if shown:
             raise ConversionError(
                 "output_attentions: a state of fixed size keeps no weights of past tokens; call "
                 "the model on all tokens at once with use_cache=False"
             )
-        if not state.pending:
+        if not given:
             raise ConversionError(
                 f"{type(module).__name__} asks its attention function more than once a pass, and a "
                 "state would take the same tokens again; pass use_cache=False"

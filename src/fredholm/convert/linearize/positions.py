@@ -13,6 +13,18 @@ from ...errors import DomainError
 PAST = "past_key_values_length"  # by which a table of OPT or BART makes positions of its own
 
 
+def positions_of(model: Any) -> int | None:
+    """How many tokens a model has positions for; None where its configuration names none. Those of
+    RoBERTa and its kin begin behind the place of padding.
+    """
+    limit = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            first = 0 if module.padding_idx is None else module.padding_idx + 1
+            return None if limit is None else limit - first
+    return limit
+
+
 def limit_positions(model: Any) -> None:
     """Let a transformers model's table of positions say which tokens lie beyond it; rotary
     positions have no table, and go on.

@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 import fnmatch
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,7 @@ def replace_attention(
     length = window_length(window, to, options)
     if copied:
         model = copy.deepcopy(model)
-    with kept_on_error(model):
+    with nullcontext() if copied else kept_on_error(model):
         if is_transformers(model):
             if not copied:
                 _own_configuration(model)

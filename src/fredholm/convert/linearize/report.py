@@ -5,15 +5,14 @@ were recovered, speed.
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from ...files import write_json
 from .replaced import Replaced
 
 FORMAT = 1
@@ -141,9 +140,7 @@ class ConversionReport:
         """The shortest measured length from which on the converted model is faster; None where
         there is none.
         """
-        slower = [row["length"] for row in self.speed if row["student_ms"] >= row["teacher_ms"]]
-        faster = [row["length"] for row in self.speed if row["length"] > max(slower, default=0)]
-        return int(min(faster)) if faster else None
+        return faster_from(self.speed, lambda row: row["student_ms"] >= row["teacher_ms"])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as in ``conversion.json``."""
@@ -163,11 +160,7 @@ class ConversionReport:
 
     def save(self, path: str | Path) -> Path:
         """Write it as JSON, in one atomic step."""
-        path = Path(path)
-        temporary = path.with_name(f".{path.name}.tmp")
-        temporary.write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
-        return path
+        return write_json(Path(path), self.to_dict())
 
     def summary(self) -> list[str]:
         """Lines that say what became of the score and the speed."""
@@ -245,3 +238,11 @@ def _whole(value: int | None) -> str:
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.4f}"
+
+
+def faster_from(
+    rows: list[dict[str, float]], slower: Callable[[dict[str, float]], bool]
+) -> int | None:
+    """The shortest measured length from which on no row is slower; None where the longest is."""
+    last = max((row["length"] for row in rows if slower(row)), default=0.0)
+    return next((int(n) for n in sorted(row["length"] for row in rows) if n > last), None)

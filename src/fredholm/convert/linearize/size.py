@@ -36,25 +36,37 @@ class CacheSize:
 
 def cache_size(cache: Any) -> CacheSize:
     """The bytes of a cache of transformers, those of converted layers and of layers that keep
-    softmax apart.
+    softmax apart; of an encoder-decoder those of cross attention are among the latter.
 
     Example:
         >>> from transformers import DynamicCache
         >>> cache_size(DynamicCache()).linear_bytes
         0
     """
+    from transformers import EncoderDecoderCache
+
     from .cache import LinearState
 
-    states = [layer for layer in cache.layers if isinstance(layer, LinearState)]
-    others = [layer for layer in cache.layers if not isinstance(layer, LinearState)]
-    keys = [x for layer in others for x in (layer.keys, layer.values) if isinstance(x, Tensor)]
+    both = isinstance(cache, EncoderDecoderCache)
+    caches = (cache.self_attention_cache, cache.cross_attention_cache) if both else (cache,)
+    layers = [layer for part in caches for layer in part.layers]
+    states = [layer for layer in layers if isinstance(layer, LinearState)]
+    others = [layer for layer in layers if not isinstance(layer, LinearState)]
     return CacheSize(
         cache.get_seq_length(),
         len(states),
         _bytes(x for state in states for x in state.memory().values()),
         len(others),
-        _bytes(keys),
+        _bytes(x for layer in others for x in _kept(layer)),
     )
+
+
+def _kept(layer: Any) -> list[Tensor]:
+    """Keys and values, or the states of a hybrid model's own layer."""
+    found = [getattr(layer, "keys", None), getattr(layer, "values", None)]
+    for name in ("conv_states", "recurrent_states"):
+        found += getattr(layer, name, {}).values()
+    return [x for x in found if isinstance(x, Tensor)]
 
 
 def _bytes(tensors: Any) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from ...data import LabelledDataset, make_loader
 from ...errors import ConversionError, OptionError
 from ...families.itnet.compress import Fitting, Plateau, optimizer_of
 from ...families.itnet.operator import LowRankITNetOperator
-from ...files import write_json
+from ...files import read_state, write_json
 from ..checkpoints import list_checkpoints
 from ..evaluation import evaluate, load_run, run_dataset
 from ..fit import Limits, fit
@@ -83,22 +82,23 @@ def compress_run(
     target = RunFolder(
         Path(out) if out is not None else place.root.with_name(f"{place.root.name}-rank{rank}")
     )
-    if rank < 1 or samples < 1 or batch_size < 1 or steps < 1:
+    if min(rank, samples, batch_size, steps, 1 if width is None else width) < 1:
         raise OptionError(
-            f"compress: received rank={rank}, samples={samples}, steps={steps}; needs 1 or more of "
-            "each"
+            f"compress: received rank={rank}, samples={samples}, batch_size={batch_size}, "
+            f"steps={steps}, width={width}; needs 1 or more of each"
         )
     body = model.config.body
     if body.kind != "residual" or body.operator != "itnet":
         raise ConversionError(
             f"{place.root}: compress takes a trained ITNet with the operator 'itnet'"
         )
-    options: dict[str, Any] = {"width": width or model.body.blocks[0].operator.kernel.width}
+    own = model.body.blocks[0].operator.kernel.width
+    options: dict[str, Any] = {"width": own if width is None else width}
     settings = {"rank": rank, "steps": steps, "samples": samples, "batch_size": batch_size}
     settings |= {"weights": digest_weights(model), **options}
     stages, written = target.root / STAGES, target.root / REPORT
     if resume and written.is_file():
-        known = json.loads(written.read_text(encoding="utf-8"))
+        known = read_state(written)
         kept = known.get("settings", {"rank": known["rank"]})  # all that earlier versions kept
         check_settings(target.root, settings | kept, settings)
         return known

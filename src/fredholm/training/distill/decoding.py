@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ...convert.linearize import cache_size
+from ...convert.linearize.report import faster_from
 from ...integral import inference
 
 STEPS = 24  # timed at each length
@@ -33,28 +33,26 @@ def measure_decoding(
         models: causal ones of transformers; their prompts and steps are timed in turns.
         text: tokens of the prompts, repeated where too few.
     """
-    from transformers import DynamicCache
-
     rows = []
     with ExitStack() as answering:
         for model in models.values():
             answering.enter_context(inference(model))
         for length in sorted(lengths):
             tokens = text.repeat(-(-(length + STEPS) // len(text)))[: length + STEPS]
-            rows.append({"length": float(length)} | _at(models, tokens, length, DynamicCache))
+            rows.append({"length": float(length)} | _at(models, tokens, length))
     return rows
 
 
-def _at(
-    models: dict[str, nn.Module], tokens: Tensor, length: int, new: Callable[[], Any]
-) -> dict[str, float]:
-    """One length's numbers; ``new`` makes a cache."""
+def _at(models: dict[str, Any], tokens: Tensor, length: int) -> dict[str, float]:
+    """One length's numbers, with the caches that the models make of their configurations."""
+    from transformers import DynamicCache
+
     row: dict[str, float] = {}
     caches: dict[str, Any] = {}
     times: dict[str, list[float]] = {name: [] for name in models}
     for _ in range(min(PROMPTS, max(1, PROMPT_TOKENS // length))):
         for name, model in models.items():
-            caches[name] = new()
+            caches[name] = DynamicCache(config=model.config)
             times[name].append(_seconds(model, tokens[:length], caches[name]))
     for name, cache in caches.items():
         size = cache_size(cache)
@@ -100,6 +98,5 @@ def crossings(rows: list[dict[str, float]]) -> dict[str, int | None]:
     if token > 0:
         smaller = int((last["student_bytes"] - kept) // token) + 1
     speeds = ("student_tokens_a_second", "teacher_tokens_a_second")
-    slower = [row["length"] for row in rows if row[speeds[0]] <= row[speeds[1]]]
-    faster = [row["length"] for row in rows if row["length"] > max(slower, default=0)]
-    return {"smaller_from": smaller, "faster_from": int(min(faster)) if faster else None}
+    faster = faster_from(rows, lambda row: row[speeds[0]] <= row[speeds[1]])
+    return {"smaller_from": smaller, "faster_from": faster}

@@ -49,6 +49,8 @@ class StageOptions:
     def __post_init__(self) -> None:
         if self.steps is not None and self.steps < 1:
             raise OptionError(f"steps: received {self.steps}; needs 1 or more, or None")
+        if self.lora is not None and self.lora < 1:
+            raise OptionError(f"lora: received {self.lora}; needs a rank of 1 or more, or None")
         if self.epochs < 0 or self.batch_size < 1 or not self.lr > 0:
             raise OptionError(
                 f"a stage needs epochs >= 0, a batch of 1 or more and a positive lr, got {self}"
@@ -103,6 +105,17 @@ def _frozen(model: nn.Module) -> Iterator[None]:
     finally:
         for parameter, learns in before:
             parameter.requires_grad_(learns)
+
+
+@contextlib.contextmanager
+def _back_in_place(models: list[nn.Module]) -> Iterator[None]:
+    """A fit takes models to its device, and Lightning leaves what learned on the processor."""
+    places = [(model, next(model.parameters()).device) for model in models]
+    try:
+        yield
+    finally:
+        for model, device in places:
+            model.to(device)
 
 
 @contextlib.contextmanager
@@ -176,7 +189,8 @@ def _fit(
         goal = Goal("val_metric", direction(run.metric_name), options.patience)
     limits = {"clip_norm": options.clip_norm, "precision": run.precision}
     held = contextlib.nullcontext() if place is None else hold(place, run.say)
-    with held, _in_single(replaced.model, learning):
+    models = [replaced.model, *(part for part in extra if isinstance(part, nn.Module))]
+    with held, _back_in_place(models), _in_single(replaced.model, learning):
         fitted = fit(
             stage,
             limits=Limits(options.epochs, options.steps, **limits),

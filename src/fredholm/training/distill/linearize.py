@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ...convert.linearize import ConversionReport, Replaced, replace_attention, save_linearized
+from ...errors import OptionError
 from ..fit import check_precision
 from ..metrics import METRICS
 from ..tasks import create_task
@@ -47,13 +48,24 @@ class Conversion:
         Args:
             processor: of a transformers model, a tokenizer or image processor saved beside it.
         """
-        from .page import write_page
-
         lines = self.report.summary()
         folder = save_linearized(self.replaced, folder, processor=processor, lines=lines)
+        self._report(folder)
+        return folder
+
+    def report_again(self, folder: Path) -> None:
+        """Write the report of a saved model anew, and its card: more was measured since."""
+        if self.replaced.ecosystem == "transformers":
+            from ...convert.linearize.auto import write_card
+
+            write_card(self.model, folder, self.report.summary())
+        self._report(folder)
+
+    def _report(self, folder: Path) -> None:
+        from .page import write_page
+
         self.report.save(folder / "conversion.json")
         write_page(self.report, folder / "conversion.html")
-        return folder
 
 
 def linearize(
@@ -159,6 +171,13 @@ def linearize(
     settings |= {"match": dataclasses.asdict(match)}
     if longer is not None:
         settings |= {"lengthen": dataclasses.asdict(lengthen)}
+    for stage, given in (("distil", distil), ("tune", tune)):
+        _without_lora(stage, given)
+    if longer is not None and not lengthen.epochs:
+        raise OptionError(
+            "longer: received samples for a stage of epochs=0; give "
+            "lengthen=StageOptions(epochs=1, ...), or leave longer out"
+        )
     decoder = chosen.follows and decoder_of(model)
     splits = None if data is None else two_splits(data, decoder)
     if splits is not None:
@@ -191,7 +210,7 @@ def linearize(
     replaced.model.eval()
     conversion = Conversion(replaced.model, report, replaced)
     place = None if progress.folder is None else progress.folder / "model"
-    if place is not None and (lengths or documents):
+    if place is not None:
         conversion.save(place)  # whatever becomes of what is measured now
     if lengths:
         report.speed = progress.get(
@@ -203,8 +222,8 @@ def linearize(
             lambda: measure_receipt(model, replaced.model, documents, run.say),
             of=documents.facts(),
         )
-    if place is not None:
-        conversion.save(place)
+    if place is not None and (lengths or documents):
+        conversion.report_again(place)
     for line in report.summary():
         run.say(line)
     return conversion
@@ -228,20 +247,29 @@ def fine_tune(
 
     The arguments are those of :func:`linearize`; this is how a teacher is made where none was
     fine-tuned yet.
+
+    Raises:
+        OptionError: an unknown metric, task or precision, no epochs, ``lora``; a folder that holds
+            something else.
+        ConversionError: a model without the head of a task.
+        RecipeError: what is resumed was started otherwise, on another model or other data.
     """
+    check_precision(precision)
     chosen = create_task(task)
     name = metric or chosen.score
     run = Run(chosen, name, METRICS[name], precision, seed, say or (lambda line: None))
-    settings = {
-        "task": task,
-        "metric": name,
-        "precision": precision,
-        "seed": seed,
-        "tune": dataclasses.asdict(options),
-    }
+    if not options.epochs:
+        raise OptionError("fine_tune: received epochs=0; needs 1 or more")
+    _without_lora("options", options)
+    train, val = two_splits(data, chosen.follows and decoder_of(model))
+    check_head(model, train)
+    settings = {"task": task, "metric": name, "precision": precision, "seed": seed}
+    settings |= {"tune": dataclasses.asdict(options), **_scale(train)}
+    settings["data"] = [_facts(train), _facts(val)]
+    if folder is not None:
+        settings["weights"] = digest_weights(model)
     progress = Progress(None if folder is None else Path(folder), settings, resume)
     stub = Replaced(model, "torch", "softmax", {}, True, [], {}, {})
-    train, val = two_splits(data, chosen.follows and decoder_of(model))
     run_stage(
         run,
         progress,
@@ -252,11 +280,21 @@ def fine_tune(
         val,
         options,
         ConversionReport.of(stub, type(model).__name__),
-        run.task,
+        chosen,
         run.metric,
     )
     model.eval()
-    return progress.get("score", lambda: evaluate(model, val, run.metric, run.task, precision))
+    return progress.get(
+        "score", lambda: evaluate(model, val, run.metric, chosen, precision, chosen.at_once)
+    )
+
+
+def _without_lora(stage: str, options: StageOptions) -> None:
+    if options.lora is not None:
+        raise OptionError(
+            f"{stage}: received lora={options.lora}; low-rank changes are what match and lengthen "
+            "train; leave it out"
+        )
 
 
 def _train(

@@ -119,6 +119,7 @@ class Matching(Stage):
 
     def on_train_start(self) -> None:
         self.model.train()
+        self.teacher[0].to(self.device)  # which is no part of what Lightning moves
 
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:
         with torch.no_grad():

@@ -8,6 +8,7 @@ from pathlib import Path
 from ...convert.linearize import ConversionReport
 from ...explain.page import Picture, Section, folded, render_page, table
 from ...explain.style import Theme, new_figure, render
+from ...files import write_text
 from .receipt_page import receipt_sections
 
 NAMES = {
@@ -53,10 +54,8 @@ def write_page(report: ConversionReport, path: str | Path) -> Path:
     shared = "share" if report.tied else "do not share"
     options = report.options or "defaults"
     foot = f"Options of the map: {options}; keys {shared} the queries' map."
-    path.write_text(
-        render_page(f"{report.source} → {report.to}", lead, facts, sections, foot), encoding="utf-8"
-    )
-    return path
+    title = f"{report.source} → {report.to}"
+    return write_text(path, render_page(title, lead, facts, sections, foot))
 
 
 def _layers(report: ConversionReport) -> Section:

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from ...errors import OptionError, RecipeError
 from ...files import digest_tensors, storing, write_json
+from ...files import read_state as read_json
 from ..checkpoints import read_state, write_checkpoint
 
-ADDED = ("data", "weights")  # settings that earlier versions did not keep
+ADDED = ("data", "weights", "mean", "std")  # settings that earlier versions did not keep
 
 
 class Progress:
@@ -30,7 +31,7 @@ class Progress:
         path = folder / "progress.json"
         settings = json.loads(json.dumps(settings))
         if path.is_file():
-            saved = json.loads(path.read_text(encoding="utf-8"))
+            saved = read_json(path)
             if not resume:
                 raise OptionError(
                     f"{folder}: holds a conversion; pass resume=True to go on, or choose another "

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...convert.linearize.positions import positions_of
 from ...errors import DataError
 from ...files import digest_json
 from ..text_generation import own_signs, prompt_ids
@@ -81,7 +82,7 @@ def measure_receipt(
         DataError: no document with as many tokens as the first stretch of positions.
     """
     models = {"teacher": teacher.eval(), "student": student.eval()}
-    limit = getattr(teacher.config, "max_position_embeddings", None) or max(documents.lengths)
+    limit = positions_of(teacher) or max(documents.lengths)
     texts = {kind: _tokens(documents, kind, limit) for kind in documents.kinds}
     filler = next(iter(texts.values()))
     generator = torch.Generator().manual_seed(documents.seed)

@@ -4,10 +4,11 @@ teacher.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ...convert.linearize import Replaced
 from ...data import make_loader
@@ -80,8 +81,6 @@ def _forward(
 
 
 def _to(inputs: Any, device: torch.device) -> Any:
-    return (
-        inputs.to(device)
-        if isinstance(inputs, Tensor)
-        else {key: value.to(device) for key, value in inputs.items()}
-    )
+    if isinstance(inputs, Mapping):
+        return {key: value.to(device) for key, value in inputs.items()}
+    return inputs.to(device)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ...convert.linearize.description import ADAPTER
+from ...convert.linearize.positions import positions_of
 from ...convert.transformers_folder import load_gguf, load_local, picture_scale
 from ...data import create_dataset, dataset_path, fetch, list_datasets
 from ...errors import CheckpointError, ConversionError, OptionError, require
@@ -59,6 +60,7 @@ def linearize_source(
     to: str | None = None,
     *,
     data: str | None = None,
+    task: str | None = None,
     out: str | Path,
     max_length: int | None = None,
     reach: int | None = None,
@@ -86,6 +88,8 @@ def linearize_source(
         data: name of a data set, see :func:`fredholm.data.list_datasets`; without one a model of
             transformers is replaced, not trained. Weights by name that are a language model's take
             ``python-docs``.
+        task: see :func:`linearize`; default that of a run's data, of a language model ``"tokens"``,
+            of texts for a model with one answer ``"regression"``, otherwise ``"classification"``.
         out: folder of the conversion.
         max_length: tokens kept of a text, of a language model those of a window; default what the
             model can place, of a language model 512 at most.
@@ -117,11 +121,12 @@ def linearize_source(
             raise OptionError("--data belongs to models of transformers; a run has data of its own")
         model, place = load_run(source, trust_code=trust_code)
         splits: Any = tuple(run_dataset(model, place, split) for split in ("train", "val"))
+        task = task or splits[0].task
     else:
         model, processor = _transformers_model(source)
         decoder = is_decoder(model)
         if to is None and decoder:
-            options |= MAP | {key: options[key] for key in ("options",) if options.get(key)}
+            options |= MAP | {"options": MAP["options"] | (options.get("options") or {})}
             to = options.pop("to")
         if data is None and named and decoder:
             data = TEXTS
@@ -131,17 +136,28 @@ def linearize_source(
             splits = _windows(data, tokenizer, max_length, model, reach)
             if longer is not None:
                 options["longer"] = _longer(data, tokenizer, longer, model, reach)
-            options |= {"task": "tokens"}
+            task = "tokens"
             if receipt:
                 options["documents"] = _documents(data, unseen, tokenizer)
         else:
             splits = None if data is None else _splits(model, source, data, max_length)
+            numbers = model.main_input_name != "pixel_values" and model.config.num_labels == 1
+            task = task or ("regression" if numbers else None)
     if defaults is ENCODER and (longer or reach):
         raise OptionError("--lengthen and --reach are of a language model that learns from texts")
+    if lengthen and longer is None:
+        raise OptionError(
+            "--lengthen-steps: needs --lengthen, the tokens of the windows of that stage"
+        )
+    if unseen is not None and "documents" not in options:
+        raise OptionError(
+            "--unseen is of the receipt of a language model that learns from texts; leave it out"
+        )
     if splits is not None and samples is not None:
         splits = (_some(splits[0], samples), splits[1])
     stages = {key: _stage(defaults[key], given) for key, given in asked.items()}
-    result = linearize(model, to or "luna", data=splits, folder=out, say=say, **stages, **options)
+    options |= {"task": task or "classification", **stages}
+    result = linearize(model, to or "luna", data=splits, folder=out, say=say, **options)
     if processor is not None:
         with storing(Path(out)):
             processor.save_pretrained(Path(out) / "model")
@@ -179,7 +195,7 @@ def _windows(
     name: str, tokenizer: Any, max_length: int | None, model: Any, reach: int | None
 ) -> tuple[Any, Any]:
     """A data set's training and validation split in windows of tokens."""
-    limit = getattr(model.config, "max_position_embeddings", None)
+    limit = positions_of(model)
     length = _placed(model, max_length or min(WINDOW, limit or WINDOW), "--max-length")
     train = TokenWindows(
         name,
@@ -209,15 +225,14 @@ def _reach(model: Any, reach: int | None, length: int, limit: int | None) -> int
 
 def _longer(name: str, tokenizer: Any, length: int, model: Any, reach: int | None) -> Any:
     """The training split in longer windows."""
-    length = _placed(model, length, "--lengthen")
-    limit = getattr(model.config, "max_position_embeddings", None)
+    length, limit = _placed(model, length, "--lengthen"), positions_of(model)
     reach = _reach(model, max(reach, length) if reach else reach, length, limit)
     return TokenWindows(name, "train", _texts(name, "train"), tokenizer, length, reach=reach)
 
 
 def _placed(model: Any, length: int, option: str) -> int:
     """A number of tokens that the model has positions for."""
-    limit = getattr(model.config, "max_position_embeddings", None)
+    limit = positions_of(model)
     if limit is not None and length > limit:
         raise OptionError(
             f"{option}: received {length}; the model has positions for {limit} tokens"
@@ -334,12 +349,7 @@ def _splits(model: Any, folder: Path, name: str, max_length: int | None) -> tupl
         pictures = (create_dataset(name, part, image_size=size) for part in ("train", "val"))
         return tuple(_scaled(each, **scale) for each in pictures)  # type: ignore[return-value]
     tokenizer = _tokenizer(folder)
-    limit = getattr(model.config, "max_position_embeddings", None)
-    length = max_length or limit or 512
-    if limit is not None and length > limit:
-        raise OptionError(
-            f"--max-length: received {length}; the model has positions for {limit} tokens"
-        )
+    length = _placed(model, max_length or positions_of(model) or 512, "--max-length")
     result = []
     for split in ("train", "val"):
         source = create_dataset(name, split)

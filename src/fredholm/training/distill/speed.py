@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
+from ...convert.linearize.positions import positions_of
 from ...errors import OptionError
 from .stages import call
 
@@ -23,11 +24,7 @@ def token_inputs(model: Any) -> Callable[[int], dict[str, Any]]:
     Raises:
         OptionError: a model that reads something else, or a length beyond its positions.
     """
-    config = getattr(model, "config", None)
-    size, limit = (
-        getattr(config, "vocab_size", None),
-        getattr(config, "max_position_embeddings", None),
-    )
+    size, limit = getattr(getattr(model, "config", None), "vocab_size", None), positions_of(model)
     if size is None:
         raise OptionError(
             f"{type(model).__name__} does not read tokens: say what it is given at a length with "

@@ -1,5 +1,5 @@
-"""Two of the stages of a conversion: attention distillation, and the task; ``matching.py`` has the
-one between them.
+"""The first and the last stage of a conversion: attention distillation, and the task;
+``matching.py`` has those between them.
 """
 
 from __future__ import annotations
