@@ -15,7 +15,8 @@ import torch
 from PIL import Image
 
 from fredholm.data.files import open_files
-from fredholm.data.files.unlabelled import read_unlabelled
+from fredholm.data.files.reading import Reading
+from fredholm.data.files.unlabelled import _suffix, read_unlabelled
 from fredholm.data.kinds.texts import read_lines
 from fredholm.errors import DataError, OptionError
 from fredholm.estimators import FredholmClassifier
@@ -703,3 +704,144 @@ def test_a_picture_may_be_asked_about_twice(tmp_path):
     write(path, [*rows, rows[3]], head=("path", "label"))
     with pytest.raises(DataError, match=r"'3.png' comes twice"):
         open_files(path)
+
+
+# --- padded arrays, times, channels, folders ------------------------------------------------------
+
+
+def test_lengths_of_padded_samples_are_theirs(tmp_path):
+    x = np.pad(np.ones((20, 4, 2)), ((0, 0), (0, 6), (0, 0)))
+    once = {"lengths": np.full(20, 4), "y": np.arange(20) % 2}
+    for name, values in (("three", x), ("two", x[:, :, 0])):
+        np.savez(tmp_path / f"{name}.npz", X=values, **once)
+        found = open_files(tmp_path / f"{name}.npz").collection
+        assert {len(sample) for sample in found.samples} == {4}
+    wrong = {**once, "lengths": np.full(20, 11)}
+    np.savez(tmp_path / "long.npz", X=x, **wrong)
+    with pytest.raises(DataError, match=r"up to 11, does not fit 'X' .*each at most 10"):
+        open_files(tmp_path / "long.npz")
+    np.savez(tmp_path / "flat.npz", X=x.reshape(-1, 2)[:80], **once)
+    assert {len(sample) for sample in open_files(tmp_path / "flat.npz").collection.samples} == {4}
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "ns"])
+def test_dates_in_arrays_are_seconds_whatever_their_unit(tmp_path, unit):
+    days = np.datetime64("2024-01-01") + np.arange(5) * np.timedelta64(1, "D")
+    x, y = np.random.default_rng(0).normal(size=(20, 5, 1)), np.arange(20) % 2
+    np.savez(tmp_path / "x.npz", x=x, times=days.astype(f"M8[{unit}]"), y=y)
+    times = open_files(tmp_path / "x.npz").collection.times
+    assert np.diff(times[0]).tolist() == [86400.0] * 4
+    np.savez(tmp_path / "words.npz", x=x, times=days.astype(str), y=y)
+    with pytest.raises(DataError, match="needs times: numbers, or numpy's dates"):
+        open_files(tmp_path / "words.npz")
+
+
+def test_what_is_no_number_in_fields_is_refused_by_name(tmp_path):
+    arrays = {"x": np.ones((8, 5, 1)), "positions": np.ones((8, 5, 1))}
+    np.savez(tmp_path / "f.npz", y=np.array(list("ab" * 4)), **arrays)
+    with pytest.raises(DataError, match=r"'y' holds <U1; needs numbers .* say the kind"):
+        open_files(tmp_path / "f.npz")
+
+
+def test_clouds_and_fields_without_a_point_are_named(tmp_path):
+    cloud = np.random.default_rng(0).normal(size=(8, 6, 4))
+    cloud[3, :, 3] = np.nan  # a scan without intensities
+    np.savez(tmp_path / "c.npz", points=cloud, label=np.arange(8) % 2)
+    with pytest.raises(DataError, match="every point of sample 3 of 'points' has a NaN"):
+        open_files(tmp_path / "c.npz")
+    places = np.full((8, 6, 2), np.nan)
+    places[:5] = 0.5
+    np.savez(tmp_path / "f.npz", coordinates=places, inputs=cloud[..., :1], outputs=cloud[..., :1])
+    with pytest.raises(DataError, match="sample 5 has no point whose coordinates are all there"):
+        open_files(tmp_path / "f.npz")
+
+
+def test_fields_on_points_and_on_grids_are_not_the_same(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(12, 9, 1))
+    np.savez(tmp_path / "points.npz", coordinates=rng.random((12, 9, 2)), inputs=x, outputs=x)
+    grid = rng.normal(size=(12, 1, 8, 8))
+    np.savez(tmp_path / "grid.npz", inputs=grid, outputs=grid)
+    for mine, other in (("points", "grid"), ("grid", "points")):
+        facts = open_files(tmp_path / f"{mine}.npz").dataset("train").describe()
+        with pytest.raises(DataError, match=r"the run was trained on fields on (points|a grid)"):
+            read_unlabelled([tmp_path / f"{other}.npz"], facts, SimpleNamespace(channels=1))
+
+
+def test_a_channel_is_not_the_label(tmp_path):
+    rng = random.Random(0)
+    rows = [[rng.random(), rng.random(), rng.random(), "ab"[i % 2]] for i in range(60)]
+    file = write(tmp_path / "a.csv", rows, head=("x", "y", "z", "surface"))
+    assert open_files(file, {"channels": ["x", "y", "z"]}).collection.reading.label == "surface"
+    with pytest.raises(DataError, match="channels: 'y' is the label, which no model reads"):
+        open_files(file, {"channels": ["x", "y"], "label": "y"})
+    plain = tmp_path / "plain.csv"
+    with plain.open("w", newline="") as out:
+        csv.writer(out).writerows([i % 3, *row[:2], i % 2] for i, row in enumerate(rows))
+    for channels, label in ((2, 3), "column 1"), ((1, 2, 3), "column 4"):
+        reading = {"channels": [f"column {i}" for i in channels]}
+        assert open_files(plain, reading).collection.reading.label == label
+
+
+def test_pictures_beside_the_splits_of_a_class_are_named(tmp_path):
+    def picture(*parts):
+        path = tmp_path.joinpath(*parts)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8), len(parts)).save(path)
+        return path
+
+    for name in ("cat", "dog"):
+        for part in ("train", "test"):
+            for i in range(3):
+                picture(name, part, f"{i}.png")
+    assert (open_files(tmp_path).parts == 2).sum() == 6
+    loose = picture("cat", "1.png")
+    with pytest.raises(DataError, match=r"1.png: lies beside (test|train)/"):
+        open_files(tmp_path)
+    loose.unlink()
+    odd = picture("cat", "more", "1.png")
+    with pytest.raises(DataError, match=r"more: lies beside (test|train)/"):
+        open_files(tmp_path)
+    shutil.rmtree(odd.parent)
+    picture("cow", "1.png")
+    with pytest.raises(DataError, match="lies in no train/, val/ or test/, which other classes"):
+        open_files(tmp_path)
+
+
+def test_a_sample_without_a_time_is_not_the_latest(tmp_path):
+    times = np.arange(20.0)
+    times[4] = np.nan
+    x, y = np.random.default_rng(0).normal(size=(20, 8, 3)), np.arange(20) % 2
+    np.savez(tmp_path / "c.npz", points=x, label=y, time=times)
+    with pytest.raises(DataError, match="has no time, by which the samples are divided"):
+        open_files(tmp_path / "c.npz", {"split": "time"})
+
+
+def test_names_of_files_mean_nothing_where_nothing_is_divided(tmp_path):
+    x, y = np.random.default_rng(0).normal(size=(20, 5, 1)), np.arange(20) % 2
+    np.savez(tmp_path / "known.npz", x=x, y=y)
+    facts = open_files(tmp_path / "known.npz").dataset("train").describe()
+    for name in ("a", "test"):
+        (tmp_path / "new").mkdir(exist_ok=True)
+        np.savez(tmp_path / "new" / f"{name}.npz", x=x[:3])
+    assert len(read_unlabelled([tmp_path / "new"], facts, SimpleNamespace(channels=1))) == 6
+
+
+def test_binary_files_without_a_name_are_known_by_how_they_begin():
+    assert _suffix(b"PAR1\x15\rabc\n", Reading(kind="rows")) == ".parquet"
+    assert _suffix(b"a fine film\ra dull one\r", Reading(kind="texts", text="said")) == ".txt"
+    assert _suffix(b"said\ra fine film\r", Reading(kind="texts", text="said")) == ".csv"
+
+
+def test_a_picture_named_in_a_table_is_looked_at_before_training(tmp_path):
+    names = [f"{i}.png" for i in range(12)]
+    for i, name in enumerate(names):
+        Image.new("L", (8, 8), i).save(tmp_path / name)
+    file = write(
+        tmp_path / "a.csv", [[n, "xy"[i % 2]] for i, n in enumerate(names)], ("path", "label")
+    )
+    assert len(open_files(file).collection) == 12
+    (tmp_path / names[5]).write_bytes(b"no picture")
+    file.touch()
+    with pytest.raises(DataError, match=r"5.png: not a readable picture"):
+        open_files(file)

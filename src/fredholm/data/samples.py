@@ -19,12 +19,12 @@ from ..errors import DataError, OptionError, ShapeError
 from .files.collection import TRAIN, VAL, Collection, blocks, too_large
 from .files.datasets import labels_of
 from .files.reading import Reading
-from .files.scaling import channel_scales, cloud_tensor, point_rows, series_rows, table_rows
+from .files.scaling import as_read, channel_scales
 from .files.source import KINDS, LARGEST_SIDE, Source
 from .files.table import LARGEST
 from .kinds.dataset import LabelledDataset
 from .kinds.fields import POINT_FIELDS
-from .kinds.images import ImageDataset
+from .kinds.images import ImageDataset, standardised
 from .kinds.sequences import padded
 from .kinds.texts import TextOptions, encode_rows
 from .splits import SPLIT_SEED, stratified
@@ -399,14 +399,6 @@ def resized(images: Float[Tensor, "n c h w"], size: tuple[int, int]) -> Float[Te
     )
 
 
-def standardised(
-    images: Float[Tensor, "*b c h w"], mean: Sequence[float], std: Sequence[float]
-) -> Float[Tensor, "*b c h w"]:
-    """(value − mean) / std of each channel."""
-    shift, scale = (torch.tensor(part, dtype=torch.float32)[:, None, None] for part in (mean, std))
-    return (images - shift) / scale
-
-
 # --- samples whose label is asked for -------------------------------------------------------------
 
 
@@ -443,12 +435,6 @@ def read_samples(
         warn_of_cut(int(cut.sum()), len(cut), length)
         return lambda chosen: numbers[list(chosen)]
     _check_channels(collection, encoder)
-    if kind == "rows":
-        rows = table_rows(collection, scaling)
-        return lambda chosen: rows[list(chosen)]
-    if kind == "clouds":
-        clouds = cloud_tensor(collection, scaling)[:, : scaling["points"]]
-        return lambda chosen: clouds[list(chosen)]
     if kind == "images":
         _check_scale(collection, facts)
         images = torch.from_numpy(collection.samples)
@@ -459,12 +445,15 @@ def read_samples(
         return lambda chosen: standardised(
             fields[list(chosen)], facts["shift"], facts["input_scale"]
         )
-    points = collection.coordinates is not None
     try:
-        parts = point_rows(collection, scaling) if points else series_rows(collection, scaling)
+        rows = as_read(collection, scaling)
     except DataError as error:
         raise OptionError(str(error)) from error
-    return lambda chosen: padded([parts[i] for i in chosen])
+    if kind == "clouds":
+        rows = rows[:, : scaling["points"]]
+    if isinstance(rows, Tensor):
+        return lambda chosen: rows[list(chosen)]
+    return lambda chosen: padded([rows[i] for i in chosen])
 
 
 def _check_scale(collection: Collection, facts: Mapping[str, Any]) -> None:

@@ -25,6 +25,7 @@ from .named import (
     collection_of,
     find,
     first_channel,
+    floats,
     groups_of,
     needed,
     order_of,
@@ -98,7 +99,7 @@ def collect_arrays(
         collected.append(_COLLECTORS[kind](file, arrays, settled, labelled))
         settled = settled.settled(task=collected[0].reading.task)  # the training files tell it
     _check_alike(files, collected)
-    return _joined(files, name, collected)
+    return _joined(files, name, collected, labelled)
 
 
 def _kind(arrays: dict[str, np.ndarray], reading: Reading, path: Path) -> str:
@@ -172,25 +173,40 @@ def _axes(values: np.ndarray, key: str) -> Iterator[str]:
 
 
 def _ragged(path: Path, arrays: dict[str, np.ndarray], key: str) -> list[np.ndarray]:
-    values, lengths = arrays[key], find(arrays, LENGTHS)
-    if not np.issubdtype(values.dtype, np.number):
-        raise DataError(f"{path}: the array {key!r} holds {values.dtype}; needs numbers")
-    if lengths is not None and values.ndim <= 2:
-        ends = np.cumsum(_counts(path, lengths, arrays[lengths]))
+    """The samples of an array: padded ones, as far as ``lengths`` say or by NaN at their ends, or
+    all points one after the other.
+    """
+    values, lengths = floats(path, key, arrays[key]), find(arrays, LENGTHS)
+    counts = None if lengths is None else _counts(path, lengths, arrays[lengths])
+    padded = values.ndim == 3 or (
+        values.ndim == 2
+        and counts is not None
+        and counts.shape == values.shape[:1]
+        and counts.sum() != len(values)
+    )
+    if counts is not None and not padded:
+        ends = np.cumsum(counts)
         if len(ends) == 0 or ends[-1] != len(values):
             raise DataError(
                 f"{path}: {lengths!r} sum to {int(ends[-1]) if len(ends) else 0}; {key!r} has "
                 f"{len(values)} points"
             )
-        flat = _exact(values).reshape(len(values), -1)
-        samples = np.split(flat, ends[:-1])
+        samples = np.split(values.reshape(len(values), -1), ends[:-1])
         empty = next((i for i, sample in enumerate(samples) if np.isnan(sample).all()), None)
         if empty is not None:
             raise DataError(f"{path}: sample {empty} of {key!r} holds no number")
         return samples
     if values.ndim not in (2, 3):
         raise DataError(f"{path}: {key!r} has shape {values.shape}; needs (N, time, channels)")
-    whole = _exact(values).reshape(*values.shape[:2], -1)
+    whole: Any = values.reshape(*values.shape[:2], -1)
+    if counts is not None:  # what lies behind a sample's points is no part of it
+        if counts.shape != values.shape[:1] or counts.max() > values.shape[1]:
+            raise DataError(
+                f"{path}: {lengths!r} {counts.shape}, up to {counts.max()}, does not fit {key!r} "
+                f"{values.shape}; needs ({len(values)},), each at most {values.shape[1]}; where it "
+                "holds something else, give it another name"
+            )
+        whole = [sample[:n] for sample, n in zip(whole, counts)]
     samples = []
     for row, sample in enumerate(whole):
         known = np.flatnonzero(~np.isnan(sample).all(1))
@@ -218,11 +234,6 @@ def _counts(path: Path, key: str, values: np.ndarray) -> np.ndarray:
     return values
 
 
-def _exact(values: np.ndarray) -> np.ndarray:
-    """As floats that keep all digits: what is large is subtracted before any are dropped."""
-    return values.astype(np.result_type(values.dtype, np.float32))
-
-
 def _times(
     path: Path,
     arrays: dict[str, np.ndarray],
@@ -231,8 +242,16 @@ def _times(
     shape: tuple[int, ...],
 ) -> list[np.ndarray]:
     """Of each sample, which are an array of this ``shape`` together."""
-    values, lengths = arrays[key].astype(np.float64), [len(sample) for sample in samples]
-    if values.ndim == 1 and find(arrays, LENGTHS):
+    values, lengths = arrays[key], [len(sample) for sample in samples]
+    if values.dtype.kind == "M":  # in seconds, whatever their unit, as in tables
+        seconds = values.astype("M8[us]").astype(np.int64) / 1e6
+        values = np.where(np.isnat(values), np.nan, seconds)
+    if values.dtype.kind not in "iuf":
+        raise DataError(
+            f"{path}: {key!r} holds {values.dtype}; needs times: numbers, or numpy's dates"
+        )
+    values = values.astype(np.float64)
+    if values.ndim == 1 and find(arrays, LENGTHS) and len(samples) != shape[0]:
         result = np.split(values, np.cumsum(lengths)[:-1])
     elif values.shape == shape[1:2]:
         result = [values[:n] for n in lengths]
@@ -261,6 +280,12 @@ def _clouds(
     """
     key = needed(arrays, (*CLOUDS, *INPUTS), first_channel(reading), path, "clouds")
     clouds = [c[~np.isnan(c).any(1)] for c in _ragged(path, arrays, key)]
+    empty = next((i for i, cloud in enumerate(clouds) if not len(cloud)), None)
+    if empty is not None:
+        raise DataError(
+            f"{path}: every point of sample {empty} of {key!r} has a NaN, and counts as not there; "
+            "leave the sample out, or the channel"
+        )
     settled, labels, _ = _labels(path, arrays, reading, labelled, len(clouds), None)
     taken = {"clouds": f"array {key!r}"}
     result = collection_of(path, settled.settled(channels=(key,)), clouds, labels, taken)
@@ -378,9 +403,11 @@ def _form(values: Any) -> str | None:
     return f"{channels} channels" + (f" on a grid of {grid[0]} × {grid[1]}" if grid else "")
 
 
-def _joined(files: Sequence[Path], name: str, collected: list[Collection]) -> Collection:
+def _joined(
+    files: Sequence[Path], name: str, collected: list[Collection], labelled: bool
+) -> Collection:
     first = collected[0]
-    first.parts = parts_of(files, [len(part) for part in collected])
+    first.parts = parts_of(files, [len(part) for part in collected]) if labelled else None
     if len(collected) > 1:
         places = [part.place(i) for part in collected for i in range(len(part))]
         first.place = places.__getitem__

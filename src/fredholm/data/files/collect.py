@@ -54,11 +54,9 @@ def collect(
     name = stem_of(path) if path.is_file() else path.name
     family, files = files_of(path, reading)
     if family in ("pictures", "clouds"):
-        suffixes = FAMILIES[family]
-        if path.is_file() and labelled:
+        if path.is_file():
             raise DataError(f"{path}: one file; needs a folder of classes with such files in them")
-        root = path if path.is_dir() else path.parent
-        result = collect_folders(root, name, reading, suffixes, labelled)
+        result = collect_folders(path, name, reading, FAMILIES[family], labelled)
     elif family == "tables":
         result = collect_tables(files, name, reading, labelled, trained)
     else:

@@ -122,8 +122,9 @@ def settle(
     guessed = _named(free, TIMES)
     time = reading.time or guessed
     series_id = reading.id or _named(free, IDS)
-    taken = {time, series_id, reading.group, reading.text}
+    taken = {*_said(reading), time, series_id}
     label = _label(head, reading, taken) if labelled else reading.label
+    _check_channels(head, reading, label, series_id)
     asked = (time, series_id, label, reading.group)
     index = [n for n in head.names if head.counts(n) and n not in (*asked, reading.text)]
     others = [n for n in head.names if n not in (*asked, *index)]
@@ -198,20 +199,33 @@ def _label(head: Head, reading: Reading, taken: set[str | None]) -> str:
     """The column named like a label; in a file without names the last one where it holds words and
     the first does not, the first one where it holds classes, else the last.
     """
-    found = reading.label or _named([n for n in head.names if n not in taken], LABELS)
+    if reading.label is not None:
+        return reading.label
+    free = [name for name in head.names if name not in taken]
+    if not free:
+        raise DataError(
+            f"{head.path}: no column can be the label; has {', '.join(head.names)}; name it: label"
+        )
+    found = _named(free, LABELS)
     if found is not None:
         return found
-    first, last = head.names[0], head.names[-1]
+    first, last = free[0], free[-1]
     if not head.named and (head.numeric(first) > head.numeric(last)):
         return last  # the only one of both that holds words
     if not head.named and not looks_continuous(head.known(first)):
         return first
-    rest = [name for name in head.names if name not in taken]
-    if not rest:
-        raise DataError(
-            f"{head.path}: no column can be the label; has {', '.join(head.names)}; name it: label"
-        )
-    return rest[-1]
+    return last
+
+
+def _check_channels(head: Head, reading: Reading, label: str | None, series_id: str | None) -> None:
+    """DataError for a column that is both a channel and what no model reads."""
+    for name in reading.channels or ():
+        if name in (label, series_id):
+            what = "label" if name == label else "id"
+            raise DataError(
+                f"{head.path}: channels: {name!r} is the {what}, which no model reads; leave it "
+                "out of them"
+            )
 
 
 def _kind(

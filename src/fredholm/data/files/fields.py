@@ -15,6 +15,7 @@ from .named import (
     collection_of,
     find,
     first_channel,
+    floats,
     groups_of,
     needed,
     order_of,
@@ -43,12 +44,12 @@ def _collected(
 ) -> Collection:
     key = needed(arrays, INPUTS, first_channel(reading), path, "inputs")
     places = find(arrays, PLACES)
-    inputs = arrays[key].astype(np.result_type(arrays[key].dtype, np.float32))
+    inputs = floats(path, key, arrays[key])
     answer, answers = reading.label, None
     if labelled:
         rest = {name: value for name, value in arrays.items() if name not in (key, places)}
         answer = needed(rest, ANSWERS, reading.label, path, "answers")
-        answers = arrays[answer].astype(np.float32)
+        answers = floats(path, answer, arrays[answer]).astype(np.float32)
     taken = {"inputs": f"array {key!r}", "answers": f"array {answer!r}"}
     settled = reading.settled(
         label=answer, task="regression", channels=(key,), split=rule_of(reading)
@@ -58,7 +59,8 @@ def _collected(
         return _on_points(path, settled, inputs, answers, line, taken | {"grid": "a line"})
     if places is not None:
         taken |= {"coordinates": f"array {places!r}"}
-        return _on_points(path, settled, inputs, answers, arrays[places], taken)
+        points = floats(path, places, arrays[places])
+        return _on_points(path, settled, inputs, answers, points, taken)
     samples = (inputs[:, None] if inputs.ndim == 3 else inputs).astype(np.float32)
     if answers is not None:
         answers = answers[:, None] if answers.ndim == 3 else answers
@@ -97,7 +99,6 @@ def _on_points(
 ) -> Collection:
     inputs = inputs.reshape(*inputs.shape[:2], -1)
     count, _points = inputs.shape[:2]
-    places = np.asarray(places, np.result_type(places.dtype, np.float32))
     places = np.broadcast_to(places, (count, *places.shape)) if places.ndim == 2 else places
     answers = None if answers is None else answers.reshape(*answers.shape[:2], -1)
     shapes = [inputs.shape[:2], places.shape[:2], *([] if answers is None else [answers.shape[:2]])]
@@ -107,6 +108,11 @@ def _on_points(
             "(N, points, C), (N, points, d) and (N, points, K)"
         )
     here = np.logical_not(np.isnan(places).any(2))
+    if not here.any(1).all():
+        row = int(here.any(1).argmin())
+        raise DataError(
+            f"{path}: sample {row} has no point whose coordinates are all there; leave it out"
+        )
     samples = [values[mask] for values, mask in zip(inputs, here)]
     said = None if answers is None else [values[mask] for values, mask in zip(answers, here)]
     for what, rows in (("inputs", samples), ("answers", said or [])):

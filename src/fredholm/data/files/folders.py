@@ -135,12 +135,34 @@ def _with_classes(root: Path, suffixes: Suffixes[str]) -> list[tuple[Path, str, 
         _check_parts(root, rows)
         return rows
     for folder in _class_folders(root, suffixes):
-        inner = [path for path in visible(folder) if path.is_dir()]
-        split = bool(inner) and all(path.name.lower() in PART_NAMES for path in inner)
-        for part in inner if split else [folder]:
-            number = PART_NAMES[part.name.lower()] if split else None
+        for part in _parts_within(folder, suffixes) or [folder]:
+            number = None if part == folder else PART_NAMES[part.name.lower()]
             rows += [(file, folder.name, number) for file in files_below(part, suffixes)]
+    numbers = [number for _, _, number in rows]
+    if None in numbers and any(number is not None for number in numbers):
+        file = rows[numbers.index(None)][0]
+        raise DataError(
+            f"{file}: lies in no train/, val/ or test/, which other classes have; move it into one"
+        )
     return rows
+
+
+def _parts_within(folder: Path, suffixes: Suffixes[str]) -> list[Path]:
+    """The folders train, val and test of a class, which then has no other files.
+
+    Raises:
+        DataError: a file or a folder of files beside them.
+    """
+    inner = [
+        path
+        for path in visible(folder)
+        if (files_below(path, suffixes) if path.is_dir() else suffix_of(path) in suffixes)
+    ]
+    named = [path for path in inner if path.is_dir() and path.name.lower() in PART_NAMES]
+    odd = next((path for path in inner if path not in named), None)
+    if named and odd is not None:
+        raise DataError(f"{odd}: lies beside {named[0].name}/; needs a split's name or none")
+    return named
 
 
 def _class_folders(part: Path, suffixes: Suffixes[str]) -> list[Path]:

@@ -54,6 +54,20 @@ def needed(
     return found
 
 
+def floats(path: Path, key: str, values: np.ndarray) -> np.ndarray:
+    """Numbers as floats that keep all digits: what is large is subtracted before any are dropped.
+
+    Raises:
+        DataError: they are none.
+    """
+    if values.dtype.kind not in "biuf":
+        raise DataError(
+            f"{path}: {key!r} holds {values.dtype}; needs numbers (where it is a label, say the "
+            "kind of the samples: series, clouds or fields)"
+        )
+    return values.astype(np.result_type(values.dtype, np.float32))
+
+
 def groups_of(
     path: Path, arrays: dict[str, np.ndarray], reading: Reading, count: int
 ) -> np.ndarray | None:

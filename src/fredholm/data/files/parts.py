@@ -122,5 +122,11 @@ def _latest(collection: Collection, rows: np.ndarray, share: float) -> np.ndarra
         raise DataError(
             f"{collection.name}: has no time by which it could be divided; name the column: time"
         )
+    odd = ~np.isfinite(collection.order)
+    if odd.any():
+        raise DataError(
+            f"{collection.where(int(odd.argmax()))}: has no time, by which the samples are "
+            "divided; give it one, or leave it out"
+        )
     order = np.argsort(collection.order[rows], kind="stable")
     return np.sort(order[len(order) - max(1, round(share * len(rows))) :])

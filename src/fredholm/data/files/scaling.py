@@ -39,6 +39,14 @@ def measure(collection: Collection, training: np.ndarray) -> dict[str, Any]:
     return {}
 
 
+def as_read(collection: Collection, scaling: Mapping[str, Any]) -> Any:
+    """The samples as their kind's data set holds them; texts, files and grids as they are."""
+    if collection.coordinates is not None:
+        return point_rows(collection, scaling)
+    make = {"series": series_rows, "rows": table_rows, "clouds": cloud_tensor}.get(collection.kind)
+    return collection.samples if make is None else make(collection, scaling)
+
+
 def _moments(values: np.ndarray) -> tuple[list[float], list[float]]:
     """Mean and deviation of each column; what never varies, or is never there, keeps its scale."""
     width = max(1, BLOCK // max(1, len(values)))

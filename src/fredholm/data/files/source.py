@@ -15,7 +15,7 @@ import numpy as np
 from ...errors import DataError, OptionError
 from ..kinds.dataset import LabelledDataset
 from ..kinds.fields import FIELDS, POINT_FIELDS
-from ..kinds.images import IMAGES, size_of
+from ..kinds.images import IMAGES, picture_size
 from ..kinds.kind import Kind
 from ..kinds.points import POINTS
 from ..kinds.sequences import SEQUENCES, TABLES
@@ -27,13 +27,7 @@ from .datasets import make_dataset
 from .description import describe
 from .parts import divide, divided_groups
 from .reading import Reading
-from .scaling import (
-    cloud_tensor,
-    measure,
-    point_rows,
-    series_rows,
-    table_rows,
-)
+from .scaling import as_read, measure
 from .table import Coded
 
 KINDS: dict[str, Kind] = {
@@ -46,7 +40,6 @@ KINDS: dict[str, Kind] = {
 }
 VAL_SHARE = 0.2  # of what is left to train on
 LARGEST_SIDE = 64  # of pictures whose size nobody said
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
 UNBALANCED = 3.0  # the largest class over the smallest, from where accuracy alone misleads
 
 
@@ -108,12 +101,7 @@ class Source:
     @cached_property
     def prepared(self) -> Any:
         """The samples as the kind's data set holds them."""
-        make = {"series": series_rows, "rows": table_rows, "clouds": cloud_tensor}
-        if self.collection.kind in make:
-            return make[self.collection.kind](self.collection, self.scaling)
-        if self.collection.coordinates is not None:
-            return point_rows(self.collection, self.scaling)
-        return self.collection.samples
+        return as_read(self.collection, self.scaling)
 
     @cached_property
     def units(self) -> tuple[float, float]:
@@ -229,12 +217,8 @@ class Source:
     @cached_property
     def image_size(self) -> tuple[int, int]:
         """The median size of some pictures, at most ``LARGEST_SIDE``."""
-        from PIL import Image
-
-        sizes = []
-        for file in self.collection.samples[:: max(1, len(self.collection) // 100)]:
-            with Image.open(file) as image:
-                sizes.append(size_of(image))
+        some = self.collection.samples[:: max(1, len(self.collection) // 100)]
+        sizes = [picture_size(file) for file in some]
         height, width = np.median(np.array(sizes), 0)
         return min(LARGEST_SIDE, int(height)), min(LARGEST_SIDE, int(width))
 

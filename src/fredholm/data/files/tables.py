@@ -15,6 +15,7 @@ import numpy as np
 from ...errors import DataError
 from .collection import PART_NAMES, Collection, in_order, leaks, looks_continuous
 from .columns import WORDS, Columns, Trained, settle, taken_of
+from .folders import look_at
 from .reading import Reading
 from .suffixes import stem_of
 from .table import HEAD, Coded, Table, is_number, read_head, read_table
@@ -315,6 +316,7 @@ def _pictures(name: str, table: Table, columns: Columns, labelled: bool) -> Coll
                 f"{table.where(row, column)}: {path.name!r} comes twice, first in "
                 f"{table.where(seen[path])}; keep one row"
             )
+    look_at(samples)
     return Collection(name, columns.reading, samples, **_common(table, columns, labelled))
 
 

@@ -142,7 +142,7 @@ def collect_ts(
         samples,
         label,
         places.__getitem__,
-        parts=parts_of(files, counts),
+        parts=parts_of(files, counts) if labelled else None,
         channels=channels,
         taken={"layout": "one line per series", "label": "what stands last in a line"},
         remarks=remarks if stamped else [],

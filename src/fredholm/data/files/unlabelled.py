@@ -21,15 +21,16 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ...errors import DataError, OptionError
 from ...progress import current
-from ..kinds.images import read_as_trained
+from ..kinds.images import read_as_trained, standardised
 from ..kinds.kind import saved_kind
+from ..kinds.sequences import padded
 from ..kinds.texts import encode_rows, read_lines
 from ..vocabulary import Vocabulary
 from .collect import TABLES, collect, files_of
 from .collection import Collection
 from .columns import Trained
 from .reading import Reading
-from .scaling import cloud_tensor, point_rows, series_rows, table_rows
+from .scaling import as_read
 from .suffixes import LINES, suffix_of
 from .table import DELIMITERS
 
@@ -164,13 +165,18 @@ def _rename(part: Unlabelled, path: Path) -> None:
 def _suffix(content: bytes, reading: Reading) -> str:
     """Of what comes without a name: by how it begins; texts without a header are lines."""
     known = next((s for magic, s in _MAGIC.items() if content.startswith(magic)), None)
-    if reading.channels or reading.text:  # of a table
-        known = known or (LINES[0] if content.lstrip().startswith(b"{") else None)
-    header = content.split(b"\n", 1)[0].decode("utf-8-sig", "replace")
+    if known is not None:
+        return known
+    if (reading.channels or reading.text) and content.lstrip().startswith(b"{"):  # of a table
+        return LINES[0]
+    return ".txt" if reading.kind == "texts" and not _has_column(content, reading.text) else ".csv"
+
+
+def _has_column(content: bytes, name: str | None) -> bool:
+    """Whether the first line is a header with a column of this name."""
+    header = re.split(rb"[\r\n]", content, maxsplit=1)[0].decode("utf-8-sig", "replace")
     rows = [row for sign in DELIMITERS for row in csv.reader([header], delimiter=sign)]
-    cells = {cell.strip() for row in rows for cell in row}
-    lines = reading.kind == "texts" and reading.text not in cells
-    return known or (".txt" if lines else ".csv")
+    return name in {cell.strip() for row in rows for cell in row}
 
 
 def _one(
@@ -260,27 +266,31 @@ def _numbers(
     facts: Mapping[str, Any],
     encoder: Any,
 ) -> Unlabelled:
+    _check_fields(collection, facts)
     scaling = source.get("scaling") or _scaling(collection, facts, encoder)
     if collection.kind == "fields" and collection.coordinates is None:
         return _fields(collection, places, facts)
-    if collection.kind == "rows":
-        rows = table_rows(collection, scaling)
-        return Unlabelled(places, lambda chosen: rows[torch.as_tensor(chosen)])
+    if collection.kind != "rows":  # whose columns were found by their names
+        extra = 0 if collection.coordinates is None else collection.coordinates[0].shape[1]
+        _check_width(collection, collection.samples[0].shape[1] + extra, encoder.channels)
+    rows = as_read(collection, scaling)
     if collection.kind == "clouds":
-        clouds = cloud_tensor(collection, scaling)[:, : scaling["points"]]
-        _check_width(collection, clouds.shape[2], encoder.channels)
-        return Unlabelled(places, lambda chosen: clouds[torch.as_tensor(chosen)])
-    width = collection.samples[0].shape[1]
-    points = collection.coordinates is not None
-    extra = collection.coordinates[0].shape[1] if collection.coordinates is not None else 0
-    _check_width(collection, width + extra, encoder.channels)
-    rows = point_rows(collection, scaling) if points else series_rows(collection, scaling)
+        rows = rows[:, : scaling["points"]]
+    if isinstance(rows, Tensor):
+        return Unlabelled(places, lambda chosen: rows[torch.as_tensor(chosen)])
+    return Unlabelled(
+        places, lambda chosen: padded([rows[i] for i in chosen]), lambda i: (len(rows[i]),)
+    )
 
-    def batch(chosen: Sequence[int]) -> Tensor:
-        parts = [rows[i] for i in chosen]
-        return pad_sequence(parts, batch_first=True, padding_value=torch.nan)
 
-    return Unlabelled(places, batch, lambda i: (len(rows[i]),))
+def _check_fields(collection: Collection, facts: Mapping[str, Any]) -> None:
+    """DataError for fields on points where those on a grid were learned, or the other way round."""
+    gridded = "shift" in facts
+    if collection.kind == "fields" and (collection.coordinates is None) != gridded:
+        way = "on a grid, (N, H, W) or (N, C, H, W)" if gridded else "on points, with coordinates"
+        raise DataError(
+            f"{collection.where(0)}: the run was trained on fields {way}; needs such arrays"
+        )
 
 
 def _scaling(collection: Collection, facts: Mapping[str, Any], encoder: Any) -> dict[str, Any]:
@@ -297,12 +307,14 @@ def _scaling(collection: Collection, facts: Mapping[str, Any], encoder: Any) -> 
 def _fields(
     collection: Collection, places: list[dict[str, Any]], facts: Mapping[str, Any]
 ) -> Unlabelled:
-    shift, scale = (torch.tensor(facts[key])[:, None, None] for key in ("shift", "input_scale"))
+    shift, scale = facts["shift"], facts["input_scale"]
     fields = torch.from_numpy(np.asarray(collection.samples))
     _check_width(collection, fields.shape[1], max(len(shift), len(scale)))
     grid = tuple(fields.shape[2:])
     return Unlabelled(
-        places, lambda chosen: (fields[torch.as_tensor(chosen)] - shift) / scale, lambda i: grid
+        places,
+        lambda chosen: standardised(fields[torch.as_tensor(chosen)], shift, scale),
+        lambda i: grid,
     )
 
 

@@ -329,10 +329,28 @@ def of_bytes(image: Any, file: Path) -> Any:
     return Image.fromarray(((pixels.astype(np.int64) + 128) // 257).astype(np.uint8))
 
 
+def standardised(
+    images: Float[Tensor, "*b c h w"], mean: Sequence[float], std: Sequence[float]
+) -> Float[Tensor, "*b c h w"]:
+    """(value − mean) / std of each channel."""
+    shift, scale = (torch.tensor(part, dtype=torch.float32)[:, None, None] for part in (mean, std))
+    return (images - shift) / scale
+
+
 def size_of(image: Any) -> tuple[int, int]:
     """(height, width) of an opened picture, turned as :func:`of_bytes` turns it, by its header."""
     sideways = image.getexif().get(ORIENTATION, 1) >= 5
     return (image.width, image.height) if sideways else (image.height, image.width)
+
+
+def picture_size(file: Path) -> tuple[int, int]:
+    """(height, width) of a picture in a file, by its header alone.
+
+    Raises:
+        DataError: as :func:`read_picture`, as far as a header tells.
+    """
+    with _opened(file) as image:
+        return size_of(image)
 
 
 def check_picture(file: Path) -> None:
