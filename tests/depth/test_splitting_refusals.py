@@ -148,3 +148,13 @@ def test_a_term_says_what_it_must_define():
 
     with pytest.raises(NotImplementedError, match="Empty must define rate"):
         Evolution([Empty(D)])(draw(1, N, D), DOMAIN)
+
+
+def test_a_step_refuses_the_scheme_that_a_forward_refuses():
+    evolution, u = Evolution([LinearTerm(3), LinearTerm(3)], steps=2), torch.randn(1, 2, 3)
+    evolution.scheme = Hybrid(groups=((0,),))
+    with pytest.raises(OptionError) as whole:
+        evolution(u)
+    with pytest.raises(OptionError) as one:
+        evolution.step(u, None, 0.0, 0.5)
+    assert str(one.value) == str(whole.value)

@@ -266,7 +266,7 @@ def test_maps_by_name():
             build_feature_map(name, WIDTH, HEADS, **{option: 3})
     with pytest.raises(OptionError, match="3 heads of width 4, needs 2 of 4"):
         build_feature_map(LunaMap(WIDTH, 3), WIDTH, HEADS)
-    with pytest.raises(OptionError, match="2 features per frequency"):
+    with pytest.raises(OptionError, match="has 2 per frequency"):
         build_feature_map("rff", WIDTH, HEADS, features=5)
     with pytest.raises(OptionError, match="at least one feature"):
         FeatureMap(WIDTH, features=0)
@@ -290,3 +290,11 @@ def test_untied_maps_differ():
     given = LinearAttentionKernel(8, 2, feature_map=LunaMap(4, 2), tied=False)
     assert_close(given.key_map.weight, given.feature_map.weight)
     assert given.key_map.weight is not given.feature_map.weight
+
+
+def test_numbers_of_features_that_do_not_fit_are_said():
+    with pytest.raises(OptionError, match=r"received 5, the width of a head; .* such as 6"):
+        build_feature_map("rff", 5, 2)
+    for name in ("rff", "performer", "t2r"):
+        with pytest.raises(OptionError, match="0"):
+            build_feature_map(name, 4, 2, features=0)

@@ -150,3 +150,17 @@ def test_refusals(options, message):
         PositionNetwork(**options)
     with pytest.raises(ShapeError, match="dimension 3, this network was built for 1"):
         PositionNetwork()(torch.zeros(2, 3))
+
+
+def test_omega_is_not_rounded_to_the_default_dtype():
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        network = PositionNetwork(1, width=4, omega=31.09)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert float(network.omega) == pytest.approx(31.09)
+
+
+def test_an_omega_that_there_is_not_is_not_learned():
+    with pytest.raises(OptionError, match="learned_omega: activation='gelu' has no ω0 to learn"):
+        PositionNetwork(1, width=4, activation="gelu", learned_omega=True)

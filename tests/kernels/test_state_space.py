@@ -250,7 +250,19 @@ def test_padding_between_points_leaves_gradients_finite():
     layer, u = operator(kernel, out_dim=2), torch.randn(1, 10, 3)
     valid = (torch.arange(10) != 4)[None]
     domain = Domain.timestamps(torch.linspace(0, 200, 10)[None], valid=valid)
-    found = torch.autograd.grad(steps(layer, u, domain).square().sum(), list(kernel.parameters()))
-    expected = torch.autograd.grad(layer(u, domain).square().sum(), list(kernel.parameters()))
-    for f, e in zip(found, expected):
-        assert_close(f, e)
+    weights = list(kernel.parameters())
+    expected = torch.autograd.grad(layer(u, domain).square().sum(), weights)
+    for way in (steps(layer, u, domain), layer.dense(u, domain)):
+        for f, e in zip(torch.autograd.grad(way.square().sum(), weights), expected):
+            assert_close(f, e)
+
+
+def test_no_time_passes_before_the_first_point_behind_padding():
+    layer, u = growing(), torch.randn(2, 6, 3)
+    valid = torch.stack([torch.arange(6) > 1, torch.arange(6) > -1])
+    for start in (1e5, -1e5):
+        domain = Domain.timestamps((start + torch.arange(6.0)).expand(2, -1), valid=valid)
+        expected = layer.dense(u, domain)
+        assert expected.isfinite().all()
+        for out in (layer(u, domain), steps(layer, u, domain)):
+            assert_close(out, expected)

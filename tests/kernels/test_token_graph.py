@@ -10,6 +10,7 @@ import torch
 from fredholm import kernels
 from fredholm.domain import Domain
 from fredholm.errors import DomainError, OptionError
+from fredholm.explain import eigenvector_alignment
 from fredholm.families.infsa import naive
 from fredholm.kernels import CentreKernel, HopKernel, StreamingCentreKernel, has_trait
 from fredholm.operators import InfSA, LinearInfSA, Neumann, Resolvent
@@ -124,6 +125,20 @@ def test_power_steps_reach_the_perron_vector_of_positive_similarities():
         )
     assert found[0] < found[1] < found[2] <= 1 + 1e-9
     assert found[2] > 1 - 1e-9
+
+
+def test_more_steps_lead_away_from_the_perron_vector_of_rectified_similarities():
+    """On independent tokens, whose similarities have both signs: the steps' own limit is that of
+    K Kᵀ without the rectifier between.
+    """
+    tokens = torch.randn(1, 196, 192, generator=torch.Generator().manual_seed(0))
+
+    def cosine(steps):
+        torch.manual_seed(1)
+        operator = LinearInfSA(192, 16, steps=steps)
+        return eigenvector_alignment(operator, tokens, iterations=50).cosine.mean().item()
+
+    assert cosine(20) < cosine(5) < cosine(1) < 0.8
 
 
 def test_several_centres_give_responses_of_their_rank():
@@ -327,3 +342,23 @@ def test_streaming_state_does_not_grow():
         _, state = op.step(features()[:, t], state)
         sizes.add(sum(x.numel() for x in state.keys.values()))
     assert sizes == {HEADS * 2 * (2 * WIDTH + 1)}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("strategy", ["auto", {"name": "neumann", "hops": 3}])
+def test_few_pairs_are_multiplied_in_full_under_autocast(causal, strategy):
+    """A pair of 300 has a square that float16 does not; and a walk feeds its rounding back."""
+    torch.manual_seed(0)
+    op, u = InfSA(8, strategy=strategy), 30 * torch.randn(1, 16, 8)
+    domain = Domain.line(16, causal=causal)
+    expected = op(u, domain)
+    with torch.autocast("cpu", dtype=torch.float16):
+        found = op(u, domain)
+        state, outs = op.init_state(1, domain) if causal else None, []
+        for t in range(16 if causal else 0):
+            out, state = op.step(u[:, t], state)
+            outs.append(out)
+    rough = {"rtol": 0.02, "atol": 0.02 * expected.abs().max().item()}
+    torch.testing.assert_close(found.float(), expected, **rough)
+    if causal:
+        torch.testing.assert_close(torch.stack(outs, 1).float(), expected, **rough)

@@ -12,6 +12,7 @@ from fredholm.domain import Domain
 from fredholm.errors import OptionError
 from fredholm.families.ckconv.body import WholeNorm
 from fredholm.models import Model, count, create_model, from_pretrained, model_config
+from fredholm.operators import CKConv
 from tests.parts import parts
 
 from ..tolerances import assert_close
@@ -52,6 +53,22 @@ def test_sizes_are_those_of_the_paper(name, parameters):
     with FakeTensorMode():
         model = create_model(name)
     assert sum(p.numel() for p in model.parameters()) == parameters
+
+
+def test_kernels_as_long_as_the_signal_would_have_so_many_weights():
+    """2.14 and 43.68 millions; the paper has 46.68, and 445.71 times, which is that of 43.68."""
+    with FakeTensorMode():
+        small, raw = create_model("ckcnn_small"), create_model("ckcnn_speech_raw")
+    weights = []
+    for model in (small, raw):
+        layers = [module for module in model.modules() if isinstance(module, CKConv)]
+        assert all(layer.heads == 1 for layer in layers)
+        weights.append(sum(layer.dim * layer.out_dim for layer in layers))
+    assert weights == [2730, 2730]
+    assert round(784 * 2730 / 1e6, 2) == 2.14
+    assert round(16000 * 2730 / 1e6, 2) == 43.68
+    assert round(784 * 2730 / 98e3, 2) == 21.84
+    assert round(16000 * 2730 / 98e3, 2) == 445.71
 
 
 @pytest.mark.parametrize("name", ["ckcnn_small", "ckcnn_ptb", "ckcnn_image"])
@@ -260,3 +277,10 @@ def test_configurations_that_cannot_be(changes, message):
 def test_only_convolutions_fit():
     with pytest.raises(OptionError, match="'softmax' has no out_dim and length"):
         create_model("ckcnn_small", **parts(operator="softmax"))
+
+
+def test_states_sum_as_a_forward_does():
+    body, u = small().body, torch.randn(2, 9, 2, dtype=torch.float64)
+    line = Domain.line(9, causal=True, dtype=torch.float64)
+    expected, _ = body(u, line)
+    assert_close(body.prefill(u, body.init_state(2, line))[0], expected)

@@ -438,3 +438,46 @@ def test_sums_of_steps_may_be_beyond_float16():
     assert_close(last(low, u.half()), expected, dtype=torch.float16)
     with torch.autocast("cpu", dtype=torch.float16):
         assert_close(last(single, u), expected, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("strategy", ["exact", "fft", "auto"])
+def test_large_masses_in_causal_order_keep_half_precision_finite(strategy):
+    """The queries' scale divides them again, after the sum."""
+    torch.manual_seed(0)
+    single, u = CKConv(4, length=24, width=4, strategy=strategy), torch.randn(1, 24, 4)
+    line = Domain.line(24, causal=True).with_masses(torch.full((24,), 1e5), normalised=True)
+    op = copy.deepcopy(single).half()
+    found = op(u.half(), line)
+    torch.testing.assert_close(found.float(), single(u, line), rtol=0.02, atol=0.01)
+
+
+def test_a_backward_inside_autocast_is_that_outside():
+    op, u = CKConv(4, length=64, width=4, strategy="fft"), torch.randn(2, 64, 4)
+    found = []
+    for inside in (False, True):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = op(u).float().square().sum()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=inside):
+            loss.backward()
+        grads = {name: p.grad for name, p in op.named_parameters() if p.grad is not None}
+        found.append({name: x.clone() for name, x in grads.items() if "readout" in name})
+        op.zero_grad()
+    for name, expected in found[0].items():
+        assert_close(found[1][name], expected, name)
+
+
+def test_a_step_of_a_finite_horizon_under_autocast_and_transforms():
+    torch.manual_seed(0)
+    op, u = CKConv(4, length=40, width=4, horizon=40), 3000 + torch.randn(1, 40, 4)
+    state = op.init_state(1, Domain.line(40, causal=True))
+    _, half = op.prefill(u[:, :39], state)
+    expected, _ = op.step(u[:, 39], half)
+    with torch.autocast("cpu", dtype=torch.float16):
+        found, _ = op.step(u[:, 39], half)
+    torch.testing.assert_close(found.float(), expected, rtol=1e-3, atol=1.0)
+
+    def last(x):
+        return op.step(x[None], op.prefill(u[:, :39], state)[1])[0][0]
+
+    found = torch.func.vmap(last)(u[:, 39].repeat(3, 1))
+    assert_close(found, expected.expand(3, -1))

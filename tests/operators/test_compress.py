@@ -10,6 +10,7 @@ import torch
 from fredholm.domain import Domain
 from fredholm.errors import ConversionError, OptionError
 from fredholm.families.itnet import compress
+from fredholm.families.itnet.compress import Fitting
 from fredholm.kernels import LinearAttentionKernel
 from fredholm.operators import IntegralOperator, ITNetOperator, create_operator
 
@@ -178,3 +179,16 @@ def test_the_report_of_a_half_precision_operator():
     low, report = compress(exact, 4, given, held_out=held_out, steps=2, width=4)
     assert next(low.parameters()).dtype == torch.bfloat16
     assert 0 < report.optimum < report.matrix_error < 2
+
+
+def test_the_report_is_of_the_positions_as_they_are_and_leaves_each_mode():
+    torch.manual_seed(0)
+    exact = ITNetOperator(8, 2, width=8)
+    exact.kernel.eval()
+    data = [(torch.randn(2, 6, 8), Domain.line(6))]
+    fitting = Fitting(exact.to(torch.bfloat16), 2, data, held_out=data)
+    fitting.finish(1)
+    assert (exact.training, exact.kernel.training) == (True, False)
+    times = Domain.timestamps(1.7e9 + torch.arange(6, dtype=torch.float64))
+    fitting = Fitting(exact, 2, [(data[0][0], times)], held_out=data)
+    assert fitting.batches[0][1].positions.dtype == torch.float64

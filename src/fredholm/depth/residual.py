@@ -177,19 +177,16 @@ class ResidualBlock(nn.Module):
         self, u: Float[Tensor, "b d"], state: CausalState
     ) -> tuple[Float[Tensor, "b d"], CausalState]:
         """One more point of a causal domain: the block's output there, and the state after it."""
-        out, after = self.prefill(u[:, None], state, one=True)
-        return out[:, 0], after
+        return self._advance(u, state, "step")
 
     def prefill(
-        self, u: Float[Tensor, "b n d"], state: CausalState, *, one: bool = False
+        self, u: Float[Tensor, "b n d"], state: CausalState
     ) -> tuple[Float[Tensor, "b n d"], CausalState]:
-        """The next n points at once; with ``one``, of n = 1, by the operator's step."""
-        operator: Any = self.operator
-        if one:
-            out, after = operator.step(self.norm1(u[:, 0]), state)
-            out = out[:, None]
-        else:
-            out, after = operator.prefill(self.norm1(u), state)
+        """The next n points at once."""
+        return self._advance(u, state, "prefill")
+
+    def _advance(self, u: Tensor, state: CausalState, move: str) -> tuple[Tensor, CausalState]:
+        out, after = getattr(self.operator, move)(self.norm1(u), state)
         u = u + self.drop_path(self.dropout(out))
         if self.feed_forward is not None and self.norm2 is not None:
             u = u + self.drop_path(self.feed_forward(self.norm2(u)))

@@ -185,8 +185,7 @@ class CKCNNBody(Body):
         return [block.operators[0] for block in self.blocks]
 
     def forward(self, u: Tensor, domain: Domain) -> tuple[Tensor, Domain]:
-        if domain.kind == "uniform":
-            domain = domain.replace(kind="counting")  # a convolution sums
+        domain = _summing(domain)
         if domain.shards is not None and any(isinstance(m, WholeNorm) for m in self.modules()):
             domain.refuse_shards("norm='released', one norm over all points,")
         u = self.input_dropout(u)
@@ -195,6 +194,7 @@ class CKCNNBody(Body):
         return u, domain
 
     def init_state(self, batch: int, domain: Domain) -> tuple[list[CausalState], ...]:
+        domain = _summing(domain)
         return tuple(
             [one.init_state(batch, domain) for one in block.operators] for block in self.blocks
         )
@@ -217,3 +217,8 @@ class CKCNNBody(Body):
             u, new = block.advance(u, before, move)
             after.append(new)
         return u, tuple(after)
+
+
+def _summing(domain: Domain) -> Domain:
+    """A convolution sums: of equal masses each is one."""
+    return domain.replace(kind="counting") if domain.kind == "uniform" else domain

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from ...errors import DomainError, OptionError
 from ...integral import CausalTransition, Point
-from ...ops.backend import at_least_single, promoted
+from ...ops.backend import at_least_single, full_precision, promoted
+from ...validation import cheap_to_read
 from .kernel import ContinuousConvolutionKernel
 
 
@@ -106,8 +107,9 @@ class FiniteHorizonKernel(ContinuousConvolutionKernel, CausalTransition):
         hidden = self.lag_features(x[:, None] - torch.where(full, after["positions"], x[:, None]))
         weight, _ = self.readout()
         dtype = at_least_single(point.u.dtype)
-        moment = torch.einsum("bkw,bkhi->bhiw", hidden.to(dtype), after["signal"].to(dtype))
-        out = torch.einsum("hoiw,bhiw->bho", weight.to(dtype), moment)
+        with full_precision(point.u):
+            moment = torch.einsum("bkw,bkhi->bhiw", hidden.to(dtype), after["signal"].to(dtype))
+            out = torch.einsum("hoiw,bhiw->bho", weight.to(dtype), moment)
         if point.scale is not None:
             out = out * point.scale[..., None]
         if self.bias is not None:
@@ -118,7 +120,7 @@ class FiniteHorizonKernel(ContinuousConvolutionKernel, CausalTransition):
         """The point that is forgotten must lie beyond the horizon. Eager code only: it reads
         values.
         """
-        if torch.compiler.is_compiling() or type(x) is not Tensor:
+        if not (cheap_to_read(mass, waited=True) and cheap_to_read(x, waited=True)):
             return
         end = (self.horizon - 0.5) * self.extent.to(x.dtype) / self.length
         seen = (

@@ -13,7 +13,8 @@ from ...domain import Domain
 from ...errors import OptionError
 from ...integral import HiddenKernel, LagFeatures, Problem, prepared
 from ...integral.bases import RECURRENT
-from ...ops.backend import at_least_single, cast, transforms, unrounded
+from ...ops.backend import at_least_single, cast, unrounded
+from ...validation import cheap_to_read
 from .grid_convolution.fft import DirectConvolution, HiddenConvolution
 from .lag_steps import LagSteps
 from .position_network import PositionNetwork, WeightNormLinear
@@ -181,10 +182,9 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
         """Say once that displacements are longer than the training domain. Eager code only: it
         reads values.
         """
-        # A traced tensor, or one of a transform, has no values to read.
-        unread = torch.compiler.is_compiling() or type(displacements) is not Tensor
-        unread = unread or transforms() or displacements.is_meta or self.extent.is_meta
-        if self._warned or unread or not displacements.numel():
+        if self._warned or not displacements.numel() or self.extent.is_meta:
+            return
+        if not cheap_to_read(displacements, waited=True):
             return
         longest = float(torch.linalg.vector_norm(displacements.detach(), math.inf))
         extent = float(self.extent)

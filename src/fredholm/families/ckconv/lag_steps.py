@@ -19,9 +19,9 @@ from ...integral import (
     heads_apart,
     with_offset,
 )
-from ...ops.backend import cast, full_precision, promoted
+from ...ops.backend import at_least_single, cast, full_precision, promoted
 from ...quadrature import Quadrature
-from .grid_convolution.fft import grid_convolution
+from .grid_convolution.fft import grid_convolution, with_bias
 
 STEP = Layout(cross=True, stepping=True)
 
@@ -62,10 +62,7 @@ class LagSteps(Form):
         self, kernel: Any, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
     ) -> tuple[Tensor, Memory]:
         memory = _with_points(kernel, x, u, quadrature, t, memory)
-        hidden, (readout, bias) = memory["lags"][0].flip(0), kernel.readout()
-        if bias is not None:  # one more hidden unit, constant
-            hidden = torch.cat([hidden, torch.ones_like(hidden[:, :1])], -1)
-            readout = torch.cat([readout, bias[..., None]], -1)
+        hidden, readout = with_bias(memory["lags"][0].flip(0), *kernel.readout())
         signal = memory["signal"]
         out = grid_convolution(signal, hidden, readout, (signal.shape[2],), causal=True)
         return _finished(out[:, :, t:], kernel, x, u, quadrature, t), memory
@@ -81,7 +78,8 @@ def _with_points(
     origin = memory.get("origin", x[:, :1])
     lags = kernel.lag_features((x - origin)[0])[None]
     lags = lags if n == 1 else lags.flip(1)
-    signal = cast(quadrature.mass[:, None, t : t + n, None], u.dtype) * u
+    dtype = at_least_single(u.dtype)
+    signal = cast(quadrature.mass[:, None, t : t + n, None], dtype) * cast(u, dtype)
     if memory:
         lags = torch.cat([lags, memory["lags"]], 1)
         signal = torch.cat([memory["signal"], signal], 2)

@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...errors import OptionError, ShapeError, suggest
+from ...errors import OptionError, suggest
 from ...integral import FourierFeatures, prepared
+from ...integral.fourier import check_dimension
 from ...ops.backend import (
     SUMMED,
     at_least_single,
@@ -141,6 +142,11 @@ class PositionNetwork(nn.Module):
     ):
         super().__init__()
         _check(position_dim, width, depth, activation, omega, knots, preset)
+        if learned_omega and activation != "sine":
+            raise OptionError(
+                f"learned_omega: activation={activation!r} has no ω0 to learn; needs "
+                "activation='sine', or leave it out"
+            )
         self.position_dim, self.width = position_dim, width
         self.activation, self.preset = activation, preset
         waves = max(1, width // 2)
@@ -152,7 +158,8 @@ class PositionNetwork(nn.Module):
         normed = activation not in ("sine", "rff")
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth)) if normed else None
         self.omega: Tensor | None
-        value = torch.tensor(float(omega)) if activation == "sine" else None
+        dtype = at_least_single(torch.get_default_dtype())
+        value = torch.tensor(float(omega), dtype=dtype) if activation == "sine" else None
         if learned_omega and value is not None:
             self.omega = nn.Parameter(value)
         else:
@@ -190,11 +197,7 @@ class PositionNetwork(nn.Module):
             layer.bias.copy_(-(layer.weight * h).sum(-1))
 
     def forward(self, z: Tensor) -> Tensor:
-        if z.shape[-1] != self.position_dim:
-            raise ShapeError(
-                f"positions have dimension {z.shape[-1]}, this network was built for "
-                f"{self.position_dim}"
-            )
+        check_dimension(z, self.position_dim, "this network was built")
         return self._run(z, len(self.layers))
 
     def _run(self, z: Tensor, depth: int) -> Tensor:

@@ -108,6 +108,7 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
         elapsed = times_of(problem.x)[:, :, None] - times_of(problem.y)[:, None]
         seen = problem.quadrature.visible()
         if seen is not None:  # an unstable system must not overflow where nothing is read
+            seen = seen if problem.real is None else seen & problem.real[:, None, :, None]
             elapsed = torch.where(seen[:, 0], elapsed, 0.0)
         dense = full(self.output_matrix) @ self.flow(elapsed) @ full(self.input_matrix)
         return dense[:, None].expand(problem.uy.shape[0], -1, -1, -1, -1, -1)
@@ -140,11 +141,14 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
         n, first = times.shape[1], torch.zeros_like(times[:, :1])
         if q.valid is not None:  # at padding time stands still
             index = torch.where(q.valid, torch.arange(n, device=times.device), -1).cummax(-1).values
+            # nor does any pass before the first point
+            index = torch.where(index < 0, q.valid.int().argmax(-1, keepdim=True), index)
             times, index = torch.broadcast_tensors(times, index)
-            times = times.gather(1, index.clamp(min=0))
+            times = times.gather(1, index)
         with full_precision(times):
             elapsed = torch.cat([first.expand(times.shape[0], -1), times.diff(dim=1)], 1)
-            signal = full(q.mass[..., None].to(problem.uy.dtype) * problem.uy[:, 0])
+            u = full(problem.uy[:, 0])
+            signal = q.mass[..., None].to(u.dtype) * u
             drive = signal @ full(self.input_matrix).mT
             states = transition_scan(self.flow(elapsed), drive)
             out = (states @ full(self.output_matrix).mT)[:, None]

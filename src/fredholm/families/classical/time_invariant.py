@@ -138,7 +138,8 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, ScanExchange, CausalTransition)
         q = problem.quadrature
         order, back = (None, None) if q.valid is None else pack(q.valid)
         with full_precision(problem.uy):
-            signal = full(q.mass[:, None, :, None].to(problem.uy.dtype) * problem.uy)
+            u = full(problem.uy)
+            signal = q.mass[:, None, :, None].to(u.dtype) * u
             out = reorder(self.states(reorder(signal, order, 2)), back, 2)
         if q.scale is not None:
             out = out * q.scale[..., None].to(out.dtype)
@@ -152,7 +153,8 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, ScanExchange, CausalTransition)
         order, back = (None, None) if valid is None else pack(valid)
         real = None if valid is None else reorder(valid, order, 1)
         with full_precision(problem.uy):
-            signal = full(q.mass[:, None, :, None].to(problem.uy.dtype) * problem.uy)
+            u = full(problem.uy)
+            signal = q.mass[:, None, :, None].to(u.dtype) * u
             out = self.states(reorder(signal, order, 2), lambda a, b: recurrence(a, b, real))
             out = reorder(out, back, 2)
         if q.scale is not None:

@@ -180,10 +180,11 @@ def step_hops(
     """
     row, value, after = graph_row(kernel, u, quadrature, t, memory)
     out = None
-    for hop in range(hops):
-        new = value if out is None else value + out
-        after[f"hop{hop}"] = _append(memory, f"hop{hop}", new)
-        out = row @ after[f"hop{hop}"]
+    with full_precision(u):
+        for hop in range(hops):
+            new = value if out is None else value + out
+            after[f"hop{hop}"] = _append(memory, f"hop{hop}", new)
+            out = row @ after[f"hop{hop}"]
     assert out is not None  # a walk has at least one hop
     return gained(kernel, out, u), after
 

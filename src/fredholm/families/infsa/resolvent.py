@@ -130,8 +130,9 @@ class WalkRows(HopRows):
         self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
     ) -> tuple[Tensor, Memory]:
         row, value, after = graph_row(kernel, u, quadrature, t, memory)
-        known = row[..., :-1] @ memory["walk"] if t else torch.zeros_like(value)
-        walk = (value + known) / (1.0 - row[..., -1:])
+        with full_precision(u):
+            known = row[..., :-1] @ memory["walk"] if t else torch.zeros_like(value)
+            walk = (value + known) / (1.0 - row[..., -1:])
         after["walk"] = torch.cat([memory["walk"], walk], -2) if t else walk
         return gained(kernel, walk - value, u), after
 

@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from ...domain import Domain
 from ...errors import ConversionError, OptionError
 from ...integral import Facts, IntegralOperator, Kernel, Problem, choose
+from ...models.modes import evaluating
 from ...ops.backend import at_least_single, cast
 from .low_rank import LowRankKernel
 from .operator import LowRankITNetOperator
@@ -141,9 +142,7 @@ class Fitting:
         device = next(exact.parameters()).device
         self.exact, self.held_out = exact, held_out
         self.teacher = deepcopy(exact).float().eval()
-        self.batches = [
-            (u.to(device, torch.float32), domain.to(device, torch.float32)) for u, domain in signals
-        ]
+        self.batches = [(u.to(device, torch.float32), domain.to(device)) for u, domain in signals]
         torch.manual_seed(seed)
         self.student = _student(self.teacher, rank, self.batches[0], kernel_options)
 
@@ -164,12 +163,11 @@ class Fitting:
         exact, student = self.exact, self.operator()
         first = next(exact.parameters())
         unseen = [
-            (u.to(first.device, first.dtype), domain.to(first.device, first.dtype))
+            (u.to(first.device, first.dtype), domain.to(first.device))
             for u, domain in self.held_out
         ]
-        was = exact.training
-        report = _report(exact.eval(), student, unseen, steps)
-        exact.train(was)
+        with evaluating(exact):
+            report = _report(exact, student, unseen, steps)
         return student, report
 
 
@@ -278,9 +276,10 @@ def _descend(
         loss.backward()
         optimizer.step()
         schedule.step()
+        value = float(loss.detach())
         if progress is not None:
-            progress(step, float(loss))
-        if plateau.reached(float(loss.detach())):
+            progress(step, value)
+        if plateau.reached(value):
             return step
     return steps
 

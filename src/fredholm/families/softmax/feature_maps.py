@@ -66,11 +66,13 @@ class RandomFeatures(FeatureMap):
     def __init__(
         self, width: int, heads: int = 1, *, features: int | None = None, orthogonal: bool = True
     ):
-        super().__init__(width, heads, features=features or width)
-        if self.features % self.waves:
+        super().__init__(width, heads, features=width if features is None else features)
+        rest = self.features % self.waves
+        if rest:
+            own = ", the width of a head" if features is None else ""
             raise OptionError(
-                f"{type(self).__name__} has {self.waves} features per frequency; {features} do not "
-                "divide"
+                f"features: received {self.features}{own}; {type(self).__name__} has {self.waves} "
+                f"per frequency, needs a multiple such as {self.features + self.waves - rest}"
             )
         self.orthogonal = orthogonal
         self.register_buffer("frequencies", torch.empty(self.features // self.waves, width))
@@ -154,7 +156,8 @@ class T2RFeatures(HeadLinear):
     """
 
     def __init__(self, width: int, heads: int = 1, *, features: int | None = None):
-        super().__init__(width, heads, rows=features or width, features=features or width)
+        features = width if features is None else features
+        super().__init__(width, heads, rows=features, features=features)
         nn.init.normal_(self.weight, std=width**-0.5)
 
     def features_of(self, x: Tensor) -> Tensor:

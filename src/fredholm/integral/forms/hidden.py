@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...ops.backend import at_least_single, promoted
 from ..contract import Kernel, Memory
 from ..problem import Problem
 from ..strategy import Exact
@@ -34,7 +35,7 @@ def _block(kernel: Any, problem: Problem) -> Tensor:
     x, y = p.x[:, None, :, None], p.y[:, None, None, :]
     hidden = kernel.hidden(x, y, p.ux[:, :, :, None], signal[:, :, None, :])
     # hidden units of positions stay in float32 at least, whatever the features are
-    dtype = torch.promote_types(hidden.dtype, signal.dtype)
+    dtype = promoted(hidden.dtype, at_least_single(signal.dtype))
     signal, weights = signal.to(dtype), p.quadrature.weights().to(dtype)
     readout, bias = (None if part is None else part.to(dtype) for part in kernel.readout())
     # Hidden units times signal, summed over the keys first: the readout, d_out times as wide, then

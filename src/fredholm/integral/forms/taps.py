@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ...ops.backend import at_least_single, cast
 from ...ops.scan import causal_convolution, pack, reorder
 from ..capabilities import LagTaps, StateScan
 from ..contract import Form, Kernel, with_offset
@@ -38,7 +39,8 @@ class TapConvolution(Form):
         q = problem.quadrature
         valid = q.valid if kernel.skips_padding else None
         order, back = (None, None) if valid is None else pack(valid)
-        signal = q.mass[:, None, :, None].to(problem.uy.dtype) * problem.uy
+        dtype = at_least_single(problem.uy.dtype)
+        signal = cast(q.mass, dtype)[:, None, :, None] * cast(problem.uy, dtype)
         out = causal_convolution(reorder(signal, order, 2), kernel.taps(problem))
         out = reorder(out, back, 2)
         if q.scale is not None:

@@ -87,9 +87,9 @@ class DirectConvolution(Form):
         with full_precision(u):
             make = lambda: (_rows if windows else _taps)(kernel, problem, lags, dtype)  # noqa: E731
             taps = prepared(kernel, name, make, of=(lags,))
-            signal = cast(q.mass, u.dtype)[:, None, :, None] * u
+            signal = cast(q.mass, dtype)[:, None, :, None] * cast(u, dtype)
             through = _by_windows if windows else _by_convolution
-            out = cast(through(cast(signal, taps.dtype), taps, grid, causal), u.dtype)
+            out = through(cast(signal, taps.dtype), taps, grid, causal)
         return _finished(out, kernel, problem)
 
 
@@ -167,28 +167,31 @@ class HiddenConvolution(Form):
         q, (grid, causal) = problem.quadrature, _order(problem)
         hidden = kernel.lag_features(_lags(problem))
         readout, bias = kernel.readout()
-        signal = cast(q.mass, problem.uy.dtype)[:, None, :, None] * problem.uy
+        single = at_least_single(problem.uy.dtype)
+        signal = cast(q.mass, single)[:, None, :, None] * cast(problem.uy, single)
         kept = answering(kernel) and options.backend != "triton" and _small(readout, grid)
         if kept and signal.numel():
             dtype = _dtype(signal, hidden)
 
             def make() -> Tensor:
-                with_bias = _with_bias(hidden, readout, bias)
-                return spectrum_of(with_bias[0].to(dtype), with_bias[1].to(dtype), grid, causal)
+                units, weight = with_bias(hidden, readout, bias)
+                return spectrum_of(units.to(dtype), weight.to(dtype), grid, causal)
 
             given = (hidden, readout) if bias is None else (hidden, readout, bias)
             with full_precision(signal):
                 spectrum = prepared(kernel, ("spectrum", grid, causal, dtype), make, of=given)
                 out = convolve_with(signal.to(dtype), spectrum, grid, causal)
         else:
-            hidden, readout = _with_bias(hidden, readout, bias)
+            hidden, readout = with_bias(hidden, readout, bias)
             out = grid_convolution(
                 signal, hidden, readout, grid, causal=causal, backend=options.backend
             )
         return _finished(out, kernel, problem)
 
     def exchange(self, kernel: Any, problem: Problem, shards: Shards) -> Tensor:
-        return _finished(convolve_part(kernel, problem, shards), kernel, problem)
+        with full_precision(problem.uy):
+            out = convolve_part(kernel, problem, shards)
+        return _finished(out, kernel, problem)
 
     def sent(self, kernel: Kernel, domain: Domain, batch: int, crossed: bool) -> Exchange:
         return convolution_sent(kernel, domain, batch)
@@ -225,7 +228,7 @@ def _finished(out: Tensor, kernel: Kernel, problem: Problem) -> Tensor:
     return with_offset(out, kernel, problem)
 
 
-def _with_bias(hidden: Tensor, readout: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+def with_bias(hidden: Tensor, readout: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     """The readout's bias as one more hidden unit, which is constant."""
     if bias is None:
         return hidden, readout

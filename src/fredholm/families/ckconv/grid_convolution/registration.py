@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ....ops.backend import full_precision
 from ....ops.custom_op import Op, differentiable_op
 from . import spectrum
 
@@ -163,7 +164,8 @@ def backward(
     g = sizes.transform(grad, sizes.grid, sizes.start)
     u, h = sizes.transform(signal, sizes.grid), sizes.transform(hidden[None, None], sizes.lags)
     wanted = (needs[0], needs[1], needs[2])
-    grad_u, grad_h, grad_r = adjoint(g, u, h, readout, sizes.share(signal), wanted)
+    with full_precision(signal):
+        grad_u, grad_h, grad_r = adjoint(g, u, h, readout, sizes.share(signal), wanted)
     gradients = [] if grad_u is None else [sizes.back(grad_u, heads, sizes.grid)]
     gradients += [] if grad_h is None else [sizes.back(grad_h, 1, sizes.lags)[0, 0]]
     return gradients + ([] if grad_r is None else [grad_r])

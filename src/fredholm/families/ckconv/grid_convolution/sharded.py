@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ....domain import Domain
 from ....integral import Exchange, Problem
+from ....ops.backend import at_least_single, cast, full_precision, promoted
 from ....parallel import (
     Shards,
     shares,
@@ -38,11 +39,10 @@ def convolve_part(kernel: Any, problem: Problem, shards: Shards) -> Tensor:
     hidden = _hidden_units(kernel, p, shards, sizes, bias is not None)
     if bias is not None:
         readout = torch.cat([readout, bias[..., None]], -1)
-    signal = q.mass[:, None, :, None].to(p.uy.dtype) * p.uy
-    dtype = torch.promote_types(signal.dtype, hidden.dtype)
-    dtype = torch.promote_types(dtype, torch.float32)
+    dtype = promoted(at_least_single(p.uy.dtype), hidden.dtype)
+    signal = cast(q.mass, dtype)[:, None, :, None] * cast(p.uy, dtype)
     batch, heads, n, width = signal.shape
-    rows = signal.to(dtype).permute(1, 3, 0, 2).reshape(heads * width * batch, n)[:, : real.size]
+    rows = signal.permute(1, 3, 0, 2).reshape(heads * width * batch, n)[:, : real.size]
     u, h = _frequencies(rows, hidden.to(dtype).mT, real, sizes)
     out = _Product.apply(u.unflatten(0, (-1, batch)), h, readout.to(dtype))
     out = _points(out.flatten(0, 1), real, sizes).unflatten(0, (heads, -1, batch))
@@ -184,5 +184,6 @@ class _Product(torch.autograd.Function):
         like = u.clone(), h[:, None].clone()
         share = torch.ones(u.shape[-1], dtype=readout.dtype, device=u.device)
         needs = ctx.needs_input_grad
-        of_u, of_h, of_readout = spectrum.adjoint(grads[0], *like, readout, share, needs)
+        with full_precision(u):
+            of_u, of_h, of_readout = spectrum.adjoint(grads[0], *like, readout, share, needs)
         return of_u, None if of_h is None else of_h[:, 0], of_readout

@@ -113,7 +113,8 @@ class Evolution(nn.Module):
             raise OptionError(f"the horizon T is a positive time, got {self.horizon:g}")
         self.steps = max(1, round(self.horizon)) if steps is None else steps
         self.norm = norm
-        self._check(self.scheme, self.steps)
+        _positive_steps(self.steps)
+        self._check(self.scheme, self.horizon / self.steps)
 
     # --- evaluation -------------------------------------------------------------------------------
 
@@ -128,27 +129,36 @@ class Evolution(nn.Module):
     ) -> Float[Tensor, "b n d"]:
         steps = self.steps if steps is None else steps
         scheme = resolve_scheme(self.scheme if scheme is None else scheme)
-        self._check(scheme, steps)
-        u, domain = self.enter(u, domain)
+        _positive_steps(steps)
         dt = self.horizon / steps
+        self._check(scheme, dt)
+        u, domain = self.enter(u, domain)
         for n in range(steps):
             u = scheme.step(self.flows(domain, scheme, n, observer), u, n * dt, dt)
         return self.leave(u, domain)
 
     def step(
-        self, u: Tensor, domain: Domain, t: float, dt: float, *, observer: Observer | None = None
+        self,
+        u: Tensor,
+        domain: Domain | None,
+        t: float,
+        dt: float,
+        *,
+        observer: Observer | None = None,
     ) -> Tensor:
         """One step from time t to t + dt, without the final norm.
 
         Raises:
-            OptionError: dt ≤ 0, or an interval that leaves [0, T].
+            OptionError: dt ≤ 0, an interval that leaves [0, T], or a scheme that does not fit the
+                terms.
+            SubstepError: a term without the scheme's substep.
         """
         if not dt > 0:
             raise OptionError(f"a step needs dt > 0, got {dt}")
         if t < 0 or t + dt > self.horizon * (1 + 1e-9):
             raise OptionError(f"a step lies in [0, {self.horizon:g}], got [{t:g}, {t + dt:g}]")
         scheme = resolve_scheme(self.scheme)
-        scheme.check_step(dt)
+        self._check(scheme, dt)
         u, domain = self.enter(u, domain)
         return scheme.step(self.flows(domain, scheme, 0, observer), u, t, dt)
 
@@ -245,11 +255,11 @@ class Evolution(nn.Module):
         between = {name: torch.lerp(p, other[name], w) for name, p in term.named_parameters()}
         return call_with(term, between, (u, domain, h, substep))
 
-    def _check(self, scheme: Scheme, steps: int) -> None:
-        _positive_steps(steps)
+    def _check(self, scheme: Scheme, dt: float) -> None:
+        """That the scheme may compose these terms, in steps of ``dt``."""
         terms = self._terms(0)
         scheme.check(len(terms))
-        scheme.check_step(self.horizon / steps)
+        scheme.check_step(dt)
         for term in terms:
             term.check(scheme.resolve(term))
 

@@ -110,7 +110,6 @@ def growth(
     """
     steps = evolution.steps if steps is None else steps
     dt, size, ratios = evolution.horizon / steps, perturbation.norm(), []
-    domain = Domain.line(u.shape[1], device=u.device, dtype=u.dtype) if domain is None else domain
     v = u + perturbation
     for n in range(steps):
         u, v = (evolution.step(state, domain, n * dt, dt) for state in (u, v))

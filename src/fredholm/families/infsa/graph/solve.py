@@ -73,8 +73,7 @@ def resolvent_naive(graph: TokenGraph, value: Tensor) -> Tensor:
     derivatives than the first are taken of.
     """
     edges = graph.edges()
-    size = edges.square() if graph.norm == "frobenius" else edges.abs()
-    factor = graph.factor((size * graph.mass[:, None, None]).sum(-1))
+    factor = graph.factor(graph.sizes(edges))
     matrix = factor[..., None] * edges * graph.mass[:, None, None]
     identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     return torch.linalg.solve(identity - matrix, value.to(matrix.dtype)) - value

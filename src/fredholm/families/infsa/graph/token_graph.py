@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ....errors import OptionError, ShapeError, suggest
 from ....ops import backend
-from ....ops.backend import at_least_single, cast, choose_backend, followed
+from ....ops.backend import at_least_single, cast, choose_backend, followed, full_precision
 from ....ops.comparison import Form, Sampler
 from ....ops.launch import grid_refusal
 from ....ops.tiles import find_activation, root_of
@@ -230,9 +230,10 @@ def sum_of_hops(graph: TokenGraph, value: Tensor, hops: int) -> Tensor:
     r""":math:`\sum_{t=1}^{hops} M^t v`, by :math:`y \leftarrow M(v + y)`. O(hops·N²) time,
     O(hops·N) memory with gradients.
     """
-    out, factor = graph.start(value)
-    for _ in range(hops - 1):
-        out = graph.apply(value + out, factor)
+    with full_precision(value):
+        out, factor = graph.start(value)
+        for _ in range(hops - 1):
+            out = graph.apply(value + out, factor)
     return out
 
 

@@ -1,5 +1,5 @@
 """The MLP kernel by Triton: two custom ops that prepare, launch and sum; the kernels are in
-``triton_forward`` and ``triton_backward``.
+``forward.py`` and ``backward.py``.
 """
 
 from __future__ import annotations
