@@ -538,3 +538,9 @@ class _OnADevice(torch.Tensor):
 
     def __lt__(self, other):
         raise AssertionError("the device was waited for")
+
+
+def test_a_slice_by_ones_is_the_slice():
+    line = Domain.line(9)
+    assert line[0:4:1].shape == line[:4].shape == (4,)
+    assert line[0:4:2].shape is None

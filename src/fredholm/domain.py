@@ -608,7 +608,7 @@ class Domain:
             valid=None if self.valid is None else self.valid[..., index],
             pairs=None if self.pairs is None else self.pairs[..., index, index],
             shape=(positions.shape[-2],)
-            if self.shape is not None and len(self.shape) == 1 and not index.step
+            if self.shape is not None and len(self.shape) == 1 and index.step in (None, 1)
             else None,
         )
 
@@ -643,7 +643,8 @@ class Domain:
         """Weights with which a query of ``query_domain`` (default: this domain) integrates over
         this domain.
 
-        Measure, padding, causality and pairs are combined here and nowhere else. O(N) unless
+        Measure, padding, causality and pairs are combined here, and for one rank's part of a domain
+        in :func:`fredholm.integral.exchange.part_quadrature`. O(N) unless
         ``pairs`` is given or two domains are compared in time. ``pairs`` of this domain are used
         for both; their shape must fit the queries.
         """

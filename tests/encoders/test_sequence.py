@@ -269,3 +269,8 @@ def test_points_know_the_scale_of_their_sequence(options):
     )
     with pytest.raises(OptionError, match="standard: received True with causal=True"):
         EmbeddedSequence(channels=1, length=8, dim=4, standard=True, causal=True)
+
+
+def test_the_last_sample_stands_in_the_last_window():
+    """At a spacing whose product with it single precision would round up."""
+    assert windows(torch.zeros(1, 7, 1), 2, 0.33333333).shape[1] == 1

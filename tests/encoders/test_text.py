@@ -173,3 +173,13 @@ def test_a_text_model_in_half_precision_answers_token_by_token(name):
     whole, (first, state) = model(numbers), model.prefill(numbers[:, :4], model.init_state(12, 2))
     last, _ = model.step(numbers[:, 4], state)
     assert_close(torch.cat([first, last[:, None]], 1), whole[:, :5], dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("number", [9, -1])
+def test_numbers_outside_the_vocabulary_are_named(number):
+    for encoder in (
+        TextEncoder(vocabulary=9, dim=8, max_length=4),
+        TokenEncoder(vocabulary=9, dim=8, length=4),
+    ):
+        with pytest.raises(ShapeError, match=f"tokens: received {number}; the model knows 0 to 8"):
+            encoder(torch.tensor([[1, number]]))

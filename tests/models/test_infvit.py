@@ -11,7 +11,7 @@ import torch
 
 from fredholm.depth import Accumulation
 from fredholm.errors import OptionError
-from fredholm.models import create_model, from_pretrained, list_models
+from fredholm.models import count, create_model, from_pretrained, list_models
 from tests.parts import parts
 
 from ..tolerances import assert_close
@@ -72,6 +72,14 @@ def test_the_texts_width_has_fewer_parameters_than_the_table(name, millions):
         model = create_model(name)
     assert model.config.body.dim == 768
     assert sum(p.numel() for p in model.parameters()) < 0.65e6 * millions
+
+
+def test_no_reading_of_the_sizes_costs_the_published_operations():
+    """59 GFLOPs at 224 x 224: neither the text's width nor the one that Table 2's counts fit."""
+    for width, billions in ((768, 8.7), (1024, 15.3)):
+        with torch.device("meta"):
+            model = create_model("infvit_linear_4", **parts(dim=width))
+        assert round(count(model, (1, 3, 224, 224))[1] / 1e9, 1) == billions
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -8,10 +8,14 @@ import pytest
 import torch
 
 from fredholm import Domain
+from fredholm.convert import as_operator
 from fredholm.errors import DomainError, OptionError, RecipeError
+from fredholm.explain.attention import operator_inputs
+from fredholm.integral.addition import SumKernel
+from fredholm.kernels import MLPKernel
 from fredholm.models import create_model, from_pretrained, save_pretrained
 from fredholm.models.baselines import make_baseline
-from fredholm.operators import OperatorSum, create_operator
+from fredholm.operators import IntegralOperator, OperatorSum, create_operator
 from fredholm.training import load_recipe
 from fredholm.training.build import build_dataset, build_model
 
@@ -138,3 +142,41 @@ def test_residual_blocks_count_points_for_a_sum_that_does_and_scale_all_its_outp
     assert len(bound) == 2
     assert max(bound) < (6 / 64) ** 0.5 / 4**0.5 + 1e-6
     assert seen.shape[-1] == 32
+
+
+def test_a_projection_of_ones_own_is_that_of_the_operator():
+    class Doubled(torch.nn.Linear):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    own = Doubled(8, 8)
+    operator = IntegralOperator(8, kernel=MLPKernel(1, 8, width=4), projection=own)
+    assert operator.projection is own
+    total = OperatorSum(8, 2, parts=["softmax", "luna"])
+    layer = torch.nn.Module()
+    layer.in_features = layer.out_features = 8
+    layer.forward = torch.zeros_like
+    total.kernel.parts[0].projection = layer
+    u = torch.randn(1, 5, 8)
+    assert total(u).isfinite().all()
+    with pytest.raises(OptionError, match="whose forward would not run"):
+        total.dense(u, Domain.line(5))
+
+
+def test_a_sum_follows_what_its_layers_replace():
+    conv = torch.nn.Conv1d(4, 4, 3, padding=1)
+    part = as_operator(conv)
+    total = IntegralOperator(4, kernel=SumKernel([part]), residual=False, projection=False)
+    u, line = torch.randn(1, 5, 4), Domain.line(5, measure="counting")
+    conv.weight = torch.nn.Parameter(torch.zeros_like(conv.weight))
+    assert_close(total(u, line), part(u, line))
+    assert_close(total(u, line), conv.bias.expand(1, 5, 4))
+
+
+def test_the_domain_that_is_looked_at_is_that_of_the_call():
+    summed = OperatorSum(8, 2, parts=["softmax", {"name": "convolution"}])
+    local = create_operator("linear_attention", 8, window=3)
+    u = torch.randn(1, 5, 8)
+    for operator in (summed, local):
+        ((_, _, _, domain),) = operator_inputs(torch.nn.Sequential(operator), u)
+        assert_close(operator(u, domain), operator(u))

@@ -274,3 +274,9 @@ def test_weights_that_follow_from_positions_alone_are_those_of_every_sample():
     for read in (operator.weights, operator.influence):
         assert read(u, domain).shape == (3, HEADS, N, N)
         assert read(u, domain, rows=[2]).shape == (3, HEADS, 1, N)
+
+
+def test_a_budget_of_no_byte_is_refused():
+    for memory in (0, -1):
+        with pytest.raises(OptionError, match=f"memory: received {memory}; needs 1 byte"):
+            Exact(memory=memory)

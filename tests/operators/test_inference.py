@@ -19,7 +19,7 @@ from fredholm.domain import Domain
 from fredholm.errors import InferenceError, OptionError
 from fredholm.families.continuous.splitting import Evolution, FeedForwardTerm, OperatorTerm
 from fredholm.integral import prepared
-from fredholm.integral.contract import MEMOS
+from fredholm.integral.contract import MEMOS, call_with
 from fredholm.kernels import WeightedKernel
 from fredholm.operators import IntegralOperator, create_operator, list_operators
 
@@ -371,3 +371,20 @@ def test_a_step_calls_torch_no_more_often(name):
         with Calls() as calls:
             operator.step(x, state)
     assert calls.count <= STEP_CALLS[name]
+
+
+def test_a_context_may_begin_or_end_while_weights_are_others():
+    class Entering(nn.Module):
+        def forward(self, x):
+            late.__enter__()
+            return x
+
+    module = Entering()
+    late = fredholm.inference(module)
+    with fredholm.inference(module):
+        call_with(module, {}, (torch.ones(1),))
+        assert MEMOS
+        late.__exit__(None, None, None)
+        assert not module.training
+    assert module.training
+    assert not MEMOS

@@ -4,6 +4,8 @@ through ``expand``.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -11,14 +13,17 @@ from torch import nn
 from fredholm.domain import Domain
 from fredholm.errors import OptionError, StrategyError
 from fredholm.integral import Facts, choose
+from fredholm.integral.forms import quadratic
+from fredholm.integral.forms.separable import key_features, moment_size
 from fredholm.kernels import (
     Expanded,
     Layout,
     LinearAttentionKernel,
+    LowRankKernel,
     PairKernel,
     SeparableKernel,
 )
-from fredholm.operators import Exact, IntegralOperator, Linear, SoftmaxAttention
+from fredholm.operators import Exact, IntegralOperator, Linear, LinearAttention, SoftmaxAttention
 
 from ..tolerances import assert_close
 
@@ -240,3 +245,41 @@ def test_features_that_vanish_give_the_offset():
         out = operator(u, Domain.line(N, causal=causal))
         assert_close(out, torch.full_like(out, 2.0))
         assert torch.autograd.grad(out.sum(), u)[0].isfinite().all()
+
+
+def test_sums_over_ranks_have_the_floor_of_the_keys_that_a_query_sees():
+    """Keys e^20 apart, of which a query sees the smaller alone; and padding above all of them."""
+    op = LinearAttention(4, 1, feature_map="performer", bias=False)
+    op.kernel.key.weight.data.copy_(torch.eye(4))
+    op.kernel.query.weight.data.copy_(torch.eye(4))
+    u = torch.zeros(1, 3, 4)
+    u[0, 1, 0], u[0, 2, 0] = 20.0, 1.0
+    pairs = torch.eye(3, dtype=torch.bool)
+    for valid in (None, torch.tensor([[True, True, False]])):
+        problem = op.problem(u, Domain.line(3, valid=valid).replace(pairs=pairs))
+        shift = key_features(op.kernel, problem.y, problem.uy, problem.quadrature.valid)[1]
+        parts = [(quadratic.products(op.kernel, problem, shift),)]
+        silent = replace(problem.quadrature, mass=torch.zeros_like(problem.quadrature.mass))
+        parts.append((quadratic.products(op.kernel, replace(problem, quadrature=silent), shift),))
+        (whole,) = quadratic.added(*parts)
+        found = quadratic.divided(whole, shift, op.kernel.floor)
+        real = slice(None) if valid is None else slice(0, 2)
+        assert_close(found[:, :, real], op.kernel.values(problem.y, problem.uy)[:, :, real])
+
+
+def test_widths_are_asked_for_in_the_dtype_of_the_weights():
+    """Gamma's frequencies come first and stay in float32."""
+    kernel = LowRankKernel(2, 4, rank=3, width=8, learned_frequencies=True).to(torch.bfloat16)
+    assert moment_size(kernel, Domain.line(6, causal=True), 2).moment > 0
+
+
+def test_a_gain_is_made_where_the_layer_is():
+    for name in ("elu", "performer"):
+        with torch.device("meta"):
+            op = LinearAttention(8, 2, window=3, feature_map=name)
+        assert op.kernel.gain.is_meta
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert LinearAttention(8, 2, window=3).kernel.gain.dtype == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)

@@ -10,13 +10,22 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
+from fredholm.convert import as_operator
 from fredholm.domain import Domain
 from fredholm.errors import DomainError, OptionError, StrategyError
 from fredholm.integral.forms.monte_carlo import SampledKeys, Samples, at_anchors
 from fredholm.integral.forms.monte_carlo.drawn import _key_terms, _messages, _pairs, _split
 from fredholm.kernels import add_proposal, auxiliary_loss
-from fredholm.operators import Anchors, ITNetOperator, MonteCarlo, SoftmaxAttention, create_operator
+from fredholm.operators import (
+    Anchors,
+    ITNetOperator,
+    MonteCarlo,
+    OperatorSum,
+    SoftmaxAttention,
+    create_operator,
+)
 from fredholm.ops.anchors import lattice, spread_anchors
 
 from ..contracts.cases import OperatorCase
@@ -494,3 +503,9 @@ def test_bad_options(options, message):
         MonteCarlo(**options)
     with pytest.raises(OptionError, match="components"):
         add_proposal(ITNetOperator(8, 2, width=4), components=0)
+
+
+def test_proposals_are_given_to_kernels_that_draw():
+    total = OperatorSum(8, 2, parts=["itnet", "softmax"])
+    assert add_proposal(total) == 1
+    assert add_proposal(as_operator(nn.MaxPool1d(2), dim=4)) == 0

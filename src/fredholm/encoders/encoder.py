@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from ..configuration import Configuration
 from ..domain import Domain
-from ..errors import OptionError
+from ..errors import OptionError, ShapeError
 from ..parallel import Shards
 from ..registry import Registered, Registry
+from ..validation import cheap_to_read
 
 TOKENS = ("reader", "ordinary")  # a class token's mass: none, or that of a point
 
@@ -39,11 +40,26 @@ def embedded(embed: nn.Embedding, numbers: Tensor, dropout: float) -> Tensor:
         >>> torch.equal(vectors[0], vectors[1]), vectors.unique().tolist()
         (True, [0.0, 2.0])
     """
+    check_numbers(numbers, embed)
     vectors = embed(numbers)
     if not (dropout and embed.training):
         return vectors
     kept = torch.rand(embed.num_embeddings, device=numbers.device) >= dropout
     return vectors * (kept[numbers].to(vectors.dtype) / (1 - dropout))[..., None]
+
+
+def check_numbers(numbers: Tensor, embed: nn.Embedding) -> None:
+    """ShapeError for token numbers that a table of vectors does not have; looked for where
+    :func:`.cheap_to_read`.
+    """
+    if not numbers.numel() or not cheap_to_read(numbers):
+        return
+    low, high = (int(x) for x in numbers.aminmax())
+    if low < 0 or high >= embed.num_embeddings:
+        raise ShapeError(
+            f"tokens: received {low if low < 0 else high}; the model knows 0 to "
+            f"{embed.num_embeddings - 1}: give all splits one vocabulary"
+        )
 
 
 class Encoder(nn.Module):

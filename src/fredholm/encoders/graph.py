@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from ..configuration import check_counts, check_known, given
 from ..domain import Domain
 from ..errors import OptionError, ShapeError, suggest
-from ..validation import cheap_to_read
-from .encoder import Encoder, EncoderConfig, register_encoder
+from .encoder import Encoder, EncoderConfig, check_numbers, register_encoder
 from .inputs import Inputs
 
 OFF_EDGES = ("learned", "none", "all")
@@ -173,13 +172,8 @@ class GraphEncoder(Encoder):
         if self.embed is not None:
             return self.embed(graph["features"].to(self.embed.weight.dtype))
         assert self.words is not None
-        tokens, known = graph["tokens"], self.words.num_embeddings
-        if tokens.numel() and cheap_to_read(tokens) and int(tokens.max()) >= known:
-            raise ShapeError(
-                f"tokens: received {int(tokens.max())}; the model knows 0 to {known - 1}: give all "
-                "splits one vocabulary"
-            )
-        return self.words(tokens).sum(-2)
+        check_numbers(graph["tokens"], self.words)
+        return self.words(graph["tokens"]).sum(-2)
 
     def _check(self, graph: Inputs) -> None:
         edges, need = graph["edges"], "features" if self.embed is not None else "tokens"

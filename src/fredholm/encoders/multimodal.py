@@ -12,7 +12,7 @@ from ..configuration import check_counts, check_patch, check_positive, given, im
 from ..domain import Domain
 from ..errors import OptionError, ShapeError
 from ..integral import FourierFeatures
-from .encoder import Encoder, EncoderConfig, register_encoder
+from .encoder import Encoder, EncoderConfig, check_numbers, register_encoder
 from .image import ImageEncoder
 from .inputs import Inputs
 
@@ -169,6 +169,7 @@ class MultimodalEncoder(Encoder):
             )
         patches, picture = self.image(image)
         line = self._line(tokens, picture.positions)
+        check_numbers(tokens, self.words)
         words = self.words(tokens) + self.position(self.fourier(line.positions).to(patches.dtype))
         features = torch.cat([patches + self.modality[0], words + self.modality[1]], 1)
         domain = self._join(picture, line)

@@ -43,7 +43,9 @@ def windows(
     line = torch.where(there, line, 0.0)
     # The steps at which samples stand, and so the windows that hold any.
     present = known.any(-1)
-    step = (torch.arange(count, device=sequences.device) * spacing + 1e-9).long() // size
+    # Counted as the number of windows was, whose guard single precision would lose.
+    places = torch.arange(count, dtype=torch.float64, device="cpu") * spacing + 1e-9
+    step = (places.long() // size).to(sequences.device)
     held = torch.zeros(shape, dtype=torch.int64, device=sequences.device)
     held = held.index_add(1, step, present.long()) > 0
     line = line.reshape(*shape, size * channels)

@@ -19,7 +19,7 @@ from ..integral import IntegralOperator
 from ..models.bodies.body import signal_of
 from ..models.modes import evaluating
 from .centrality import DENSE, token_chain
-from .kernels import BUDGET, check, class_token, image_grid, pair_weights
+from .kernels import BUDGET, check, class_token, image_grid, masses, pair_weights
 
 METHODS = ("attention", "rollout", "incoming")
 Seen = tuple[Any, Tensor, Domain]
@@ -46,7 +46,7 @@ def class_attention(
         [[0.25, 0.25, 0.25, 0.25]]
     """
     domain = check(u, domain)
-    mass = _masses(domain)
+    mass = masses(domain).double()
     token = class_token(domain)
     if token is not None:
         row = pair_weights(operator, u, domain, rows=[token]).double().mean(1)[:, 0]
@@ -95,7 +95,7 @@ def rollout(seen: Sequence[Seen], *, residual: float = 0.5) -> Float[Tensor, "b 
             f"{sorted(sizes)}"
         )
     _, u, domain = seen[-1]
-    mass = _masses(domain)
+    mass = masses(domain).double()
     token = class_token(domain)
     if token is not None:
         row = torch.zeros(len(u), domain.size, dtype=torch.float64, device=u.device)
@@ -172,7 +172,7 @@ def operator_inputs(model: nn.Module, inputs: Tensor) -> list[tuple[str, Any, Te
 
     def note(name: str):
         def hook(module: nn.Module, given: tuple, named: dict[str, Any]) -> None:
-            u, domain = signal_of(given, named)
+            u, domain = signal_of(module, given, named)
             seen.append((name, module, u, check(u, domain)))
 
         return hook
@@ -193,12 +193,6 @@ def operator_inputs(model: nn.Module, inputs: Tensor) -> list[tuple[str, Any, Te
         for hook in hooks:
             hook.remove()
     return seen
-
-
-def _masses(domain: Domain) -> Tensor:
-    """The measure (1 | B, N) in float64, 0 at padding."""
-    mass = domain.measure.double().reshape(-1, domain.size)
-    return mass if domain.valid is None else torch.where(domain.valid, mass, 0.0)
 
 
 def _others(mass: Tensor, token: int | None) -> Tensor:

@@ -15,7 +15,7 @@ from ..errors import DomainError, OptionError, StrategyError
 from ..ops.backend import cast
 from ..parallel import Shards
 from ..quadrature import Quadrature
-from .contract import Form, Kernel, Memory, choose
+from .contract import Form, Kernel, Memory, choose, weight_and_bias
 from .exchange import Exchange
 from .operator import IntegralOperator
 from .problem import Facts, Layout, Problem, split_heads
@@ -224,6 +224,10 @@ class SumKernel(Kernel):
         found = [p.kernel.default_domain(n, device=device, dtype=dtype) for p in self.parts]
         return next((domain for domain in found if domain.kind == "counting"), found[0])
 
+    def follow(self) -> None:
+        for part in self.parts:
+            part._follow()
+
     def output_domain(self, domain: Domain) -> Domain | None:
         for part in self.parts:
             if part.kernel.output_domain(domain) is not None:
@@ -251,7 +255,7 @@ class SumKernel(Kernel):
         out = (
             torch.eye(width, **place)
             if part.projection is None
-            else part.projection.weight.to(dense.dtype)
+            else weight_and_bias(part.projection, "projection")[0].to(dense.dtype)
         ).unflatten(1, (heads, kernel.d_out))
         read = torch.eye(self.d_in, **place)
         read = read.expand(heads, -1, -1) if kernel.whole else read.unflatten(0, (heads, -1))

@@ -5,6 +5,7 @@ is a plain loop over the kernel's list.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -138,6 +139,11 @@ class Kernel(nn.Module, metaclass=Checked):
         another (a strided grid).
         """
         return None
+
+    def follow(self) -> None:
+        """Take over what layers have replaced that parts of the kernel were made from. Nothing by
+        default.
+        """
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, d_in={self.d_in}, d_out={self.d_out}"
@@ -425,6 +431,20 @@ class Part:
             raise AttributeError(self.name) from None
 
 
+def first_dtype(module: nn.Module) -> torch.dtype | None:
+    """The dtype of a module's first parameter of floating-point numbers, or None where there is
+    none; without the generators of ``parameters()``, which take as long as small problems do.
+    Modules that stay in float32 where the others do not (``keeps_single``) say nothing.
+    """
+    if getattr(type(module), "keeps_single", False):
+        return None
+    for x in module._parameters.values():
+        if x is not None and x.is_floating_point():
+            return x.dtype
+    found = (first_dtype(part) for part in module._modules.values() if part is not None)
+    return next((dtype for dtype in found if dtype is not None), None)
+
+
 def weight_and_bias(layer: nn.Module, name: str) -> tuple[Tensor, Tensor | None]:
     """A linear layer's parameters, read where they are stored: at small sizes a product takes no
     longer than to find them as attributes. Parametrised layers compute them as attributes, and
@@ -450,8 +470,8 @@ def check_affine(layer: nn.Module, name: str) -> None:
     kind = type(layer)
     if kind.forward is not nn.Linear.forward and not getattr(kind, "affine", False):
         raise OptionError(
-            f"{name} is a {qualified_name(kind)}, whose forward would not run: of the maps to "
-            "queries, keys and values weight and bias alone are read. Put an nn.Linear there: "
+            f"{name} is a {qualified_name(kind)}, whose forward would not run: its weight "
+            "and bias alone are read here. Put an nn.Linear there: "
             "merge what was added to it (PEFT: merge_and_unload), leave it out of quantisation, or "
             "write the change with torch.nn.utils.parametrize. A class of your own whose weight "
             "and bias give all that it computes says so by affine = True"
@@ -506,6 +526,20 @@ def identity(heads: int, dim: int) -> Tensor:
 MEMOS: dict[nn.Module, Memo] = {}  # of the modules inside :class:`.inference`
 
 
+class _Apart(threading.local):
+    """Modules that this thread calls with other weights: nothing is kept of them meanwhile."""
+
+    modules: frozenset[nn.Module] = frozenset()
+
+
+APART = _Apart()
+
+
+def _memo(module: nn.Module) -> Memo | None:
+    """What is kept of a module inside :class:`.inference`, or None."""
+    return None if module in APART.modules else MEMOS.get(module)
+
+
 def prepared(
     module: nn.Module, name: Any, make: Callable[[], Value], *, of: Sequence[Tensor] = ()
 ) -> Value:
@@ -528,7 +562,7 @@ def prepared(
     """
     if torch.compiler.is_compiling() or not MEMOS:  # traced code computes it where it is used
         return make()
-    memo = MEMOS.get(module)
+    memo = _memo(module)
     if memo is None or transforms():
         return make()
     return memo.get(name, make, of)
@@ -540,23 +574,24 @@ def call_with(module: nn.Module, weights: Mapping[str, Tensor], arguments: tuple
     """
     if torch.compiler.is_compiling() or not MEMOS:
         return functional_call(module, dict(weights), arguments)
-    apart = {part: MEMOS.pop(part) for part in module.modules() if part in MEMOS}
+    before = APART.modules
+    APART.modules = before | set(module.modules())
     try:
         return functional_call(module, dict(weights), arguments)
     finally:
-        MEMOS.update(apart)
+        APART.modules = before
 
 
 def answering(module: nn.Module) -> bool:
     """Whether a module is inside :class:`.inference`, where :func:`prepared` keeps things."""
     if torch.compiler.is_compiling() or not MEMOS:
         return False
-    return module in MEMOS and not transforms()
+    return _memo(module) is not None and not transforms()
 
 
 def check_inference(module: nn.Module) -> None:
     """InferenceError where a module inside :class:`.inference` is trained."""
     if MEMOS and not torch.compiler.is_compiling():
-        memo = MEMOS.get(module)
+        memo = _memo(module)
         if memo is not None:
             memo.check()

@@ -28,7 +28,7 @@ def call_on_points(layer: nn.Module, u: Tensor, domain: Domain) -> Tensor:
     return layer(u)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Converter:
     """What is known about a class of layers: how one becomes an operator, and how it is called.
 
@@ -45,15 +45,6 @@ class Converter:
     convert: Callable[..., IntegralOperator]
     call: Callable[..., Tensor | None] = call_on_points
     domain: Callable[[Any], Domain] | None = None
-
-    def __eq__(self, other: object) -> bool:
-        """The same definition, which a file that is imported again gives once more."""
-        if not isinstance(other, Converter):
-            return NotImplemented
-        return self.convert.__qualname__ == other.convert.__qualname__
-
-    def __hash__(self) -> int:
-        return hash(self.convert.__qualname__)
 
 
 CONVERTERS: Registry[Converter] = Registry("converter")

@@ -62,8 +62,9 @@ class inference:
     nested, entered again, and overlap, in one thread or several; leaving the last one drops
     everything, also after an exception, and brings back the modes. Whether gradients are recorded
     is a thread's own: others that call the model enter a context too, or ``torch.no_grad()``.
-    Weights, ``state_dict``, copies and pickles know nothing
-    of it. Compiled code is right inside, and keeps nothing.
+    A module that is called with other weights meanwhile (``torch.func.functional_call``, an
+    Evolution between two knots) is another to all threads. Weights, ``state_dict``, copies and
+    pickles know nothing of it. Compiled code is right inside, and keeps nothing.
 
     Args:
         model: any module.

@@ -18,7 +18,7 @@ from ..ops.backend import at_least_single, cast, result_dtype
 from ..ops.dense import dense_apply, kernel_norm
 from ..quadrature import Quadrature, Rows
 from .capabilities import WeightedValue
-from .contract import Kernel, Part, check_inference
+from .contract import Kernel, Part, check_inference, first_dtype
 from .exchange import fill_empty, part_numbers, part_quadrature
 from .forms import Form, choose
 from .problem import (
@@ -115,7 +115,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         self.kernel = kernel
         self.strategy = strategy
         width = kernel.d_out if kernel.adds_heads else heads * kernel.d_out
-        if isinstance(projection, nn.Linear):
+        if isinstance(projection, nn.Module):
             if (projection.in_features, projection.out_features) != (width, self.out_dim):
                 got = f"{projection.in_features} to {projection.out_features}"
                 raise OptionError(
@@ -418,8 +418,11 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         Traced code keeps the parameters that it was traced with.
         """
         check_inference(self)
-        if self.sharing is not None and not torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
+            return
+        if self.sharing is not None:
             self.sharing.follow()
+        self.kernel.follow()
 
     def _check(self, layout: Layout) -> None:
         """DomainError for a domain on which the kernel, or the layer it was made from, means
@@ -464,6 +467,11 @@ class IntegralOperator(nn.Module, metaclass=Checked):
                 return weight.dtype if weight.is_floating_point() else None
         return first_dtype(self.kernel)
 
+    def default_domain(self, u: Float[Tensor, "b n d"]) -> Domain:
+        """The domain that a call without one takes for features u: the kernel's."""
+        dtype = torch.float64 if u.dtype == torch.float64 else torch.float32
+        return self.kernel.default_domain(u.shape[1], device=u.device, dtype=dtype)
+
     def _call(self, u, domain, query, query_domain) -> Call:
         """What the operator is called with, checked before anything is computed from it."""
         self._follow()
@@ -477,8 +485,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
             raise ShapeError(f"u must have shape (B, N, {self.dim}), got {tuple(u.shape)}")
         placed = domain is not None
         if domain is None:
-            dtype = torch.float64 if u.dtype == torch.float64 else torch.float32
-            domain = self.kernel.default_domain(u.shape[1], device=u.device, dtype=dtype)
+            domain = self.default_domain(u)
         if query is None and query_domain is None:
             query_domain = self.kernel.output_domain(domain)
             if query_domain is None:
@@ -622,20 +629,6 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         return (
             f"dim={self.dim}, heads={self.heads}, out_dim={self.out_dim}, strategy={self.strategy}"
         )
-
-
-def first_dtype(module: nn.Module) -> torch.dtype | None:
-    """The dtype of a module's first parameter of floating-point numbers, or None where there is
-    none; without the generators of ``parameters()``, which take as long as small problems do.
-    Modules that stay in float32 where the others do not (``keeps_single``) say nothing.
-    """
-    if getattr(type(module), "keeps_single", False):
-        return None
-    for x in module._parameters.values():
-        if x is not None and x.is_floating_point():
-            return x.dtype
-    found = (first_dtype(part) for part in module._modules.values() if part is not None)
-    return next((dtype for dtype in found if dtype is not None), None)
 
 
 def _form(state: object) -> Form:

@@ -56,6 +56,8 @@ class Exact(Strategy):
     backend: str = "auto"
 
     def __post_init__(self) -> None:
+        if self.memory is not None and self.memory < 1:
+            raise OptionError(f"memory: received {self.memory}; needs 1 byte or more, or None")
         check_backend(self.backend)
 
 

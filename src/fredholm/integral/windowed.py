@@ -125,7 +125,8 @@ def first_gain(
     """
     maps = [one for one in (query_map, key_map) if isinstance(one, nn.Module)]
     modes = [one.training for one in maps]
-    device = next((p.device for one in maps for p in one.parameters()), None)
+    held = (x for one in maps for x in (*one.parameters(), *one.buffers()))
+    device = next((x.device for x in held), torch.get_default_device())
     draw = torch.Generator("cpu").manual_seed(0)  # the same every time, and nobody else's
     points = torch.randn(1, 1, 256, width, generator=draw, device="cpu").to(device)
     points = points.expand(1, heads, -1, -1)
@@ -137,4 +138,4 @@ def first_gain(
     product = (query * key).sum(-1).clamp_min(1e-6)
     # E exp(q·k/√e) is (1 - 1/e)^(-e/2): near √e at every width
     softmax = (1 - 1 / max(width, 2)) ** (-max(width, 2) / 2)
-    return (softmax / product).log().float().expand(heads).clone()
+    return (softmax / product).log().to(torch.get_default_dtype()).expand(heads).clone()

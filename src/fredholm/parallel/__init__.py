@@ -12,8 +12,8 @@ What is exchanged for an integral belongs to its form, :meth:`fredholm.integral.
 from .collectives import Ring, Traffic, concatenated, count_traffic, gathered, largest, summed
 from .gradients import sum_gradients
 from .halo import fetched, fetched_numbers, without_holes
-from .shards import Shards
-from .transposed import shares, to_stretches, to_whole, transposed_numbers
+from .shards import Shards, shares
+from .transposed import to_stretches, to_whole, transposed_numbers
 
 __all__ = [
     "Ring",

@@ -54,7 +54,8 @@ class Shards:
         """
         ranks = cls.over(mesh)
         sizes: list[Any] = [None] * ranks.count
-        dist.all_gather_object(sizes, points, group=ranks.group)
+        with answering_peers(ranks):
+            dist.all_gather_object(sizes, points, group=ranks.group)
         return replace(ranks, sizes=tuple(sizes))
 
     @property
@@ -104,6 +105,16 @@ class Shards:
         return self  # a process group is one thing, whatever is copied around it
 
 
+def shares(total: int, count: int) -> tuple[int, ...]:
+    """``total`` things over ``count`` ranks as evenly as can be; a rank may get none.
+
+    Example:
+        >>> shares(3, 2), shares(1, 3)
+        ((2, 1), (1, 0, 0))
+    """
+    return tuple(total // count + (r < total % count) for r in range(count))
+
+
 def even_sizes(points: int, count: int) -> tuple[int, ...]:
     """``points`` over ``count`` ranks, the first ones with one more where it does not divide.
 
@@ -119,7 +130,7 @@ def even_sizes(points: int, count: int) -> tuple[int, ...]:
             f"a domain of {points} points has fewer than the {count} ranks of the mesh; use a "
             "smaller mesh, or say who has none: domain.shard(mesh, sizes=(...))"
         )
-    return tuple(points // count + (r < points % count) for r in range(count))
+    return shares(points, count)
 
 
 def checked_sizes(sizes: Sequence[int], points: int, count: int) -> tuple[int, ...]:

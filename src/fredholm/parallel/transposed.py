@@ -9,17 +9,7 @@ import torch
 from torch import Tensor
 
 from .collectives import deliver_into
-from .shards import Shards
-
-
-def shares(total: int, count: int) -> tuple[int, ...]:
-    """``total`` things over ``count`` ranks as evenly as can be; a rank may get none.
-
-    Example:
-        >>> shares(3, 2), shares(1, 3)
-        ((2, 1), (1, 0, 0))
-    """
-    return tuple(total // count + (r < total % count) for r in range(count))
+from .shards import Shards, shares
 
 
 def to_whole(

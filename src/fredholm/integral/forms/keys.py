@@ -8,12 +8,20 @@ from torch import Tensor
 from ...domain import Domain
 from ...parallel import Shards
 from ...quadrature import Quadrature
-from ..contract import Kernel, Memory, StretchForm, with_offset
+from ..contract import Kernel, Memory, StretchForm, first_dtype, with_offset
 from ..exchange import Exchange, ring, ring_numbers
 from ..problem import Layout, Problem
 
 # queries are the last of the keys only: to a kernel, points of another domain
 STEP = Layout(cross=True, stepping=True)
+
+
+def one_point(kernel: Kernel, domain: Domain, batch: int) -> tuple[Tensor, Tensor]:
+    """A position, and the features of ``batch`` samples there, to ask a kernel for its widths."""
+    dtype = first_dtype(kernel) or domain.positions.dtype
+    y, heads = domain.positions.new_zeros(1, 1, domain.dim), 1 if kernel.whole else kernel.heads
+    uy = y.new_zeros(batch, heads, 1, kernel.d_in, dtype=dtype)
+    return y.to(torch.promote_types(dtype, y.dtype)), uy
 
 
 class KeyForm(StretchForm):

@@ -38,7 +38,7 @@ from ..contract import Form, Kernel, Memory, StretchForm, with_offset
 from ..exchange import Exchange, before_this, mass_rows
 from ..problem import Facts, Problem
 from ..strategy import Linear
-from .keys import STEP
+from .keys import STEP, one_point
 
 
 class SeparableForm(Form):
@@ -279,13 +279,10 @@ class MomentSize(NamedTuple):
 
 def moment_size(kernel: Any, domain: Domain, batch: int) -> MomentSize:
     """The sizes for ``batch`` samples, from the features of one point."""
-    dtype = next((p.dtype for p in kernel.parameters()), domain.positions.dtype)
-    y = domain.positions.new_zeros(1, 1, domain.dim)
-    heads = 1 if kernel.whole else kernel.heads
-    uy = torch.zeros(batch, heads, 1, kernel.d_in, dtype=dtype, device=y.device)
+    y, uy = one_point(kernel, domain, batch)
     with torch.no_grad():
-        key, shift = key_features(kernel, y.to(torch.promote_types(dtype, y.dtype)), uy, None)
-        value = kernel.values(y.to(torch.promote_types(dtype, y.dtype)), uy)
+        key, shift = key_features(kernel, y, uy, None)
+        value = kernel.values(y, uy)
         # masses of a batch meet features that the samples share
         mass = domain.measure.new_ones(mass_rows(domain), 1)
         moment = moment_of(key, value, mass, kernel.floor)

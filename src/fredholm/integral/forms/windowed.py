@@ -20,6 +20,7 @@ from ..contract import Form, Kernel, Memory, StretchForm, with_offset
 from ..exchange import Exchange, before_this, mass_rows
 from ..problem import Facts, Layout, Problem
 from ..strategy import Linear
+from .keys import one_point
 from .separable import refuses_shards
 
 
@@ -73,7 +74,7 @@ class WindowChunks(WindowForm):
     def sent(self, kernel: Any, domain: Domain, batch: int, crossed: bool) -> Exchange:
         shards = domain.shards
         assert shards is not None
-        y, uy = _one_point(kernel, domain, batch)
+        y, uy = one_point(kernel, domain, batch)
         with torch.no_grad():
             key, value = kernel.near_keys(y, uy), kernel.values(y, uy)
             features, shift = kernel.far_keys(key)
@@ -149,11 +150,3 @@ def _moment(features: Tensor, value: Tensor, mass: Tensor) -> Tensor:
     value = value.repeat_interleave(features.shape[1] // value.shape[1], 1)
     value = F.pad(value.to(features.dtype), (0, 1), value=1.0)
     return (features * mass[:, None, :, None].to(features.dtype)).mT @ value
-
-
-def _one_point(kernel: Any, domain: Domain, batch: int) -> tuple[Tensor, Tensor]:
-    """A position and features of as many samples, to ask for widths."""
-    dtype = next((p.dtype for p in kernel.parameters()), domain.positions.dtype)
-    heads = 1 if kernel.whole else kernel.heads
-    uy = torch.zeros(batch, heads, 1, kernel.d_in, dtype=dtype, device=domain.positions.device)
-    return domain.positions.new_zeros(1, 1, domain.dim).to(dtype), uy

@@ -13,6 +13,7 @@ from ...configuration import Configuration
 from ...domain import Domain
 from ...encoders import Encoder, EncoderConfig
 from ...errors import OptionError
+from ...integral import IntegralOperator
 from ...registry import Registered, Registry
 
 Seen = tuple[nn.Module, Tensor, Domain]
@@ -39,7 +40,7 @@ class Body(nn.Module):
         seen: list[Seen] = []
 
         def note(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-            seen.append((module, *signal_of(given, named)))
+            seen.append((module, *signal_of(module, given, named)))
 
         hooks = [
             operator.register_forward_pre_hook(note, with_kwargs=True)
@@ -71,10 +72,16 @@ class Body(nn.Module):
         raise NotImplementedError
 
 
-def signal_of(given: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Tensor, Domain]:
-    """An operator's input and its domain, a line by default, from the arguments of its call."""
+def signal_of(
+    operator: nn.Module, given: tuple[Any, ...], named: Mapping[str, Any]
+) -> tuple[Tensor, Domain]:
+    """An operator's input and its domain, from the arguments of its call; where it is given none,
+    that which it takes, of a baseline a line.
+    """
     u, *rest = given or (named["u"],)
     domain = rest[0] if rest else named.get("domain")
+    if domain is None and isinstance(operator, IntegralOperator):
+        domain = operator.default_domain(u)
     return u, Domain.line(u.shape[1], device=u.device) if domain is None else domain
 
 

@@ -7,8 +7,10 @@ from torch import Tensor, nn
 
 from ....errors import OptionError
 from ....ops.backend import full_precision
+from ...capabilities import OwnForm
 from ...contract import Kernel
 from ...fourier import FourierFeatures
+from .drawn import DrawnKeys
 
 
 class Proposal(nn.Module):
@@ -98,8 +100,8 @@ class Proposal(nn.Module):
 
 
 def add_proposal(module: nn.Module, position_dim: int = 1, **options) -> int:
-    """Give every kernel in a module a :class:`Proposal` (with these options); the number of kernels
-    that got one.
+    """Give every kernel in a module that may draw its keys a :class:`Proposal` (with these
+    options); the number of kernels that got one.
 
     Without one, ``MonteCarlo`` draws keys by their measure. Call it before the optimiser is built.
 
@@ -108,13 +110,17 @@ def add_proposal(module: nn.Module, position_dim: int = 1, **options) -> int:
         >>> add_proposal(ITNetOperator(8, 2, width=4))
         1
     """
-    kernels = [m for m in module.modules() if isinstance(m, Kernel)]
+    kernels = [m for m in module.modules() if isinstance(m, Kernel) and _draws(m)]
     for kernel in kernels:
-        heads, weight = kernel.heads, next(kernel.parameters())
-        kernel.proposal = Proposal(heads, kernel.d_in, position_dim=position_dim, **options).to(
-            weight
-        )
+        proposal = Proposal(kernel.heads, kernel.d_in, position_dim=position_dim, **options)
+        weight = next(kernel.parameters(), None)
+        kernel.proposal = proposal if weight is None else proposal.to(weight)
     return len(kernels)
+
+
+def _draws(kernel: Kernel) -> bool:
+    """Whether one of a kernel's forms draws keys."""
+    return not isinstance(kernel, OwnForm) and any(issubclass(f, DrawnKeys) for f in kernel.forms)
 
 
 def auxiliary_loss(module: nn.Module) -> Tensor | None:
