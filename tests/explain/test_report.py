@@ -20,7 +20,14 @@ from fredholm import Domain, create_operator, explain
 from fredholm.data import Graph, GraphDataset
 from fredholm.data.kinds.images import prepare_pictures
 from fredholm.data.kinds.kind import SAMPLES
-from fredholm.errors import CheckpointError, DataError, MissingExtraError, OptionError, ShapeError
+from fredholm.errors import (
+    CheckpointError,
+    DataError,
+    FredholmError,
+    MissingExtraError,
+    OptionError,
+    ShapeError,
+)
 from fredholm.explain import (
     ReportOptions,
     RunFacts,
@@ -491,7 +498,7 @@ def test_errors(tmp_path):
     with pytest.raises(CheckpointError, match="no run folder"):
         report_run(tmp_path / "nowhere", Samples(images))
     (tmp_path / "evaluation.json").write_text("{")
-    with pytest.raises(DataError, match="not JSON"):
+    with pytest.raises(FredholmError, match=r"cannot be read .*run fredholm evaluate again"):
         report_run(tmp_path, Samples(images), model=model)
     assert not (tmp_path / "index.html").exists()
 

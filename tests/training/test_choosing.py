@@ -451,6 +451,23 @@ def test_methods_beside_the_operators_learn(walks, tmp_path):
         assert trial.judge(method(texts.train, 0), texts.test, 64).score == 1.0
 
 
+def test_a_measure_that_is_not_defined_is_said(walks):
+    data = Mock(classes=(), measures=("spearman",), task="regression", split="val", batch=None)
+    pairs = [(torch.zeros(4, 1), torch.arange(4.0))]
+    with pytest.raises(TrainingFailed, match="spearman is not defined on the val split"):
+        trial._judged(pairs, data)
+
+
+@pytest.mark.parametrize("name", ["ckcnn-pmnist", "itnet-glue-mlm"])
+def test_schedules_and_phases_of_a_recipe_give_way_to_those_of_a_trial(name, tmp_path):
+    splits, clock = Mock(spec=Splits), Mock(spec=Clock)
+    made = Trials(find_task(name), {}, splits, tmp_path, clock, {}, batch=4)
+    recipe = made.recipe("softmax", None, 7)
+    assert (recipe.schedule.name, recipe.training.steps, recipe.training.phases) == (
+        "cosine", 7, None,
+    )  # fmt: skip
+
+
 OWN = """
 from pathlib import Path
 from fredholm.kernels import SoftmaxKernel
@@ -554,7 +571,7 @@ def test_every_trial_failed_is_an_exit_code(walks, tmp_path, monkeypatch, capsys
     flags = ["--id", "walk", "--label", "gait", "--operators", "softmax", "--minutes", "5"]
     assert main(["compare", str(walks), *flags, "--out", str(tmp_path / "a")]) == 1
     assert "every trial failed: no luck" in capsys.readouterr().err
-    monkeypatch.setattr(comparison.grid, "train_cell", fail)
+    monkeypatch.setattr(comparison.grid, "compared", fail)
     flags = ["--operators", "softmax", "--out", str(tmp_path / "b")]
     assert main(["compare", "--task", "digits", *flags]) == 1
     assert "1 of 1 trainings failed: no luck" in capsys.readouterr().err

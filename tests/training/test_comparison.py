@@ -24,6 +24,7 @@ from fredholm.training.comparison.speed import _as_option, crossover
 from fredholm.training.comparison.tables import best_first, score, summary, to_markdown
 from fredholm.training.comparison.tasks import find_task, read_contenders
 from fredholm.training.module import RecipeLearner
+from fredholm.training.tasks import Regression
 
 from ..data.fixtures import write_reviews
 
@@ -69,6 +70,27 @@ def test_a_comparison_is_resumed_and_extended(done, monkeypatch):
         compare(["digits"], "softmax", place)
 
 
+def test_two_comparisons_of_a_folder_keep_each_others_tasks(tmp_path):
+    mine, begun = tmp_path / "mine.yaml", []
+    mine.write_text("name: mine\ndata: {name: digits}\nmodel: {name: backbone_nano}\n")
+
+    def meanwhile(line):
+        if line.startswith("[1/") and not begun:
+            begun.append(line)
+            compare([str(mine)], "gru", tmp_path / "out", setting=SETTING)
+
+    found = compare(["digits"], "softmax,gru", tmp_path / "out", setting=SETTING, report=meanwhile)
+    assert begun
+    assert {task["name"] for task in found["tasks"]} == {"digits", "mine"}
+    assert all(row["runs"] for task in found["tasks"] for row in task["rows"])
+
+
+def test_a_recipe_is_compared_without_the_weights_it_begins_with():
+    with pytest.warns(UserWarning, match="compared without init_from"):
+        task = find_task("itnet-paraphrase")
+    assert make_recipe(task, read_contenders("softmax")[0]).init_from is None
+
+
 def test_sizes_are_those_of_the_setting_and_the_recipe(tmp_path, monkeypatch):
     solved = []
 
@@ -98,15 +120,22 @@ def test_sizes_are_those_of_the_setting_and_the_recipe(tmp_path, monkeypatch):
     assert plan("model.body.depth=1") == 3
     write(2e-3)
     assert plan("model.body.depth=1") == 4
+    (tmp_path / "own.py").write_text("")
+    write("2e-3}\nimport: [own.py]\nschedule: {name: cosine")
+    assert plan("model.body.depth=1") == 5
+    (tmp_path / "own.py").write_text("# another width\n")
+    assert plan("model.body.depth=1") == 6, "the code that the recipe imports has changed"
+    write(2e-3)
+    assert plan("model.body.depth=1") == 7
 
     # of earlier versions: the sizes alone, to be trusted where a table holds their setting
     kept = tmp_path / "out" / "mine" / "sizes.json"
     kept.write_text(json.dumps(json.loads(kept.read_text())["sizes"]))
     (tmp_path / "out" / "compare.json").write_text("{}")
-    assert plan() == 4
+    assert plan() == 7
     kept.write_text(json.dumps(json.loads(kept.read_text())["sizes"]))
     (tmp_path / "out" / "compare.json").unlink()
-    assert plan() == 5
+    assert plan() == 8
 
 
 def test_processes_find_what_one_finds(done, tmp_path):
@@ -215,10 +244,54 @@ def test_crossovers():
 
 
 def test_rows_are_ordered_by_their_score():
-    rows = [{"metric": "loss", "mean": m, "sd": None, "n": 1} for m in (0.3, None, 0.1)]
+    one = {"metric": "loss", "direction": "min", "sd": None, "n": 1}
+    rows = [{**one, "mean": mean} for mean in (0.3, None, 0.1)]
     assert [row["mean"] for row in best_first(rows)] == [0.1, 0.3, None]
     assert score(rows[0]) == "0.3"
     assert score({**rows[1], "refused": "no"}) == "does not serve"
+
+
+def test_results_of_earlier_versions_do_not_say_which_score_is_the_better(done):
+    _, results = done
+    older = json.loads(json.dumps(results))
+    assert older["tasks"][0].pop("direction") == "max"
+    assert summary(older) == summary(results)
+
+
+def test_a_task_is_compared_by_its_own_metric(tmp_path, monkeypatch):
+    def metrics(_, sums):
+        return {"val_loss": sums[0] / sums[2], "val_near": 1 / (1 + sums[0] / sums[2])}
+
+    plain = Regression.summary_of_pairs
+
+    def summary_of_pairs(*given):
+        found = plain(*given)
+        return found | {"near": 1 / (1 + found["loss"])}
+
+    monkeypatch.setattr(Regression, "metric", ("val_near", "max"))
+    monkeypatch.setattr(Regression, "measure", "nearness")
+    monkeypatch.setattr(Regression, "metrics", metrics)
+    lines = []
+    setting = Setting(changes=(*CHANGES, "data.options.length=8"))
+    arguments = ["adding"], "softmax,gru", tmp_path
+
+    found = compare(*arguments, setting=setting, report=lines.append)
+    error = found["tasks"][0]["rows"][0]["runs"][0]["error"]
+    assert error.startswith("the task's metric is 'near', of which its evaluation says nothing")
+    assert "loss, pearson" in error
+    assert sum("failed: the task's metric is 'near'" in line for line in lines) == 2
+
+    monkeypatch.setattr(Regression, "summary_of_pairs", summary_of_pairs)
+    found = compare(["adding"], "softmax,gru", tmp_path / "whole", setting=setting)
+    rows = best_first(summary(found))
+    run = found["tasks"][0]["rows"][0]["runs"][0]
+    assert run["near"] == pytest.approx(1 / (1 + run["loss"]))
+    assert rows[0]["mean"] > rows[1]["mean"]
+    assert {(row["metric"], row["direction"]) for row in rows} == {("near", "max")}
+    text = to_markdown(found)
+    assert "test nearness" in text
+    assert text.index(f"| {rows[0]['operator']} |") < text.index(f"| {rows[1]['operator']} |")
+    assert "validation near" in (tmp_path / "whole" / "index.html").read_text()
 
 
 def test_labels_name_their_options():

@@ -131,6 +131,8 @@ def test_a_damaged_result_is_named(tmp_path, counted):
     path.write_text("{")
     with pytest.raises(FredholmError, match="delete it and run again"):
         grid.read(cell)
+    shared = [found for _, found in grid.share([cell, Cell({"x": 3}, tmp_path / "three")])]
+    assert [list(found) for found in shared] == [["error"], ["y"]]
 
 
 # --- workers --------------------------------------------------------------------------------------

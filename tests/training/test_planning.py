@@ -49,6 +49,17 @@ def test_what_can_be_counted_is_counted(plan):
     assert plan.operators["1"].startswith("Exact(")
 
 
+def test_a_run_in_double_precision_is_measured_in_it(plan):
+    double = plan_run(load_recipe("digits", [*TINY, "training.precision=64"]), steps=1)
+    assert double.memory.parameters == pytest.approx(2 * plan.memory.parameters)
+    assert double.memory.activations == pytest.approx(2 * plan.memory.activations, rel=0.1)
+
+
+def test_dropped_weights_are_of_the_step(plan):
+    dropped = plan_run(load_recipe("digits", [*TINY, "training.weight_dropout=0.5"]), steps=1)
+    assert dropped.memory.activations > plan.memory.activations, "each weight's own"
+
+
 def test_what_the_forward_keeps_grows_with_the_batch(plan):
     double = plan_run(load_recipe("digits", [*TINY, "data.batch_size=128"]), steps=1)
     assert double.memory.activations == pytest.approx(2 * plan.memory.activations, rel=0.1)

@@ -71,10 +71,9 @@ COLUMNS = {
 def _task_section(
     task: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], names: Sequence[str]
 ) -> Section:
-    percent = task["metric"] == "accuracy"
     shown = [row for row in rows if row["mean"] is not None]
-    shown = sorted(shown, key=lambda r: -r["mean"] if percent else r["mean"])
-    pictures = [_cost_picture(task, shown, names), _learning_picture(task, names, percent)]
+    shown = sorted(shown, key=lambda row: row["mean"], reverse=_largest(rows))
+    pictures = [_cost_picture(task, shown, names), _learning_picture(task, rows, names)]
     columns = {"operator": "operator", f"test {task['measure']}": "mean", **COLUMNS}
     ordered = [*shown, *(row for row in rows if row["mean"] is None)]
     lines = [[_cell(row, key) for key in columns.values()] for row in ordered]
@@ -87,6 +86,11 @@ def _task_section(
         [picture for picture in pictures if picture is not None],
         after=words("wide", table=table(list(columns), lines)) + refused,
     )
+
+
+def _largest(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the largest score is the best."""
+    return any(row["direction"] == "max" for row in rows)
 
 
 def _cost_picture(
@@ -103,16 +107,18 @@ def _cost_picture(
 
 
 def _learning_picture(
-    task: Mapping[str, Any], names: Sequence[str], percent: bool
+    task: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], names: Sequence[str]
 ) -> Picture | None:
     """Curves of validation; None without any."""
+    percent = task["metric"] == "accuracy"
     curves = {row["operator"]: _mean_curve(row["runs"]) for row in task["rows"]}
     curves = {name: curve for name, curve in curves.items() if curve}
     if not curves:
         return None
-    metric = "validation accuracy" if percent else "validation loss"
+    metric = f"validation {task['metric']}"
     alt = f"{task['name']}: {metric} against the epoch for {len(curves)} operators"
-    drawn = render(lambda theme: learning(theme, curves, names, percent=percent, label=metric))
+    options = {"percent": percent, "logarithmic": not _largest(rows), "label": metric}
+    drawn = render(lambda theme: learning(theme, curves, names, **options))
     caption = words("learning_caption", metric=metric.capitalize())
     return Picture(f"curves-{task['name']}", alt, caption, drawn)
 
@@ -231,7 +237,7 @@ def scatter(
     axes.set_ylabel(f"test {measure}")
     if measure == "accuracy":
         axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
-    else:
+    if not _largest(rows):
         axes.set_yscale("log")
     axes.grid(axis="both")
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
@@ -244,6 +250,7 @@ def learning(
     names: Sequence[str],
     *,
     percent: bool,
+    logarithmic: bool,
     label: str,
 ) -> Figure:
     """Validation against the epoch, an operator a line."""
@@ -263,7 +270,7 @@ def learning(
     axes.set_ylabel(label)
     if percent:
         axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
-    else:
+    if logarithmic:
         axes.set_yscale("log")
     axes.grid(axis="y")
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))

@@ -17,8 +17,8 @@ from .style import Theme, new_figure, render
 SHOWN = 12
 
 
-def entry_section(layer: Layer, query: int | None = None) -> tuple[Section | None, dict[str, Any]]:
-    """The strongest entries K[o, i] of one query, each over the domain with its sign, for the first
+def entry_section(layer: Layer) -> tuple[Section | None, dict[str, Any]]:
+    """The strongest entries K[o, i] of the middle query, each over the domain with its sign, for the first
     sample.
 
     Nothing where the domain is neither a line nor a grid.
@@ -26,7 +26,7 @@ def entry_section(layer: Layer, query: int | None = None) -> tuple[Section | Non
     target, grid = output_points(layer.operator, layer.domain), image_grid(layer.domain)
     if grid is None and layer.domain.dim > 1:
         return None, {}
-    query = _middle(target) if query is None else query
+    query = _middle(target)
     domain = take_samples(layer.domain, slice(0, 1))
     with torch.no_grad():
         row = (

@@ -4,7 +4,6 @@ run.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +13,8 @@ from torch import Tensor
 
 from ..data.kinds.kind import Kind
 from ..encoders import Inputs
-from ..errors import DataError, OptionError
-from ..files import MEASURED, read_checksum
+from ..errors import OptionError
+from ..files import MEASURED, read_checksum, read_state
 from ..models.pretrained import WEIGHTS
 
 
@@ -103,7 +102,7 @@ class RunFacts:
         """Those of a run's folder, as far as it has them.
 
         Raises:
-            DataError: an ``evaluation.json`` that is not JSON.
+            FredholmError: an ``evaluation.json`` that cannot be read.
         """
         metrics, recipe = run / "metrics.csv", run / "recipe.yaml"
         return cls(
@@ -114,24 +113,14 @@ class RunFacts:
         )
 
 
-def read_evaluation(run: Path) -> Any:
+def read_evaluation(run: Path) -> dict[str, Any] | None:
     """The ``evaluation.json`` of a run's folder; None where there is none, or where it measured
     other weights than the folder's, such as those of an epoch while the run was still training.
 
     Raises:
-        DataError: it is not JSON, or not of a run.
+        FredholmError: a file that cannot be read.
     """
-    file = run / "evaluation.json"
-    if not file.is_file():
-        return None
-    try:
-        result = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"{file} is not JSON ({error}); run fredholm evaluate again") from error
-    if not isinstance(result, dict):
-        raise DataError(
-            f"{file} holds a {type(result).__name__} and no names; run fredholm evaluate again"
-        )
+    result = read_state(run / "evaluation.json", "run fredholm evaluate again")
     checksums = (result.get(MEASURED), read_checksum(run / "model" / WEIGHTS))
     # Of earlier versions either may be unknown.
-    return None if None not in checksums and checksums[0] != checksums[1] else result
+    return None if None not in checksums and checksums[0] != checksums[1] else result or None

@@ -116,7 +116,7 @@ def report_run(
 
     Raises:
         CheckpointError: no such folder, or no model in it.
-        DataError: an ``evaluation.json`` that is not JSON.
+        FredholmError: an ``evaluation.json`` that cannot be read.
     """
     from ..models import from_pretrained
 

@@ -17,7 +17,15 @@ from ..domain import Domain
 from ..errors import DomainError, ShapeError
 from ..progress import steps
 from . import plots
-from .kernels import class_token, image_grid, kernel_map, kernel_profile, masses, output_points
+from .kernels import (
+    class_token,
+    image_grid,
+    kernel_map,
+    kernel_profile,
+    masses,
+    output_points,
+    take_samples,
+)
 from .page import Picture, Section, words
 from .style import render
 from .variance import variance_share
@@ -280,8 +288,6 @@ def _proportional(profile) -> bool:
 
 
 def _first(domain: Domain) -> Domain:
-    from .kernels import take_samples
-
     return take_samples(domain, slice(0, 1))
 
 

@@ -202,11 +202,13 @@ def _task_problems(recipe: Recipe, task: Task):
         if value and not task.classifies:
             what = f"classes are blended, and the labels are {task.name}; remove it"
             yield f"data.{key}: received {value!r}; {what}"
-    metric = recipe.schedule.metric
-    if metric is not None:
-        known = ("train_loss", *task.metrics((0.0, 0.0, 1.0)))
-        if metric not in known:
-            yield f"schedule.metric: received {metric!r}; needs one of {', '.join(known)}"
+    stop = recipe.training.early_stop
+    asked = {"schedule.metric": recipe.schedule.metric}
+    asked |= {} if stop is None else {"training.early_stop.metric": stop.metric}
+    for key, metric in asked.items():
+        known = () if metric is None else ("train_loss", *task.metrics((0.0, 0.0, 1.0)))
+        if metric not in (None, *known):
+            yield f"{key}: received {metric!r}; needs one of {', '.join(known)}"
 
 
 def _kind_problems(recipe: Recipe, kind: Kind):

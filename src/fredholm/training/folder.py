@@ -34,6 +34,7 @@ _AT_START = (
 # How often to save, how long to go on and on how many processes may change on resume: none of them
 # changes what is computed.
 _FREE = ("checkpoint_minutes", "checkpoint_steps", "max_minutes", "devices", "nodes", "strategy")
+_RESTORE = "restore it, or begin the run again with --overwrite"  # without it nothing is compared
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,13 +171,13 @@ class RunFolder:
         Raises:
             FredholmError: a damaged file.
         """
-        return {"source": read_state(self.source)} if self.source.is_file() else {}
+        return {"source": read_state(self.source, _RESTORE)} if self.source.is_file() else {}
 
     def read_vocabulary(self) -> Vocabulary | None:
         """What the run's texts were read with at its start, where :meth:`open` kept it."""
         if not self.vocabulary.is_file():
             return None
-        return Vocabulary.from_dict(read_state(self.vocabulary))
+        return Vocabulary.from_dict(read_state(self.vocabulary, _RESTORE))
 
     def _check_place(self, writes: bool) -> None:
         """Look at the part of the path that exists: a file among the folders, a missing right."""

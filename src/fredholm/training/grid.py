@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from typing import Any
 import torch
 
 from ..errors import FredholmError
-from ..files import digest_json, write_json, write_text
+from ..files import digest_json, unreadable, write_json, write_text
 from .checks import import_files
 from .evaluation import evaluate
 from .failures import Interrupted, TrainingFailed
@@ -31,6 +30,7 @@ from .folder import RunFolder
 from .leases import InUseError, Watch, bury, hold, holds, read_holder
 from .own_files import data_mark
 from .recipe import Recipe
+from .recipe_files import code_digests
 from .run import train
 
 Result = dict[str, Any]
@@ -103,9 +103,7 @@ class Grid:
             result = json.loads(path.read_text(encoding="utf-8"))
             return result["result"] if result["settings"] == _plain(cell.settings) else None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise FredholmError(
-                f"{path}: cannot be read ({error}); delete it and run again"
-            ) from error
+            raise unreadable(path, error) from error
 
     def compute(self, cell: Cell) -> Result:
         """A cell's result, read or computed; ``{"error": ...}`` where it fails."""
@@ -132,8 +130,8 @@ class Grid:
             left = []
             for cell in waiting:
                 begun = begun or _now(cell.place.parent)
-                result = self.read(cell) or self._failure(cell, begun)
                 try:
+                    result = self.read(cell) or self._failure(cell, begun)
                     result = result or self._leased(cell, watch)
                 except InUseError:
                     left.append(cell)
@@ -248,13 +246,23 @@ def recipe_cell(recipe: Recipe, place: Path, mark: str | None = None) -> Cell:
     """The cell of one training and its evaluation on the test split; ``mark``: of the user's own
     files (:func:`.own_files.data_mark`), where they were looked at already.
     """
-    code = {Path(file).name: sha256(Path(file).read_bytes()).hexdigest() for file in recipe.imports}
+    code = code_digests(recipe)
     plain = recipe.to_dict()
     plain["training"].pop("nodes")  # on how many machines decides nothing
     plain.pop("parallel")  # nor does how samples are cut
     mark = data_mark(recipe) if mark is None else mark
     files = {} if mark is None else {"files": mark}
     return Cell({"recipe": plain, "code": code, **files}, place, recipe)
+
+
+def recipe_mark(recipe: Recipe) -> str:
+    """What tells whether a recipe or its code has changed. Defaults do not count, which another
+    version may add to; nor where the user's files lie, which have a mark of their own.
+    """
+    aside: dict[str, Any] = {"imports": True, "parallel": True, "training": {"nodes"}}
+    aside |= {"data": {"path"}} if recipe.data.name == "files" else {}
+    plain = recipe.model_dump(mode="json", exclude_defaults=True, exclude=aside)
+    return digest_json([plain, code_digests(recipe)])[:16]
 
 
 def trained(cell: Cell, report: Report) -> Result:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -192,3 +193,14 @@ def direction(name: str) -> str:
         ('min', 'max')
     """
     return "min" if name in ("bits", "perplexity") else "max"
+
+
+def mean_and_sd(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """Mean and sample standard deviation; None where there are too few.
+
+    Example:
+        >>> mean_and_sd([1.0, 3.0])
+        (2.0, 1.4142135623730951)
+    """
+    mean = statistics.fmean(values) if values else None
+    return mean, statistics.stdev(values) if len(values) > 1 else None

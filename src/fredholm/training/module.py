@@ -65,11 +65,7 @@ class RecipeLearner(Learner):
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:
         options = self.recipe.training
         inputs, labels = in_phase(options.phases, self.global_step, inputs, labels)
-        if options.weight_dropout:
-            weights = dropped_weights(self.model, options.weight_dropout)
-            outputs = functional_call(self.model, weights, (inputs,))
-        else:
-            outputs = self(inputs)
+        outputs = forward_of(self.model, self, inputs, options.weight_dropout)
         return self.task.loss(outputs, labels, options.label_smoothing)
 
     def weight(self, labels: Tensor) -> int:
@@ -97,6 +93,13 @@ class RecipeLearner(Learner):
         self.metrics = self.task.metrics(self.reduced(self.validated))
         self.log_dict(self.metrics, prog_bar=True, logger=True, sync_dist=False)
         self.validated = [0.0, 0.0, 0.0]
+
+
+def forward_of(model: nn.Module, call: Any, inputs: Any, dropout: float) -> Tensor:
+    """The outputs of a step: of ``call``, or of the model without a share of its weights."""
+    if not dropout:
+        return call(inputs)
+    return functional_call(model, dropped_weights(model, dropout), (inputs,))
 
 
 def in_phase(

@@ -20,8 +20,9 @@ from ..errors import DataError
 from ..integral import auxiliary_loss
 from .build import build_dataset, build_loaders, build_mixer, build_model, data_arguments
 from .checks import check_task
+from .fit import Double
 from .machine import describe_machine, peak_megabytes, seconds_of
-from .module import autocast_of, descent_of, in_phase
+from .module import autocast_of, descent_of, forward_of, in_phase
 from .recipe import Phase, Recipe
 from .run import check_devices
 from .tasks import task_of
@@ -126,6 +127,8 @@ def plan_run(recipe: Recipe, steps: int = 3, *, trust_code: bool = False) -> Run
     check_task(recipe, task_of(train))
     loader, _ = build_loaders(recipe, train, val)
     model: Any = build_model(recipe, train)
+    if recipe.training.precision == "64":
+        model.double()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     step = _Step(model.to(device).train(), recipe, train, device)
     batches = _endless(loader)
@@ -161,7 +164,7 @@ def plan_run(recipe: Recipe, steps: int = 3, *, trust_code: bool = False) -> Run
         step_seconds=training / count if count else each[0],
         validation_seconds=validation,
         minutes=min(whole, most) / 60,
-        operators=_operators(model, train, device),
+        operators=_operators(model, step.there(train.example())),
         machine=describe_machine(),
         processes=recipe.training.devices * recipe.training.nodes,
         limited=share < 1,
@@ -255,14 +258,20 @@ class _Step:
         self.optimizer.step()
         self._wait()
 
+    def there(self, part: Any) -> Any:
+        """On the device, in the training's precision."""
+        part = part.to(self.device)
+        return Double().convert_input(part) if self.recipe.training.precision == "64" else part
+
     def loss(self, batch: tuple[Any, Tensor]) -> Tensor:
-        inputs, labels = (part.to(self.device) for part in batch)
+        inputs, labels = map(self.there, batch)
         if self.mixer is not None:
             inputs, labels = self.mixer(inputs, labels, torch.Generator().manual_seed(0))
         inputs, labels = in_phase(self.recipe.training.phases, self.number, inputs, labels)
         with self._precision():
-            out = self.model(inputs)
-            loss = self.task.loss(out, labels, self.recipe.training.label_smoothing)
+            options = self.recipe.training
+            out = forward_of(self.model, self.model, inputs, options.weight_dropout)
+            loss = self.task.loss(out, labels, options.label_smoothing)
         extra = auxiliary_loss(self.model)
         return loss if extra is None else loss + extra
 
@@ -300,7 +309,7 @@ class _Step:
 
         def forward() -> None:
             with self._precision():
-                self.model(inputs.to(self.device))
+                self.model(self.there(inputs))
             self._wait()
 
         seconds = seconds_of(forward)
@@ -315,10 +324,10 @@ class _Step:
             torch.cuda.synchronize()
 
 
-def _operators(model: Any, data: Any, device: torch.device) -> dict[str, str]:
+def _operators(model: Any, sample: Any) -> dict[str, str]:
     """What the operator of each layer says of the domain of a sample of full length."""
     return {
         str(number): str(operator.plan(domain))
-        for number, (operator, _, domain) in enumerate(model.trace(data.example().to(device)), 1)
+        for number, (operator, _, domain) in enumerate(model.trace(sample), 1)
         if hasattr(operator, "plan")
     }

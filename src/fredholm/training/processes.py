@@ -34,7 +34,7 @@ from .. import __version__
 from ..errors import FredholmError, OptionError, RecipeError
 from .failures import TrainingFailed
 from .recipe import Recipe
-from .recipe_files import differences
+from .recipe_files import code_digests, differences
 
 T = TypeVar("T")
 _JOINS = itertools.count()  # a process may take part in one run after the other
@@ -395,11 +395,20 @@ def _give_signs(group: Group) -> threading.Event:
     return stop
 
 
+def _named(paths: Any) -> Any:
+    """Files by their names."""
+    if isinstance(paths, list):
+        return [Path(path).name for path in paths]
+    return None if paths is None else Path(paths).name
+
+
 def facts_of(recipe: Recipe, folder: Path, resume: bool, overwrite: bool) -> dict[str, Any]:
     """All that must be the same in every process."""
-    code = {Path(f).name: hashlib.sha256(Path(f).read_bytes()).hexdigest() for f in recipe.imports}
+    code = code_digests(recipe)
     plain = recipe.to_dict()
-    plain["import"] = sorted(code)  # paths may differ between machines
+    # Where files lie may differ between machines.
+    plain["import"] = sorted(code)
+    plain["data"]["path"], plain["init_from"] = _named(recipe.data.path), _named(recipe.init_from)
     versions = {"fredholm": __version__, "torch": torch.__version__}
     asked = {"name": folder.name, "resume": resume, "overwrite": overwrite}
     return {"recipe": plain, "code": code, "version": versions, "run": asked}

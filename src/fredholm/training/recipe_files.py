@@ -6,6 +6,7 @@ import re
 import reprlib
 from collections.abc import Callable
 from copy import deepcopy
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,12 @@ def imported_code(source: str | Path | dict[str, Any]) -> list[Path]:
 
     raw, folder, _ = _read(source)
     return code_files(_unread(named(raw)).imports, folder)
+
+
+def code_digests(recipe: Recipe) -> dict[str, str]:
+    """SHA-256 of the files that a recipe imports, by their names."""
+    files = map(Path, recipe.imports)
+    return {file.name: sha256(file.read_bytes()).hexdigest() for file in files}
 
 
 def read_plain(path: Path) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from .monitors import SAMPLES, StepMonitor
 from .processes import Group, facts_of, joined
 from .recipe import EarlyStop, Recipe
 from .schedules import direction
-from .tasks import Classification, Numbers, Task, task_of
+from .tasks import Classification, Task, task_of
 from .warm_start import known_vocabulary, start_from
 
 
@@ -313,15 +313,10 @@ def _goal(stop: EarlyStop | None, task: Task) -> Goal | None:
     """When a run ends early.
 
     Raises:
-        RecipeError: an accuracy of numbers, or a mode that does not suit the metric.
+        RecipeError: a mode that does not suit the metric.
     """
     if stop is None:
         return None
-    if stop.metric == "val_accuracy" and isinstance(task, Numbers):
-        raise RecipeError(
-            "training.early_stop.metric: received 'val_accuracy'; numbers have none: needs "
-            "val_loss or train_loss, or leave it out"
-        )
     metric = stop.metric or task.metric[0]
     mode = direction(metric) if stop.metric else task.metric[1]
     if stop.mode not in (None, mode):

@@ -12,6 +12,7 @@ from ..errors import RecipeError
 from ..files import storing, write_json, write_text
 from .callbacks import write_table
 from .grid import Grid, quiet, recipe_cell, safe_name, train_cell
+from .metrics import mean_and_sd
 from .recipe_files import load_recipe
 
 Row = dict[str, Any]
@@ -162,12 +163,7 @@ def tabulate(cells: list[Row]) -> list[dict[str, Any]]:
         good = [cell for cell in mine if "error" not in cell]
         metric = _metric(good)
         scores = [cell[metric] for cell in good]
-        mean = sum(scores) / len(scores) if scores else None
-        spread = (
-            math.sqrt(sum((s - mean) ** 2 for s in scores) / (len(scores) - 1))
-            if len(scores) > 1
-            else None
-        )
+        mean, spread = mean_and_sd(scores)
         rows.append(
             {
                 "cell": label,

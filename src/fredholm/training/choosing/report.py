@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ...files import write_text
 from .plain import TITLES
 
 
@@ -195,8 +196,8 @@ def write(place: Path, state: dict[str, Any]) -> None:
     """``choice.md`` and ``index.html`` beside ``choice.json``."""
     from ...explain.choice import choice_page
 
-    (place / "choice.md").write_text(to_markdown(state), encoding="utf-8")
+    write_text(place / "choice.md", to_markdown(state))
     named = [(name, text) for name, text in recommendation(state)]
     tables = finals_table(state), rungs_table(state)
     page = choice_page(state, facts(state), named, *tables, left_out(state))
-    (place / "index.html").write_text(page, encoding="utf-8")
+    write_text(place / "index.html", page)

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import DataError, OptionError, RecipeError
-from ...files import digest_json, read_state, write_json
+from ...files import read_state, write_json
 from ..build import build_model
 from ..comparison.budgets import REFERENCE, make_recipe
 from ..comparison.tasks import find_task, options_of, read_contenders
 from ..failures import TrainingFailed
-from ..grid import Report, quiet, recipe_cell
+from ..grid import Report, quiet, recipe_mark
 from ..leases import hold
-from ..recipe import Recipe
 from ..tasks import task_of
 from . import report as words
 from .clock import Clock
@@ -102,7 +101,7 @@ def open_search(
     reference = make_recipe(task, REFERENCE)
     splits = Splits(reference)
     setting |= {} if splits.mark is None else {"files": splits.mark}
-    setting |= {"recipe": _recipe_mark(reference, place)}
+    setting |= {"recipe": recipe_mark(reference)}
     if held is not None:
         held.enter_context(hold(place, report))
     state = _state(place, setting)
@@ -144,16 +143,6 @@ def _state(place: Path, setting: dict[str, Any]) -> dict[str, Any]:
             f"comparison in {place} was begun; restore it, or choose another --out"
         )
     return state
-
-
-def _recipe_mark(recipe: Recipe, place: Path) -> str:
-    """What tells whether a recipe or its code has changed. Defaults do not count, which another
-    version may add to; nor where the user's files lie, which have a mark of their own.
-    """
-    aside: dict[str, Any] = {"imports": True, "parallel": True, "training": {"nodes"}}
-    aside |= {"data": {"path"}} if recipe.data.name == "files" else {}
-    plain = recipe.model_dump(mode="json", exclude_defaults=True, exclude=aside)
-    return digest_json([plain, recipe_cell(recipe, place, "").settings["code"]])[:16]
 
 
 @dataclass

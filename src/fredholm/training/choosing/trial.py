@@ -13,6 +13,7 @@ from torch import Tensor
 from ...integral import inference
 from ..build import build_loaders, build_model
 from ..calibration import fit_temperature
+from ..failures import TrainingFailed
 from ..fit import Limits, fit
 from ..grid import Cell, Report, Result
 from ..module import RecipeLearner
@@ -43,8 +44,7 @@ class Judgement:
 
     Attributes:
         score: what the contenders are ordered by; ``higher`` says which way.
-        loss: of the task, which decides between equal scores; NaN of an answer without
-            probabilities.
+        loss: of the task, which decides between equal scores.
         each: a number per sample whose mean the score is, or close to it: right or wrong, squared
             or relative error; empty where a sample has no number of its own.
         per_class: accuracy by class.
@@ -100,6 +100,11 @@ def _judged(pairs: list[tuple[Tensor, Tensor]], dataset: Any) -> Judgement:
     task = task_of(dataset)
     found = task.summary(iter(pairs), dataset.classes)
     name, _ = measure_of(dataset)
+    if found[name] is None:
+        raise TrainingFailed(
+            f"{name.replace('_', ' ')} is not defined on the {dataset.split} split: all answers, "
+            "or all labels, are the same"
+        )
     each = [_each(task, task.pairs(*pair)) for pair in pairs]
     return Judgement(
         float(found[name]),

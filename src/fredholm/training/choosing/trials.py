@@ -25,8 +25,9 @@ FINAL = -1  # the rung of the finalists
 # What a recipe says of its length and its averages is replaced, and samples are not blended.
 NEUTRAL = (
     "training.epochs=null", "training.max_minutes=null", "training.ema_decay=null",
-    "training.early_stop=null", "data.mixup=0.0", "data.cutmix=0.0", "schedule.name=cosine",
-    "schedule.warmup_epochs=0",
+    "training.early_stop=null", "training.phases=null", "data.mixup=0.0", "data.cutmix=0.0",
+    "schedule.name=cosine", "schedule.warmup_epochs=0",
+    *(f"schedule.{key}=null" for key in ("factor", "patience", "metric", "milestones", "every")),
 )  # fmt: skip
 
 

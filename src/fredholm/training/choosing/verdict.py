@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from ..metrics import mean_and_sd
 from .plain import PLAIN
 
 LEVEL = 0.95
@@ -45,17 +46,13 @@ def table(rows: Sequence[dict[str, Any]], higher: bool) -> list[dict[str, Any]]:
         line: dict[str, Any] = {"operator": name, "lr": mine[0]["lr"], "seeds": len(mine)}
         line["val"] = statistics.fmean(row["val"]["score"] for row in mine)
         line["val_loss"] = statistics.fmean(row["val"]["loss"] for row in mine)
-        line["test"], line["sd"] = statistics.fmean(tests), _sd(tests)
+        line["test"], line["sd"] = mean_and_sd(tests)
         for key in mine[0].get("stress", {}):
             line.setdefault("stress", {})[key] = statistics.fmean(r["stress"][key] for r in mine)
         line["seconds"] = statistics.fmean(row["seconds"] for row in mine)
         result.append(line)
     sign = -1 if higher else 1
     return sorted(result, key=lambda line: (sign * line["val"], line["val_loss"]))
-
-
-def _sd(values: Sequence[float]) -> float | None:
-    return statistics.stdev(values) if len(values) > 1 else None
 
 
 def compared(rows: Sequence[dict[str, Any]], one: str, other: str, higher: bool) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from ...explain.results import read_history
 from ...files import digest_json, read_state, write_json
 from ..build import build_dataset, build_model
 from ..folder import RunFolder
-from ..grid import Cell, Grid, quiet, recipe_cell, safe_name, train_cell
+from ..grid import Cell, Grid, quiet, recipe_cell, recipe_mark, safe_name, scores_of
+from ..own_files import data_mark
 from ..tasks import task_of
 from . import tables
 from .budgets import BUDGETS, REFERENCE, count_points, epochs_in, make_recipe, refusal, solve_size
@@ -56,11 +57,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class Run:
-    """One training: which row of which table it belongs to, and its cell."""
+    """One training: which row of which table it belongs to, its task's metric, and its cell."""
 
     task: str
     operator: str
     seed: int
+    metric: str
     cell: Cell
 
 
@@ -114,33 +116,36 @@ def compare(
     # Their imports register operators.
     chosen = [find_task(name, trust_code=trust_code) for name in tasks]
     contenders = read_contenders(operators)
-    results = tables.open_results(place, setting)
+    tables.open_results(place, setting)  # refused before sizes are solved
     with _turn(place):  # sizes are solved once, by whoever comes first
         plans = [plan(task, contenders, place, setting, seeds, say) for task in chosen]
-        _enter(results, plans)
-        if not worker:
-            tables.write(place, results)
-    runs = [run for _, mine in plans for run in mine]
-    runs.sort(
-        key=lambda run: run.seed
-    )  # a comparison that is cut short has fewer seeds, not fewer operators
-    grid, cells = Grid(train_cell), [run.cell for run in runs]
+    # A comparison that is cut short has fewer seeds, not fewer operators.
+    runs = sorted((run for _, mine in plans for run in mine), key=lambda run: run.seed)
     rows: dict[int, Row] = {}
+
+    def record() -> dict[str, Any]:
+        """The tables with what is there so far, beside what other calls have written meanwhile."""
+        results = tables.open_results(place, setting)
+        _enter(results, plans)
+        for number, row in rows.items():
+            tables.add(results, runs[number].task, runs[number].operator, row)
+        tables.write(place, results)
+        return results
+
+    if not worker:
+        with _turn(place):
+            record()
+    grid, cells = Grid(compared), [run.cell for run in runs]
     for cell, result in grid.share(cells) if worker else grid.run(cells, jobs):
         number = next(i for i, run in enumerate(runs) if run.cell is cell)
         run, rows[number] = runs[number], _row(runs[number], result)
-        score = f"failed: {result['error']}" if "error" in result else _score(result)
+        score = _score(run, rows[number])
         say(f"[{len(rows)}/{len(runs)}] {run.task} {run.operator} seed {run.seed}: {score}")
-        tables.add(results, run.task, run.operator, rows[number])
         if not worker:
-            tables.write(place, results)
+            with _turn(place):
+                record()
     with _turn(place):
-        if worker:  # others may have written other tasks meanwhile
-            results = tables.open_results(place, setting)
-            _enter(results, plans)
-            for number, run in enumerate(runs):
-                tables.add(results, run.task, run.operator, rows[number])
-            tables.write(place, results)
+        results = record()
         tables.write_page(place, results)
     return results
 
@@ -158,10 +163,22 @@ def _enter(results: dict[str, Any], plans: list[tuple[dict[str, Any], list[Run]]
         results["tasks"] = [*others, entry]
 
 
+def compared(cell: Cell, say: Report) -> Row:
+    """The work of a comparison: every number of the evaluation, and what the training took."""
+    facts, scores = scores_of(cell, say)
+    return {k: v for k, v in scores.items() if isinstance(v, int | float) and k != "n"} | facts
+
+
 def _row(run: Run, result: dict[str, Any]) -> Row:
+    if "error" not in result and result.get(run.metric) is None:
+        has = ", ".join(sorted(set(result) - {"parameters", "minutes", "epochs"})) or "no number"
+        result = {
+            "error": f"the task's metric is {run.metric!r}, of which its evaluation says nothing; "
+            f"it has {has}; let the task's summary give it, delete {run.cell.place} and run again"
+        }
     row = {"seed": run.seed, **result}
     if "error" not in result:
-        row["curve"] = _curve(run.cell)
+        row["curve"] = _curve(run)
     row.pop("parameters", None)  # of every seed the same; they stand beside the width
     return row
 
@@ -184,12 +201,15 @@ def plan(
         "recipe": task.recipe,
         "samples": len(dataset),
     }
-    entry |= {"overrides": list(task.overrides), "metric": objective.metric[0].removeprefix("val_")}
+    metric, direction = objective.metric[0].removeprefix("val_"), objective.metric[1]
+    entry |= {"overrides": list(task.overrides), "metric": metric, "direction": direction}
     entry |= {"measure": objective.measure}
     entry |= {"points": count_points(dataset, build_model(common, dataset))}
     rows, runs = [], []
     kept = place / task.name / "sizes.json"
-    mark = digest_json({"setting": asdict(setting), "recipe": common.to_dict()})
+    files = data_mark(common)
+    of = {"setting": asdict(setting), "recipe": recipe_mark(common), "files": files}
+    mark = digest_json(of)
     sizes = _known_sizes(kept, mark)
     for contender in contenders:
         size = sizes.get(contender.label) or _size(task, contender, dataset, setting)
@@ -211,8 +231,8 @@ def plan(
         for seed in range(seeds):
             name = f"{safe_name(contender.label)},seed={seed}"
             own = (*setting.changes, *changes, f"seed={seed}", f"name={name}")
-            cell = recipe_cell(make_recipe(task, contender, own), place / task.name / name)
-            runs.append(Run(task.name, contender.label, seed, cell))
+            cell = recipe_cell(make_recipe(task, contender, own), place / task.name / name, files)
+            runs.append(Run(task.name, contender.label, seed, metric, cell))
     return entry | {"rows": rows}, runs
 
 
@@ -241,12 +261,14 @@ def _size(
     return asdict(size) | {"epochs": epochs}
 
 
-def _curve(cell: Cell) -> list[float]:
+def _curve(run: Run) -> list[float]:
     """The learning curve of a finished run."""
-    history = read_history(RunFolder(cell.place).metrics)
-    return [round(value, 5) for value in history.get("val_accuracy") or history["val_loss"]]
+    history = read_history(RunFolder(run.cell.place).metrics)
+    return [round(value, 5) for value in history[f"val_{run.metric}"]]
 
 
-def _score(result: dict[str, Any]) -> str:
-    name, style = ("accuracy", ".4f") if "accuracy" in result else ("loss", ".4g")
-    return f"{name} {result[name]:{style}} in {result['minutes']:.2f} min"
+def _score(run: Run, row: Row) -> str:
+    if "error" in row:
+        return f"failed: {row['error']}"
+    style = ".4f" if run.metric == "accuracy" else ".4g"
+    return f"{run.metric} {row[run.metric]:{style}} in {row['minutes']:.2f} min"

@@ -12,6 +12,7 @@ import multiprocessing
 import statistics
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from ...models.bodies.backbone import make_layer, suited
 from ...models.migrate import migrate_override
 from ..build import build_dataset, build_model
 from ..checks import import_files
+from ..failures import TrainingFailed
 from ..machine import describe_machine, peak_megabytes, seconds_of, show_megabytes
 from ..tasks import task_of
 from . import tables
@@ -182,8 +184,15 @@ def _child(what: str, arguments: dict[str, Any]) -> Any:
     context: Any = multiprocessing.get_context("forkserver" if forkserver else "spawn")
     if forkserver:
         context.set_forkserver_preload([__name__])
+    work = {"step": step, "scaling": scale}[what]
     with ProcessPoolExecutor(1, context) as process:
-        return process.submit({"step": step, "scaling": scale}[what], **arguments).result()
+        try:
+            return process.submit(work, **arguments).result()
+        except BrokenProcessPool as error:
+            raise TrainingFailed(
+                f"{arguments['operator']}: the process that measured its {what} was killed; where "
+                "memory ran out, free some, or give shorter lengths"
+            ) from error
 
 
 # --- in a process of its own ----------------------------------------------------------------------

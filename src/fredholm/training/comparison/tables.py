@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ...errors import DataError, OptionError
-from ...files import write_json
+from ...files import read_state, replacing, write_json, write_text
 from ..machine import show_megabytes
+from ..metrics import mean_and_sd
 from .tasks import code_of
 
 RESULTS, SPEED = "compare.json", "speed.json"
 COLUMNS = (
-    "task", "operator", "metric", "mean", "sd", "n", "failed", "dim", "parameters",
+    "task", "operator", "metric", "direction", "mean", "sd", "n", "failed", "dim", "parameters",
     "off", "flops", "epochs", "minutes", "step_milliseconds", "step_megabytes",
     "points_a_second", "refused",
 )  # fmt: skip
@@ -83,21 +83,6 @@ def add(results: dict[str, Any], task: str, operator: str, cell: dict[str, Any])
     )
 
 
-def mean_and_sd(values: list[float]) -> tuple[float | None, float | None]:
-    """Mean and sample standard deviation; None where there are too few.
-
-    Example:
-        >>> mean_and_sd([1.0, 3.0])
-        (2.0, 1.4142135623730951)
-    """
-    if not values:
-        return None, None
-    mean = sum(values) / len(values)
-    if len(values) < 2:
-        return mean, None
-    return mean, math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1))
-
-
 def summary(results: dict[str, Any], speed: dict[str, Any] | None = None) -> list[dict[str, Any]]:
     """One flat row a task and operator: score over seeds, sizes, and what a step costs where it was
     measured.
@@ -113,6 +98,7 @@ def summary(results: dict[str, Any], speed: dict[str, Any] | None = None) -> lis
                 "task": task["name"],
                 "operator": row["operator"],
                 "metric": task["metric"],
+                "direction": task.get("direction") or _known_direction(task["metric"]),
                 "mean": mean,
                 "sd": sd,
                 "n": len(good),
@@ -128,8 +114,13 @@ def summary(results: dict[str, Any], speed: dict[str, Any] | None = None) -> lis
     return rows
 
 
+def _known_direction(metric: str) -> str:
+    """Of results of earlier versions, which did not keep it."""
+    return "max" if metric == "accuracy" else "min"
+
+
 def score(row: dict[str, Any]) -> str:
-    """Accuracy in percent, or a loss, with its spread over seeds.
+    """Accuracy in percent, or another metric as it is, with its spread over seeds.
 
     Example:
         >>> score({"metric": "accuracy", "mean": 0.91, "sd": 0.012, "n": 3})
@@ -149,7 +140,7 @@ def score(row: dict[str, Any]) -> str:
 
 def best_first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows of one task, the best score first; those without one at the end."""
-    sign = -1 if rows and rows[0]["metric"] == "accuracy" else 1
+    sign = -1 if rows and rows[0]["direction"] == "max" else 1
     return sorted(rows, key=lambda r: (r["mean"] is None, sign * (r["mean"] or 0)))
 
 
@@ -207,8 +198,7 @@ def _cells(row: dict[str, Any], timed: bool) -> list[str]:
 
 def read_speed(place: Path) -> dict[str, Any] | None:
     """What the speed pass measured, or None."""
-    file = place / SPEED
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    return read_state(place / SPEED) or None
 
 
 def write(place: Path, results: dict[str, Any]) -> None:
@@ -216,8 +206,11 @@ def write(place: Path, results: dict[str, Any]) -> None:
     place.mkdir(parents=True, exist_ok=True)
     speed = read_speed(place)
     write_json(place / RESULTS, results)
-    (place / "compare.md").write_text(to_markdown(results, speed), encoding="utf-8")
-    with (place / "compare.csv").open("w", newline="", encoding="utf-8") as file:
+    write_text(place / "compare.md", to_markdown(results, speed))
+    with (
+        replacing(place / "compare.csv") as temporary,
+        temporary.open("w", newline="", encoding="utf-8") as file,
+    ):
         table: csv.DictWriter[str] = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         table.writeheader()
         table.writerows(summary(results, speed))
@@ -228,6 +221,5 @@ def write_page(place: Path, results: dict[str, Any]) -> Path:
     from ...explain.comparison import comparison_page
 
     speed = read_speed(place)
-    page = place / "index.html"
-    page.write_text(comparison_page(results, summary(results, speed), speed), encoding="utf-8")
-    return page
+    text = comparison_page(results, summary(results, speed), speed)
+    return write_text(place / "index.html", text)

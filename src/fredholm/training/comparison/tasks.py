@@ -89,7 +89,13 @@ def find_task(
         recipe = load_recipe(name, changes, trust_code=trust_code)
         # Of files what was found is kept: a recipe of their path would look at all of them again.
         known = recipe.to_dict() if names_files(name) else name
-        return ComparedTask(recipe.name, recipe.name, known, (*_neutral(recipe), *changes))
+        anew: tuple[str, ...] = ()
+        if recipe.init_from is not None:
+            what = f"{recipe.name}: compared without init_from; all begin with weights of their own"
+            warnings.warn(what, stacklevel=2)
+            anew = ("init_from=null",)
+        overrides = (*_neutral(recipe), *changes, *anew)
+        return ComparedTask(recipe.name, recipe.name, known, overrides)
     raise OptionError(
         f"task: received {name!r}; needs a task, a recipe or files of yours (with a separator, as "
         f"./{name}){suggest(name, [*_TASKS, *list_recipes()])}"
