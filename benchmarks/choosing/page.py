@@ -19,7 +19,8 @@ from fredholm.models.baselines import make_baseline
 from fredholm.models.bodies.backbone import suited
 from fredholm.operators import create_operator, list_operators
 from fredholm.training.comparison import find_task
-from fredholm.training.comparison.tables import best_first, mean_and_sd, score, summary, to_markdown
+from fredholm.training.comparison.tables import best_first, score, summary, to_markdown
+from fredholm.training.metrics import mean_and_sd
 
 from ..kit.machine import machine_line
 from ..kit.page import load, table

@@ -75,7 +75,7 @@ def extreme(results: Results) -> str:
         return "not measured"
     rates, last = [row["microseconds_per_token"] for row in rows], rows[-1]
     return (
-        f"{last['n']:,} tokens in {last['megabytes'] / 1024:.1f} GB; slowest to fastest time a token "
+        f"{last['n']:,} tokens in {last['seconds']:.0f} s and {last['megabytes'] / 1024:.1f} GB; slowest to fastest time a token "
         f"{max(rates) / min(rates):.2f}"
     )
 

@@ -91,9 +91,28 @@ def beside(name: str, cases: str) -> list[Beside]:
             found.append(Beside(row["ratio"], _way(row["way"]), _length({"note": "", **row})))
     times = {(row["operator"], row["n"]): row["seconds"] for row in load("roofline.json")["rows"]}
     lengths = [n for operator, n in times if operator == name]
-    return found + [
+    found += [
         Beside(times["softmax", n] / times[name, n], "`softmax`", f"N = {n:,}") for n in lengths
     ]
+    return found + (elsewhere[name]() if name in (elsewhere := ELSEWHERE) else [])
+
+
+def _trained_graphs() -> list[Beside]:
+    """A training step of a model of pure InfSA beside one of fused softmax."""
+    rows = {row["mechanism"]: row for row in load("infsa-speed.json")["table-time"]["found"]}
+    ours, theirs = rows["pure InfSA (ours)"], rows["softmax, fused (ours)"]
+    where = f"training, N = {ours['trained']:,}"
+    return [Beside(theirs["training_seconds"] / ours["training_seconds"], "`softmax`", where)]
+
+
+def _encoders() -> list[Beside]:
+    """Steps of Lie's scheme beside an encoder of six layers, forward and backward."""
+    rows = [row for row in load("splitting.json")["cases"] if row["way"] == "lie"]
+    way = "`nn.TransformerEncoder`"
+    return [Beside(1 / row["ratio"], way, f"training, {_length(row)}") for row in rows]
+
+
+ELSEWHERE = {"infsa": _trained_graphs, "Evolution": _encoders}  # what other files measured
 
 
 def _way(way: str) -> str:

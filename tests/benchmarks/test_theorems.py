@@ -12,7 +12,8 @@ from benchmarks.kit.statistics import slope
 from benchmarks.theorems import theorem4, theorem5, witnesses
 from benchmarks.unification import FLOAT32, FLOAT64, configurations, witnesses_recurrence
 
-from fredholm import IntegralOperator
+from fredholm import Domain, IntegralOperator
+from fredholm.operators import ITNetOperator
 
 
 def test_every_configuration_was_measured():
@@ -52,6 +53,26 @@ def test_fitted_readouts_beat_averaged_ones_and_depth_is_needed():
     assert width["averaged"]["rms"][1]["mean"] > 5 * width["fitted"]["rms"][1]["mean"]
     depth = theorem4.against_depth([16], 2, points=12, number=64)
     assert depth["layers 1"]["rms"][0]["mean"] > 20 * depth["layers 2"]["rms"][0]["mean"]
+
+
+def test_one_layer_is_additive_over_pieces_and_the_square_is_not():
+    """Seen from a point where the signal is zero, of any kernel: no single layer is u -> (∫u)²."""
+    torch.manual_seed(0)
+    domain = Domain.grid(12, dtype=torch.float64)
+    layer = ITNetOperator(1, 1, width=16).double()
+    with torch.no_grad():
+        layer.kernel.weight2.normal_()
+    pieces = torch.zeros(2, 12, 1, dtype=torch.float64)
+    pieces[0, :4], pieces[1, 4:8] = torch.rand(2, 4, 1, dtype=torch.float64) + 0.5
+
+    def seen(u):
+        return (layer(u, domain) - layer(torch.zeros_like(u), domain))[:, 8:]
+
+    apart, both = seen(pieces), seen(pieces.sum(0, keepdim=True))
+    assert apart.abs().min() > 1e-3
+    assert (apart.sum(0) - both[0]).abs().max() < 1e-12
+    squares, square = pieces.mean(1) ** 2, pieces.sum(0).mean() ** 2
+    assert square > 1.5 * squares.sum()
 
 
 def test_slope():
