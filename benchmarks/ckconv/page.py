@@ -30,7 +30,8 @@ SERIES_TEXT = """
 Everything the same but the model; the last epoch's test accuracy in percent, mean over
 seeds where there are several. *Timestamps*: lost observations are left out and the rest keep their times, evaluated
 pair by pair; *gaps*: they stay as points without value on the grid, whose time their neighbours stand for, the same
-integral by FFT. The GRU and the TCN read values, presence and the time since the last sample. *Rate 1/1 → 1/2*:
+integral by FFT. The GRU and the TCN read values, presence and the time since the last sample, which at another rate is a number
+that they never saw in training; those with *no gaps* read zero in its place. *Rate 1/1 → 1/2*:
 trained on all samples, tested on every other.
 """
 SERIES_DATA = {

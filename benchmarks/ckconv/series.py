@@ -3,8 +3,9 @@ JapaneseVowels and on PLAID.
 
 Every model sees the whole training
 file, the same batches, AdamW and schedule; what is reported is the last epoch's accuracy on the
-test file. The GRU and the TCN see values (zero where lost), whether they are there, and the time
-since the last sample.
+test file. The GRU and the TCN see values (zero where lost), whether they are there, and, but for
+those without gaps, the time since the last sample: at another rate that is a number which they have
+never seen in training.
 """
 
 from __future__ import annotations
@@ -29,15 +30,18 @@ from ..kit.page import table as as_table
 from ..kit.subject import Options
 
 BATCH, LOSSES = 32, (0.3, 0.5, 0.7)
-MODELS = ("ckcnn timestamps", "ckcnn gaps", "gru", "tcn")
-EPOCHS = 40
+NO_GAPS = ", no gaps"
+PEERS = ("gru", "tcn", f"gru{NO_GAPS}", f"tcn{NO_GAPS}")
+MODELS = ("ckcnn timestamps", "ckcnn gaps", *PEERS)
+EPOCHS, SEEDS = 40, 5
 IDENTITY = "model", "drop", "trained", "tested", "seed"
 
 
 @dataclass(frozen=True)
 class Series:
     """A data set: its file of results, which sample of the files counts as one at rate 1, the
-    CKCNN's omega, the models compared, and for each rate of training 1/n the rates of testing.
+    CKCNN's omega, the models compared, for each rate of training 1/n the rates of testing, how each
+    series is scaled, and epochs.
     """
 
     file: str
@@ -46,6 +50,7 @@ class Series:
     models: tuple[str, ...]
     rates: dict[int, tuple[int, ...]]
     scale: str = "file"
+    epochs: int = EPOCHS
 
     @property
     def table(self) -> Table:
@@ -65,23 +70,30 @@ class Series:
 DATA = {
     "japanese-vowels": Series("ckconv-series.json", 1, 8.0, MODELS, {1: (1, 2), 2: (1, 2)}),
     "plaid": Series(
-        "ckconv-plaid.json", 8, 30.0, MODELS[1:], {1: (1, 2, 4), 2: (1, 2), 4: (1, 4)}, "series"
+        "ckconv-plaid.json",
+        8,
+        30.0,
+        MODELS[1:],
+        {1: (1, 2, 4), 2: (1, 2), 4: (1, 4)},
+        "series",
+        100,
     ),
 }
 
 
 class Prepared(nn.Module):
-    """Values, presence, and time since the last sample, of sequences with times; and the last real
-    point's features at the end.
+    """Values, presence, and (with ``gaps``) time since the last sample, of sequences with times; and
+    the last real point's features at the end.
     """
 
-    def __init__(self, body: nn.Module, width: int, classes: int):
+    def __init__(self, body: nn.Module, width: int, classes: int, gaps: bool):
         super().__init__()
-        self.body, self.head = body, nn.Linear(width, classes)
+        self.body, self.head, self.gaps = body, nn.Linear(width, classes), gaps
 
     def forward(self, inputs: Tensor) -> Tensor:
         times, values = inputs[..., :1], inputs[..., 1:]
         gaps = torch.cat([torch.zeros_like(times[:, :1]), times.diff(dim=1)], 1)
+        gaps = gaps if self.gaps else torch.zeros_like(gaps)
         known = (~values.isnan()).any(-1, keepdim=True).float()
         out = self.body(torch.cat([values.nan_to_num(), known, gaps.nan_to_num()], -1))
         last = (~times[..., 0].isnan()).sum(1) - 1
@@ -122,10 +134,11 @@ class Dilated(nn.Module):
 def make_model(name: str, train: SequenceDataset, omega: float) -> nn.Module:
     """A model of about 110,000 parameters for a data set."""
     classes, d_in = len(train.classes), train.channels + 2
-    if name == "gru":
-        return Prepared(Recurrent(d_in, 184), 184, classes)
-    if name == "tcn":
-        return Prepared(Dilated(d_in, 68), 68, classes)
+    kind, gaps = name.removesuffix(NO_GAPS), not name.endswith(NO_GAPS)
+    if kind == "gru":
+        return Prepared(Recurrent(d_in, 184), 184, classes, gaps)
+    if kind == "tcn":
+        return Prepared(Dilated(d_in, 68), 68, classes, gaps)
     shape: Any = {"channels": train.channels, "length": train.length}
     timing: Any = {"timed": train.timed, "spacing": train.spacing}
     return create_model(
@@ -217,14 +230,14 @@ def run(options: Options) -> None:
         jobs = [(drop, 1, (1,)) for drop in LOSSES]
         jobs += [(0.0, trained, tests) for trained, tests in series.rates.items()]
         for seed, name, (drop, trained, tests) in product(
-            range(options.seeds or 3), series.models, jobs
+            range(options.seeds or SEEDS), series.models, jobs
         ):
             row = {"model": name, "drop": drop, "trained": trained, "seed": seed}
 
             def cell(row: Row, dataset: str = dataset, tests: tuple[int, ...] = tests) -> Cell:
                 label = f"{dataset} {' '.join(map(str, row.values()))}"
                 settings = row | {"dataset": dataset, "tests": list(tests)}
-                settings["epochs"] = 1 if options.small else EPOCHS
+                settings["epochs"] = 1 if options.small else DATA[dataset].epochs
                 return Cell(settings, options.runs / safe_name(label))
 
             # a training is there when all its tests are: the last one stands for them

@@ -21,7 +21,7 @@ def test_three_ways_of_one_convolution():
 def test_the_peers_read_real_points_only():
     torch.manual_seed(0)
     for body, width in ((series.Recurrent(4, 6), 6), (series.Dilated(4, 6), 6)):
-        model = series.Prepared(body, width, 3).eval()
+        model = series.Prepared(body, width, 3, gaps=True).eval()
         sequences = torch.cat([torch.arange(5.0)[None, :, None], torch.randn(1, 5, 2)], -1)
         longer = torch.cat([sequences, torch.full((1, 3, 3), torch.nan)], 1)
         assert_close(model(longer), model(sequences))
