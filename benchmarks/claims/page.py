@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ..kit.claims import CONTRADICTED, LEVEL, OPEN, PRIMARY, REPRODUCED, UNTESTABLE
+from ..kit.claims import CONTRADICTED, LEVEL, OPEN, PRIMARY, REPRODUCED, SEEDS, UNTESTABLE
 from ..kit.page import table
 from .rows import Row, answer, papers
 
@@ -31,14 +31,13 @@ are adjusted by Holm's method; a claim that was not run counts among them.
 |---|---|
 | reproduced | p < {level}, and the mean lies on the paper's side of the bound |
 | contradicted | p < {level}, and it lies on the other side |
-| open | anything else; one seed has no p |
+| open | anything else; fewer than {seeds} seeds decide nothing |
 | not testable here | it needs data, hardware or weights that are not here |
 
 **±** is the sample standard deviation over seeds, on every page: with n seeds, the standard error of a mean is √n times smaller.
 Times have no ±: in brackets behind a median stands half the distance between the quartiles.
 
-With three seeds and five claims only large differences are decided. The same runs with more seeds
-(`python -m benchmarks run NAME --seeds 8`) decide more. Where a page has two rounds of runs, as those of InfSA, the Arena and the
+Where a page has two rounds of runs, as those of InfSA, the Arena and the
 continuous transformer, its primary claims are those of the second, named before it; the first round is explored. On the other pages
 they were named after the runs that are committed today, by what the papers say first.
 
@@ -84,6 +83,7 @@ def page() -> str:
     return TEXT.format(
         most={5: "five"}.get(PRIMARY, PRIMARY),
         level=LEVEL,
+        seeds={5: "five"}.get(SEEDS, SEEDS),
         counts=table(("pages", "claims", *VERDICTS), counts),
         tables="\n\n".join(parts),
     )

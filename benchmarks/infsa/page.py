@@ -236,7 +236,10 @@ def table_text(speed: dict[str, Any]) -> str:
         "exponent",
         f"largest N in {LIMIT // 1024} GB (fitted)",
     )
-    return f"{table(heads, lines)}\n\n{_machine(speed, 'table-time' if timed else 'table-memory')}"
+    cold = any(row.get("repeats", 1) == 1 for row in timed.values())
+    note = "The forward is the first call of a process, once. " if cold else ""
+    machine = _machine(speed, "table-time" if timed else "table-memory")
+    return f"{table(heads, lines)}\n\n{note}{machine}"
 
 
 def pure_text(speed: dict[str, Any]) -> str:

@@ -38,6 +38,7 @@ SECTIONS: dict[str, Section] = {
             "position only",
             "constant",
         ),
+        seeds=5,
     ),
     "digits": Section(
         "Digits: the kernel network, its features, layers, rank",
@@ -73,6 +74,7 @@ SECTIONS: dict[str, Section] = {
                 "operator.width=16",
             ),
         },
+        seeds=10,
     ),
     "start": Section(
         "How layers begin: digits, four layers",
@@ -103,6 +105,7 @@ SECTIONS: dict[str, Section] = {
             "at 8 keys a query": ("operator.strategy={name: monte_carlo, samples: 8}",),
             "at 8 anchors": ("operator.strategy={name: monte_carlo, samples: 8, anchors: true}",),
         },
+        seeds=5,
     ),
     "kjv": Section(
         "The King James Bible, next characters", "itnet-kjv", (), {"causal, low rank": ()}, seeds=1

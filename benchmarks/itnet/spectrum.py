@@ -25,7 +25,7 @@ from .sections import SECTIONS
 
 FILE = "itnet-spectrum.json"
 TABLE = Table(FILE, ("seed",))
-RANKS, PICTURES, SEEDS = (1, 2, 4, 8, 16, 32), 32, 5
+RANKS, PICTURES, SEEDS = (1, 2, 4, 8, 16, 32), 32, 10
 
 
 def shares(kernel: Float[Tensor, "b h q k i j"]) -> Float[Tensor, "b h r"]:

@@ -15,7 +15,7 @@ from ..kit.subject import Options
 
 FILE = "itnet-start.json"
 TABLE = Table(FILE, ("start", "seed"), ())
-STARTS, SEEDS, SIDE, PICTURES = (1.0, 0.0), 5, 64, 4
+STARTS, SEEDS, SIDE, PICTURES = (1.0, 0.0), 10, 64, 4
 
 
 @torch.inference_mode()

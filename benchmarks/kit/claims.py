@@ -3,8 +3,8 @@
 A claim is a number per seed, a difference paired over the seeds that both sides have, and a bound
 that the paper says it is beyond. At most five claims of a page are *primary*, named before the run.
 Each of them is tested by Student's t with n - 1 degrees of freedom, two-sided, and their p-values
-are adjusted by Holm's method. Below 0.05 a claim is *reproduced* or *contradicted*, by the side of
-its bound on which the mean lies; else it is *open*. All other claims are exploratory: their numbers
+are adjusted by Holm's method. With five seeds or more, and below 0.05, a claim is *reproduced* or
+*contradicted*, by the side of its bound on which the mean lies; else it is *open*. All other claims are exploratory: their numbers
 are shown and nothing is concluded. What cannot be tried is *not testable here*.
 """
 
@@ -19,7 +19,7 @@ from .statistics import Summary, holm, paired, summarise
 
 REPRODUCED, CONTRADICTED, OPEN = "reproduced", "contradicted", "open"
 UNTESTABLE = "not testable here"
-LEVEL, PRIMARY = 0.05, 5
+LEVEL, PRIMARY, SEEDS = 0.05, 5, 5
 RULE = "[How claims are judged, and what ± means](claims.md)."
 
 Sample = Callable[[Any], list[float]]
@@ -124,7 +124,7 @@ def _verdict(claim: Claim, found: Summary | None, p: float | None) -> str:
         return UNTESTABLE
     if not claim.primary:
         return ""
-    if found is None or p is None or p >= LEVEL:
+    if found is None or found.n < SEEDS or p is None or p >= LEVEL:
         return OPEN
     beyond = found.mean > claim.above if claim.below is None else found.mean < claim.below
     return REPRODUCED if beyond else CONTRADICTED

@@ -124,10 +124,13 @@ def stays_below(curve: dict[int, float], other: dict[int, float]) -> int | None:
 
 def in_two_groups(values: Iterable[float]) -> bool:
     """Whether seeds fall into two groups far apart, so that no seed is near their mean: the gap
-    between them is most of the range, and the range more than half of the mean.
+    between them is most of the range, and the range more than half of the mean; or of shares more
+    than half of what they lack of one, and five points.
 
     Example:
         >>> in_two_groups([0.0015, 0.0013, 0.1775, 0.0019]), in_two_groups([0.1, 0.11, 0.083])
+        (True, False)
+        >>> in_two_groups([0.9998, 0.8258, 0.8254, 0.8254]), in_two_groups([0.91, 0.912, 0.93, 0.911])
         (True, False)
     """
     ordered = sorted(values)
@@ -135,4 +138,7 @@ def in_two_groups(values: Iterable[float]) -> bool:
         return False
     width = ordered[-1] - ordered[0]
     gap = max(after - before for before, after in pairwise(ordered))
-    return gap > 0.7 * width and 2 * width > abs(sum(ordered)) / len(ordered)
+    mean = abs(sum(ordered)) / len(ordered)
+    share = ordered[0] >= 0 and ordered[-1] <= 1
+    near_one = share and width > 0.05 and 2 * width > 1 - mean
+    return gap > 0.7 * width and (2 * width > mean or near_one)

@@ -53,7 +53,8 @@ RATES = """## How near to the machine
 
 A cost model predicts each operator's FLOPs (held to torch's counter by a test), evaluations of elementary functions, and bytes.
 This machine made {products:.0f} GFLOP/s in a matrix product, {functions:.1f} G exponentials a second, and copied {memory:.0f} GB/s when it
-was measured. The least time is products and functions after each other, or memory if that is longer.
+was measured. The least time is products and functions after each other, or memory if that is longer. Above 100%: fused softmax
+evaluates its exponentials faster than `torch.exp`, whose rate the model counts.
 
 {rows}
 

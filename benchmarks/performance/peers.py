@@ -100,7 +100,7 @@ def attention_ways(
         for layer in (query, key, value, out):
             layer.bias.zero_()
     ways: dict[str, Any] = {"fredholm": (lambda: operator(u), [u, *operator.parameters()])}
-    torchs = nn.MultiheadAttention(dim, heads, batch_first=True)
+    torchs = nn.MultiheadAttention(dim, heads, batch_first=True).eval()
     with torch.no_grad():
         torchs.in_proj_weight.copy_(torch.cat([query.weight, key.weight, value.weight]))
         torchs.in_proj_bias.zero_()
@@ -113,7 +113,9 @@ def attention_ways(
     ways["as published"] = (published, [u, *operator.parameters()])
     x_transformers = peer("x_transformers.x_transformers")
     if x_transformers:
-        theirs = x_transformers.Attention(dim, dim_head=dim // heads, heads=heads, flash=True)
+        theirs = x_transformers.Attention(
+            dim, dim_head=dim // heads, heads=heads, flash=True
+        ).eval()
         with torch.no_grad():
             for mine, layer in (
                 (query, theirs.to_q),
@@ -162,7 +164,7 @@ def _bert(dim: int, heads: int) -> Any | None:
         hidden_size=dim, num_attention_heads=heads, num_hidden_layers=1, intermediate_size=dim, vocab_size=8,
         attention_probs_dropout_prob=0.0, attn_implementation="sdpa",
     )  # fmt: skip
-    return modeling.BertSelfAttention(config)
+    return modeling.BertSelfAttention(config).eval()
 
 
 def attention(
@@ -307,7 +309,7 @@ def _encoder(n: int, dim: int) -> Iterator[Case]:
     layer = nn.TransformerEncoderLayer(
         dim, 4, 2 * dim, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
     )
-    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
     evolution: Any = from_encoder(encoder)
     u = torch.randn(BATCH, n, dim, requires_grad=True)
     ways = {
@@ -355,16 +357,18 @@ def graph_operator(n: int = 256, dim: int = 32, width: int = 64) -> Iterator[Cas
     }
     if module:
         layers = [4, width, dim]
+        scatter = peer("torch_scatter") is not None
         theirs = module.IntegralTransform(
-            channel_mlp_layers=layers, reduction="mean", use_torch_scatter=False
+            channel_mlp_layers=layers, reduction="mean", use_torch_scatter=scatter
         )
+        name = "neuraloperator" if scatter else "neuraloperator, a loop without torch-scatter"
         with torch.no_grad():
             for mine, layer in zip((kernel.first, kernel.last), theirs.channel_mlp.fcs):
                 layer.weight.copy_(mine.weight)
                 layer.bias.copy_(mine.bias)
         splits = torch.arange(0, n * n + 1, n)
         near = {"neighbors_index": torch.arange(n).repeat(n), "neighbors_row_splits": splits}
-        ways["neuraloperator"] = (lambda: theirs(points, near, f_y=u), [u, *theirs.parameters()])
+        ways[name] = (lambda: theirs(points, near, f_y=u), [u, *theirs.parameters()])
     note = f"B=1 N={n} d={dim}, kernel 4 → {width} → {dim}"
     yield from both("kernel of positions", ways, trusted=(literal, inputs), note=note)
 

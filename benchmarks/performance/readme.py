@@ -22,8 +22,9 @@ REGIMES = {
     "infsa": ("diffusion, centrality", "infsa"),
     "Evolution": ("depth as a choice", "encoder,"),
 }
-# Our own plain forms of an operator's formula, which nobody would use instead of it.
-PLAIN = {"literal", "whole kernel", "N × N"}
+# What nobody would use instead of an operator: its formula as it is written, and a direct convolution
+# as long as the signal.
+PLAIN = {"literal", "N × N", "F.conv1d"}
 NONE = "none measured"
 TOLD = 1.05  # times as long, above which two are told apart
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from scipy.stats import t
+
 from fredholm.training.choosing.plain import PLAIN, TITLES
 
+from ..kit.claims import LEVEL
 from ..kit.machine import machine_line
 from ..kit.page import head, load, table
+from ..kit.statistics import holm
 from .run import FILE, GRU, MINIROCKET
 from .sets import SETS
 
@@ -31,8 +35,8 @@ operator that was picked, where the pick is none. Operators that were no finalis
 ## Beside the others
 
 The pick less the other, in points (of fields in hundredths of the error, its sign turned, so that more is better): mean and 95% interval of
-Student's t over the seeds, the same over the test samples, and p of McNemar's test of the two majorities. *Sure* is what is above zero by
-both intervals, or below.
+Student's t over the seeds, the same over the test samples, p of McNemar's test of the two majorities, and p: the larger of the two of
+the intervals (of methods that have no chance in them, that over the samples), adjusted by Holm's method over all rows. Below {level} one of them wins.
 
 {beside}
 
@@ -74,9 +78,10 @@ def page() -> str:
             map(_pick, rows),
         ),
         beside=table(
-            ("set", "pick less", "seeds", "over seeds", "over samples", "McNemar p", ""),
-            [line for row in rows for line in _beside(row)],
+            ("set", "pick less", "seeds", "over seeds", "over samples", "McNemar p", "p", ""),
+            _beside(rows),
         ),
+        level=LEVEL,
         own=", ".join(TITLES[name] for name in PLAIN if name in _judged(rows)),
         scores=_scores(rows),
         lost=_lost(rows),
@@ -116,9 +121,11 @@ def _pick(row: dict[str, Any]) -> tuple[str, ...]:
     return row["set"], title, row["pick"], _score(pick), row["best_operator"], _score(best), regret
 
 
-def _beside(row: dict[str, Any]) -> list[tuple[str, ...]]:
+def _beside(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
     lines = []
-    for found in row["beside"]:
+    pairs = [(row, found) for row in rows for found in row["beside"]]
+    adjusted = holm([_chance(found, row["samples"]["test"]) for row, found in pairs])
+    for (row, found), chance in zip(pairs, adjusted):
         spans = []
         for key in ("over_seeds", "over_samples"):
             part = found[key]
@@ -128,19 +135,32 @@ def _beside(row: dict[str, Any]) -> list[tuple[str, ...]]:
                 else f"{_points(part[0])} ({_points(part[1])} to {_points(part[2])})"
             )
             spans.append(text)
-        p = "" if found["p"] is None else f"{found['p']:.3f}"
-        lines.append((row["set"], found["other"], str(found["seeds"]), *spans, p, _word(found)))
+        majorities, p = ("" if x is None else f"{x:.3f}" for x in (found["p"], chance))
+        word = "open"
+        if chance is not None and chance < LEVEL:
+            word = f"{found['one' if found['over_samples'][0] > 0 else 'other']} wins"
+        seeds = str(found["seeds"])
+        lines.append((row["set"], found["other"], seeds, *spans, majorities, p, word))
     return lines
 
 
-def _word(found: dict[str, Any]) -> str:
-    """Who is better, where both intervals say so."""
-    parts = [found[key] for key in ("over_seeds", "over_samples")]
-    if any(part is None for part in parts):
-        return "open"
-    if all(part[1] > 0 for part in parts):
-        return f"{found['one']} wins"
-    return f"{found['other']} wins" if all(part[2] < 0 for part in parts) else "open"
+def _chance(found: dict[str, Any], samples: int) -> float | None:
+    """The larger of the two p-values, over seeds and over samples, which must both be small; None
+    without either, or where they point to different sides.
+    """
+    seeds, each = found["over_seeds"], found["over_samples"]
+    if seeds is None or each is None or seeds[0] * each[0] < 0:
+        return None
+    return max(_p(seeds, found["seeds"]), _p(each, samples))
+
+
+def _p(part: list[float], count: int) -> float:
+    """Of the paired t whose 95% interval this is; zero of differences that are all the same."""
+    mean, low, high = part
+    if high - low < 1e-12:
+        return 0.0
+    error = (high - low) / 2 / t.ppf(0.975, count - 1)
+    return float(2 * t.sf(abs(mean) / error, count - 1))
 
 
 def _judged(rows: list[dict[str, Any]]) -> list[str]:

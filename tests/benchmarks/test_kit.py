@@ -179,15 +179,16 @@ def claim(*sample, **more):
 @pytest.mark.parametrize(
     ("sample", "more", "verdict"),
     [
-        ((0.10, 0.11, 0.10), {}, REPRODUCED),
-        ((-0.10, -0.11, -0.10), {}, CONTRADICTED),
-        ((-0.02, 0.05, -0.05), {}, OPEN),
+        ((0.10, 0.11, 0.10, 0.11, 0.10), {}, REPRODUCED),
+        ((0.10, 0.11, 0.10, 0.11), {}, OPEN),
+        ((-0.10, -0.11, -0.10, -0.11, -0.10), {}, CONTRADICTED),
+        ((-0.02, 0.05, -0.05, 0.03, -0.01), {}, OPEN),
         ((0.1,), {}, OPEN),
         ((), {}, OPEN),
-        ((0.001, 0.0, -0.001), {"below": 0.01}, REPRODUCED),
-        ((0.10, 0.11, 0.10), {"below": 0.01}, CONTRADICTED),
-        ((0.0, 0.05, 0.0), {"below": 0.01}, OPEN),
-        ((0.98, 0.99, 0.985), {"above": 0.95}, REPRODUCED),
+        ((0.001, 0.0, -0.001, 0.0, 0.001), {"below": 0.01}, REPRODUCED),
+        ((0.10, 0.11, 0.10, 0.11, 0.10), {"below": 0.01}, CONTRADICTED),
+        ((0.0, 0.05, 0.0, 0.04, 0.0), {"below": 0.01}, OPEN),
+        ((0.98, 0.99, 0.985, 0.98, 0.99), {"above": 0.95}, REPRODUCED),
     ],
 )
 def test_one_rule_judges(sample, more, verdict):
@@ -197,7 +198,7 @@ def test_one_rule_judges(sample, more, verdict):
 
 
 def test_more_claims_need_more_evidence():
-    sample = (0.10, 0.14, 0.12)  # p = 0.009 alone
+    sample = (0.10, 0.14, 0.12, 0.06, 0.05)  # p = 0.005 alone
     assert judge([claim(*sample)], {})[0].verdict == REPRODUCED
     others = [claim(0.1) for _ in range(4)]  # open, and counted
     first, *_ = judge([claim(*sample), *others], {})

@@ -79,7 +79,7 @@ SUBJECT = Subject(__name__, runs={"rows": ":run"}, pages={PAGE: ":page"})
 CLAIMS = [Claim("a beats b", "1 over 0", lambda rows: rows, primary=True)]
 
 def run(options):
-    save([0.1, 0.11, 0.12], "mine.json", options.results)
+    save([0.1, 0.11, 0.12, 0.1, 0.12], "mine.json", options.results)
 
 def page():
     return claims_section(CLAIMS, load("mine.json", PAGE.parent))
@@ -94,7 +94,7 @@ def test_a_page_of_claims_is_one_file(tmp_path, monkeypatch):
     assert main(["run", "my_claims", "--results", str(tmp_path)]) == 0
     assert main(["page", "my_claims"]) == 0
     text = (tmp_path / "my_claims.md").read_text(encoding="utf-8")
-    assert "| a beats b | 1 over 0 | +11.00 ± 1.00 (3 seeds) | 0.003 | reproduced |" in text
+    assert "| a beats b | 1 over 0 | +11.00 ± 1.00 (5 seeds) | < 0.001 | reproduced |" in text
 
 
 def test_check_fails_where_a_ratio_fell(capsys, monkeypatch):
