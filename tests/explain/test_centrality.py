@@ -220,3 +220,15 @@ def test_a_point_without_mass_is_no_state(name, dense):
         assert_close(
             getattr(whole, quantity)[..., 1:], getattr(part, quantity), quantity, torch.float32
         )
+
+
+@pytest.mark.parametrize("power", [0, 3])
+@pytest.mark.parametrize("name", ["infsa", "linear_infsa"])
+def test_one_decay_is_in_the_chain_of_every_block(name, power):
+    """The weights of block l hold the l-th power, or none; M = γ Â in each (Eq. 13)."""
+    op, u = make(name), features()
+    plain = token_chain(op, u)
+    op.kernel.power = power
+    chain = token_chain(op, u)
+    assert_close(chain.outgoing, plain.outgoing, "outgoing")
+    assert_close(chain.incoming, plain.incoming, "incoming")

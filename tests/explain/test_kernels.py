@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 
 from fredholm import Domain, create_operator
 from fredholm.errors import DomainError, OptionError, ShapeError
-from fredholm.explain import image_grid, kernel_map, kernel_profile
+from fredholm.explain import image_grid, kernel_map, kernel_profile, plots
 from fredholm.explain.kernels import take_samples
-from fredholm.explain.sections import choose_map_queries
+from fredholm.explain.sections import _in_picture, choose_map_queries
+from fredholm.explain.style import LIGHT, literal
 
 from .known import CONTENT, GRID, POSITION, KnownOperator
 
@@ -141,3 +145,25 @@ def test_queries_of_a_padded_sample_are_points_that_it_has():
     assert choose_map_queries(domain, None) == [("the first point", 0), ("the centre", 1)]
     empty = domain.replace(valid=valid & torch.tensor([[False], [True]]))
     assert choose_map_queries(empty, None)[0] == ("the first point", 0)
+
+
+def test_a_place_in_a_picture_is_that_of_its_point():
+    for low, high in ((0.125, 0.875), (-1.0, 1.0)):
+        side = np.linspace(low, high, 4)
+        y = np.stack(np.meshgrid(side, side, indexing="ij"), -1).reshape(-1, 2)
+        grid = np.arange(16).reshape(4, 4)
+        assert _in_picture(y, grid, y[6]) == pytest.approx((1.5 / 4, 2.5 / 4))
+
+
+def test_maps_and_lines_of_negative_weights_are_drawn():
+    theme = replace(LIGHT)
+    values = [-np.ones((1, 4, 4)), np.linspace(-1, 1, 16).reshape(1, 4, 4)]
+    plots.maps(theme, np.zeros((4, 4, 1)), ["a", "b"], values, (0.5, 0.5))
+    figure = plots.lines(theme, np.arange(4.0), ["a"], [-np.ones((1, 4))], 0.0, ("w", "t"))
+    assert figure.axes[0].get_ylim()[0] <= -1
+
+
+def test_dollars_in_names_are_no_formula():
+    assert literal("$5-$10") == r"\$5-\$10"
+    figure = plots.confusion(LIGHT, np.eye(2), ["$a_$", "$5-$10"])
+    figure.canvas.draw()

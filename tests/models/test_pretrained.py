@@ -205,3 +205,10 @@ def test_a_folder_of_another_class(folder):
 
     with pytest.raises(CheckpointError, match="holds a Model, not a Other"):
         Other.from_pretrained(folder)
+
+
+def test_what_a_model_was_saved_with_is_saved_again(tmp_path):
+    model = create_model("itnet_nano", body={"depth": 1})
+    save_pretrained(model, tmp_path / "a", classes=["x", "y"], mean=[0.5])
+    from_pretrained(tmp_path / "a").save_pretrained(tmp_path / "b", mean=[0.1])
+    assert from_pretrained(tmp_path / "b").extra == {"classes": ["x", "y"], "mean": [0.1]}

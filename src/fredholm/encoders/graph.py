@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..configuration import check_counts, check_known, given
 from ..domain import Domain
 from ..errors import OptionError, ShapeError, suggest
+from ..ops.backend import at_least_single
 from .encoder import Encoder, EncoderConfig, check_numbers, register_encoder
 from .inputs import Inputs
 
@@ -163,9 +164,9 @@ class GraphEncoder(Encoder):
             )
             positions = positions * sign.to(positions.dtype)
         features = self._features(graph)
-        domain = Domain.points(positions, valid=valid).replace(
-            pairs=self.pairs(edges, valid, features.dtype)
-        )
+        wide = at_least_single(features.dtype)  # of autocast or half precision, counts are rounded
+        places = positions.to(at_least_single(positions.dtype))
+        domain = Domain.points(places, valid=valid).replace(pairs=self.pairs(edges, valid, wide))
         return self.dropout(torch.where(valid[..., None], features, 0.0)), domain
 
     def _features(self, graph: Inputs) -> Tensor:

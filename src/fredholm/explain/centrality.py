@@ -38,7 +38,7 @@ class TokenChain:
     Attributes:
         decay: γ that is used, (B, H); below the one asked for where row sums would exceed 1 -
             margin and break the chain.
-        requested: γ that was asked for.
+        requested: γ that was asked for, a number or one a head.
         row_sums: of W, (B, H, N).
         real: points that are states, (B | 1, 1, N, 1), as 0 and 1.
         matrix: M (B, H, N, N), or None where it is applied without being held.
@@ -47,7 +47,7 @@ class TokenChain:
     """
 
     decay: Tensor
-    requested: float
+    requested: float | Tensor
     row_sums: Tensor
     real: Tensor
     matrix: Tensor | None
@@ -162,7 +162,7 @@ def token_chain(
     u: Float[Tensor, "b n d"],
     domain: Domain | None = None,
     *,
-    decay: float | None = None,
+    decay: float | Tensor | None = None,
     margin: float = 0.05,
     dense: int = DENSE,
     tol: float = 1e-10,
@@ -179,8 +179,9 @@ def token_chain(
         operator: anything with ``weights(u, domain, rows=...)``, non-negative.
         u: its inputs, (B, N, D).
         domain: where they live, default a line.
-        decay: γ; by default 1 for an operator whose weights hold a decay (its kernel is
-            :class:`fredholm.integral.DecayingWeights`, as InfSA's), else 0.7.
+        decay: γ; by default what leaves one γ in the weights of an operator that holds a decay (its
+            kernel is :class:`fredholm.integral.DecayingWeights`, as InfSA's, in block l of a model
+            often γ^l), else 0.7.
         margin: least probability to stop at any point.
         dense: points up to which the matrix is held.
         tol, max_iterations: of the solutions above that: relative residual and products at most.
@@ -203,8 +204,8 @@ def token_chain(
     """
     domain = check(u, domain)
     if decay is None:
-        decay = 1.0 if has_trait(getattr(operator, "kernel", None), DecayingWeights) else 0.7
-    if not decay > 0 or not 0 < margin < 1 or not 0 < tol < 1:
+        decay = _own_decay(getattr(operator, "kernel", None))
+    if not bool((torch.as_tensor(decay) > 0).all()) or not 0 < margin < 1 or not 0 < tol < 1:
         raise OptionError(
             f"a chain needs decay > 0, margin and tol in (0, 1), got {decay}, {margin} and {tol}"
         )
@@ -233,6 +234,15 @@ def token_chain(
     )
     matrix = None if weights is None else gamma[..., None, None] * weights
     return TokenChain(gamma, decay, row_sums, real, matrix, *products, tol, max_iterations)
+
+
+@torch.no_grad()
+def _own_decay(kernel: Any) -> float | Tensor:
+    """What leaves one γ in the weights of a kernel that holds a decay."""
+    if not has_trait(kernel, DecayingWeights):
+        return 0.7
+    gain = kernel.gain()
+    return 1.0 if gain is None else 1.0 / gain.double()
 
 
 def _graph_products(

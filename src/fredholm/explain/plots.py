@@ -11,7 +11,7 @@ import numpy as np
 
 from ..data.kinds.kind import Cloud, Signal
 from .kernels import Profile
-from .style import Theme, colormap, grid_of_panels, new_figure, panels_across
+from .style import Theme, colormap, grid_of_panels, literal, new_figure, panels_across
 from .variance import VarianceShare
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def maps(
                     values,
                     cmap=colormap(theme),
                     vmin=0,
-                    vmax=values.max() or 1,
+                    vmax=max(float(values.max()), 0.0) or 1,
                     extent=extent,
                     aspect=shape,
                 )
@@ -226,7 +226,7 @@ def lines(
         axes.set_title(name)
         axes.tick_params(labelbottom=True)
         axes.grid(axis="y")
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(bottom=min(0.0, float(layer.min())))
         if 1 < len(layer) <= len(theme.series):
             axes.legend(ncols=2 if theme.narrow else 4)
     figure.supylabel(labels[0], fontsize=9)
@@ -236,7 +236,7 @@ def lines(
 
 def confusion(theme: Theme, counts: np.ndarray, classes: Sequence[str]) -> Figure:
     """Counts of true (rows) against called (columns), shaded by the share of the row."""
-    size = len(counts)
+    size, classes = len(counts), [literal(str(name)) for name in classes]
     side = min(theme.width, 8.0, 0.38 * size + 0.9)
     small = 8 if side >= 0.3 * size else 5  # many classes on a phone
     figure = new_figure(side, side)
@@ -347,7 +347,7 @@ def clouds(
                 c=values[order],
                 cmap=colormap(theme),
                 vmin=0,
-                vmax=values.max() or 1,
+                vmax=max(float(values.max()), 0.0) or 1,
                 linewidths=0,
             )
             axes.scatter(*points[at], s=42, facecolor="none", edgecolor=theme.mark, linewidth=1.8)
@@ -422,7 +422,7 @@ def _percent(axis: Any) -> None:
 
 def _clip(name: str) -> str:
     """A class's name, cut in the middle where it is wider than a small panel."""
-    return name if len(name) <= NAME else f"{name[: NAME // 2 - 1]}…{name[-NAME // 2 :]}"
+    return literal(name if len(name) <= NAME else f"{name[: NAME // 2 - 1]}…{name[-NAME // 2 :]}")
 
 
 def _short(value: float) -> str:

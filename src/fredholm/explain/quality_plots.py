@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .plots import _percent, picture
-from .style import Theme, colormap, new_figure
+from .style import Theme, colormap, literal, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,7 +53,7 @@ def overlays(
                 )
             if inside is not None:
                 _edge(axes, inside[column], theme.mark)
-        panels[0, column].set_title(names[column], fontsize=8, loc="center")
+        panels[0, column].set_title(literal(names[column]), fontsize=8, loc="center")
     for row, name in enumerate(("image", *maps)):
         for axes in panels[row, :count:across]:
             short = name.replace(" ", "\n").replace("-", "-\n") if theme.narrow else name
@@ -135,7 +135,7 @@ def alignments(theme: Theme, names: Sequence[str], found: Sequence[Any]) -> Figu
     figure = new_figure(theme.width, (0.42 * len(found) + 1.0) * rows)
     for axes, key in zip(figure.subplots(rows, columns, sharey=True), ("cosine", "spearman")):
         for row, one in enumerate(found):
-            values = getattr(one, key).flatten().numpy()
+            values = getattr(one, key).flatten().cpu().numpy()
             values = values[np.isfinite(values)]
             spread = np.random.default_rng(0).uniform(-0.22, 0.22, len(values))
             axes.scatter(values, row + spread, s=5, color=theme.series[0], alpha=0.35, linewidth=0)

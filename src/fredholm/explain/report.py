@@ -291,7 +291,8 @@ def _class_names(classes, model, labels, size) -> list[str]:
         raise ShapeError(
             f"labels must have shape ({size},), one a sample, got {tuple(labels.shape)}"
         )
-    need = known or (int(labels.max()) + 1 if labels is not None else 0)
+    seen = 0 if labels is None else int(labels.max()) + 1
+    need = known or len(classes or ()) or seen
     if labels is not None and (int(labels.min()) < 0 or int(labels.max()) >= need):
         raise ShapeError(
             f"labels must lie between 0 and {need - 1}, got {int(labels.min())} to "

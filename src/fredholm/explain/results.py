@@ -97,7 +97,7 @@ def curve_section(history: dict[str, list[float]]) -> Section:
     epochs = len(history["epoch"])
     time = f", {history['seconds'][-1]:.0f} s in all" if history.get("seconds") else ""
     named = "val_accuracy" in history
-    unit, also = (" (nats a sample)", ", and validation accuracy,") if named else ("", "")
+    unit, also = (" (nats)", ", and validation accuracy,") if named else ("", "")
     facts = {"unit": unit, "also": also, "epochs": epochs, "time": time}
     caption = words("curves_caption", **facts)
     alt = f"Loss{' and accuracy' if named else ''} against the epoch"

@@ -223,6 +223,16 @@ def _profile_picture(key, names, found, what, label, caption) -> Picture:
     )
 
 
+def _in_picture(y: np.ndarray, grid: np.ndarray, place: np.ndarray) -> tuple[float, float]:
+    """A place as (row, column), in units of the picture whose points (N, 2) form a grid."""
+    found = []
+    for axis, line in enumerate((grid[:, 0], grid[0])):
+        first, last, n = y[line[0], axis], y[line[-1], axis], len(line)
+        cell = (last - first) / (n - 1) if n > 1 else 1.0
+        found.append(float((place[axis] - first) / cell + 0.5) / n)
+    return found[0], found[1]
+
+
 def _map_picture(place, label, index, shown, weights, grid, image, kind) -> Picture:
     names = [layer.name for layer in shown]
     keys, target = shown[0].domain, output_points(shown[0].operator, shown[0].domain)
@@ -231,7 +241,8 @@ def _map_picture(place, label, index, shown, weights, grid, image, kind) -> Pict
     )
     if grid is None and keys.dim > 1:
         real = (keys.quadrature().mass[0] > 0).cpu().numpy()
-        among, cloud = int(real[:index].sum()), Cloud(y[real])  # padding is not drawn
+        places = y if image is None else np.stack([y[:, 1], -y[:, 0]], 1)  # rows run downwards
+        among, cloud = int(real[:index].sum()), Cloud(places[real])  # padding is not drawn
         drawn = render(
             lambda theme: plots.clouds(
                 theme, cloud, names, [layer[:, real] for layer in weights], among
@@ -248,11 +259,8 @@ def _map_picture(place, label, index, shown, weights, grid, image, kind) -> Pict
     else:
         panels = [layer[:, grid.numpy()] for layer in weights]
         picture = np.zeros((*grid.shape, 1)) if image is None else image
-        drawn = render(
-            lambda theme: plots.maps(
-                theme, picture, names, panels, (float(x[index, 0]), float(x[index, 1]))
-            )
-        )
+        at = _in_picture(y, grid.numpy(), x[index])
+        drawn = render(lambda theme: plots.maps(theme, picture, names, panels, at))
         where = (
             "" if _mass_at(target, index) else " (ring at its place; it is no part of the picture)"
         )

@@ -8,13 +8,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import require
+from .page import DPI
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH = 9.0  # inches of a full-width picture
 PHONE = 3.6  # of one that a phone shows without making its letters smaller
-DPI = 150
+
+
+def literal(text: str) -> str:
+    """Text as it is written: matplotlib takes what stands between dollars for a formula."""
+    return text.replace("$", r"\$")
 
 
 @dataclass(frozen=True)

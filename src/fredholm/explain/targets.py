@@ -64,30 +64,29 @@ def pr_auc(scores: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Float[T
 
 
 def mass_inside(maps: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
-    """Share of a map's mass that lies inside, NaN for an empty map.
+    """Share of a map's mass that lies inside, NaN for an empty map or where nothing is inside.
 
     Example:
         >>> mass_inside(torch.tensor([[1.0, 3.0]]), torch.tensor([[False, True]])).item()
         0.75
     """
     total = maps.double().sum(1)
-    return torch.where(
-        total > 0, (maps * inside).double().sum(1) / total.clamp(min=1e-300), torch.nan
-    )
+    share = (maps * inside).double().sum(1) / total.clamp(min=1e-300)
+    return torch.where((total > 0) & inside.any(1), share, torch.nan)
 
 
 def localisation(
     maps: Float[Tensor, "b rows columns"], inside: Bool[Tensor, "b rows columns"]
 ) -> dict[str, Tensor]:
     """The three measures, and what a map that knows nothing has of the last two: ``chance``, the
-    share of patches inside; (B,) each.
+    share of patches inside; (B,) each, NaN where nothing is inside.
     """
     scores, own = maps.flatten(1), inside.flatten(1)
     return {
         "roc_auc": roc_auc(scores, own),
         "pr_auc": pr_auc(scores, own),
         "mass": mass_inside(scores, own),
-        "chance": own.double().mean(1),
+        "chance": torch.where(own.any(1), own.double().mean(1), torch.nan),
     }
 
 

@@ -265,6 +265,10 @@ class DecayingWeights(ABC):
     def decay(self) -> Tensor:
         """γ in (0, 1) of each head, (H,), that the weights hold."""
 
+    def gain(self) -> Tensor | None:
+        """What the weights hold beside one γ, (H,); None where that is all."""
+        return None
+
 
 class CentredWeights(WeightedValue):
     """The weights are a key's likeness to a centre of all queries, the same for every query: a few

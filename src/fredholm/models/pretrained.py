@@ -35,7 +35,8 @@ def save_pretrained(model: nn.Module, folder: str | Path, **extra: Any) -> Path:
 
     Args:
         model: a :class:`fredholm.models.Model`, or of a class of :func:`register_saved`.
-        extra: further JSON values kept under ``"extra"``, such as class names.
+        extra: further JSON values kept under ``"extra"``, such as class names, beside those that
+            the model was loaded with.
 
     Raises:
         StorageError: a full disk, a folder that cannot be written.
@@ -44,6 +45,7 @@ def save_pretrained(model: nn.Module, folder: str | Path, **extra: Any) -> Path:
     with storing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     config: dict[str, Any] = {"format": FORMAT, "config": model.config.to_dict()}  # type: ignore
+    extra = {**(getattr(model, "extra", None) or {}), **extra}
     if extra:
         config["extra"] = extra
     config[CHECKSUM] = digest_json(config)

@@ -225,8 +225,8 @@ class Evolution(nn.Module):
         middle = t + dt / 2  # a control read at the midpoint keeps a second-order scheme at order 2
         after = self._act(k, middle, u, domain, speed * dt, substep)
         if observer is not None:
-            i, _, _ = self.controls.locate(middle, self.horizon, len(self.knots))
-            term = self._terms(i)[k]
+            i, j, w = self.controls.locate(middle, self.horizon, len(self.knots))
+            term = self._terms(j if w > 0.5 else i)[k]  # of the nearest knot
             told = partial(Substep, number, t, dt, k)
             stages = term.stages(u, domain, substep)
             before = u
