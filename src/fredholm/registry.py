@@ -125,9 +125,12 @@ class Registry(Mapping[str, Entry]):
         return list(self._entries.values())
 
     def _load(self) -> None:
-        if self.home is not None:
-            home, self.home = self.home, None
-            import_module(home)
+        if self.home is None:
+            return
+        home = import_module(self.home)  # other threads wait here; a failure is raised again
+        spec = getattr(home, "__spec__", None)
+        if not getattr(spec, "_initializing", False):  # not from inside that import
+            self.home = None
 
 
 def _place(entry: object) -> tuple[str, str]:

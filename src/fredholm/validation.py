@@ -116,15 +116,17 @@ def check_values(
             f"{int(bad.sum())} point(s) have non-finite positions; drop them or mark them in valid"
         )
     if sorted_:
-        both = real if real.dim() == 0 else real[:, 1:] & real[:, :-1]
-        if bool(((positions[..., 0].diff(dim=-1) <= 0) & both).any()):
+        time, there = torch.broadcast_tensors(positions[..., 0], real)
+        before = torch.where(there, time, -torch.inf).cummax(-1).values  # also across padding
+        if bool(((time[..., 1:] <= before[..., :-1]) & there[..., 1:]).any()):
             raise DomainError(
                 "timestamps must increase strictly; sort them and merge repeated ones"
             )
     mass = torch.where(real, measure, 0.0)
     if not bool(mass.isfinite().all()) or bool((mass < 0).any()):
         raise DomainError(
-            f"masses must be finite and not negative, smallest is {float(mass.min())}"
+            f"masses must be finite and not negative, got {float(mass.min())} to "
+            f"{float(mass.max())}; drop such points or mark them in valid"
         )
     if not bool((mass.sum(-1) > 0).all()):
         raise DomainError(

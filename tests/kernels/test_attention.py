@@ -15,7 +15,7 @@ from fredholm.domain import Domain
 from fredholm.errors import ConversionError, DomainError, OptionError
 from fredholm.integral.contract import read_together
 from fredholm.kernels import LinearAttentionKernel, Rotary, SoftmaxKernel, TransposedLinear
-from fredholm.operators import IntegralOperator, create_operator
+from fredholm.operators import IntegralOperator, SoftmaxAttention, create_operator
 
 from ..tolerances import assert_close
 
@@ -385,3 +385,26 @@ def test_layers_that_came_from_elsewhere_stay_where_they_are():
     kernel = SoftmaxKernel(8, 2, projections=tuple(layers))
     assert [layer.weight.data_ptr() for layer in layers] == places
     assert kernel._aligned is None
+
+
+def test_scores_are_in_float32_where_autocast_meets_a_transform():
+    op, u = SoftmaxAttention(8, 2), 4 * torch.randn(3, 5, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = op(u)
+        found = torch.func.vmap(lambda x: op(x[None])[0])(u)
+    torch.testing.assert_close(found.float(), expected.float(), rtol=0.02, atol=0.02)
+
+
+def test_masses_near_one_another_keep_their_weights_in_half_precision():
+    """Their logarithms are far from zero, where bfloat16 has steps of a sixteenth."""
+    masses = torch.full((4096,), 1 / 4096)
+    masses[::2] *= 1.05
+    op = SoftmaxAttention(4, 1).to(torch.bfloat16)
+    with torch.no_grad():
+        op.kernel.query.weight.zero_()  # equal scores
+    u = torch.zeros(1, 4096, 4)
+    u[:, ::2] = 1.0
+    line = Domain.line(4096).with_masses(masses, normalised=True)
+    same = copy.deepcopy(op).double()
+    found, expected = op(u.bfloat16(), line)[0, 0], same(u.double(), line)[0, 0]
+    assert (found.double() - expected).norm() < 0.01 * expected.norm()

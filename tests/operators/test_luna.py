@@ -292,3 +292,18 @@ def test_the_adapter_agrees_with_torch_where_both_are_softmax():
     padding[1, 6:] = True
     for a, b in zip(MultiheadAdapter(ours)(query, u, u, padding), theirs(query, u, u, padding)):
         assert_close(a, b)
+
+
+def test_a_backward_inside_autocast_is_that_outside():
+    operator, u = LunaAttention(8, 2), torch.randn(1, 5, 8)
+    found = []
+    for inside in (False, True):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = operator(u).float().square().sum()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=inside):
+            loss.backward()
+        found.append({n: p.grad.clone() for n, p in operator.named_parameters()})
+        operator.zero_grad()
+    for name, expected in found[0].items():
+        error = (found[1][name] - expected).norm() / expected.norm().clamp(min=1e-9)
+        assert error < 0.05, name

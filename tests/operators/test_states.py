@@ -171,3 +171,11 @@ def test_gradients_go_through_a_fork_and_stop_at_detach():
     assert torch.autograd.grad(out.sum(), u)[0][:, 0].abs().sum() > 0
     out, _ = operator.step(u[:, 1], state.detach())
     assert torch.autograd.grad(out.sum(), u)[0][:, 0].abs().sum() == 0
+
+
+def test_a_window_keeps_its_last_points_and_not_the_prefix():
+    op = create_operator("linear_attention", 8, heads=2, window=3)
+    state = op.init_state(1, Domain.line(64, causal=True))
+    _, state = op.prefill(torch.randn(1, 64, 8), state)
+    for name, x in state.keys.items():
+        assert x.untyped_storage().nbytes() == x.numel() * x.element_size(), name

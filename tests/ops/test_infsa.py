@@ -121,9 +121,17 @@ def graph(causal=False, density="none", norm="frobenius", decay=0.9, n=N, **opti
 
 
 def dense(g: TokenGraph) -> torch.Tensor:
-    pairs, mass = g.edges(), g.mass[:, None, None]
-    row = ((pairs.square() if g.norm == "frobenius" else pairs.abs()) * mass).sum(-1)
-    return g.factor(row)[..., None] * pairs * mass
+    """M written out, with nothing of the class: relu, no scale."""
+    pairs = torch.relu(g.query @ g.key.mT) * (1.0 if g.density is None else g.density)
+    pairs, mass = pairs.tril() if g.causal else pairs, g.mass[:, None]
+    row = ((pairs.square() if g.norm == "frobenius" else pairs) * mass[:, :, None]).sum(-1)
+    if g.norm == "rows":
+        norm = row.cummax(-1).values if g.causal else row.amax(-1, keepdim=True)
+    else:
+        total = mass * row
+        total = total.cumsum(-1) if g.causal else total.sum(-1, keepdim=True)
+        norm = total.clamp(min=1e-300).sqrt()  # no NaN where a prefix has no edge
+    return g.decay[:, None, None] * pairs * mass[:, :, None] / (norm + g.eps)[..., None]
 
 
 @pytest.mark.parametrize("norm", ["frobenius", "rows"])
@@ -147,10 +155,12 @@ def test_norms_bound_what_they_promise(causal, norm):
         assert_close(radius, matrix.diagonal(dim1=-2, dim2=-1).max(), "radius of a triangle")
 
 
+@pytest.mark.parametrize("memory", [None, 64], ids=["few", "tiles"])
+@pytest.mark.parametrize("norm", ["frobenius", "rows"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("density", ["none", "heads"])
-def test_transposed_product_and_hops(causal, density):
-    g, v = graph(causal, density)
+def test_transposed_product_and_hops(causal, density, norm, memory):
+    g, v = graph(causal, density, norm, memory=memory)
     matrix = dense(g)
     out, factor = g.start(v)
     assert_close(out, matrix @ v, "one hop")

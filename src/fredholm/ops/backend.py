@@ -12,7 +12,8 @@ never the values of tensors:
 - ``"triton"``: the Triton kernel, or a :class:`~fredholm.errors.BackendError` that says what stands
   in the way.
 
-Triton is imported by ``ops/<name>/triton.py`` alone, when that kernel is first used.
+Triton is imported by the kernels' own files alone (``ops/<name>/triton_*.py``,
+``families/<name>/triton/``), when one is first used.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from hashlib import sha256
-from importlib.metadata import version
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from threading import RLock
 from typing import Any, NamedTuple
@@ -193,7 +194,16 @@ def path() -> Path:
 def machine(device: torch.device) -> str:
     """What a comparison holds for: GPU, driver, version of Triton, and the kernels' sources."""
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else "Triton's interpreter"
-    return f"{gpu}, {_driver()}, triton {version('triton')}, kernels {_digest()}"
+    return f"{gpu}, {_driver()}, triton {_triton()}, kernels {_digest()}"
+
+
+@cache
+def _triton() -> str:
+    """Its version: builds for other GPUs, and nightly ones, are distributed under other names."""
+    try:
+        return version("triton")
+    except PackageNotFoundError:
+        return import_module("triton").__version__
 
 
 @cache

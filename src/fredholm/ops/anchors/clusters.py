@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..backend import at_least_single
+from ..backend import at_least_single, full_precision
 
 
 def spread_anchors(
@@ -50,9 +50,9 @@ def spread_anchors(
             x.dtype
         )
         total = member.sum(1)[..., None]
-        centroid = torch.where(
-            total > 0, member.mT @ x / torch.where(total > 0, total, 1.0), centroid
-        )
+        with full_precision(x):  # autocast would round positions
+            sums = member.mT @ x
+        centroid = torch.where(total > 0, sums / torch.where(total > 0, total, 1.0), centroid)
     apart = distances(centroid, x)
     index = torch.where(real[:, None], apart, torch.inf).argmin(-1)
     return index, nearest_anchor(x, index)

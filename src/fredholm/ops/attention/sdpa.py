@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...quadrature import Quadrature
-from ..backend import transforms
+from ..backend import at_least_single, full_precision, transforms
 from ..plain import attention_differentiable_again
 
 
@@ -62,14 +62,15 @@ def _attend(
 def _plain(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, causal: bool, scale: float
 ) -> Tensor:
-    dtype = torch.promote_types(query.dtype, torch.float32)
-    scores = scale * query.to(dtype) @ key.to(dtype).mT
-    if causal:
-        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
-        scores = scores.masked_fill(later, -torch.inf)
-    if bias is not None:
-        scores = scores + bias
-    return (scores.softmax(-1) @ value.to(dtype)).to(value.dtype)
+    dtype = at_least_single(query.dtype)
+    with full_precision(query):  # autocast would round the scores
+        scores = scale * query.to(dtype) @ key.to(dtype).mT
+        if causal:
+            later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+            scores = scores.masked_fill(later, -torch.inf)
+        if bias is not None:
+            scores = scores + bias
+        return (scores.softmax(-1) @ value.to(dtype)).to(value.dtype)
 
 
 def _bias(quadrature: Quadrature, dtype: torch.dtype) -> Tensor | None:
@@ -78,15 +79,16 @@ def _bias(quadrature: Quadrature, dtype: torch.dtype) -> Tensor | None:
     """
     bias = None
     if not quadrature.equal:
-        mass = (
-            quadrature.mass
-        )  # a mass of zero hides its key: no gradient there, as in the definition, and no NaN
+        mass = quadrature.mass
+        # a mass of zero hides its key: no gradient there, as in the definition, and no NaN
         log_mass = torch.where(mass > 0, torch.where(mass > 0, mass, 1.0).log(), -torch.inf)
-        bias = log_mass[:, None, None, :].to(dtype)
+        # near zero, where half precisions have their digits: a softmax cancels a constant
+        top = log_mass.detach().amax(-1, keepdim=True)
+        bias = (log_mass - top.clamp_min(torch.finfo(top.dtype).min))[:, None, None, :]
     elif quadrature.valid is not None:
         zero = torch.zeros((), dtype=dtype, device=quadrature.valid.device)
         bias = torch.where(quadrature.valid[:, None, None, :], zero, -torch.inf)
     if quadrature.log_density is not None:
-        log_density = quadrature.log_density.to(dtype)
+        log_density = quadrature.log_density
         bias = log_density if bias is None else bias + log_density
-    return bias
+    return None if bias is None else bias.to(dtype)

@@ -211,17 +211,20 @@ def _bank_fake(*arguments: Any) -> Tensor:
 
 def _plain_bank(*arguments: Any) -> Tensor:
     u, *bank, activation, nonneg = arguments
-    return scalar_bank_naive(u, Bank(*bank), activation=activation, nonneg=nonneg)
+    with full_precision(u):  # a backward may be called under autocast
+        return scalar_bank_naive(u, Bank(*bank), activation=activation, nonneg=nonneg)
 
 
 def _plain_bank_gradients(grad: Tensor, out: Tensor | None, *arguments: Any) -> list[Tensor]:
     grad = grad if out is None else grad * (out > 0)
-    return vjp(_plain_bank, [*arguments, False], [True] * 5, [grad])
+    with full_precision(grad):
+        return vjp(_plain_bank, [*arguments, False], [True] * 5, [grad])
 
 
 def _bank_gradients(grad: Tensor, out: Tensor | None, *arguments: Any) -> list[Tensor]:
     u, *bank, activation = arguments
-    return backward(grad, out, u, Bank(*bank), activation)
+    with full_precision(u):
+        return backward(grad, out, u, Bank(*bank), activation)
 
 
 def _bank_gradients_fake(grad: Tensor, out: Tensor | None, *arguments: Any) -> list[Tensor]:

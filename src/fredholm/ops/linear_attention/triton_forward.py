@@ -49,9 +49,9 @@ def carry(state, slots, WIDTH: tl.constexpr, BLOCK: tl.constexpr, REVERSE: tl.co
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = column < WIDTH
     before = tl.zeros((BLOCK,), tl.float32)
-    first = state + tl.program_id(1).to(tl.int64) * slots * WIDTH
+    first = tl.program_id(1).to(tl.int64) * slots
     for i in range(slots):
-        place = first + ((slots - 1 - i) if REVERSE else i) * WIDTH + column
+        place = state + (first + ((slots - 1 - i) if REVERSE else i)) * WIDTH + column
         here = tl.load(place, mask=inside, other=0.0)
         tl.store(place, before, mask=inside)
         before += here

@@ -104,8 +104,9 @@ def advance_window(
         near, share = _attend(query.to(dtype), beyond, keys, values, masses, window)
         out = torch.addcmul(near, share, mean)
     after = {} if shift is None else {"shift": shift}
-    after |= {"moment": moment, "near_mass": masses[:, n:]}
-    after |= {"near_key": keys[:, :, n:], "near_value": values[:, :, n:]}
+    # Clones: a part of what the stretch was computed from would keep all of that.
+    after |= {"moment": moment, "near_mass": masses[:, n:].clone()}
+    after |= {"near_key": keys[:, :, n:].clone(), "near_value": values[:, :, n:].clone()}
     return out, after
 
 

@@ -29,8 +29,8 @@ def hidden_gradient(
     row = batch * count
     for i in range(d_in):
         p_re, p_im = outer(
-            grad + 2 * head * d_out * row, signal + 2 * head * d_in * row, f, o, batch, d_out, i,
-            count, row, BLOCK_F, BLOCK_O,
+            grad + 2 * head * d_out * row, signal + 2 * (head * d_in + i) * row, f, o, batch,
+            d_out, count, row, BLOCK_F, BLOCK_O,
         )  # fmt: skip
         r = load_readout(
             readout + (head * d_out * d_in + i) * WIDTH, o, d_out, d_in * WIDTH, WIDTH, BLOCK_W
@@ -57,8 +57,8 @@ def readout_gradient(
     for block in range(blocks):
         f = (tl.program_id(0) * blocks + block) * BLOCK_F + tl.arange(0, BLOCK_F)
         p_re, p_im = outer(
-            grad + 2 * head * d_out * row, signal + 2 * head * d_in * row, f, o, batch, d_out, i,
-            count, row, BLOCK_F, BLOCK_O,
+            grad + 2 * head * d_out * row, signal + 2 * (head * d_in + i) * row, f, o, batch,
+            d_out, count, row, BLOCK_F, BLOCK_O,
         )  # fmt: skip
         s = tl.load(weight + f, mask=f < count, other=0.0)[None, :]
         h_re, h_im = load_hidden(hidden, f, count, WIDTH, BLOCK_W)

@@ -45,10 +45,10 @@ def load_readout(readout, row, rows, stride, WIDTH: tl.constexpr, BLOCK_W: tl.co
 
 @triton.jit
 def outer(
-    grad, signal, f, o, batch, d_out, i, count, row, BLOCK_F: tl.constexpr, BLOCK_O: tl.constexpr
+    grad, signal, f, o, batch, d_out, count, row, BLOCK_F: tl.constexpr, BLOCK_O: tl.constexpr
 ):
-    """P = Σ_b ĝ conj(û) at outputs o and input i, (o, f), of one head; ``row``: complex numbers a
-    channel, B·F.
+    """P = Σ_b ĝ conj(û) at outputs o, (o, f), of one head, and the input that ``signal`` begins at;
+    ``row``: complex numbers a channel, B·F.
     """
     real, imaginary = (
         tl.zeros((BLOCK_O, BLOCK_F), tl.float32),
@@ -56,7 +56,7 @@ def outer(
     )
     for b in range(batch):
         g_re, g_im = load_rows(grad + 2 * b * count, o, f, d_out, count, row)
-        place = signal + 2 * (i * row + b * count + f)
+        place = signal + 2 * (b * count + f)
         u_re = tl.load(place, mask=f < count, other=0.0)[None, :]
         u_im = tl.load(place + 1, mask=f < count, other=0.0)[None, :]
         real += g_re * u_re + g_im * u_im

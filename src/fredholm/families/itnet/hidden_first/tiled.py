@@ -117,9 +117,12 @@ def _tiled(kernel: Any, problem: Problem, terms: dict[str, Any], strategy: Any) 
         if strategy.memory is not None:
             given["memory"] = strategy.memory
         options = {"density": q.density, "backend": strategy.backend, "dtype": value.dtype}
-        if value.device.type != "cpu":  # Triton's kernels multiply in the half precision
-            value = cast(value, problem.uy.dtype)
-        return mlp_kernel(value=value, readout=readout, **options, **given)
+        if value.device.type == "cpu":
+            return mlp_kernel(value=value, readout=readout, **options, **given)
+        # Triton's kernels multiply in the half precision, which may not hold a mass.
+        top = q.mass.detach().amax().clamp(min=1.0)
+        value = cast(value / top, problem.uy.dtype)
+        return mlp_kernel(value=value, readout=readout, **options, **given) * top
 
     return _summed(kernel, problem, integral)
 
