@@ -551,3 +551,21 @@ def test_a_saved_folder_is_plain_data(tmp_path):
     saved = json.loads((folder / "config.json").read_text())["extra"]["estimator"]
     assert saved["class"] == "FredholmClassifier"
     assert FredholmClassifier.load(folder).classes_.dtype == bool
+
+
+def test_one_text_is_no_list_of_letters():
+    model = FredholmClassifier(**TINY)
+    with pytest.raises(ShapeError, match=r"received one text, 'great'; needs a list of texts"):
+        model.fit("great", [0, 1, 0, 1, 0])
+    model.fit(["a fine film", "a dull film"] * 8, [1, 0] * 8)
+    with pytest.raises(ShapeError, match="received one text"):
+        model.predict("great")
+
+
+def test_numbers_of_which_no_training_can_be_made_are_named():
+    X, y = blobs()
+    with pytest.raises(OptionError, match="minutes: received None; needs a positive number"):
+        FredholmClassifier("auto", minutes=None).fit(X, y)
+    for share in (0.95, 0.99):
+        with pytest.raises(OptionError, match=r"validation_fraction: received 0.9.*smaller share"):
+            FredholmRegressor(**TINY, validation_fraction=share).fit(X[:4], y[:4])

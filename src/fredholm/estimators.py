@@ -200,6 +200,9 @@ class _Estimator(BaseEstimator):
                 f"validation_fraction: received {share!r}; needs a share of the samples, at least "
                 "0 and less than 1"
             )
+        minutes = self.minutes
+        if self.operator == AUTO and not (_is_number(minutes) and 0 < minutes < math.inf):
+            raise OptionError(f"minutes: received {minutes!r}; needs a positive number")
         if self.patience is not None and not share:
             raise OptionError("patience: needs held-out samples: validation_fraction=0.1")
         if not (self.operator is None or isinstance(self.operator, str)):
@@ -283,6 +286,15 @@ class _Estimator(BaseEstimator):
             return model(inputs.to("cuda" if cuda else "cpu")).float().cpu()
 
     # --- files ------------------------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        """With the model on the processor, wherever it answered last: others read the pickle."""
+        known: Any = super().__getstate__()
+        state = dict(known)
+        model = state.get("model_")
+        if model is not None and next(model.parameters()).is_cuda:
+            state["model_"] = deepcopy(model).cpu()
+        return state
 
     def save(self, path: str | Path) -> Path:
         """Write the fitted estimator into the folder ``path``: weights as safetensors, all else as

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
 
 import pytest
+import yaml
 
 from fredholm.cli import show
 from fredholm.cli.main import main
+from fredholm.cli.reading import as_override
+from fredholm.data.files.reading import Reading
+from fredholm.errors import OptionError
 from fredholm.integral.registry import OPERATORS
 from fredholm.training.folder import RunResult
 from tests.training.conftest import SMALL
@@ -217,3 +222,48 @@ def test_the_answer_of_a_chat_stands_by_itself(capsys):
     show.generated(result, False)
     show.generated({"prompt": "Who?", "text": "I."}, False, answered=True)
     assert capsys.readouterr().out == "And God said\nWho?\n\nI.\n"
+
+
+@pytest.mark.parametrize("name", ["a", "größe", "\U0001f600", "\x85", "\u2028", "a'b\"c", "2024"])
+def test_names_of_columns_come_through_a_recipe(name):
+    key, _, text = as_override("data.label", name).partition("=")
+    assert (key, yaml.safe_load(text)) == ("data.label", name)
+
+
+def test_names_of_classes_are_text_and_no_markup(capsys):
+    show._table("", ["class", "accuracy"], [["[neg]", 1], ["[/INST]", 2]])
+    out = capsys.readouterr().out
+    assert "[neg]" in out
+    assert "[/INST]" in out
+
+
+def test_options_of_a_layers_report_are_refused_for_that_of_a_run(tmp_path, capsys):
+    for flags in (["--samples", "3"], ["--seed", "7"]):
+        assert main(["explain", str(tmp_path), *flags]) == 2
+        assert f"{flags[0]} belongs to the report of one layer" in capsys.readouterr().err
+
+
+def test_samples_that_are_taken_for_a_recipe_are_told_how(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mydata").mkdir()
+    assert main(["train", "mydata"]) != 0
+    assert "samples of yours are named with a separator: mydata/" in capsys.readouterr().err
+    (tmp_path / "a.json").write_text("[1, 2]")
+    assert main(["train", "./a.json"]) != 0
+    assert "needs sections such as data: and model:, or samples of yours: .bmp, .csv" in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("test", "abc", "test: received 'abc'; needs a share between 0 and 1"),
+        ("points", "many", "points: received 'many'; needs a whole number of 1 or more"),
+    ],
+)
+def test_options_of_data_of_another_type_are_named(key, value, message):
+    wrong = object.__new__(Reading)  # past the tests' own check of types
+    vars(wrong).update(vars(Reading()) | {key: value})
+    with pytest.raises(OptionError, match=f"^{message}"):
+        inspect.unwrap(Reading.__post_init__)(wrong)

@@ -328,8 +328,12 @@ def explain(
     out: Annotated[
         Path | None, typer.Option(help="The page's folder (default: report-MODULE).")
     ] = None,
-    samples: Annotated[int, typer.Option(help="Signals that are read.", min=1)] = 8,
-    seed: Annotated[int, typer.Option(help="Of random inputs and of what is drawn.")] = 0,
+    samples: Annotated[
+        int | None, typer.Option(help="Signals that are read (default: 8).", min=1)
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of random inputs and of what is drawn (default: 0).")
+    ] = None,
     trust_code: TrustFlag = False,
 ) -> None:
     """Write a page that shows what a run's operators learned, or what one layer of any model
@@ -338,20 +342,17 @@ def explain(
     if module is None:
         from .. import training
 
-        layers.refuse_without_module(inputs=inputs, data=data, shape=shape, state=state, out=out)
+        layers.refuse_without_module(
+            inputs=inputs, data=data, shape=shape, state=state, out=out, samples=samples, seed=seed
+        )
         show.trusted_code(source, trust_code)
         typer.echo(f"report: {training.explain(Path(source), trust_code=trust_code)}")
         return
     from .. import explain as explaining
 
     layers.import_run_code(source, trust_code)
-    given = {
-        "inputs": inputs,
-        "data": data,
-        "shape": layers.read_shape(shape),
-        "samples": samples,
-        "seed": seed,
-    }
+    given = {"inputs": inputs, "data": data, "shape": layers.read_shape(shape)}
+    given |= layers.given(samples=samples, seed=seed)
     typer.echo(f"report: {explaining.explain_module(source, module, out, state=state, **given)}")
 
 

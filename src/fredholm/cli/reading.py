@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,6 +31,8 @@ TextFlag = Annotated[str | None, _flag("--text", "Column of texts, or of paths o
 ChannelsFlag = Annotated[
     str | None, _flag("--channels", "Columns that are read, with commas (default: all numbers).")
 ]
+# Signs that YAML takes escaped only.
+_ODD = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 _ASKED = "What is asked: classification, regression or steps."
 PredictFlag = Annotated[str | None, _flag("--predict", "--task", _ASKED)]
 # Of ``compare``, whose --task names the tasks of a table.
@@ -85,4 +88,9 @@ def as_override(key: str, value: Any) -> str:
         >>> as_override("name", "2024-05-01")
         'name="2024-05-01"'
     """
-    return f"{key}={json.dumps(value)}"
+    text = json.dumps(value, ensure_ascii=False)  # YAML takes a pair of surrogates for two signs
+    return f"{key}={_ODD.sub(_escaped, text)}"
+
+
+def _escaped(sign: re.Match[str]) -> str:
+    return f"\\u{ord(sign[0]):04x}"

@@ -21,7 +21,8 @@ def _table(title: str, columns: list[str], rows: list[list[Any]]) -> None:
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
     for row in rows:
-        table.add_row(*("" if cell is None else str(cell) for cell in row))
+        # As text: brackets in names of classes are no markup.
+        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
     console.print(table)
 
 
@@ -343,3 +344,5 @@ def data_table() -> None:
             f"    licence of the data: {facts['licence_data']}; of the package: "
             f"{facts['licence_package'] or 'none'}"
         )
+        if facts["notes"]:
+            typer.echo(f"    {facts['notes']}")

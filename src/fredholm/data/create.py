@@ -182,7 +182,13 @@ def _own_options(entry: Entry, given: Mapping[str, Any]) -> Any:
     for key in given:
         if key not in known:
             raise OptionError(f"options: {entry.name} has no option {key!r}{suggest(key, known)}")
-    return entry.options(**given)
+    try:
+        return entry.options(**given)
+    except TypeError as error:
+        said = ", ".join(f"{key}={value!r}" for key, value in given.items())
+        raise OptionError(
+            f"options: received {said}; {entry.name} needs others ({error})"
+        ) from error
 
 
 @dataclasses.dataclass(frozen=True)

@@ -64,6 +64,8 @@ def fetch(
     target = dataset_path(name, root)
     if not entry.sources:
         return target
+    if not force and _installed(entry, target):
+        return target  # nothing is to be written: the folder may be somebody else's
     workshop = data_root(root) / DOWNLOADS / name
     try:
         workshop.mkdir(parents=True, exist_ok=True)

@@ -81,7 +81,10 @@ def state_of(source: Source, folder: Path) -> str:
         return "not fetched"
     if not (folder / MANIFEST).is_file():
         return "your files"
-    sizes = {file.name: file.bytes for file in installed_files(source, folder)}
+    try:
+        sizes = {file.name: file.bytes for file in installed_files(source, folder)}
+    except DataError:  # the manifest itself
+        return "damaged"
     result = {
         name: (folder / name).stat().st_size if (folder / name).is_file() else -1 for name in sizes
     }

@@ -126,6 +126,8 @@ def _rows(result: Collection, samples: Any) -> None:
 
 
 def _texts(result: Collection, samples: Any) -> None:
+    if isinstance(samples, str):  # whose letters would be texts
+        raise ShapeError(f"X: received one text, {samples[:40]!r}; needs a list of texts: [text]")
     result.samples = list(samples)
     for number, text in enumerate(result.samples):
         if not isinstance(text, str):
@@ -317,6 +319,13 @@ class MemorySource(Source):
         self.parts = np.full(len(collection), TRAIN, np.int8)
         self.parts[_held(collection, held, SPLIT_SEED + seed)] = VAL
         self.training = np.flatnonzero(self.parts == TRAIN)
+        codes = getattr(collection.labels, "codes", np.zeros(len(collection), np.int64))
+        lost = np.setdiff1d(codes, codes[self.training])
+        if len(lost):
+            raise OptionError(
+                f"validation_fraction: received {held:g}, which holds out every sample of "
+                f"{len(lost)} classes, or all there are; needs a smaller share"
+            )
 
     @cached_property
     def image_size(self) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from .. import models
 from ..files import read_state, unreadable, write_json
 from ..parallel import Shards, concatenated
 from ..progress import steps
+from .evaluation import on_device
 from .folder import RunFolder
 from .tasks import Classification, Task, Tokens
 
@@ -64,7 +65,10 @@ def calibrate(place: RunFolder, task: Task, validation: Any) -> dict[str, Any] |
     """
     if not calibrates(task):
         return None
-    return write_temperature(place, *_logits(kept_model(place), task, validation))
+    model = kept_model(place)
+    device = on_device(model)
+    found = _logits(lambda inputs: model(inputs.to(device)).cpu(), task, validation)
+    return write_temperature(place, *found)
 
 
 def calibrates(task: Task) -> bool:

@@ -250,10 +250,10 @@ def _newest(group: Group, folder: Path, say: Callable[[str], None] | None) -> Pa
     return path
 
 
-def check_precision(name: str) -> None:
+def check_precision(name: str, known: Sequence[str] = tuple(PRECISIONS)) -> None:
     """OptionError for a precision that there is not."""
-    if name not in PRECISIONS:
-        raise OptionError(f"precision is one of {', '.join(PRECISIONS)}, got {name!r}")
+    if name not in known:
+        raise OptionError(f"precision is one of {', '.join(known)}, got {name!r}")
 
 
 def _patience(stop: Goal) -> Patience:

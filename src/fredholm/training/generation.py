@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -91,11 +92,10 @@ def generate(
 
 def check_draws(length: int, temperature: float, top_k: int | None) -> None:
     """OptionError for numbers by which nothing can be drawn."""
-    if length < 1 or temperature < 0 or (top_k is not None and top_k < 1):
+    if length < 1 or not 0 <= temperature < math.inf or (top_k is not None and top_k < 1):
         raise OptionError(
             f"generate: received length={length}, temperature={temperature:g}, top_k={top_k}; "
-            "needs a length and top_k of 1 or more "
-            "and a temperature of 0 or more"
+            "needs a length and top_k of 1 or more and a finite temperature of 0 or more"
         )
 
 

@@ -54,6 +54,11 @@ def find_recipe(source: str | Path) -> Path:
     built_in = recipe_folder() / f"{source}.yaml"
     if path.name == str(source) and built_in.is_file():
         return built_in
+    if path.is_dir():
+        raise RecipeError(
+            f"recipe: received {str(source)!r}, a folder without recipe.yaml; samples of yours are "
+            f"named with a separator: {path}/"
+        )
     if path.suffix in {".yaml", ".yml"} or path.name != str(source):
         raise RecipeError(f"recipe: no file {str(source)!r}")
     raise RecipeError(
@@ -212,11 +217,18 @@ def _read(source: str | Path | dict[str, Any]) -> tuple[dict[str, Any], Path, bo
     if names_files(source):
         return {"data": {"path": str(source)}}, Path.cwd(), True
     path = find_recipe(source)
-    raw = parse(read_text(path), str(path))
-    if not isinstance(raw, dict):
-        raise RecipeError(
-            f"{path}: received {type(raw).__name__}; needs sections such as data: and model:"
-        )
+    try:
+        raw = parse(read_text(path), str(path))
+        if not isinstance(raw, dict):
+            raise RecipeError(
+                f"{path}: received {type(raw).__name__}; needs sections such as data: and model:"
+            )
+    except RecipeError as error:
+        if path.suffix.lower() in {".yaml", ".yml"}:
+            raise
+        from ..data.files.collect import readable
+
+        raise RecipeError(f"{error}, or samples of yours: {readable()}") from error
     raw.setdefault("name", path.stem)
     named_by_folder = Path(source).is_dir() and path.parent == Path(source)
     own = not (named_by_folder or _in_run_folder(path))

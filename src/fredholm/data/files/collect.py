@@ -129,12 +129,12 @@ def files_of(path: Path, reading: Reading) -> tuple[str, list[Path]]:
     if path.is_file():
         family = family_of(path)
         if family is None:
-            raise DataError(f"{path}: no file that can be read; needs {_readable()}")
+            raise DataError(f"{path}: no file that can be read; needs {readable()}")
         return family, [path]
     found = {name: files_below(path, known) for name, known in FAMILIES.items()}
     found = {name: files for name, files in found.items() if files}
     if not found:
-        raise DataError(f"{path}: holds no file that can be read; needs {_readable()}")
+        raise DataError(f"{path}: holds no file that can be read; needs {readable()}")
     if set(found) == {"tables", "pictures"} and reading.kind in (None, "images"):
         tables = [file for file in found["tables"] if file.parent == path]
         if tables:  # a table of paths and labels
@@ -154,7 +154,8 @@ def _together(files: Sequence[Path]) -> list[Path]:
     return [file for _, _, file in sorted(zip([p or 0 for p in parts], map(str, files), files))]
 
 
-def _readable() -> str:
+def readable() -> str:
+    """How files of samples end."""
     return ", ".join(sorted({suffix for known in FAMILIES.values() for suffix in known}))
 
 

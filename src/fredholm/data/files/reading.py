@@ -67,6 +67,14 @@ class Reading:
             object.__setattr__(self, "channels", words)
         elif self.channels is not None:
             object.__setattr__(self, "channels", tuple(self.channels))
+        numbers = {
+            "test": (int | float, "a share between 0 and 1"),
+            "seed": (int, "a whole number"),
+            "points": (int | None, "a whole number of 1 or more"),
+        }
+        for name, (kinds, what) in numbers.items():
+            if not isinstance(getattr(self, name), kinds):
+                raise OptionError(f"{name}: received {getattr(self, name)!r}; needs {what}")
         if not 0 < self.test < 1:
             raise OptionError(f"test: received {self.test!r}; needs a share between 0 and 1")
         if self.points is not None and self.points < 1:

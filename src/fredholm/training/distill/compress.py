@@ -17,6 +17,7 @@ from ...errors import ConversionError, OptionError
 from ...families.itnet.compress import Fitting, Plateau, optimizer_of
 from ...families.itnet.operator import LowRankITNetOperator
 from ...files import read_state, write_json
+from ..calibration import calibrate
 from ..checkpoints import list_checkpoints
 from ..evaluation import evaluate, load_run, run_dataset
 from ..fit import Limits, fit
@@ -24,6 +25,7 @@ from ..folder import RunFolder, portable
 from ..learner import Descent, Learner
 from ..leases import hold
 from ..recipe_files import save_recipe
+from ..tasks import task_of
 from .progress import Progress, check_settings, digest_weights
 
 REPORT = "compression.json"
@@ -108,9 +110,8 @@ def compress_run(
             "where a compression was stopped)"
         )
     fitted = seen(model, run_dataset(model, place, "train"), samples, batch_size)
-    unseen = seen(
-        model, run_dataset(model, place, "val"), HELD_OUT, HELD_OUT
-    )  # every one is decomposed
+    val = run_dataset(model, place, "val")
+    unseen = seen(model, val, HELD_OUT, HELD_OUT)  # every one is decomposed
     own_rank = -(-rank // body.heads)
     layers, states = [], {}
     with hold(target.root, report):
@@ -131,6 +132,8 @@ def compress_run(
         kept = {key: value for key, value in model.state_dict().items() if ".operator." not in key}
         student.load_state_dict({**kept, **states}, strict=True)
         _write(place, target, student.eval(), extra)
+        size = place.load_recipe().data.eval_batch_size
+        calibrate(target, task_of(val), make_loader(val, size))
         result = {"run": str(place.root), "rank": rank, "rank_per_head": own_rank, "layers": layers}
         result |= {"settings": settings}
         result |= {"before": evaluate(place.root), "after": evaluate(target.root)}

@@ -150,7 +150,7 @@ def linearize(
 
     Reference: LUNA, §5.2, §10.2.
     """
-    check_precision(precision)
+    check_precision(precision, ("32", "bf16"))  # weights in double would not fit the others
     chosen = create_task(task)
     name = metric or chosen.score
     run = Run(chosen, name, METRICS[name], precision, seed, say or (lambda line: None))
@@ -254,7 +254,7 @@ def fine_tune(
         ConversionError: a model without the head of a task.
         RecipeError: what is resumed was started otherwise, on another model or other data.
     """
-    check_precision(precision)
+    check_precision(precision, ("32", "bf16"))  # weights in double would not fit the others
     chosen = create_task(task)
     name = metric or chosen.score
     run = Run(chosen, name, METRICS[name], precision, seed, say or (lambda line: None))
