@@ -11,6 +11,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 
+import numpy as np
 import pytest
 import torch
 
@@ -79,8 +80,11 @@ def pytest_addoption(parser):
 
 
 @pytest.fixture(autouse=True)
-def _seed():
+def _seed(request):
     torch.manual_seed(0)
+    module = getattr(request.node, "module", None)  # a doctest has none
+    if isinstance(getattr(module, "RNG", None), np.random.Generator):
+        module.RNG = np.random.default_rng(0)
 
 
 def pytest_collection_modifyitems(config, items):

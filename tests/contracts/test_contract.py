@@ -59,6 +59,25 @@ def test_forward_is_the_definition(case, operator, where, side):
     )
 
 
+@pytest.mark.on(
+    *("lattice", "causal", "points", "padded", "causal padded", "padded line"),
+    *("causal padded line", "masses"),
+)
+def test_what_needs_no_gradient_of_u_is_the_definition(case, operator, where, side):
+    """Where nothing is recorded, and where u is data, forms of their own are taken."""
+    domain, u = case.domains()[where], signal(case).detach()
+    with torch.no_grad():
+        assert_close(operator(u, domain), operator.dense(u, domain), "nothing recorded")
+    named = dict(operator.named_parameters())
+    if named:
+        assert_same_function(
+            lambda: operator(u, domain),
+            lambda: operator.dense(u, domain),
+            list(named.values()),
+            list(named),
+        )
+
+
 @pytest.mark.on("*", of="refused")
 def test_other_domains_are_refused(case, operator, where):
     with pytest.raises(DomainError):

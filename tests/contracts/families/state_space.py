@@ -13,6 +13,7 @@ from fredholm.kernels import (
     DiagonalStateSpaceKernel,
     MambaKernel,
     SelectiveKernel,
+    StateSpaceKernel,
 )
 from fredholm.operators import IntegralOperator
 
@@ -133,7 +134,19 @@ class MambaCase(TrajectoryCase):
         return IntegralOperator(4, kernel=kernel, residual=False, projection=nn.Linear(width, 4))
 
 
+class DenseCase(SequenceCase):
+    """A dense state matrix, with a state before the first point and a bias."""
+
+    traced = False  # powers of a matrix by doubling
+
+    def build(self) -> IntegralOperator:
+        a, b, c = 0.3 * torch.randn(3, 3), torch.randn(3, self.dim), torch.randn(self.dim, 3)
+        kernel = StateSpaceKernel(a, b, c, initial_state=torch.randn(3), bias=torch.randn(3))
+        return IntegralOperator(self.dim, kernel=kernel, strategy=self.options["strategy"])
+
+
 CASES = [
+    DenseCase("dense-system", strategy="scan"),
     SequenceCase("s4d-fft", transforms=True, strategy="fft"),
     SequenceCase("s4d-scan", strategy="scan"),
     TimesCase("linear-system-in-time", transforms=True),

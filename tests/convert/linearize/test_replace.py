@@ -10,10 +10,14 @@ from torch import nn
 
 from fredholm.convert import replace_attention
 from fredholm.convert.linearize import LinearHeads, divergence
+from fredholm.convert.linearize.graph_heads import GraphHeads
 from fredholm.convert.linearize.heads import Seen
 from fredholm.convert.linearize.interface import NAME
 from fredholm.convert.linearize.mask_interface import padding_mask
+from fredholm.domain import Domain
 from fredholm.errors import ConversionError, OptionError
+from fredholm.kernels import CentreKernel, HopKernel
+from fredholm.operators import IntegralOperator
 
 from . import models
 
@@ -380,3 +384,29 @@ def test_a_converted_encoder_of_torch_takes_padding_in_evaluation(norm_first):
     replaced.switch("softmax")
     expected = model.train().eval()(u)
     torch.testing.assert_close(replaced.model(u), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("to", ["infsa", "linear_infsa"])
+def test_infsa_on_heads_is_the_definition(to, causal, padded):
+    """Values, and gradients of features, maps and γ, in an order and behind padding."""
+    packed, heads = nn.Linear(16, 48), GraphHeads(2, 8, to)
+    kind = HopKernel if to == "infsa" else CentreKernel
+    kernel = kind(16, 2, projections=packed, decay=0.95, learned_decay=True, tied=False)
+    operator = IntegralOperator(16, 2, kernel=kernel, residual=False, projection=False)
+    x = torch.randn(2, 6, 16, requires_grad=True)
+    valid = torch.arange(6) < torch.tensor([[6], [4]])
+    given = valid if padded else None
+    parts = (y.unflatten(-1, (2, 8)).transpose(1, 2) for y in packed(x).chunk(3, -1))
+    found = heads(*parts, Seen(given, causal=causal)).transpose(1, 2).flatten(2)
+    expected = operator.dense(x, Domain.line(6, causal=causal, valid=given))
+    real = valid if padded else torch.ones_like(valid)
+    torch.testing.assert_close(found[real], expected[real], rtol=1e-4, atol=1e-5)
+    direction = torch.randn(2, 6, 16) * real[..., None]
+    gradients = [
+        torch.autograd.grad((y * direction).sum(), [x, packed.weight, g], retain_graph=True)
+        for y, g in ((found, heads.decay_logit), (expected, kernel.decay_logit))
+    ]
+    for a, b in zip(*gradients):
+        assert (a - b).abs().max() <= 1e-4 * b.abs().max()
