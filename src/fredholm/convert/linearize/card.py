@@ -15,8 +15,8 @@ def code_file() -> str:
     """The Python file that ``trust_remote_code=True`` runs: it imports fredholm."""
     return '''"""Loads the model of this folder, whose softmax was replaced by linear attention.
 
-Needs `pip install "fredholm[hf]"`. With `import fredholm.hf` in your own code this file is not
-used, and `trust_remote_code` is not needed:
+Needs fredholm with its extra `hf`: `pip install '.[hf]'` in a checkout of it. With
+`import fredholm.hf` in your own code this file is not used, and `trust_remote_code` is not needed:
 
     import fredholm.hf
     from transformers import AutoModel
@@ -51,8 +51,8 @@ Made by `fredholm linearize` from {f"`{base}`" if base else f"a {kind.__name__}"
 {len(facts["layers"])} attention layers was replaced by linear attention with the feature map
 `{facts["to"]}`{_window(facts)}, every other weight is the source's or was fine-tuned from it.
 
-transformers alone cannot load this model. Install fredholm, `pip install "fredholm[hf]"`, and
-import it first:
+transformers alone cannot load this model. Install fredholm with its extra `hf`
+(`pip install '.[hf]'` in a checkout of it) and import it first:
 
 ```python
 import fredholm.hf
