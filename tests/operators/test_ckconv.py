@@ -13,7 +13,7 @@ from fredholm import inference
 from fredholm.domain import Domain
 from fredholm.errors import DomainError, OptionError, ShapeError
 from fredholm.families.ckconv.grid_convolution import fft
-from fredholm.kernels import LowRankKernel, StateSpaceKernel
+from fredholm.kernels import ContinuousConvolutionKernel, LowRankKernel, StateSpaceKernel
 from fredholm.operators import CKConv, IntegralOperator, ITNetOperator
 
 from ..tolerances import assert_close
@@ -481,3 +481,27 @@ def test_a_step_of_a_finite_horizon_under_autocast_and_transforms():
 
     found = torch.func.vmap(last)(u[:, 39].repeat(3, 1))
     assert_close(found, expected.expand(3, -1))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"preset": "released", "unit_variance": False},
+        {"learned_omega": True, "omega": 12.0},
+        {"activation": "gelu"},
+        {"activation": "relu", "knots": "zero"},
+        {"activation": "rff"},
+    ],
+)
+def test_a_kernel_drawn_anew_is_one_just_built(options):
+    torch.manual_seed(7)
+    kernel = ContinuousConvolutionKernel(2, 3, 2, length=16, extent=2.0, **options)
+    built = {name: x.clone() for name, x in kernel.state_dict().items()}
+    with torch.no_grad():
+        for x in kernel.state_dict().values():
+            x.fill_(float("nan"))
+    torch.manual_seed(7)
+    kernel.reset_parameters()
+    for name, x in kernel.state_dict().items():
+        assert torch.equal(x, built[name]), name

@@ -45,6 +45,10 @@ def test_names():
         ("itnet_low_rank", {}),
         ("luna", {"cap": "running", "envelope": "channels"}),
         ("luna", {"bank": True, "preset": "exponential"}),
+        ("ckconv", {}),
+        ("ckconv", {"horizon": 3, "learned_omega": True}),
+        ("ckconv", {"activation": "rff"}),
+        ("ckconv", {"activation": "gelu"}),
     ],
 )
 def test_what_was_built_without_values_is_drawn_by_reset_parameters(name, options):

@@ -106,7 +106,20 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
         dtype = at_least_single(torch.get_default_dtype())
         self.register_buffer("extent", torch.tensor(float(extent), dtype=dtype))
         self.origin, self.length, self._warned = origin, length, False
-        self.reset_readout(unit_variance)
+        self.first_extent, self.unit_variance = float(extent), unit_variance
+        self._readout_by_preset()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """All values anew, those of the network and of the readout, and the ``extent`` it was
+        given.
+        """
+        self.network.draw()
+        self.readout_layer.draw()
+        if self.bias is not None:
+            self.bias.zero_()
+        self.extent.fill_(self.first_extent)
+        self._readout_by_preset()
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """``.to(bfloat16)`` leaves the scale of all displacements in float32: rounded, it moves
@@ -118,7 +131,7 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
         return self
 
     @torch.no_grad()
-    def reset_readout(self, unit_variance: bool = True) -> None:
+    def _readout_by_preset(self) -> None:
         """The readout's weights by the network's preset, scaled to variance 1 / (d_in · length) on
         request.
         """
@@ -129,8 +142,8 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
                 1.0 if omega is None or omega.is_meta else float(omega)
             )
             layer.set_weight(torch.empty_like(layer.direction).uniform_(-bound, bound))
-        if unit_variance:
-            z = torch.empty(512, network.position_dim).uniform_(-1.0, 1.0)
+        if self.unit_variance:
+            z = torch.empty(512, network.position_dim, device=layer.bias.device).uniform_(-1.0, 1.0)
             hidden = network(z)
             spread = nn.functional.linear(hidden, cast(layer.weight, hidden.dtype)).std()
             wanted = (self.d_in * self.length) ** -0.5

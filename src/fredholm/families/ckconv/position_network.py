@@ -54,9 +54,17 @@ class WeightNormLinear(nn.Module):
         super().__init__()
         self.direction = nn.Parameter(torch.empty(d_out, d_in))
         self.magnitude = nn.Parameter(torch.empty(d_out))
-        self.bias = nn.Parameter(torch.zeros(d_out))
+        self.bias = nn.Parameter(torch.empty(d_out))
+        self.draw()
+
+    @torch.no_grad()
+    def draw(self) -> None:
+        """Torch's default weight and no bias. Whoever owns the layer draws it, and may go on from
+        there: a ``reset_parameters`` would be called after the owner's, and undo it.
+        """
         nn.init.kaiming_uniform_(self.direction, a=5**0.5)
         self.set_weight(self.direction.detach())
+        self.bias.zero_()
 
     @property
     def weight(self) -> Tensor:
@@ -148,7 +156,8 @@ class PositionNetwork(nn.Module):
                 "activation='sine', or leave it out"
             )
         self.position_dim, self.width = position_dim, width
-        self.activation, self.preset = activation, preset
+        self.activation, self.preset, self.knots = activation, preset, knots
+        self.first_omega = float(omega)  # where a learned ω0 begins
         waves = max(1, width // 2)
         self.fourier = FourierFeatures(position_dim, waves, omega) if activation == "rff" else None
         first = position_dim if self.fourier is None else 2 * waves
@@ -164,16 +173,33 @@ class PositionNetwork(nn.Module):
             self.omega = nn.Parameter(value)
         else:
             self.register_buffer("omega", value)
-        if activation == "sine":
-            self._reset_sine(float(omega))
-        elif activation != "rff" and knots == "uniform":
-            self._spread_knots()
+        self._by_preset()
         if torch.get_default_dtype() not in SUMMED:
             self.float()
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """``.to(bfloat16)`` leaves a phase's parameters in float32: rounded, they are noise."""
         return super()._apply(unrounded(fn), recurse)
+
+    @torch.no_grad()
+    def draw(self) -> None:
+        """All values anew, in the order in which a network is built."""
+        for layer in self.layers:
+            layer.draw()
+        for norm in self.norms or ():
+            norm.reset_parameters()
+        if self.fourier is not None:
+            self.fourier.reset_parameters()
+        if self.omega is not None:
+            self.omega.fill_(self.first_omega)
+        self._by_preset()
+
+    def _by_preset(self) -> None:
+        """What the layers' own weights and biases become by activation, preset and knots."""
+        if self.activation == "sine":
+            self._reset_sine(self.first_omega)
+        elif self.activation != "rff" and self.knots == "uniform":
+            self._spread_knots()
 
     @torch.no_grad()
     def _reset_sine(self, omega: float) -> None:
@@ -192,7 +218,8 @@ class PositionNetwork(nn.Module):
     def _spread_knots(self) -> None:
         """One bend per unit, at a position drawn uniformly for it: b = -W h(z)."""
         for i, layer in enumerate(self.layers):
-            z = torch.empty(self.width, self.position_dim).uniform_(-1.0, 1.0)
+            z = torch.empty(self.width, self.position_dim, device=layer.bias.device)
+            z.uniform_(-1.0, 1.0)
             h = self._run(z, i)
             layer.bias.copy_(-(layer.weight * h).sum(-1))
 
