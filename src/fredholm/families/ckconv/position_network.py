@@ -186,6 +186,7 @@ class PositionNetwork(nn.Module):
         """All values anew, in the order in which a network is built."""
         for layer in self.layers:
             layer.draw()
+        norm: Any
         for norm in self.norms or ():
             norm.reset_parameters()
         if self.fourier is not None:
