@@ -23,6 +23,7 @@ from fredholm.operators import (
     create_operator,
 )
 
+from ..autocast import gradients_in_and_outside
 from ..tolerances import assert_close
 
 DIM, HEADS, N = 8, 2, 9
@@ -296,14 +297,8 @@ def test_the_adapter_agrees_with_torch_where_both_are_softmax():
 
 def test_a_backward_inside_autocast_is_that_outside():
     operator, u = LunaAttention(8, 2), torch.randn(1, 5, 8)
-    found = []
-    for inside in (False, True):
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = operator(u).float().square().sum()
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=inside):
-            loss.backward()
-        found.append({n: p.grad.clone() for n, p in operator.named_parameters()})
-        operator.zero_grad()
-    for name, expected in found[0].items():
-        error = (found[1][name] - expected).norm() / expected.norm().clamp(min=1e-9)
+    outside, inside = gradients_in_and_outside(operator, u)
+    assert outside.keys() == inside.keys() == dict(operator.named_parameters()).keys()
+    for name, expected in outside.items():
+        error = (inside[name] - expected).norm() / expected.norm().clamp(min=1e-9)
         assert error < 0.05, name

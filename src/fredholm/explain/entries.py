@@ -18,8 +18,8 @@ SHOWN = 12
 
 
 def entry_section(layer: Layer) -> tuple[Section | None, dict[str, Any]]:
-    """The strongest entries K[o, i] of the middle query, each over the domain with its sign, for the first
-    sample.
+    """The strongest entries K[o, i] of the middle query, each over the domain with its sign, for
+    the first sample.
 
     Nothing where the domain is neither a line nor a grid.
     """

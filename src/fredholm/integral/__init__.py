@@ -82,6 +82,7 @@ from .problem import (
     heads_apart,
     merge_heads,
     split_heads,
+    weighed,
 )
 from .projections import Projections, TransposedLinear
 from .registry import (
@@ -224,6 +225,7 @@ __all__ = [
     "split_heads",
     "sums",
     "visible_from",
+    "weighed",
     "window_density",
     "with_offset",
     "write_points",

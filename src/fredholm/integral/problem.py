@@ -15,7 +15,7 @@ from torch import Tensor
 from ..arguments import describe, refuse_kind
 from ..domain import Domain
 from ..errors import DomainError, OptionError, ShapeError
-from ..ops.backend import cast, followed, promoted
+from ..ops.backend import at_least_single, cast, followed, promoted
 from ..quadrature import Quadrature, Rows, take_rows
 
 
@@ -352,6 +352,18 @@ def split_heads(u: Float[Tensor, "b n d"], heads: int) -> Float[Tensor, "b h n c
 def merge_heads(u: Float[Tensor, "b h n c"]) -> Float[Tensor, "b n d"]:
     """(B, H, N, c) to (B, N, H·c)."""
     return u.squeeze(1) if u.shape[1] == 1 else u.transpose(1, 2).flatten(2)
+
+
+def weighed(u: Float[Tensor, "#b h n c"], mass: Float[Tensor, "#b n"]) -> Float[Tensor, "_ h n c"]:
+    """Features times the masses of their points, in float32 at least: a half precision may not hold
+    a mass.
+
+    Example:
+        >>> weighed(torch.ones(1, 1, 1, 2).half(), torch.full((1, 1), 1e5)).tolist()
+        [[[[100000.0, 100000.0]]]]
+    """
+    dtype = at_least_single(u.dtype)
+    return cast(mass, dtype)[:, None, :, None] * cast(u, dtype)
 
 
 def heads_apart(u: Float[Tensor, "b h i"], weight: Float[Tensor, "h o i"]) -> Tensor:

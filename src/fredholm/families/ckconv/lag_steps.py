@@ -17,9 +17,10 @@ from ...integral import (
     Memory,
     Problem,
     heads_apart,
+    weighed,
     with_offset,
 )
-from ...ops.backend import at_least_single, cast, full_precision, promoted
+from ...ops.backend import cast, full_precision, promoted
 from ...quadrature import Quadrature
 from .grid_convolution.fft import grid_convolution, with_bias
 
@@ -78,8 +79,7 @@ def _with_points(
     origin = memory.get("origin", x[:, :1])
     lags = kernel.lag_features((x - origin)[0])[None]
     lags = lags if n == 1 else lags.flip(1)
-    dtype = at_least_single(u.dtype)
-    signal = cast(quadrature.mass[:, None, t : t + n, None], dtype) * cast(u, dtype)
+    signal = weighed(u, quadrature.mass[:, t : t + n])
     if memory:
         lags = torch.cat([lags, memory["lags"]], 1)
         signal = torch.cat([memory["signal"], signal], 2)

@@ -12,7 +12,16 @@ from torch import Tensor
 
 from ...domain import Domain, default_line
 from ...errors import DomainError
-from ...integral import CausalTransition, LagTaps, Layout, MatrixKernel, Point, Problem, StateScan
+from ...integral import (
+    CausalTransition,
+    LagTaps,
+    Layout,
+    MatrixKernel,
+    Point,
+    Problem,
+    StateScan,
+    weighed,
+)
 from ...ops.backend import full_precision
 from ...ops.scan import krylov, transition_scan
 from .time_invariant import as_parameter, check_matrices, check_sequence, full
@@ -147,9 +156,7 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
             times = times.gather(1, index)
         with full_precision(times):
             elapsed = torch.cat([first.expand(times.shape[0], -1), times.diff(dim=1)], 1)
-            u = full(problem.uy[:, 0])
-            signal = q.mass[..., None].to(u.dtype) * u
-            drive = signal @ full(self.input_matrix).mT
+            drive = weighed(problem.uy, q.mass)[:, 0] @ full(self.input_matrix).mT
             states = transition_scan(self.flow(elapsed), drive)
             out = (states @ full(self.output_matrix).mT)[:, None]
         if q.scale is not None:

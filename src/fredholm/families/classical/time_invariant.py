@@ -26,6 +26,7 @@ from ...integral import (
     Problem,
     ScanExchange,
     before_this,
+    weighed,
 )
 from ...ops.backend import full_precision
 from ...ops.scan import pack, ranks, reorder
@@ -138,8 +139,7 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, ScanExchange, CausalTransition)
         q = problem.quadrature
         order, back = (None, None) if q.valid is None else pack(q.valid)
         with full_precision(problem.uy):
-            u = full(problem.uy)
-            signal = q.mass[:, None, :, None].to(u.dtype) * u
+            signal = weighed(problem.uy, q.mass)
             out = reorder(self.states(reorder(signal, order, 2)), back, 2)
         if q.scale is not None:
             out = out * q.scale[..., None].to(out.dtype)
@@ -153,8 +153,7 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, ScanExchange, CausalTransition)
         order, back = (None, None) if valid is None else pack(valid)
         real = None if valid is None else reorder(valid, order, 1)
         with full_precision(problem.uy):
-            u = full(problem.uy)
-            signal = q.mass[:, None, :, None].to(u.dtype) * u
+            signal = weighed(problem.uy, q.mass)
             out = self.states(reorder(signal, order, 2), lambda a, b: recurrence(a, b, real))
             out = reorder(out, back, 2)
         if q.scale is not None:

@@ -6,11 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
-from ...ops.backend import at_least_single, cast
 from ...ops.scan import causal_convolution, pack, reorder
 from ..capabilities import LagTaps, StateScan
 from ..contract import Form, Kernel, with_offset
-from ..problem import Facts, Problem
+from ..problem import Facts, Problem, weighed
 from ..strategy import FFT
 
 # A transform of every tap pays while a tap is a small matrix; above that a state is passed on.
@@ -39,8 +38,7 @@ class TapConvolution(Form):
         q = problem.quadrature
         valid = q.valid if kernel.skips_padding else None
         order, back = (None, None) if valid is None else pack(valid)
-        dtype = at_least_single(problem.uy.dtype)
-        signal = cast(q.mass, dtype)[:, None, :, None] * cast(problem.uy, dtype)
+        signal = weighed(problem.uy, q.mass)
         out = causal_convolution(reorder(signal, order, 2), kernel.taps(problem))
         out = reorder(out, back, 2)
         if q.scale is not None:

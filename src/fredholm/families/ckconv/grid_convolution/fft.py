@@ -25,6 +25,7 @@ from ....integral import (
     Problem,
     answering,
     prepared,
+    weighed,
     with_offset,
 )
 from ....ops.backend import (
@@ -87,9 +88,8 @@ class DirectConvolution(Form):
         with full_precision(u):
             make = lambda: (_rows if windows else _taps)(kernel, problem, lags, dtype)  # noqa: E731
             taps = prepared(kernel, name, make, of=(lags,))
-            signal = cast(q.mass, dtype)[:, None, :, None] * cast(u, dtype)
             through = _by_windows if windows else _by_convolution
-            out = through(cast(signal, taps.dtype), taps, grid, causal)
+            out = through(cast(weighed(u, q.mass), taps.dtype), taps, grid, causal)
         return _finished(out, kernel, problem)
 
 
@@ -167,8 +167,7 @@ class HiddenConvolution(Form):
         q, (grid, causal) = problem.quadrature, _order(problem)
         hidden = kernel.lag_features(_lags(problem))
         readout, bias = kernel.readout()
-        single = at_least_single(problem.uy.dtype)
-        signal = cast(q.mass, single)[:, None, :, None] * cast(problem.uy, single)
+        signal = weighed(problem.uy, q.mass)
         kept = answering(kernel) and options.backend != "triton" and _small(readout, grid)
         if kept and signal.numel():
             dtype = _dtype(signal, hidden)

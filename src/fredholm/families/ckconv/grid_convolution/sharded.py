@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ....domain import Domain
-from ....integral import Exchange, Problem
+from ....integral import Exchange, Problem, weighed
 from ....ops.backend import at_least_single, cast, full_precision, promoted
 from ....parallel import (
     Shards,
@@ -40,7 +40,7 @@ def convolve_part(kernel: Any, problem: Problem, shards: Shards) -> Tensor:
     if bias is not None:
         readout = torch.cat([readout, bias[..., None]], -1)
     dtype = promoted(at_least_single(p.uy.dtype), hidden.dtype)
-    signal = cast(q.mass, dtype)[:, None, :, None] * cast(p.uy, dtype)
+    signal = weighed(cast(p.uy, dtype), q.mass)
     batch, heads, n, width = signal.shape
     rows = signal.permute(1, 3, 0, 2).reshape(heads * width * batch, n)[:, : real.size]
     u, h = _frequencies(rows, hidden.to(dtype).mT, real, sizes)
