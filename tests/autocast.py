@@ -9,7 +9,7 @@ Gradients = dict[str, Tensor]
 
 
 def gradients_in_and_outside(operator: nn.Module, u: Tensor) -> tuple[Gradients, Gradients]:
-    """Of the squares of what an operator answers in bfloat16: a backward outside, and one inside."""
+    """Of the squares of what an operator answers in bfloat16: outside first, then inside."""
     found = []
     for inside in (False, True):
         with torch.autocast("cpu", dtype=torch.bfloat16):
