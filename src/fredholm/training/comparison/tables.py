@@ -12,6 +12,7 @@ from ...errors import DataError, OptionError
 from ...files import read_state, replacing, write_json, write_text
 from ..machine import show_megabytes
 from ..metrics import mean_and_sd
+from ..schedules import direction
 from .tasks import code_of
 
 RESULTS, SPEED = "compare.json", "speed.json"
@@ -98,7 +99,8 @@ def summary(results: dict[str, Any], speed: dict[str, Any] | None = None) -> lis
                 "task": task["name"],
                 "operator": row["operator"],
                 "metric": task["metric"],
-                "direction": task.get("direction") or _known_direction(task["metric"]),
+                # results of earlier versions did not keep it
+                "direction": task.get("direction") or direction(task["metric"]),
                 "mean": mean,
                 "sd": sd,
                 "n": len(good),
@@ -112,11 +114,6 @@ def summary(results: dict[str, Any], speed: dict[str, Any] | None = None) -> lis
             flat |= {key: row.get(key) for key in ("dim", "parameters", "off", "flops", "refused")}
             rows.append({key: flat[key] for key in COLUMNS})
     return rows
-
-
-def _known_direction(metric: str) -> str:
-    """Of results of earlier versions, which did not keep it."""
-    return "max" if metric == "accuracy" else "min"
 
 
 def score(row: dict[str, Any]) -> str:
