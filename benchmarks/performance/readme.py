@@ -20,6 +20,7 @@ REGIMES = {
     "luna": ("O(N), made from softmax", "luna"),
     "ckconv": ("kernels as long as the signal", "ckconv"),
     "infsa": ("diffusion, centrality", "infsa"),
+    "linear_infsa": ("O(N), centrality", "linear_infsa"),
     "Evolution": ("depth as a choice", "encoder,"),
 }
 # What nobody would use instead of an operator: its formula as it is written, and a direct convolution
