@@ -9,7 +9,7 @@ import copy
 import pytest
 import torch
 
-from fredholm.errors import ShapeError
+from fredholm.errors import DomainError, ShapeError
 
 from ..tolerances import assert_close
 from .cases import BATCH, POINTS
@@ -48,6 +48,28 @@ def test_half_precision(case, operator, dtype):
     steps = torch.cat([first, last[:, None]], 1)
     assert steps.dtype == dtype
     assert_close(steps.double(), same(u.double(), line)[:, :4], "steps", dtype)
+
+
+def test_masses_that_half_precision_does_not_hold(case, operator):
+    """A mass of 100,000 a point, of features that are as small as it is large: whole, and a step
+    after a stretch.
+    """
+    low = copy.deepcopy(operator).half()
+    same, u = copy.deepcopy(low).double(), (1e-2 * signal(case).detach()).half()
+    for where in {case.plain, "causal"} & set(case.domains()):
+        domain = case.domains()[where]
+        domain = domain.with_masses(torch.full((domain.size,), 1e5, dtype=torch.float64))
+        try:
+            expected = same(u.double(), domain)
+        except DomainError:
+            continue
+        single = domain.to(torch.float32)
+        assert_close(low(u, single).double(), expected, where, torch.float16)
+        if where == "causal":
+            first, state = low.prefill(u[:, :3], low.init_state(BATCH, single))
+            last, _ = low.step(u[:, 3], state)
+            steps = torch.cat([first, last[:, None]], 1).double()
+            assert_close(steps, expected[:, :4], "steps", torch.float16)
 
 
 def test_other_dtypes_are_refused(case, operator):

@@ -4,6 +4,8 @@ them.
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from benchmarks.infsa.speed import definition, quadratic
@@ -159,3 +161,18 @@ def test_a_recipe_names_a_strategy_and_its_options(tmp_path):
     )
     model.save_pretrained(tmp_path)
     assert [op.strategy for op in from_pretrained(tmp_path).body.operators] == [Neumann(2)] * 4
+
+
+@pytest.mark.parametrize("name", ["infsa", "linear_infsa"])
+def test_steps_of_small_features_under_autocast(name):
+    """Scores of them are too small for float16."""
+    torch.manual_seed(0)
+    op, u = create_operator(name, 8), 1e-4 * torch.randn(1, 24, 8)
+    line = Domain.line(24, causal=True).with_masses(torch.full((24,), 1e5))
+    state = op.init_state(1, line)
+    with torch.autocast("cpu", dtype=torch.float16):
+        first, state = op.prefill(u[:, :20], state)
+        last, _ = op.step(u[:, 20], state)
+    expected = copy.deepcopy(op).double()(u.double(), line.to(torch.float64))[:, :21]
+    found = torch.cat([first, last[:, None]], 1).double() * 1e4
+    assert_close(found, expected * 1e4, dtype=torch.float16)

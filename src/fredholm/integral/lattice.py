@@ -4,6 +4,7 @@ domains that means something.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import prod
 
@@ -13,10 +14,11 @@ from torch import Tensor, nn
 
 from ..domain import Domain, default_line
 from ..errors import DomainError, OptionError
+from ..ops.backend import UNCHANGED, full_precision
 from ..parallel import Shards, fetched
 from ..validation import cheap_to_read
 from .bases import MatrixKernel
-from .problem import Layout, Problem, merge_heads
+from .problem import Layout, Problem, merge_heads, weighed
 from .window import Window
 
 
@@ -271,14 +273,19 @@ def read_grid(problem: Problem, *, masses: bool = True) -> Tensor:
     """u times its masses as an image (B, H·d_in, *grid); a line is an image of one row.
 
     torch's 2-D code takes channels last as they are, and its 1-D code copies: the image is a view
-    of u where masses are one.
+    of u where masses are one, and in float32 at least where they are not.
     """
     u, grid = problem.uy, problem.layout.keys or ()
     if masses and problem.layout.measure != "counting":
-        u = u * problem.quadrature.mass[:, None, :, None].to(u.dtype)
+        u = weighed(u, problem.quadrature.mass)
     if len(grid) == 1 and u.shape[1] == 1:
         return u.permute(0, 3, 1, 2)
     return merge_heads(u).mT.unflatten(-1, grid if len(grid) > 1 else (1, *grid))
+
+
+def summed(problem: Problem) -> AbstractContextManager:
+    """Where an image of :func:`read_grid` is summed: outside autocast if it has masses."""
+    return UNCHANGED if problem.layout.measure == "counting" else full_precision(problem.uy)
 
 
 def write_points(image: Tensor, heads: int) -> Float[Tensor, "b h m o"]:

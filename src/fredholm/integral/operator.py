@@ -196,9 +196,8 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         O(N²·d²) memory.
         """
         problem, query, valid = self._problem(u, domain, query, query_domain)
-        weights = problem.quadrature.weights().to(problem.uy.dtype)
         response, offset = (
-            dense_apply(self.kernel.matrix(problem), weights, problem.uy),
+            dense_apply(self.kernel.matrix(problem), problem.quadrature.weights(), problem.uy),
             self.kernel.offset(problem),
         )
         response = response if offset is None else response + offset
@@ -260,8 +259,8 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         problem = self.problem(u, domain, query=query, query_domain=query_domain)
         check_rows(rows, problem.x.shape[1])
         problem = problem.rows(rows)
-        weights = kernel.weights(problem) * problem.quadrature.weights().to(problem.uy.dtype)
-        return self._of_every_pair(weights, problem)
+        weights = kernel.weights(problem) * problem.quadrature.weights()
+        return self._of_every_pair(weights.to(problem.uy.dtype), problem)
 
     def influence(
         self, u, domain=None, *, query=None, query_domain=None, rows: Rows = None
@@ -272,14 +271,13 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         problem = self.problem(u, domain, query=query, query_domain=query_domain)
         check_rows(rows, problem.x.shape[1])
         problem = problem.rows(rows)
-        quadrature = problem.quadrature.weights().to(problem.uy.dtype)
+        quadrature, dtype = problem.quadrature.weights(), problem.uy.dtype
         if isinstance(self.kernel, WeightedValue):
             # The value map is the same for all pairs: no need for the matrix of each.
             scale = torch.linalg.matrix_norm(self.kernel.value_map())[:, None, None]
-            return self._of_every_pair(
-                self.kernel.weights(problem).abs() * scale * quadrature, problem
-            )
-        return kernel_norm(self.kernel.matrix(problem), quadrature)
+            norm = self.kernel.weights(problem).abs() * scale * quadrature
+            return self._of_every_pair(norm.to(dtype), problem)
+        return kernel_norm(self.kernel.matrix(problem), quadrature).to(dtype)
 
     def _of_every_pair(self, weights: Tensor, problem: Problem) -> Tensor:
         """Weights that samples or heads share, of each: (B, H, Nq, Nk)."""

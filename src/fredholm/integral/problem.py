@@ -192,8 +192,9 @@ class Call(NamedTuple):
 
 
 class Point(NamedTuple):
-    """One point of a causal step: position (1 | B, p), features (B, H, d), mass (1 | B,), scale
-    (1 | B, 1 | H) or None; in which samples it is no padding (1 | B,), None where in all.
+    """One point of a causal step: position (1 | B, p), features (B, H, d), mass (1 | B,) and scale
+    (1 | B, 1 | H) or None, both in float32 at least; in which samples it is no padding (1 | B,),
+    None where in all.
     """
 
     x: Tensor
@@ -205,9 +206,18 @@ class Point(NamedTuple):
     @classmethod
     def at(cls, x: Tensor, u: Tensor, quadrature: Quadrature, t: int) -> Point:
         """Point t of a quadrature, at x (1 | B, 1, p) with features u (B, H, 1, d)."""
-        scale = None if quadrature.scale is None else quadrature.scale[..., t].to(u.dtype)
+        dtype = at_least_single(u.dtype)
+        scale = None if quadrature.scale is None else quadrature.scale[..., t].to(dtype)
         real = None if quadrature.valid is None else quadrature.valid[:, t]
-        return cls(x[:, 0], u[:, :, 0], quadrature.mass[:, t].to(u.dtype), scale, real)
+        return cls(x[:, 0], u[:, :, 0], quadrature.mass[:, t].to(dtype), scale, real)
+
+    def weighed(self) -> Tensor:
+        """:func:`weighed` of the one point, (B, H, d)."""
+        return weighed(self.u[:, :, None], self.mass[:, None])[:, :, 0]
+
+    def scaled(self, out: Tensor) -> Tensor:
+        """The sum (B, H, d) of a query here, times its scale."""
+        return out if self.scale is None else out * self.scale[..., None]
 
 
 @dataclass(eq=False)  # nobody writes to one; a frozen class takes three times as long to build

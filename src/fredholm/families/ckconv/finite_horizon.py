@@ -85,8 +85,8 @@ class FiniteHorizonKernel(ContinuousConvolutionKernel, CausalTransition):
         batch, heads, d = u.shape
         dtype = torch.promote_types(u.dtype, torch.float32)
         return {
-            "signal": u.new_zeros(batch, self.memory, heads, d),
-            "mass": u.new_zeros(batch, self.memory),
+            "signal": u.new_zeros(batch, self.memory, heads, d, dtype=dtype),
+            "mass": u.new_zeros(batch, self.memory, dtype=dtype),
             "positions": u.new_zeros(batch, self.memory, 1, dtype=dtype),
         }
 
@@ -97,7 +97,7 @@ class FiniteHorizonKernel(ContinuousConvolutionKernel, CausalTransition):
         mass = point.mass.expand(batch).to(memory["mass"].dtype)
         memory = memory | {"positions": places.to(x.dtype)}
         self._check_memory(x, mass, memory)
-        news = {"signal": mass[:, None, None] * point.u, "mass": mass, "positions": x}
+        news = {"signal": point.weighed(), "mass": mass, "positions": x}
         after = {
             name: torch.cat([memory[name][:, 1:], new[:, None].to(memory[name].dtype)], 1)
             for name, new in news.items()
@@ -110,8 +110,7 @@ class FiniteHorizonKernel(ContinuousConvolutionKernel, CausalTransition):
         with full_precision(point.u):
             moment = torch.einsum("bkw,bkhi->bhiw", hidden.to(dtype), after["signal"].to(dtype))
             out = torch.einsum("hoiw,bhiw->bho", weight.to(dtype), moment)
-        if point.scale is not None:
-            out = out * point.scale[..., None]
+        out = point.scaled(out)
         if self.bias is not None:
             out = out + self.bias.view(1, self.heads, self.d_out)
         return out, after

@@ -176,11 +176,8 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
             passes = passes if point.real is None else passes & point.real
             elapsed = torch.where(passes, time - memory["time"], 0.0)
             moved = (self.flow(elapsed) @ memory["state"][..., None])[..., 0]
-            signal = full(point.mass[:, None] * point.u[:, 0])
-            state = moved + signal @ full(self.input_matrix).mT
-            out = state @ full(self.output_matrix).mT
-            if point.scale is not None:
-                out = out * point.scale
+            state = moved + point.weighed()[:, 0] @ full(self.input_matrix).mT
+            out = point.scaled((state @ full(self.output_matrix).mT)[:, None])[:, 0]
             if self.initial_state is not None:
                 out = out + self.free(time)
         return out[:, None], {"state": state, "time": time}

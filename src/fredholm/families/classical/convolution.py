@@ -30,10 +30,12 @@ from ...integral import (
     merge_heads,
     own_parameter,
     read_grid,
+    weighed,
     write_points,
 )
 from ...integral.conversion import refuse, register_converter
-from ...integral.lattice import call_on_grid
+from ...integral.lattice import call_on_grid, summed
+from ...ops.backend import at_least_single, cast, full_precision
 from ...parallel import Shards, fetched_numbers
 
 CONVOLVE = {2: F.conv2d, 3: F.conv3d}
@@ -204,19 +206,20 @@ class StencilKernel(LatticeKernel, OwnExchange, CausalTransition):
         return not layout.pairs
 
     def evaluate(self, problem: Problem) -> Tensor:
-        weight, bias = self._image_taps(problem)
         image = read_grid(problem)
-        if self.transposed:
-            out = self._scatter(image, weight, bias)
-        else:
-            out = self.reads.convolve(image, weight, bias, self.heads)
+        weight, bias = self._image_taps(problem, image.dtype)
+        with summed(problem):
+            if self.transposed:
+                out = self._scatter(image, weight, bias)
+            else:
+                out = self.reads.convolve(image, weight, bias, self.heads)
         out = write_points(out, self.heads)
         if problem.layout.causal:
             out = out[:, :, : problem.uy.shape[2]]
         return self._scaled(out, problem)
 
-    def _image_taps(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
-        """Taps of an image, and the bias where no scale comes between."""
+    def _image_taps(self, problem: Problem, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+        """Taps of an image of a dtype, and the bias where no scale comes between."""
         weight = self.weight
         if problem.layout.causal:  # taps that read ahead weigh nothing
             past = torch.tensor(
@@ -225,7 +228,8 @@ class StencilKernel(LatticeKernel, OwnExchange, CausalTransition):
             weight = weight * past.to(weight.dtype)
         if len(self.windows) == 1:  # a line is an image of one row
             weight = weight.unsqueeze(2)
-        return weight, self.bias if problem.quadrature.scale is None else None
+        bias = self.bias if problem.quadrature.scale is None else None
+        return cast(weight, dtype), None if bias is None else cast(bias, dtype)
 
     def _scaled(self, out: Tensor, problem: Problem) -> Tensor:
         scale = problem.quadrature.scale
@@ -244,7 +248,7 @@ class StencilKernel(LatticeKernel, OwnExchange, CausalTransition):
     def evaluate_part(self, problem: Problem, shards: Shards) -> Tensor:
         p, grid = problem, shards.extents or ()
         reads = RowReads.of(grid, self.windows[0], shards)
-        u = merge_heads(p.uy * p.quadrature.mass[:, None, :, None].to(p.uy.dtype)).mT
+        u = merge_heads(weighed(p.uy, p.quadrature.mass)).mT
         image, within = (
             reads.image(u, shards, grid[1:]),
             replace(self.windows[0], before=0, after=0),
@@ -252,8 +256,10 @@ class StencilKernel(LatticeKernel, OwnExchange, CausalTransition):
         windows = (replace(within, mode="zeros"), *self.windows[1:])
         if len(grid) == 1:  # a line is an image of one row
             image, windows = image.mT, (Window(1), *windows)
-        weight, bias = self._image_taps(p)
-        out = write_points(Reads.of(windows).convolve(image, weight, bias, self.heads), self.heads)
+        weight, bias = self._image_taps(p, image.dtype)
+        with summed(p):
+            out = Reads.of(windows).convolve(image, weight, bias, self.heads)
+        out = write_points(out, self.heads)
         before = shards.start - sum(shards.sizes[r] for r in shards.holes if r < shards.rank)
         skip = before - reads.first * reads.width
         return self._scaled(out[:, :, skip : skip + p.uy.shape[2]], p)
@@ -283,18 +289,18 @@ class StencilKernel(LatticeKernel, OwnExchange, CausalTransition):
 
     def start(self, u: Tensor) -> dict[str, Tensor]:
         """The inputs, times their masses, that the next outputs may read: (B, H, d_in, lags)."""
-        return {"past": u.new_zeros(*u.shape, max(0, *(-away for away in self.windows[0].offsets)))}
+        lags = max(0, *(-away for away in self.windows[0].offsets))
+        return {"past": u.new_zeros(*u.shape, lags, dtype=at_least_single(u.dtype))}
 
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        new = point.u * point.mass.view(-1, 1, 1)
-        seen = torch.cat([memory["past"], new[..., None]], -1)
+        seen = torch.cat([memory["past"], point.weighed()[..., None]], -1)
         last = seen.shape[-1] - 1
         pairs = [(t, last + away) for t, away in enumerate(self.windows[0].offsets) if away <= 0]
         taps, places = (torch.tensor(part, device=seen.device) for part in zip(*pairs))
         read = seen.index_select(-1, places)
-        out = torch.einsum("hoit,bhit->bho", self.taps().index_select(-1, taps), read)
-        if point.scale is not None:
-            out = out * point.scale[..., None]
+        weight = cast(self.taps(), read.dtype).index_select(-1, taps)
+        with full_precision(read):
+            out = point.scaled(torch.einsum("hoit,bhit->bho", weight, read))
         if self.bias is not None:
             out = out + self.bias.view(1, self.heads, self.d_out)
         return out, {"past": seen[..., 1:]}

@@ -19,8 +19,10 @@ from ...integral import (
     OwnForm,
     Point,
     Problem,
+    weighed,
 )
 from ...integral.conversion import refuse, register_converter
+from ...ops.backend import cast
 
 
 class PointwiseKernel(MatrixKernel, OwnForm, CausalTransition):
@@ -85,18 +87,17 @@ class PointwiseKernel(MatrixKernel, OwnForm, CausalTransition):
     def evaluate(self, problem: Problem) -> Tensor:
         u, q = problem.uy, problem.quadrature
         if problem.layout.measure != "counting":
-            u = u * q.mass[:, None, :, None].to(u.dtype)
+            u = weighed(u, q.mass)
         if q.scale is not None:
             u = u * q.scale[..., None].to(u.dtype)
-        return self.linear(u)
+        return self.linear(cast(u, problem.uy.dtype))
 
     def start(self, u: Tensor) -> dict[str, Tensor]:
         """Nothing is remembered."""
         return {}
 
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        u = point.u * point.mass.view(-1, 1, 1)
-        return self.linear(u if point.scale is None else u * point.scale[..., None]), memory
+        return self.linear(cast(point.scaled(point.weighed()), point.u.dtype)), memory
 
 
 @register_converter("torch.nn.modules.linear.Linear")

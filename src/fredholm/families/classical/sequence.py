@@ -178,8 +178,8 @@ def affine_map(operator: IntegralOperator, u: Tensor, domain: Domain) -> tuple[T
     """
     problem = operator.problem(u, domain)
     valid = problem.real
-    weights = problem.quadrature.weights().to(u.dtype)[..., None, None]
-    dense = operator.kernel.matrix(problem) * weights
+    weights = problem.quadrature.weights()[..., None, None]
+    dense = (operator.kernel.matrix(problem) * weights).to(u.dtype)
     if operator.kernel.whole:
         matrix = dense.permute(0, 2, 1, 4, 3, 5).flatten(2, 3)
     else:  # a head reads its own slice of the features

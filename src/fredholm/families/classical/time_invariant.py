@@ -184,10 +184,9 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, ScanExchange, CausalTransition)
 
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         with full_precision(point.u):
-            out, after = self.move(memory["state"], full(point.mass[:, None, None] * point.u))
+            out, after = self.move(memory["state"], point.weighed())
             memory_after = {"state": after}
-            if point.scale is not None:
-                out = out * point.scale[..., None]
+            out = point.scaled(out)
             if "free" in memory:
                 response, memory_after["free"] = self.move(memory["free"], None)
                 out = out + response

@@ -94,11 +94,12 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnExchange):
         tokens = self._centred(problem.uy)
         # of one centre there is no mixture to be made for each query
         queries = tokens.query if self.centres == 1 else self._queries(problem.ux)
-        density = centre_weights(
-            tokens, queries, problem.quadrature.weights().to(tokens.energy.dtype)
-        )
-        density = density * self._factor().to(density.dtype)
-        return density.expand(-1, -1, problem.ux.shape[2], -1).to(problem.uy.dtype)
+        with full_precision(problem.uy):
+            density = centre_weights(
+                tokens, queries, problem.quadrature.weights().to(tokens.energy.dtype)
+            )
+            density = density * self._factor().to(density.dtype)
+        return density.expand(-1, -1, problem.ux.shape[2], -1)
 
     # --- the fast forms ---------------------------------------------------------------------------
 
@@ -224,8 +225,10 @@ class StreamingCentreKernel(CentreKernel, CausalTransition):
         whole = problem if problem.whole is None else problem.whole
         tokens = self._centred(problem.uy)
         views = [p.quadrature.weights().to(tokens.energy.dtype) for p in (problem, whole)]
-        density = stream_weights(tokens, self._queries(problem.ux), *views)
-        return (density * self._factor().to(density.dtype)).to(problem.uy.dtype)
+        queries = self._queries(problem.ux)
+        with full_precision(problem.uy):
+            density = stream_weights(tokens, queries, *views)
+            return density * self._factor().to(density.dtype)
 
     def _apart(self, tokens: Tokens, value: Tensor, problem: Problem) -> Tensor:
         if problem.quadrature.query_time is None:

@@ -17,6 +17,7 @@ from ...integral import (
     TokenGraphWeights,
     prepared,
 )
+from ...ops.backend import full_precision
 from ...ops.tiles import find_activation
 from .graph import ACTIVATIONS, NORMS, TokenGraph, activated
 from .hops import HopRows, Hops, OneHop
@@ -208,23 +209,23 @@ class HopKernel(TokenGraphKernel, TokenGraphWeights):
     def weights(self, problem: Problem) -> Tensor:
         whole = problem if problem.whole is None else problem.whole
         query, key, value = self.tokens(whole.uy)
-        graph = TokenGraph.of(query, key, whole.quadrature, **self.rules())  # type: ignore[arg-type]
-        if problem.index is None:
-            factor = graph.factor(graph.sizes(graph.edges()))
-        else:
-            factor = graph.start(value[..., :0])[1]
-        if graph.scale is not None:
-            factor = torch.where(
-                graph.scale > 0, factor / torch.where(graph.scale > 0, graph.scale, 1.0), 0.0
-            )
-        rows = graph.query
-        if problem.index is not None:
-            rows = rows.index_select(2, problem.index)
-            factor = factor if factor.shape[-1] == 1 else factor.index_select(2, problem.index)
-        density = activated(rows @ graph.key.mT, self.activation) * factor[..., None]
-        gain = self.gain()
-        density = density if gain is None else density * gain[:, None, None]
-        return density.to(value.dtype)
+        with full_precision(whole.uy):
+            graph = TokenGraph.of(query, key, whole.quadrature, **self.rules())  # type: ignore[arg-type]
+            if problem.index is None:
+                factor = graph.factor(graph.sizes(graph.edges()))
+            else:
+                factor = graph.start(value[..., :0])[1]
+            if graph.scale is not None:
+                factor = torch.where(
+                    graph.scale > 0, factor / torch.where(graph.scale > 0, graph.scale, 1.0), 0.0
+                )
+            rows = graph.query
+            if problem.index is not None:
+                rows = rows.index_select(2, problem.index)
+                factor = factor if factor.shape[-1] == 1 else factor.index_select(2, problem.index)
+            density = activated(rows @ graph.key.mT, self.activation) * factor[..., None]
+            gain = self.gain()
+            return density if gain is None else density * gain[:, None, None]
 
 
 def _check_options(gamma, learned: bool, power: int, activation: str, scale, eps: float) -> None:

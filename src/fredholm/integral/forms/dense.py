@@ -33,5 +33,4 @@ class Dense(KeyRing):
 
 
 def _block(kernel: Kernel, problem: Problem) -> Tensor:
-    weights = problem.quadrature.weights().to(problem.uy.dtype)
-    return dense_apply(kernel.matrix(problem), weights, problem.uy)
+    return dense_apply(kernel.matrix(problem), problem.quadrature.weights(), problem.uy)
