@@ -18,6 +18,7 @@ from fredholm.configuration import Configuration
 from fredholm.domain import Domain
 from fredholm.encoders import ENCODERS
 from fredholm.errors import FredholmError, OptionError
+from fredholm.families.ckconv.position_network import WeightNormLinear
 from fredholm.models import ModelConfig, count, create_model, list_models, model_config, read_out
 from fredholm.models.migrate import migrate_config
 from tests.parts import parts
@@ -170,6 +171,19 @@ def test_weight_decay_groups(options):
         free = any(part in name for part in exempt)
         assert (id(parameter) in decayed) == (not free), name
     torch.optim.AdamW(groups)
+
+
+def test_a_decay_of_weights_that_have_a_direction_shrinks_them():
+    model = create_model("ckcnn_small", **parts(channels=1, num_classes=3))
+    layers = [m for m in model.modules() if isinstance(m, WeightNormLinear)]
+    before = [layer.weight.detach().clone() for layer in layers]
+    optimizer = torch.optim.AdamW(model.weight_decay_groups(0.5), lr=0.1)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    assert layers
+    for layer, weight in zip(layers, before):
+        torch.testing.assert_close(layer.weight, 0.95 * weight)
 
 
 def test_initialisation_of_the_stack():

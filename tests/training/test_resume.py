@@ -21,11 +21,13 @@ from fredholm.errors import (
     RecipeError,
     StorageError,
 )
+from fredholm.models.decay import weight_decay_groups
 from fredholm.training import TrainingFailed, run, train
 from fredholm.training import folder as run_folder
 from fredholm.training.calibration import temperature_of
 from fredholm.training.checkpoints import list_checkpoints, newest_readable, read_checkpoint
 from fredholm.training.folder import RunFolder
+from fredholm.training.learner import check_moments
 from fredholm.training.module import RecipeLearner
 from fredholm.training.recipe_files import save_recipe
 from tests.training.conftest import SMALL
@@ -353,3 +355,17 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_its_step(tmp_path, recipe, 
     state = read_checkpoint(newest_readable(tmp_path / "run" / "checkpoints"))
     assert state["global_step"] == 4
     assert all(torch.isfinite(value).all() for value in state["state_dict"].values())
+
+
+def test_moments_of_other_parameters_are_refused():
+    model = torch.nn.Linear(2, 3)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    states, groups = [optimizer.state_dict()], weight_decay_groups(model, 0.1)
+    check_moments(states, groups)
+    check_moments(states, list(model.parameters()))
+    with pytest.raises(
+        CheckpointError, match=r"moment 0 has shape \(3, 2\) and its parameter \(3,\)"
+    ):
+        check_moments(states, groups[::-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
@@ -10,15 +11,17 @@ from torch.nn import functional
 
 def weight_decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Optimiser groups: weight matrices decay; biases, norms, tokens, tables of positions,
-    frequencies and kernels' output biases do not.
+    frequencies and kernels' output biases do not. Of a weight g v / |v| it is the magnitude g that
+    decays: the length of v says nothing.
 
     Example:
         >>> [len(group["params"]) for group in weight_decay_groups(nn.Linear(2, 2), 0.1)]
         [1, 1]
     """
-    decayed, kept = [], []
+    decayed, kept, own = [], [], parts_of_weights(model)
     for name, parameter in model.named_parameters():
-        (decayed if is_weight(name, parameter) else kept).append(parameter)
+        decays = own.get(name, is_weight(name, parameter))
+        (decayed if decays else kept).append(parameter)
     groups = [
         {"params": decayed, "weight_decay": weight_decay},
         {"params": kept, "weight_decay": 0.0},
@@ -33,6 +36,16 @@ def is_weight(name: str, parameter: nn.Parameter) -> bool:
     # a head.
     exempt = leaf.startswith("bias") or "fourier" in name or leaf in ("token", "table")
     return parameter.dim() >= 2 and not exempt
+
+
+def parts_of_weights(model: nn.Module) -> dict[str, bool]:
+    """The parameters that weight matrices are made of, and on which of them decay falls."""
+    return {
+        f"{path}.{name}" if path else name: decays
+        for path, module in model.named_modules()
+        if isinstance(module, OwnWeight)
+        for name, decays in module.parts.items()
+    }
 
 
 def dropped_weights(model: nn.Module, rate: float) -> dict[str, Tensor]:
@@ -50,10 +63,11 @@ def dropped_weights(model: nn.Module, rate: float) -> dict[str, Tensor]:
         >>> torch.equal(weight[kept], 2 * layer.weight[kept]), 400 < int(kept.sum()) < 600
         (True, True)
     """
+    own = parts_of_weights(model)
     result = {
         name: functional.dropout(parameter, rate)
         for name, parameter in model.named_parameters()
-        if is_weight(name, parameter)
+        if is_weight(name, parameter) and name not in own
     }
     for path, module in model.named_modules():
         if isinstance(module, OwnWeight):
@@ -64,7 +78,13 @@ def dropped_weights(model: nn.Module, rate: float) -> dict[str, Tensor]:
 
 @runtime_checkable
 class OwnWeight(Protocol):
-    """A layer whose weight matrix is made of other parameters."""
+    """A layer whose weight matrix is made of other parameters.
+
+    Attributes:
+        parts: their names, and whether a decay of the weight is a decay of this one.
+    """
+
+    parts: Mapping[str, bool]
 
     def dropped(self, rate: float) -> dict[str, Tensor]:
         """These parameters where a share ``rate`` of the weight's entries is left out."""

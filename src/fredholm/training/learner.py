@@ -17,7 +17,7 @@ from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from ..errors import OptionError
+from ..errors import CheckpointError, OptionError
 from .failures import TrainingFailed
 from .schedules import Schedule
 from .sharding import is_sharded, shard
@@ -264,11 +264,30 @@ class Learner(pl.LightningModule):
         checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        check_moments(checkpoint.get("optimizer_states", []), self.trained())
         self.sums = list(checkpoint["sums"])
         self.loader_state = checkpoint["loader"]
         loader: Any = self.trainer.train_dataloader
         if loader is not None:  # of sharded weights the state is read after the loader was made
             loader.load_state_dict(self.loader_state)
+
+
+def check_moments(states: list[dict[str, Any]], groups: list[Any]) -> None:
+    """CheckpointError where an optimizer's moments are not of the parameters that they would be
+    given to: torch goes by their order alone.
+    """
+    each = (group["params"] if isinstance(group, dict) else [group] for group in groups)
+    shapes = dict(enumerate(tuple(parameter.shape) for group in each for parameter in group))
+    for state in states:
+        for place, found in state["state"].items():
+            if place in shapes and "exp_avg" in found:  # of sharded weights places are names
+                shape = tuple(found["exp_avg"].shape)
+                if shape != shapes[place]:
+                    raise CheckpointError(
+                        f"the optimizer's moment {place} has shape {shape} and its parameter "
+                        f"{shapes[place]}: the checkpoint is of a version of fredholm that ordered "
+                        "parameters otherwise; train anew in another folder"
+                    )
 
 
 def _metric(known: dict[str, float], name: str) -> float:

@@ -5,8 +5,8 @@ are compared with.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -49,6 +49,8 @@ class WeightNormLinear(nn.Module):
         >>> layer.weight.tolist()
         [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
     """
+
+    parts: ClassVar[Mapping[str, bool]] = {"direction": False, "magnitude": True}
 
     def __init__(self, d_in: int, d_out: int):
         super().__init__()
