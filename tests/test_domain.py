@@ -555,3 +555,11 @@ def test_times_that_go_back_behind_padding_are_found():
     Domain.timestamps(fine, valid=valid).validate()
     with pytest.raises(DomainError, match=r"not negative, got 1.0 to inf; drop such points"):
         Domain.line(3, measure="counting").with_masses(tensor([1.0, 2.0, torch.inf])).validate()
+
+
+def test_points_that_are_all_at_one_time_share_its_cell():
+    valid = torch.tensor([[True, True, True], [True, True, False]])
+    domain = Domain.timestamps(torch.full((2, 3), 5.0), valid=valid, causal=False)
+    torch.testing.assert_close(
+        domain.measure, torch.tensor([[1 / 3, 1 / 3, 1 / 3], [0.5, 0.5, 0.0]])
+    )

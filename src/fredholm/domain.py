@@ -826,7 +826,7 @@ def _versions(tensors: Iterable[Tensor | None]) -> list[int] | None:
 
 def _cells(time: Tensor, real: Tensor, causal: bool) -> Tensor:
     """Length of each real point's cell: the gap before it, or Voronoi; an end takes its one gap, a
-    lone point 1.
+    lone point 1, and points that are all at one time share it.
     """
     first = torch.full_like(time[..., :1], -torch.inf)
     before = torch.where(real, time, -torch.inf).cummax(-1).values
@@ -840,7 +840,9 @@ def _cells(time: Tensor, real: Tensor, causal: bool) -> Tensor:
     middle = torch.where(
         has_left & has_right, (left + right) / 2, torch.where(has_left, left, right)
     )
-    return torch.where(has_left | has_right, middle, 1.0)
+    cells = torch.where(has_left | has_right, middle, 1.0)
+    together = torch.where(real, cells, 0.0).sum(-1, keepdim=True) > 0
+    return torch.where(together, cells, 1.0 / real.sum(-1, keepdim=True).clamp_min(1))
 
 
 def _collate_pairs(domains: Sequence[Domain], n: int) -> Tensor | None:

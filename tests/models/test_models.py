@@ -393,3 +393,12 @@ def test_clouds_and_timed_sequences_are_exported_for_any_batch():
         [sys.executable, "-c", EXPORTED], capture_output=True, text=True, timeout=240
     )
     assert done.stdout.strip() == "same", done.stderr[-3000:]
+
+
+def test_an_operators_own_order_is_an_option_of_a_body():
+    text = {"kind": "text", "causal": True, "vocabulary": 11, "max_length": 40}
+    body = {"operator": "linear_infsa", "operator_options": {"causal": "streaming"}}
+    model = create_model(
+        "itnet_nano", encoder=text, body=body, head={"pool": "every", "outputs": 11}
+    )
+    assert type(model.body.blocks[0].operator.kernel).__name__ == "StreamingCentreKernel"

@@ -4,6 +4,8 @@ nothing overflows or vanishes.
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
@@ -209,3 +211,36 @@ def test_in_single_precision_up_to_e_80(n):
     assert_close(op.dense(u, line)[:, :-1], before, "definition")
     (given,) = torch.autograd.grad(whole.square().sum(), u)
     assert_close(given, torch.autograd.grad(before.square().sum(), u)[0], "gradient")
+
+
+@pytest.mark.parametrize(("feature_map", "size"), [("hedgehog", 8.0), ("performer", 4.0)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_exponents_that_are_largest_in_different_features(feature_map, size, causal):
+    """Against logarithms of sums, which no floor cuts; a step is the whole's last point, and
+    gradients stay finite further out.
+    """
+    line = Domain.line(20, causal=causal)
+    for seed in range(4):
+        torch.manual_seed(seed)
+        op = create_operator("linear_attention", DIM, 2, feature_map=feature_map)
+        u = size * torch.randn(1, 20, DIM)
+        double, wide = copy.deepcopy(op.kernel).double(), u.double()[:, None]
+        query, key = (double.feature_map.exponents(double._heads(wide, part)) for part in (0, 1))
+        scores = torch.logsumexp(query[:, :, :, None] + key[:, :, None], -1)
+        if causal:
+            scores = scores.masked_fill(torch.ones(20, 20).triu(1).bool(), -torch.inf)
+        assert_close(op.weights(u, line).double(), scores.softmax(-1), dtype=torch.float32)
+        exact = copy.deepcopy(op).double()
+        wanted = scores.softmax(-1) @ double.values(wide[:, 0, :, :1], wide)
+        wanted = exact._finish(
+            wanted + exact.kernel.offset(exact.problem(u.double(), line)), u.double(), None
+        )
+        assert_close(op(u, line).double(), wanted, dtype=torch.float32)
+        if causal:
+            first, state = op.prefill(u[:, :19], op.init_state(1, line))
+            last, _ = op.step(u[:, 19], state)
+            assert_close(torch.cat([first, last[:, None]], 1).double(), wanted, dtype=torch.float32)
+        for more in (1, 3, 8):
+            far = (more * u).requires_grad_()
+            given = torch.autograd.grad((op(far, line) ** 2).sum(), [far, *op.parameters()])
+            assert all(gradient.isfinite().all() for gradient in given)

@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from fredholm.training.metrics import METRICS
+from fredholm.training.metrics import METRICS, accuracy, perplexity, summarise
+from fredholm.training.tasks import create_task
 
 LOGITS = torch.tensor(
     [[2.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 3.0, 1.0], [0.0, 1.0, 2.0], [1.0, 0.0, 3.0]]
@@ -40,3 +41,14 @@ def test_scores_without_one_of_two_classes():
     logits, labels = torch.tensor([[1.0, 0.0], [2.0, 0.0]]), torch.tensor([0, 0])
     assert math.isnan(METRICS["auc"](logits, labels))
     assert METRICS["f1"](logits, labels) == METRICS["matthews"](logits, labels) == 0.0
+
+
+def test_two_logits_that_softmax_makes_equal_are_told_apart_as_accuracy_does():
+    logits, labels = torch.tensor([[0.0, 1e-9], [1e-9, 0.0]]), torch.tensor([1, 0])
+    assert summarise(logits, labels, ("a", "b"))["accuracy"] == accuracy(logits, labels) == 1.0
+
+
+def test_a_perplexity_beyond_numbers_is_infinite():
+    assert perplexity(torch.tensor([[0.0, 1000.0]]), torch.tensor([0])) == math.inf
+    found = create_task("tokens").summary([(torch.tensor([[[0.0, 1e4]]]), torch.tensor([[0]]))], ())
+    assert found["perplexity"] == math.inf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import warnings
@@ -10,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from fredholm.errors import OptionError, RecipeError, ShapeError
+from fredholm.errors import DataError, OptionError, RecipeError, ShapeError
 from fredholm.training import evaluate, load_recipe, predict, sweep, train
 from fredholm.training.build import build_dataset
+from fredholm.training.evaluation import load_run
 from fredholm.training.metrics import spearman
 from fredholm.training.tasks import IGNORED, Regression, create_task
 
@@ -132,3 +134,36 @@ def test_a_regression_is_swept_by_its_loss(tmp_path):
     assert [row["metric"] for row in table] == ["loss", "loss"]
     assert table[0]["mean"] == cells[0]["loss"]
     assert "| cell | test loss |" in (tmp_path / "table.md").read_text()
+
+
+def test_a_batch_in_which_nothing_is_asked_costs_nothing(tmp_path):
+    """Series without labels among labelled ones, one a batch; and the loss of an epoch is a mean
+    over points, of which some series have more than others.
+    """
+    outputs = torch.randn(2, 3, 4, requires_grad=True)
+    loss = create_task("steps").loss(outputs, torch.full((2, 3), IGNORED), smoothing=0.1)
+    (given,) = torch.autograd.grad(loss, outputs)
+    assert float(loss) == 0.0
+    assert not given.any()
+    for task in ("steps", "tokens"):
+        with pytest.raises(DataError, match="no point of the split has a label"):
+            create_task(task).summary([(outputs, torch.full((2, 3), IGNORED))], ())
+        with pytest.raises(DataError, match="no point of the split has a label"):
+            create_task(task).metrics([0.0, 0.0, 0.0])
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 6, 2)).astype("f4")
+    y = (x[..., 0] > 0).astype(float)
+    y[::3], y[1::3, 1:] = np.nan, np.nan
+    np.savez(tmp_path / "s.npz", X=x, y=y)
+    small = ["operator=softmax", "model.body.depth=1", "model.body.dim=8", "model.body.heads=2"]
+    still = ["optimizer.lr=1e-12", "training.epochs=1", "data.batch_size=1"]
+    recipe = load_recipe(str(tmp_path / "s.npz"), [*small, *still, "training.label_smoothing=0.0"])
+    train(recipe, tmp_path / "run")
+    with (tmp_path / "run" / "metrics.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["train_loss"]]
+    model, _ = load_run(tmp_path / "run")
+    dataset = build_dataset(recipe, "train")
+    inputs, labels = dataset.batch(range(len(dataset)))
+    with torch.no_grad():
+        expected = create_task("steps").loss(model.train()(inputs), labels)
+    assert float(rows[0]["train_loss"]) == pytest.approx(float(expected), abs=1e-4)

@@ -21,6 +21,7 @@ from .contract import Part, answering, prepared, read_together, weight_and_bias
 from .feature_map import (
     FeatureMap,
     build_feature_map,
+    floor_of,
     is_pointwise,
     key_features,
     query_features,
@@ -233,7 +234,8 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures, Windowed):
             of their own.
         normalised: divide by Z; without it the values' layer must have no bias, whose response
             would not be constant.
-        floor: of Z, see :func:`fredholm.ops.linear_attention.guarded`.
+        floor: of Z, see :func:`fredholm.ops.linear_attention.guarded`; of maps whose features come
+            up to factors, exponentials, 1e-17 at most.
         window: w, points back to which softmax sees, the query's own included; domains are then
             causal. None for features alone.
 
@@ -284,7 +286,7 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures, Windowed):
         # the map, where it is one of FEATURE_MAPS' functions, which know no heads and no neighbours
         known = not isinstance(self.feature_map, nn.Module) and is_pointwise(self.feature_map)
         self.named_map = self.feature_map if known else None
-        self.floor = floor if normalised else None
+        self.floor = floor_of(floor, self.feature_map, self.key_map) if normalised else None
         check_window(window, self.feature_map, self.floor)
         self.window = window
         gain = None

@@ -24,8 +24,12 @@ class ExponentialMap(FeatureMap):
         a}\cdot\sum_j e^{\epsilon(k_j) - c}}
 
     With a and c the largest exponents no exponential overflows, and not all of them vanish; the
-    result is the same.
+    result is the same, as long as the sum below, which has been divided by :math:`e^{a + c}`, is
+    above a floor of 1e-17 (:func:`.floor_of`): largest exponents of a query and of its keys may lie
+    in different features by up to 39. Beyond, answers tend to zero.
     """
+
+    divides = True
 
     def exponents(self, x: Tensor) -> Tensor:
         """ε of x, (B, H, N, r)."""
@@ -60,10 +64,10 @@ class ExponentialMap(FeatureMap):
         exponent of a key that is not padding.
 
         ``least``: c of the keys before, where keys come in parts; c is then no smaller. In causal
-        order all keys of a call share c too, which changes nothing but what underflows, in float32
-        from e^80 on: queries before a key so far above all that they see answer zero, unless it
-        comes in a later call, of ``step`` or ``prefill``. Before the first key that is not padding
-        c is -∞, and features are zero.
+        order all keys of a call share c too, which changes nothing up to e^39 (e^78 where query and
+        keys are largest in the same feature): queries before a key further above all that they see
+        answer zero, unless it comes in a later call, of ``step`` or ``prefill``. Before the first
+        key that is not padding c is -∞, and features are zero.
         """
         exponents = self._exponents(x)
         real = exponents.detach()  # c is a factor of both sums, so that no gradient goes through it

@@ -16,6 +16,8 @@ FEATURE_MAPS: Registry[Callable[..., Tensor]] = Registry("feature map")
 """Functions, and classes derived from :class:`FeatureMap`, by name."""
 
 register_feature_map = FEATURE_MAPS.register
+# What divides in float32 beside queries times 1e17 (``at_scale``), so that gradients are finite.
+LEAST = 1e-17
 
 
 class FeatureMap(nn.Module, metaclass=Checked):
@@ -37,12 +39,14 @@ class FeatureMap(nn.Module, metaclass=Checked):
         per_head: heads may have maps of their own; False where all share one, which is then also
             one for keys that several heads share.
         observes: :meth:`observe` does something.
+        divides: :meth:`of_queries` and :meth:`of_keys` give features up to factors.
     """
 
     positive = True
     pointwise = True
     per_head = True
     observes = False
+    divides = False
 
     def __init__(self, width: int, heads: int = 1, *, features: int):
         super().__init__()
@@ -136,6 +140,14 @@ def key_features(
     if isinstance(feature_map, FeatureMap):
         return feature_map.of_keys(x, valid, least)
     return cast(feature_map(x), at_least_single(x.dtype)), None
+
+
+def floor_of(floor: float, *feature_maps: Callable[[Tensor], Tensor] | None) -> float:
+    """The smallest denominator of a normalised attention by these maps: ``floor``, or, where
+    features come up to factors and so does their sum, 1e-17 at most.
+    """
+    divide = any(isinstance(one, FeatureMap) and one.divides for one in feature_maps)
+    return min(floor, LEAST) if divide else floor
 
 
 def build_feature_map(

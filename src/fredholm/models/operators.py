@@ -67,9 +67,15 @@ def _of_block(key: str, value: Any, block: int) -> Any:
 
 
 def make_operator(
-    name: str, dim: int, heads: int, *, position_dim: int, causal: bool = False, **options: Any
+    name: str,
+    dim: int,
+    heads: int,
+    options: Mapping[str, Any],
+    *,
+    position_dim: int,
+    causal: bool = False,
 ) -> nn.Module:
-    """A registered operator for positions of this dimension.
+    """A registered operator for positions of this dimension; ``options`` are its own.
 
     Raises:
         OptionError: an unknown name, a baseline's, or an option the operator does not have.

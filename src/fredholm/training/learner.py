@@ -193,18 +193,15 @@ class Learner(pl.LightningModule):
         return whole / mine
 
     def _whole(self, loss: Tensor, labels: Tensor) -> tuple[float, int, float]:
-        """Of the batch that all processes have a part of: its mean loss, its samples, and the
-        weight of this part in the mean over processes, which the gradient is.
+        """Of the batch that all processes have a part of: its mean loss, of how many that is the
+        mean, and the weight of this part in the mean over processes, which the gradient is.
         """
-        world = self.trainer.world_size
+        world, mine = self.trainer.world_size, self.weight(labels)
         if world == 1:
-            return float(loss.detach()), len(labels), 1.0
-        mine = self.weight(labels)
+            return float(loss.detach()), mine, 1.0
         part = float(loss.detach()) * mine if mine else 0.0  # the mean of nothing is no number
-        total, whole, samples = self.reduced([part, mine, len(labels) / self.parts])
-        if not whole:
-            return math.nan, round(samples), 1.0
-        return total / whole, round(samples), mine * world / whole
+        total, whole = self.reduced([part, mine])
+        return total / max(whole, 1.0), round(whole), mine * world / max(whole, 1.0)
 
     def on_train_epoch_start(self) -> None:
         self.sums = [0.0, 0.0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -131,7 +132,8 @@ def summarise(logits: Tensor, labels: Tensor, classes) -> dict[str, Any]:
         (0.6666666666666666, {'a': 1.0, 'b': 0.5, 'c': None}, [0, 1, 1])
     """
     count, size = len(labels), len(classes)
-    probabilities, predicted = logits.softmax(-1).max(-1)
+    predicted = logits.argmax(-1)
+    probabilities = logits.softmax(-1).gather(-1, predicted[:, None])[:, 0]
     confusion = torch.zeros(size * size, dtype=torch.long).index_add_(
         0, labels * size + predicted, torch.ones_like(labels)
     )
@@ -182,7 +184,17 @@ def perplexity(logits: Tensor, labels: Tensor) -> float:
         >>> round(perplexity(torch.zeros(3, 4), torch.tensor([0, 1, 2])), 6)
         4.0
     """
-    return math.exp(float(cross_entropy(logits.float(), labels)))
+    return exponential(float(cross_entropy(logits.double(), labels)))
+
+
+def exponential(loss: float) -> float:
+    """e^loss, infinite where it is beyond a number.
+
+    Example:
+        >>> exponential(0.0), exponential(1000.0)
+        (1.0, inf)
+    """
+    return math.exp(loss) if loss < math.log(sys.float_info.max) else math.inf
 
 
 def direction(name: str) -> str:

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
 from ..data.kinds.dataset import IGNORED
-from ..errors import ShapeError
+from ..errors import DataError, ShapeError
 from ..parallel import Shards, summed
 from ..registry import Registered, Registry
-from .metrics import pearson, spearman, summarise
+from .metrics import exponential, pearson, spearman, summarise
 
 Pairs = tuple[Tensor, Tensor]
 TASKS: Registry[type[Task]] = Registry("task", home=None, attribute="name")
@@ -96,12 +96,14 @@ class Task:
     def metrics(self, sums: Sequence[float]) -> dict[str, float]:
         """What validation reports, from the sums over all batches."""
         loss, correct, count = sums
+        check_asked(count)
         return {"val_loss": loss / count, "val_accuracy": correct / count}
 
     def summary(self, batches: Iterable[Pairs], classes: Sequence[str]) -> dict[str, Any]:
         """Numbers of an evaluation, from outputs and labels of all batches."""
         pairs = [self.pairs(outputs, labels) for outputs, labels in batches]
         outputs, labels = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+        check_asked(len(labels))
         return self.summary_of_pairs(outputs, labels, classes)
 
     def summary_of_pairs(
@@ -109,6 +111,15 @@ class Task:
     ) -> dict[str, Any]:
         """Numbers of an evaluation, from all pairs."""
         raise NotImplementedError
+
+
+def check_asked(count: float) -> None:
+    """DataError where a split has no label at all."""
+    if not count:
+        raise DataError(
+            "no point of the split has a label, so that it has no loss and no score; give some of "
+            "its samples labels, or take another split"
+        )
 
 
 def register_task(name: str) -> Callable[[Registered], Registered]:
@@ -194,6 +205,12 @@ class Steps(Classification):
         asked = labels != IGNORED
         return outputs[asked], labels[asked]
 
+    def loss_of_pairs(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        """The mean over :meth:`pairs`; of none zero, with a gradient of zero."""
+        if not len(labels):
+            return outputs.sum()
+        return super().loss_of_pairs(outputs, labels, smoothing)
+
     def each(self, outputs: Tensor, labels: Tensor) -> Tensor | None:
         return None
 
@@ -225,13 +242,14 @@ class Tokens(Steps):
         for outputs, labels in batches:
             loss, correct, asked = self.sums(outputs, labels)
             total, right, count = total + float(loss), right + int(correct), count + asked
+        check_asked(count)
         loss = total / count
         return {
             "n": count,
             "accuracy": right / count,
             "loss": loss,
             "bits": loss / math.log(2),
-            "perplexity": math.exp(loss),
+            "perplexity": exponential(loss),
         }
 
 

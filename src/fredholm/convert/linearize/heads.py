@@ -19,6 +19,7 @@ from ...integral import (
     build_feature_map,
     check_window,
     first_gain,
+    floor_of,
     is_per_head,
     is_pointwise,
     key_features,
@@ -272,9 +273,10 @@ class LinearHeads(Heads):
             raise OptionError(
                 'cap="batch" is a statistic of a call, which counts padding; use cap="running"'
             )
-        self.floor, self.name = floor, feature_map
+        self.name = feature_map
         self.feature_map = build_feature_map(feature_map, width, heads, **options)
         self.key_map = None if tied else build_feature_map(feature_map, width, heads, **options)
+        self.floor = floor_of(floor, self.feature_map, self.key_map)
         check_window(window, self.feature_map, floor)
         self.window = window
         gain = None

@@ -444,9 +444,10 @@ def at_scale(query: Tensor, largest: Tensor) -> Tensor:
 
     Keys share one factor, by the largest feature of all. The result does not depend on it, but the
     denominator's floor would cut off a query whose own keys are small beside a later one. Up to a
-    factor whose products with later keys, which no query receives, are finite too.
+    factor of 1e17: the gradient of a key is a product of such a query and of the denominator's
+    reciprocal, each of which may be as large.
     """
-    return query / largest.clamp_min(1e-30).to(query.dtype)[..., None]
+    return query / largest.clamp_min(1e-17).to(query.dtype)[..., None]
 
 
 def guarded(denominator: Tensor, floor: float | Tensor) -> Tensor:

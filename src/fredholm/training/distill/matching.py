@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,6 +15,7 @@ from ...convert.linearize import Replaced
 from ...data.kinds.dataset import IGNORED
 from ...errors import OptionError
 from ..learner import Loader
+from ..metrics import exponential
 from .lora import Lora
 from .stages import Stage, outputs_of
 
@@ -145,7 +145,7 @@ class Matching(Stage):
         if len(self.recent) < EVERY and step < total:
             return
         near, excess = (sum(column) / len(self.recent) for column in zip(*self.recent))
-        ratio = f"  perplexity {math.exp(excess):.4f} times the teacher's" if excess else ""
+        ratio = f"  perplexity {exponential(excess):.4f} times the teacher's" if excess else ""
         seconds = time.monotonic() - self.begun
         self.say(f"{self.name}: step {step}/{total}  KL {near:.4f}{ratio}  {seconds:.0f} s")
         self.recent = []

@@ -7,7 +7,6 @@ side; time and bytes of decoding are in ``decoding.py``.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from ...convert.linearize.positions import positions_of
 from ...errors import DataError
 from ...files import digest_json
+from ..metrics import exponential
 from ..text_generation import own_signs, prompt_ids
 from .decoding import STEPS, crossings, measure_decoding
 from .matching import cross_entropies
@@ -140,7 +140,9 @@ def by_position(
     result = []
     for start, stop in zip([0, *ends], ends):
         row: dict[str, float] = {"from": start, "to": stop, "segments": len(rows)}
-        row |= {name: math.exp(float(x[:, start : stop - 1].mean())) for name, x in losses.items()}
+        row |= {
+            name: exponential(float(x[:, start : stop - 1].mean())) for name, x in losses.items()
+        }
         result.append(row | {"ratio": row["student"] / row["teacher"]})
     return result
 
