@@ -22,6 +22,7 @@ from .files.reading import Reading
 from .files.scaling import as_read, channel_scales
 from .files.source import KINDS, LARGEST_SIDE, Source
 from .files.table import LARGEST
+from .formats import seconds_of
 from .kinds.dataset import LabelledDataset
 from .kinds.fields import POINT_FIELDS
 from .kinds.images import ImageDataset, standardised
@@ -142,6 +143,7 @@ def _series(result: Collection, samples: Any) -> None:
     parts = list(samples)
     if any(map(_is_pair, parts)):
         clocks, parts = _halves(result, parts, "(times, values)")
+        clocks = [seconds_of(_array(result, i, times)) for i, times in enumerate(clocks)]
         result.times = [_array(result, i, times, np.float64) for i, times in enumerate(clocks)]
     result.samples = _matrices(result, parts)
     for number, times in enumerate(result.times or ()):

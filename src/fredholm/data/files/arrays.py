@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import DataError, require
+from ..formats import seconds_of
 from .clouds import exchanged
 from .collection import Collection, in_order, looks_continuous
 from .fields import collect_fields
@@ -242,10 +243,7 @@ def _times(
     shape: tuple[int, ...],
 ) -> list[np.ndarray]:
     """Of each sample, which are an array of this ``shape`` together."""
-    values, lengths = arrays[key], [len(sample) for sample in samples]
-    if values.dtype.kind == "M":  # in seconds, whatever their unit, as in tables
-        seconds = values.astype("M8[us]").astype(np.int64) / 1e6
-        values = np.where(np.isnat(values), np.nan, seconds)
+    values, lengths = seconds_of(arrays[key]), [len(sample) for sample in samples]
     if values.dtype.kind not in "iuf":
         raise DataError(
             f"{path}: {key!r} holds {values.dtype}; needs times: numbers, or numpy's dates"

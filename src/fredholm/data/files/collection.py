@@ -198,7 +198,8 @@ def check_labels(collection: Collection) -> None:
         row = int(missing.argmax())
         raise DataError(
             f"{collection.where(row)}, column {name!r}: has no label ({int(missing.sum()):,} of "
-            f"{len(values):,} samples have none); give it one, or leave those samples out"
+            f"{len(values):,} samples have none: none, NA, - and ? count as missing); give it one, "
+            "or leave those samples out"
         )
     found = too_large(values) if numbers else None
     if found is not None:

@@ -22,6 +22,7 @@ SHOWN = 60
 SLIPS = (
     0.1  # the share of a column's cells that are slips; where more are no numbers, they are words
 )
+ENOUGH = 2  # columns of numbers beside one of texts, from where rows are read and not texts
 WORDS = 20  # of a column, that become a column each
 DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}")  # in whatever order
 
@@ -118,6 +119,7 @@ def settle(
     for name in [*named, *([reading.label, reading.group] if labelled else [])]:
         if name is not None and name not in head.names:
             raise DataError(head.absent(name))
+    _check_roles(head, reading)
     free = [name for name in head.names if name not in _said(reading)]
     guessed = _named(free, TIMES)
     time = reading.time or guessed
@@ -228,6 +230,29 @@ def _check_channels(head: Head, reading: Reading, label: str | None, series_id: 
             )
 
 
+ALLOWED = ({"id", "group"}, {"label", "channels"}, {"id", "channels"})
+
+
+def _check_roles(head: Head, reading: Reading) -> None:
+    """DataError for a column that is said to be two things; an id may tell groups too, and of a
+    label or an id among the channels :func:`_check_channels` speaks.
+    """
+    roles: dict[str, str] = {}
+    said = [(key, getattr(reading, key)) for key in ("label", "time", "id", "text", "group")]
+    for key, name in [*said, *(("channels", name) for name in reading.channels or ())]:
+        if name is None:
+            continue
+        before = roles.setdefault(name, key)
+        if before != key and {before, key} not in ALLOWED:
+            raise DataError(
+                f"{head.path}: column {name!r} is said to be {before} and {key}; it is one of both"
+            )
+    channels = list(reading.channels or ())
+    twice = next((name for name in channels if channels.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"{head.path}: channels: {twice!r} comes twice; once is enough")
+
+
 def _kind(
     head: Head,
     reading: Reading,
@@ -250,7 +275,7 @@ def _kind(
             f"{head.path}: has times ({time!r}) but no column tells which series a row belongs to; "
             f"name it: id (has {', '.join(head.names)})"
         )
-    if kind is None and text is None:
+    if kind is None and text is None and sum(map(head.numeric, others)) < ENOUGH:
         text = next((name for name in others if _is_text(head, name)), None)
     if kind == "texts" or (kind is None and text is not None):
         words = [name for name in others if not head.numeric(name)]
@@ -335,8 +360,44 @@ def _like_series(head: Head, kind: str, time: str | None) -> Iterator[str]:
             return
 
 
+def grow_from_row_to_row(head: Head, time: str | None) -> bool:
+    """Whether there are times, and each row's is later than that of the row before."""
+    name = time or _named(head.names, TIMES)
+    if name is None or name not in head.names or len(head.rows) < 3:
+        return False
+    try:
+        return _grow([seconds(cell) for cell in head.cells(name)])
+    except ValueError:
+        return False
+
+
 def _grow(times: Sequence[float]) -> bool:
     return all(a < b for a, b in pairwise(times))
+
+
+def _marks(head: Head, name: str) -> Iterator[str]:
+    """What is said of a column of words of which some are taken for missing ones."""
+    cells = [] if head.numeric(name) else [cell for cell in head.cells(name) if cell]
+    marks = sorted({cell for cell in cells if is_missing(cell)})
+    if marks:
+        count = sum(map(is_missing, cells))
+        yield (
+            f"column {name!r}: {', '.join(map(repr, marks))} counts as missing ({count:,} of the "
+            f"first {len(cells):,} cells); where it is a value, write another word"
+        )
+
+
+def listed(names: Sequence[str], most: int = 6) -> str:
+    """Columns by name, of many the first ones.
+
+    Example:
+        >>> listed(["a"]), listed(["a", "b", "c"], 2)
+        ("column 'a' is", "columns 'a', 'b', … (3) are")
+    """
+    shown = ", ".join(map(repr, names[:most])) + (
+        f", … ({len(names)})" if len(names) > most else ""
+    )
+    return f"column {shown} is" if len(names) == 1 else f"columns {shown} are"
 
 
 def _mean_length(head: Head, name: str) -> float:
@@ -374,7 +435,10 @@ def _channels(
     is called like an id, whose numbers are those of groups.
     """
     if kind in ("texts", "images"):
-        return (), []
+        rest = [name for name in others if name != text]
+        if not rest or reading.kind is not None:
+            return (), []
+        return (), [f"{listed(rest)} not read: {kind} are; for the columns instead: --kind rows"]
     remarks = []
     if reading.channels is not None:
         for name in reading.channels:
@@ -387,7 +451,7 @@ def _channels(
             remarks.append(_group(name))
         elif _readable(head, name, kind):
             chosen.append(name)
-            remarks += _almost_numbers(head, name)
+            remarks += [*_almost_numbers(head, name), *_marks(head, name)]
         else:
             _refuse_almost_numbers(head, name)
             example = head.known(name)[0][:SHOWN]

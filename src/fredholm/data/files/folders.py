@@ -17,6 +17,7 @@ from .reading import Reading
 from .suffixes import suffix_of
 from .table import Coded
 
+RUNS = frozenset({"recipe.yaml", "choice.json"})  # what tells a run or a comparison
 LOOKED_AT = 1000  # pictures whose headers are read before training: about a second
 
 
@@ -31,16 +32,26 @@ def _hidden(name: str) -> bool:
 
 
 def files_below(folder: Path, suffixes: Suffixes[str]) -> list[Path]:
-    """All files below a folder with one of the suffixes, sorted, but for hidden ones and those in
-    hidden folders.
+    """All files below a folder with one of the suffixes, sorted, but for hidden ones, and those in
+    hidden folders and in runs and comparisons that lie there.
     """
+    below = [
+        path for path in folder.rglob("*") if not any(map(_hidden, path.relative_to(folder).parts))
+    ]
+    runs = {path.parent for path in below if path.name in RUNS} - {folder}
     return sorted(
         path
-        for path in folder.rglob("*")
-        if suffix_of(path) in suffixes
-        and not any(map(_hidden, path.relative_to(folder).parts))
-        and path.is_file()
+        for path in below
+        if suffix_of(path) in suffixes and not runs & {*path.parents} and path.is_file()
     )
+
+
+def _of_runs(folder: Path) -> bool:
+    """Whether a folder is a run or a comparison, or has such ones alone."""
+    if any((folder / name).exists() for name in RUNS):
+        return True
+    marks = [path for name in RUNS for path in folder.rglob(name)]
+    return bool(marks) and not files_below(folder, {suffix_of(p) for p in folder.rglob("*")})
 
 
 def look_at(files: list[Path]) -> None:
@@ -166,7 +177,7 @@ def _parts_within(folder: Path, suffixes: Suffixes[str]) -> list[Path]:
 
 
 def _class_folders(part: Path, suffixes: Suffixes[str]) -> list[Path]:
-    folders = [path for path in visible(part) if path.is_dir()]
+    folders = [path for path in visible(part) if path.is_dir() and not _of_runs(path)]
     loose = [path for path in visible(part) if path.suffix.lower() in suffixes]
     if loose:
         raise DataError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,7 @@ class Source:
         self.kind = POINT_FIELDS if points else KINDS[self.collection.kind]
         self.training = np.flatnonzero(self.parts == 0)
         self._check_training()
+        self.collection.remarks += self._untested()
 
     @property
     def name(self) -> str:
@@ -134,6 +135,21 @@ class Source:
             raise DataError(
                 f"{self.collection.where(row)}: is of the class {name!r}, of which the training "
                 "set has no sample; add some, or remove the class"
+            )
+
+    def _untested(self) -> Iterator[str]:
+        """What is said of classes that no test sample has."""
+        labels = self.collection.labels
+        if not isinstance(labels, Coded) or self.collection.steps is not None:
+            return
+        tested = np.flatnonzero(self.parts == SPLITS.index("test"))
+        counts = np.bincount(labels.codes[tested], minlength=len(labels.names))
+        names = [name for name, count in zip(labels.names, counts) if not count]
+        if len(tested) and names:
+            shown = ", ".join(map(repr, names[:4])) + (", …" if len(names) > 4 else "")
+            yield (
+                f"no test sample is of the class {shown}: no score tells how it is recognised; it "
+                "needs five samples or so"
             )
 
     def trained_on(self, chosen: np.ndarray) -> Source:

@@ -267,9 +267,12 @@ def _open_quote(path: Path, row: int) -> str:
 
 
 def _is_sample(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Whether a file has no header: its first row holds numbers alone, or it is as the others are:
-    numbers where they have numbers, and words that come again below.
+    """Whether a file has no header: its first row holds numbers alone, but no count of the columns
+    as pandas writes it, or it is as the others are: numbers where they have numbers, and words that
+    come again below.
     """
+    if _counts_columns(first):
+        return False
     words = [i for i, cell in enumerate(first) if not (is_number(cell) or is_missing(cell))]
     if not words or not rows:
         return not words
@@ -279,6 +282,13 @@ def _is_sample(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
         and all(first[i].strip() in {row[i].strip() for row in rows} for i in words)
         and all(is_number(row[i]) or is_missing(row[i]) for row in rows for i in numbers)
     )
+
+
+def _counts_columns(first: Sequence[str]) -> bool:
+    """Whether cells are 0, 1, 2, … after an empty one, or three or more of them alone."""
+    index = first[0].strip() == ""
+    cells = [cell.strip() for cell in (first[1:] if index else first)]
+    return len(cells) >= (1 if index else 3) and cells == [str(i) for i in range(len(cells))]
 
 
 def _unnamed(place: int) -> str:
@@ -470,7 +480,11 @@ def no_number(cell: str) -> str:
         >>> no_number("kg")
         "received 'kg'; needs a number, or an empty cell where none was measured"
     """
-    comma = " (decimal commas are written as points)" if is_number(cell.replace(",", ".")) else ""
+    comma = ""
+    if re.fullmatch(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?", cell):
+        comma = " (commas between thousands are left out, decimal ones written as points)"
+    elif is_number(cell.replace(",", ".")):
+        comma = " (decimal commas are written as points)"
     return (
         f"received {cell[:40]!r}; needs a number{comma}, or an empty cell where none was measured"
     )

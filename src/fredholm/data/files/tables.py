@@ -5,7 +5,7 @@ pictures.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,11 @@ import numpy as np
 
 from ...errors import DataError
 from .collection import PART_NAMES, Collection, in_order, leaks, looks_continuous
-from .columns import WORDS, Columns, Trained, settle, taken_of
+from .columns import WORDS, Columns, Trained, grow_from_row_to_row, settle, taken_of
 from .folders import look_at
 from .reading import Reading
 from .suffixes import stem_of
-from .table import HEAD, Coded, Table, is_number, read_head, read_table
+from .table import HEAD, Coded, Head, Table, is_number, read_head, read_table
 
 
 def collect_tables(
@@ -53,7 +53,30 @@ def collect_tables(
     }[columns.reading.kind or "rows"]
     result = make(name, table, columns, labelled)
     result.taken, result.remarks = columns.taken, [*columns.remarks, *result.remarks]
+    if trained is None and columns.reading.kind == "rows":
+        result.remarks += _of_many_files(files, heads, reading)
     return result
+
+
+def _of_many_files(files: Sequence[Path], heads: Sequence[Head], reading: Reading) -> Iterator[str]:
+    """What is said of rows of several files that may be recordings, one a file, or a class a
+    folder.
+    """
+    several = len(files) > 1 and all(part is None for part in named_parts(files))
+    if not several:
+        return
+    if all(grow_from_row_to_row(head, reading.time) for head in heads):
+        yield (
+            "rows are read one by one, and those of a file may be in several splits; where each of "
+            f"the {len(files):,} files is a series, give its rows a column that tells which: --id"
+        )
+    folders = sorted({file.parent.name for file in files})
+    if len(folders) > 1:
+        names = ", ".join(folders[:4]) + (", …" if len(folders) > 4 else "")
+        yield (
+            f"the names of folders ({names}) are no labels of tables; where they are classes, "
+            "write them into a column of each: --label"
+        )
 
 
 def _without_unread(table: Table, columns: Columns) -> Columns:

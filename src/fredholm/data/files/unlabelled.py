@@ -44,10 +44,10 @@ _CATALOGUE = {
 }
 _GZIP = b"\x1f\x8b"
 _MAGIC = {
-    b"PK": ".npz",
+    b"PK\x03\x04": ".npz",
     b"\x89HDF": ".h5",
     b"\x89PNG": ".png",
-    b"\xff\xd8": ".jpg",
+    b"\xff\xd8\xff": ".jpg",
     b"PAR1": ".parquet",
 }
 _STDIN = "stdin"

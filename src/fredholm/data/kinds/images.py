@@ -353,14 +353,25 @@ def picture_size(file: Path) -> tuple[int, int]:
         return size_of(image)
 
 
+ENDS = {"JPEG": b"\xff\xd9", "PNG": b"IEND\xaeB`\x82"}  # of files that are whole
+
+
 def check_picture(file: Path) -> None:
-    """Read a picture's header alone.
+    """Read a picture's header, and all of it where its end is not that of its format.
 
     Raises:
-        DataError: as :func:`read_picture`, as far as a header tells.
+        DataError: as :func:`read_picture`, as far as header and end tell.
     """
-    with _opened(file):
-        pass
+    with _opened(file) as image:
+        end = ENDS.get(image.format)
+        if end is not None and not _tail(file).endswith(end):
+            image.load()
+
+
+def _tail(file: Path) -> bytes:
+    with file.open("rb") as opened:
+        opened.seek(max(0, file.stat().st_size - 12))
+        return opened.read()
 
 
 @contextmanager
