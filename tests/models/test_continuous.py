@@ -8,6 +8,7 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from fredholm.errors import CheckpointError, OptionError, ShapeError
@@ -289,3 +290,13 @@ def test_configuration_is_json():
     for name in ("continuous_text_base", "continuous_cvt_13"):
         config = model_config(name, **parts(scheme=((0,), (1,))))
         assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+def test_weights_of_another_kind_of_number_are_refused(tmp_path):
+    folder = save_pretrained(text_model(), tmp_path / "model")
+    tensors = load_file(folder / "model.safetensors")
+    name = next(name for name, tensor in tensors.items() if tensor.is_floating_point())
+    for dtype in (torch.int32, torch.complex64):
+        save_file({**tensors, name: tensors[name].to(dtype)}, folder / "model.safetensors")
+        with pytest.raises(CheckpointError, match=rf"{name} {dtype} for torch.float"):
+            from_pretrained(folder)

@@ -281,7 +281,7 @@ def test_low_rank_changes_of_torchs_layers():
     replaced = replace_attention(model.double().eval(), "hedgehog")
     x = torch.randn(2, 5, 8, dtype=torch.float64)
     before = replaced.model(x)
-    low = Lora(replaced, 2)
+    low = Lora(replaced, 2, seed=0)
     torch.testing.assert_close(replaced.model(x), before)
     with torch.no_grad():
         for change in low.changes:
@@ -482,3 +482,32 @@ def test_divergences_are_means_over_samples():
     again = divergences(replaced, as_dataset(DATA[1]), batch_size=24)
     assert found == again
     assert all(value > 0 for value in found.values())
+
+
+def test_a_conversion_cut_while_it_keeps_low_rank_changes_goes_on_as_if_it_never_was(
+    tmp_path, monkeypatch
+):
+    """From its last checkpoint, after which there is no step, and before its first, whatever was
+    drawn in the process before.
+    """
+    match = StageOptions(epochs=1, lr=1e-2, lora=2)
+    one = StageOptions(epochs=1, lr=1e-3)
+    few = {"data": (Counting(16, 0), Counting(8, 1)), "distil": one, "tune": one, "match": match}
+    whole = linearize(models.bert(), "luna", folder=tmp_path / "whole", **few).model.state_dict()
+    keep = Progress.keep
+    for stage in ("distilled", "matched"):
+        cut = []
+
+        def once(self, key, model, stage=stage, cut=cut):
+            if key == stage and not cut:
+                cut.append(key)
+                raise OSError(28, "No space left on device")
+            return keep(self, key, model)
+
+        monkeypatch.setattr(Progress, "keep", once)
+        with pytest.raises(OSError, match="No space"):
+            linearize(models.bert(), "luna", folder=tmp_path / stage, **few)
+        found = linearize(models.bert(), "luna", folder=tmp_path / stage, resume=True, **few)
+        state = found.model.state_dict()
+        assert state.keys() == whole.keys()
+        assert all(torch.equal(state[name], whole[name]) for name in whole)

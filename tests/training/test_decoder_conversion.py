@@ -196,11 +196,11 @@ def test_low_rank_changes_are_merged_into_the_attention_alone():
 def test_low_rank_changes_need_a_rank_and_linear_layers():
     replaced = replace_attention(llama(), "hedgehog", probe=False)
     with pytest.raises(OptionError, match="rank of 1"):
-        Lora(replaced, 0)
+        Lora(replaced, 0, seed=0)
     config = transformers.GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=16)
     gpt2 = replace_attention(transformers.GPT2LMHeadModel(config).eval(), "hedgehog", probe=False)
     with pytest.raises(ConversionError, match=r"no torch\.nn\.Linear"):
-        Lora(gpt2, 2)
+        Lora(gpt2, 2, seed=0)
 
 
 def test_a_regression_has_no_logits_to_match():

@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from fredholm.training.metrics import METRICS, accuracy, perplexity, summarise
+from fredholm.training.choosing.verdict import interval
+from fredholm.training.metrics import METRICS, accuracy, mean_and_sd, perplexity, summarise
 from fredholm.training.tasks import create_task
 
 LOGITS = torch.tensor(
@@ -52,3 +53,9 @@ def test_a_perplexity_beyond_numbers_is_infinite():
     assert perplexity(torch.tensor([[0.0, 1000.0]]), torch.tensor([0])) == math.inf
     found = create_task("tokens").summary([(torch.tensor([[[0.0, 1e4]]]), torch.tensor([[0]]))], ())
     assert found["perplexity"] == math.inf
+
+
+def test_statistics_of_what_is_no_number_are_no_numbers():
+    assert all(map(math.isnan, mean_and_sd([1.0, math.nan])))
+    assert all(map(math.isnan, mean_and_sd([math.inf, -math.inf])))
+    assert all(map(math.isnan, interval([math.nan, 1.0, 2.0])))

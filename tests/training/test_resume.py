@@ -189,22 +189,33 @@ def test_killed_mid_epoch_and_resumed_equals_uninterrupted(tmp_path, recipe):
     assert_same(tmp_path / "whole", folder)
 
 
-def test_ctrl_c_saves_says_how_to_resume_and_exits_130(tmp_path, recipe):
-    overrides = ["training.checkpoint_minutes=null", "data.batch_size=50"]
+@pytest.mark.parametrize(
+    ("number", "more"),
+    [
+        (signal.SIGINT, ["data.batch_size=50"]),
+        (signal.SIGTERM, ["data.batch_size=10", "training.accumulate=8"]),
+        (signal.SIGTERM, ["data.batch_size=50", "data.eval_batch_size=1"]),
+    ],
+    ids=["ctrl-c", "in an accumulation", "in a validation"],
+)
+def test_ctrl_c_saves_says_how_to_resume_and_exits_130(tmp_path, recipe, number, more):
+    overrides = ["training.checkpoint_minutes=null", *more]
     folder = tmp_path / "stopped"
     process = _start(folder, *overrides, pause=0.2)
     deadline = time.monotonic() + 60
     while not (folder / "tensorboard").is_dir() and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130, output
     assert "--resume" in output
     assert "Traceback" not in output
     newest = newest_readable(folder / "checkpoints")
     assert read_checkpoint(newest)["global_step"] > 0
+    (folder / "checkpoints" / ".step-000000001.ckpt.12.tmp").write_bytes(b"half")
     train(recipe(*overrides, "name=stopped"), folder, resume=True)
+    assert not [*folder.rglob(".*.tmp")], "of a process that was killed"
     train(recipe(*overrides, "name=stopped"), tmp_path / "whole")
     assert_same(tmp_path / "whole", folder)
 

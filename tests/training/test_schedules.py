@@ -22,6 +22,7 @@ COURSES = {
     "constant": (Schedule("constant"), [1] * 6),
     "milestones": (Schedule("step", milestones=(1, 1.5)), [1, 1, 0.1, 0.1, 0.01, 0.01]),
     "every": (Schedule("step", every=0.75, factor=0.5), [1, 0.5, 0.5, 0.5, 0.25, 0.25]),
+    "often": (Schedule("step", every=0.375, factor=0.5), [0.5, 0.25, 0.25, 0.125, 0.0625, 0.0625]),
     "floor": (Schedule("step", every=1, factor=0.1, floor=0.5), [1, 1, 0.5, 0.5, 0.5, 0.5]),
 }
 

@@ -230,6 +230,14 @@ def test_a_resumed_run_has_each_step_once(tmp_path, monkeypatch):
     assert whole == again
 
 
+def test_steps_are_watched_in_double_precision_too(tmp_path):
+    sizes = ["model.body.dim=8", "model.body.heads=2", "data.limit=40", "data.batch_size=20"]
+    double = ["training.precision=64", "training.epochs=1", "schedule.warmup_epochs=0"]
+    model = ["model=continuous_vit_micro", "operator=softmax"]
+    train(load_recipe("digits", [*model, *sizes, *double]), tmp_path / "run")
+    assert list(csv.DictReader((tmp_path / "run" / "monitors.csv").open()))
+
+
 def test_the_command_line_reads_texts_and_overrides(finished, tmp_path, capsys):
     _, run, _ = finished
     (tmp_path / "t.txt").write_text("a fine film\n", encoding="utf-8")

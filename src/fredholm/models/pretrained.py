@@ -190,6 +190,13 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return saved
 
 
+def _same_kind(a: torch.dtype, b: torch.dtype) -> bool:
+    """Whether both are real numbers of any precision, or complex ones, or of one other dtype."""
+    return (a.is_floating_point and b.is_floating_point) or (
+        (a.is_complex and b.is_complex) or a == b
+    )
+
+
 def _load_weights(model: nn.Module, path: Path, *, old: bool = False) -> None:
     tensors = read_tensors(path, "restore it or train again")
     if old:
@@ -201,10 +208,15 @@ def _load_weights(model: nn.Module, path: Path, *, old: bool = False) -> None:
         for k in own.keys() & tensors.keys()
         if tensors[k].shape != own[k].shape
     ]
+    wrong += [
+        f"{k} {tensors[k].dtype} for {own[k].dtype}"
+        for k in sorted(own.keys() & tensors.keys())
+        if not _same_kind(tensors[k].dtype, own[k].dtype)
+    ]
     if missing or unknown or wrong:
         raise CheckpointError(
             f"{path} does not fit its configuration: missing {missing}, unknown {unknown}, shapes "
-            f"{wrong}"
+            f"and dtypes {wrong}"
         )
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if name in tensors:  # a model saved in another precision comes back in it, bit for bit

@@ -179,10 +179,12 @@ def fit(
     with _quiet(), _graceful(checkpoints, group), seen:
         told = [part for part in parts if part is not None]
         trainer = _trainer(limits, group, told, _logger(folder if tensorboard else None))
+        _keep_signals(trainer)
         try:
             trainer.fit(module, val_dataloaders=validation, ckpt_path=checkpoint, weights_only=True)
         except Interrupted as request:
             raise Interrupted(f"{request}; {again}" if folder else str(request)) from None
+        module.finish()
         if history.rows and (best is None or not keeper.best_epoch):
             keeper.write(trainer, module)
             keeper.best_epoch = len(history.rows)
@@ -269,6 +271,14 @@ def _patience(stop: Goal) -> Patience:
 
 def _logger(folder: Path | None) -> Any:
     return False if folder is None else TensorBoardLogger(folder, name="tensorboard", version="")
+
+
+def _keep_signals(trainer: Any) -> None:
+    """Leave SIGTERM to :func:`_graceful`. Lightning's own handler would end the process in the
+    middle of an accumulation or a validation, with exit code 0 and nothing saved, and begins a
+    broadcast of its own wherever a rank happens to be.
+    """
+    trainer._signal_connector.register_signal_handlers = lambda: None
 
 
 @contextlib.contextmanager

@@ -149,6 +149,8 @@ class RunFolder:
             with storing(self.root):
                 self.evaluation.unlink(missing_ok=True)
                 self.calibration.unlink(missing_ok=True)
+                for path in filter(is_unfinished, self.root.rglob(".*.tmp")):
+                    path.unlink(missing_ok=True)  # of a process that was killed
             return
         with storing(self.root):
             # Before anything is deleted: the files may be those of this very run.

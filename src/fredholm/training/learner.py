@@ -150,6 +150,11 @@ class Learner(pl.LightningModule):
         """
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
+    def finish(self) -> None:
+        """After the last step and before the last weights are kept, also where a resumed fit had
+        none left.
+        """
+
     def cure(self) -> str:
         """What to do about a loss that is not finite."""
         return f"lower the learning rate ({self.descent.lr:g})"

@@ -208,11 +208,14 @@ def direction(name: str) -> str:
 
 
 def mean_and_sd(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """Mean and sample standard deviation; None where there are too few.
+    """Mean and sample standard deviation; None where there are too few, NaN where one is no finite
+    number.
 
     Example:
         >>> mean_and_sd([1.0, 3.0])
         (2.0, 1.4142135623730951)
     """
+    if not all(map(math.isfinite, values)):
+        return math.nan, math.nan if len(values) > 1 else None
     mean = statistics.fmean(values) if values else None
     return mean, statistics.stdev(values) if len(values) > 1 else None

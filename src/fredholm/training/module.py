@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..models.modes import evaluating
 from ..parallel import Shards
 from .build import build_mixer
 from .evaluation import on_device
+from .failures import TrainingFailed
 from .learner import Descent, Learner, Loader, step_seed
 from .recipe import Phase, Recipe
 from .schedules import Schedule
@@ -91,6 +93,11 @@ class RecipeLearner(Learner):
 
     def on_validation_epoch_end(self) -> None:
         self.metrics = self.task.metrics(self.reduced(self.validated))
+        loss = self.metrics.get("val_loss", 0.0)
+        if not math.isfinite(loss):
+            raise TrainingFailed(
+                f"val_loss: {loss} after epoch {self.current_epoch + 1}; {self.cure()}"
+            )
         self.log_dict(self.metrics, prog_bar=True, logger=True, sync_dist=False)
         self.validated = [0.0, 0.0, 0.0]
 

@@ -32,7 +32,9 @@ class StepMonitor(Table):
     def on_validation_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
         if trainer.sanity_checking or not trainer.is_global_zero:
             return
-        result = trajectory(pl_module.model, self.inputs.to(pl_module.device))
+        place, inputs = next(pl_module.model.parameters()), self.inputs
+        inputs = inputs.to(place.dtype) if inputs.is_floating_point() else inputs
+        result = trajectory(pl_module.model, inputs.to(place.device))
         epoch = trainer.current_epoch + 1
         for step, values in enumerate(zip(*(result[key] for key in COLUMNS[2:])), 1):
             self.rows.append({"epoch": epoch, "step": step, **dict(zip(COLUMNS[2:], values))})

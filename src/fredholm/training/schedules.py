@@ -98,7 +98,7 @@ class Schedule:
     def _passed(self, step: int, epoch: int) -> int:
         """How many times a ``step`` schedule has come down."""
         if self.every is not None:
-            return step // max(1, round(self.every * epoch))
+            return int(step / (self.every * epoch) + 1e-9)
         return sum(step >= round(milestone * epoch) for milestone in self.milestones)
 
     def schedulers(self, optimizer: Any, steps: int, epoch: int) -> list[dict[str, Any]]:

@@ -14,7 +14,8 @@ LEVEL = 0.95
 
 
 def interval(differences: Sequence[float]) -> list[float] | None:
-    """Mean and 95% interval of paired differences by Student's t; None of fewer than two.
+    """Mean and 95% interval of paired differences by Student's t; None of fewer than two,
+    NaN where one is no finite number.
 
     Example:
         >>> [round(x, 3) for x in interval([0.1, 0.2, 0.3])]
@@ -25,6 +26,8 @@ def interval(differences: Sequence[float]) -> list[float] | None:
     count = len(differences)
     if count < 2:
         return None
+    if not all(map(math.isfinite, differences)):
+        return [math.nan] * 3
     mean, sd = statistics.fmean(differences), statistics.stdev(differences)
     half = float(t.ppf((1 + LEVEL) / 2, count - 1)) * sd / math.sqrt(count)
     return [mean, mean - half, mean + half]

@@ -71,6 +71,7 @@ class Lora:
     Args:
         replaced: the converted model.
         rank: of each change.
+        seed: of what they begin with, whatever was drawn before: a resumed conversion draws less.
 
     Raises:
         OptionError: a rank below 1.
@@ -79,7 +80,7 @@ class Lora:
     Reference: Hu et al. 2022, §4.1.
     """
 
-    def __init__(self, replaced: Replaced, rank: int):
+    def __init__(self, replaced: Replaced, rank: int, seed: int):
         if rank < 1:
             raise OptionError(f"lora: received {rank}; needs a rank of 1 or more")
         self.model, self.replaced = replaced.model, replaced
@@ -95,7 +96,10 @@ class Lora:
                 f"lora: the converted attention of {kind} holds no torch.nn.Linear; train it "
                 "whole, lora=None"
             )
-        self.changes = [LowRankChange(self.model.get_submodule(name), rank) for name in self.names]
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            layers = map(self.model.get_submodule, self.names)
+            self.changes = [LowRankChange(layer, rank) for layer in layers]
         for name, change in zip(self.names, self.changes):
             self.model.set_submodule(name, change)
 

@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from ...convert.linearize import Replaced
 from ...data.kinds.dataset import IGNORED
 from ...errors import OptionError
-from ..learner import Loader
+from ..learner import Loader, step_seed
 from ..metrics import exponential
 from .lora import Lora
 from .stages import Stage, outputs_of
@@ -110,7 +110,11 @@ class Matching(Stage):
         self.teacher = (teacher.eval(),)  # in a tuple, so that it is no part of the state
         self.say, self.begun = say, time.monotonic()
         self.recent: list[list[float]] = []  # divergence and excess of the last steps
-        self.lora = None if options.lora is None else Lora(replaced, options.lora)
+        self.lora = (
+            None
+            if options.lora is None
+            else Lora(replaced, options.lora, step_seed(seed, *self.name.encode()))
+        )
 
     def trained(self) -> list[nn.Parameter]:
         if self.lora is not None:
@@ -150,7 +154,7 @@ class Matching(Stage):
         self.say(f"{self.name}: step {step}/{total}  KL {near:.4f}{ratio}  {seconds:.0f} s")
         self.recent = []
 
-    def on_train_end(self) -> None:
+    def finish(self) -> None:
         if self.lora is not None:
             self.lora.merge()
             self.lora = None
