@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
@@ -36,6 +36,33 @@ def is_weight(name: str, parameter: nn.Parameter) -> bool:
     # a head.
     exempt = leaf.startswith("bias") or "fourier" in name or leaf in ("token", "table")
     return parameter.dim() >= 2 and not exempt
+
+
+def in_todays_order(state: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+    """What an optimiser of :func:`weight_decay_groups` knew, by the places of today: before, decay
+    fell on directions, which stood among the weights in their magnitudes' place.
+    """
+    own, named = parts_of_weights(model), list(model.named_parameters())
+    shapes = {name: parameter.shape for name, parameter in named}
+    known = state["state"]
+
+    def order(decays: Callable[[str, nn.Parameter], bool]) -> list[str]:
+        first = [name for name, parameter in named if decays(name, parameter)]
+        return [*first, *(name for name, _ in named if name not in {*first})]
+
+    def fits(names: list[str]) -> bool:
+        moments = ((name, known.get(place, {}).get("exp_avg")) for place, name in enumerate(names))
+        return all(one is None or one.shape == shapes[name] for name, one in moments)
+
+    today = order(lambda name, parameter: own.get(name, is_weight(name, parameter)))
+    before = order(is_weight)
+    if fits(today) or not fits(before):
+        return state
+    places = {name: place for place, name in enumerate(before)}
+    moved = {
+        place: known[places[name]] for place, name in enumerate(today) if places[name] in known
+    }
+    return {**state, "state": moved}
 
 
 def parts_of_weights(model: nn.Module) -> dict[str, bool]:

@@ -67,15 +67,10 @@ def _of_block(key: str, value: Any, block: int) -> Any:
 
 
 def make_operator(
-    name: str,
-    dim: int,
-    heads: int,
-    options: Mapping[str, Any],
-    *,
-    position_dim: int,
-    causal: bool = False,
+    name: str, dim: int, heads: int, *, position_dim: int, ordered: bool = False, **options: Any
 ) -> nn.Module:
-    """A registered operator for positions of this dimension; ``options`` are its own.
+    """A registered operator for positions of this dimension, of points in an order where
+    ``ordered``; ``options`` are its own, ``causal`` among them.
 
     Raises:
         OptionError: an unknown name, a baseline's, or an option the operator does not have.
@@ -85,7 +80,7 @@ def make_operator(
             f"operator: received {name!r}, a baseline; needs a body of the kind 'backbone' "
             "(model=backbone_nano), or a sum of which it is a part"
         )
-    told = position_options(name, position_dim, options, causal=causal)
+    told = position_options(name, position_dim, options, causal=ordered)
     return create_operator(name, dim, heads, **told)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ..integral import auxiliary_loss
-from ..models.decay import dropped_weights
+from ..models.decay import dropped_weights, in_todays_order
 from ..models.modes import evaluating
 from ..parallel import Shards
 from .build import build_mixer
@@ -78,6 +78,11 @@ class RecipeLearner(Learner):
 
     def trained(self) -> list[Any]:
         return self.model.weight_decay_groups(self.recipe.optimizer.weight_decay)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        states = checkpoint.get("optimizer_states", [])
+        checkpoint["optimizer_states"] = [in_todays_order(state, self.model) for state in states]
+        super().on_load_checkpoint(checkpoint)
 
     def cure(self) -> str:
         lr = self.recipe.optimizer.lr

@@ -111,7 +111,7 @@ class StagesConfig(EvolutionConfig):
             )
             return [OperatorTerm(operator, dim, norm=before(), **branches), network]
         operator = make_operator(
-            self.operator, dim, heads, self.operator_options, position_dim=position_dim
+            self.operator, dim, heads, position_dim=position_dim, **self.operator_options
         )
         local = ConvolutionTerm(dim, self.kernel, depthwise=True, norm=before())
         return [local, OperatorTerm(operator, dim, norm=before(), **branches), network]

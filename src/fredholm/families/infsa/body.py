@@ -125,7 +125,7 @@ class InfViTConfig(BodyConfig):
                 learned = bool(self.learned_decay)
                 options |= {"decay": decay, "learned_decay": learned, "power": power}
         return make_operator(
-            self.operator, self.dim, self.heads, options, position_dim=encoder.position_dim
+            self.operator, self.dim, self.heads, position_dim=encoder.position_dim, **options
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -13,7 +14,7 @@ from ...parallel import Shards, largest
 from ...quadrature import Quadrature
 from ..capabilities import Separable, Windowed
 from ..contract import Form, Kernel, Memory, with_offset
-from ..exchange import Exchange, ring
+from ..exchange import Exchange, Parts, ring
 from ..problem import Facts, Layout, Problem
 from ..strategy import EXACT, Linear
 from .blocks import by_query_blocks
@@ -51,7 +52,7 @@ class Quadratic(Form):
                 lambda kernel, part: products(kernel, part, shift), kernel, p, 4, None
             )
 
-        out = divided(ring(problem, shards, respond), kernel.floor)
+        out = divided(ring(problem, shards, respond, added), shift, kernel.floor)
         return with_offset(expanded(kernel, problem, out), kernel, problem)
 
     def sent(self, kernel: Kernel, domain: Domain, batch: int, crossed: bool) -> Exchange:
@@ -90,8 +91,8 @@ def shared_exponent(kernel: Any, problem: Problem, shards: Shards) -> Tensor | N
 
 
 def products(kernel: Any, p: Problem, shift: Tensor | None) -> Tensor:
-    """Weighted inner products of features times values, and their own sum where there is a
-    denominator: (B, H, Nq, c | c + 1).
+    """Weighted inner products of features times values, their own sum where there is a denominator,
+    and the largest feature that each query sees: (B, H, Nq, c + 2).
     """
     key, own = key_features(kernel, p.y, p.uy, p.quadrature.mass > 0, shift)
     if own is not None and shift is not None:
@@ -99,9 +100,25 @@ def products(kernel: Any, p: Problem, shift: Tensor | None) -> Tensor:
     value = kernel.values(p.y, p.uy)
     value = value if kernel.floor is None else F.pad(value, (0, 1), value=1.0)
     pairs = query_features(kernel, p.x, p.ux) @ key.mT
-    return (pairs * p.quadrature.weights()) @ value.to(pairs.dtype)
+    weights = p.quadrature.weights()
+    sums = (pairs * weights) @ value.to(pairs.dtype)
+    size = torch.where(weights > 0, key.detach().amax(-1)[:, :, None], 0.0)
+    size = size.amax(-1, keepdim=True).to(sums.dtype)
+    return torch.cat([sums, size.expand(*sums.shape[:-1], 1)], -1)
 
 
-def divided(out: Tensor, floor: float | None) -> Tensor:
-    """The response of :func:`products` of all keys, (B, H, Nq, c)."""
-    return out if floor is None else out[..., :-1] / guarded(out[..., -1:], floor)
+def added(a: Parts, b: Parts) -> Parts:
+    """What two ranks' keys give together: sums, and the larger of the largest features."""
+    largest = torch.maximum(a[0][..., -1:], b[0][..., -1:])
+    return (torch.cat([a[0][..., :-1] + b[0][..., :-1], largest], -1),)
+
+
+def divided(out: Tensor, shift: Tensor | None, floor: float | None) -> Tensor:
+    """The response of :func:`products` of all keys, (B, H, Nq, c); the floor of its denominator is
+    at the scale of the keys that a query sees, of which a later one may be far above.
+    """
+    out, size = out[..., :-1], out[..., -1:].detach()
+    if floor is None:
+        return out
+    least = floor if shift is None else (floor * size).clamp_min(1e-36)
+    return out[..., :-1] / guarded(out[..., -1:], least)

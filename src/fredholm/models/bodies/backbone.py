@@ -98,7 +98,7 @@ def make_layer(
         c.operator,
         c.dim,
         heads,
-        {**options, **given},
         position_dim=position_dim,
-        causal=data.causal,
+        ordered=data.causal,
+        **{**options, **given},
     )

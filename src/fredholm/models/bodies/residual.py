@@ -60,9 +60,9 @@ class ResidualConfig(BodyConfig):
                 self.operator,
                 self.dim,
                 self.heads,
-                of_block(self.operator_options, block),
                 position_dim=encoder.position_dim,
-                causal=config.causal,
+                ordered=config.causal,
+                **of_block(self.operator_options, block),
             )
             for block in range(self.depth)
         )
