@@ -150,3 +150,16 @@ def test_a_text_that_begins_with_pk_is_a_table(tmp_path):
     from fredholm.data.files.unlabelled import _MAGIC
 
     assert not any(b"PK,a,b\n1,2,3\n".startswith(magic) for magic in _MAGIC)
+
+
+@pytest.mark.parametrize(
+    ("samples", "message"),
+    [
+        (None, "received NoneType; needs an array or a list"),
+        ((row for row in [[1.0, 2.0]] * 4), "received generator; needs an array or a list"),
+        ([{"a": 1.0}, {"a": 2.0}] * 2, "samples as dictionaries; needs rows of numbers"),
+    ],
+)
+def test_what_is_no_list_of_samples_is_refused_by_name(samples, message):
+    with pytest.raises(FredholmError, match=message):
+        FredholmClassifier(dim=8, epochs=1).fit(samples, [0, 1, 0, 1])

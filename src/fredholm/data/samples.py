@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -53,6 +53,11 @@ def recognise(samples: Any) -> str:
         >>> recognise([np.zeros((4, 1)), np.zeros((6, 1))])
         'series'
     """
+    if isinstance(samples, Iterator) or not isinstance(samples, Iterable):
+        raise ShapeError(
+            f"X: received {type(samples).__name__}; needs an array or a list of samples, which can "
+            "be read more than once"
+        )
     if hasattr(samples, "__array__") and not hasattr(samples, "ndim"):
         samples = np.asarray(samples)
     axes = getattr(samples, "ndim", None)
@@ -72,6 +77,10 @@ def recognise(samples: Any) -> str:
         return "images" if np.ndim(first) == 3 else "series"
     if isinstance(first, list) and first and np.ndim(first[0]) == 0:
         return "rows" if len({len(row) for row in samples}) == 1 else "series"
+    if isinstance(first, Mapping):
+        raise ShapeError(
+            "X: received samples as dictionaries; needs rows of numbers: pandas.DataFrame(X)"
+        )
     return "series" if isinstance(first, list) else "rows"
 
 

@@ -259,6 +259,6 @@ def _random(model: nn.Module, samples: int, generator: torch.Generator) -> Any:
     if size is not None and (encoder is None or encoder.data == IMAGES.encoder):
         return torch.randn(samples, _channels(model), *size, generator=generator)
     raise OptionError(
-        f"{type(model).__name__} does not say what it takes; give inputs=FILE, data=NAME or "
-        "shape=4,3,32,32"
+        f"{type(model).__name__} does not say what it takes; give inputs (--inputs FILE), data "
+        "(--data NAME) or shape (--shape 4,3,32,32)"
     )

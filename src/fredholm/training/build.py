@@ -92,7 +92,7 @@ def build_loaders(
     if options.batch_size > len(train):
         raise RecipeError(
             f"data.batch_size: received {options.batch_size}; {train.name} has {len(train)} "
-            "samples to train on"
+            f"samples to train on; needs as many or fewer: data.batch_size={-(-len(train) // 4)}"
         )
     transform, count = train.augmentation(options.augment.model_dump()), 1
     if encoder is not None:
