@@ -215,6 +215,29 @@ def test_a_killed_process_is_named_and_the_run_goes_on(tmp_path):
     assert_one_run(tmp_path / "whole", folder)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_process_that_is_told_to_stop_stops_all_of_them_with_a_checkpoint(tmp_path, which):
+    """In the middle of an accumulation, as a cluster's time limit does."""
+    folder = tmp_path / "told"
+    chosen = [*EXACT, "data.batch_size=20", "training.accumulate=4", "training.checkpoint_steps=2"]
+    process = start(str(HERE / "worker.py"), str(folder), "0.1", *chosen)
+    deadline = time.monotonic() + 120
+    while not any((folder / "checkpoints").glob("step-*2.ckpt")):
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline, "no checkpoint within two minutes"
+        time.sleep(0.02)
+    time.sleep(0.15)
+    ranks = sorted(_children(process.pid), key=lambda p: p != read_holder(folder).process)
+    os.kill(ranks[which], signal.SIGTERM)
+    output = finished(process, 60)
+    assert process.returncode != 0, output
+    assert "--resume" in output
+    train(load_recipe("digits", [*chosen, "name=told"]), folder, resume=True)
+    train(load_recipe("digits", [*chosen, "name=told"]), tmp_path / "whole")
+    assert_one_run(tmp_path / "whole", folder)
+
+
 def _children(parent: int) -> list[int]:
     found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True)
     return [int(line) for line in found.stdout.split()]
