@@ -53,7 +53,8 @@ def recognise(samples: Any) -> str:
         >>> recognise([np.zeros((4, 1)), np.zeros((6, 1))])
         'series'
     """
-    if isinstance(samples, Iterator) or not isinstance(samples, Iterable):
+    listed = isinstance(samples, Iterable) and not isinstance(samples, Iterator)
+    if not (listed or hasattr(samples, "__array__")):
         raise ShapeError(
             f"X: received {type(samples).__name__}; needs an array or a list of samples, which can "
             "be read more than once"

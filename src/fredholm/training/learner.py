@@ -134,7 +134,7 @@ class Learner(pl.LightningModule):
         """The mean loss of a batch."""
         raise NotImplementedError
 
-    def weight(self, labels: Tensor) -> int:
+    def weight(self, labels: Tensor) -> float:
         """How many losses :meth:`loss` is the mean of, so that the parts of a batch that several
         processes have are weighted as one process would.
         """
@@ -197,7 +197,7 @@ class Learner(pl.LightningModule):
         mine = min(whole, batches - batch_idx + batch_idx % whole)
         return whole / mine
 
-    def _whole(self, loss: Tensor, labels: Tensor) -> tuple[float, int, float]:
+    def _whole(self, loss: Tensor, labels: Tensor) -> tuple[float, float, float]:
         """Of the batch that all processes have a part of: its mean loss, of how many that is the
         mean, and the weight of this part in the mean over processes, which the gradient is.
         """
@@ -206,7 +206,8 @@ class Learner(pl.LightningModule):
             return float(loss.detach()), mine, 1.0
         part = float(loss.detach()) * mine if mine else 0.0  # the mean of nothing is no number
         total, whole = self.reduced([part, mine])
-        return total / max(whole, 1.0), round(whole), mine * world / max(whole, 1.0)
+        of = whole or 1.0  # of nothing there is no mean
+        return total / of, whole, mine * world / of
 
     def on_train_epoch_start(self) -> None:
         self.sums = [0.0, 0.0]

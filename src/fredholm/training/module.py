@@ -70,8 +70,10 @@ class RecipeLearner(Learner):
         outputs = forward_of(self.model, self, inputs, options.weight_dropout)
         return self.task.loss(outputs, labels, options.label_smoothing)
 
-    def weight(self, labels: Tensor) -> int:
-        return self.task.weight(labels)
+    def weight(self, labels: Tensor) -> float:
+        # processes with parts of the same samples have all of them the samples' one answer
+        alike = 1 if self.task.points is not None else self.parts
+        return self.task.weight(labels) / alike
 
     def penalty(self) -> Tensor | None:
         return auxiliary_loss(self.model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ...domain import Domain
@@ -45,8 +46,10 @@ class WeightBlocks(KeyForm):
 
 
 def _block(kernel: Any, problem: Problem) -> Tensor:
-    # a density may be too large for half precision, its product with the masses is not
-    density = (kernel.weights(problem) * problem.quadrature.weights()).to(problem.uy.dtype)
+    u = problem.uy
+    # a density may be beyond float16, and so may a mass; their sum over keys is not
+    dtype = torch.float32 if u.dtype == torch.float16 else u.dtype
+    density = (kernel.weights(problem) * problem.quadrature.weights()).to(dtype)
     density = density.expand(-1, kernel.heads, -1, -1)
     # two products: an einsum of three would fix traced lengths
-    return density @ problem.uy @ kernel.value_map().mT
+    return (density @ u.to(dtype)).to(u.dtype) @ kernel.value_map().mT
