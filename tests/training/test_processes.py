@@ -196,11 +196,7 @@ def test_a_killed_process_is_named_and_the_run_goes_on(tmp_path):
     folder = tmp_path / "killed"
     chosen = [*EXACT, "data.batch_size=100", "training.checkpoint_steps=2"]
     process = start(str(HERE / "worker.py"), str(folder), "0.1", *chosen)
-    deadline = time.monotonic() + 120
-    while not any((folder / "checkpoints").glob("step-*4.ckpt")):
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline, "no checkpoint within two minutes"
-        time.sleep(0.02)
+    wait_for_checkpoint(process, folder, "step-*4.ckpt")
     _, second = sorted(_children(process.pid), key=lambda p: p != read_holder(folder).process)
     os.kill(second, signal.SIGKILL)
     output = finished(process, 120)
@@ -222,11 +218,7 @@ def test_a_process_that_is_told_to_stop_stops_all_of_them_with_a_checkpoint(tmp_
     folder = tmp_path / "told"
     chosen = [*EXACT, "data.batch_size=20", "training.accumulate=4", "training.checkpoint_steps=2"]
     process = start(str(HERE / "worker.py"), str(folder), "0.1", *chosen)
-    deadline = time.monotonic() + 120
-    while not any((folder / "checkpoints").glob("step-*2.ckpt")):
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline, "no checkpoint within two minutes"
-        time.sleep(0.02)
+    wait_for_checkpoint(process, folder, "step-*2.ckpt")
     time.sleep(0.15)
     ranks = sorted(_children(process.pid), key=lambda p: p != read_holder(folder).process)
     os.kill(ranks[which], signal.SIGTERM)
@@ -236,6 +228,14 @@ def test_a_process_that_is_told_to_stop_stops_all_of_them_with_a_checkpoint(tmp_
     train(load_recipe("digits", [*chosen, "name=told"]), folder, resume=True)
     train(load_recipe("digits", [*chosen, "name=told"]), tmp_path / "whole")
     assert_one_run(tmp_path / "whole", folder)
+
+
+def wait_for_checkpoint(process: subprocess.Popen, folder: Path, pattern: str) -> None:
+    deadline = time.monotonic() + 120
+    while not any((folder / "checkpoints").glob(pattern)):
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline, "no checkpoint within two minutes"
+        time.sleep(0.02)
 
 
 def _children(parent: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
@@ -18,10 +18,9 @@ def weight_decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str,
         >>> [len(group["params"]) for group in weight_decay_groups(nn.Linear(2, 2), 0.1)]
         [1, 1]
     """
-    decayed, kept, own = [], [], parts_of_weights(model)
+    decayed, kept, decays = [], [], _decays(model)
     for name, parameter in model.named_parameters():
-        decays = own.get(name, is_weight(name, parameter))
-        (decayed if decays else kept).append(parameter)
+        (decayed if decays[name] else kept).append(parameter)
     groups = [
         {"params": decayed, "weight_decay": weight_decay},
         {"params": kept, "weight_decay": 0.0},
@@ -42,20 +41,17 @@ def in_todays_order(state: dict[str, Any], model: nn.Module) -> dict[str, Any]:
     """What an optimiser of :func:`weight_decay_groups` knew, by the places of today: before, decay
     fell on directions, which stood among the weights in their magnitudes' place.
     """
-    own, named = parts_of_weights(model), list(model.named_parameters())
-    shapes = {name: parameter.shape for name, parameter in named}
-    known = state["state"]
+    named, known = dict(model.named_parameters()), state["state"]
 
-    def order(decays: Callable[[str, nn.Parameter], bool]) -> list[str]:
-        first = [name for name, parameter in named if decays(name, parameter)]
-        return [*first, *(name for name, _ in named if name not in {*first})]
+    def order(decays: Mapping[str, bool]) -> list[str]:
+        return sorted(named, key=lambda name: not decays[name])
 
     def fits(names: list[str]) -> bool:
         moments = ((name, known.get(place, {}).get("exp_avg")) for place, name in enumerate(names))
-        return all(one is None or one.shape == shapes[name] for name, one in moments)
+        return all(one is None or one.shape == named[name].shape for name, one in moments)
 
-    today = order(lambda name, parameter: own.get(name, is_weight(name, parameter)))
-    before = order(is_weight)
+    today = order(_decays(model))
+    before = order({name: is_weight(name, parameter) for name, parameter in named.items()})
     if fits(today) or not fits(before):
         return state
     places = {name: place for place, name in enumerate(before)}
@@ -63,6 +59,12 @@ def in_todays_order(state: dict[str, Any], model: nn.Module) -> dict[str, Any]:
         place: known[places[name]] for place, name in enumerate(today) if places[name] in known
     }
     return {**state, "state": moved}
+
+
+def _decays(model: nn.Module) -> dict[str, bool]:
+    """Of each parameter, whether decay falls on it."""
+    own = parts_of_weights(model)
+    return {name: own.get(name, is_weight(name, x)) for name, x in model.named_parameters()}
 
 
 def parts_of_weights(model: nn.Module) -> dict[str, bool]:

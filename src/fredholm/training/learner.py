@@ -117,7 +117,6 @@ class Learner(pl.LightningModule):
     """
 
     scores: ClassVar[tuple[str, ...]] = ()
-    parts = 1  # processes that have parts of the same samples
 
     def __init__(self, model: nn.Module, loader: Loader, descent: Descent, seed: int):
         super().__init__()

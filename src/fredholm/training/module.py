@@ -48,7 +48,7 @@ class RecipeLearner(Learner):
         self.task = task or create_task()
         self.recipe, self.mixer, self.mesh = recipe, mixer, mesh
         self.task.shards = None if mesh is None else Shards.over(mesh)
-        self.parts = 1 if mesh is None else mesh.size()
+        self.parts = 1 if mesh is None else mesh.size()  # processes that have parts of one sample
         self.validated = [0.0, 0.0, 0.0]  # loss * n, correct, n
 
     def forward(self, inputs: Any) -> Tensor:

@@ -342,11 +342,8 @@ def _like_series(head: Head, kind: str, time: str | None) -> Iterator[str]:
     """
     if kind != "rows" or time is None:
         return
-    try:
-        times = [seconds(cell) for cell in head.cells(time)]
-    except ValueError:
-        return
-    if _grow(times):
+    times = _seconds(head, time)
+    if times is None or _grow(times):
         return
     for name in (n for n in head.names if n != time and n not in IDS):
         parts: dict[str, list[float]] = {}
@@ -365,10 +362,16 @@ def grow_from_row_to_row(head: Head, time: str | None) -> bool:
     name = time or _named(head.names, TIMES)
     if name is None or name not in head.names or len(head.rows) < 3:
         return False
+    times = _seconds(head, name)
+    return times is not None and _grow(times)
+
+
+def _seconds(head: Head, name: str) -> list[float] | None:
+    """The first cells of a column as times; None where one is none."""
     try:
-        return _grow([seconds(cell) for cell in head.cells(name)])
+        return [seconds(cell) for cell in head.cells(name)]
     except ValueError:
-        return False
+        return None
 
 
 def _grow(times: Sequence[float]) -> bool:

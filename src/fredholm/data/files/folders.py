@@ -42,16 +42,19 @@ def files_below(folder: Path, suffixes: Suffixes[str]) -> list[Path]:
     return sorted(
         path
         for path in below
-        if suffix_of(path) in suffixes and not runs & {*path.parents} and path.is_file()
+        if suffix_of(path) in suffixes and runs.isdisjoint(path.parents) and path.is_file()
     )
 
 
-def _of_runs(folder: Path) -> bool:
-    """Whether a folder is a run or a comparison, or has such ones alone."""
-    if any((folder / name).exists() for name in RUNS):
-        return True
-    marks = [path for name in RUNS for path in folder.rglob(name)]
-    return bool(marks) and not files_below(folder, {suffix_of(p) for p in folder.rglob("*")})
+def _is_run(folder: Path) -> bool:
+    """Whether a folder is a run or a comparison."""
+    return any((folder / name).exists() for name in RUNS)
+
+
+def _has_runs_alone(folder: Path) -> bool:
+    """Whether there are runs or comparisons below a folder, and no other file."""
+    marked = any(path.name in RUNS for path in folder.rglob("*"))
+    return marked and not files_below(folder, {suffix_of(path) for path in folder.rglob("*")})
 
 
 def look_at(files: list[Path]) -> None:
@@ -177,7 +180,7 @@ def _parts_within(folder: Path, suffixes: Suffixes[str]) -> list[Path]:
 
 
 def _class_folders(part: Path, suffixes: Suffixes[str]) -> list[Path]:
-    folders = [path for path in visible(part) if path.is_dir() and not _of_runs(path)]
+    folders = [path for path in visible(part) if path.is_dir() and not _is_run(path)]
     loose = [path for path in visible(part) if path.suffix.lower() in suffixes]
     if loose:
         raise DataError(
@@ -185,9 +188,10 @@ def _class_folders(part: Path, suffixes: Suffixes[str]) -> list[Path]:
             f"{part.name}/<class>/, or give a table of paths and labels"
         )
     empty = [path for path in folders if not files_below(path, suffixes)]
-    if empty:
-        raise DataError(f"{empty[0]}: holds no file ending in {', '.join(sorted(suffixes))}")
-    return folders
+    odd = next((path for path in empty if not _has_runs_alone(path)), None)
+    if odd is not None:
+        raise DataError(f"{odd}: holds no file ending in {', '.join(sorted(suffixes))}")
+    return [path for path in folders if path not in empty]
 
 
 def _check_parts(root: Path, rows: list[tuple[Path, str, int | None]]) -> None:

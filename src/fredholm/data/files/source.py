@@ -119,11 +119,8 @@ class Source:
         Raises:
             DataError: naming the class.
         """
-        labels = self.collection.labels
-        if not isinstance(labels, Coded) or self.collection.steps is not None:
-            return
-        counts = np.bincount(labels.codes[self.training], minlength=len(labels.names))
-        if (counts == 0).any():
+        labels, counts = self.collection.labels, self._per_class(self.training)
+        if isinstance(labels, Coded) and counts is not None and (counts == 0).any():
             name = labels.names[int((counts == 0).argmax())]
             rows = np.flatnonzero(labels.codes == labels.names.index(name))
             if not len(rows):
@@ -137,15 +134,22 @@ class Source:
                 "set has no sample; add some, or remove the class"
             )
 
-    def _untested(self) -> Iterator[str]:
-        """What is said of classes that no test sample has."""
+    def _per_class(self, chosen: Any) -> np.ndarray | None:
+        """How many of some samples are of each class; None where a sample has no class of its
+        own.
+        """
         labels = self.collection.labels
         if not isinstance(labels, Coded) or self.collection.steps is not None:
+            return None
+        return np.bincount(labels.codes[chosen], minlength=len(labels.names))
+
+    def _untested(self) -> Iterator[str]:
+        """What is said of classes that no test sample has."""
+        counts = self._per_class(self.parts == SPLITS.index("test"))
+        if counts is None or not counts.any():
             return
-        tested = np.flatnonzero(self.parts == SPLITS.index("test"))
-        counts = np.bincount(labels.codes[tested], minlength=len(labels.names))
-        names = [name for name, count in zip(labels.names, counts) if not count]
-        if len(tested) and names:
+        names = [name for name, count in zip(self.classes, counts) if not count]
+        if names:
             shown = ", ".join(map(repr, names[:4])) + (", …" if len(names) > 4 else "")
             yield (
                 f"no test sample is of the class {shown}: no score tells how it is recognised; it "
@@ -224,11 +228,10 @@ class Source:
 
     def _measures(self) -> tuple[str, ...]:
         """Accuracy of an unbalanced set goes by classes."""
-        labels = self.collection.labels
-        if not isinstance(labels, Coded) or self.collection.steps is not None:
+        counts = self._per_class(slice(None))
+        if counts is None or counts.max() <= UNBALANCED * counts.min():
             return ()
-        counts = np.bincount(labels.codes, minlength=len(labels.names))
-        return ("balanced_accuracy", "accuracy") if counts.max() > UNBALANCED * counts.min() else ()
+        return ("balanced_accuracy", "accuracy")
 
     @cached_property
     def image_size(self) -> tuple[int, int]:
