@@ -227,21 +227,25 @@ def run(options: Options) -> None:
     """The data sets of ``--only``, or both: trainings, each tested at every rate it is trained for."""
     for dataset in options.chosen(DATA):
         series = DATA[dataset]
-        jobs = [(drop, 1, (1,)) for drop in LOSSES]
-        jobs += [(0.0, trained, tests) for trained, tests in series.rates.items()]
-        for seed, name, (drop, trained, tests) in product(
-            range(options.seeds or SEEDS), series.models, jobs
-        ):
-            row = {"model": name, "drop": drop, "trained": trained, "seed": seed}
+        tests = {(drop, 1): (1,) for drop in LOSSES}
+        tests |= {(0.0, trained): rates for trained, rates in series.rates.items()}
+        # a training is there when all its tests are: the last one stands for them
+        rows = [
+            {"model": name, "drop": drop, "trained": trained, "seed": seed, "tested": rates[-1]}
+            for seed, name, ((drop, trained), rates) in product(
+                range(options.seeds or SEEDS), series.models, tests.items()
+            )
+        ]
 
-            def cell(row: Row, dataset: str = dataset, tests: tuple[int, ...] = tests) -> Cell:
-                label = f"{dataset} {' '.join(map(str, row.values()))}"
-                settings = row | {"dataset": dataset, "tests": list(tests)}
-                settings["epochs"] = 1 if options.small else DATA[dataset].epochs
-                return Cell(settings, options.runs / safe_name(label))
+        def cell(
+            row: Row, dataset: str = dataset, tests: dict[Any, tuple[int, ...]] = tests
+        ) -> Cell:
+            label = f"{dataset} {' '.join(map(str, row.values()))}"
+            settings = row | {"dataset": dataset, "tests": tests[row["drop"], row["trained"]]}
+            settings["epochs"] = 1 if options.small else DATA[dataset].epochs
+            return Cell(settings, options.runs / safe_name(label))
 
-            # a training is there when all its tests are: the last one stands for them
-            fill(series.table, [row | {"tested": tests[-1]}], trained_and_tested, cell, options)
+        fill(series.table, rows, trained_and_tested, cell, options)
 
 
 def trained_and_tested(cell: Cell, report: Report) -> Row:
