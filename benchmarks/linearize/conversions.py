@@ -20,7 +20,6 @@ from fredholm.training import linearize
 from fredholm.training.distill.linearize import fine_tune
 from fredholm.training.distill.scores import evaluate
 from fredholm.training.grid import Cell, Report
-from fredholm.training.metrics import METRICS
 from fredholm.training.tasks import create_task
 
 from ..kit.grid import Row, Table, fill
@@ -86,7 +85,7 @@ def taught(
     splits = task.splits(task.sizes)
     model, kept = teacher(task, splits, folder, seed), folder / "test.json"
     if not kept.is_file():
-        score = evaluate(model, splits["test"], METRICS[task.metric], create_task(task.kind))
+        score = evaluate(model, splits["test"], create_task(task.kind).judge_by(task.metric))
         kept.write_text(json.dumps(score), encoding="utf-8")
     return model, json.loads(kept.read_text(encoding="utf-8")), splits
 
@@ -103,7 +102,7 @@ def convert(
 ) -> dict[str, Any]:
     """One conversion and its scores on the test split; ``score`` is the teacher's there."""
     task = task_named(name, small)
-    metric, kind = METRICS[task.metric], create_task(task.kind)
+    judged = create_task(task.kind).judge_by(task.metric)
     conversion = linearize(
         model,
         **{"distil": DISTIL, **METHODS[method]},
@@ -117,11 +116,11 @@ def convert(
         say=lambda line: print(f"{name} {method} seed {seed}: {line}", flush=True),
     )
     report, test = conversion.report, splits["test"]
-    scores = {"teacher": score, "tuned": evaluate(conversion.model, test, metric, kind)}
+    scores = {"teacher": score, "tuned": evaluate(conversion.model, test, judged)}
     student = conversion.model
     if "distilled" in report.scores:
         student.load_state_dict(torch.load(folder / "distilled.pt", weights_only=True))
-        scores["distilled"] = evaluate(student, test, metric, kind)
+        scores["distilled"] = evaluate(student, test, judged)
     layers = [{"name": x.name, "before": x.before, "after": x.after} for x in report.layers]
     return {
         "samples": task.sizes,

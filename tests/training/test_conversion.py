@@ -27,7 +27,8 @@ from fredholm.training.distill.progress import Progress
 from fredholm.training.distill.receipt import Documents
 from fredholm.training.distill.scores import _to, divergences, evaluate
 from fredholm.training.distill.speed import token_inputs
-from fredholm.training.metrics import accuracy, spearman
+from fredholm.training.metrics import spearman
+from fredholm.training.tasks import create_task
 from tests.convert.linearize import models
 
 transformers = pytest.importorskip("transformers")
@@ -204,7 +205,7 @@ def test_scores_leave_each_module_in_its_mode():
     model = models.bert().train()
     model.bert.embeddings.eval()
     before = [module.training for module in model.modules()]
-    evaluate(model, as_dataset(DATA[1]), accuracy)
+    evaluate(model, as_dataset(DATA[1]), create_task())
     assert [module.training for module in model.modules()] == before
 
 
@@ -329,7 +330,7 @@ def test_a_regression_is_scored_by_rank():
 
 def test_a_teacher_can_be_made_by_the_same_loop():
     model = models.bert()
-    before = evaluate(model, as_dataset(DATA[0]), accuracy)
+    before = evaluate(model, as_dataset(DATA[0]), create_task())
     after = fine_tune(
         model, data=(DATA[0], DATA[0]), options=StageOptions(epochs=8, lr=5e-3, patience=8)
     )

@@ -30,6 +30,7 @@ EXACT = [
     *("training.precision=64", "training.ema_decay=0.9", "training.clip_norm=0.1"),
     *("data.batch_size=401", "data.eval_batch_size=59", "training.checkpoint_steps=1"),
     *("model.body.dropout=0", "data.augment={}", "training.epochs=2", "schedule.warmup_epochs=0"),
+    "training.metric=auc",
 ]
 STOP = [*EXACT, "training.epochs=4", "optimizer.lr=1e-9"]
 STOP += ["training.early_stop={metric: val_accuracy, patience: 1}", "schedule.min_lr_ratio=1"]
@@ -38,6 +39,7 @@ RAGGED = [
     *("operator=softmax", "model.body.dim=8", "model.body.heads=1", "model.head.pool=every"),
     *("training.precision=64", "training.epochs=2", "data.batch_size=7", "data.eval_batch_size=11"),
     *("model.body.dropout=0", "data.augment={}", "training.ema_decay=null"),
+    "training.metric=balanced_accuracy",
 ]
 
 

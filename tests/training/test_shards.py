@@ -35,6 +35,7 @@ JOBS = {
     "itnet": [
         *SMALL,
         *("data.name=cut-clouds", "model=itnet_nano", "operator=itnet", "operator.width=4", *BODY),
+        "training.metric=auc",
     ],
     "ckcnn": [
         *SMALL,
@@ -44,7 +45,7 @@ JOBS = {
     "steps": [
         *SMALL,
         *("data.name=cut-steps", "model=backbone_nano", "operator=softmax", *BODY),
-        "model.head.pool=every",
+        *("model.head.pool=every", "training.metric=matthews"),
     ],
     "field": [
         *SMALL,

@@ -28,7 +28,9 @@ def _table(title: str, columns: list[str], rows: list[list[Any]]) -> None:
 
 def _metrics(metrics: dict[str, float]) -> str:
     """The score by which weights are kept."""
-    key = "val_accuracy" if "val_accuracy" in metrics else "val_loss"
+    usual = ("val_loss", "val_accuracy")
+    known = [key for key in usual if key in metrics]
+    key = [*known, *(k for k in metrics if k.startswith("val_") and k not in usual)][-1]
     return f"{key.replace('_', ' ')} {metrics[key]:.4g}"
 
 
@@ -119,7 +121,12 @@ def _numbers(result: dict[str, Any]) -> str:
     parts = [_named(*pair) for pair in result.get("scores", plain).items()]
     parts.append(f"{result.get('loss_name', 'loss')} {result['loss']:.4g}")
     named = {"bits": "bits a token", "absolute_error": "mean absolute error", "worst": "at worst"}
-    parts += [f"{name} {result[key]:.4g}" for key, name in named.items() if key in result]
+    told = result.get("scores", ())
+    parts += [
+        f"{name} {result[key]:.4g}"
+        for key, name in named.items()
+        if key in result and key not in told
+    ]
     return ", ".join(parts)
 
 
@@ -127,7 +134,11 @@ _NAMES = {
     "balanced_accuracy": "balanced accuracy",
     "f1": "F1",
     "matthews": "Matthews' correlation",
+    "auc": "AUC",
+    "absolute_error": "mean absolute error",
     "pearson": "Pearson's correlation",
+    "r2": "R²",
+    "rmse": "root mean squared error",
     "spearman": "Spearman's correlation",
 }
 

@@ -35,6 +35,7 @@ def build_dataset(recipe: Recipe, split: str, vocabulary: Any = None) -> Any:
 
     given = data_arguments(recipe)
     result: Any = data.create_dataset(recipe.data.name, split, vocabulary=vocabulary, **given)
+    result.metric = recipe.training.metric
     if recipe.data.limit is None or split == "test":
         return result
     return data.limit_samples(result, recipe.data.limit)

@@ -146,8 +146,17 @@ def check(recipe: Recipe) -> None:
         RecipeError: one line per problem.
     """
     problems = [*_data_problems(recipe), *_model_problems(recipe), *_operator_problems(recipe)]
+    problems += _metric_problems(recipe)
     if problems:
         raise RecipeError("\n".join(problems))
+
+
+def _metric_problems(recipe: Recipe):
+    from .metrics import METRICS
+
+    name, known = recipe.training.metric, ["loss", *METRICS]
+    if name not in (None, *known):
+        yield f"training.metric: received {name!r}; needs a metric{suggest(name, known)}"
 
 
 def _data_problems(recipe: Recipe):
@@ -206,7 +215,7 @@ def _task_problems(recipe: Recipe, task: Task):
     asked = {"schedule.metric": recipe.schedule.metric}
     asked |= {} if stop is None else {"training.early_stop.metric": stop.metric}
     for key, metric in asked.items():
-        known = () if metric is None else ("train_loss", *task.metrics((0.0, 0.0, 1.0)))
+        known = () if metric is None else ("train_loss", *task.reports())
         if metric not in (None, *known):
             yield f"{key}: received {metric!r}; needs one of {', '.join(known)}"
 

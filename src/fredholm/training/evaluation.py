@@ -245,8 +245,11 @@ def _refuse_changes(overrides: list[str] | tuple[str, ...]) -> None:
 
 
 def _judged(dataset: Any, numbers: dict[str, Any]) -> dict[str, Any]:
-    """The measures by which the data set itself is judged, and what is to be said of its files."""
-    scores = {name: numbers[name] for name in dataset.measures if name in numbers}
+    """The measures by which the recipe's models and the data set itself are judged, and what is to
+    be said of its files.
+    """
+    names = dict.fromkeys((dataset.metric, *dataset.measures))
+    scores = {name: numbers[name] for name in names if name in numbers and name != "loss"}
     return ({"scores": scores} if scores else {}) | (
         {"notes": list(dataset.notes)} if dataset.notes else {}
     )
@@ -289,6 +292,12 @@ def explain(run: str | Path, images: int = 1000, *, trust_code: bool = False) ->
             model=model,
             counted=dataset.counted or task.counted,
         )
+
+
+def as_weights(model: nn.Module, inputs: Any) -> Any:
+    """Inputs where the model's weights are and, of real numbers, in their precision."""
+    weight = next(model.parameters())
+    return inputs.to(weight.device, weight.dtype if inputs.is_floating_point() else inputs.dtype)
 
 
 def on_device(model: nn.Module) -> torch.device:

@@ -249,6 +249,8 @@ def recipe_cell(recipe: Recipe, place: Path, mark: str | None = None) -> Cell:
     code = code_digests(recipe)
     plain = recipe.to_dict()
     plain["training"].pop("nodes")  # on how many machines decides nothing
+    if recipe.training.metric is None:  # as it was before there was one
+        plain["training"].pop("metric")
     plain.pop("parallel")  # nor does how samples are cut
     mark = data_mark(recipe) if mark is None else mark
     files = {} if mark is None else {"files": mark}
@@ -295,9 +297,19 @@ def scores_of(cell: Cell, report: Report) -> tuple[Result, Result]:
 
 
 def train_cell(cell: Cell, report: Report) -> Result:
-    """The work of a table of scores: accuracy and loss, parameters, minutes, epochs."""
+    """The work of a table of scores: accuracy, loss and the recipe's metric, parameters, minutes,
+    epochs.
+
+    Raises:
+        TrainingFailed: the metric is not defined on the test split.
+    """
     facts, scores = scores_of(cell, report)
-    return {key: scores[key] for key in ("accuracy", "loss") if key in scores} | facts
+    metric = cell.given.training.metric
+    if metric is not None and scores.get(metric) is None:
+        raise TrainingFailed(f"training.metric: {metric} is not defined on the test split")
+    chosen = {} if metric is None else {"metric": metric}
+    names = dict.fromkeys(("accuracy", "loss", *chosen.values()))
+    return {key: scores[key] for key in names if key in scores} | chosen | facts
 
 
 def safe_name(label: str) -> str:

@@ -6,7 +6,8 @@ import math
 import statistics
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from scipy import stats
@@ -16,11 +17,60 @@ from torch.nn.functional import cross_entropy
 from ..errors import require
 from ..registry import Registry
 
-Metric = Callable[[Tensor, Tensor], float]
+Score = Callable[[Tensor, Tensor], float]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A score by name, a function of all outputs and labels of a split.
+
+    Attributes:
+        function: of logits (n, c) and classes (n,), or of numbers (n,) and numbers (n,).
+        of: ``"classes"`` or ``"numbers"``, what it judges.
+        mode: whether the larger (``"max"``) or the smaller (``"min"``) score is the better one.
+        of_loss: the same score from the mean loss alone, where that is enough.
+    """
+
+    function: Score
+    of: Literal["classes", "numbers"] = "classes"
+    mode: Literal["max", "min"] = "max"
+    of_loss: Callable[[float], float] | None = None
+
+    def __call__(self, outputs: Tensor, labels: Tensor) -> float:
+        return self.function(outputs, labels)
+
+
 METRICS: Registry[Metric] = Registry("metric", home=None)
 
 
-@METRICS.register("accuracy")
+def register_metric(
+    name: str,
+    of: Literal["classes", "numbers"] = "classes",
+    mode: Literal["max", "min"] = "max",
+    of_loss: Callable[[float], float] | None = None,
+) -> Callable[[Score], Score]:
+    """Decorator that makes a score known by name, for ``training.metric`` of a recipe and
+    ``metric`` of a conversion. Arguments are those of :class:`Metric`.
+
+    Raises:
+        OptionError: the name is taken.
+
+    Example:
+        >>> @register_metric("worst_error", of="numbers", mode="min")
+        ... def worst_error(outputs, labels):
+        ...     return float((outputs - labels).abs().max())
+        >>> METRICS["worst_error"](torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0]))
+        2.0
+    """
+
+    def decorate(function: Score) -> Score:
+        METRICS.add(name, Metric(function, of, mode, of_loss))
+        return function
+
+    return decorate
+
+
+@register_metric("accuracy")
 def accuracy(outputs: Tensor, labels: Tensor) -> float:
     """Share of samples whose largest logit is their label's.
 
@@ -31,6 +81,7 @@ def accuracy(outputs: Tensor, labels: Tensor) -> float:
     return float((outputs.argmax(-1) == labels).double().mean())
 
 
+@register_metric("pearson", of="numbers")
 def pearson(outputs: Tensor, labels: Tensor) -> float:
     """Pearson's correlation; not a number where either never varies.
 
@@ -42,7 +93,7 @@ def pearson(outputs: Tensor, labels: Tensor) -> float:
     return float(torch.corrcoef(pair)[0, 1])
 
 
-@METRICS.register("spearman")
+@register_metric("spearman", of="numbers")
 def spearman(outputs: Tensor, labels: Tensor) -> float:
     """Spearman's rank correlation; tied values share their mean rank. Not a number where either
     never varies.
@@ -62,7 +113,7 @@ def _sklearn() -> Any:
     return require("sklearn.metrics", "train", "AUC, F1 and Matthews' correlation")
 
 
-@METRICS.register("f1")
+@register_metric("f1")
 def f1(outputs: Tensor, labels: Tensor) -> float:
     """F1 of the second of two classes, or the mean over more of them; 0 where undefined.
 
@@ -77,7 +128,7 @@ def f1(outputs: Tensor, labels: Tensor) -> float:
     return float(score(labels.cpu(), called, labels=known, average=average, zero_division=0.0))
 
 
-@METRICS.register("matthews")
+@register_metric("matthews")
 def matthews(outputs: Tensor, labels: Tensor) -> float:
     """Matthews' correlation of classes and calls; 0 where undefined.
 
@@ -92,7 +143,7 @@ def matthews(outputs: Tensor, labels: Tensor) -> float:
     return float(_sklearn().matthews_corrcoef(labels, called))
 
 
-@METRICS.register("auc")
+@register_metric("auc")
 def auc(outputs: Tensor, labels: Tensor) -> float:
     """Area under the ROC curve of two classes, or the mean of each class against the rest; not a
     number unless every class is there.
@@ -109,7 +160,17 @@ def auc(outputs: Tensor, labels: Tensor) -> float:
     return float(_sklearn().roc_auc_score(labels.cpu(), scores, multi_class="ovr"))
 
 
-@METRICS.register("bits")
+def nats_to_bits(loss: float) -> float:
+    """A loss in nats to the base 2.
+
+    Example:
+        >>> nats_to_bits(math.log(8))
+        3.0
+    """
+    return loss / math.log(2)
+
+
+@register_metric("bits", mode="min", of_loss=nats_to_bits)
 def bits(outputs: Tensor, labels: Tensor) -> float:
     """Mean cross-entropy to the base 2: bits per character of a model of characters.
 
@@ -117,7 +178,81 @@ def bits(outputs: Tensor, labels: Tensor) -> float:
         >>> round(bits(torch.zeros(2, 4), torch.tensor([0, 3])), 6)
         2.0
     """
-    return float(cross_entropy(outputs.double(), labels)) / math.log(2)
+    return nats_to_bits(float(cross_entropy(outputs.double(), labels)))
+
+
+def exponential(loss: float) -> float:
+    """e^loss, infinite where it is beyond a number.
+
+    Example:
+        >>> exponential(0.0), exponential(1000.0)
+        (1.0, inf)
+    """
+    return math.exp(loss) if loss < math.log(sys.float_info.max) else math.inf
+
+
+@register_metric("perplexity", mode="min", of_loss=exponential)
+def perplexity(logits: Tensor, labels: Tensor) -> float:
+    """The exponential of the mean cross-entropy of logits (n, c) and labels (n,).
+
+    Example:
+        >>> round(perplexity(torch.zeros(3, 4), torch.tensor([0, 1, 2])), 6)
+        4.0
+    """
+    return exponential(float(cross_entropy(logits.double(), labels)))
+
+
+@register_metric("balanced_accuracy")
+def balanced_accuracy(outputs: Tensor, labels: Tensor) -> float:
+    """The mean over classes of the share of their samples that are called so; of classes that are
+    there.
+
+    Example:
+        >>> logits = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+        >>> labels = torch.tensor([0, 1, 1, 1])
+        >>> round(balanced_accuracy(logits, labels), 6), accuracy(logits, labels)
+        (0.666667, 0.5)
+    """
+    size = outputs.shape[-1]
+    totals = torch.bincount(labels, minlength=size)
+    hits = torch.bincount(labels[outputs.argmax(-1) == labels], minlength=size)
+    return float((hits / totals)[totals > 0].double().mean())
+
+
+@register_metric("r2", of="numbers")
+def r2(outputs: Tensor, labels: Tensor) -> float:
+    """The coefficient of determination, 1 - Σ (o - l)² / Σ (l - mean l)²; not a number where the
+    labels never vary.
+
+    Example:
+        >>> r2(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 2.0, 4.0]))
+        0.7857142857142857
+    """
+    outputs, labels = outputs.flatten().double(), labels.flatten().double()
+    spread = (labels - labels.mean()).square().sum()
+    return float(1 - (outputs - labels).square().sum() / spread) if spread > 0 else math.nan
+
+
+@register_metric("rmse", of="numbers", mode="min", of_loss=math.sqrt)
+def rmse(outputs: Tensor, labels: Tensor) -> float:
+    """The root of the mean squared error.
+
+    Example:
+        >>> rmse(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0]))
+        1.4142135623730951
+    """
+    return float((outputs.double() - labels.double()).square().mean().sqrt())
+
+
+@register_metric("absolute_error", of="numbers", mode="min")
+def absolute_error(outputs: Tensor, labels: Tensor) -> float:
+    """The mean absolute error.
+
+    Example:
+        >>> absolute_error(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0]))
+        1.0
+    """
+    return float((outputs.double() - labels.double()).abs().mean())
 
 
 EXAMPLES = 16  # of each list in a summary
@@ -156,7 +291,7 @@ def summarise(logits: Tensor, labels: Tensor, classes) -> dict[str, Any]:
         "n": count,
         **(_two_classes(logits, labels) if size == 2 else {}),
         "accuracy": int(hits.sum()) / count,
-        "balanced_accuracy": float((confusion.diag() / totals)[totals > 0].mean()),
+        "balanced_accuracy": balanced_accuracy(logits, labels),
         "loss": float(cross_entropy(logits.double(), labels)),
         "classes": [str(name) for name in classes],
         "per_class": {
@@ -176,35 +311,18 @@ def _two_classes(logits: Tensor, labels: Tensor) -> dict[str, float]:
     return scores if math.isnan(area) else scores | {"auc": area}
 
 
-@METRICS.register("perplexity")
-def perplexity(logits: Tensor, labels: Tensor) -> float:
-    """The exponential of the mean cross-entropy of logits (n, c) and labels (n,).
+def direction(name: str) -> Literal["max", "min"]:
+    """Whether the larger (``"max"``) or the smaller (``"min"``) score is the better one; of a
+    validation, a loss or a metric by name.
 
     Example:
-        >>> round(perplexity(torch.zeros(3, 4), torch.tensor([0, 1, 2])), 6)
-        4.0
+        >>> direction("val_accuracy"), direction("train_loss"), direction("perplexity")
+        ('max', 'min', 'min')
     """
-    return exponential(float(cross_entropy(logits.double(), labels)))
-
-
-def exponential(loss: float) -> float:
-    """e^loss, infinite where it is beyond a number.
-
-    Example:
-        >>> exponential(0.0), exponential(1000.0)
-        (1.0, inf)
-    """
-    return math.exp(loss) if loss < math.log(sys.float_info.max) else math.inf
-
-
-def direction(name: str) -> str:
-    """Whether the larger (``"max"``) or the smaller (``"min"``) score is the better one.
-
-    Example:
-        >>> direction("perplexity"), direction("accuracy")
-        ('min', 'max')
-    """
-    return "min" if name in ("bits", "perplexity") else "max"
+    plain = name.removeprefix("val_")
+    if plain in METRICS:
+        return METRICS[plain].mode
+    return "min" if plain.endswith("loss") else "max"
 
 
 def mean_and_sd(values: Sequence[float]) -> tuple[float | None, float | None]:

@@ -15,12 +15,12 @@ from ..models.decay import dropped_weights, in_todays_order
 from ..models.modes import evaluating
 from ..parallel import Shards
 from .build import build_mixer
-from .evaluation import on_device
+from .evaluation import as_weights, on_device
 from .failures import TrainingFailed
 from .learner import Descent, Learner, Loader, step_seed
 from .recipe import Phase, Recipe
 from .schedules import Schedule
-from .tasks import Task, create_task, task_of
+from .tasks import Pairs, Tally, Task, create_task, joined_pairs, task_of
 
 Mixer = Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
@@ -49,7 +49,7 @@ class RecipeLearner(Learner):
         self.recipe, self.mixer, self.mesh = recipe, mixer, mesh
         self.task.shards = None if mesh is None else Shards.over(mesh)
         self.parts = 1 if mesh is None else mesh.size()  # processes that have parts of one sample
-        self.validated = [0.0, 0.0, 0.0]  # loss * n, correct, n
+        self.tally = Tally(self.task)
 
     def forward(self, inputs: Any) -> Tensor:
         return self.model(inputs) if self.mesh is None else self.model(inputs, mesh=self.mesh)
@@ -92,21 +92,31 @@ class RecipeLearner(Learner):
 
     def validation_step(self, batch, batch_idx: int) -> None:
         inputs, labels = batch
-        values = self.task.sums(self(inputs), labels)
+        outputs = self(inputs)
         loader: Any = self.trainer.val_dataloaders
         if self.trainer.world_size > 1 and not loader.order.share(batch_idx):
             return  # none of the batch's samples is this process's
-        self.validated = [total + float(value) for total, value in zip(self.validated, values)]
+        self.tally.add(outputs, labels)
 
     def on_validation_epoch_end(self) -> None:
-        self.metrics = self.task.metrics(self.reduced(self.validated))
+        tally, self.tally = self.tally, Tally(self.task)
+        self.metrics = tally.metrics(self.reduced(tally.sums), self.gathered(tally))
         loss = self.metrics.get("val_loss", 0.0)
         if not math.isfinite(loss):
             raise TrainingFailed(
                 f"val_loss: {loss} after epoch {self.current_epoch + 1}; {self.cure()}"
             )
         self.log_dict(self.metrics, prog_bar=True, logger=True, sync_dist=False)
-        self.validated = [0.0, 0.0, 0.0]
+
+    def gathered(self, tally: Tally) -> Pairs | None:
+        """Outputs and labels of all processes, where the metric needs them."""
+        if not self.task.keeps or self.trainer.world_size == 1:
+            return tally.pairs()
+        # those that have parts of a sample all have its one answer
+        mine = self.mesh is None or self.task.points is not None or self.mesh.get_local_rank() == 0
+        parts: list[Any] = [None] * self.trainer.world_size
+        torch.distributed.all_gather_object(parts, tally.pairs() if mine else None)
+        return joined_pairs(parts)
 
 
 def forward_of(model: nn.Module, call: Any, inputs: Any, dropout: float) -> Tensor:
@@ -151,10 +161,7 @@ def rehearse(model: Any, batches: Any, mesh: Any) -> None:
     axis, few = model.encoder.axis, 4 * model.encoder.grain
     inputs = inputs.narrow(axis, 0, min(few, inputs.shape[axis]))
     model.train()
-    place = next(model.parameters())
-    if inputs.is_floating_point():
-        inputs = inputs.to(place.dtype)
-    model(inputs.to(place.device), mesh=mesh)
+    model(as_weights(model, inputs), mesh=mesh)
 
 
 @torch.no_grad()

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..families.continuous.monitors import trajectory
 from .callbacks import Table
+from .evaluation import as_weights
 
 COLUMNS = ("epoch", "step", "time", "energy", "distance", "growth")
 SAMPLES = 64
@@ -32,9 +33,8 @@ class StepMonitor(Table):
     def on_validation_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
         if trainer.sanity_checking or not trainer.is_global_zero:
             return
-        place, inputs = next(pl_module.model.parameters()), self.inputs
-        inputs = inputs.to(place.dtype) if inputs.is_floating_point() else inputs
-        result = trajectory(pl_module.model, inputs.to(place.device))
+        model = pl_module.model
+        result = trajectory(model, as_weights(model, self.inputs))
         epoch = trainer.current_epoch + 1
         for step, values in enumerate(zip(*(result[key] for key in COLUMNS[2:])), 1):
             self.rows.append({"epoch": epoch, "step": step, **dict(zip(COLUMNS[2:], values))})

@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from ..errors import suggest
+from .metrics import direction
 from .recipe_text import Word
-from .schedules import direction
 
 # Keys of the section data that say what the user's own files hold.
 READING = ("kind", "label", "time", "id", "group", "text", "channels", "task", "split")
@@ -193,7 +194,8 @@ class Schedule(Section):
 
     ``step`` multiplies the rate by ``factor`` (0.1) at each of ``milestones``, or ``every`` so many
     epochs; ``plateau`` does whenever ``metric`` (``val_loss``) is no better for more than
-    ``patience`` (10) epochs.
+    ``patience`` (10) epochs; it is one of a validation (``val_loss``, ``val_accuracy``,
+    ``val_`` and the name of ``training.metric``), or ``train_loss``.
     """
 
     name: Literal["cosine", "linear", "inverse_sqrt", "step", "plateau", "constant"] = "cosine"
@@ -202,17 +204,18 @@ class Schedule(Section):
     min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
     factor: Annotated[float, Field(gt=0, lt=1)] | None = None
     patience: Annotated[int, Field(ge=0)] | None = None
-    metric: Literal["val_accuracy", "val_loss", "train_loss"] | None = None
+    metric: str | None = None
     milestones: Annotated[list[NonNegative], Field(min_length=1)] | None = None
     every: Annotated[float, Field(gt=0)] | None = None
 
 
 class EarlyStop(Section):
     """Stop when ``metric`` has not improved for ``patience`` epochs: by default the one by which
-    weights are kept, accuracy of classes and loss of all else. ``mode`` is what suits the metric.
+    weights are kept, accuracy of classes and loss of all else, or ``training.metric``; it takes
+    what ``schedule.metric`` takes. ``mode`` is what suits the metric.
     """
 
-    metric: Literal["val_accuracy", "val_loss", "train_loss"] | None = None
+    metric: str | None = None
     patience: Positive = 10
     mode: Literal["min", "max"] | None = None
 
@@ -238,6 +241,10 @@ class Training(Section):
     into stretches of shorter and longer texts.
 
     ``weight_dropout`` is the share of the entries of all weight matrices that a step leaves out.
+
+    ``metric``: by which weights are kept and tables are made, a name of
+    :data:`fredholm.training.metrics.METRICS` (``auc``, ``f1``, ``balanced_accuracy``, ``r2``, ...)
+    or ``loss``; left out, accuracy of classes and loss of all else.
     """
 
     epochs: Positive | None = 10
@@ -249,6 +256,7 @@ class Training(Section):
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
     precision: Annotated[Literal["32", "64", "bf16"], BeforeValidator(_text)] = "32"
     early_stop: EarlyStop | None = None
+    metric: str | None = None
     keep: Literal["best", "last"] = "best"
     checkpoint_minutes: Annotated[float, Field(gt=0)] | None = 5.0
     checkpoint_steps: Positive | None = None
@@ -334,6 +342,12 @@ def _conflicts(recipe: Recipe):
         got = f"{recipe.data.cutmix:g} with {size[0]}x{size[1]} images"
         yield f"data.cutmix: received {got}; needs 2x2 pixels or 0"
     stop = training.early_stop
+    known = _known_metrics(training)
+    asked = {"schedule.metric": recipe.schedule.metric}
+    asked |= {} if stop is None else {"training.early_stop.metric": stop.metric}
+    for key, metric in asked.items():
+        if metric not in (None, *known):
+            yield f"{key}: received {metric!r}; needs a metric{suggest(str(metric), known)}"
     if (
         stop is not None
         and None not in (stop.mode, stop.metric)
@@ -359,6 +373,12 @@ def _conflicts(recipe: Recipe):
     yield from _domain_conflicts(recipe)
     if recipe.operator.name is None and recipe.operator.options:
         yield "operator.name: missing, but the operator has options; needs the name they belong to"
+
+
+def _known_metrics(training: Training) -> list[str]:
+    """What a schedule and an early stop may go by, as far as the recipe says it."""
+    own = [] if training.metric is None else [f"val_{training.metric}"]
+    return list(dict.fromkeys(["val_accuracy", "val_loss", "train_loss", *own]))
 
 
 def _domain_conflicts(recipe: Recipe):

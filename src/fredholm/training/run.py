@@ -36,11 +36,11 @@ from .fit import Fit, Goal, Limits, fit
 from .folder import RunFolder, RunResult
 from .launch import launch, launches
 from .leases import hold
+from .metrics import direction
 from .module import RecipeLearner, judge_few, rehearse
 from .monitors import SAMPLES, StepMonitor
 from .processes import Group, facts_of, joined
 from .recipe import EarlyStop, Recipe
-from .schedules import direction
 from .tasks import Classification, Task, task_of
 from .warm_start import known_vocabulary, start_from
 
@@ -270,6 +270,8 @@ def _run(
     module = RecipeLearner(model, recipe, loader, mixer, task, group.mesh)
     options, stop = recipe.training, _goal(recipe.training.early_stop, task)
     watched = stop if stop is not None and stop.metric.startswith("val") else None
+    if task.chosen is not None:
+        watched = None
     fitted = fit(
         module,
         limits=_limits(recipe),

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from torch.optim.lr_scheduler import LambdaLR, LinearLR, ReduceLROnPlateau
+
+from .metrics import direction
 
 NAMES = ("cosine", "linear", "inverse_sqrt", "step", "plateau", "constant")
 
@@ -133,13 +135,3 @@ def warmup_cosine(step: int, warmup: int, total: int, floor: float) -> float:
         return (step + 1) / warmup
     progress = min(1.0, (step - warmup) / max(1, total - warmup))
     return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
-
-
-def direction(metric: str) -> Literal["max", "min"]:
-    """Whether a metric of a validation shall be ``"max"`` or ``"min"``.
-
-    Example:
-        >>> direction("val_accuracy"), direction("train_loss")
-        ('max', 'min')
-    """
-    return "max" if metric.endswith("accuracy") else "min"

@@ -142,13 +142,16 @@ def sweep(
 
 
 def _metric(good: list[Row]) -> str:
-    """What a table is about: accuracy, or the loss of a regression."""
+    """What a table is about: the recipe's metric, accuracy, or the loss of a regression."""
+    chosen = {cell.get("metric") for cell in good}
+    if len(chosen) == 1 and None not in chosen:
+        return str(chosen.pop())
     return "accuracy" if all("accuracy" in cell for cell in good) else "loss"
 
 
 def tabulate(cells: list[Row]) -> list[dict[str, Any]]:
-    """One row a combination: mean and sample standard deviation of the test accuracy (of a
-    regression, loss) over its seeds.
+    """One row a combination: mean and sample standard deviation over its seeds of the test split's
+    accuracy (of a regression, loss), or of ``training.metric``.
 
     Example:
         >>> same = {"cell": "a", "parameters": 5, "minutes": 1.0}
@@ -180,27 +183,31 @@ def tabulate(cells: list[Row]) -> list[dict[str, Any]]:
 
 
 def to_markdown(rows: list[dict[str, Any]]) -> str:
-    """The table of a sweep: test accuracy in percent, or the loss of a regression; where the cells
-    are of both, each score has its name.
+    """The table of a sweep: test accuracy in percent, or another metric as it is; where the cells
+    are of several, each score has its name.
     """
-    metrics = {row["metric"] for row in rows if row["mean"] is not None}
+    metrics = {row["metric"] for row in rows if row["mean"] is not None} or {"accuracy"}
     mixed = len(metrics) > 1
-    heads = {"loss": "test loss", "accuracy": "test accuracy (%)"}
-    head = "on the test split" if mixed else heads["loss" if metrics == {"loss"} else "accuracy"]
+    head = "on the test split" if mixed else f"test {_called(*metrics)}"
+    head += " (%)" if metrics == {"accuracy"} else ""
     lines = [f"| cell | {head} | n | parameters | minutes |", "|---|---|---|---|---|"]
     for row in rows:
-        loss = row.get("metric") == "loss"
-        shown = (lambda x: f"{x:.3g}") if loss else (lambda x: f"{100 * x:.2f}")
+        metric = row.get("metric", "accuracy")
+        shown = (lambda x: f"{100 * x:.2f}") if metric == "accuracy" else (lambda x: f"{x:.3g}")
         score = "failed" if row["mean"] is None else shown(row["mean"])
         score += f" ± {shown(row['sd'])}" if row["sd"] is not None else ""
-        score += (
-            f" ({'loss' if loss else 'accuracy, %'})" if mixed and row["mean"] is not None else ""
-        )
+        unit = ", %" if metric == "accuracy" else ""
+        score += f" ({_called(metric)}{unit})" if mixed and row["mean"] is not None else ""
         count = f"{row['n']}" + (f" ({row['failed']} failed)" if row["failed"] else "")
         size = "" if row["parameters"] is None else f"{row['parameters']:,}"
         minutes = "" if row["minutes"] is None else f"{row['minutes']:.1f}"
         lines.append(f"| {row['cell']} | {score} | {count} | {size} | {minutes} |")
     return "\n".join(lines) + "\n"
+
+
+def _called(metric: str) -> str:
+    """A metric as a table calls it."""
+    return metric.replace("_", " ")
 
 
 def _write(folder: Path, cells: list[Row]) -> None:

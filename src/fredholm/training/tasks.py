@@ -13,10 +13,19 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
 from ..data.kinds.dataset import IGNORED
-from ..errors import DataError, ShapeError
+from ..errors import DataError, OptionError, ShapeError
 from ..parallel import Shards, summed
 from ..registry import Registered, Registry
-from .metrics import exponential, pearson, spearman, summarise
+from .metrics import (
+    METRICS,
+    absolute_error,
+    direction,
+    exponential,
+    nats_to_bits,
+    pearson,
+    spearman,
+    summarise,
+)
 
 Pairs = tuple[Tensor, Tensor]
 TASKS: Registry[type[Task]] = Registry("task", home=None, attribute="name")
@@ -32,14 +41,19 @@ class Task:
             points can give it.
         follows: whether the label at a point is what comes next there.
         counted: what an evaluation counts, where that is not the samples.
-        metric: by which the best weights are known, one of :meth:`metrics`, and its direction.
+        metric: by which the best weights are known, one of :meth:`validated`, and its direction.
         measure: what a table calls that metric.
+        answers: which metrics by name may judge it, those of ``"classes"`` or of ``"numbers"``;
+            None: none.
+        streams: whether outputs are too many to be kept, so that only metrics of the mean loss can
+            judge it.
         loss_name: what the loss is called.
         score: by which a conversion is judged, a name of
             :data:`fredholm.training.metrics.METRICS`.
         at_once: samples that a conversion is judged on at once.
         points: the dimension of labels along which a sample's points run, where there are answers
             at points.
+        chosen: the metric that :meth:`judge_by` was told.
         shards: the processes that have the points of a sample, in a training on parts of samples.
             A mean over points needs none of them: parts of it are weighted as parts of a batch are.
     """
@@ -49,8 +63,11 @@ class Task:
     lone: ClassVar[bool] = False
     follows: ClassVar[bool] = False
     counted: ClassVar[str | None] = None
-    metric: ClassVar[tuple[str, str]] = ("val_accuracy", "max")
-    measure: ClassVar[str] = "accuracy"
+    metric: tuple[str, str] = ("val_accuracy", "max")
+    measure: str = "accuracy"
+    answers: ClassVar[str | None] = None
+    streams: ClassVar[bool] = False
+    chosen: str | None = None
     loss_name: ClassVar[str] = "cross-entropy"
     score: ClassVar[str] = "accuracy"
     at_once: ClassVar[int] = 32
@@ -94,23 +111,131 @@ class Task:
         raise NotImplementedError
 
     def metrics(self, sums: Sequence[float]) -> dict[str, float]:
-        """What validation reports, from the sums over all batches."""
+        """What every validation reports, from the sums over all batches."""
         loss, correct, count = sums
         check_asked(count)
         return {"val_loss": loss / count, "val_accuracy": correct / count}
+
+    def judge_by(self, name: str) -> Task:
+        """Judge by a metric of :data:`fredholm.training.metrics.METRICS`, or by ``"loss"``; the
+        task itself is returned.
+
+        Raises:
+            OptionError: an unknown metric, or one of other answers than this task's.
+
+        Example:
+            >>> create_task().judge_by("auc").metric, create_task("tokens").judge_by("bits").metric
+            (('val_auc', 'max'), ('val_bits', 'min'))
+        """
+        known = self.judges()
+        if name not in known:
+            known = ", ".join(known)
+            raise OptionError(f"metric: received {name!r}; {self.name} is judged by one of {known}")
+        self.chosen, self.metric = name, (f"val_{name}", direction(name))
+        self.measure = self.loss_name if name == "loss" else name.replace("_", " ")
+        return self
+
+    def reports(self) -> list[str]:
+        """What a validation gives, by name."""
+        return list(dict.fromkeys([*self.metrics((0.0, 0.0, 1.0)), self.metric[0]]))
+
+    def judges(self) -> list[str]:
+        """The metrics that may judge it, by name."""
+        own = {name.removeprefix("val_") for name in self.metrics((0.0, 0.0, 1.0))}
+        named = {
+            name
+            for name, metric in METRICS.items()
+            if metric.of == self.answers and (metric.of_loss is not None or not self.streams)
+        }
+        return sorted(own | named)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the chosen metric needs all outputs and labels of a split."""
+        return (
+            self.chosen is not None
+            and self.metric[0] not in self.metrics((0.0, 0.0, 1.0))
+            and METRICS[self.chosen].of_loss is None
+        )
 
     def summary(self, batches: Iterable[Pairs], classes: Sequence[str]) -> dict[str, Any]:
         """Numbers of an evaluation, from outputs and labels of all batches."""
         pairs = [self.pairs(outputs, labels) for outputs, labels in batches]
         outputs, labels = (torch.cat(parts) for parts in zip(*pairs, strict=True))
         check_asked(len(labels))
-        return self.summary_of_pairs(outputs, labels, classes)
+        return self._scored(self.summary_of_pairs(outputs, labels, classes), (outputs, labels))
+
+    def _scored(self, found: dict[str, Any], pairs: Pairs | None = None) -> dict[str, Any]:
+        """The same numbers and the chosen metric, where they lack it."""
+        if self.chosen is None or self.chosen in found:
+            return found
+        return found | {self.chosen: _defined(_score(self.chosen, found["loss"], pairs))}
 
     def summary_of_pairs(
         self, outputs: Tensor, labels: Tensor, classes: Sequence[str]
     ) -> dict[str, Any]:
         """Numbers of an evaluation, from all pairs."""
         raise NotImplementedError
+
+
+class Tally:
+    """What a validation of a task counts: sums over batches, and, where its metric needs them, all
+    outputs and labels, on the CPU.
+
+    Example:
+        >>> tally = Tally(create_task().judge_by("auc"))
+        >>> tally.add(torch.tensor([[0.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 1]))
+        >>> tally.metrics()["val_auc"]
+        1.0
+    """
+
+    def __init__(self, task: Task):
+        self.task = task
+        self.sums = [0.0, 0.0, 0.0]  # loss * n, correct, n
+        self.kept: list[Pairs] = []
+
+    def add(self, outputs: Tensor, labels: Tensor) -> None:
+        """Count a batch."""
+        values = self.task.sums(outputs, labels)
+        self.sums = [total + float(value) for total, value in zip(self.sums, values)]
+        if self.task.keeps:
+            outputs, labels = self.task.pairs(_wide(outputs), labels)
+            self.kept.append((outputs.cpu(), labels.cpu()))
+
+    def pairs(self) -> Pairs | None:
+        """All that was kept."""
+        return joined_pairs(self.kept)
+
+    def metrics(
+        self, sums: Sequence[float] | None = None, pairs: Pairs | None = None
+    ) -> dict[str, float]:
+        """What the validation reports; from the ``sums`` and ``pairs`` of all processes, where
+        several have a part.
+        """
+        task, pairs = self.task, self.pairs() if pairs is None else pairs
+        found = task.metrics(self.sums if sums is None else sums)
+        if task.chosen is not None and task.metric[0] not in found:
+            found[task.metric[0]] = _score(task.chosen, found["val_loss"], pairs)
+        return found
+
+
+def joined_pairs(parts: Iterable[Pairs | None]) -> Pairs | None:
+    """Outputs and labels one after the other; None of no part."""
+    found = [part for part in parts if part is not None]
+    if not found:
+        return None
+    outputs, labels = (torch.cat(each) for each in zip(*found, strict=True))
+    return outputs, labels
+
+
+def _score(name: str, loss: float, pairs: Pairs | None) -> float:
+    """A metric by name, of the mean loss where that is enough."""
+    metric = METRICS[name]
+    if metric.of_loss is not None:
+        return metric.of_loss(loss)
+    check_asked(0 if pairs is None else len(pairs[0]))
+    assert pairs is not None
+    return metric(*pairs)
 
 
 def check_asked(count: float) -> None:
@@ -147,8 +272,13 @@ def create_task(name: str = "classification") -> Task:
 
 
 def task_of(dataset: Any) -> Task:
-    """The task of a data set."""
-    return create_task(dataset.task)
+    """The task of a data set, judged as the data set says.
+
+    Raises:
+        OptionError: a metric of other answers than the task's.
+    """
+    task = create_task(dataset.task)
+    return task if dataset.metric is None else task.judge_by(dataset.metric)
 
 
 # --- classes --------------------------------------------------------------------------------------
@@ -161,6 +291,7 @@ class Classification(Task):
     """
 
     classifies = lone = True
+    answers = "classes"
 
     def pairs(self, outputs: Tensor, labels: Tensor) -> Pairs:
         if outputs.dim() != 2 or len(outputs) != len(labels):
@@ -229,7 +360,7 @@ class Tokens(Steps):
         (2, 2.0)
     """
 
-    follows = True
+    follows = streams = True
     counted = "tokens"
     metric = ("val_loss", "min")
     measure = "nats a token"
@@ -244,13 +375,9 @@ class Tokens(Steps):
             total, right, count = total + float(loss), right + int(correct), count + asked
         check_asked(count)
         loss = total / count
-        return {
-            "n": count,
-            "accuracy": right / count,
-            "loss": loss,
-            "bits": loss / math.log(2),
-            "perplexity": exponential(loss),
-        }
+        found = {"n": count, "accuracy": right / count, "loss": loss}
+        found |= {"bits": nats_to_bits(loss), "perplexity": _defined(exponential(loss))}
+        return self._scored(found)
 
 
 @register_task("answers")
@@ -298,6 +425,7 @@ class Regression(Numbers):
     """One number, by mean squared error."""
 
     lone = True
+    answers = "numbers"
     measure = loss_name = "mean squared error"
 
     def outputs(self, classes: Sequence[str]) -> int:
@@ -328,7 +456,7 @@ class Regression(Numbers):
         return {
             "n": len(labels),
             "loss": float(error.square().mean()),
-            "absolute_error": float(error.abs().mean()),
+            "absolute_error": absolute_error(outputs, labels),
             "variance": float((labels.double() - labels.double().mean()).square().mean()),
             "pearson": _defined(pearson(outputs, labels)),
             "spearman": _defined(spearman(outputs, labels)),
@@ -366,8 +494,8 @@ class Field(Numbers):
 
 
 def _defined(score: float) -> float | None:
-    """None in the place of NaN, which JSON does not have."""
-    return None if math.isnan(score) else score
+    """None in the place of NaN and of infinity, which JSON does not have."""
+    return score if math.isfinite(score) else None
 
 
 def _wide(numbers: Tensor) -> Tensor:

@@ -39,6 +39,7 @@ class LabelledDataset(Dataset):
             counts.
         measures: names of those by which this data set is judged, the chief one first; none
             where accuracy or loss is all.
+        metric: by which the models of a recipe are chosen, by its name; None: the task's own.
         notes: what whoever trains or evaluates on it is told, such as rows that were skipped.
         said: how a user's files were read, told before a training.
         units: of a regression, (shift, scale): a target is shift + scale · label.
@@ -53,6 +54,7 @@ class LabelledDataset(Dataset):
     task: str = "classification"
     counted: str | None = None
     measures: tuple[str, ...] = ()
+    metric: str | None = None
     notes: tuple[str, ...] = ()
     said: tuple[str, ...] = ()
     units: tuple[float, float] = (0.0, 1.0)

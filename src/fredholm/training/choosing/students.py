@@ -16,7 +16,6 @@ from ...errors import CheckpointError
 from ..distill.fit import Run, StageOptions, run_stage
 from ..distill.progress import Progress
 from ..distill.stages import Distillation
-from ..metrics import METRICS
 from ..tasks import create_task
 from .backbones import Backbone
 
@@ -135,8 +134,7 @@ class Student:
                 batch_size=SIZE,
                 steps=STEPS,  # epochs of a batch or more
             )
-            task = create_task()
-            run = Run(task, task.score, METRICS[task.score], "32", SEED, _quiet)
+            run = Run(create_task(), "32", SEED, _quiet)
             report = ConversionReport.of(self.replaced, type(self.teacher.model).__name__)
             given = self.replaced, self.samples, None, options, report
             with torch.inference_mode(False), torch.random.fork_rng():

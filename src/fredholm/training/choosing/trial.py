@@ -71,7 +71,7 @@ def _binary(values: tuple[float, ...]) -> bool:
 
 def measure_of(dataset: Any) -> tuple[str, bool]:
     """The measure that decides on a data set, and whether more of it is better."""
-    if dataset.measures:
+    if dataset.metric is None and dataset.measures:
         return dataset.measures[0], True
     name, mode = task_of(dataset).metric
     return name.removeprefix("val_"), mode == "max"

@@ -11,8 +11,7 @@ from typing import Any
 from ...errors import DataError, OptionError
 from ...files import read_state, replacing, write_json, write_text
 from ..machine import show_megabytes
-from ..metrics import mean_and_sd
-from ..schedules import direction
+from ..metrics import direction, mean_and_sd
 from .tasks import code_of
 
 RESULTS, SPEED = "compare.json", "speed.json"

@@ -18,10 +18,9 @@ from ..build import Batches
 from ..checkpoints import list_checkpoints
 from ..fit import Goal, Limits, fit
 from ..leases import hold
-from ..metrics import direction
 from ..tasks import Task
 from .progress import Progress
-from .stages import Metric, Stage
+from .stages import Stage
 
 HALF = (torch.bfloat16, torch.float16)
 
@@ -62,8 +61,6 @@ class Run:
     """What every step of a conversion needs to know."""
 
     task: Task
-    metric_name: str
-    metric: Metric
     precision: str
     seed: int
     say: Callable[[str], None]
@@ -186,7 +183,7 @@ def _fit(
     place = None if progress.folder is None else progress.folder / f"stage-{key}"
     goal = None
     if val is not None:
-        goal = Goal("val_metric", direction(run.metric_name), options.patience)
+        goal = Goal("val_metric", run.task.metric[1], options.patience)
     limits = {"clip_norm": options.clip_norm, "precision": run.precision}
     held = contextlib.nullcontext() if place is None else hold(place, run.say)
     models = [replaced.model, *(part for part in extra if isinstance(part, nn.Module))]

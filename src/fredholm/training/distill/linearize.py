@@ -16,7 +16,6 @@ from torch import nn
 from ...convert.linearize import ConversionReport, Replaced, replace_attention, save_linearized
 from ...errors import OptionError
 from ..fit import check_precision
-from ..metrics import METRICS
 from ..tasks import create_task
 from .data import as_dataset, decoder_of, two_splits
 from .fit import Run, StageOptions, run_stage
@@ -153,7 +152,7 @@ def linearize(
     check_precision(precision, ("32", "bf16"))  # weights in double would not fit the others
     chosen = create_task(task)
     name = metric or chosen.score
-    run = Run(chosen, name, METRICS[name], precision, seed, say or (lambda line: None))
+    run = Run(chosen.judge_by(name), precision, seed, say or (lambda line: None))
     settings = {
         "to": to,
         "options": options or {},
@@ -257,7 +256,7 @@ def fine_tune(
     check_precision(precision, ("32", "bf16"))  # weights in double would not fit the others
     chosen = create_task(task)
     name = metric or chosen.score
-    run = Run(chosen, name, METRICS[name], precision, seed, say or (lambda line: None))
+    run = Run(chosen.judge_by(name), precision, seed, say or (lambda line: None))
     if not options.epochs:
         raise OptionError("fine_tune: received epochs=0; needs 1 or more")
     _without_lora("options", options)
@@ -281,12 +280,9 @@ def fine_tune(
         options,
         ConversionReport.of(stub, type(model).__name__),
         chosen,
-        run.metric,
     )
     model.eval()
-    return progress.get(
-        "score", lambda: evaluate(model, val, run.metric, chosen, precision, chosen.at_once)
-    )
+    return progress.get("score", lambda: evaluate(model, val, chosen, precision, chosen.at_once))
 
 
 def _without_lora(stage: str, options: StageOptions) -> None:
@@ -309,15 +305,15 @@ def _train(
     """All stages, measured before and after each; what was done before is read."""
     train, val, longer = data
     distil, match, lengthen, tune = stages
-    report.metric = run.metric_name
+    report.metric = run.task.chosen
     student, at_once = replaced.model, run.task.at_once
     few = min(16, at_once)
 
     def score(key: str, of: nn.Module) -> None:
         report.scores[key] = progress.get(
-            key, lambda: evaluate(of, val, run.metric, run.task, run.precision, at_once)
+            key, lambda: evaluate(of, val, run.task, run.precision, at_once)
         )
-        run.say(f"{run.metric_name} of {key}: {report.scores[key]:.4f}")
+        run.say(f"{report.metric} of {key}: {report.scores[key]:.4f}")
 
     score("teacher", teacher)
     report.measured(
@@ -343,8 +339,8 @@ def _train(
         run_stage(run, progress, "lengthened", *given)
         score("lengthened", student)
     if tune.epochs:
-        extra = (run.task, run.metric)
-        run_stage(run, progress, "tuned", FineTuning, replaced, train, val, tune, report, *extra)
+        given = (FineTuning, replaced, train, val, tune, report, run.task)
+        run_stage(run, progress, "tuned", *given)
         score("tuned", student)
 
 

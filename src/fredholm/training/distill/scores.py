@@ -13,9 +13,8 @@ from torch import nn
 from ...convert.linearize import Replaced
 from ...data import make_loader
 from ...models.modes import evaluating
-from ..metrics import perplexity
-from ..tasks import Task, create_task
-from .stages import Metric, check_batch, outputs_of
+from ..tasks import Tally, Task
+from .stages import check_batch, outputs_of
 
 BATCHES = 8  # of the validation split, on which divergences are measured
 
@@ -24,21 +23,15 @@ BATCHES = 8  # of the validation split, on which divergences are measured
 def evaluate(
     model: nn.Module,
     dataset: Any,
-    metric: Metric,
-    task: Task | None = None,
+    task: Task,
     precision: str = "32",
     batch_size: int = 32,
 ) -> float:
-    """A model's score on a split, in evaluation mode."""
-    chosen = task or create_task()
-    batches = _forward(model, dataset, precision, batch_size)
-    if metric is perplexity:  # the logits of a whole split are many
-        return chosen.summary(((out.cpu(), target.cpu()) for out, target in batches), ())[
-            "perplexity"
-        ]
-    pairs = [chosen.pairs(out.float().cpu(), target.cpu()) for out, target in batches]
-    outputs, labels = (torch.cat(parts) for parts in zip(*pairs))
-    return metric(outputs, labels)
+    """A model's score on a split by the task's metric, in evaluation mode."""
+    tally = Tally(task)
+    for out, target in _forward(model, dataset, precision, batch_size):
+        tally.add(out.float().cpu(), target.cpu())
+    return tally.metrics()[task.metric[0]]
 
 
 @torch.no_grad()

@@ -14,9 +14,8 @@ from ...convert.linearize import Replaced
 from ...errors import ConversionError, DataError
 from ..failures import TrainingFailed
 from ..learner import Descent, Learner, Loader
-from ..metrics import Metric
 from ..schedules import Schedule
-from ..tasks import Task
+from ..tasks import Tally, Task
 
 
 def call(model: nn.Module, inputs: Any) -> Any:
@@ -133,11 +132,9 @@ class FineTuning(Stage):
         options: Any,
         seed: int,
         task: Task,
-        metric: Metric,
     ):
         super().__init__(replaced, loader, options, seed)
-        self.task, self.metric = task, metric
-        self.seen: list[tuple[Tensor, Tensor]] = []
+        self.task, self.tally = task, Tally(task)
 
     def on_train_start(self) -> None:
         self.model.train()
@@ -149,11 +146,10 @@ class FineTuning(Stage):
         inputs, labels = batch
         check_batch(inputs)
         outputs = outputs_of(self.model, inputs).float().cpu()
-        self.seen.append(self.task.pairs(outputs, labels.cpu()))
+        self.tally.add(outputs, labels.cpu())
 
     def on_validation_epoch_end(self) -> None:
-        outputs, labels = (torch.cat(parts) for parts in zip(*self.seen))
-        self.seen = []
-        loss = self.task.loss_of_pairs(outputs, labels)
-        self.metrics = {"val_metric": self.metric(outputs, labels), "val_loss": float(loss)}
+        tally, self.tally = self.tally, Tally(self.task)
+        found = tally.metrics()
+        self.metrics = {"val_metric": found[self.task.metric[0]], "val_loss": found["val_loss"]}
         self.log_dict(self.metrics, prog_bar=True, logger=False)
