@@ -163,3 +163,41 @@ def test_a_text_that_begins_with_pk_is_a_table(tmp_path):
 def test_what_is_no_list_of_samples_is_refused_by_name(samples, message):
     with pytest.raises(FredholmError, match=message):
         FredholmClassifier(dim=8, epochs=1).fit(samples, [0, 1, 0, 1])
+
+
+def test_a_first_line_that_names_the_delimiter_is_no_header(tmp_path):
+    lines = ["sep=;", "x;y", *(f"{i % 7},5;{'ab'[i % 2]}" for i in range(30))]
+    path = tmp_path / "excel.csv"
+    path.write_text("\n".join(line.replace(",5", ".5") for line in lines) + "\n")
+    source = open_files(path)
+    assert source.collection.channels == ("x",)
+    assert len(source.collection) == 30
+    assert source.collection.place(0)["row"] == 3  # as a text editor counts them
+    (tmp_path / "none.csv").write_text("sep=;\n")
+    with pytest.raises(DataError, match=r"none.csv: is empty"):
+        open_files(tmp_path / "none.csv")
+
+
+def test_one_and_one_point_zero_are_one_class(tmp_path):
+    rows = [(("1", "0", "1.0")[i % 3], *row[1:]) for i, row in enumerate(numbers())]
+    source = open_files(write(tmp_path / "floats.csv", "y,u,v", rows), {"label": "y"})
+    assert tuple(source.classes) == ("0", "1")
+    assert (source.collection.labels.codes == [1, 0, 1] * 20).all()
+    alike = open_files(
+        write(
+            tmp_path / "same.csv",
+            "y,u,v",
+            [("1.0", *r[1:]) if i % 2 else ("2.0", *r[1:]) for i, r in enumerate(rows)],
+        ),
+        {"label": "y"},
+    )
+    assert tuple(alike.classes) == ("1.0", "2.0")  # as they are written
+
+
+def test_dates_that_look_like_numbers_are_said(tmp_path):
+    rows = [(i % 6, f"202401{1 + i // 6:02d}", i % 5, "ab"[i % 2]) for i in range(60)]
+    path = write(tmp_path / "days.csv", "id,date,x,label", rows)
+    assert "the times in 'date' are read as plain numbers" in " ".join(remarks(path))
+    rows = [(a, int(b) - 20240100, c, d) for a, b, c, d in rows]
+    path = write(tmp_path / "counts.csv", "id,date,x,label", rows)
+    assert "plain numbers" not in " ".join(remarks(path))

@@ -688,6 +688,8 @@ def test_texts_of_files_and_of_standard_input(tmp_path, monkeypatch):
     ):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content.encode())))
         assert list(read_unlabelled(["-"], facts, None).texts) == texts
+    own = write(tmp_path / "stdin.csv", [["a fine film"]], head=("text",))  # a file of that name
+    assert read_unlabelled([own], facts, None).places[0]["file"] == str(own)
 
 
 def test_a_picture_may_be_asked_about_twice(tmp_path):

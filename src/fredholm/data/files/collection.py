@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -95,17 +96,27 @@ class Collection:
 
 def in_order(labels: Coded) -> Coded:
     """The same classes, numbered in the order of their names: numbers by size, words by the
-    alphabet.
+    alphabet. Where names are numbers, 1 and 1.0 are one class.
 
     Example:
         >>> in_order(Coded(np.array([0, 1, 0]), ["10", "9"]))
         Coded(codes=array([1, 0, 1]), names=['9', '10'])
+        >>> in_order(Coded(np.array([0, 1, 2]), ["1.0", "0", "1"]))
+        Coded(codes=array([1, 0, 1]), names=['0', '1'])
     """
     numbers = all(is_number(name) for name in labels.names)
-    order = sorted(labels.names, key=(lambda n: (float(n), n)) if numbers else str)
+    whole = {name: _whole(name) if numbers else name for name in labels.names}
+    if len({*whole.values()}) == len(whole):  # as they are written
+        whole = dict(zip(whole, whole))
+    order = sorted({*whole.values()}, key=(lambda n: (float(n), n)) if numbers else str)
     place = {name: i for i, name in enumerate(order)}
-    table = np.array([*(place[name] for name in labels.names), -1], np.int64)
+    table = np.array([*(place[whole[name]] for name in labels.names), -1], np.int64)
     return Coded(table[labels.codes], order)
+
+
+def _whole(name: str) -> str:
+    """A number without a fraction of zeros."""
+    return re.sub(r"(?<=\d)\.0*$", "", name)
 
 
 def looks_continuous(cells: Sequence[str]) -> bool:

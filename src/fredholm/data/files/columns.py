@@ -147,6 +147,7 @@ def settle(
     if kind not in ("texts", "images"):
         remarks += _unread(head, reading, [name for name in index if name not in channels])
     remarks += _like_series(head, kind, reading.time or guessed)
+    remarks += _like_dates(head, time)
     settled = reading.settled(
         kind=kind,
         label=label,
@@ -357,6 +358,27 @@ def _like_series(head: Head, kind: str, time: str | None) -> Iterator[str]:
             return
 
 
+def _like_dates(head: Head, time: str | None) -> Iterator[str]:
+    """What is said of times that are whole numbers such as 20240131."""
+    cells = [] if time is None else head.known(time)
+    if cells and all(_is_day(cell) for cell in cells):
+        yield (
+            f"the times in {time!r} are read as plain numbers, of which 20240131 and 20240201 are "
+            "70 apart; where they are dates, write 2024-01-31"
+        )
+
+
+def _is_day(cell: str) -> bool:
+    """Whether a cell is a date of these two centuries without a mark between its parts."""
+    if not re.fullmatch(r"(19|20)\d{6}", cell):
+        return False
+    try:
+        seconds(f"{cell[:4]}-{cell[4:6]}-{cell[6:]}")
+    except ValueError:
+        return False
+    return True
+
+
 def grow_from_row_to_row(head: Head, time: str | None) -> bool:
     """Whether there are times, and each row's is later than that of the row before."""
     name = time or _named(head.names, TIMES)
@@ -390,6 +412,17 @@ def _marks(head: Head, name: str) -> Iterator[str]:
         )
 
 
+def first_of(names: Sequence[str], most: int = 6) -> str:
+    """The first ones of many names, and how many there are.
+
+    Example:
+        >>> first_of(["a", "b"]), first_of(["a", "b", "c"], 2)
+        ('a, b', 'a, b, … (3)')
+    """
+    more = f", … ({len(names)})" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def listed(names: Sequence[str], most: int = 6) -> str:
     """Columns by name, of many the first ones.
 
@@ -397,9 +430,7 @@ def listed(names: Sequence[str], most: int = 6) -> str:
         >>> listed(["a"]), listed(["a", "b", "c"], 2)
         ("column 'a' is", "columns 'a', 'b', … (3) are")
     """
-    shown = ", ".join(map(repr, names[:most])) + (
-        f", … ({len(names)})" if len(names) > most else ""
-    )
+    shown = first_of([*map(repr, names)], most)
     return f"column {shown} is" if len(names) == 1 else f"columns {shown} are"
 
 
@@ -600,9 +631,7 @@ def taken_of(reading: Reading, long: bool) -> dict[str, str]:
             word = "paths" if key == "text" and reading.kind == "images" else key
             taken[word] = f"column {getattr(reading, key)!r}"
     if reading.channels and (long or reading.kind == "rows"):
-        names = reading.channels
-        listed = ", ".join(names[:6]) + (f", … ({len(names)})" if len(names) > 6 else "")
-        taken["channels" if long else "columns"] = listed
+        taken["channels" if long else "columns"] = first_of(reading.channels)
     elif reading.channels:
         taken["times"] = f"{len(reading.channels)} columns, {reading.channels[0]!r} first"
     return taken

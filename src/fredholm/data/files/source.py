@@ -23,6 +23,7 @@ from ..kinds.texts import TEXTS, TextOptions
 from ..splits import SPLITS
 from .collect import collect
 from .collection import check_labels, constant_channels, leaks
+from .columns import first_of
 from .datasets import make_dataset
 from .description import describe
 from .parts import divide, divided_groups
@@ -150,7 +151,7 @@ class Source:
             return
         names = [name for name, count in zip(self.classes, counts) if not count]
         if names:
-            shown = ", ".join(map(repr, names[:4])) + (", …" if len(names) > 4 else "")
+            shown = first_of([*map(repr, names)], 4)
             yield (
                 f"no test sample is of the class {shown}: no score tells how it is recognised; it "
                 "needs five samples or so"

@@ -25,6 +25,7 @@ HEAD = 2000  # rows by which columns are recognised
 PIECE = 20_000  # rows held as text at a time
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none", "-", "#n/a"})
 DELIMITERS = ",;\t|"
+SEPARATOR = re.compile(r"sep=(.)", re.IGNORECASE)  # a first line that says the delimiter
 INDEX = re.compile(r"column \d+|Unnamed: \d+|__index_level_\d+__")  # as pandas names it
 LARGEST = float(np.finfo(np.float32).max)  # what a model can read
 csv.field_size_limit(1 << 26)
@@ -212,14 +213,19 @@ def _first_rows(path: Path) -> Head:
     lines = _first_lines(path)
     if not any(line.strip() for line in lines):
         raise DataError(f"{path}: is empty; needs a header and rows")
-    delimiter = _delimiter(lines, suffix_of(path))
+    told = SEPARATOR.fullmatch(lines[0].strip())
+    delimiter = _delimiter(lines, suffix_of(path)) if told is None else told[1]
     found = list(_records(lines, delimiter))
     read, cut = [row for row, _ in found], len(lines) > HEAD
+    if told is not None:
+        read[0] = []
     if cut and len(read) > 2:
         read.pop()  # a cell of several lines may go on behind
     if not cut and not found[-1][1]:
         raise DataError(_open_quote(path, len(read)))
     rows = [row for row in read if not _is_blank(row)]
+    if not rows:
+        raise DataError(f"{path}: is empty; needs a header and rows")
     blank, width = read.index(rows[0]), len(rows[0])
     odd = next((i for i, row in enumerate(read) if len(row) != width and not _is_blank(row)), None)
     if odd is not None:

@@ -14,7 +14,15 @@ import numpy as np
 
 from ...errors import DataError
 from .collection import PART_NAMES, Collection, in_order, leaks, looks_continuous
-from .columns import WORDS, Columns, Trained, grow_from_row_to_row, settle, taken_of
+from .columns import (
+    WORDS,
+    Columns,
+    Trained,
+    first_of,
+    grow_from_row_to_row,
+    settle,
+    taken_of,
+)
 from .folders import look_at
 from .reading import Reading
 from .suffixes import stem_of
@@ -72,10 +80,9 @@ def _of_many_files(files: Sequence[Path], heads: Sequence[Head], reading: Readin
         )
     folders = sorted({file.parent.name for file in files})
     if len(folders) > 1:
-        names = ", ".join(folders[:4]) + (", …" if len(folders) > 4 else "")
         yield (
-            f"the names of folders ({names}) are no labels of tables; where they are classes, "
-            "write them into a column of each: --label"
+            f"the names of folders ({first_of(folders, 4)}) are no labels of tables; where they "
+            "are classes, write them into a column of each: --label"
         )
 
 
@@ -305,7 +312,7 @@ def _strangers(table: Table, column: str, values: Coded, ordered: Coded) -> list
     word = values.names[values.codes[rows[0]]]
     others = len(set(values.codes[rows].tolist())) - 1
     more = f", nor {others} others" if others else ""
-    known = ", ".join(ordered.names[:6]) + (", …" if len(ordered.names) > 6 else "")
+    known = first_of(ordered.names)
     count = "the row is" if len(rows) == 1 else f"{len(rows):,} rows are"
     return [
         f"{table.where(int(rows[0]), column)}: the training files have no {word!r} in this column"

@@ -102,8 +102,9 @@ def read_unlabelled(
         raise OptionError("files: received none; needs files or folders, or - for standard input")
     with _files(files, reading) as paths:
         parts = [_one(path, reading, source, facts, encoder) for path in paths]
-        for path, part in zip(paths, parts):
-            _rename(part, path)
+        for file, path, part in zip(files, paths, parts):
+            if str(file) == "-":
+                _rename(part, path)
     if len(parts) == 1:
         return parts[0]
     return _chained(parts)
@@ -158,7 +159,7 @@ def _named(text: str, folder: Path) -> str:
 
 def _rename(part: Unlabelled, path: Path) -> None:
     for place in part.places:
-        if "file" in place and path.stem == _STDIN:
+        if "file" in place:
             place["file"] = _named(str(place["file"]), path.parent)
 
 
