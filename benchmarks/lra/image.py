@@ -44,11 +44,11 @@ SECTIONS = {
     "attentions": Section(
         "Attentions, the rate of each by validation",
         "lra-image",
-        ("training.epochs=5",),
+        ("training.epochs=3",),
         ROWS,
         seeds=5,
         choices=dict.fromkeys(ROWS, RATES),
-        brief=("training.epochs=2",),
+        brief=("training.epochs=1",),
     ),
     "kernels": Section(
         "LUNA's sizes and variants beside the convolution, at the recipe's rate",
