@@ -14,13 +14,18 @@ from sklearn import metrics as sklearn
 from fredholm.cli.main import main
 from fredholm.data.kinds.dataset import IGNORED
 from fredholm.errors import OptionError, RecipeError
+from fredholm.explain.results import score_head
 from fredholm.training import evaluate, load_recipe, train
 from fredholm.training.choosing import choose
+from fredholm.training.choosing.splits import Splits
+from fredholm.training.choosing.trial import measure_of
+from fredholm.training.choosing.verdict import compared, is_sure
+from fredholm.training.distill.linearize import judged_task
 from fredholm.training.evaluation import load_run, run_dataset
 from fredholm.training.grid import recipe_cell
-from fredholm.training.metrics import METRICS, direction
+from fredholm.training.metrics import METRICS, direction, register_metric
 from fredholm.training.sweeps import sweep
-from fredholm.training.tasks import Tally, create_task
+from fredholm.training.tasks import Regression, Tally, create_task
 
 SMALL = ["model.body.dim=8", "model.body.depth=1", "model.body.heads=2", "operator=softmax"]
 FAST = [*SMALL, "optimizer.lr=1e-2", "training.epochs=6", "schedule.warmup_epochs=0"]
@@ -115,7 +120,7 @@ def test_a_sweep_is_a_table_of_it(by_area, tmp_path):
     cells, rows = sweep(source, chosen, tmp_path)
     assert [row["metric"] for row in rows] == ["auc", "auc"]
     assert [row["mean"] for row in rows] == [cell["auc"] for cell in cells]
-    assert "| cell | test auc | n |" in (tmp_path / "table.md").read_text()
+    assert "| cell | test AUC | n |" in (tmp_path / "table.md").read_text()
 
 
 def test_a_score_that_the_test_split_does_not_define_fails_its_cell(tmp_path):
@@ -137,9 +142,53 @@ def test_a_comparison_orders_by_it(by_area, tmp_path):
         changes=["training.metric=auc", "model.body.dim=8", "training.epochs=4"],
         out=tmp_path / "compared",
     )
-    assert (found["measure"], found["higher"]) == ("auc", True)
+    assert (found["measure"], found["higher"], found["percent"]) == ("AUC", True, False)
     assert all(0 <= line["val"] <= 1 for line in found["verdict"]["table"])
     assert "training.metric=auc" in found["verdict"]["train"]
+
+
+@pytest.mark.parametrize("metric", ["auc", "loss"])
+def test_what_trials_are_judged_on_is_judged_alike(by_area, metric):
+    """Of few samples every part in turn, which no recipe builds."""
+    recipe = load_recipe(str(by_area.parent / "state.csv"), [f"training.metric={metric}"])
+    splits = Splits(recipe)
+    assert splits.folds > 1
+    sets = [splits.train, splits.test, *splits.fold(1), splits.tested(1), splits.whole()[0]]
+    assert {measure_of(one) for one in sets} == {(metric, metric == "auc")}
+
+
+def test_a_better_method_is_better_whatever_the_score(tmp_path):
+    """By R², which grows as the squared errors of samples fall."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=120)
+    lines = [f"{a:.4f},{10 * a + 0.1 * b:.4f}" for a, b in zip(x, draw.normal(size=120))]
+    (tmp_path / "line.csv").write_text("\n".join(["x,y", *lines]) + "\n")
+    found = choose(
+        tmp_path / "line.csv",
+        0.3,
+        operators="softmax",
+        seeds=2,
+        changes=["training.metric=r2", "model.body.dim=8", "training.epochs=1"],
+        out=tmp_path / "compared",
+    )
+    table = found["verdict"]["table"]
+    assert found["verdict"]["pick"] == table[0]["operator"] != "softmax"
+    assert table[0]["val"] > table[1]["val"]
+    rows = [
+        {"operator": name, "seed": s, "test": {"score": score, "each": [error + s / 100] * 4}}
+        for name, score, error in (("good", 0.9, 0.1), ("bad", 0.1, 0.9))
+        for s in (0, 1)
+    ]
+    difference = compared(rows, "good", "bad", higher=True, each=False)
+    assert is_sure(difference | {"over_seeds": [0.8, 0.7, 0.9]})
+
+
+def test_an_explanation_names_it():
+    head = score_head(
+        {"n": 9, "accuracy": 0.5, "loss": 1.0, "bits": 1.2, "scores": {"bits": 1.2}}, ""
+    )
+    assert ("Bits", "1.2", "on 9 ") in head
+    assert "Loss" in [name for name, *_ in head]
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -167,9 +216,75 @@ def test_a_score_of_other_answers_is_refused_before_there_is_a_run(tmp_path):
     lines = [f"{i},{i * 2.5}" for i in range(40)]
     (tmp_path / "numbers.csv").write_text("\n".join(["x,y", *lines]) + "\n")
     recipe = load_recipe(str(tmp_path / "numbers.csv"), [*FAST, "training.metric=auc"])
-    with pytest.raises(OptionError, match="'auc'; regression is judged by one of absolute_error"):
+    with pytest.raises(RecipeError, match=r"training.metric: received 'auc'; regression is"):
         train(recipe, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_smaller_score_of_the_users_own_may_stop_a_run(tmp_path):
+    (tmp_path / "own_score.py").write_text(OWN.replace('"recall_of_ill"', '"misses", mode="min"'))
+    (tmp_path / "recipe.yaml").write_text(
+        "name: own\nimport: own_score.py\ndata: digits\nmodel: backbone_nano\n"
+        "training: {metric: misses, early_stop: {metric: val_misses, mode: min}}\n".replace(
+            "data: digits", "data: {name: digits}"
+        )
+    )
+    assert load_recipe(tmp_path / "recipe.yaml").training.metric == "misses"
+    with pytest.raises(RecipeError, match=r"early_stop.mode: received 'max' for val_misses"):
+        load_recipe(tmp_path / "recipe.yaml", ["training.early_stop.mode=max"])
+
+
+@pytest.mark.parametrize("name", ["loss", "error", "per_class", "Two words"])
+def test_names_that_results_have_are_refused(name):
+    with pytest.raises(OptionError, match="metric name: received"):
+        register_metric(name)
+
+
+def test_a_task_keeps_the_direction_of_its_own_metric():
+    class Grade(Regression):
+        name = "grade-of-a-test"
+        metric = ("val_grade", "min")
+
+        def metrics(self, sums):
+            return super().metrics(sums) | {"val_grade": sums[0]}
+
+    assert Grade().judge_by("grade").metric == ("val_grade", "min")
+
+
+def test_a_score_is_not_taken_from_another_loss():
+    class Absolute(Regression):
+        name = "absolute-of-a-test"
+
+        def sums(self, outputs, labels):
+            outputs, labels = self.pairs(outputs, labels)
+            return (outputs - labels).abs().sum(), torch.zeros(()), len(labels)
+
+    tally = Tally(Absolute().judge_by("rmse"))
+    tally.add(torch.tensor([[0.0], [0.0]]), torch.tensor([0.0, 10.0]))
+    assert tally.metrics()["val_rmse"] == pytest.approx(50**0.5)
+
+
+def test_where_the_loss_is_no_number_no_score_is_one():
+    tally = Tally(create_task().judge_by("auc"))
+    tally.add(torch.full((4, 2), torch.nan), torch.tensor([0, 1, 0, 1]))
+    assert np.isnan(tally.metrics()["val_auc"])
+
+
+def test_a_score_that_validation_does_not_define_is_null_in_json(tmp_path):
+    for split, letters in (("train", "ab"), ("val", "a"), ("test", "ab")):
+        lines = [f"{i % 5},{letters[i % len(letters)]}" for i in range(40)]
+        (tmp_path / f"{split}.csv").write_text("\n".join(["x,label", *lines]) + "\n")
+    recipe = load_recipe(str(tmp_path), [*FAST, "training.epochs=1", "training.metric=auc"])
+    run = tmp_path.parent / "null"
+    result = train(recipe, run)
+    assert json.loads((run / "result.json").read_text())["metrics"]["val_auc"] is None
+    assert np.isnan(train(recipe, run, resume=True).metrics["val_auc"])
+    assert (result.metric, evaluate(run)["auc"] is not None) == ("val_auc", True)
+
+
+@pytest.mark.parametrize(("task", "usual"), [("field", "loss"), ("regression", "spearman")])
+def test_a_conversion_has_a_usual_score(task, usual):
+    assert judged_task(task, None).chosen == usual
 
 
 def test_logits_of_all_tokens_are_never_kept():

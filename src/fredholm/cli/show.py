@@ -26,11 +26,10 @@ def _table(title: str, columns: list[str], rows: list[list[Any]]) -> None:
     console.print(table)
 
 
-def _metrics(metrics: dict[str, float]) -> str:
-    """The score by which weights are kept."""
-    usual = ("val_loss", "val_accuracy")
-    known = [key for key in usual if key in metrics]
-    key = [*known, *(k for k in metrics if k.startswith("val_") and k not in usual)][-1]
+def _metrics(metrics: dict[str, float], key: str | None) -> str:
+    """The score by which weights are kept; results of earlier versions do not say which."""
+    if key not in metrics:
+        key = "val_accuracy" if "val_accuracy" in metrics else "val_loss"
     return f"{key.replace('_', ' ')} {metrics[key]:.4g}"
 
 
@@ -84,10 +83,10 @@ def run_plan(plan: Any, as_json: bool) -> None:
 
 def run_result(result: Any) -> None:
     """The last line of a training run, and what to do next."""
+    score = _metrics(result.metrics, result.metric)
     typer.echo(
         f"{result.name}: {result.stopped}, {result.epochs} epochs in {result.minutes:.2f} min; "
-        f"best epoch {result.best_epoch}, {_metrics(result.metrics)}, {result.parameters:,} "
-        "parameters"
+        f"best epoch {result.best_epoch}, {score}, {result.parameters:,} parameters"
     )
     folder = shlex.quote(str(result.folder))
     typer.echo(f"next: fredholm evaluate {folder}   |   fredholm explain {folder}")
@@ -118,7 +117,7 @@ def evaluation(result: dict[str, Any], as_json: bool) -> None:
 def _numbers(result: dict[str, Any]) -> str:
     """The scores of an evaluation, each by its name."""
     plain = {"accuracy": result["accuracy"]} if "accuracy" in result else {}
-    parts = [_named(*pair) for pair in result.get("scores", plain).items()]
+    parts = [_named(*pair) for pair in (result.get("scores", {}) | plain).items()]
     parts.append(f"{result.get('loss_name', 'loss')} {result['loss']:.4g}")
     named = {"bits": "bits a token", "absolute_error": "mean absolute error", "worst": "at worst"}
     told = result.get("scores", ())
@@ -130,21 +129,10 @@ def _numbers(result: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-_NAMES = {
-    "balanced_accuracy": "balanced accuracy",
-    "f1": "F1",
-    "matthews": "Matthews' correlation",
-    "auc": "AUC",
-    "absolute_error": "mean absolute error",
-    "pearson": "Pearson's correlation",
-    "r2": "R²",
-    "rmse": "root mean squared error",
-    "spearman": "Spearman's correlation",
-}
-
-
 def _named(name: str, value: float | None) -> str:
-    return f"{_NAMES.get(name, name)} {'undefined' if value is None else f'{value:.4f}'}"
+    from ..training.metrics import title_of
+
+    return f"{title_of(name)} {'undefined' if value is None else f'{value:.4f}'}"
 
 
 def glue_scores(summary: dict[str, Any], as_json: bool) -> None:

@@ -151,36 +151,48 @@ def score_head(evaluation: Mapping[str, Any], counted: str) -> list[tuple[str, s
     head = (
         [("Accuracy", f"{evaluation['accuracy']:.2%}", where)] if "accuracy" in evaluation else []
     )
-    if "bits" in evaluation:
-        return [
-            *head,
-            (
-                "Bits",
-                f"{evaluation['bits']:.3f}",
-                f"a token, perplexity {evaluation['perplexity']:.1f}",
-            ),
-        ]
+    head += [
+        (_title(name), "undefined" if value is None else f"{value:.4g}", where)
+        for name, value in evaluation.get("scores", {}).items()
+        if name != "accuracy"
+    ]
+    if "bits" in evaluation and "perplexity" in evaluation:  # of tokens
+        perplexity = evaluation["perplexity"]
+        of = "beyond numbers" if perplexity is None else f"{perplexity:.1f}"
+        return [*head, ("Bits", f"{evaluation['bits']:.3f}", f"a token, perplexity {of}")]
     if "worst" in evaluation:
         return [
+            *head,
             (
                 "Relative error",
                 f"{evaluation['loss']:.2%}",
                 f"in L2, {where}; at worst {evaluation['worst']:.2%}",
-            )
+            ),
         ]
     if "variance" in evaluation:
         return [
+            *head,
             (
                 "Mean squared error",
                 f"{evaluation['loss']:.3g}",
                 f"{where}; of a constant {evaluation['variance']:.3g}",
-            )
+            ),
         ]
     return head + (
         [("Loss", f"{evaluation['loss']:.3f}", evaluation.get("loss_name", "cross-entropy"))]
         if "loss" in evaluation
         else []
     )
+
+
+def _title(name: str) -> str:
+    """A score's name as a title.
+
+    Example:
+        >>> _title("auc"), _title("balanced_accuracy")
+        ('AUC', 'Balanced accuracy')
+    """
+    return name.upper() if len(name) < 4 else name.replace("_", " ").capitalize()
 
 
 def example_section(

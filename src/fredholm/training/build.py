@@ -35,7 +35,8 @@ def build_dataset(recipe: Recipe, split: str, vocabulary: Any = None) -> Any:
 
     given = data_arguments(recipe)
     result: Any = data.create_dataset(recipe.data.name, split, vocabulary=vocabulary, **given)
-    result.metric = recipe.training.metric
+    if recipe.training.metric is not None:
+        result.metric = recipe.training.metric
     if recipe.data.limit is None or split == "test":
         return result
     return data.limit_samples(result, recipe.data.limit)

@@ -152,11 +152,26 @@ def check(recipe: Recipe) -> None:
 
 
 def _metric_problems(recipe: Recipe):
-    from .metrics import METRICS
+    """Metrics by names that no task could give."""
+    from .metrics import METRICS, direction
+    from .tasks import TASKS, create_task
 
-    name, known = recipe.training.metric, ["loss", *METRICS]
-    if name not in (None, *known):
-        yield f"training.metric: received {name!r}; needs a metric{suggest(name, known)}"
+    name, stop = recipe.training.metric, recipe.training.early_stop
+    own = {given.removeprefix("val_") for task in TASKS for given in create_task(task).reports()}
+    if name not in (None, *METRICS, *own):
+        known = suggest(name, sorted({*METRICS, *own}))
+        yield f"training.metric: received {name!r}; needs a metric{known}"
+    known = ["train_loss", *(f"val_{one}" for one in sorted({*own, *([name] if name else [])}))]
+    asked = {"schedule.metric": recipe.schedule.metric}
+    asked |= {} if stop is None else {"training.early_stop.metric": stop.metric}
+    for key, metric in asked.items():
+        if metric not in (None, *known):
+            yield f"{key}: received {metric!r}; needs a metric{suggest(metric, known)}"
+    if stop is not None and None not in (stop.mode, stop.metric):
+        usual = stop.metric in ("train_loss", "val_loss", "val_accuracy", f"val_{name}")
+        if usual and stop.mode != direction(str(stop.metric)):
+            got = f"{stop.mode!r} for {stop.metric}"
+            yield f"training.early_stop.mode: received {got}; needs the other, or leave it out"
 
 
 def _data_problems(recipe: Recipe):

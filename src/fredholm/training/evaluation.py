@@ -124,6 +124,12 @@ def check_unchanged(facts: Mapping[str, Any], dataset: Any) -> None:
             f"{place}: is divided as {now['split']}; the run was trained on {before['split']}"
             ", so training samples could be in the test: train again"
         )
+    classes = facts.get("classes")
+    if classes is not None and list(classes) != list(dataset.classes):
+        raise DataError(
+            f"{place}: its classes are read as {', '.join(dataset.classes)}; the run was trained "
+            f"on {', '.join(classes)}, by a version that told them apart otherwise: train again"
+        )
     column = _scaled_otherwise(before.get("scaling") or {}, now.get("scaling") or {})
     if column is not None:
         raise DataError(

@@ -13,6 +13,7 @@ process that trains there, see :mod:`fredholm.training.leases`.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import shutil
 from pathlib import Path
@@ -39,8 +40,9 @@ _RESTORE = "restore it, or begin the run again with --overwrite"  # without it n
 
 @dataclasses.dataclass(frozen=True)
 class RunResult:
-    """What a finished run reports; ``metrics`` are those of the kept weights' epoch, ``stopped``
-    says why it ended.
+    """What a finished run reports; ``metrics`` are those of the kept weights' epoch, NaN where one
+    is not defined, ``stopped`` says why it ended, and ``metric`` by which weights are known to be
+    the best; earlier versions did not say.
     """
 
     name: str
@@ -52,6 +54,7 @@ class RunResult:
     best_epoch: int
     metrics: dict[str, float]
     stopped: str
+    metric: str | None = None
 
 
 class RunFolder:
@@ -91,12 +94,15 @@ class RunFolder:
             FredholmError: a damaged file.
         """
         try:
-            return RunResult(**read_state(self.result))
+            found = RunResult(**read_state(self.result))
+            numbers = {k: math.nan if v is None else v for k, v in found.metrics.items()}
+            return dataclasses.replace(found, metrics=numbers)
         except TypeError as error:  # fields that are missing
             raise unreadable(self.result, error) from error
 
     def write_result(self, result: RunResult) -> None:
-        write_json(self.result, dataclasses.asdict(result))
+        numbers = {k: v if math.isfinite(v) else None for k, v in result.metrics.items()}
+        write_json(self.result, {**dataclasses.asdict(result), "metrics": numbers})
 
     def check(self, recipe: Recipe, resume: bool, overwrite: bool) -> None:
         """Refuse what :meth:`open` could not do; nothing is changed.

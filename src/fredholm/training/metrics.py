@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 import sys
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from scipy import stats
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ..errors import require
+from ..errors import OptionError, require
 from ..registry import Registry
 
 Score = Callable[[Tensor, Tensor], float]
@@ -28,19 +29,30 @@ class Metric:
         function: of logits (n, c) and classes (n,), or of numbers (n,) and numbers (n,).
         of: ``"classes"`` or ``"numbers"``, what it judges.
         mode: whether the larger (``"max"``) or the smaller (``"min"``) score is the better one.
-        of_loss: the same score from the mean loss alone, where that is enough.
+        of_loss: the same score from the mean cross-entropy alone, for answers that are too many to
+            be kept.
+        title: what tables and pages call it; "" for its name.
+        share: whether it is a share, which tables give in percent.
     """
 
     function: Score
     of: Literal["classes", "numbers"] = "classes"
     mode: Literal["max", "min"] = "max"
     of_loss: Callable[[float], float] | None = None
+    title: str = ""
+    share: bool = False
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> float:
-        return self.function(outputs, labels)
+        return float(self.function(outputs, labels))
 
 
 METRICS: Registry[Metric] = Registry("metric", home=None)
+# What results of runs hold besides.
+RESERVED = (
+    {"n", "loss", "loss_name", "error", "metric", "scores", "variance", "worst", "curve", "seed"}
+    | {"run", "dataset", "split", "overrides", "notes", "cell", "folder"}
+    | {"classes", "per_class", "confusion", "wrong", "right", "epochs", "minutes", "parameters"}
+)
 
 
 def register_metric(
@@ -48,12 +60,15 @@ def register_metric(
     of: Literal["classes", "numbers"] = "classes",
     mode: Literal["max", "min"] = "max",
     of_loss: Callable[[float], float] | None = None,
+    title: str = "",
+    share: bool = False,
 ) -> Callable[[Score], Score]:
     """Decorator that makes a score known by name, for ``training.metric`` of a recipe and
     ``metric`` of a conversion. Arguments are those of :class:`Metric`.
 
     Raises:
-        OptionError: the name is taken.
+        OptionError: the name is taken, also by what results hold besides, or is no name of small
+            letters, digits and underscores.
 
     Example:
         >>> @register_metric("worst_error", of="numbers", mode="min")
@@ -63,14 +78,31 @@ def register_metric(
         2.0
     """
 
+    if name in RESERVED or not re.fullmatch("[a-z][a-z0-9_]*", name):
+        need = "small letters, digits and _, and no word that results have"
+        raise OptionError(
+            f"metric name: received {name!r}; needs {need} ({', '.join(sorted(RESERVED))})"
+        )
+
     def decorate(function: Score) -> Score:
-        METRICS.add(name, Metric(function, of, mode, of_loss))
+        METRICS.add(name, Metric(function, of, mode, of_loss, title, share))
         return function
 
     return decorate
 
 
-@register_metric("accuracy")
+def title_of(name: str) -> str:
+    """What tables and pages call a score.
+
+    Example:
+        >>> title_of("auc"), title_of("balanced_accuracy"), title_of("loss")
+        ('AUC', 'balanced accuracy', 'loss')
+    """
+    known = METRICS[name].title if name in METRICS else ""
+    return known or name.replace("_", " ")
+
+
+@register_metric("accuracy", share=True)
 def accuracy(outputs: Tensor, labels: Tensor) -> float:
     """Share of samples whose largest logit is their label's.
 
@@ -81,7 +113,7 @@ def accuracy(outputs: Tensor, labels: Tensor) -> float:
     return float((outputs.argmax(-1) == labels).double().mean())
 
 
-@register_metric("pearson", of="numbers")
+@register_metric("pearson", of="numbers", title="Pearson's correlation")
 def pearson(outputs: Tensor, labels: Tensor) -> float:
     """Pearson's correlation; not a number where either never varies.
 
@@ -93,7 +125,7 @@ def pearson(outputs: Tensor, labels: Tensor) -> float:
     return float(torch.corrcoef(pair)[0, 1])
 
 
-@register_metric("spearman", of="numbers")
+@register_metric("spearman", of="numbers", title="Spearman's correlation")
 def spearman(outputs: Tensor, labels: Tensor) -> float:
     """Spearman's rank correlation; tied values share their mean rank. Not a number where either
     never varies.
@@ -113,7 +145,7 @@ def _sklearn() -> Any:
     return require("sklearn.metrics", "train", "AUC, F1 and Matthews' correlation")
 
 
-@register_metric("f1")
+@register_metric("f1", title="F1")
 def f1(outputs: Tensor, labels: Tensor) -> float:
     """F1 of the second of two classes, or the mean over more of them; 0 where undefined.
 
@@ -128,7 +160,7 @@ def f1(outputs: Tensor, labels: Tensor) -> float:
     return float(score(labels.cpu(), called, labels=known, average=average, zero_division=0.0))
 
 
-@register_metric("matthews")
+@register_metric("matthews", title="Matthews' correlation")
 def matthews(outputs: Tensor, labels: Tensor) -> float:
     """Matthews' correlation of classes and calls; 0 where undefined.
 
@@ -143,7 +175,7 @@ def matthews(outputs: Tensor, labels: Tensor) -> float:
     return float(_sklearn().matthews_corrcoef(labels, called))
 
 
-@register_metric("auc")
+@register_metric("auc", title="AUC")
 def auc(outputs: Tensor, labels: Tensor) -> float:
     """Area under the ROC curve of two classes, or the mean of each class against the rest; not a
     number unless every class is there.
@@ -202,7 +234,7 @@ def perplexity(logits: Tensor, labels: Tensor) -> float:
     return exponential(float(cross_entropy(logits.double(), labels)))
 
 
-@register_metric("balanced_accuracy")
+@register_metric("balanced_accuracy", share=True)
 def balanced_accuracy(outputs: Tensor, labels: Tensor) -> float:
     """The mean over classes of the share of their samples that are called so; of classes that are
     there.
@@ -219,7 +251,7 @@ def balanced_accuracy(outputs: Tensor, labels: Tensor) -> float:
     return float((hits / totals)[totals > 0].double().mean())
 
 
-@register_metric("r2", of="numbers")
+@register_metric("r2", of="numbers", title="R²")
 def r2(outputs: Tensor, labels: Tensor) -> float:
     """The coefficient of determination, 1 - Σ (o - l)² / Σ (l - mean l)²; not a number where the
     labels never vary.
@@ -233,7 +265,7 @@ def r2(outputs: Tensor, labels: Tensor) -> float:
     return float(1 - (outputs - labels).square().sum() / spread) if spread > 0 else math.nan
 
 
-@register_metric("rmse", of="numbers", mode="min", of_loss=math.sqrt)
+@register_metric("rmse", of="numbers", mode="min", title="root mean squared error")
 def rmse(outputs: Tensor, labels: Tensor) -> float:
     """The root of the mean squared error.
 
@@ -244,7 +276,7 @@ def rmse(outputs: Tensor, labels: Tensor) -> float:
     return float((outputs.double() - labels.double()).square().mean().sqrt())
 
 
-@register_metric("absolute_error", of="numbers", mode="min")
+@register_metric("absolute_error", of="numbers", mode="min", title="mean absolute error")
 def absolute_error(outputs: Tensor, labels: Tensor) -> float:
     """The mean absolute error.
 

@@ -11,8 +11,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from ..errors import suggest
-from .metrics import direction
 from .recipe_text import Word
 
 # Keys of the section data that say what the user's own files hold.
@@ -341,20 +339,6 @@ def _conflicts(recipe: Recipe):
     if recipe.data.cutmix > 0 and size is not None and min(size) < 2:
         got = f"{recipe.data.cutmix:g} with {size[0]}x{size[1]} images"
         yield f"data.cutmix: received {got}; needs 2x2 pixels or 0"
-    stop = training.early_stop
-    known = _known_metrics(training)
-    asked = {"schedule.metric": recipe.schedule.metric}
-    asked |= {} if stop is None else {"training.early_stop.metric": stop.metric}
-    for key, metric in asked.items():
-        if metric not in (None, *known):
-            yield f"{key}: received {metric!r}; needs a metric{suggest(str(metric), known)}"
-    if (
-        stop is not None
-        and None not in (stop.mode, stop.metric)
-        and stop.mode != direction(str(stop.metric))
-    ):
-        got = f"{stop.mode!r} for {stop.metric}"
-        yield f"training.early_stop.mode: received {got}; needs the other, or leave it out"
     if training.epochs is None and training.steps is None:
         yield "training.epochs: received None; needs a number, or training.steps"
     if training.phases is not None:
@@ -373,12 +357,6 @@ def _conflicts(recipe: Recipe):
     yield from _domain_conflicts(recipe)
     if recipe.operator.name is None and recipe.operator.options:
         yield "operator.name: missing, but the operator has options; needs the name they belong to"
-
-
-def _known_metrics(training: Training) -> list[str]:
-    """What a schedule and an early stop may go by, as far as the recipe says it."""
-    own = [] if training.metric is None else [f"val_{training.metric}"]
-    return list(dict.fromkeys(["val_accuracy", "val_loss", "train_loss", *own]))
 
 
 def _domain_conflicts(recipe: Recipe):

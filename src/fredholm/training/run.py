@@ -147,7 +147,7 @@ def _prepare(
     for line in dict.fromkeys([*data[0].remarks(), *data[1].notes]):
         say(line)
     check_read(recipe, data[0].kind)
-    task = task_of(data[0])
+    task = _task(data[0])
     check_task(recipe, task)
     _goal(recipe.training.early_stop, task)  # refused before there is a folder
     if recipe.training.label_smoothing and not isinstance(task, Classification):
@@ -170,6 +170,18 @@ def _prepare(
         for line in start_from(model, recipe.init_from, data[0], trust_code=trust_code):
             say(line)
     return data, loaders, model
+
+
+def _task(dataset: Any) -> Task:
+    """What is asked of the samples.
+
+    Raises:
+        RecipeError: a metric of other answers.
+    """
+    try:
+        return task_of(dataset)
+    except OptionError as error:
+        raise RecipeError(f"training.{error}") from None
 
 
 def _words(recipe: Recipe, place: RunFolder, trust_code: bool) -> Vocabulary | None:
@@ -270,14 +282,13 @@ def _run(
     module = RecipeLearner(model, recipe, loader, mixer, task, group.mesh)
     options, stop = recipe.training, _goal(recipe.training.early_stop, task)
     watched = stop if stop is not None and stop.metric.startswith("val") else None
-    if task.chosen is not None:
-        watched = None
+    best = watched if watched is not None and task.chosen is None else Goal(*task.metric)
     fitted = fit(
         module,
         limits=_limits(recipe),
         keep=save,
         validation=validation,
-        best=(watched or Goal(*task.metric)) if options.keep == "best" else None,
+        best=best if options.keep == "best" else None,
         stop=stop,
         folder=place.root,
         resume=resume,
@@ -292,7 +303,7 @@ def _run(
             f"training.max_minutes: received {options.max_minutes:g}, used up before the first "
             f"epoch ended; give more; {_way_on(place)}"
         )
-    return _result(recipe, place, model, fitted)
+    return _result(recipe, place, model, fitted, best.metric)
 
 
 def _limits(recipe: Recipe) -> Limits:
@@ -320,7 +331,7 @@ def _goal(stop: EarlyStop | None, task: Task) -> Goal | None:
     if stop is None:
         return None
     metric = stop.metric or task.metric[0]
-    mode = direction(metric) if stop.metric else task.metric[1]
+    mode = task.metric[1] if metric == task.metric[0] else direction(metric)
     if stop.mode not in (None, mode):
         raise RecipeError(
             f"training.early_stop.mode: received {stop.mode!r} for {metric}; needs the other, or "
@@ -351,7 +362,9 @@ def _watchers(place: RunFolder, model: Any, validation: Any) -> list[Any]:
     return [StepMonitor(place.monitors, inputs)]
 
 
-def _result(recipe: Recipe, place: RunFolder, model: nn.Module, fitted: Fit) -> RunResult:
+def _result(
+    recipe: Recipe, place: RunFolder, model: nn.Module, fitted: Fit, metric: str
+) -> RunResult:
     rows = fitted.rows
     kept = rows[fitted.best_epoch - 1]
     return RunResult(
@@ -364,4 +377,5 @@ def _result(recipe: Recipe, place: RunFolder, model: nn.Module, fitted: Fit) -> 
         best_epoch=fitted.best_epoch,
         metrics={key: value for key, value in kept.items() if key not in PLACES},
         stopped=fitted.stopped,
+        metric=metric,
     )

@@ -12,7 +12,7 @@ from ..errors import RecipeError
 from ..files import storing, write_json, write_text
 from .callbacks import write_table
 from .grid import Grid, quiet, recipe_cell, safe_name, train_cell
-from .metrics import mean_and_sd
+from .metrics import mean_and_sd, title_of
 from .recipe_files import load_recipe
 
 Row = dict[str, Any]
@@ -188,7 +188,7 @@ def to_markdown(rows: list[dict[str, Any]]) -> str:
     """
     metrics = {row["metric"] for row in rows if row["mean"] is not None} or {"accuracy"}
     mixed = len(metrics) > 1
-    head = "on the test split" if mixed else f"test {_called(*metrics)}"
+    head = "on the test split" if mixed else f"test {title_of(*metrics)}"
     head += " (%)" if metrics == {"accuracy"} else ""
     lines = [f"| cell | {head} | n | parameters | minutes |", "|---|---|---|---|---|"]
     for row in rows:
@@ -197,17 +197,12 @@ def to_markdown(rows: list[dict[str, Any]]) -> str:
         score = "failed" if row["mean"] is None else shown(row["mean"])
         score += f" ± {shown(row['sd'])}" if row["sd"] is not None else ""
         unit = ", %" if metric == "accuracy" else ""
-        score += f" ({_called(metric)}{unit})" if mixed and row["mean"] is not None else ""
+        score += f" ({title_of(metric)}{unit})" if mixed and row["mean"] is not None else ""
         count = f"{row['n']}" + (f" ({row['failed']} failed)" if row["failed"] else "")
         size = "" if row["parameters"] is None else f"{row['parameters']:,}"
         minutes = "" if row["minutes"] is None else f"{row['minutes']:.1f}"
         lines.append(f"| {row['cell']} | {score} | {count} | {size} | {minutes} |")
     return "\n".join(lines) + "\n"
-
-
-def _called(metric: str) -> str:
-    """A metric as a table calls it."""
-    return metric.replace("_", " ")
 
 
 def _write(folder: Path, cells: list[Row]) -> None:

@@ -25,6 +25,7 @@ from .metrics import (
     pearson,
     spearman,
     summarise,
+    title_of,
 )
 
 Pairs = tuple[Tensor, Tensor]
@@ -41,9 +42,9 @@ class Task:
             points can give it.
         follows: whether the label at a point is what comes next there.
         counted: what an evaluation counts, where that is not the samples.
-        metric: by which the best weights are known, one of :meth:`validated`, and its direction.
+        metric: by which the best weights are known, one of :meth:`reports`, and its direction.
         measure: what a table calls that metric.
-        answers: which metrics by name may judge it, those of ``"classes"`` or of ``"numbers"``;
+        judged_as: which metrics by name may judge it, those of ``"classes"`` or of ``"numbers"``;
             None: none.
         streams: whether outputs are too many to be kept, so that only metrics of the mean loss can
             judge it.
@@ -54,6 +55,7 @@ class Task:
         points: the dimension of labels along which a sample's points run, where there are answers
             at points.
         chosen: the metric that :meth:`judge_by` was told.
+        each_mode: whether more (``"max"``) or less (``"min"``) of :meth:`each` is better.
         shards: the processes that have the points of a sample, in a training on parts of samples.
             A mean over points needs none of them: parts of it are weighted as parts of a batch are.
     """
@@ -65,9 +67,10 @@ class Task:
     counted: ClassVar[str | None] = None
     metric: tuple[str, str] = ("val_accuracy", "max")
     measure: str = "accuracy"
-    answers: ClassVar[str | None] = None
+    judged_as: ClassVar[str | None] = None
     streams: ClassVar[bool] = False
     chosen: str | None = None
+    each_mode: ClassVar[str] = "max"
     loss_name: ClassVar[str] = "cross-entropy"
     score: ClassVar[str] = "accuracy"
     at_once: ClassVar[int] = 32
@@ -131,32 +134,33 @@ class Task:
         if name not in known:
             known = ", ".join(known)
             raise OptionError(f"metric: received {name!r}; {self.name} is judged by one of {known}")
-        self.chosen, self.metric = name, (f"val_{name}", direction(name))
-        self.measure = self.loss_name if name == "loss" else name.replace("_", " ")
+        if self.metric[0] != f"val_{name}":  # else its direction is the task's to say
+            self.metric = f"val_{name}", direction(name)
+            self.measure = self.loss_name if name == "loss" else title_of(name)
+        self.chosen = name
         return self
+
+    def _own(self) -> list[str]:
+        """What every validation gives, by name."""
+        return list(self.metrics((0.0, 0.0, 1.0)))
 
     def reports(self) -> list[str]:
         """What a validation gives, by name."""
-        return list(dict.fromkeys([*self.metrics((0.0, 0.0, 1.0)), self.metric[0]]))
+        return list(dict.fromkeys([*self._own(), self.metric[0]]))
 
     def judges(self) -> list[str]:
         """The metrics that may judge it, by name."""
-        own = {name.removeprefix("val_") for name in self.metrics((0.0, 0.0, 1.0))}
         named = {
             name
             for name, metric in METRICS.items()
-            if metric.of == self.answers and (metric.of_loss is not None or not self.streams)
+            if metric.of == self.judged_as and (metric.of_loss is not None or not self.streams)
         }
-        return sorted(own | named)
+        return sorted({name.removeprefix("val_") for name in self._own()} | named)
 
     @property
     def keeps(self) -> bool:
         """Whether the chosen metric needs all outputs and labels of a split."""
-        return (
-            self.chosen is not None
-            and self.metric[0] not in self.metrics((0.0, 0.0, 1.0))
-            and METRICS[self.chosen].of_loss is None
-        )
+        return self.chosen is not None and self.metric[0] not in self._own() and not self.streams
 
     def summary(self, batches: Iterable[Pairs], classes: Sequence[str]) -> dict[str, Any]:
         """Numbers of an evaluation, from outputs and labels of all batches."""
@@ -169,7 +173,7 @@ class Task:
         """The same numbers and the chosen metric, where they lack it."""
         if self.chosen is None or self.chosen in found:
             return found
-        return found | {self.chosen: _defined(_score(self.chosen, found["loss"], pairs))}
+        return found | {self.chosen: defined(_score(self.chosen, found["loss"], pairs))}
 
     def summary_of_pairs(
         self, outputs: Tensor, labels: Tensor, classes: Sequence[str]
@@ -190,7 +194,7 @@ class Tally:
     """
 
     def __init__(self, task: Task):
-        self.task = task
+        self.task, self.keeps = task, task.keeps
         self.sums = [0.0, 0.0, 0.0]  # loss * n, correct, n
         self.kept: list[Pairs] = []
 
@@ -198,7 +202,7 @@ class Tally:
         """Count a batch."""
         values = self.task.sums(outputs, labels)
         self.sums = [total + float(value) for total, value in zip(self.sums, values)]
-        if self.task.keeps:
+        if self.keeps:
             outputs, labels = self.task.pairs(_wide(outputs), labels)
             self.kept.append((outputs.cpu(), labels.cpu()))
 
@@ -210,12 +214,14 @@ class Tally:
         self, sums: Sequence[float] | None = None, pairs: Pairs | None = None
     ) -> dict[str, float]:
         """What the validation reports; from the ``sums`` and ``pairs`` of all processes, where
-        several have a part.
+        several have a part. Where the loss is not finite, no metric is a number.
         """
         task, pairs = self.task, self.pairs() if pairs is None else pairs
         found = task.metrics(self.sums if sums is None else sums)
         if task.chosen is not None and task.metric[0] not in found:
-            found[task.metric[0]] = _score(task.chosen, found["val_loss"], pairs)
+            finite = math.isfinite(found["val_loss"])
+            score = _score(task.chosen, found["val_loss"], pairs) if finite else math.nan
+            found[task.metric[0]] = score
         return found
 
 
@@ -229,12 +235,11 @@ def joined_pairs(parts: Iterable[Pairs | None]) -> Pairs | None:
 
 
 def _score(name: str, loss: float, pairs: Pairs | None) -> float:
-    """A metric by name, of the mean loss where that is enough."""
+    """A metric by name, from all answers, or from the mean loss where they were not kept."""
     metric = METRICS[name]
-    if metric.of_loss is not None:
-        return metric.of_loss(loss)
-    check_asked(0 if pairs is None else len(pairs[0]))
-    assert pairs is not None
+    if pairs is None:
+        assert metric.of_loss is not None
+        return float(metric.of_loss(loss))
     return metric(*pairs)
 
 
@@ -291,7 +296,7 @@ class Classification(Task):
     """
 
     classifies = lone = True
-    answers = "classes"
+    judged_as = "classes"
 
     def pairs(self, outputs: Tensor, labels: Tensor) -> Pairs:
         if outputs.dim() != 2 or len(outputs) != len(labels):
@@ -376,7 +381,7 @@ class Tokens(Steps):
         check_asked(count)
         loss = total / count
         found = {"n": count, "accuracy": right / count, "loss": loss}
-        found |= {"bits": nats_to_bits(loss), "perplexity": _defined(exponential(loss))}
+        found |= {"bits": nats_to_bits(loss), "perplexity": defined(exponential(loss))}
         return self._scored(found)
 
 
@@ -414,6 +419,7 @@ class Numbers(Task):
 
     metric = ("val_loss", "min")
     score = "spearman"
+    each_mode = "min"
 
     def metrics(self, sums: Sequence[float]) -> dict[str, float]:
         loss, _, count = sums
@@ -425,7 +431,7 @@ class Regression(Numbers):
     """One number, by mean squared error."""
 
     lone = True
-    answers = "numbers"
+    judged_as = "numbers"
     measure = loss_name = "mean squared error"
 
     def outputs(self, classes: Sequence[str]) -> int:
@@ -458,8 +464,8 @@ class Regression(Numbers):
             "loss": float(error.square().mean()),
             "absolute_error": absolute_error(outputs, labels),
             "variance": float((labels.double() - labels.double().mean()).square().mean()),
-            "pearson": _defined(pearson(outputs, labels)),
-            "spearman": _defined(spearman(outputs, labels)),
+            "pearson": defined(pearson(outputs, labels)),
+            "spearman": defined(spearman(outputs, labels)),
         }
 
 
@@ -468,6 +474,7 @@ class Field(Numbers):
     """Numbers at every point, NaN where there is none, by relative L2 error."""
 
     measure = loss_name = "relative L2 error"
+    score = "loss"
     points = 2
 
     def pairs(self, outputs: Tensor, labels: Tensor) -> Pairs:
@@ -493,7 +500,7 @@ class Field(Numbers):
         return {"n": len(labels), "loss": float(error.mean()), "worst": float(error.max())}
 
 
-def _defined(score: float) -> float | None:
+def defined(score: float) -> float | None:
     """None in the place of NaN and of infinity, which JSON does not have."""
     return score if math.isfinite(score) else None
 

@@ -56,6 +56,7 @@ class ConversionReport:
         metric: name of the score; ``scores`` holds it for ``teacher``, ``before``, ``distilled``
             (after the maps' stage), ``matched`` (after the teacher's logits), ``lengthened`` and
             ``tuned``.
+        mode: whether more (``"max"``) or less (``"min"``) of it is better.
         epochs: of each stage; ``minutes`` likewise.
         speed: rows of ``length``, milliseconds and peak bytes of teacher and student, of one
             forward pass of batch 1.
@@ -73,6 +74,7 @@ class ConversionReport:
     new_parameters: int
     data: str | None = None
     metric: str | None = None
+    mode: str | None = None
     scores: dict[str, float] = field(default_factory=dict)
     epochs: dict[str, int] = field(default_factory=dict)
     minutes: dict[str, float] = field(default_factory=dict)
@@ -114,20 +116,25 @@ class ConversionReport:
         ]
 
     @property
+    def smaller(self) -> bool:
+        """Whether the smaller score is the better one; reports of earlier versions do not say."""
+        return self.mode == "min" or (self.mode is None and self.metric == "perplexity")
+
+    @property
     def recovered(self) -> float | None:
         """Percent of the teacher's score that the converted model has after its last stage; None
-        for a perplexity.
+        where less is better, and of a teacher below zero.
         """
         teacher, student = self.scores.get("teacher"), self._last()
-        if self.metric == "perplexity" or not teacher or student is None:
+        if self.smaller or not teacher or teacher < 0 or student is None:
             return None
         return 100.0 * student / teacher
 
     @property
     def ratio(self) -> float | None:
-        """The converted model's perplexity over the teacher's; None for any other score."""
+        """The converted model's score over the teacher's; None where more is better."""
         teacher, student = self.scores.get("teacher"), self._last()
-        if self.metric != "perplexity" or not teacher or student is None:
+        if not self.smaller or not teacher or student is None:
             return None
         return student / teacher
 

@@ -25,7 +25,7 @@ HEAD = 2000  # rows by which columns are recognised
 PIECE = 20_000  # rows held as text at a time
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none", "-", "#n/a"})
 DELIMITERS = ",;\t|"
-SEPARATOR = re.compile(r"sep=(.)", re.IGNORECASE)  # a first line that says the delimiter
+SEPARATOR = re.compile(r'"?sep=(.)"?', re.IGNORECASE)  # a first line that says the delimiter
 INDEX = re.compile(r"column \d+|Unnamed: \d+|__index_level_\d+__")  # as pandas names it
 LARGEST = float(np.finfo(np.float32).max)  # what a model can read
 csv.field_size_limit(1 << 26)
@@ -213,7 +213,7 @@ def _first_rows(path: Path) -> Head:
     lines = _first_lines(path)
     if not any(line.strip() for line in lines):
         raise DataError(f"{path}: is empty; needs a header and rows")
-    told = SEPARATOR.fullmatch(lines[0].strip())
+    told = SEPARATOR.fullmatch(lines[0].strip("\r\n"))
     delimiter = _delimiter(lines, suffix_of(path)) if told is None else told[1]
     found = list(_records(lines, delimiter))
     read, cut = [row for row, _ in found], len(lines) > HEAD

@@ -19,6 +19,7 @@ from ..comparison.tasks import find_task, options_of, read_contenders
 from ..failures import TrainingFailed
 from ..grid import Report, quiet, recipe_mark
 from ..leases import hold
+from ..metrics import METRICS, title_of
 from ..tasks import task_of
 from . import report as words
 from .clock import Clock
@@ -187,7 +188,7 @@ class Search:
     def _facts(self) -> dict[str, Any]:
         """What is compared on what."""
         train, recipe = self.splits.train, self.splits.recipe
-        name, higher = measure_of(train)
+        (name, higher), task = measure_of(train), task_of(train)
         full = recipe.training.steps
         if recipe.training.epochs is not None:
             by_epochs = recipe.training.epochs * max(1, len(train) // self.trials.batch)
@@ -200,8 +201,10 @@ class Search:
             "classes": list(train.classes),
             "samples": {"train": len(train), "val": len(self.splits.val)},
             "folds": self.splits.folds,
-            "measure": name.replace("_", " ") if higher else task_of(train).measure,
+            "measure": task.measure if name == "loss" else title_of(name),
             "higher": higher,
+            "each": task.each_mode == "max",
+            "percent": higher and (train.metric is None or METRICS[train.metric].share),
             "full_steps": max(1, full or 1),
             "lr": recipe.optimizer.lr,
             "rungs": [],
@@ -272,7 +275,9 @@ class Search:
     def end(self) -> dict[str, Any]:
         """The recommendation, what longer samples cost, and the tables."""
         state = self.state
-        state["verdict"] = conclude(state["finals"]["rows"], state["higher"])
+        state["verdict"] = conclude(
+            state["finals"]["rows"], state["higher"], state.get("each", state["higher"])
+        )
         if not state["verdict"]:
             failed = state["finals"]["rows"][0]["error"]
             raise TrainingFailed(f"{self.trials.task.name}: every finalist failed: {failed}")

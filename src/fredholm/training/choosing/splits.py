@@ -45,7 +45,13 @@ class Splits:
     def _read(self, part: str) -> Any:
         if self._given is None:
             return build_dataset(self.recipe, part)
-        return self._given.dataset(part, image_size=self._size)
+        return self._judged(self._given.dataset(part, image_size=self._size))
+
+    def _judged(self, dataset: Any) -> Any:
+        """A data set that was not built from the recipe, judged by its metric."""
+        if self.recipe.training.metric is not None:
+            dataset.metric = self.recipe.training.metric
+        return dataset
 
     def whole(self) -> tuple[Any, str]:
         """The samples that a method is fitted to at last, and which they are: all but the test's of
@@ -61,7 +67,7 @@ class Splits:
             known = {"text": options}
         pool = np.flatnonzero(self._source.parts != 2)
         found = self._source.subset("train", pool, image_size=self._size, **known)
-        return found, "training and validation samples"
+        return self._judged(found), "training and validation samples"
 
     @cached_property
     def mark(self) -> str | None:
@@ -98,7 +104,7 @@ class Splits:
         held = self._parts[number % len(self._parts)]
         source = self._fitted(number % len(self._parts))
         train, val = (
-            source.subset(part, chosen, image_size=self._size)
+            self._judged(source.subset(part, chosen, image_size=self._size))
             for part, chosen in (("train", source.training), ("val", held))
         )
         return train, val
@@ -111,7 +117,8 @@ class Splits:
         if not self._parts:
             return whole
         source = self._fitted(number % len(self._parts))
-        return source.subset("test", np.flatnonzero(source.parts == 2), image_size=self._size)
+        chosen = np.flatnonzero(source.parts == 2)
+        return self._judged(source.subset("test", chosen, image_size=self._size))
 
     @cache  # noqa: B019
     def _fitted(self, number: int) -> Any:

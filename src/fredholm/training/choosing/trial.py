@@ -16,6 +16,7 @@ from ..calibration import fit_temperature
 from ..failures import TrainingFailed
 from ..fit import Limits, fit
 from ..grid import Cell, Report, Result
+from ..metrics import title_of
 from ..module import RecipeLearner
 from ..recipe import Recipe
 from ..tasks import Task, task_of
@@ -102,8 +103,8 @@ def _judged(pairs: list[tuple[Tensor, Tensor]], dataset: Any) -> Judgement:
     name, _ = measure_of(dataset)
     if found[name] is None:
         raise TrainingFailed(
-            f"{name.replace('_', ' ')} is not defined on the {dataset.split} split: all answers, "
-            "or all labels, are the same"
+            f"{title_of(name)} is not defined on the {dataset.split} split: a class is missing "
+            "there, or all answers or labels are the same"
         )
     each = [_each(task, task.pairs(*pair)) for pair in pairs]
     return Judgement(

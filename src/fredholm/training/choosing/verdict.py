@@ -58,9 +58,12 @@ def table(rows: Sequence[dict[str, Any]], higher: bool) -> list[dict[str, Any]]:
     return sorted(result, key=lambda line: (sign * line["val"], line["val_loss"]))
 
 
-def compared(rows: Sequence[dict[str, Any]], one: str, other: str, higher: bool) -> dict[str, Any]:
+def compared(
+    rows: Sequence[dict[str, Any]], one: str, other: str, higher: bool, each: bool
+) -> dict[str, Any]:
     """How much better ``one`` is than ``other`` on the test split: over the seeds that both have,
-    and over the samples, each with the mean of its numbers over these seeds.
+    and over the samples, each with the mean of its numbers over these seeds. ``higher`` and
+    ``each`` say whether more is better: of the scores, and of the samples' own numbers.
     """
     by = {
         name: {r["seed"]: r["test"] for r in rows if r["operator"] == name and "error" not in r}
@@ -70,12 +73,13 @@ def compared(rows: Sequence[dict[str, Any]], one: str, other: str, higher: bool)
     sign = 1 if higher else -1
     over_seeds = [sign * (by[one][s]["score"] - by[other][s]["score"]) for s in seeds]
     result = {"one": one, "other": other, "seeds": len(seeds), "over_seeds": interval(over_seeds)}
+    sign = 1 if each else -1
     parts = [
         [sign * (a - b) for a, b in zip(decoded(by[one][s]["each"]), decoded(by[other][s]["each"]))]
         for s in seeds
     ]
-    each = [statistics.fmean(values) for values in zip(*parts)]
-    return result | {"samples": len(each), "over_samples": interval(each)}
+    means = [statistics.fmean(values) for values in zip(*parts)]
+    return result | {"samples": len(means), "over_samples": interval(means)}
 
 
 def is_sure(found: dict[str, Any]) -> bool:
@@ -84,9 +88,10 @@ def is_sure(found: dict[str, Any]) -> bool:
     return all(part is not None and part[1] > 0 for part in both)
 
 
-def conclude(finals: Sequence[dict[str, Any]], higher: bool) -> dict[str, Any]:
+def conclude(finals: Sequence[dict[str, Any]], higher: bool, each: bool) -> dict[str, Any]:
     """The pick, chosen on validation alone; the best operator, where the pick is none; the
-    runner-up; and how sure. Empty where every finalist failed.
+    runner-up; and how sure. Empty where every finalist failed. ``higher``, ``each``: see
+    :func:`compared`.
     """
     lines = table(finals, higher)
     if not lines:
@@ -96,6 +101,6 @@ def conclude(finals: Sequence[dict[str, Any]], higher: bool) -> dict[str, Any]:
     result: dict[str, Any] = {"pick": names[0], "operator": operators[0] if operators else None}
     result["table"] = lines
     if len(names) > 1:
-        found = compared(finals, names[0], names[1], higher)
+        found = compared(finals, names[0], names[1], higher, each)
         result |= {"runner_up": names[1], "difference": found, "sure": is_sure(found)}
     return result

@@ -4,6 +4,7 @@ tables up to date.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -170,6 +171,8 @@ def compared(cell: Cell, say: Report) -> Row:
 
 
 def _row(run: Run, result: dict[str, Any]) -> Row:
+    if "error" not in result and run.cell.given.training.metric and run.metric not in result:
+        result = {"error": f"training.metric: {run.metric} is not defined on the test split"}
     if "error" not in result and result.get(run.metric) is None:
         has = ", ".join(sorted(set(result) - {"parameters", "minutes", "epochs"})) or "no number"
         result = {
@@ -261,10 +264,11 @@ def _size(
     return asdict(size) | {"epochs": epochs}
 
 
-def _curve(run: Run) -> list[float]:
-    """The learning curve of a finished run."""
+def _curve(run: Run) -> list[float | None]:
+    """The learning curve of a finished run; None where the metric is not defined."""
     history = read_history(RunFolder(run.cell.place).metrics)
-    return [round(value, 5) for value in history[f"val_{run.metric}"]]
+    values = history[f"val_{run.metric}"]
+    return [round(value, 5) if math.isfinite(value) else None for value in values]
 
 
 def _score(run: Run, row: Row) -> str:

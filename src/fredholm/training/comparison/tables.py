@@ -130,7 +130,10 @@ def score(row: dict[str, Any]) -> str:
             if not row.get("failed")
             else "failed"
         )
-    shown = (lambda x: f"{100 * x:.1f}") if row["metric"] == "accuracy" else (lambda x: f"{x:.2g}")
+    style = ".3f" if row.get("direction") == "max" else ".2g"  # of losses the size is what matters
+    shown = (
+        (lambda x: f"{100 * x:.1f}") if row["metric"] == "accuracy" else (lambda x: f"{x:{style}}")
+    )
     return shown(row["mean"]) + (f" ± {shown(row['sd'])}" if row["sd"] is not None else "")
 
 

@@ -16,7 +16,7 @@ from torch import nn
 from ...convert.linearize import ConversionReport, Replaced, replace_attention, save_linearized
 from ...errors import OptionError
 from ..fit import check_precision
-from ..tasks import create_task
+from ..tasks import Task, create_task
 from .data import as_dataset, decoder_of, two_splits
 from .fit import Run, StageOptions, run_stage
 from .matching import Lengthening, Matching
@@ -150,9 +150,8 @@ def linearize(
     Reference: LUNA, §5.2, §10.2.
     """
     check_precision(precision, ("32", "bf16"))  # weights in double would not fit the others
-    chosen = create_task(task)
-    name = metric or chosen.score
-    run = Run(chosen.judge_by(name), precision, seed, say or (lambda line: None))
+    chosen = judged_task(task, metric)
+    run = Run(chosen, precision, seed, say or (lambda line: None))
     settings = {
         "to": to,
         "options": options or {},
@@ -161,7 +160,7 @@ def linearize(
         "task": task,
     }
     settings |= {
-        "metric": name,
+        "metric": chosen.chosen,
         "precision": precision,
         "seed": seed,
         "model": type(model).__name__,
@@ -254,15 +253,14 @@ def fine_tune(
         RecipeError: what is resumed was started otherwise, on another model or other data.
     """
     check_precision(precision, ("32", "bf16"))  # weights in double would not fit the others
-    chosen = create_task(task)
-    name = metric or chosen.score
-    run = Run(chosen.judge_by(name), precision, seed, say or (lambda line: None))
+    chosen = judged_task(task, metric)
+    run = Run(chosen, precision, seed, say or (lambda line: None))
     if not options.epochs:
         raise OptionError("fine_tune: received epochs=0; needs 1 or more")
     _without_lora("options", options)
     train, val = two_splits(data, chosen.follows and decoder_of(model))
     check_head(model, train)
-    settings = {"task": task, "metric": name, "precision": precision, "seed": seed}
+    settings = {"task": task, "metric": chosen.chosen, "precision": precision, "seed": seed}
     settings |= {"tune": dataclasses.asdict(options), **_scale(train)}
     settings["data"] = [_facts(train), _facts(val)]
     if folder is not None:
@@ -285,6 +283,17 @@ def fine_tune(
     return progress.get("score", lambda: evaluate(model, val, chosen, precision, chosen.at_once))
 
 
+def judged_task(name: str, metric: str | None) -> Task:
+    """The task of a conversion, judged by a metric, or by its usual one.
+
+    Raises:
+        OptionError: an unknown task, or a metric that does not suit it.
+    """
+    task = create_task(name)
+    usual = task.score if task.score in task.judges() else "loss"
+    return task.judge_by(usual if metric is None else metric)
+
+
 def _without_lora(stage: str, options: StageOptions) -> None:
     if options.lora is not None:
         raise OptionError(
@@ -305,7 +314,7 @@ def _train(
     """All stages, measured before and after each; what was done before is read."""
     train, val, longer = data
     distil, match, lengthen, tune = stages
-    report.metric = run.task.chosen
+    report.metric, report.mode = run.task.chosen, run.task.metric[1]
     student, at_once = replaced.model, run.task.at_once
     few = min(16, at_once)
 

@@ -37,7 +37,7 @@ def write_page(report: ConversionReport, path: str | Path) -> Path:
         facts.append(("recovered", f"{report.recovered:.1f}%", "of the teacher's score"))
     facts.append(("new parameters", f"{report.new_parameters:,}", f"of {report.parameters:,}"))
     if report.ratio is not None:
-        facts.append(("perplexity ratio", f"{report.ratio:.3f}", "over the teacher's"))
+        facts.append((f"{report.metric} ratio", f"{report.ratio:.3f}", "over the teacher's"))
     receipt = report.receipt
     sections = [
         *([] if receipt is None else receipt_sections(receipt)),
