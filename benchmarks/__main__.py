@@ -103,8 +103,10 @@ def options_of(args: argparse.Namespace) -> Options:
     threads = args.threads or (1 if args.what == "run" else os.cpu_count() or 1)
     options = Options(tuple(args.only), args.seeds, args.minutes, threads)
     options.runs = args.runs or Path("runs") / (args.name or "benchmarks")
-    trial = args.small or args.changes  # whose numbers are not to be mixed with the committed ones
-    options.results = args.results or (options.runs / "trial" if trial else options.results)
+    if args.small or args.changes:  # whose runs and numbers are not to be mixed with the real ones
+        options.runs /= "trial"
+        options.results = options.runs
+    options.results = args.results or options.results
     options.changes, options.small = tuple(args.changes), args.small
     return options
 

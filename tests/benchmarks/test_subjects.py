@@ -128,7 +128,7 @@ def test_what_is_not_there_is_named(capsys):
 @pytest.mark.parametrize("words", [["--small"], ["--set", "training.epochs=2"]])
 def test_a_trial_leaves_the_committed_results_alone(words):
     options = options_of(parse(["run", "lra", *words]))
-    assert options.results == Path("runs/lra/trial")
+    assert options.results == options.runs == Path("runs/lra/trial")
     assert any(change.startswith("training.epochs=") for change in options.trial)
     committed = options_of(parse(["run", "lra"]))
     assert committed.results == RESULTS
