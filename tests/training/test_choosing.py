@@ -206,7 +206,7 @@ def test_a_recommended_method_is_saved_and_an_operator_takes_its_place(
     place, state, _, _ = chosen
     copied = tmp_path / "choice"
     shutil.copytree(place, copied)
-    known = conclude(state["finals"]["rows"], state["higher"])
+    known = conclude(state["finals"]["rows"], state["higher"], state["each"])
     for pick in (MINIROCKET, known["operator"]):
         monkeypatch.setattr(searching, "conclude", lambda *_, pick=pick: known | {"pick": pick})
         lines = to_markdown(search(walks, copied)).splitlines()
@@ -413,15 +413,15 @@ def rows(operator, val, tests):
 def test_what_is_recommended_and_how_sure():
     one = rows("one", 0.9, ["1111111101", "1111111110"])
     other = rows("other", 0.8, ["0000000100", "0000000010"])
-    found = conclude(one + other, higher=True)
+    found = conclude(one + other, higher=True, each=True)
     assert (found["pick"], found["runner_up"]) == ("one", "other")
     assert found["sure"] == is_sure(found["difference"]) is True
     best_on_test = rows("lucky", 0.1, ["1111111111", "1111111111"])
-    found = conclude(one + best_on_test, higher=True)
+    found = conclude(one + best_on_test, higher=True, each=True)
     assert (found["pick"], found["sure"]) == ("one", False)  # by validation alone
-    assert conclude([{"operator": "one", "seed": 0, "error": "no"}], higher=True) == {}
+    assert conclude([{"operator": "one", "seed": 0, "error": "no"}], higher=True, each=True) == {}
     # Of errors less is better.
-    assert conclude(one + other, higher=False)["pick"] == "other"
+    assert conclude(one + other, higher=False, each=True)["pick"] == "other"
 
 
 def test_samples_are_lost():
@@ -453,8 +453,11 @@ def test_methods_beside_the_operators_learn(walks, tmp_path):
 
 def test_a_measure_that_is_not_defined_is_said(walks):
     data = Mock(classes=(), measures=("spearman",), task="regression", split="val", batch=None)
+    data.metric = None
     pairs = [(torch.zeros(4, 1), torch.arange(4.0))]
-    with pytest.raises(TrainingFailed, match="spearman is not defined on the val split"):
+    with pytest.raises(
+        TrainingFailed, match="Spearman's correlation is not defined on the val split"
+    ):
         trial._judged(pairs, data)
 
 

@@ -117,7 +117,7 @@ def evaluation(result: dict[str, Any], as_json: bool) -> None:
 def _numbers(result: dict[str, Any]) -> str:
     """The scores of an evaluation, each by its name."""
     plain = {"accuracy": result["accuracy"]} if "accuracy" in result else {}
-    parts = [_named(*pair) for pair in (result.get("scores", {}) | plain).items()]
+    parts = [_named(*pair) for pair in result.get("scores", plain).items()]
     parts.append(f"{result.get('loss_name', 'loss')} {result['loss']:.4g}")
     named = {"bits": "bits a token", "absolute_error": "mean absolute error", "worst": "at worst"}
     told = result.get("scores", ())

@@ -254,7 +254,8 @@ def _judged(dataset: Any, numbers: dict[str, Any]) -> dict[str, Any]:
     """The measures by which the recipe's models and the data set itself are judged, and what is to
     be said of its files.
     """
-    names = dict.fromkeys((dataset.metric, *dataset.measures))
+    measures = dataset.measures or (() if dataset.metric is None else ("accuracy",))
+    names = dict.fromkeys((dataset.metric, *measures))
     scores = {name: numbers[name] for name in names if name in numbers and name != "loss"}
     return ({"scores": scores} if scores else {}) | (
         {"notes": list(dataset.notes)} if dataset.notes else {}

@@ -345,7 +345,7 @@ def _two_classes(logits: Tensor, labels: Tensor) -> dict[str, float]:
 
 def direction(name: str) -> Literal["max", "min"]:
     """Whether the larger (``"max"``) or the smaller (``"min"``) score is the better one; of a
-    validation, a loss or a metric by name.
+    validation, a loss or a metric by name. Of a name that nobody registered it is the smaller one.
 
     Example:
         >>> direction("val_accuracy"), direction("train_loss"), direction("perplexity")
@@ -354,7 +354,7 @@ def direction(name: str) -> Literal["max", "min"]:
     plain = name.removeprefix("val_")
     if plain in METRICS:
         return METRICS[plain].mode
-    return "min" if plain.endswith("loss") else "max"
+    return "max" if plain.endswith("accuracy") else "min"
 
 
 def mean_and_sd(values: Sequence[float]) -> tuple[float | None, float | None]:
