@@ -111,5 +111,5 @@ def test_an_odd_axis_is_refused_because_the_layer_is_no_convolution_there(spectr
     layer, images = spectral(1, 1, (4, 4)), torch.randn(1, 1, 5, 6)
     shifted = layer(images.roll(1, 2)).roll(-1, 2)
     assert (shifted - layer(images)).abs().max() > 1e-2
-    with pytest.raises(DomainError, match=r"odd number of points along axes \[0\]"):
+    with pytest.raises(DomainError, match=r"odd number of points: it moves modes along axes \[0\]"):
         as_operator(layer)(images.flatten(2).mT, grid(5, 6, dtype=torch.float32))
