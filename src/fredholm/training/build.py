@@ -35,11 +35,17 @@ def build_dataset(recipe: Recipe, split: str, vocabulary: Any = None) -> Any:
 
     given = data_arguments(recipe)
     result: Any = data.create_dataset(recipe.data.name, split, vocabulary=vocabulary, **given)
-    if recipe.training.metric is not None:
-        result.metric = recipe.training.metric
+    result = judged(recipe, result)
     if recipe.data.limit is None or split == "test":
         return result
     return data.limit_samples(result, recipe.data.limit)
+
+
+def judged(recipe: Recipe, dataset: Any) -> Any:
+    """The data set, whose models are judged by the recipe's metric, where it names one."""
+    if recipe.training.metric is not None:
+        dataset.metric = recipe.training.metric
+    return dataset
 
 
 def kind_asked(recipe: Recipe) -> Any:

@@ -23,6 +23,7 @@ from ..data import Vocabulary
 from ..errors import CheckpointError, OptionError, RecipeError, StorageError
 from ..files import is_unfinished, read_state, replacing, storing, unreadable, write_json
 from .leases import HOLDER, LOCK
+from .metrics import defined
 from .own_files import with_whole_paths
 from .recipe import Recipe
 from .recipe_files import RESULTS, differences, has_results, load_recipe, read_plain, save_recipe
@@ -95,13 +96,15 @@ class RunFolder:
         """
         try:
             found = RunResult(**read_state(self.result))
-            numbers = {k: math.nan if v is None else v for k, v in found.metrics.items()}
+            numbers = {
+                key: math.nan if value is None else value for key, value in found.metrics.items()
+            }
             return dataclasses.replace(found, metrics=numbers)
         except TypeError as error:  # fields that are missing
             raise unreadable(self.result, error) from error
 
     def write_result(self, result: RunResult) -> None:
-        numbers = {k: v if math.isfinite(v) else None for k, v in result.metrics.items()}
+        numbers = {key: defined(value) for key, value in result.metrics.items()}
         write_json(self.result, {**dataclasses.asdict(result), "metrics": numbers})
 
     def check(self, recipe: Recipe, resume: bool, overwrite: bool) -> None:

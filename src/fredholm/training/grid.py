@@ -289,24 +289,24 @@ def trained(cell: Cell, report: Report) -> Result:
 def scores_of(cell: Cell, report: Report) -> tuple[Result, Result]:
     """Train, see :func:`trained`, and evaluate: what training says, and all scores on the test
     split.
+
+    Raises:
+        TrainingFailed: the recipe's metric is not defined on the test split.
     """
     from ..explain.given import read_evaluation
 
     facts, scores = trained(cell, report), read_evaluation(cell.place)
-    return facts, evaluate(cell.place) if scores is None else scores
+    scores, metric = evaluate(cell.place) if scores is None else scores, cell.given.training.metric
+    if metric is not None and scores.get(metric) is None:
+        raise TrainingFailed(f"training.metric: {metric} is not defined on the test split")
+    return facts, scores
 
 
 def train_cell(cell: Cell, report: Report) -> Result:
     """The work of a table of scores: accuracy, loss and the recipe's metric, parameters, minutes,
     epochs.
-
-    Raises:
-        TrainingFailed: the metric is not defined on the test split.
     """
-    facts, scores = scores_of(cell, report)
-    metric = cell.given.training.metric
-    if metric is not None and scores.get(metric) is None:
-        raise TrainingFailed(f"training.metric: {metric} is not defined on the test split")
+    (facts, scores), metric = scores_of(cell, report), cell.given.training.metric
     chosen = {} if metric is None else {"metric": metric}
     names = dict.fromkeys(("accuracy", "loss", *chosen.values()))
     return {key: scores[key] for key in names if key in scores} | chosen | facts

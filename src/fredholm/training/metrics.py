@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from scipy import stats
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -137,6 +136,8 @@ def spearman(outputs: Tensor, labels: Tensor) -> float:
     first, second = (some.flatten().double().cpu() for some in (outputs, labels))
     if any(bool((some == some[0]).all()) for some in (first, second)):  # SciPy would warn
         return math.nan
+    from scipy import stats  # most of a second, which no other score needs
+
     result: Any = stats.spearmanr(first, second)
     return float(result.statistic)
 
@@ -355,6 +356,16 @@ def direction(name: str) -> Literal["max", "min"]:
     if plain in METRICS:
         return METRICS[plain].mode
     return "max" if plain.endswith("accuracy") else "min"
+
+
+def defined(score: float) -> float | None:
+    """None in the place of NaN and of infinity, which JSON does not have.
+
+    Example:
+        >>> defined(0.5), defined(math.nan)
+        (0.5, None)
+    """
+    return score if math.isfinite(score) else None
 
 
 def mean_and_sd(values: Sequence[float]) -> tuple[float | None, float | None]:

@@ -19,6 +19,7 @@ from ..registry import Registered, Registry
 from .metrics import (
     METRICS,
     absolute_error,
+    defined,
     direction,
     exponential,
     nats_to_bits,
@@ -498,11 +499,6 @@ class Field(Numbers):
     ) -> dict[str, Any]:
         error = relative_error(outputs.double(), labels.double())
         return {"n": len(labels), "loss": float(error.mean()), "worst": float(error.max())}
-
-
-def defined(score: float) -> float | None:
-    """None in the place of NaN and of infinity, which JSON does not have."""
-    return score if math.isfinite(score) else None
 
 
 def _wide(numbers: Tensor) -> Tensor:

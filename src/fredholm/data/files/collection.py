@@ -105,12 +105,11 @@ def in_order(labels: Coded) -> Coded:
         Coded(codes=array([1, 0, 1]), names=['0', '1'])
     """
     numbers = all(is_number(name) for name in labels.names)
-    whole = {name: _whole(name) if numbers else name for name in labels.names}
-    if len({*whole.values()}) == len(whole):  # as they are written
-        whole = dict(zip(whole, whole))
-    order = sorted({*whole.values()}, key=(lambda n: (float(n), n)) if numbers else str)
+    twice = numbers and len({*map(_whole, labels.names)}) < len(labels.names)
+    names = [*map(_whole, labels.names)] if twice else labels.names  # else as they are written
+    order = sorted({*names}, key=(lambda n: (float(n), n)) if numbers else str)
     place = {name: i for i, name in enumerate(order)}
-    table = np.array([*(place[whole[name]] for name in labels.names), -1], np.int64)
+    table = np.array([*(place[name] for name in names), -1], np.int64)
     return Coded(table[labels.codes], order)
 
 

@@ -211,21 +211,19 @@ def _first_rows(path: Path) -> Head:
         names, rows, numbers = jsonl.head(path, HEAD)
         return Head(path, names, True, rows, "", numbers)
     lines = _first_lines(path)
+    told = SEPARATOR.fullmatch(lines[0].strip("\r\n")) if lines else None
+    if told is not None:
+        lines[0] = "\n"
     if not any(line.strip() for line in lines):
         raise DataError(f"{path}: is empty; needs a header and rows")
-    told = SEPARATOR.fullmatch(lines[0].strip("\r\n"))
     delimiter = _delimiter(lines, suffix_of(path)) if told is None else told[1]
     found = list(_records(lines, delimiter))
     read, cut = [row for row, _ in found], len(lines) > HEAD
-    if told is not None:
-        read[0] = []
     if cut and len(read) > 2:
         read.pop()  # a cell of several lines may go on behind
     if not cut and not found[-1][1]:
         raise DataError(_open_quote(path, len(read)))
     rows = [row for row in read if not _is_blank(row)]
-    if not rows:
-        raise DataError(f"{path}: is empty; needs a header and rows")
     blank, width = read.index(rows[0]), len(rows[0])
     odd = next((i for i, row in enumerate(read) if len(row) != width and not _is_blank(row)), None)
     if odd is not None:

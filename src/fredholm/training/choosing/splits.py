@@ -16,7 +16,7 @@ from ...data.files import open_files
 from ...data.files.source import Source
 from ...data.files.table import Coded
 from ...data.kinds.texts import TextOptions
-from ..build import build_dataset, data_arguments
+from ..build import build_dataset, data_arguments, judged
 from ..own_files import data_mark
 from ..recipe import Recipe
 
@@ -45,13 +45,7 @@ class Splits:
     def _read(self, part: str) -> Any:
         if self._given is None:
             return build_dataset(self.recipe, part)
-        return self._judged(self._given.dataset(part, image_size=self._size))
-
-    def _judged(self, dataset: Any) -> Any:
-        """A data set that was not built from the recipe, judged by its metric."""
-        if self.recipe.training.metric is not None:
-            dataset.metric = self.recipe.training.metric
-        return dataset
+        return judged(self.recipe, self._given.dataset(part, image_size=self._size))
 
     def whole(self) -> tuple[Any, str]:
         """The samples that a method is fitted to at last, and which they are: all but the test's of
@@ -67,7 +61,7 @@ class Splits:
             known = {"text": options}
         pool = np.flatnonzero(self._source.parts != 2)
         found = self._source.subset("train", pool, image_size=self._size, **known)
-        return self._judged(found), "training and validation samples"
+        return judged(self.recipe, found), "training and validation samples"
 
     @cached_property
     def mark(self) -> str | None:
@@ -104,7 +98,7 @@ class Splits:
         held = self._parts[number % len(self._parts)]
         source = self._fitted(number % len(self._parts))
         train, val = (
-            self._judged(source.subset(part, chosen, image_size=self._size))
+            judged(self.recipe, source.subset(part, chosen, image_size=self._size))
             for part, chosen in (("train", source.training), ("val", held))
         )
         return train, val
@@ -118,7 +112,7 @@ class Splits:
             return whole
         source = self._fitted(number % len(self._parts))
         chosen = np.flatnonzero(source.parts == 2)
-        return self._judged(source.subset("test", chosen, image_size=self._size))
+        return judged(self.recipe, source.subset("test", chosen, image_size=self._size))
 
     @cache  # noqa: B019
     def _fitted(self, number: int) -> Any:

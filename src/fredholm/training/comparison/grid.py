@@ -4,7 +4,6 @@ tables up to date.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from ...files import digest_json, read_state, write_json
 from ..build import build_dataset, build_model
 from ..folder import RunFolder
 from ..grid import Cell, Grid, quiet, recipe_cell, recipe_mark, safe_name, scores_of
+from ..metrics import defined
 from ..own_files import data_mark
 from ..tasks import task_of
 from . import tables
@@ -171,8 +171,6 @@ def compared(cell: Cell, say: Report) -> Row:
 
 
 def _row(run: Run, result: dict[str, Any]) -> Row:
-    if "error" not in result and run.cell.given.training.metric and run.metric not in result:
-        result = {"error": f"training.metric: {run.metric} is not defined on the test split"}
     if "error" not in result and result.get(run.metric) is None:
         has = ", ".join(sorted(set(result) - {"parameters", "minutes", "epochs"})) or "no number"
         result = {
@@ -267,8 +265,7 @@ def _size(
 def _curve(run: Run) -> list[float | None]:
     """The learning curve of a finished run; None where the metric is not defined."""
     history = read_history(RunFolder(run.cell.place).metrics)
-    values = history[f"val_{run.metric}"]
-    return [round(value, 5) if math.isfinite(value) else None for value in values]
+    return [defined(round(value, 5)) for value in history[f"val_{run.metric}"]]
 
 
 def _score(run: Run, row: Row) -> str:
