@@ -164,6 +164,16 @@ MEASURES = {
     "3:1 for the picture": ("model.encoder.measure=0.75",),
     "3:1 for the text": ("model.encoder.measure=0.25",),
 }
+BESIDE = ("model.head.kind=mlp", "model.head.pool=mean")
+STREAMS = {
+    "two streams, cross-attention": ("model.body.kind=two_streams",),
+    "two streams, concatenation": (
+        "model.body.kind=two_streams",
+        "model.body.fusion=concatenation",
+        *BESIDE,
+    ),
+    "joint, read out as the concatenation": BESIDE,
+}
 MOLECULES = ("model.name=itnet_nano", "training.epochs=8")
 PACKAGES = ("data.limit=8000", "model.name=itnet_nano", "training.epochs=4")
 DARCY = ("model.body.depth=2", "training.epochs=4")
@@ -188,6 +198,14 @@ SECTIONS |= {
         MEASURES,
         seeds=5,
         choices=dict.fromkeys(MEASURES, ("optimizer.lr=2e-3", "optimizer.lr=4e-3")),
+    ),
+    "streams": Section(
+        "The same mosaics to convergence, picture and question in streams of their own, fused",
+        "itnet-mosaics-qa",
+        (*MOSAICS[:-2], "training.epochs=30"),
+        STREAMS,
+        seeds=5,
+        choices=dict.fromkeys(STREAMS, ("optimizer.lr=2e-3", "optimizer.lr=4e-3")),
     ),
     "graphs": Section(
         "Solubility of molecules",

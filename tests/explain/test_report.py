@@ -20,6 +20,7 @@ from fredholm import Domain, create_operator, explain
 from fredholm.data import Graph, GraphDataset
 from fredholm.data.kinds.images import prepare_pictures
 from fredholm.data.kinds.kind import SAMPLES
+from fredholm.encoders import Inputs
 from fredholm.errors import (
     CheckpointError,
     DataError,
@@ -352,6 +353,21 @@ def test_sequences_and_clouds_are_drawn(name, options, shape, words, tmp_path):
     assert f"of 8 {words}." in text
     said = Reader(text).text.lower()
     assert not re.search(r"\b(image|pixel|patch|token)", said), "words of another kind"
+
+
+def test_layers_on_points_of_their_own(tmp_path):
+    """A picture's and a text's: the maps are of the layers on the first one's points."""
+    encoder = {"kind": "multimodal", "image_size": 8, "patch": 4, "vocabulary": 9}
+    model = create_model(
+        "itnet_nano", encoder=encoder | {"max_length": 9}, body={"kind": "two_streams", "depth": 2}
+    )
+    pair = Inputs(image=torch.rand(3, 1, 8, 8), tokens=torch.randint(1, 9, (3, 9)))
+    options = ReportOptions(quality=0)
+    report(model, Samples(pair), out_dir=tmp_path, options=options)
+    maps = json.loads((tmp_path / "numbers.json").read_text())["maps"]
+    assert list(maps) == ["picture 1", "picture 2"]
+    weights = torch.tensor(maps["picture 2"]["weights"])
+    assert weights.shape[-1] == 4, "patches, no words"
 
 
 def test_every_picture_has_a_narrow_version_for_a_phone_with_ticks(tmp_path, every_theme):

@@ -3,6 +3,13 @@
 """
 
 from .accumulation import Accumulation
-from .residual import FeedForward, ResidualBlock, StochasticDepth, output_layers
+from .residual import CrossBlock, FeedForward, ResidualBlock, StochasticDepth, output_layers
 
-__all__ = ["Accumulation", "FeedForward", "ResidualBlock", "StochasticDepth", "output_layers"]
+__all__ = [
+    "Accumulation",
+    "CrossBlock",
+    "FeedForward",
+    "ResidualBlock",
+    "StochasticDepth",
+    "output_layers",
+]

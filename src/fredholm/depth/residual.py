@@ -167,10 +167,13 @@ class ResidualBlock(nn.Module):
             self.feed_forward.contract.weight.mul_(factor)
 
     def forward(self, u: Tensor, domain: Domain) -> Tensor:
-        branch = self.dropout(self.operator(self.norm1(u), domain))
-        u = u + self.drop_path(branch, domain.shards)
+        return self._added(u, self.operator(self.norm1(u), domain), domain.shards)
+
+    def _added(self, u: Tensor, branch: Tensor, shards: Shards | None = None) -> Tensor:
+        """The stream with both branches, of which the operator's is given."""
+        u = u + self.drop_path(self.dropout(branch), shards)
         if self.feed_forward is not None and self.norm2 is not None:
-            u = u + self.drop_path(self.feed_forward(self.norm2(u)), domain.shards)
+            u = u + self.drop_path(self.feed_forward(self.norm2(u)), shards)
         return u
 
     def step(
@@ -187,7 +190,44 @@ class ResidualBlock(nn.Module):
 
     def _advance(self, u: Tensor, state: CausalState, move: str) -> tuple[Tensor, CausalState]:
         out, after = getattr(self.operator, move)(self.norm1(u), state)
-        u = u + self.drop_path(self.dropout(out))
-        if self.feed_forward is not None and self.norm2 is not None:
-            u = u + self.drop_path(self.feed_forward(self.norm2(u)))
-        return u, after
+        return self._added(u, out), after
+
+
+class CrossBlock(ResidualBlock):
+    r"""A block that reads another signal s:
+    :math:`v = u + \mathrm{Drop}(T(\mathrm{LN}\,s)(x_u, \mathrm{LN}\,u))`,
+    :math:`u' = v + \mathrm{FFN}(\mathrm{LN}\,v)`, the integral over the domain of s at the points
+    of u.
+
+    Args:
+        operator, dim, **options: see :class:`ResidualBlock`.
+
+    Raises:
+        OptionError: an operator that answers at its own points only.
+
+    Reference: Vaswani et al. 2017, the decoder's attention to the encoder.
+
+    Example:
+        >>> from fredholm.operators import create_operator
+        >>> block = CrossBlock(create_operator("softmax", 8, heads=2), 8)
+        >>> u, words = torch.zeros(1, 4, 8), torch.zeros(1, 3, 8)
+        >>> block(u, Domain.line(4), source=words, source_domain=Domain.line(3)).shape
+        torch.Size([1, 4, 8])
+    """
+
+    def __init__(self, operator: nn.Module, dim: int, **options: Any):
+        super().__init__(operator, dim, **options)
+        self.norm_source = nn.LayerNorm(dim)
+
+    def forward(
+        self,
+        u: Tensor,
+        domain: Domain,
+        *,
+        source: Tensor,
+        source_domain: Domain,
+    ) -> Tensor:
+        branch = self.operator(
+            self.norm_source(source), source_domain, query=self.norm1(u), query_domain=domain
+        )
+        return self._added(u, branch)

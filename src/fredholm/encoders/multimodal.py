@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -52,7 +53,17 @@ class MultimodalConfig(EncoderConfig):
         check_counts(self, "image_size", "channels", "vocabulary", "max_length", "views", "patch")
         check_counts(self, "frequencies")
         check_positive(self, "sigma")
-        check_patch(image_sides(self.image_size), self.patch)
+        check_patch(self.sides, self.patch)
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """Height and width of a picture."""
+        return image_sides(self.image_size)
+
+    @property
+    def patches(self) -> int:
+        """Points of a picture of this size."""
+        return math.prod(n // part for n, part in zip(self.sides, image_sides(self.patch)))
 
     def build(
         self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
@@ -112,6 +123,7 @@ class MultimodalEncoder(Encoder):
     """
 
     position_dim = 2
+    only_size: tuple[int, ...] | None = None  # of pictures, where a body takes no other
 
     def __init__(
         self,
@@ -166,6 +178,13 @@ class MultimodalEncoder(Encoder):
             need = f"({len(image)}, T) with T of 1 or more"
             raise ShapeError(
                 f"tokens must be integers {need}, got {tuple(tokens.shape)} of {tokens.dtype}"
+            )
+        if self.only_size not in (None, tuple(image.shape[-2:])):
+            need = " x ".join(map(str, self.only_size or ()))
+            raise ShapeError(
+                f"image must be of {need} pixels, those that this body was built for, got "
+                f"{tuple(image.shape)}: another size moves the point where the text begins; needs "
+                "a model with that encoder.image_size, or a joint body such as 'residual'"
             )
         patches, picture = self.image(image)
         line = self._line(tokens, picture.positions)

@@ -32,9 +32,11 @@ def trace_layers(model: Any, inputs: Any, chosen: list[int]) -> list[Layer]:
     device = next(model.parameters()).device
     with torch.no_grad():
         seen = model.trace(inputs[chosen].to(device))
+    names = model.body.layer_names if isinstance(model, Model) else []
+    names = names or [f"layer {i}" for i, _ in enumerate(seen, 1)]
     return [
-        Layer(f"layer {i + 1}", operator, u, domain)
-        for i, (operator, u, domain) in enumerate(seen)
+        Layer(name, operator, u, domain)
+        for name, (operator, u, domain) in zip(names, seen)
         if hasattr(operator, "kernel_matrix")
     ]
 

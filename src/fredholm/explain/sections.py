@@ -116,15 +116,12 @@ def map_section(
     queries: list[int] | None,
     kind: Kind = SAMPLES,
 ) -> tuple[Section | None, dict[str, Any]]:
-    """One query's weights over the picture, along the line or among the points; nothing for domains
-    that cannot be drawn.
+    """One query's weights over the picture, along the line or among the points, in the layers that
+    live on the first one's; nothing for domains that cannot be drawn.
     """
-    shown = [
-        layers[i]
-        for i in sorted(
-            {round(i) for i in np.linspace(0, len(layers) - 1, min(MAX_LAYERS, len(layers)))}
-        )
-    ]
+    alike = [layer for layer in layers if layer.domain.size == layers[0].domain.size]
+    places = np.linspace(0, len(alike) - 1, min(MAX_LAYERS, len(alike)))
+    shown = [alike[i] for i in sorted({round(i) for i in places})]
     domain = shown[0].domain
     grid = image_grid(domain)
     scattered = grid is None and domain.dim > 1

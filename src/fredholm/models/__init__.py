@@ -9,6 +9,8 @@ from .bodies import (
     BodyConfig,
     ResidualBody,
     ResidualConfig,
+    TwoStreamsBody,
+    TwoStreamsConfig,
     register_body,
 )
 from .config import ModelConfig
@@ -37,6 +39,8 @@ __all__ = [
     "ResidualConfig",
     "TextState",
     "TiedConfig",
+    "TwoStreamsBody",
+    "TwoStreamsConfig",
     "count",
     "counter",
     "create_model",

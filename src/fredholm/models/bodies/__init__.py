@@ -5,6 +5,7 @@ in its family.
 from .backbone import BackboneBody, BackboneConfig
 from .body import BODIES, Body, BodyConfig, register_body
 from .residual import ResidualBody, ResidualConfig
+from .two_streams import TwoStreamsBody, TwoStreamsConfig
 
 __all__ = [
     "BODIES",
@@ -14,5 +15,7 @@ __all__ = [
     "BodyConfig",
     "ResidualBody",
     "ResidualConfig",
+    "TwoStreamsBody",
+    "TwoStreamsConfig",
     "register_body",
 ]

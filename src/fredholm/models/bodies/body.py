@@ -31,6 +31,11 @@ class Body(nn.Module):
         """The operators that :meth:`trace` looks at, the first layer's first."""
         raise NotImplementedError
 
+    @property
+    def layer_names(self) -> list[str]:
+        """What pages call what :meth:`trace` gives; empty: by number."""
+        return []
+
     def forward(self, u: Tensor, domain: Domain) -> tuple[Tensor, Domain]:
         raise NotImplementedError
 

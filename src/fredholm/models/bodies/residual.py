@@ -54,26 +54,31 @@ class ResidualConfig(BodyConfig):
     def width(self) -> int:
         return self.dim
 
-    def build(self, encoder: Encoder, config: EncoderConfig) -> ResidualBody:
-        operators = (
-            make_operator(
-                self.operator,
-                self.dim,
-                self.heads,
-                position_dim=encoder.position_dim,
-                ordered=config.causal,
-                **of_block(self.operator_options, block),
-            )
-            for block in range(self.depth)
-        )
+    def build(self, encoder: Encoder, config: EncoderConfig) -> Body:
         return ResidualBody(
-            operators,
+            (self.operator_of(block, encoder, config) for block in range(self.depth)),
             self.dim,
             ratio=self.mlp_ratio,
             dropout=self.dropout,
-            drop_path=[self.drop_path * i / max(1, self.depth - 1) for i in range(self.depth)],
+            drop_path=self.drop_paths,
             scaled=self.scaled,
         )
+
+    def operator_of(self, block: int, encoder: Encoder, config: EncoderConfig) -> nn.Module:
+        """A new operator for one block."""
+        return make_operator(
+            self.operator,
+            self.dim,
+            self.heads,
+            position_dim=encoder.position_dim,
+            ordered=config.causal,
+            **of_block(self.operator_options, block),
+        )
+
+    @property
+    def drop_paths(self) -> list[float]:
+        """Stochastic depth block by block."""
+        return [self.drop_path * i / max(1, self.depth - 1) for i in range(self.depth)]
 
 
 class ResidualBody(Body):

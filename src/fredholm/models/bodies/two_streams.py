@@ -1,0 +1,191 @@
+"""A picture and a text in streams of their own, fused: what a joint domain is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...configuration import check_known
+from ...depth import CrossBlock, ResidualBlock
+from ...domain import Domain
+from ...errors import OptionError
+from .body import Body, register_body
+from .residual import ResidualConfig
+
+FUSIONS = ("cross", "concatenation")
+
+
+@register_body("two_streams")
+@dataclass(frozen=True)
+class TwoStreamsConfig(ResidualConfig):
+    """A stack of blocks for the picture and one for its text; see :class:`TwoStreamsBody`.
+
+    Attributes:
+        fusion: ``cross``: in every layer each stream reads the other; ``concatenation``: they meet
+            in the read-out only.
+
+    The others are those of :class:`ResidualConfig`, of each stream: ``depth`` layers of either.
+    """
+
+    encoders = ("multimodal",)
+
+    fusion: str = "cross"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_known(self, fusion=FUSIONS)
+
+    def build(self, encoder: Any, config: Any) -> TwoStreamsBody:
+        token = encoder.token is not None
+        if token and self.fusion == "concatenation":
+            raise OptionError(
+                "fusion: with 'concatenation' a class token would read the picture alone; needs "
+                "head.pool=mean, or fusion=cross"
+            )
+        # Where the text begins is known from the picture's size alone.
+        encoder.only_size = config.sides
+        return TwoStreamsBody(
+            partial(self.operator_of, encoder=encoder, config=config),
+            self.dim,
+            depth=self.depth,
+            first=config.patches + token,
+            fusion=self.fusion,
+            ratio=self.mlp_ratio,
+            dropout=self.dropout,
+            drop_path=self.drop_paths,
+            scaled=self.scaled,
+        )
+
+
+class Stream(nn.Module):
+    """The layers of one side, and what leads to the read-out."""
+
+    def __init__(
+        self,
+        operator: Callable[[int], nn.Module],
+        dim: int,
+        *,
+        depth: int,
+        cross: bool,
+        ratio: float,
+        dropout: float,
+        drop_path: list[float],
+    ):
+        super().__init__()
+        self.own: Any = nn.ModuleList()
+        self.other: Any = nn.ModuleList()
+        for block, rate in zip(range(depth), drop_path):
+            shared: Any = {"dropout": dropout, "drop_path": rate}
+            of_own = 0.0 if cross else ratio  # one feed-forward network a layer, after all it reads
+            self.own.append(ResidualBlock(operator(block), dim, ratio=of_own, **shared))
+            if cross:
+                self.other.append(CrossBlock(operator(block), dim, ratio=ratio, **shared))
+        self.norm = nn.LayerNorm(dim)
+        self.last = nn.Identity() if cross else nn.Linear(dim, dim)
+
+    def read_out(self, u: Tensor) -> Tensor:
+        return self.last(self.norm(u))
+
+
+class TwoStreamsBody(Body):
+    r"""A picture's points and a text's in blocks with weights of their own.
+
+    ``cross``: a layer of the picture's stream u, with the text's w, is
+
+    .. math:: v = u + T_1(\mathrm{LN}\,u), \quad
+        v' = v + T_2(\mathrm{LN}\,w')(x_u, \mathrm{LN}\,v), \quad
+        u' = v' + \mathrm{FFN}(\mathrm{LN}\,v'),
+
+    :math:`w'` what the text's own operator made of w; the text's layer is the same with the sides
+    exchanged. ``concatenation``: no T_2. Behind it each stream has its own matrix, so that a layer
+    that reads the mean of both, under a measure that gives each side a mass, is one that reads the
+    two means side by side.
+
+    Each side's measure is renormalised over its own points. A class token stands with the picture.
+
+    Args:
+        operator: a new operator for a block's number; called for every block of the picture, then
+            of the text, a layer's own operator before the one that reads the other.
+        dim: D.
+        depth: layers of each stream, L.
+        first: points of the picture, which come first.
+        fusion: ``cross`` or ``concatenation``.
+        ratio, dropout, drop_path: of the blocks, see :class:`ResidualBody`.
+        scaled: whether what a layer adds starts scaled by :math:`1/\sqrt{kL}`, k the branches of
+            a layer.
+
+    Shape: (B, N, D) on a domain of N points to (B, N, D) on the same.
+
+    Cost: of each operator at P picture points, T words and, with ``cross``, at P queries over T
+    points and T over P: the pairs of one joint operator, in four pieces with weights of their own.
+
+    Raises:
+        ShapeError: of its model, pictures of another size than it was built for.
+
+    Reference: ITNet §4 compares a joint domain with "two-stream variants with cross-attention or
+    concatenation fusion" and says no more of them; a layer is that of Dou et al., An empirical
+    study of training end-to-end vision-and-language transformers, 2022 (co-attention).
+
+    Example:
+        >>> from fredholm.operators import create_operator
+        >>> body = TwoStreamsBody(lambda block: create_operator("softmax", 8), 8, depth=1, first=4)
+        >>> body(torch.zeros(1, 7, 8), Domain.points(torch.rand(7, 2)))[0].shape
+        torch.Size([1, 7, 8])
+    """
+
+    def __init__(
+        self,
+        operator: Callable[[int], nn.Module],
+        dim: int,
+        *,
+        depth: int,
+        first: int,
+        fusion: str = "cross",
+        ratio: float = 4.0,
+        dropout: float = 0.0,
+        drop_path: list[float] | None = None,
+        scaled: bool = True,
+    ):
+        super().__init__()
+        self.first, self.cross = first, fusion == "cross"
+        given: Any = {
+            "depth": depth,
+            "cross": self.cross,
+            "ratio": ratio,
+            "dropout": dropout,
+            "drop_path": drop_path or [0.0] * depth,
+        }
+        self.picture = Stream(operator, dim, **given)
+        self.text = Stream(operator, dim, **given)
+        branches = (3 if self.cross else 2) * depth
+        for stream in (self.picture, self.text) if scaled else ():
+            for block in (*stream.own, *stream.other):
+                block.scale_outputs(branches**-0.5)
+
+    @property
+    def operators(self) -> list[nn.Module]:
+        """Of each layer the picture's own, then the text's own."""
+        pairs = zip(self.picture.own, self.text.own)
+        return [block.operator for pair in pairs for block in pair]
+
+    @property
+    def layer_names(self) -> list[str]:
+        layers = range(1, len(self.picture.own) + 1)
+        return [f"{side} {layer}" for layer in layers for side in ("picture", "text")]
+
+    def forward(self, u: Tensor, domain: Domain) -> tuple[Tensor, Domain]:
+        p, t = u[:, : self.first], u[:, self.first :]
+        at_p, at_t = domain[: self.first], domain[self.first :]
+        for layer, (of_p, of_t) in enumerate(zip(self.picture.own, self.text.own)):
+            p, t = of_p(p, at_p), of_t(t, at_t)
+            if self.cross:
+                p, t = (
+                    self.picture.other[layer](p, at_p, source=t, source_domain=at_t),
+                    self.text.other[layer](t, at_t, source=p, source_domain=at_p),
+                )
+        return torch.cat([self.picture.read_out(p), self.text.read_out(t)], 1), domain
