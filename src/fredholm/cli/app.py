@@ -308,7 +308,8 @@ def explain(
     source: Annotated[
         str,
         typer.Argument(
-            help="A run's folder; with --module also a model's folder or package.module:factory."
+            help="A run's folder, or that of a model that looks at pictures, or "
+            "package.module:factory; with --module of any model."
         ),
     ],
     module: Annotated[
@@ -326,19 +327,27 @@ def explain(
     ] = None,
     state: Annotated[Path | None, typer.Option(help="Weights for package.module:factory.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The page's folder (default: report-MODULE).")
+        Path | None, typer.Option(help="The page's folder (default: report, or report-MODULE).")
     ] = None,
     samples: Annotated[
-        int | None, typer.Option(help="Signals that are read (default: 8).", min=1)
+        int | None,
+        typer.Option(help="Signals that are read (default: 8, of pictures 64).", min=1),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Of random inputs and of what is drawn (default: 0).")
     ] = None,
     trust_code: TrustFlag = False,
 ) -> None:
-    """Write a page that shows what a run's operators learned, or what one layer of any model
-    computes.
+    """Write a page that shows what a run's operators learned, where a vision transformer looks, or
+    what one layer of any model computes.
     """
+    sizes = layers.given(samples=samples, seed=seed)
+    given = {"inputs": inputs, "data": data, "shape": layers.read_shape(shape), **sizes}
+    if module is None and layers.is_model(source):
+        from .. import explain as explaining
+
+        typer.echo(f"report: {explaining.explain_pictures(source, out, state=state, **given)}")
+        return
     if module is None:
         from .. import training
 
@@ -351,8 +360,6 @@ def explain(
     from .. import explain as explaining
 
     layers.import_run_code(source, trust_code)
-    given = {"inputs": inputs, "data": data, "shape": layers.read_shape(shape)}
-    given |= layers.given(samples=samples, seed=seed)
     typer.echo(f"report: {explaining.explain_module(source, module, out, state=state, **given)}")
 
 

@@ -62,6 +62,14 @@ def import_run_code(source: str, trust_code: bool) -> None:
         training.load_recipe(Path(source), trust_code=trust_code)
 
 
+def is_model(source: str) -> bool:
+    """Whether a model is named, not a run: a model's folder, or ``package.module:factory``."""
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return not (folder / "recipe.yaml").is_file() and (folder / "config.json").is_file()
+    return ":" in source
+
+
 def refuse_without_module(**given: Any) -> None:
     """Options that mean nothing for the report of a whole run.
 
@@ -71,7 +79,8 @@ def refuse_without_module(**given: Any) -> None:
     for name, value in given.items():
         if value is not None:
             raise OptionError(
-                f"--{name} belongs to the report of one layer; name the layer with --module"
+                f"--{name} belongs to the report of one layer, or of a model's folder; name the "
+                "layer with --module"
             )
 
 

@@ -37,8 +37,8 @@ def load_local(kind: Any, folder: str | Path, **options: Any) -> Any:
 
 
 def picture_scale(folder: str | Path) -> dict[str, Any]:
-    """``mean`` and ``std`` by which a folder's image processor normalises pictures in [0, 1]; empty
-    where no file says so.
+    """``mean`` and ``std`` by which a folder's image processor normalises pictures in [0, 1], and
+    ``picture_size``, (height, width) to which it cuts them; each where a file says so.
 
     Raises:
         CheckpointError: a file that is no JSON.
@@ -52,11 +52,23 @@ def picture_scale(folder: str | Path) -> dict[str, Any]:
         except ValueError as error:
             raise CheckpointError(f"{file} is no JSON ({error})") from error
         found = found.get("image_processor", found)  # a processor of texts as well holds its parts
+        size = _size(found.get("crop_size") if found.get("do_center_crop") else found.get("size"))
+        facts = {} if size is None else {"picture_size": size}
         if found.get("do_normalize") is False:
-            return {"mean": 0.0, "std": 1.0}
+            return facts | {"mean": 0.0, "std": 1.0}
         if {"image_mean", "image_std"} <= set(found):
-            return {"mean": found["image_mean"], "std": found["image_std"]}
+            return facts | {"mean": found["image_mean"], "std": found["image_std"]}
+        return facts
     return {}
+
+
+def _size(said: Any) -> tuple[int, int] | None:
+    """Height and width as image processors write them: a side, both, or neither."""
+    if isinstance(said, int):
+        return said, said
+    if isinstance(said, dict) and {"height", "width"} <= set(said):
+        return int(said["height"]), int(said["width"])
+    return None
 
 
 def load_gguf(folder: str | Path) -> tuple[Any, Any]:

@@ -6,11 +6,13 @@ from .centrality import TokenChain, token_chain
 from .given import ReportOptions, RunFacts, Samples
 from .kernels import Profile, image_grid, kernel_map, kernel_profile
 from .module import explain_module, report_module
+from .pretrained import explain_pictures
 from .quality import Quality, attention_quality
 from .removal import Degradation, degradation
 from .report import report, report_run
 from .targets import localisation, patch_targets
 from .variance import VarianceShare, variance_share
+from .vision import Traced, traced
 
 __all__ = [
     "Alignment",
@@ -21,12 +23,14 @@ __all__ = [
     "RunFacts",
     "Samples",
     "TokenChain",
+    "Traced",
     "VarianceShare",
     "attention_quality",
     "class_attention",
     "degradation",
     "eigenvector_alignment",
     "explain_module",
+    "explain_pictures",
     "image_grid",
     "image_maps",
     "kernel_map",
@@ -40,5 +44,6 @@ __all__ = [
     "report_run",
     "rollout",
     "token_chain",
+    "traced",
     "variance_share",
 ]

@@ -20,6 +20,7 @@ from ..models.bodies.body import signal_of
 from ..models.modes import evaluating
 from .centrality import DENSE, token_chain
 from .kernels import BUDGET, check, class_token, image_grid, masses, pair_weights
+from .vision import traced
 
 METHODS = ("attention", "rollout", "incoming")
 Seen = tuple[Any, Tensor, Domain]
@@ -115,7 +116,8 @@ def image_maps(
     """One map an image over its patches, summing to 1; the model is looked at in evaluation mode.
 
     Args:
-        model: it has ``trace(images)``, as every registered model of images.
+        model: one with ``trace(images)``, as every registered model of images has it, or a vision
+            transformer of torch, timm or transformers, see :func:`fredholm.explain.traced`.
         images: what the model takes.
         method: ``attention`` of the class token (:func:`class_attention`) and ``incoming``
             centrality (:func:`fredholm.explain.token_chain`), both of one layer, means over heads;
@@ -131,6 +133,7 @@ def image_maps(
         >>> image_maps(create_model("infvit_pure_pico"), torch.rand(2, 1, 56, 56)).shape
         torch.Size([2, 8, 8])
     """
+    model = traced(model)
     with evaluating(model):
         return maps_of(model.trace(images), method, layer)
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..convert import convertible
 from ..domain import Domain
 from ..errors import ConversionError, OptionError, ShapeError, suggest
-from ..integral import Kernel
+from ..integral import IntegralOperator, Kernel
 from ..models.modes import evaluating
 from ..registry import qualified_name
 
@@ -22,6 +22,10 @@ CHANNELS_FIRST = (
     "torch.nn.modules.pooling.",
     "neuralop.layers.spectral_convolution.",
 )
+TOLERANCE = {
+    torch.float64: 1e-8,
+    torch.float32: 1e-3,
+}  # beyond it the operator is not this layer; the page says the error
 HIDDEN = -1e4  # an additive mask below this hides a pair
 
 
@@ -33,6 +37,7 @@ class Call:
         u: its input as points, (B, N, dim).
         output: its output as points, (B, Nq, out_dim).
         grid: extents of the grid the points form where the layer reads channels first, else None.
+        output_grid: those of its output's grid.
         valid: points that are no padding, (B, N), or None.
         pairs: who sees whom, as :class:`fredholm.Domain` has it, or None.
         calls: how often the model called the layer; this is the first time.
@@ -42,6 +47,7 @@ class Call:
     u: Tensor
     output: Tensor
     grid: tuple[int, ...] | None = None
+    output_grid: tuple[int, ...] | None = None
     valid: Tensor | None = None
     pairs: Tensor | None = None
     calls: int = 1
@@ -121,23 +127,75 @@ def capture(model: nn.Module, path: str, inputs: Any) -> Call:
         ConversionError: the layer was never called, or in a way that no single operator on one
             domain answers.
     """
-    layer = find_layer(model, path)
-    seen: list[tuple[dict[str, Any], Any]] = []
+    calls = [call for _, call in capture_all(model, [path], inputs)]
+    if not calls:
+        raise ConversionError(
+            f"{path} was not called on these inputs, so there is nothing to look at"
+        )
+    return replace(calls[0], calls=len(calls))
 
-    def note(module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
-        seen.append((_named(module, args, kwargs), output))
 
-    handle = layer.register_forward_hook(note, with_kwargs=True)
+@torch.no_grad()
+def capture_all(model: nn.Module, paths: Sequence[str], inputs: Any) -> list[tuple[str, Call]]:
+    """Run a model once in evaluation mode and note all calls of some of its layers, (path, call) in
+    their order; see :func:`capture`.
+    """
+    layers = {path: find_layer(model, path) for path in paths}
+    seen: list[tuple[str, dict[str, Any], Any]] = []
+
+    def noting(path: str):
+        def note(module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
+            seen.append((path, _named(module, args, kwargs), output))
+
+        return note
+
+    hooks = [
+        layer.register_forward_hook(noting(path), with_kwargs=True)
+        for path, layer in layers.items()
+    ]
     try:
         with evaluating(model):
             _run(model, inputs)
     finally:
-        handle.remove()
-    if not seen:
+        for hook in hooks:
+            hook.remove()
+    return [(path, _read(layers[path], given, output)) for path, given, output in seen]
+
+
+@torch.no_grad()
+def check_output(operator: IntegralOperator, call: Call, domain: Domain, path: str) -> float:
+    """Largest difference of operator and layer over the largest output, at points that are no
+    padding.
+
+    Raises:
+        ConversionError: they are not the same function here.
+    """
+    answer = operator(call.u, domain)
+    if answer.shape != call.output.shape:
         raise ConversionError(
-            f"{path} was not called on these inputs, so there is nothing to look at"
+            f"the operator of {path} answers {tuple(answer.shape)} and the layer "
+            f"{tuple(call.output.shape)}"
         )
-    return replace(_read(layer, *seen[0]), calls=len(seen))
+    error = difference(answer, call.output, call.valid)
+    limit = TOLERANCE.get(call.output.dtype, 3e-2)
+    if not error <= limit:
+        given = (
+            f"; the arguments {', '.join(call.unread)} of its call are not read"
+            if call.unread
+            else ""
+        )
+        raise ConversionError(
+            f"the operator of {path} differs from the layer by {error:.1e} of the largest output, "
+            f"more than {limit:.0e}{given}"
+        )
+    return error
+
+
+def difference(answer: Tensor, expected: Tensor, valid: Tensor | None) -> float:
+    """The largest one over the largest expected number, at points that are no padding."""
+    if valid is not None and valid.shape[1] == answer.shape[1]:
+        answer, expected = (torch.where(valid[..., None], t, 0.0) for t in (answer, expected))
+    return float((answer - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
 
 
 # --- parts ----------------------------------------------------------------------------------------
@@ -217,6 +275,7 @@ def _channels_first(layer: nn.Module, first: Tensor, output: Tensor, given: dict
         first.flatten(2).mT.contiguous(),
         output.flatten(2).mT,
         grid=tuple(first.shape[2:]),
+        output_grid=tuple(output.shape[2:]),
         unread=_unread(given, 1),
     )
 

@@ -182,19 +182,29 @@ def image_grid(domain: Domain) -> Int[Tensor, "rows columns"] | None:
     """Indices of the domain's points as a picture (rows, columns), or None where they are no full
     two-dimensional grid.
 
-    A class token is not part of the picture, see :func:`class_token`.
+    A class token is not part of the picture, see :func:`class_token`, nor are registers, which
+    stand at the same place before it.
 
     Example:
         >>> image_grid(Domain.grid(2, 3)).tolist()
         [[0, 1, 2], [3, 4, 5]]
+        >>> before = Domain.points(torch.full((3, 2), 0.5))
+        >>> image_grid(Domain.join(before, Domain.grid(2, 2))).tolist()
+        [[3, 4], [5, 6]]
     """
     if domain.dim != 2 or domain.positions.dim() != 2 or domain.batch not in (None, 1):
         return None
     real = masses(domain)[0].nonzero()[:, 0]
     picture = _picture(domain, real)
     if picture is None and real.numel() > 1 and int(real[0]) == 0:
-        return _picture(domain, real[1:])
+        return _picture(domain, real[_leading(domain.positions[real]) :])
     return picture
+
+
+def _leading(positions: Tensor) -> int:
+    """How many of the first points stand at one place: a class token, or more with registers."""
+    apart = (positions != positions[0]).any(-1)
+    return int(apart.long().argmax()) or 1
 
 
 def _picture(domain: Domain, points: Tensor) -> Tensor | None:
@@ -210,7 +220,7 @@ def _picture(domain: Domain, points: Tensor) -> Tensor | None:
 def class_token(domain: Domain) -> int | None:
     """The index of the class token, None where there is none to be told from the other points: a
     point of measure 0 that no sample of the batch lacks, or one with a mass of its own before the
-    points of a full picture.
+    points of a full picture (of several at one place there, registers behind it, the first).
 
     Example:
         >>> grid, centre = Domain.grid(2, 2), Domain.points(torch.tensor([[0.5, 0.5]]))
@@ -227,7 +237,7 @@ def class_token(domain: Domain) -> int | None:
     if domain.valid is not None:
         return None
     grid = image_grid(domain)
-    return 0 if grid is not None and grid.numel() == domain.size - 1 else None
+    return 0 if grid is not None and grid.numel() < domain.size else None
 
 
 def choose_queries(domain: Domain, number: int, seed: int) -> list[int]:

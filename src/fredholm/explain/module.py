@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..convert import as_operator
 from ..domain import Domain
-from ..errors import ConversionError, OptionError, require
+from ..errors import OptionError, require
 from ..integral import IntegralOperator
 from ..models.modes import evaluating
-from .calls import Call, capture, find_layer
+from .calls import Call, capture, check_output, difference, find_layer
 from .entries import entry_section
 from .given import ReportOptions
 from .kernels import BUDGET, image_grid, output_points, take_samples
@@ -26,10 +26,6 @@ from .report import Content, kernel_sections, units, write_report
 from .sections import Layer
 from .sources import load_inputs, load_model
 
-TOLERANCE = {
-    torch.float64: 1e-8,
-    torch.float32: 1e-3,
-}  # beyond it the operator is not this layer; the page says the error
 WORK = 2**29  # kernel entries read for one picture
 
 
@@ -169,35 +165,6 @@ def explain_module(
 
 
 @torch.no_grad()
-def check_output(operator: IntegralOperator, call: Call, domain: Domain, path: str) -> float:
-    """Largest difference of operator and layer over the largest output, at points that are no
-    padding.
-
-    Raises:
-        ConversionError: they are not the same function here.
-    """
-    answer = operator(call.u, domain)
-    if answer.shape != call.output.shape:
-        raise ConversionError(
-            f"the operator of {path} answers {tuple(answer.shape)} and the layer "
-            f"{tuple(call.output.shape)}"
-        )
-    error = _difference(answer, call.output, call.valid)
-    limit = TOLERANCE.get(call.output.dtype, 3e-2)
-    if not error <= limit:
-        given = (
-            f"; the arguments {', '.join(call.unread)} of its call are not read"
-            if call.unread
-            else ""
-        )
-        raise ConversionError(
-            f"the operator of {path} differs from the layer by {error:.1e} of the largest output, "
-            f"more than {limit:.0e}{given}"
-        )
-    return error
-
-
-@torch.no_grad()
 def check_kernel(operator: IntegralOperator, call: Call, domain: Domain) -> float | None:
     """The same difference for the explicit kernel, K and offset, on one sample; None where it does
     not fit in memory.
@@ -207,16 +174,10 @@ def check_kernel(operator: IntegralOperator, call: Call, domain: Domain) -> floa
     if entries * call.u.element_size() > 2 * BUDGET:
         return None
     answer = operator.dense(call.u[:1], take_samples(domain, slice(0, 1)))
-    return _difference(answer, call.output[:1], None if call.valid is None else call.valid[:1])
+    return difference(answer, call.output[:1], None if call.valid is None else call.valid[:1])
 
 
 # --- parts ----------------------------------------------------------------------------------------
-
-
-def _difference(answer: Tensor, expected: Tensor, valid: Tensor | None) -> float:
-    if valid is not None and valid.shape[1] == answer.shape[1]:
-        answer, expected = (torch.where(valid[..., None], t, 0.0) for t in (answer, expected))
-    return float((answer - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
 
 
 def _picture(layer: Layer) -> np.ndarray | None:

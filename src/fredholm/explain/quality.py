@@ -18,6 +18,7 @@ from ..models.modes import evaluating
 from .attention import METHODS, maps_of
 from .removal import Degradation, degradation
 from .targets import localisation, patch_targets
+from .vision import traced
 
 AREAS = {
     "morf": "MoRF, area over",
@@ -81,17 +82,19 @@ def attention_quality(
     """Maps of a model's attention, and their quality: MoRF, LeRF, and where objects are known
     ROC-AUC, PR-AUC and the mass inside.
 
-    It works for every model with ``trace(images)`` on a grid of patches, whatever its operator; a
+    It works for every model with ``trace(images)`` on a grid of patches, whatever its operator, and
+    for vision transformers of torch, timm and transformers (:func:`fredholm.explain.traced`); a
     method that one of them cannot serve (a chain of negative weights, rollout over different grids)
     is left out and named in ``skipped``.
 
     Args:
-        model: images to logits.
+        model: images to logits, with ``trace`` or a vision transformer; where ``steps`` is 0 without
+            a classifier too.
         images: normalised.
         boxes, masks: where each image's object is, (B, H, W) bool; images in which nothing is
             marked count for nothing there.
         methods: of :func:`fredholm.explain.image_maps`.
-        steps: removals of MoRF and LeRF.
+        steps: removals of MoRF and LeRF; 0 for maps and localisation alone.
         seed: of the random order and of ties.
 
     Raises:
@@ -106,6 +109,7 @@ def attention_quality(
         >>> sorted(found.maps), found.degradation["rollout"].curves["morf"].shape
         (['attention', 'incoming', 'rollout'], torch.Size([2, 3]))
     """
+    model = traced(model)
     known = {"box": boxes, "mask": masks}
     for kind, given in known.items():
         if given is not None and given.shape != (len(images), *images.shape[2:]):
@@ -133,7 +137,8 @@ def attention_quality(
         for m, result in maps.items()
     }
     loss = {
-        m: degradation(model, images, result, steps=steps, seed=seed) for m, result in maps.items()
+        m: degradation(model, images, result, steps=steps, seed=seed)
+        for m, result in (maps.items() if steps else ())
     }
     return Quality(maps, loss, places, targets, skipped)
 

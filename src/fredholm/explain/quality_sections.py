@@ -23,8 +23,10 @@ from .quality import AREAS, MEASURES, Quality, attention_quality, mean_error
 from .samples import choose_samples
 from .sections import Layer, _plain
 from .style import render
+from .vision import Traced
 
 SHOWN = 8  # images of the overlays
+STEPS = 10  # removals of patches
 WORK = 2**28  # kernel entries that the maps of one image may need
 NAMES = {
     "attention": "read-out's attention, last layer",
@@ -59,13 +61,16 @@ def quality_sections(
         None if known is None else known[index] for known in (samples.boxes, samples.masks)
     )
     device = next(model.parameters()).device
-    result = attention_quality(model, inputs[index].to(device), boxes=box, masks=mask, seed=seed)
+    images = inputs[index].to(device)
+    # Of a backbone without a classifier nothing is known that removed patches could change.
+    steps = STEPS if not isinstance(model, Traced) or model.classifies(images) else 0
+    result = attention_quality(model, images, boxes=box, masks=mask, steps=steps, seed=seed)
     labels, classes = samples.labels, samples.classes or ()
     names = None if labels is None else [classes[int(labels[i])] for i in chosen]
     sections = [
         _overlay_section(result, [pictures[i] for i in chosen], names, seed),
-        _removal_section(result),
     ]
+    sections += [_removal_section(result)] if steps else []
     sections += [_place_section(result)] if result.targets else []
     centrality, numbers = centrality_section(layers)
     sections += [centrality] if centrality else []

@@ -35,6 +35,7 @@ from .results import (
 from .samples import choose_samples, encoder_config, padded_queries, trace_layers
 from .sections import Layer, _plain, map_section, profile_section, share_section
 from .texts import text_section
+from .vision import Traced, traced
 
 PAGE, NUMBERS = "index.html", "numbers.json"
 USUAL, UNKNOWN = ReportOptions(), RunFacts()
@@ -59,7 +60,8 @@ def report(
     and loads nothing. Calls with the same arguments write the same pictures.
 
     Args:
-        model: a model with ``trace(images)`` (every registered model has it), or an operator.
+        model: a model with ``trace(images)`` (every registered model has it), a vision transformer
+            of torch, timm or transformers (:func:`fredholm.explain.traced`), or an operator.
         samples: what it is shown with.
         out_dir: a folder, made where it is missing; files of an earlier report there are replaced.
         domain: where an operator's features live, default a line.
@@ -81,6 +83,8 @@ def report(
         'index.html'
     """
     require("matplotlib", "train", "a report")
+    if isinstance(model, nn.Module) and not hasattr(model, "kernel_matrix"):
+        model = traced(model)
     if hasattr(model, "trace"):
         content = _of_model(model, samples, options, run)
     elif hasattr(model, "kernel_matrix") and isinstance(samples.inputs, Tensor):
@@ -201,7 +205,9 @@ def _learned(
     image: Any = pictures[chosen[0]] if pictures is not None and kind.pictured else None
     if image is None and options.map_queries is None:
         options = replace(options, map_queries=padded_queries(layers))
-    sections, numbers = kernel_sections(layers, image, options, kind) if layers else ([], {})
+    # A pretrained model's value matrices are large: of its layers one page each (report_module).
+    look_at = map_sections if isinstance(model, Traced) else kernel_sections
+    sections, numbers = look_at(layers, image, options, kind) if layers else ([], {})
     marked = samples.masks if samples.boxes is None else samples.boxes
     judged = options.quality if kind.judged else 0
     look = choose_marked(len(normal), judged, seed, options.picture, marked)
@@ -223,14 +229,24 @@ def kernel_sections(
     their ``kind`` of data.
     """
     kind = kind or (SAMPLES if image is None else IMAGES)
-    chosen = None if options.map_queries is None else list(options.map_queries)
     seed, queries = options.seed, options.queries
     profile, profile_numbers = profile_section(layers, seed=seed, queries=queries, kind=kind)
     share, share_numbers = share_section(layers, seed=seed, kind=kind)
+    maps, numbers = map_sections(layers, image, options, kind)
+    return [profile, share, *maps], {
+        "profile": profile_numbers,
+        "variance": share_numbers,
+    } | numbers
+
+
+def map_sections(
+    layers: Sequence[Layer], image: np.ndarray | None, options: ReportOptions, kind: Kind
+) -> tuple[list[Section], dict[str, Any]]:
+    """Of these what one query takes from all points alone."""
+    chosen = None if options.map_queries is None else list(options.map_queries)
     with working("explain: one query at a time"):
-        maps, map_numbers = map_section(layers, image, chosen, kind)
-    sections = [profile, share] + ([maps] if maps else [])
-    return sections, {"profile": profile_numbers, "variance": share_numbers, "maps": map_numbers}
+        maps, numbers = map_section(layers, image, chosen, kind)
+    return [maps] if maps else [], {"maps": numbers}
 
 
 # --- parts ----------------------------------------------------------------------------------------
@@ -271,7 +287,8 @@ def _size_head(model: Any, kind: Kind, inputs: Any) -> list[tuple[str, str, str]
     if not isinstance(inputs, Tensor):
         return size
     try:
-        _, flops = count(model, (1, *inputs.shape[1:]))
+        whole = model.model if isinstance(model, Traced) else model
+        _, flops = count(whole, (1, *inputs.shape[1:]))
     except UNCOUNTED:
         return size
     article = "an" if kind.one[0] in "aeiou" else "a"

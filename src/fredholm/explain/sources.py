@@ -22,7 +22,9 @@ PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 TOKENS = 32  # of a random text
 
 
-def load_model(source: str, state: str | Path | None = None) -> nn.Module:
+def load_model(
+    source: str, state: str | Path | None = None, *, classifier: bool = False
+) -> nn.Module:
     """A model in evaluation mode from a run's or model's folder, a Hugging Face folder, or
     ``package.module:factory``.
 
@@ -30,6 +32,8 @@ def load_model(source: str, state: str | Path | None = None) -> nn.Module:
         source: a folder (nothing is downloaded), or an importable callable without arguments, or a
             module object; the working directory is searched as well.
         state: weights for it, ``.safetensors`` or a ``torch.save`` file that holds tensors only.
+        classifier: whether a Hugging Face folder of an image classifier is read with its
+            classifier, else as a backbone.
 
     Raises:
         CheckpointError: a folder without a model, or weights that do not fit.
@@ -39,7 +43,7 @@ def load_model(source: str, state: str | Path | None = None) -> nn.Module:
     """
     folder = Path(source).expanduser()
     if folder.is_dir():
-        model = _from_folder(folder)
+        model = _from_folder(folder, classifier)
     elif ":" in source:
         model = _from_code(source)
     else:
@@ -121,7 +125,7 @@ def load_inputs(
 # --- models ---------------------------------------------------------------------------------------
 
 
-def _from_folder(folder: Path) -> nn.Module:
+def _from_folder(folder: Path, classifier: bool) -> nn.Module:
     folder = folder / "model" if (folder / "model" / "config.json").is_file() else folder
     path = folder / "config.json"
     if not path.is_file():
@@ -139,7 +143,10 @@ def _from_folder(folder: Path) -> nn.Module:
         return from_pretrained(folder)
     transformers = require("transformers", "hf", "a Hugging Face folder")
     try:
-        model = load_local(transformers.AutoModel, folder)
+        named = (config.get("architectures") or [""])[0]
+        whole = classifier and named.endswith("ForImageClassification")
+        kind = transformers.AutoModelForImageClassification if whole else transformers.AutoModel
+        model = load_local(kind, folder)
     except TrustError:
         raise
     except (
@@ -208,7 +215,7 @@ def _image(path: Path, model: nn.Module) -> Tensor:
     normalised as those of its training were.
     """
     facts, channels = _facts(model), _channels(model)
-    pixels = read_as_trained(path, facts, channels, _size(model))
+    pixels = read_as_trained(path, facts, channels, input_size(model))
     mean, std = (torch.tensor(facts.get(name, 0.5)).view(-1, 1, 1) for name in ("mean", "std"))
     if {len(mean), len(std)} - {1, len(pixels)}:
         raise DataError(
@@ -235,7 +242,12 @@ def _channels(model: nn.Module) -> int:
     return getattr(config, "channels", None) or getattr(config, "num_channels", None) or 3
 
 
-def _size(model: nn.Module) -> tuple[int, int] | None:
+def input_size(model: nn.Module) -> tuple[int, int] | None:
+    """Height and width of the pictures that a model takes: what its image processor cuts them to,
+    else what its configuration names.
+    """
+    if "picture_size" in _facts(model):
+        return _facts(model)["picture_size"]
     config: Any = encoder_config(model) or getattr(model, "config", None)
     size = getattr(config, "image_size", None)
     return None if size is None else (size, size) if isinstance(size, int) else tuple(size)
@@ -244,14 +256,14 @@ def _size(model: nn.Module) -> tuple[int, int] | None:
 def _reading(model: nn.Module) -> dict[str, Any]:
     """How samples are read for a model: its size of images, its vocabulary and how many tokens."""
     facts = _facts(model)
-    given: dict[str, Any] = {"image_size": _size(model), "max_length": facts.get("max_length")}
+    given: dict[str, Any] = {"image_size": input_size(model), "max_length": facts.get("max_length")}
     words = facts.get("vocabulary")
     given["vocabulary"] = None if words is None else Vocabulary.from_dict(words)
     return {key: value for key, value in given.items() if value is not None}
 
 
 def _random(model: nn.Module, samples: int, generator: torch.Generator) -> Any:
-    encoder, config, size = encoder_config(model), getattr(model, "config", None), _size(model)
+    encoder, config, size = encoder_config(model), getattr(model, "config", None), input_size(model)
     vocabulary = getattr(config, "vocab_size", None)
     if vocabulary and encoder is None:  # Hugging Face
         length = min(TOKENS, getattr(config, "max_position_embeddings", None) or TOKENS)

@@ -345,7 +345,8 @@ def _scaled(
 def _splits(model: Any, folder: Path, name: str, max_length: int | None) -> tuple[Any, Any]:
     """A data set's training and validation split as the model reads them."""
     if model.main_input_name == "pixel_values":
-        size, scale = model.config.image_size, picture_scale(folder)
+        size, facts = model.config.image_size, picture_scale(folder)
+        scale = {name: facts[name] for name in ("mean", "std") if name in facts}
         pictures = (create_dataset(name, part, image_size=size) for part in ("train", "val"))
         return tuple(_scaled(each, **scale) for each in pictures)  # type: ignore[return-value]
     tokenizer = _tokenizer(folder)

@@ -1,0 +1,214 @@
+"""Maps of pretrained vision transformers: against the attentions that transformers itself gives."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fredholm import Domain, as_operator
+from fredholm.cli.main import main
+from fredholm.convert.transformers_folder import picture_scale
+from fredholm.errors import ConversionError, DomainError, OptionError, ShapeError
+from fredholm.explain import Samples, Traced, attention_quality, image_grid, image_maps, report
+from fredholm.explain.kernels import class_token
+from fredholm.explain.sources import input_size
+
+from ..tolerances import assert_close
+
+SIZES = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16}
+SIZES |= {"intermediate_size": 24, "image_size": (28, 42), "patch_size": 7}
+ROWS, COLUMNS = 4, 6
+KINDS = {"Dinov2": 1, "ViT": 1, "DeiT": 2, "Dinov2WithRegisters": 5}  # points before the patches
+SQUARE = "Dinov2", "Dinov2WithRegisters"  # of transformers, at the size that they are built for
+
+
+def classifier(kind: str, head: str = "ForImageClassification", **sizes):
+    library = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = ({"image_size": 28} if kind in SQUARE else {}) | sizes
+    config = getattr(library, f"{kind}Config")(**SIZES | sizes, num_labels=3)
+    config._attn_implementation = "eager"
+    model = getattr(library, f"{kind}{head}")(config).eval()
+    for parameter in model.parameters():  # fresh ones would attend to all patches alike
+        nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def pictures(count: int = 3, columns: int = COLUMNS) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(count, 3, 7 * ROWS, 7 * columns, generator=generator)
+
+
+class Plain(nn.Module):
+    """A vision transformer of torch's layers; ``windows`` lets them read half of the patches."""
+
+    def __init__(self, windows: bool = False):
+        super().__init__()
+        self.windows = windows
+        self.patches = nn.Conv2d(3, 8, 7, stride=7)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        u = self.patches(images).flatten(2).mT
+        u = self.encoder(u[:, : u.shape[1] // 2] if self.windows else u)
+        return self.head(u.mean(1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_maps_are_made_of_the_model_s_own_attention(kind):
+    columns = ROWS if kind in SQUARE else COLUMNS
+    model, images, before = classifier(kind), pictures(columns=columns), KINDS[kind]
+    with torch.no_grad():
+        attentions = model(images, output_attentions=True).attentions
+    means = [one.double().mean(1) for one in attentions]
+    taken = means[-1][:, 0, before:]
+    expected = (taken / taken.sum(1, keepdim=True)).view(3, ROWS, columns)
+    assert_close(image_maps(model, images), expected, dtype=torch.float32)
+    # Rollout by its definition: half of each layer stays.
+    walk = torch.eye(means[0].shape[1], dtype=torch.float64)
+    for one in means:
+        walk = (0.5 * torch.eye(len(walk[0]), dtype=torch.float64) + 0.5 * one) @ walk
+    taken = walk[:, 0, before:]
+    expected = (taken / taken.sum(1, keepdim=True)).view(3, ROWS, columns)
+    found = image_maps(model, images, method="rollout")
+    assert_close(found, expected, dtype=torch.float32)
+    assert image_maps(model, images, method="incoming").shape == (3, ROWS, columns)
+
+
+def test_a_layer_s_operator_answers_what_the_layer_does():
+    model, images = classifier("Dinov2WithRegisters"), pictures(columns=ROWS)
+    seen = Traced(model).trace(images)
+    assert len(seen) == 2
+    for operator, u, domain in seen:
+        assert u.shape == (3, 5 + ROWS * ROWS, 16)
+        assert class_token(domain) == 0
+        grid = image_grid(domain)
+        assert grid is not None
+        assert grid.tolist()[0] == [5, 6, 7, 8]
+        weights = operator.weights(u, domain)
+        assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
+
+
+def test_quality_is_that_of_the_maps():
+    model, images = classifier("ViT"), pictures(5)
+    masks = torch.zeros(5, 28, 42, dtype=torch.bool)
+    masks[:, 7:21, 7:28] = True
+    found = attention_quality(model, images, masks=masks, steps=3)
+    assert set(found.maps) == {"attention", "rollout", "incoming"}
+    inside = found.maps["attention"][:, 1:3, 1:4].sum((1, 2))
+    assert_close(found.localisation["attention"]["mask"]["mass"], inside)
+    curve = found.degradation["attention"].curves["morf"]
+    with torch.no_grad():
+        logits = model(images).logits
+        gone = model(torch.zeros_like(images)).logits
+    chosen = logits.argmax(1, keepdim=True)
+    expected = gone.softmax(1).gather(1, chosen) / logits.softmax(1).gather(1, chosen)
+    assert_close(curve[:, -1:].float(), expected)
+
+
+def test_torch_s_own_layers_and_what_stays_as_it_was():
+    torch.manual_seed(0)
+    model, images = Plain().train(), pictures()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    assert image_maps(model, images).shape == (3, ROWS, COLUMNS)
+    assert model.training
+    assert all(model.state_dict()[name].equal(tensor) for name, tensor in before.items())
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_a_backbone_has_maps_but_nothing_to_remove(tmp_path):
+    library = pytest.importorskip("transformers")
+    model = library.CLIPVisionModel(library.CLIPVisionConfig(**SIZES | {"image_size": 28})).eval()
+    images = pictures(columns=ROWS)
+    assert image_maps(model, images).shape == (3, 4, 4)
+    assert attention_quality(model, images, steps=0).degradation == {}
+    with pytest.raises(ShapeError, match="needs a model with a classifier; without one take"):
+        attention_quality(model, images, steps=2)
+    text = report(model, Samples(images), out_dir=tmp_path).read_text()
+    assert "Attention maps" in text
+    assert "Removing patches" not in text
+
+
+def test_what_has_no_maps_is_refused():
+    with pytest.raises(OptionError, match="Linear has no layer of attention that as_operator"):
+        image_maps(nn.Linear(2, 2), torch.zeros(1, 2))
+    with pytest.raises(DomainError, match=r"reads 12 points, where the images make 24 patches"):
+        image_maps(Plain(windows=True), pictures())
+    model = classifier("ViT")
+    layer = model.vit.layers[0].attention
+    forward = layer.forward
+    layer.forward = lambda u, **given: (2.0 * forward(u, **given)[0], None)
+    with pytest.raises(ConversionError, match="has its forward replaced on the instance"):
+        image_maps(model, pictures())
+
+
+def test_a_converted_model_is_not_taken_for_what_it_was():
+    """Its layers attend linearly: maps of their softmax would be of another model."""
+    from fredholm import linearize
+
+    model = linearize(classifier("ViT"), "luna").model
+    with pytest.raises((ConversionError, OptionError)):
+        image_maps(model, pictures())
+
+
+def test_points_before_a_picture():
+    grid, middle = Domain.grid(2, 3), torch.full((1, 2), 0.5)
+    for count in (1, 2, 5):
+        domain = Domain.join(Domain.points(middle.expand(count, 2)), grid)
+        found = image_grid(domain)
+        assert found is not None
+        assert found.flatten().tolist() == list(range(count, count + 6))
+        assert class_token(domain) == 0
+    apart = Domain.join(Domain.points(torch.tensor([[0.1, 0.2], [0.5, 0.5]])), grid)
+    assert image_grid(apart) is None
+    assert class_token(apart) is None
+
+
+def test_a_folder_of_transformers_from_the_command_line(tmp_path, capsys):
+    folder, page = tmp_path / "vit", tmp_path / "page"
+    classifier("ViT", image_size=28).save_pretrained(folder)
+    facts = {"do_normalize": True, "image_mean": [0.5] * 3, "image_std": [0.25] * 3}
+    facts |= {"size": {"height": 28, "width": 28}}
+    (folder / "preprocessor_config.json").write_text(json.dumps(facts))
+    assert main(["explain", str(folder), "--data", "digits", "--out", str(page)]) == 2
+    assert "channels" in capsys.readouterr().err
+    given = ["--shape", "4,3,28,28", "--out", str(page)]
+    assert main(["explain", str(folder), *given]) == 0
+    assert capsys.readouterr().out == f"report: {page / 'index.html'}\n"
+    text = (page / "index.html").read_text()
+    assert "Where vit looks: random normal numbers (4, 3, 28, 28)" in text
+    assert "Removing patches" in text
+    numbers = json.loads((page / "numbers.json").read_text())
+    assert numbers["attention"]["degradation"]["rollout"]["morf"]["n"] == 4
+    # Without --module a run's flags stay a run's.
+    assert main(["explain", str(tmp_path), "--shape", "4,3,28,28"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "size"),
+    [
+        ({"size": {"height": 24, "width": 32}}, (24, 32)),
+        ({"size": 24}, (24, 24)),
+        ({"size": {"shortest_edge": 24}}, None),
+        ({"size": 30, "do_center_crop": True, "crop_size": {"height": 24, "width": 24}}, (24, 24)),
+        ({"size": {"height": 30, "width": 30}, "crop_size": 24, "do_center_crop": False}, (30, 30)),
+    ],
+)
+def test_the_size_that_pictures_are_cut_to(said, size, tmp_path):
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
+    facts = picture_scale(tmp_path)
+    assert facts.get("picture_size") == size
+    model = Plain()
+    model.extra = facts
+    assert input_size(model) == size
+
+
+def test_attention_inside_attention_is_taken_once():
+    model = classifier("Dinov2")
+    assert Traced(model).paths == [f"dinov2.encoder.layer.{i}.attention" for i in (0, 1)]
+    assert as_operator(model.dinov2.encoder.layer[0].attention).has_weights
