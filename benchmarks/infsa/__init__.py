@@ -20,6 +20,7 @@ SUBJECT = Subject(
         "canvas": "evidence:run_canvas",
         "cifar10": "evidence:run_cifar10",
         "canvases": "canvases:run",
+        "pretrained": "pretrained:run",
     },
     pages={PAGES / "infsa.md": "page:page"},
     cases="speed:timed",

@@ -8,7 +8,11 @@ import torch
 from fredholm import data
 
 FETCHABLE = [name for name in data.list_datasets() if data.get_entry(name).package is not None]
-IMAGES = [name for name in FETCHABLE if data.get_entry(name).kind.name == "images"]
+IMAGES = [
+    name
+    for name in FETCHABLE
+    if data.get_entry(name).kind.name == "images" and data.get_entry(name).samples
+]
 
 
 @pytest.mark.parametrize("name", IMAGES)
