@@ -130,6 +130,8 @@ def test_a_backbone_has_maps_but_nothing_to_remove(tmp_path):
     with pytest.raises(ShapeError, match="needs a model with a classifier; without one take"):
         attention_quality(model, images, steps=2)
     text = report(model, Samples(images), out_dir=tmp_path).read_text()
+    assert "<title>What CLIPVisionModel learned</title>" in text
+    assert "CLIPVisionModel, 2 layers of softmax attention" in text
     assert "Attention maps" in text
     assert "Removing patches" not in text
 

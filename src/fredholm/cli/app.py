@@ -331,7 +331,7 @@ def explain(
     ] = None,
     samples: Annotated[
         int | None,
-        typer.Option(help="Signals that are read (default: 8, of pictures 64).", min=1),
+        typer.Option(help="Signals that are read (default: 8, of pictures 16).", min=1),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Of random inputs and of what is drawn (default: 0).")

@@ -27,7 +27,7 @@ def explain_pictures(
     inputs: str | Path | None = None,
     data: str | None = None,
     shape: tuple[int, ...] | None = None,
-    samples: int = 64,
+    samples: int = 16,
     seed: int = 0,
 ) -> Path:
     """:func:`fredholm.explain.report` of a model that is named and looks at pictures:

@@ -94,7 +94,8 @@ def report(
             "report takes a model with trace(images) or an operator with kernel_matrix, got "
             f"{type(model).__name__}"
         )
-    heading = title or f"What {type(model).__name__} learned"
+    named = model.model if isinstance(model, Traced) else model
+    heading = title or f"What {type(named).__name__} learned"
     return write_report(Path(out_dir), heading, content, options.seed)
 
 
@@ -216,7 +217,9 @@ def _learned(
             model, normal, pictures or [], layers, look, samples, seed=seed
         )
     evolution, numbers["steps"] = evolution_section(model, normal[chosen], seed=seed)
-    return [*sections, *quality, *([evolution] if evolution else [])], numbers
+    # Of a pretrained model the first question is where it looks.
+    shown = [*quality, *sections] if isinstance(model, Traced) else [*sections, *quality]
+    return [*shown, *([evolution] if evolution else [])], numbers
 
 
 def kernel_sections(
@@ -321,6 +324,10 @@ def _class_names(classes, model, labels, size) -> list[str]:
 
 
 def _lead(model: Any, kind: Kind) -> str:
+    if isinstance(model, Traced):
+        count = len(model.paths)
+        layers = f"{count} {'layer' if count == 1 else 'layers'}"
+        return f"{type(model.model).__name__}, {layers} of softmax attention"
     if not isinstance(model, Model):
         return type(model).__name__
     encoder, body = model.config.encoder, cast(Any, model.config.body)
