@@ -166,19 +166,19 @@ def _start(folder: Path, *overrides: str, pause: float = 0.05):
     )
 
 
-def _wait_for(process, folder: Path, step: int):
+def _wait_for(process, folder: Path, pattern: str):
     deadline = time.monotonic() + 60
-    while not any((folder / "checkpoints").glob(f"step-*{step}.ckpt")):
+    while not any(folder.glob(pattern)):
         assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline, "no checkpoint within a minute"
+        assert time.monotonic() < deadline, f"no {pattern} within a minute"
         time.sleep(0.01)
 
 
 def test_killed_mid_epoch_and_resumed_equals_uninterrupted(tmp_path, recipe):
     overrides = [*BUSY, "data.batch_size=50"]
     chosen, folder = recipe(*overrides, "name=killed"), tmp_path / "killed"
-    process = _start(folder, *overrides)
-    _wait_for(process, folder, 4)
+    process = _start(folder, *overrides, pause=0.2)
+    _wait_for(process, folder, "checkpoints/step-*4.ckpt")
     process.kill()
     assert process.wait() == -signal.SIGKILL
     state = read_checkpoint(newest_readable(folder / "checkpoints"))
@@ -190,22 +190,19 @@ def test_killed_mid_epoch_and_resumed_equals_uninterrupted(tmp_path, recipe):
 
 
 @pytest.mark.parametrize(
-    ("number", "more"),
+    ("number", "moment", "more"),
     [
-        (signal.SIGINT, ["data.batch_size=50"]),
-        (signal.SIGTERM, ["data.batch_size=10", "training.accumulate=8"]),
-        (signal.SIGTERM, ["data.batch_size=50", "data.eval_batch_size=1"]),
+        (signal.SIGINT, "step", ["data.batch_size=50"]),
+        (signal.SIGTERM, "step", ["data.batch_size=10", "training.accumulate=8"]),
+        (signal.SIGTERM, "validation", ["data.batch_size=400", "data.eval_batch_size=1"]),
     ],
     ids=["ctrl-c", "in an accumulation", "in a validation"],
 )
-def test_ctrl_c_saves_says_how_to_resume_and_exits_130(tmp_path, recipe, number, more):
+def test_ctrl_c_saves_says_how_to_resume_and_exits_130(tmp_path, recipe, number, moment, more):
     overrides = ["training.checkpoint_minutes=null", *more]
     folder = tmp_path / "stopped"
     process = _start(folder, *overrides, pause=0.2)
-    deadline = time.monotonic() + 60
-    while not (folder / "tensorboard").is_dir() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    time.sleep(0.5)
+    _wait_for(process, tmp_path, moment)
     process.send_signal(number)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130, output

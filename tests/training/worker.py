@@ -1,5 +1,5 @@
-"""A training process to be killed: slow steps, a checkpoint every third one. Arguments: folder,
-seconds a step, overrides.
+"""A training process to be killed: slow steps, each of which leaves a file ``step`` or
+``validation`` beside the run's folder. Arguments: folder, seconds a step, overrides.
 """
 
 from __future__ import annotations
@@ -13,18 +13,23 @@ import torch
 from fredholm.cli.main import main
 from fredholm.training.module import RecipeLearner
 
-original = RecipeLearner.training_step
+folder, pause = Path(sys.argv[1]), float(sys.argv[2])
 
 
-def slow(self, batch, batch_idx):
-    time.sleep(float(sys.argv[2]))
-    return original(self, batch, batch_idx)
+def slow(name: str, original):
+    def step(self, batch, batch_idx):
+        time.sleep(pause if name == "step" else pause / 10)  # there are more of the others
+        result = original(self, batch, batch_idx)
+        (folder.parent / name).touch()
+        return result
+
+    return step
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    RecipeLearner.training_step = slow
-    folder = Path(sys.argv[1])
+    RecipeLearner.training_step = slow("step", RecipeLearner.training_step)
+    RecipeLearner.validation_step = slow("validation", RecipeLearner.validation_step)
     sys.exit(
         main(
             ["train", "digits", *sys.argv[3:], "--runs", str(folder.parent), "--name", folder.name]
