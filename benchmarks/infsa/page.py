@@ -104,9 +104,9 @@ that ROC-AUC stands seed by seed.
 
 ## Where a pretrained transformer looks
 
-A ViT-S/14 with DINOv2's names (`vit-s-focus`, tuned for saliency) and no training here: each reading of its softmax attention on pictures whose
-objects are known, at 224 × 224 pixels, 256 patches. Mean ± standard error over pictures, in percent; two maps without a model beside, which a map
-has to beat that is called an explanation. On the stamps centrality, which InfSA's paper argues for, does not.
+A vision transformer with DINOv2's names (`vit-s-focus`, tuned for saliency) and no training here: each reading of its softmax attention on pictures
+whose objects are known. Mean ± standard error over pictures, in percent; two maps without a model beside, which a map has to beat that is called
+an explanation.
 
 {pretrained}
 """

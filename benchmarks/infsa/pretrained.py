@@ -127,16 +127,27 @@ def section() -> str:
         share = here["maps"]["attention"]["chance"]
         heads = "map", *MEASURES.values(), "ROC-AUC beyond the class token's"
         about = (
-            f"**{title}** (n = {share['n']}; {100 * share['mean']:.1f}% of the patches inside, which "
+            f"**{title}** (n = {share['n']}, {found['side']} × {found['side']} pixels; {100 * share['mean']:.1f}% of the patches inside, which "
             "is PR-AUC and mass of a blind map)."
         )
-        parts.append(f"{about}\n\n{table(heads, lines)}")
+        parts.append(f"{about}\n\n{table(heads, lines)}\n\n{_behind(here['maps'])}")
     parts.append(
         f"![Six tiles and three maps; outlined are the patches with a crown]({PICTURE})\n\n"
         "Photographs: the National Ecological Observatory Network, from deepforest (MIT)."
     )
     machine = f"Command: {command}. Machine: {machine_line(found['machine'])}"
     return "\n\n".join([*parts, machine])
+
+
+def _behind(maps: dict[str, Any]) -> str:
+    """Which of the model's maps are not above both maps without a model."""
+    bound = {k: max(maps[plain][k]["mean"] for plain in ("contrast", "centre")) for k in MEASURES}
+    lines = []
+    for key in ("attention", "rollout", "incoming"):
+        lost = [MEASURES[k] for k in MEASURES if maps[key][k]["mean"] <= bound[k]]
+        if lost:
+            lines.append(f"{MAPS[key].split(',')[0]} in {', '.join(lost)}")
+    return f"Not above the better one without a model: {'; '.join(lines) or 'none'}."
 
 
 def _score(found: dict[str, Any], *, signed: bool = False) -> str:

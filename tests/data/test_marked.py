@@ -17,12 +17,16 @@ from fredholm.data.catalogue.stamps_canvas import CLASSES, STORED, StampOptions,
 from fredholm.errors import DataError, OptionError
 
 
-def stamp(colour: tuple[int, int, int], size=(60, 40), hole: bool = False) -> bytes:
-    """A rectangle of one colour in the middle of nothing; ``hole``: without what is left of it."""
+def stamp(colour: tuple[int, int, int], size=(60, 40), holes: int = 0) -> bytes:
+    """A rectangle of one colour in the middle of nothing; ``holes``: which of its sixteen parts are
+    left out, bit by bit.
+    """
     pixels = np.zeros((size[1] + 8, size[0] + 12, 4), dtype=np.uint8)
-    pixels[4 : 4 + size[1], 6 : 6 + size[0]] = (*colour, 255)
-    if hole:
-        pixels[4 : 4 + size[1] // 2, 6 : 6 + size[0] // 2] = 0
+    height, width = size[1] // 4, size[0] // 4
+    for bit in range(16):
+        if not holes >> bit & 1:
+            top, left = 4 + height * (bit // 4), 6 + width * (bit % 4)
+            pixels[top : top + height, left : left + width] = (*colour, 255)
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "png")
     return file.getvalue()
@@ -35,7 +39,8 @@ def folder(tmp_path):
         (tmp_path / name / "deep").mkdir(parents=True)
         for i in range(12):
             colour = (100 + 10 * i, 40 * place, 250)
-            content = stamp(colour, hole=True)
+            # Each of an outline of its own, and none without its corners.
+            content = stamp(colour, holes=(1 + 36 * (12 * place + i)) << 1 & 0x6FF6)
             (tmp_path / name / "deep" / f"{'abcdefghijkl'[i]}.png").write_bytes(content)
     return tmp_path
 
@@ -46,7 +51,7 @@ def canvas(folder, split="train", **given):
 
 
 def test_a_stamp_is_cut_out_whole_and_keeps_its_shape():
-    found = cut_out(stamp((200, 100, 50), hole=True), "a")
+    found = cut_out(stamp((200, 100, 50), holes=0b0000_0000_0011_0011), "a")
     assert found is not None
     assert found.shape == (4, STORED, STORED)
     opaque = found[3] > 127
@@ -54,7 +59,7 @@ def test_a_stamp_is_cut_out_whole_and_keeps_its_shape():
     assert (np.ptp(rows) + 1, np.ptp(columns) + 1) == (64, 96), "two to three, the longer side 96"
     assert opaque.sum() == pytest.approx(0.75 * 64 * 96, rel=0.02)
     assert np.median(found[0][found[3] == 255]) == 200
-    assert cut_out(stamp((1, 2, 3), size=(20, 20), hole=True), "small") is None
+    assert cut_out(stamp((1, 2, 3), size=(20, 20), holes=2), "small") is None
     assert cut_out(stamp((1, 2, 3)), "a rectangle has no outline of its own") is None
     empty = io.BytesIO()
     Image.new("RGBA", (50, 50)).save(empty, "png")
@@ -91,6 +96,7 @@ def test_a_canvas_is_a_function_of_its_index(folder):
     more = canvas(folder, image_size=48, options={"train": 3 * len(found)})
     again = torch.tensor([1, 1 + len(found)])
     assert more.labels[again].unique().numel() == 1
+    assert canvas(folder, options={"train": 8}).labels.unique().numel() > 1, "of all classes"
     assert not more.masks(again)[0].equal(more.masks(again)[1]), "the same stamp elsewhere"
     assert found.raw([])[0].shape == (0, 3, 48, 48)
 
@@ -108,15 +114,38 @@ def test_fragments_lie_below_the_stamp_and_come_from_others():
     assert (pure & ~masks).any()
 
 
-def test_splits_share_no_stamp_and_numbers_stay_together(folder):
-    parts = [canvas(folder, split, image_size=32) for split in ("train", "val", "test")]
-    assert sum(map(len, parts)) == 36
-    names = [f"vehicles/iso_lorry{i}.png" for i in range(30)]
-    assert len({stamps_canvas.part_of(name) for name in names}) == 1
+def outline(*corners: tuple[int, int]) -> np.ndarray:
+    """A stamp that is opaque in some of the squares of 24 pixels."""
+    found = np.zeros((4, STORED, STORED), dtype=np.uint8)
+    for row, column in corners:
+        found[3, 24 * row : 24 * row + 24, 24 * column : 24 * column + 24] = 255
+    return found
+
+
+def test_stamps_that_are_alike_are_in_one_split(folder):
+    noise = np.random.default_rng(1)
     letters = "abcdefghijklmnopqrst"
-    places = [stamps_canvas.part_of(f"animals/{a}{b}.png") for a in letters for b in letters]
-    assert 0.14 < places.count(2) / 400 < 0.26
-    assert 0.05 < places.count(1) / 400 < 0.16
+    names = [f"town/{a}{b}.png" for a in letters for b in letters]
+    stamps = [outline(*zip(*np.nonzero(noise.random((4, 4)) < 0.5))) for _ in names]
+    one, mirrored = outline((0, 0), (1, 1), (1, 2)), outline((0, 3), (1, 2), (1, 1))
+    other = outline((3, 3), (3, 2), (2, 2), (0, 1))
+    names += ["animals/x1.png", "animals/x2.png", "food/y.png", "food/y_mirror.png"]
+    stamps += [outline((0, 0)), outline((0, 1), (2, 2)), one, other]
+    names += ["plants/q.png", "plants/z.png"]
+    stamps += [one, mirrored]
+    found = stamps_canvas.parts_of(names, np.stack(stamps))
+    parts = dict(zip(names, found))
+    assert parts["animals/x1.png"] == parts["animals/x2.png"], "numbers"
+    alike = {parts[f"{name}.png"] for name in ("food/y", "food/y_mirror", "plants/q", "plants/z")}
+    assert len(alike) == 1, "by name, by outline, and by what is alike to either"
+    assert 0.12 < found.count(2) / len(names) < 0.28
+    assert 0.05 < found.count(1) / len(names) < 0.16
+    order = np.random.default_rng(0).permutation(len(names))
+    shuffled = [names[i] for i in order]
+    again = stamps_canvas.parts_of(shuffled, np.stack(stamps)[order])
+    assert dict(zip(shuffled, again)) == parts
+    sizes = [len(canvas(folder, split, image_size=32)) for split in ("train", "val", "test")]
+    assert sum(sizes) == 36
 
 
 def test_the_package_is_read_once_and_a_folder_of_it_alike(folder, tmp_path_factory, monkeypatch):
@@ -137,6 +166,9 @@ def test_the_package_is_read_once_and_a_folder_of_it_alike(folder, tmp_path_fact
     (made / "names.txt").write_text("one\n")
     with pytest.raises(DataError, match="fetch stamps-canvas again"):
         canvas(made)
+    (made / "names.txt").write_text("nowhere/a.png\n" * 36)
+    with pytest.raises(DataError, match="fetch stamps-canvas again"):
+        canvas(made)
     (made / "stamps.npy").write_bytes(b"cut off")
     with pytest.raises(DataError, match="no stored stamps"):
         canvas(made)
@@ -153,6 +185,8 @@ def test_the_package_is_read_once_and_a_folder_of_it_alike(folder, tmp_path_fact
         ({"clutter": -1}, "clutter: received -1"),
         ({"share": 0.0}, r"share: received 0\.0; needs a number in"),
         ({"test": True}, "test: received True"),
+        ({"share": True}, "share: received True"),
+        ({"seed": -1}, "seed: received -1"),
         ({"shar": 0.5}, "did you mean 'share'"),
     ],
 )
@@ -165,6 +199,22 @@ def test_no_stamps_in_a_folder(tmp_path):
     (tmp_path / "animals").mkdir()
     with pytest.raises(DataError, match="holds no stamps; needs the folders animals, food"):
         canvas(tmp_path)
+
+
+def test_the_real_ones_are_what_is_said_of_them():
+    for name, sizes in (
+        ("stamps-canvas", {"train": 497, "val": 60, "test": 117}),
+        ("tree-crowns", {"test": 123}),
+    ):
+        if data.describe(name)["state"] != "fetched":
+            pytest.skip(f"{name} is not here: fredholm data fetch {name}")
+        found = {split: data.create_dataset(name, split) for split in sizes}
+        assert {split: len(one) for split, one in found.items()} == sizes
+        first = next(iter(found.values()))
+        pixels = first.raw(torch.arange(len(first)))[0].double() / 255
+        entry = data.get_entry(name)
+        assert pixels.mean((0, 2, 3)).tolist() == pytest.approx(entry.mean, abs=1e-4)
+        assert pixels.std((0, 2, 3)).tolist() == pytest.approx(entry.std, abs=1e-4)
 
 
 # --- trees ----------------------------------------------------------------------------------------

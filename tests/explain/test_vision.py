@@ -43,19 +43,28 @@ def pictures(count: int = 3, columns: int = COLUMNS) -> Tensor:
 
 
 class Plain(nn.Module):
-    """A vision transformer of torch's layers; ``windows`` lets them read half of the patches."""
+    """A vision transformer of torch's layers. It may read half of the patches, or one more point
+    behind them, or hide some; another convolution with a stride comes first, and is not its own.
+    """
 
-    def __init__(self, windows: bool = False):
+    def __init__(self, windows: bool = False, after: bool = False, masked: bool = False):
         super().__init__()
-        self.windows = windows
+        self.windows, self.after, self.masked = windows, after, masked
+        self.coarse = nn.Conv2d(3, 4, 14, stride=14)
         self.patches = nn.Conv2d(3, 8, 7, stride=7)
+        self.norm = nn.LayerNorm(8)
         layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=True)
         self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.head = nn.Linear(8, 3)
 
     def forward(self, images: Tensor) -> Tensor:
-        u = self.patches(images).flatten(2).mT
-        u = self.encoder(u[:, : u.shape[1] // 2] if self.windows else u)
+        scale = 1 + 0 * self.coarse(images).mean()
+        u = self.norm(scale * self.patches(images).flatten(2).mT)
+        u = u[:, : u.shape[1] // 2] if self.windows else u
+        u = torch.cat([u, u[:, :1] * 0 + 1], 1) if self.after else u
+        hidden = torch.zeros(u.shape[:2], dtype=torch.bool)
+        hidden[:, -2:] = True
+        u = self.encoder(u, src_key_padding_mask=hidden if self.masked else None)
         return self.head(u.mean(1))
 
 
@@ -139,8 +148,15 @@ def test_a_backbone_has_maps_but_nothing_to_remove(tmp_path):
 def test_what_has_no_maps_is_refused():
     with pytest.raises(OptionError, match="Linear has no layer of attention that as_operator"):
         image_maps(nn.Linear(2, 2), torch.zeros(1, 2))
-    with pytest.raises(DomainError, match=r"reads 12 points, where the images make 24 patches"):
-        image_maps(Plain(windows=True), pictures())
+    for model, message in (
+        (Plain(windows=True), "found no convolution whose outputs, its patches, are points of"),
+        (Plain(after=True), "no points behind them"),
+        (Plain(masked=True), "was called with a mask"),
+    ):
+        with pytest.raises(DomainError, match=message):
+            image_maps(model, pictures())
+    with pytest.raises(OptionError, match="layer: received 5; needs one of 2"):
+        image_maps(Plain(), pictures(), layer=5)
     model = classifier("ViT")
     layer = model.vit.layers[0].attention
     forward = layer.forward
@@ -178,7 +194,7 @@ def test_a_folder_of_transformers_from_the_command_line(tmp_path, capsys):
     facts |= {"size": {"height": 28, "width": 28}}
     (folder / "preprocessor_config.json").write_text(json.dumps(facts))
     assert main(["explain", str(folder), "--data", "digits", "--out", str(page)]) == 2
-    assert "channels" in capsys.readouterr().err
+    assert "have 1 channels; ViTForImageClassification needs 3" in capsys.readouterr().err
     given = ["--shape", "4,3,28,28", "--out", str(page)]
     assert main(["explain", str(folder), *given]) == 0
     assert capsys.readouterr().out == f"report: {page / 'index.html'}\n"
@@ -191,6 +207,22 @@ def test_a_folder_of_transformers_from_the_command_line(tmp_path, capsys):
     assert main(["explain", str(tmp_path), "--shape", "4,3,28,28"]) == 2
 
 
+def test_folders_of_other_models_are_sent_elsewhere(tmp_path, capsys):
+    library = pytest.importorskip("transformers")
+    sizes = {key: SIZES[key] for key in ("num_hidden_layers", "num_attention_heads", "hidden_size")}
+    library.BertModel(library.BertConfig(vocab_size=9, **sizes)).save_pretrained(tmp_path / "bert")
+    assert main(["explain", str(tmp_path / "bert")]) == 2
+    assert (
+        "its page is one of pictures (N, C, H, W), got several tensors" in capsys.readouterr().err
+    )
+    folder = tmp_path / "vit"
+    classifier("ViT", image_size=30).save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text('{"do_normalize": false}')
+    assert main(["explain", str(folder), "--shape", "2,3,30,30", "--out", str(tmp_path)]) == 0
+    text = (tmp_path / "index.html").read_text()
+    assert "There are none: the grid of 4x4 points does not divide images of 30x30" in text
+
+
 @pytest.mark.parametrize(
     ("said", "size"),
     [
@@ -199,6 +231,7 @@ def test_a_folder_of_transformers_from_the_command_line(tmp_path, capsys):
         ({"size": {"shortest_edge": 24}}, None),
         ({"size": 30, "do_center_crop": True, "crop_size": {"height": 24, "width": 24}}, (24, 24)),
         ({"size": {"height": 30, "width": 30}, "crop_size": 24, "do_center_crop": False}, (30, 30)),
+        ({"size": 30, "crop_size": 24}, (24, 24)),
     ],
 )
 def test_the_size_that_pictures_are_cut_to(said, size, tmp_path):
@@ -208,6 +241,14 @@ def test_the_size_that_pictures_are_cut_to(said, size, tmp_path):
     model = Plain()
     model.extra = facts
     assert input_size(model) == size
+
+
+def test_both_files_of_a_processor_are_read(tmp_path):
+    (tmp_path / "preprocessor_config.json").write_text('{"size": 24}')
+    scale = {"image_mean": [0.1], "image_std": [0.2]}
+    text = json.dumps({"image_processor": scale | {"size": 30}})
+    (tmp_path / "processor_config.json").write_text(text)
+    assert picture_scale(tmp_path) == {"picture_size": (24, 24), "mean": [0.1], "std": [0.2]}
 
 
 def test_attention_inside_attention_is_taken_once():

@@ -151,6 +151,9 @@ def test_what_it_refuses():
         make("kross")
     with pytest.raises(OptionError, match="'two_streams' cannot take 'image'"):
         create_model("itnet_nano", body={"kind": "two_streams"})
+    with pytest.raises(OptionError, match="'infsa' answers at its own points only"):
+        make("cross", operator="infsa")
+    assert make("concatenation", operator="infsa")(pair()).shape == (2, 5)
     with pytest.raises(ShapeError, match="8 x 8 pixels, those that this body was built for"):
         make("cross")(pair(image=torch.rand(2, 1, 8, 12)))
 

@@ -43,7 +43,8 @@ def picture_scale(folder: str | Path) -> dict[str, Any]:
     Raises:
         CheckpointError: a file that is no JSON.
     """
-    for name in ("preprocessor_config.json", "processor_config.json"):
+    facts: dict[str, Any] = {}
+    for name in ("processor_config.json", "preprocessor_config.json"):  # the latter's words hold
         file = Path(folder) / name
         if not file.is_file():
             continue
@@ -52,14 +53,14 @@ def picture_scale(folder: str | Path) -> dict[str, Any]:
         except ValueError as error:
             raise CheckpointError(f"{file} is no JSON ({error})") from error
         found = found.get("image_processor", found)  # a processor of texts as well holds its parts
-        size = _size(found.get("crop_size") if found.get("do_center_crop") else found.get("size"))
-        facts = {} if size is None else {"picture_size": size}
+        cut = found.get("do_center_crop", "crop_size" in found)
+        size = _size(found.get("crop_size" if cut else "size"))
+        facts |= {} if size is None else {"picture_size": size}
         if found.get("do_normalize") is False:
-            return facts | {"mean": 0.0, "std": 1.0}
-        if {"image_mean", "image_std"} <= set(found):
-            return facts | {"mean": found["image_mean"], "std": found["image_std"]}
-        return facts
-    return {}
+            facts |= {"mean": 0.0, "std": 1.0}
+        elif {"image_mean", "image_std"} <= set(found):
+            facts |= {"mean": found["image_mean"], "std": found["image_std"]}
+    return facts
 
 
 def _size(said: Any) -> tuple[int, int] | None:

@@ -203,7 +203,7 @@ class CrossBlock(ResidualBlock):
         operator, dim, **options: see :class:`ResidualBlock`.
 
     Raises:
-        OptionError: an operator that answers at its own points only.
+        DomainError: when called, of an operator that answers at its own points only.
 
     Reference: Vaswani et al. 2017, the decoder's attention to the encoder.
 

@@ -144,6 +144,8 @@ def maps_of(seen: Sequence[Seen], method: str, layer: int = -1) -> Tensor:
         raise OptionError(f"method: received {method!r}{suggest(method, METHODS)}")
     if not seen or not all(isinstance(operator, IntegralOperator) for operator, _, _ in seen):
         raise DomainError("maps need integral operators; this model has none")
+    if not -len(seen) <= layer < len(seen):
+        raise OptionError(f"layer: received {layer}; needs one of {len(seen)}, from 0, or from -1")
     operator, u, domain = seen[layer]
     grid = image_grid(domain)
     if grid is None:
@@ -161,7 +163,8 @@ def maps_of(seen: Sequence[Seen], method: str, layer: int = -1) -> Tensor:
 @torch.no_grad()
 def operator_inputs(model: nn.Module, inputs: Tensor) -> list[tuple[str, Any, Tensor, Domain]]:
     """What each operator inside any model saw in one forward pass, by hooks: (its name, operator,
-    u, domain), in the order of the calls.
+    u, domain), in the order of the calls; those that were asked at the points of another signal are
+    left out.
 
     Raises:
         ShapeError: a model without operators.
@@ -175,6 +178,8 @@ def operator_inputs(model: nn.Module, inputs: Tensor) -> list[tuple[str, Any, Te
 
     def note(name: str):
         def hook(module: nn.Module, given: tuple, named: dict[str, Any]) -> None:
+            if named.get("query") is not None:  # of another signal: no graph of one set of points
+                return
             u, domain = signal_of(module, given, named)
             seen.append((name, module, u, check(u, domain)))
 

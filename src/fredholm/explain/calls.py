@@ -37,7 +37,6 @@ class Call:
         u: its input as points, (B, N, dim).
         output: its output as points, (B, Nq, out_dim).
         grid: extents of the grid the points form where the layer reads channels first, else None.
-        output_grid: those of its output's grid.
         valid: points that are no padding, (B, N), or None.
         pairs: who sees whom, as :class:`fredholm.Domain` has it, or None.
         calls: how often the model called the layer; this is the first time.
@@ -47,7 +46,6 @@ class Call:
     u: Tensor
     output: Tensor
     grid: tuple[int, ...] | None = None
-    output_grid: tuple[int, ...] | None = None
     valid: Tensor | None = None
     pairs: Tensor | None = None
     calls: int = 1
@@ -127,25 +125,43 @@ def capture(model: nn.Module, path: str, inputs: Any) -> Call:
         ConversionError: the layer was never called, or in a way that no single operator on one
             domain answers.
     """
-    calls = [call for _, call in capture_all(model, [path], inputs)]
-    if not calls:
+    seen = noted(model, [path], inputs)
+    if not seen:
         raise ConversionError(
             f"{path} was not called on these inputs, so there is nothing to look at"
         )
-    return replace(calls[0], calls=len(calls))
+    return replace(seen[0].read(), calls=len(seen))
+
+
+@dataclass(frozen=True, eq=False)
+class Noted:
+    """One call of a layer as it was made: arguments by their names, and the answer."""
+
+    path: str
+    layer: nn.Module
+    given: dict[str, Any]
+    output: Any
+
+    def read(self) -> Call:
+        """The call in the terms of an operator.
+
+        Raises:
+            ConversionError: a call that no single operator on one domain answers.
+        """
+        return _read(self.layer, self.given, self.output)
 
 
 @torch.no_grad()
-def capture_all(model: nn.Module, paths: Sequence[str], inputs: Any) -> list[tuple[str, Call]]:
-    """Run a model once in evaluation mode and note all calls of some of its layers, (path, call) in
-    their order; see :func:`capture`.
+def noted(model: nn.Module, paths: Sequence[str], inputs: Any) -> list[Noted]:
+    """Run a model once in evaluation mode and note all calls of some of its layers, in their order;
+    see :func:`capture`.
     """
     layers = {path: find_layer(model, path) for path in paths}
-    seen: list[tuple[str, dict[str, Any], Any]] = []
+    seen: list[Noted] = []
 
     def noting(path: str):
         def note(module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
-            seen.append((path, _named(module, args, kwargs), output))
+            seen.append(Noted(path, module, _named(module, args, kwargs), output))
 
         return note
 
@@ -159,7 +175,7 @@ def capture_all(model: nn.Module, paths: Sequence[str], inputs: Any) -> list[tup
     finally:
         for hook in hooks:
             hook.remove()
-    return [(path, _read(layers[path], given, output)) for path, given, output in seen]
+    return seen
 
 
 @torch.no_grad()
@@ -209,7 +225,7 @@ def _run(model: nn.Module, inputs: Any) -> None:
             model(inputs)
         else:
             model(*inputs)
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise ShapeError(
             f"{type(model).__name__} does not take {_shapes(inputs)}: {error}"
         ) from error
@@ -275,7 +291,6 @@ def _channels_first(layer: nn.Module, first: Tensor, output: Tensor, given: dict
         first.flatten(2).mT.contiguous(),
         output.flatten(2).mT,
         grid=tuple(first.shape[2:]),
-        output_grid=tuple(output.shape[2:]),
         unread=_unread(given, 1),
     )
 

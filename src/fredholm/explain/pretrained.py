@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..errors import OptionError
 from .given import ReportOptions, Samples
 from .report import report
+from .samples import choose_samples
 from .sources import input_size, load_inputs, load_model
 from .vision import Traced, traced
 
@@ -64,17 +65,36 @@ def _samples(
     if data is None or inputs is not None or shape is not None:
         given: dict[str, Any] = {"inputs": inputs, "data": data, "shape": shape}
         found, phrase = load_inputs(inner, samples=samples, seed=seed, **given)
-        return Samples(found), phrase
+        if not isinstance(found, Tensor) or found.dim() != 4:
+            got = tuple(found.shape) if isinstance(found, Tensor) else "several tensors"
+            raise OptionError(
+                f"{type(inner).__name__}: its page is one of pictures (N, C, H, W), got {got}; of "
+                "another model name a layer with --module"
+            )
+        facts = getattr(inner, "extra", None) or {}
+        if "mean" not in facts:
+            return Samples(found), phrase
+        mean, std = (_each(facts[name], found.shape[1]) for name in ("mean", "std"))
+        return Samples(found, mean=mean, std=std), phrase
     from ..data import create_dataset, get_entry
 
     entry = get_entry(data)
     if len(entry.shape or ()) != 3:
-        raise OptionError(f"data: {data!r} has no pictures; needs a data set of images")
+        raise OptionError(
+            f"data: {data!r} has no pictures of its own; needs a data set of images, or a picture "
+            "by --inputs"
+        )
     size = input_size(inner)
     dataset = create_dataset(data, "test", image_size=size)
-    chosen = torch.arange(min(samples, len(dataset)))
+    chosen = torch.tensor(sorted(choose_samples(len(dataset), samples, seed, None)))
     shown: dict[str, Any] = dataset.shown(chosen)
     facts, channels = getattr(inner, "extra", None) or {}, shown["inputs"].shape[1]
+    wanted = getattr(getattr(inner, "config", None), "num_channels", channels)
+    if wanted != channels:
+        raise OptionError(
+            f"data: pictures of {data} have {channels} channels; {type(inner).__name__} needs "
+            f"{wanted}"
+        )
     mean, std = (_each(facts.get(name, ASSUMED), channels) for name in ("mean", "std"))
     said = "" if "mean" in facts else ", scaled by a mean and a deviation of 0.5, which are assumed"
     found = Samples(mean=mean, std=std, **shown)

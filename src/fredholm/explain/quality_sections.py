@@ -55,7 +55,9 @@ def quality_sections(
         return [], {}
     reason = _refusal(layers, tuple(inputs.shape[2:]))
     if reason:
-        return [], {"skipped": reason}
+        text = words("no_attention", reason=reason)
+        said = [Section("attention", "Attention maps", text)] if isinstance(model, Traced) else []
+        return said, {"skipped": reason}
     index = torch.as_tensor(chosen)
     box, mask = (
         None if known is None else known[index] for known in (samples.boxes, samples.masks)

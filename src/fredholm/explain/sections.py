@@ -175,6 +175,9 @@ def choose_map_queries(
     Example:
         >>> choose_map_queries(Domain.grid(5, 5), None)
         [('a corner', 0), ('the centre', 12)]
+        >>> before = Domain.points(torch.full((5, 2), 0.5))
+        >>> choose_map_queries(Domain.join(before, Domain.grid(3, 3)), None)
+        [('the class token', 0), ('a corner', 5), ('the centre', 9)]
     """
     there = masses(domain)[0] > 0
     there = there if bool(there.any()) else torch.ones_like(there)
@@ -182,8 +185,10 @@ def choose_map_queries(
     real, token = there.nonzero()[:, 0].cpu(), class_token(domain)
     result = [] if token is None else [("the class token", token)]
     real = real[real != token] if token is not None else real
-    low, high = x[real].amin(0), x[real].amax(0)
     grid = image_grid(domain)
+    if grid is not None:  # without the registers that may stand before it
+        real = grid.flatten().cpu()
+    low, high = x[real].amin(0), x[real].amax(0)
     if image is not None and grid is not None:
         grey = torch.from_numpy(image.mean(-1))[None, None]
         contrast = torch.nn.functional.adaptive_avg_pool2d(

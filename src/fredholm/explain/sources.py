@@ -144,7 +144,7 @@ def _from_folder(folder: Path, classifier: bool) -> nn.Module:
     transformers = require("transformers", "hf", "a Hugging Face folder")
     try:
         named = (config.get("architectures") or [""])[0]
-        whole = classifier and named.endswith("ForImageClassification")
+        whole = classifier and "ForImageClassification" in named
         kind = transformers.AutoModelForImageClassification if whole else transformers.AutoModel
         model = load_local(kind, folder)
     except TrustError:

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from ..convert import as_operator
 from ..domain import Domain
-from ..errors import DomainError, OptionError, ShapeError
+from ..errors import ConversionError, DomainError, OptionError, ShapeError
 from ..integral import IntegralOperator
 from ..integral.attention import AttentionKernel
 from ..models.bodies.body import Seen
 from ..models.modes import evaluating
-from .calls import Call, capture_all, check_output, convertible_layers
+from .calls import Call, Noted, check_output, convertible_layers, noted
 
 ELSEWHERE = ("torch.nn.modules.conv", "torch.nn.modules.linear", "torch.nn.modules.pooling")
 ELSEWHERE += ("torch.nn.modules.rnn", "torch.nn.modules.container")
@@ -27,10 +27,10 @@ class Traced(nn.Module):
     logits as one tensor, and ``trace(images)``.
 
     Every layer of attention is converted by :func:`fredholm.as_operator`, which shares its
-    weights, and must answer what the layer answered. Where the patches lie is read from the first
-    convolution whose stride is its kernel: its output's rows and columns, and the points before
-    them (a class token, registers) stand together in the middle, with the mass of a patch each, as
-    the model's softmax counts them.
+    weights, and must answer what the layer answered. Where the patches lie is tried: the outputs of
+    a convolution whose stride is its kernel are changed at some places, and the rows that change
+    with them are the patches. Points before them (a class token, registers) stand together in the
+    middle, with the mass of a patch each, as the model's softmax counts them.
 
     Args:
         model: images (B, C, H, W) to logits (B, classes), or to an output that has ``logits``.
@@ -49,6 +49,8 @@ class Traced(nn.Module):
         >>> [(operator, u, domain)] = Traced(Small()).trace(torch.rand(2, 3, 8, 12))
         >>> u.shape, domain.shape
         (torch.Size([2, 6, 8]), (2, 3))
+
+    Cost: of a trace two more forward passes of one image.
     """
 
     def __init__(self, model: nn.Module):
@@ -60,8 +62,9 @@ class Traced(nn.Module):
         if not self.paths:
             raise OptionError(
                 f"{type(model).__name__} has no layer of attention that as_operator converts, so "
-                "there is nothing to draw maps of; needs a vision transformer of torch, timm or "
-                "transformers, or a model with trace(images)"
+                "there is nothing to draw maps of; needs one that it converts, such as ViT, DeiT, "
+                "DINOv2, CLIP's vision tower, timm's or one of torch's layers, or a model with "
+                "trace(images)"
             )
 
     def forward(self, images: Tensor) -> Tensor:
@@ -92,45 +95,88 @@ class Traced(nn.Module):
         of the calls.
 
         Raises:
-            DomainError: patches that are no grid, such as windows of them.
+            DomainError: patches that are no grid or not all of them, points behind them, or a mask.
             ConversionError: a layer that was called otherwise than its operator answers.
         """
-        patches = [
-            name
-            for name, layer in self.model.named_modules()
-            if isinstance(layer, nn.Conv2d)
-            and layer.stride == layer.kernel_size
-            and layer.stride != (1, 1)
-        ]
         with evaluating(self.model):
-            calls = capture_all(self.model, [*patches[:1], *self.paths], images)
-        grid = None
-        seen: list[Seen] = []
-        for path, call in calls:
-            if path in patches:
-                rows, columns = call.output_grid or (0, 0)
-                grid = Domain.grid(rows, columns, device=call.u.device)
-            else:
-                with evaluating(self.model):
-                    operator = as_operator(self.model.get_submodule(path))
-                check_output(operator, call, call.domain(operator.kernel), path)
-                seen.append((operator, call.u, self._place(grid, call, path)))
+            calls = noted(self.model, self.paths, images)
+            if not calls:
+                raise DomainError(
+                    f"none of {', '.join(self.paths)} was called on these images; needs a model "
+                    "that reads them with its attention"
+                )
+            grid, before = self._patches(images[:1])
+            seen: list[Seen] = []
+            for one in calls:
+                operator, call = as_operator(one.layer), self._read(one)
+                check_output(operator, call, call.domain(operator.kernel), one.path)
+                if call.u.shape[1] != before + grid.size:
+                    raise DomainError(
+                        f"{one.path} reads {call.u.shape[1]} points, where the images make "
+                        f"{grid.size} patches and {before} points before them: maps need layers "
+                        "that read all patches at once, and no points behind them"
+                    )
+                seen.append((operator, call.u, _place(grid, before)))
         return seen
 
-    def _place(self, grid: Domain | None, call: Call, path: str) -> Domain:
-        """The patches on their grid, and before them what else the layer reads."""
-        points = call.u.shape[1]
-        if grid is None or points < grid.size:
-            there = "no patches" if grid is None else f"{grid.size} patches"
+    def _read(self, one: Noted) -> Call:
+        """A call without a mask; the path is named where it cannot be read."""
+        try:
+            call = one.read()
+        except ConversionError as error:
+            raise ConversionError(f"{one.path}: {error}") from error
+        if call.valid is not None or call.pairs is not None:
             raise DomainError(
-                f"{path} reads {points} points, where the images make {there}: maps need layers "
-                "that read all patches at once, and patches from one convolution"
+                f"{one.path} was called with a mask; maps are of layers that read all points"
             )
-        before = points - grid.size
-        if before == 0:
-            return grid
-        middle = torch.full((before, 2), 0.5, device=call.u.device)
-        return Domain.join(Domain.points(middle), grid)
+        return call
+
+    def _patches(self, image: Tensor) -> tuple[Domain, int]:
+        """The grid of patches, and how many points stand before them: those rows of what the first
+        layer of attention reads that change where some patches do.
+        """
+        tried = []
+        for name, layer in self.model.named_modules():
+            if not isinstance(layer, nn.Conv2d) or layer.stride != layer.kernel_size:
+                continue
+            size: list[tuple[int, int]] = []
+            chosen: list[int] = []
+
+            def change(_: nn.Module, __: Any, output: Tensor) -> Tensor:
+                rows, columns = output.shape[-2:]
+                size.append((rows, columns))  # noqa: B023
+                chosen[:] = sorted({0, min(1, rows * columns - 1), rows * columns - 1})  # noqa: B023
+                changed = output.clone().flatten(-2)
+                # Of its own in each channel: a norm behind the convolution takes out a constant.
+                slope = torch.linspace(-1, 1, output.shape[1]).to(output)[:, None]
+                changed[..., chosen] += slope * (1 + changed.abs().mean())  # noqa: B023
+                return changed.view_as(output)
+
+            plain = noted(self.model, self.paths[:1], image)[0]
+            hook = layer.register_forward_hook(change)
+            try:
+                other = noted(self.model, self.paths[:1], image)[0]
+            finally:
+                hook.remove()
+            if len(size) != 1:
+                continue
+            moved = (self._read(plain).u != self._read(other).u).any(-1)[0].nonzero()[:, 0].tolist()
+            if moved and [moved[0] + place for place in chosen] == moved:
+                return Domain.grid(*size[0], device=image.device), moved[0]
+            tried.append(name)
+        raise DomainError(
+            f"{type(self.model).__name__}: found no convolution whose outputs, its patches, are "
+            f"points of {self.paths[0]} one by one and row by row"
+            + (f" (tried: {', '.join(tried)})" if tried else "")
+        )
+
+
+def _place(grid: Domain, before: int) -> Domain:
+    """The patches, and before them what else is read: a class token, registers."""
+    if before == 0:
+        return grid
+    middle = torch.full((before, 2), 0.5, device=grid.positions.device)
+    return Domain.join(Domain.points(middle), grid)
 
 
 def traced(model: Any) -> Any:

@@ -7,7 +7,8 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -21,7 +22,7 @@ from torch.nn import functional
 from ...errors import DataError, OptionError, require
 from ..clients import APT, tar_stream
 from ..composed import ComposedDataset
-from ..counter import integers, uniform
+from ..counter import integers, permutation, uniform
 from ..create import source_folder
 from ..registry import Entry, Request, register_dataset
 from ..sources import Package
@@ -30,7 +31,7 @@ from .copy_memory import SPLITS
 STORED, LEAST = 96, 32  # sides in pixels: of a stored stamp, of the smallest original that is kept
 STAMPS, NAMES = "stamps.npy", "names.txt"
 CLASSES = "animals", "food", "household", "plants", "seasonal", "symbols", "town", "vehicles"
-SIZE = (224, 224)
+SIZE, COARSE = (224, 224), 12
 PARTS = ((0.2, 2), (0.3, 1), (1.0, 0))  # up to this hash: test, val, train
 NOISE = 24  # largest value of it
 _NUMBER = re.compile(r"\d+")
@@ -54,11 +55,12 @@ class StampOptions:
     test: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("clutter", "train", "val", "test"):
+        for name in ("clutter", "seed", "train", "val", "test"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 raise OptionError(f"{name}: received {value!r}; needs a number, 0 or more")
-        if not isinstance(self.share, int | float) or not 0.05 <= self.share <= 1:
+        number = isinstance(self.share, int | float) and not isinstance(self.share, bool)
+        if not number or not 0.05 <= self.share <= 1:
             raise OptionError(f"share: received {self.share!r}; needs a number in [0.05, 1]")
 
 
@@ -145,24 +147,53 @@ def read_stamps(folder: Path) -> tuple[np.ndarray, list[str]]:
         raise DataError(
             f"{folder}: no stored stamps ({error}); fetch stamps-canvas again with --force"
         ) from error
-    if stamps.shape != (len(names), 4, STORED, STORED):
+    classes = {name.split("/")[0] for name in names}
+    shape = (len(names), 4, STORED, STORED)
+    if stamps.shape != shape or stamps.dtype != np.uint8 or not classes <= set(CLASSES):
         raise DataError(
-            f"{folder}: {stamps.shape} stamps for {len(names)} names; fetch stamps-canvas again "
-            "with --force"
+            f"{folder}: {stamps.shape} stamps of {stamps.dtype} for {len(names)} names; fetch "
+            "stamps-canvas again with --force"
         )
     return stamps, names
 
 
-def part_of(name: str) -> int:
-    """0 (train), 1 (val) or 2 (test) of a stamp: those that differ in numbers alone together.
-
-    Example:
-        >>> part_of("vehicles/iso_lorry1.png") == part_of("vehicles/iso_lorry4.png")
-        True
+def parts_of(names: Sequence[str], stamps: UInt8[np.ndarray, "m 4 s s"]) -> list[int]:
+    """0 (train), 1 (val) or 2 (test) of each stamp, those alike together: by names that differ in
+    numbers or in being mirrored, or by outlines, mirrored too, that are one at :data:`COARSE`
+    pixels.
     """
-    digest = hashlib.sha256(_NUMBER.sub("#", name).encode()).digest()
-    place = int.from_bytes(digest[:6], "big") / 2**48
-    return next(part for limit, part in PARTS if place < limit)
+    above: dict[str, str] = {}
+
+    def first(key: str) -> str:
+        while above.setdefault(key, key) != key:
+            key = above[key]
+        return key
+
+    keys = []
+    for name, stamp in zip(names, stamps):
+        word = _NUMBER.sub("#", name.removesuffix(".png").replace("_mirror", ""))
+        one, other = sorted((first(f"name {word}"), first(f"outline {_outline(stamp[3])}")))
+        above[other] = one
+        keys.append(word)
+    groups: dict[str, list[int]] = defaultdict(list)
+    for place, word in enumerate(keys):
+        groups[first(f"name {word}")].append(place)
+    result = [0] * len(names)
+    for places in groups.values():
+        digest = hashlib.sha256(min(keys[place] for place in places).encode()).digest()
+        where = int.from_bytes(digest[:6], "big") / 2**48
+        part = next(part for limit, part in PARTS if where < limit)
+        for place in places:
+            result[place] = part
+    return result
+
+
+def _outline(opacity: UInt8[np.ndarray, "s s"]) -> str:
+    """A coarse outline, the same of a stamp and its mirror images."""
+    side = STORED // COARSE
+    small = opacity.reshape(COARSE, side, COARSE, side).mean((1, 3)) > 127
+    turned = (small, small[::-1], small[:, ::-1], small[::-1, ::-1])
+    return min(np.packbits(one).tobytes().hex() for one in turned)
 
 
 def compose(
@@ -253,12 +284,15 @@ def create(request: Request) -> ComposedDataset:
     stored, names = read_stamps(source_folder(request, lambda file: True))
     key = SPLITS[request.split]
     wanted = ("train", "val", "test").index(request.split)
-    chosen = [i for i, name in enumerate(names) if part_of(name) == wanted]
+    parts = parts_of(names, stored)
+    chosen = [i for i, part in enumerate(parts) if part == wanted]
     if not chosen:
         raise DataError(f"{request.split}: none of the {len(names)} stamps belongs to it")
     stamps = torch.from_numpy(stored[chosen])
     labels = torch.tensor([CLASSES.index(names[i].split("/")[0]) for i in chosen])
-    which = torch.arange(getattr(options, request.split) or len(chosen)) % len(chosen)
+    order = permutation(len(chosen), options.seed, key)
+    count = getattr(options, request.split) or len(chosen)
+    which = order[torch.arange(count) % len(chosen)]
     return ComposedDataset(
         entry.name,
         request.split,
@@ -291,11 +325,11 @@ ENTRY = Entry(
     official="the folders animals, food, ... of the package's usr/share/tuxpaint/stamps",
     classes=CLASSES,
     shape=(3, *SIZE),
-    mean=(0.4866, 0.4893, 0.4687),
-    std=(0.2457, 0.2424, 0.2514),
+    mean=(0.4930, 0.4931, 0.4696),
+    std=(0.2457, 0.2419, 0.2500),
     notes="eight folders as classes; no official split: about 70 / 10 / 20% of the stamps, those "
-    "that differ in a number together; options: clutter, share (of the stamp's side), seed, train, "
-    "val, test; image_size is the canvas's (default 224)",
+    "alike together (numbers, mirrors, outlines); options: clutter, share (of the stamp's side), "
+    "seed, train, val, test; image_size is the canvas's (default 224)",
     options=StampOptions,
 )
 register_dataset(ENTRY)

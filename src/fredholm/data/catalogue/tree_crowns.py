@@ -148,7 +148,7 @@ ENTRY = Entry(
     shape=(3, *SIZE),
     mean=(0.5098, 0.5653, 0.4726),
     std=(0.2358, 0.2176, 0.1563),
-    notes="951 boxes; tiles of image_size (default 224) without overlap, those with a crown; test "
-    "alone, boxes and no masks",
+    notes="951 boxes; tiles of image_size (default 224) without overlap, those with a crown, of "
+    "photographs that hold one; test alone, boxes and no masks",
 )
 register_dataset(ENTRY)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ...configuration import check_known
 from ...depth import CrossBlock, ResidualBlock
 from ...domain import Domain
-from ...errors import OptionError
+from ...errors import DomainError, OptionError
 from .body import Body, register_body
 from .residual import ResidualConfig
 
@@ -47,6 +47,8 @@ class TwoStreamsConfig(ResidualConfig):
                 "fusion: with 'concatenation' a class token would read the picture alone; needs "
                 "head.pool=mean, or fusion=cross"
             )
+        if self.fusion == "cross":
+            _check_queries(self, encoder, config)
         # Where the text begins is known from the picture's size alone.
         encoder.only_size = config.sides
         return TwoStreamsBody(
@@ -60,6 +62,20 @@ class TwoStreamsConfig(ResidualConfig):
             drop_path=self.drop_paths,
             scaled=self.scaled,
         )
+
+
+def _check_queries(body: TwoStreamsConfig, encoder: Any, config: Any) -> None:
+    """OptionError of an operator that answers at its own points only."""
+    there, here = (Domain.points(torch.zeros(n, encoder.position_dim)) for n in (2, 1))
+    u, query = torch.zeros(1, 2, body.dim), torch.zeros(1, 1, body.dim)
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.no_grad():
+        try:
+            body.operator_of(0, encoder, config)(u, there, query=query, query_domain=here)
+        except DomainError as error:
+            raise OptionError(
+                f"fusion: with 'cross' each stream reads the other, and {body.operator!r} answers "
+                f"at its own points only ({error}); needs fusion=concatenation or another operator"
+            ) from error
 
 
 class Stream(nn.Module):
