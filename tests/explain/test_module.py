@@ -436,3 +436,19 @@ def test_a_data_set_is_read_at_the_size_of_the_model():
     model = models.create_model("backbone_nano", data=small.encoder())
     got, _ = load_inputs(model, data="digits", samples=2)
     assert torch.equal(got, small.batch([0, 1])[0])
+
+
+def test_the_first_call_is_looked_at_whatever_the_next_ones_are(tmp_path):
+    """A layer that goes on from its own state: only its first call begins from nothing."""
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.LSTM(4, 4, batch_first=True)
+
+        def forward(self, x):
+            y, state = self.layer(x)
+            return self.layer(y, state)[0]
+
+    page = report_module(Twice(), "layer", torch.randn(3, 5, 4), tmp_path)
+    assert "LSTM of Twice" in page.read_text()
