@@ -145,6 +145,21 @@ def test_a_backbone_has_maps_but_nothing_to_remove(tmp_path):
     assert "Removing patches" not in text
 
 
+def test_of_pictures_with_texts_the_vision_tower_is_looked_at(tmp_path, capsys):
+    library = pytest.importorskip("transformers")
+    vision = SIZES | {"image_size": 28}
+    texts = {k: v for k, v in SIZES.items() if k not in ("image_size", "patch_size")}
+    texts |= {"vocab_size": 9, "max_position_embeddings": 8, "eos_token_id": 8}
+    config = library.CLIPConfig(vision_config=vision, text_config=texts)
+    library.CLIPModel(config).save_pretrained(tmp_path / "clip")
+    given = ["--shape", "2,3,28,28", "--out", str(tmp_path / "page")]
+    assert main(["explain", str(tmp_path / "clip"), *given]) == 0
+    text = (tmp_path / "page" / "index.html").read_text()
+    assert "2 layers of softmax attention" in text
+    numbers = json.loads((tmp_path / "page" / "numbers.json").read_text())
+    assert numbers["attention"]["skipped"] == {}
+
+
 def test_what_has_no_maps_is_refused():
     with pytest.raises(OptionError, match="Linear has no layer of attention that as_operator"):
         image_maps(nn.Linear(2, 2), torch.zeros(1, 2))

@@ -33,7 +33,7 @@ def load_model(
             module object; the working directory is searched as well.
         state: weights for it, ``.safetensors`` or a ``torch.save`` file that holds tensors only.
         classifier: whether a Hugging Face folder of an image classifier is read with its
-            classifier, else as a backbone.
+            classifier, else as a backbone; of pictures with texts (CLIP) the vision tower is.
 
     Raises:
         CheckpointError: a folder without a model, or weights that do not fit.
@@ -153,6 +153,8 @@ def _from_folder(folder: Path, classifier: bool) -> nn.Module:
         Exception
     ) as error:  # transformers, safetensors and the operating system each have their own
         raise CheckpointError(f"transformers cannot load {folder}: {error}") from error
+    if classifier and "vision_config" in config and hasattr(model, "vision_model"):
+        model = model.vision_model  # of pictures with texts that which looks at the pictures
     model.extra = picture_scale(folder)  # as a model of this library has what it was saved with
     return model
 
