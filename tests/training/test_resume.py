@@ -192,8 +192,8 @@ def test_killed_mid_epoch_and_resumed_equals_uninterrupted(tmp_path, recipe):
 @pytest.mark.parametrize(
     ("number", "moment", "more"),
     [
-        (signal.SIGINT, "step", ["data.batch_size=50"]),
-        (signal.SIGTERM, "step", ["data.batch_size=10", "training.accumulate=8"]),
+        (signal.SIGINT, "training", ["data.batch_size=50"]),
+        (signal.SIGTERM, "training", ["data.batch_size=10", "training.accumulate=8"]),
         (signal.SIGTERM, "validation", ["data.batch_size=400", "data.eval_batch_size=1"]),
     ],
     ids=["ctrl-c", "in an accumulation", "in a validation"],

@@ -1,5 +1,5 @@
-"""A training process to be killed: slow steps, each of which leaves a file ``step`` or
-``validation`` beside the run's folder. Arguments: folder, seconds a step, overrides.
+"""A training process to be killed: slow steps, each of which leaves a file ``training``
+or ``validation`` beside the run's folder. Arguments: folder, seconds a step, overrides.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import torch
 from fredholm.cli.main import main
 from fredholm.training.module import RecipeLearner
 
-folder, pause = Path(sys.argv[1]), float(sys.argv[2])
 
+def slow(original, mark: Path, pause: float):
+    """The step, after a pause; it leaves a file behind."""
 
-def slow(name: str, original):
     def step(self, batch, batch_idx):
-        time.sleep(pause if name == "step" else pause / 10)  # there are more of the others
+        time.sleep(pause)
         result = original(self, batch, batch_idx)
-        (folder.parent / name).touch()
+        mark.touch()
         return result
 
     return step
@@ -28,8 +28,11 @@ def slow(name: str, original):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    RecipeLearner.training_step = slow("step", RecipeLearner.training_step)
-    RecipeLearner.validation_step = slow("validation", RecipeLearner.validation_step)
+    folder, pause = Path(sys.argv[1]), float(sys.argv[2])
+    for name, wait in (("training", pause), ("validation", pause / 10)):  # of these there are more
+        method = f"{name}_step"
+        step = slow(getattr(RecipeLearner, method), folder.parent / name, wait)
+        setattr(RecipeLearner, method, step)
     sys.exit(
         main(
             ["train", "digits", *sys.argv[3:], "--runs", str(folder.parent), "--name", folder.name]
