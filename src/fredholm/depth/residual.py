@@ -200,7 +200,8 @@ class CrossBlock(ResidualBlock):
     of u.
 
     Args:
-        operator, dim, **options: see :class:`ResidualBlock`.
+        operator, dim: see :class:`ResidualBlock`.
+        options: its others.
 
     Raises:
         DomainError: when called, of an operator that answers at its own points only.
