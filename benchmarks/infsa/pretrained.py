@@ -38,6 +38,12 @@ MAPS = {
 MEASURES = {"roc_auc": "ROC-AUC", "pr_auc": "PR-AUC", "mass": "mass inside"}
 
 
+def normal(pixels: Tensor) -> Tensor:
+    """Pictures in [0, 1] as the weights were trained on them."""
+    mean, std = (torch.tensor(x).view(3, 1, 1) for x in (MEAN, STD))
+    return (pixels - mean) / std
+
+
 def contrast(pixels: Tensor, rows: int, columns: int) -> Tensor:
     """How far a patch's mean colour is from the image's, (B, rows, columns): what any map must
     beat that claims to have learned something.
@@ -59,9 +65,8 @@ def judge(dataset: Any, model: Traced, limit: int | None) -> list[dict[str, Tens
     found: list[dict[str, Tensor]] = []
     for part in torch.arange(min(limit or len(dataset), len(dataset))).split(BATCH):
         pixels, inside = dataset.raw(part)[0].float() / 255, dataset.masks(part, kind)
-        mean, std = (torch.tensor(x).view(3, 1, 1) for x in (MEAN, STD))
         known = {"masks" if kind == "mask" else "boxes": inside}
-        quality = attention_quality(model, (pixels - mean) / std, steps=0, **known)
+        quality = attention_quality(model, normal(pixels), steps=0, **known)
         rows, columns = quality.targets[kind].shape[1:]
         own = patch_targets(inside, (rows, columns))
         places = {name: by[kind] for name, by in quality.localisation.items()}
@@ -100,8 +105,7 @@ def draw(model: Traced) -> None:
     dataset = data.create_dataset(DRAWN, "test", image_size=SIDE)
     chosen = torch.arange(len(dataset))[4 :: len(dataset) // 6][:6]
     pixels, inside = dataset.raw(chosen)[0].float() / 255, dataset.masks(chosen, "box")
-    mean, std = (torch.tensor(x).view(3, 1, 1) for x in (MEAN, STD))
-    quality = attention_quality(model, (pixels - mean) / std, boxes=inside, steps=0)
+    quality = attention_quality(model, normal(pixels), boxes=inside, steps=0)
     maps = {MAPS[name].split(",")[0]: one.numpy() for name, one in quality.maps.items()}
     pictures = [picture.permute(1, 2, 0).numpy() for picture in pixels]
     own = quality.targets["box"].numpy()

@@ -341,14 +341,7 @@ def explain(
     """Write a page that shows what a run's operators learned, where a vision transformer looks, or
     what one layer of any model computes.
     """
-    sizes = layers.given(samples=samples, seed=seed)
-    given = {"inputs": inputs, "data": data, "shape": layers.read_shape(shape), **sizes}
-    if module is None and layers.is_model(source):
-        from .. import explain as explaining
-
-        typer.echo(f"report: {explaining.explain_pictures(source, out, state=state, **given)}")
-        return
-    if module is None:
+    if module is None and not layers.is_model(source):
         from .. import training
 
         layers.refuse_without_module(
@@ -359,8 +352,14 @@ def explain(
         return
     from .. import explain as explaining
 
-    layers.import_run_code(source, trust_code)
-    typer.echo(f"report: {explaining.explain_module(source, module, out, state=state, **given)}")
+    given = {"inputs": inputs, "data": data, "shape": layers.read_shape(shape)}
+    given |= layers.given(samples=samples, seed=seed)
+    if module is None:
+        report = explaining.explain_pictures(source, out, state=state, **given)
+    else:
+        layers.import_run_code(source, trust_code)
+        report = explaining.explain_module(source, module, out, state=state, **given)
+    typer.echo(f"report: {report}")
 
 
 @app.command(epilog="fredholm sweep digits operator=itnet,softmax training.epochs=5 seeds=3")

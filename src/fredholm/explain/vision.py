@@ -135,7 +135,7 @@ class Traced(nn.Module):
         """The grid of patches, and how many points stand before them: those rows of what the first
         layer of attention reads that change where some patches do.
         """
-        tried = []
+        tried, plain = [], self._read(noted(self.model, self.paths[:1], image)[0]).u
         for name, layer in self.model.named_modules():
             if not isinstance(layer, nn.Conv2d) or layer.stride != layer.kernel_size:
                 continue
@@ -152,7 +152,6 @@ class Traced(nn.Module):
                 changed[..., chosen] += slope * (1 + changed.abs().mean())  # noqa: B023
                 return changed.view_as(output)
 
-            plain = noted(self.model, self.paths[:1], image)[0]
             hook = layer.register_forward_hook(change)
             try:
                 other = noted(self.model, self.paths[:1], image)[0]
@@ -160,7 +159,7 @@ class Traced(nn.Module):
                 hook.remove()
             if len(size) != 1:
                 continue
-            moved = (self._read(plain).u != self._read(other).u).any(-1)[0].nonzero()[:, 0].tolist()
+            moved = (plain != self._read(other).u).any(-1)[0].nonzero()[:, 0].tolist()
             if moved and [moved[0] + place for place in chosen] == moved:
                 return Domain.grid(*size[0], device=image.device), moved[0]
             tried.append(name)

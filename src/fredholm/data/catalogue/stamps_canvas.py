@@ -110,13 +110,15 @@ def derive(archive: Path, folder: Path, advance: Callable[[int], None]) -> None:
                 advance(one.nbytes)
     if not found:
         raise DataError(f"{archive}: holds no stamps; it is another package")
-    _save(found, folder)
-
-
-def _save(found: dict[str, np.ndarray], folder: Path) -> None:
-    names = sorted(found)
-    np.save(folder / STAMPS, np.stack([found[name] for name in names]))
+    stamps, names = _in_order(found)
+    np.save(folder / STAMPS, stamps)
     (folder / NAMES).write_text("\n".join(names) + "\n", encoding="utf-8")
+
+
+def _in_order(found: dict[str, np.ndarray]) -> tuple[np.ndarray, list[str]]:
+    """Stamps by the order of their names."""
+    names = sorted(found)
+    return np.stack([found[name] for name in names]), names
 
 
 def read_stamps(folder: Path) -> tuple[np.ndarray, list[str]]:
@@ -138,8 +140,7 @@ def read_stamps(folder: Path) -> tuple[np.ndarray, list[str]]:
                 f"{folder}: holds no stamps; needs the folders {', '.join(CLASSES)} of Tux Paint's "
                 "stamps, or fetch stamps-canvas"
             )
-        names = sorted(found)
-        return np.stack([found[name] for name in names]), names
+        return _in_order(found)
     try:
         stamps = np.load(folder / STAMPS)
         names = (folder / NAMES).read_text(encoding="utf-8").splitlines()
