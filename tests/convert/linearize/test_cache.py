@@ -396,6 +396,9 @@ def test_tokens_that_a_later_mask_hides_are_in_the_state():
     kept.reorder_cache(torch.tensor([3, 0]))
     with pytest.raises(ConversionError, match=r"hides \[0, 0\] tokens of the past.* \[4, 0\]"):
         model(ids, attention_mask=torch.ones(2, 2 * N), past_key_values=kept)
+    for tokens in (ids, ids[:, :1]):
+        with pytest.raises(ConversionError, match=r"without a mask hides \[0, 0\].* \[4, 0\]"):
+            model(tokens, past_key_values=kept)
     step(model, kept, prompt()["attention_mask"].flip(0))
     padding = torch.cat([prompt()["attention_mask"].flip(0), torch.tensor([[1, 0], [1, 1]])], 1)
     model(ids[:, :1], attention_mask=padding, past_key_values=kept)  # counted one by one as well

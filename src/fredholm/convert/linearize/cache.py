@@ -148,20 +148,25 @@ class LinearState(CacheLayerMixin):
 
     def _watch(self, mask: Tensor | None, valid: Tensor | None, count: int) -> None:
         """ConversionError for a mask that hides other tokens of the past than it did when they
-        came. Of tokens one by one at the first alone: a GPU would wait for each answer.
+        came, or for none where some were hidden. Of tokens one by one at the first alone: a GPU
+        would wait for each answer.
         """
-        looks = count > 1 or not self.stepping
+        looks = (count > 1 or not self.stepping) and not torch.compiler.is_compiling()
         self.stepping = count == 1
-        if looks and mask is not None and mask.shape[1] == self.length + count:
+        before: Tensor | None = None
+        if mask is None and isinstance(self.hidden, Tensor):
+            before = torch.zeros_like(self.hidden)
+        elif mask is not None and mask.shape[1] == self.length + count:
             before = (~mask[:, :-count].bool()).sum(1)
-            if not torch.compiler.is_compiling() and bool((before != self.hidden).any()):
-                known = self.hidden if isinstance(self.hidden, int) else self.hidden.tolist()
-                raise ConversionError(
-                    f"attention_mask hides {before.tolist()} tokens of the past, by sequence, and "
-                    f"it hid {known} when they came: a state of fixed size is a sum, out of which "
-                    "no token can be taken. Pass the mask from the first call on, with padding on "
-                    "the left, or pass use_cache=False"
-                )
+        if looks and before is not None and bool((before != self.hidden).any()):
+            known = self.hidden if isinstance(self.hidden, int) else self.hidden.tolist()
+            what = "attention_mask hides" if mask is not None else "a call without a mask hides"
+            raise ConversionError(
+                f"{what} {before.tolist()} tokens of the past, by sequence, and the mask hid "
+                f"{known} when they came: a state of fixed size is a sum, out of which no token "
+                "can be taken. Pass the mask of all tokens so far from the first call on, with "
+                "padding on the left, or pass use_cache=False"
+            )
         if valid is not None:
             self.hidden = self.hidden + (~valid).sum(1)
 
