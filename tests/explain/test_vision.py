@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 
 import pytest
@@ -128,6 +129,31 @@ def test_torch_s_own_layers_and_what_stays_as_it_was():
     assert model.training
     assert all(model.state_dict()[name].equal(tensor) for name, tensor in before.items())
     assert not any(module._forward_hooks for module in model.modules())
+
+
+@pytest.mark.skipif(importlib.util.find_spec("timm") is None, reason="timm is not installed")
+@pytest.mark.parametrize("registers", [0, 4])
+def test_maps_of_timm_are_made_of_its_own_attention(registers):
+    from benchmarks.unification.attention import timm_layers
+
+    timm_layers()
+    from timm.models.vision_transformer import VisionTransformer
+
+    torch.manual_seed(0)
+    sizes = {"embed_dim": 16, "depth": 2, "num_heads": 2, "num_classes": 3, "init_values": 1.0}
+    size = {"img_size": (7 * ROWS, 7 * COLUMNS), "patch_size": 7, "reg_tokens": registers}
+    model, images = VisionTransformer(**sizes, **size).eval(), pictures()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    found, seen = image_maps(model, images), []
+    attention = model.blocks[-1].attn
+    attention.fused_attn = False  # its weights are then what dropout reads
+    attention.attn_drop.register_forward_hook(lambda _, given, __: seen.append(given[0]))
+    with torch.no_grad():
+        model(images)
+    taken = seen[0].double().mean(1)[:, 0, 1 + registers :]
+    expected = (taken / taken.sum(1, keepdim=True)).view(3, ROWS, COLUMNS)
+    assert_close(found, expected, dtype=torch.float32)
 
 
 def test_a_backbone_has_maps_but_nothing_to_remove(tmp_path):
