@@ -1,5 +1,5 @@
 """Lost observations and other rates: a CKCNN beside a GRU and a TCN of the same size, on
-JapaneseVowels and on PLAID.
+JapaneseVowels, on PLAID and on the raw sound of voices.
 
 Every model sees the whole training
 file, the same batches, AdamW and schedule; what is reported is the last epoch's accuracy on the
@@ -10,7 +10,7 @@ never seen in training.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise, product
 from time import perf_counter
 from typing import Any
@@ -41,7 +41,7 @@ IDENTITY = "model", "drop", "trained", "tested", "seed"
 class Series:
     """A data set: its file of results, which sample of the files counts as one at rate 1, the
     CKCNN's omega, the models compared, for each rate of training 1/n the rates of testing, how each
-    series is scaled, and epochs.
+    series is scaled, epochs, shares of observations lost, and options of the data set's own.
     """
 
     file: str
@@ -51,6 +51,8 @@ class Series:
     rates: dict[int, tuple[int, ...]]
     scale: str = "file"
     epochs: int = EPOCHS
+    losses: tuple[float, ...] = LOSSES
+    own: dict[str, Any] = field(default_factory=dict)
 
     @property
     def table(self) -> Table:
@@ -64,6 +66,7 @@ class Series:
             "seed": seed,
             "timed": model != "ckcnn gaps",
             "scale": self.scale,
+            **self.own,
         }
 
 
@@ -77,6 +80,17 @@ DATA = {
         {1: (1, 2, 4), 2: (1, 2), 4: (1, 4)},
         "series",
         100,
+    ),
+    "voice-prompts": Series(
+        "ckconv-prompts.json",
+        2,
+        30.0,
+        ("ckcnn gaps", *PEERS[2:]),
+        {1: (1, 2, 4), 2: (1, 2)},
+        "series",
+        5,
+        (),
+        {"seconds": 0.25},
     ),
 }
 
@@ -224,10 +238,10 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def run(options: Options) -> None:
-    """The data sets of ``--only``, or both: trainings, each tested at every rate it is trained for."""
+    """The data sets of ``--only``, or all: trainings, each tested at every rate it is trained for."""
     for dataset in options.chosen(DATA):
         series = DATA[dataset]
-        tests = {(drop, 1): (1,) for drop in LOSSES}
+        tests = {(drop, 1): (1,) for drop in series.losses}
         tests |= {(0.0, trained): rates for trained, rates in series.rates.items()}
         # a training is there when all its tests are: the last one stands for them
         rows = [

@@ -19,7 +19,7 @@ from PIL import Image
 
 from fredholm.data import Entry, clients, registry
 from fredholm.data.catalogue import idx
-from fredholm.data.sources import Package, PinnedFile
+from fredholm.data.sources import Package, PinnedFile, Source
 
 CLASSES = tuple("0123456789")
 
@@ -188,7 +188,7 @@ def package(client: str, files: dict[str, bytes], prefix: str, archive: bytes) -
     )
 
 
-def register_tiny(monkeypatch, pinned: Package, name: str = "tiny", more: tuple = ()) -> Entry:
+def register_tiny(monkeypatch, pinned: Source, name: str = "tiny", more: tuple = ()) -> Entry:
     entry = Entry(
         name=name,
         title="A few random images",

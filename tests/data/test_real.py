@@ -81,3 +81,19 @@ def test_movie_reviews():
     assert first.startswith("The Rock is destined to be the 21st Century's new ''Conan''"), (
         "the file's first review"
     )
+
+
+def test_voice_prompts():
+    if data.describe("voice-prompts")["state"] != "fetched":
+        pytest.skip("voice-prompts is not here: fredholm data fetch voice-prompts")
+    found = {
+        split: data.create_dataset("voice-prompts", split) for split in ("train", "val", "test")
+    }
+    assert {name: len(part) for name, part in found.items()} == {
+        "train": 4105,
+        "val": 544,
+        "test": 1403,
+    }
+    values, _ = found["test"].batch(torch.arange(100))
+    assert values.shape == (100, 8000, 1)
+    assert 0.5 < values.std() < 2

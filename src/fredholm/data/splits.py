@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 
 import torch
@@ -49,6 +50,30 @@ def check_fraction(val_fraction: float | int) -> float:
             "least 0 and less than 1"
         )
     return float(val_fraction)
+
+
+def place_of(key: str | bytes) -> float:
+    """A number in [0, 1) that follows from ``key`` alone: what has one key has one place, on every
+    machine.
+
+    Example:
+        >>> place_of("one") == place_of(b"one") != place_of("another")
+        True
+    """
+    content = key.encode() if isinstance(key, str) else key
+    return int.from_bytes(hashlib.sha256(content).digest()[:6], "big") / 2**48
+
+
+def split_at(place: float, val_fraction: float, test_fraction: float) -> str:
+    """The split of a ``place``: the first ``test_fraction`` of [0, 1) is test, ``val_fraction`` of
+    what is left val.
+
+    Example:
+        >>> [split_at(place, 0.25, 0.2) for place in (0.19, 0.39, 0.41)]
+        ['test', 'val', 'train']
+    """
+    edge = test_fraction + (1 - test_fraction) * val_fraction
+    return "test" if place < test_fraction else "val" if place < edge else "train"
 
 
 def spans(n: int, val_fraction: float, test_fraction: float) -> dict[str, tuple[int, int]]:

@@ -4,7 +4,6 @@ section of each is to be told.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections import Counter
@@ -23,6 +22,7 @@ from ..formats import read_bytes
 from ..kinds.graphs import GRAPHS, Network, NodeDataset
 from ..registry import Entry, Request, register_dataset
 from ..sources import Client, Package
+from ..splits import place_of, split_at
 from ..vocabulary import Vocabulary
 
 NODES, EDGES = "packages.json", "dependencies.npy"
@@ -160,10 +160,7 @@ def create(request: Request) -> NodeDataset:
     nodes: dict[str, list[int]] = {"train": [], "val": [], "test": []}
     for place, (_, source, section, _) in enumerate(packages):
         if section in sections:
-            where = int.from_bytes(hashlib.sha256(source.encode()).digest()[:6], "big") / 2**48
-            nodes[
-                "test" if where < 0.2 else "val" if where < 0.2 + 0.8 * fraction else "train"
-            ].append(place)
+            nodes[split_at(place_of(source), fraction, 0.2)].append(place)
     vocabulary = Vocabulary.of_words([packages[i][3] for i in nodes["train"]], 3)
     tokens = torch.zeros(len(packages), WORDS, dtype=torch.long)
     for row, (_, _, _, synopsis) in enumerate(packages):

@@ -10,7 +10,6 @@ and ``max_length`` are kept.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from ..formats import read_bytes
 from ..kinds.sequences import SEQUENCES
 from ..kinds.tokens import Rows, TokenDataset, generated
 from ..registry import Entry, Request, register_dataset
+from ..splits import place_of
 from .copy_memory import SPLITS, check_counts
 
 SYMBOLS = (*"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]")
@@ -117,8 +117,7 @@ def expression(options: ListOpsOptions, split: str, index: int) -> tuple[list[in
         value = grow(rng, out, options)
         if not options.min_length < len(out) < options.max_length:
             continue
-        place = int.from_bytes(hashlib.sha256(bytes(out)).digest()[:6], "big") / 2**48
-        if low <= place < high:
+        if low <= place_of(bytes(out)) < high:
             return out, value
 
 

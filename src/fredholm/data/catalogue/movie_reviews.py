@@ -4,7 +4,6 @@ sentiment (Hutto and Gilbert, 2014).
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import torch
 
 from ...errors import DataError
+from .. import splits
 from ..clients import PIP
 from ..create import source_folder
 from ..formats import read_bytes
@@ -46,7 +46,7 @@ def place_of(text: str) -> float:
         True
     """
     words = " ".join(word for word in split_words(text) if word.isalnum())
-    return int.from_bytes(hashlib.sha256(words.encode("utf-8")).digest()[:6], "big") / 2**48
+    return splits.place_of(words)
 
 
 def read(path: Path) -> list[Review]:
@@ -93,18 +93,11 @@ def create(request: Request) -> TextDataset:
     ``targets`` are the ratings.
     """
     entry = request.entry
-    fraction = request.share
-    edge = TEST_FRACTION + (1 - TEST_FRACTION) * fraction
     parts: dict[str, list[Review]] = {"train": [], "val": [], "test": []}
     for review in read(source_folder(request, lambda file: True) / FILE):
         if abs(review.rating) >= NEUTRAL:
-            parts[
-                "test"
-                if review.place < TEST_FRACTION
-                else "val"
-                if review.place < edge
-                else "train"
-            ].append(review)
+            split = splits.split_at(review.place, float(request.share), TEST_FRACTION)
+            parts[split].append(review)
     options = request.text or TextOptions()
     vocabulary = options.make_vocabulary([review.text for review in parts["train"]])
     ratings = torch.tensor([review.rating for review in parts[request.split]], dtype=torch.float32)

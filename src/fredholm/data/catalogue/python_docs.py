@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +17,7 @@ from ..kinds.language import NextTokens
 from ..kinds.texts import TEXTS, TextOptions
 from ..registry import Entry, Request, register_dataset
 from ..sources import Package
+from ..splits import place_of, split_at
 
 FILE = "documents.json"
 TEST_FRACTION = 0.1
@@ -63,9 +63,7 @@ def split_of(name: str, val_fraction: float) -> str:
         >>> split_of("library/json", 0.1)
         'train'
     """
-    place = int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "big") / 2**48
-    edge = TEST_FRACTION + (1 - TEST_FRACTION) * val_fraction
-    return "test" if place < TEST_FRACTION else "val" if place < edge else "train"
+    return split_at(place_of(name), val_fraction, TEST_FRACTION)
 
 
 def create(request: Request) -> NextTokens:

@@ -4,7 +4,6 @@ fragments of others. Where it is, is known to the pixel.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import re
 from collections import defaultdict
@@ -26,6 +25,7 @@ from ..counter import integers, permutation, uniform
 from ..create import source_folder
 from ..registry import Entry, Request, register_dataset
 from ..sources import Package
+from ..splits import place_of
 from .copy_memory import SPLITS
 
 STORED, LEAST = 96, 32  # sides in pixels: of a stored stamp, of the smallest original that is kept
@@ -181,8 +181,7 @@ def parts_of(names: Sequence[str], stamps: UInt8[np.ndarray, "m 4 s s"]) -> list
         groups[first(f"name {word}")].append(place)
     result = [0] * len(names)
     for places in groups.values():
-        digest = hashlib.sha256(min(keys[place] for place in places).encode()).digest()
-        where = int.from_bytes(digest[:6], "big") / 2**48
+        where = place_of(min(keys[place] for place in places))
         part = next(part for limit, part in PARTS if where < limit)
         for place in places:
             result[place] = part
