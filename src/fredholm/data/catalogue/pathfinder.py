@@ -22,8 +22,8 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from ...errors import DataError, OptionError, require, suggest
-from ..kinds.images import ArrayDataset
+from ...errors import DataError, OptionError, suggest
+from ..kinds.images import ArrayDataset, decoded
 from ..kinds.sequences import SEQUENCES
 from ..kinds.tokens import TokenDataset, generated, image_tokens
 from ..registry import Entry, Request, register_dataset
@@ -260,7 +260,6 @@ def read(folder: Path) -> tuple[UInt8[Tensor, "n 1 h w"], Tensor]:
     Raises:
         DataError: no such files, a line of another form, or an image of another size.
     """
-    image = require("PIL.Image", "train", "Pathfinder's images")
     lists = sorted((folder / "metadata").glob("*.npy"), key=lambda p: (len(p.stem), p.stem))
     if not lists:
         raise DataError(f"{folder}: has no metadata/*.npy; needs Pathfinder's official folder")
@@ -276,15 +275,10 @@ def read(folder: Path) -> tuple[UInt8[Tensor, "n 1 h w"], Tensor]:
                     "0 or 1"
                 )
             path = folder / cells[0] / cells[1]
-            try:
-                if (
-                    not path.stat().st_size
-                ):  # the release has an empty image, which its own loader passes over
-                    continue
-                with image.open(path) as opened:
-                    pixels = np.asarray(opened.convert("L"))
-            except OSError as error:
-                raise DataError(f"{path}: cannot be read as an image ({error})") from error
+            # the release has an empty image, which its own loader passes over
+            if path.is_file() and not path.stat().st_size:
+                continue
+            pixels = np.asarray(decoded(path, "L"))
             if images and pixels.shape != images[0].shape:
                 raise DataError(
                     f"{path}: is {pixels.shape[1]}x{pixels.shape[0]}; the first image is of "

@@ -4,7 +4,6 @@ fragments of others. Where it is, is known to the pixel.
 
 from __future__ import annotations
 
-import io
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -18,11 +17,12 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 from torch.nn import functional
 
-from ...errors import DataError, OptionError, require
+from ...errors import DataError, OptionError
 from ..clients import APT, tar_stream
 from ..composed import ComposedDataset
 from ..counter import integers, permutation, uniform
 from ..create import source_folder
+from ..kinds.images import decoded
 from ..registry import Entry, Request, register_dataset
 from ..sources import Package
 from ..splits import place_of
@@ -71,12 +71,9 @@ def cut_out(content: bytes, name: str) -> UInt8[np.ndarray, "4 s s"] | None:
     Raises:
         DataError: no picture.
     """
-    image: Any = require("PIL.Image", "train", "reading an image")
-    try:
-        with image.open(io.BytesIO(content)) as file:
-            whole = file.convert("RGBA")
-    except (OSError, ValueError, SyntaxError) as error:
-        raise DataError(f"{name}: not a readable image ({error})") from error
+    whole = decoded(name, "RGBA", content)
+    from PIL import Image  # which is here, or nothing would have been decoded
+
     box = whole.getchannel("A").point(lambda value: 255 * (value > 127)).getbbox()
     if box is None:
         return None
@@ -86,7 +83,7 @@ def cut_out(content: bytes, name: str) -> UInt8[np.ndarray, "4 s s"] | None:
         return None
     scale = STORED / max(cut.size)
     size = tuple(max(1, round(scale * side)) for side in cut.size)
-    small = cut.resize(size, image.Resampling.LANCZOS)
+    small = cut.resize(size, Image.Resampling.LANCZOS)
     result = np.zeros((4, STORED, STORED), dtype=np.uint8)
     left, top = ((STORED - side) // 2 for side in size)
     pixels = np.asarray(small).transpose(2, 0, 1)

@@ -5,7 +5,6 @@ train on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +12,12 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from ...errors import DataError, OptionError, require
+from ...errors import DataError, OptionError
 from ..boxes import read_annotation
 from ..clients import PIP
 from ..composed import check_kind
 from ..create import source_folder
-from ..kinds.images import ArrayDataset
+from ..kinds.images import ArrayDataset, decoded
 from ..registry import Entry, Request, register_dataset
 from ..sources import Package, PinnedFile
 
@@ -90,12 +89,11 @@ def create(request: Request) -> TileDataset:
             f"split: received {request.split!r}; tree-crowns is to look at, four photographs with "
             "test alone"
         )
-    image: Any = require("PIL.Image", "train", "reading an image")
     entry, size = request.entry, request.image_size or SIZE
     folder = source_folder(request, lambda file: file.name.endswith((".png", ".xml")))
     found, inside = [], []
     for name in PHOTOGRAPHS:
-        picture = _read(image, folder / f"{name}.png")
+        picture = np.asarray(decoded(folder / f"{name}.png", "RGB"))
         objects = read_annotation(folder / f"{name}.xml").objects
         pieces = tiles(picture, [box for _, box in objects], size)
         found.append(pieces[0])
@@ -108,14 +106,6 @@ def create(request: Request) -> TileDataset:
     known = images, torch.zeros(len(images), dtype=torch.int64), entry.classes
     scale = {"mean": entry.mean, "std": entry.std}
     return TileDataset(entry.name, "test", *known, boxes=boxes[kept], **scale)
-
-
-def _read(image: Any, path: Path) -> np.ndarray:
-    try:
-        with image.open(path) as file:
-            return np.asarray(file.convert("RGB"))
-    except (OSError, ValueError, SyntaxError) as error:
-        raise DataError(f"{path}: not a readable image ({error})") from error
 
 
 def _pinned() -> tuple[PinnedFile, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -306,7 +307,7 @@ def read_picture(file: Path, image_size: tuple[int, int]) -> UInt8[Tensor, "3 h 
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
-def of_bytes(image: Any, file: Path) -> Any:
+def of_bytes(image: Any, file: Path | str) -> Any:
     """An opened picture with 8 bits a channel, turned as its camera was held (EXIF's orientation).
     One of 16 bits is divided by 257, so that 65,535 is 255: Pillow's own conversion would cut off
     all above 255.
@@ -399,6 +400,23 @@ def _opened(file: Path) -> Iterator[Any]:
         ) from error
 
 
+def decoded(file: Path | str, mode: str, content: bytes | None = None) -> Any:
+    """A picture of Pillow's in a ``mode`` such as RGB; ``content``: of the file, where it
+    lies in an archive.
+
+    Raises:
+        DataError: no such file, or no image.
+    """
+    pillow: Any = require("PIL.Image", "train", "reading an image")
+    try:
+        with pillow.open(file if content is None else io.BytesIO(content)) as image:
+            return of_bytes(image, file).convert(mode)
+    except FileNotFoundError as error:
+        raise DataError(f"{file}: no such file") from error
+    except (OSError, ValueError, SyntaxError) as error:
+        raise DataError(f"{file}: not a readable image ({error})") from error
+
+
 def resize(
     images: UInt8[Tensor, "n c h w"], size: tuple[int, int], chunk: int = 1024
 ) -> UInt8[Tensor, "n c a b"]:
@@ -461,14 +479,7 @@ def read_plain(path: Path, channels: int, size: tuple[int, int] | None) -> Float
     Raises:
         DataError: no such file, or no image.
     """
-    pillow = require("PIL.Image", "train", "reading an image")
-    try:
-        with pillow.open(path) as file:
-            pixels = np.array(of_bytes(file, path).convert("L" if channels == 1 else "RGB"))
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file") from error
-    except (OSError, ValueError, SyntaxError) as error:
-        raise DataError(f"{path}: not a readable image ({error})") from error
+    pixels = np.array(decoded(path, "L" if channels == 1 else "RGB"))
     image = torch.from_numpy(pixels).float().div(255)
     image = image.unsqueeze(0) if image.ndim == 2 else image.permute(2, 0, 1)
     if size is None or tuple(image.shape[-2:]) == size:
