@@ -388,6 +388,8 @@ def test_every_entry_describes_itself(tmp_path):
         assert row["source"]
         assert row["licence_package"]
         assert row["licence_data"]
+        if "yours" in row["size"]:
+            assert row["state"] == "your folder"
         entry = data.get_entry(name)
         if entry.package is not None:
             assert row["state"] == "not fetched"

@@ -218,7 +218,8 @@ def describe(name: str, root: str | os.PathLike[str] | None = None) -> dict[str,
         "licence_data": entry.licence_data,
         "samples": dict(entry.samples),
         "size": " + ".join(f"{count:,} {split}" for split, count in entry.samples.items())
-        or entry.kind.unsized,
+        or entry.kind.unsized
+        or ("yours" if "path" in entry.needs else "without an official split"),
         "classes": len(entry.classes) or None,
         "shape": entry.shape,
         "download_bytes": source.archive_bytes if source else 0,

@@ -39,7 +39,8 @@ class Kind:
         legend: said below samples that are drawn.
         point, axis: what a report calls a point of a sample, and its place on a line.
         unit: of distances in a report; ``always`` is what every sample has at the same place.
-        unsized: what a table says of a data set that does not say how many samples it has.
+        unsized: what a table says in the place of how many samples a data set has, where its kind
+            has none.
     """
 
     name: str = "sample"
@@ -60,7 +61,7 @@ class Kind:
     axis: str = "position"
     unit: str = ""
     always: str = ""
-    unsized: str = "yours"
+    unsized: str = ""
 
     def request(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """Fields of a :class:`fredholm.data.registry.Request` from the options of some kinds only
