@@ -102,7 +102,6 @@ def verses(sizes: dict[str, int], length: int = 80) -> Splits:
     """Pairs of Bible verses, the same or the most similar other one."""
     from fredholm.data.catalogue.kjv_web import BETWEEN
 
-    data.fetch("kjv-characters")
     words, splits = tokenizer(), {}
     for split, size in sizes.items():
         whole: Any = data.create_dataset("kjv-web", split, download=True)

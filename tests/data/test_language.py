@@ -279,7 +279,7 @@ def test_pairs_of_translations(tmp_path, monkeypatch):
     }
     monkeypatch.setattr("fredholm.data.catalogue.kjv_web.read_web", lambda path: web)
     read_pairs.cache_clear()
-    pairs = read_pairs(folder, folder)
+    pairs = read_pairs(folder)
     read_pairs.cache_clear()
     assert len(pairs) == 60
     for place, text, same in pairs:

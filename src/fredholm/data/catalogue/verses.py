@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import torch
 
+from ..create import source_folder
 from ..kinds.sequences import SEQUENCES
 from ..kinds.tokens import Rows, TokenDataset
 from ..registry import Entry, Request, register_dataset
@@ -17,11 +18,9 @@ from .aan import PairOptions, pair_dataset
 
 def create(request: Request) -> TokenDataset:
     """The data set of a request: the two verses of each pair, and whether they are the same."""
-    kjv, web = kjv_web.folders(replace(request, entry=kjv_web.ENTRY))
+    folder = source_folder(replace(request, entry=kjv_web.ENTRY), lambda file: True)
     result = [
-        pair
-        for pair in kjv_web.read_pairs(kjv, web)
-        if kjv_web.split_of(pair[0][0]) == request.split
+        pair for pair in kjv_web.read_pairs(folder) if kjv_web.split_of(pair[0][0]) == request.split
     ]
     first, second = zip(*(text.split(kjv_web.BETWEEN) for _, text, _ in result))
     labels, length = torch.tensor([int(same) for _, _, same in result]), request.options.max_length
@@ -34,7 +33,7 @@ ENTRY = Entry(
     name="verses",
     title="KJV/WEB: do two verses render the same text? A stand-in for the Long Range Arena's "
     "Retrieval task, bytes of both",
-    source=kjv_web.ENTRY.source,
+    source="made from kjv-web",
     licence_package=kjv_web.ENTRY.licence_package,
     licence_data=kjv_web.ENTRY.licence_data,
     samples=kjv_web.ENTRY.samples,
