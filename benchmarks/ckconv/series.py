@@ -87,10 +87,10 @@ DATA = {
         30.0,
         ("ckcnn gaps", *PEERS[2:]),
         {1: (1, 2, 4), 2: (1, 2)},
-        "series",
-        5,
-        (),
-        {"seconds": 0.25},
+        scale="series",
+        epochs=5,
+        losses=(),
+        own={"seconds": 0.25},
     ),
 }
 

@@ -21,6 +21,7 @@ from ..kinds.points import POINTS, PointDataset
 from ..meshes import sample_surface
 from ..registry import Entry, Request, register_dataset
 from ..sources import Package
+from ..splits import SPLITS, split_at
 from .kicad_wrl import parse_vrml
 
 STORED, LEAST = 1024, 60  # points of a stored cloud, models of the smallest class
@@ -169,10 +170,8 @@ def create(request: Request) -> PointDataset:
             int.from_bytes(hashlib.sha256(name.encode()).digest()[7:13], "big") / 2**48
             for name in names
         ]
-        parts = [2 if p < 0.2 else 1 if p < 0.2 + 0.8 * fraction else 0 for p in place]
-    chosen = [
-        i for i, part in enumerate(parts) if part == ("train", "val", "test").index(request.split)
-    ]
+        parts = [SPLITS.index(split_at(p, fraction, 0.2)) for p in place]
+    chosen = [i for i, part in enumerate(parts) if part == SPLITS.index(request.split)]
     labels = torch.tensor([classes.index(kinds[i]) for i in chosen])
     stored = torch.from_numpy(clouds[chosen])
     return PointDataset(request.entry.name, request.split, stored, labels, classes, options.points)

@@ -85,6 +85,19 @@ def mean_and_deviation(
     return mean, torch.where(std > rounding, std, 1.0)
 
 
+def tell_rate(
+    result: SequenceDataset, options: TimeSeriesOptions, mean: Tensor, std: Tensor
+) -> SequenceDataset:
+    """``result`` with its spacing, and how a run on it reads further series: at its rate, and at
+    the scale of its files, ``mean`` and ``std`` of each channel, or of each series.
+    """
+    result.spacing = 1.0 if options.timed else float(options.every)
+    scale = "sample" if options.scale == "series" else "file"
+    given = {"timed": options.timed, "every": options.every}
+    result.source = series_source(mean.tolist(), std.tolist(), scale, **given)
+    return result
+
+
 def create(request: Request) -> SequenceDataset:
     """The data set of a request: classes, and series as :class:`TimeSeriesOptions` has them."""
     options = request.options
@@ -106,8 +119,8 @@ def create(request: Request) -> SequenceDataset:
         chosen = held if request.split == "val" else rest
         series, numbers = [series[i] for i in chosen.tolist()], numbers[chosen]
     key = SPLITS.index(request.split)
+    mean, std = mean_and_deviation(torch.cat(train))
     if options.scale == "file":
-        mean, std = mean_and_deviation(torch.cat(train))
         series = [(s - mean) / std for s in series]
     rows = [observed(s, options, key, i) for i, s in enumerate(series)]
     result = SequenceDataset(
@@ -119,11 +132,7 @@ def create(request: Request) -> SequenceDataset:
         shape=(longest, train[0].shape[1]),
         timed=options.timed,
     )
-    result.spacing = 1.0 if options.timed else float(options.every)
-    mean, std = (moment.tolist() for moment in mean_and_deviation(torch.cat(train)))
-    scale = "sample" if options.scale == "series" else "file"
-    result.source = series_source(mean, std, scale, timed=options.timed, every=options.every)
-    return result
+    return tell_rate(result, options, mean, std)
 
 
 def find(folder: Path, part: str) -> Path:

@@ -18,12 +18,11 @@ from ...errors import DataError, OptionError
 from ..audio import read_wav
 from ..clients import APT, tar_stream
 from ..create import source_folder
-from ..files.reading import series_source
 from ..kinds.sequences import SEQUENCES, SequenceDataset, padded
 from ..registry import Entry, Request, register_dataset
 from ..sources import Package, Packages
 from ..splits import SPLITS, place_of, split_at
-from .time_series import TimeSeriesOptions, mean_and_deviation, observed
+from .time_series import TimeSeriesOptions, mean_and_deviation, observed, tell_rate
 
 RATE = 8_000
 LANGUAGES = {"en": "English", "es": "Spanish", "fr": "French", "it": "Italian", "ru": "Russian"}
@@ -211,11 +210,7 @@ def create(request: Request) -> SequenceDataset:
         shape=(options.points, 1),
         timed=options.timed,
     )
-    result.spacing = 1.0 if options.timed else float(options.every)
-    scale = "sample" if options.scale == "series" else "file"
-    given = {"timed": options.timed, "every": options.every}
-    result.source = series_source(mean.tolist(), std.tolist(), scale, **given)
-    return result
+    return tell_rate(result, options, mean, std)
 
 
 _ARCHIVES = {
