@@ -152,7 +152,7 @@ def test_cifar_folder_of_the_user(tmp_path, write):
 def test_cifar_lacking_a_batch_is_refused(tmp_path):
     for write, suffix, message in (
         (write_cifar_binary, "bin", "cannot be read"),
-        (write_cifar_png, "png", "not a readable picture"),
+        (write_cifar_png, "png", "no such file"),
     ):
         folder = write(tmp_path / suffix)
         (folder / f"data_batch_3.{suffix}").unlink()

@@ -64,7 +64,7 @@ def test_a_stamp_is_cut_out_whole_and_keeps_its_shape():
     empty = io.BytesIO()
     Image.new("RGBA", (50, 50)).save(empty, "png")
     assert cut_out(empty.getvalue(), "nothing") is None
-    with pytest.raises(DataError, match="x: not a readable image"):
+    with pytest.raises(DataError, match="x: not a readable picture"):
         cut_out(b"no picture", "x")
 
 
@@ -261,5 +261,5 @@ def test_trees_are_to_look_at(photographs):
     with pytest.raises(DataError, match="no photograph has a tile of that size"):
         data.create_dataset("tree-crowns", "test", path=photographs, image_size=100)
     next(photographs.glob("*.png")).write_bytes(b"")
-    with pytest.raises(DataError, match="not a readable image"):
+    with pytest.raises(DataError, match="not a readable picture"):
         data.create_dataset("tree-crowns", "test", path=photographs, image_size=20)

@@ -174,7 +174,7 @@ def test_predict_reads_image_files_as_training_does(finished, tmp_path):
     assert small["class"] == dataset.classes[int(expected.argmax())]
     assert sum(large["probabilities"].values()) == pytest.approx(1, abs=1e-5)
     (tmp_path / "text.png").write_text("no image")
-    with pytest.raises(DataError, match=r"text.png: not a readable image"):
+    with pytest.raises(DataError, match=r"text.png: not a readable picture"):
         predict(folder, [tmp_path / "text.png"])
     with pytest.raises(DataError, match=r"none.png: no such file"):
         predict(folder, [tmp_path / "none.png"])

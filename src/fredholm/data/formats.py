@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
 import math
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
@@ -106,6 +110,28 @@ def read_cifar_binary(path: Path) -> tuple[UInt8[np.ndarray, "n 3 32 32"], UInt8
     return records[:, 1:].reshape(-1, 3, 32, 32).copy(), records[:, 0].copy()
 
 
+@contextmanager
+def opened_picture(path: Path | str, content: bytes | None = None) -> Iterator[Any]:
+    """A picture of Pillow's, whose pixels may be read until it is closed; ``content``: of the file,
+    where it lies in an archive.
+
+    Raises:
+        DataError: when the file is missing, truncated, no picture, or too large to be one.
+        MissingExtraError: when pillow is not installed.
+    """
+    pillow: Any = require("PIL.Image", "train", "reading pictures")
+    try:
+        with pillow.open(path if content is None else io.BytesIO(content)) as image:
+            yield image
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file") from error
+    except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
+        raise DataError(
+            f"{path}: not a readable picture ({error}); it is truncated, corrupt or no picture: "
+            "mend or remove it"
+        ) from error
+
+
 def read_png_rows(path: Path, side: int = 32) -> UInt8[np.ndarray, "n 3 h w"]:
     """Images stored as the rows of one RGB picture of width ``side``².
 
@@ -113,14 +139,8 @@ def read_png_rows(path: Path, side: int = 32) -> UInt8[np.ndarray, "n 3 h w"]:
         DataError: when the picture is damaged, not RGB, or of another width.
         MissingExtraError: when pillow is not installed.
     """
-    image_module = require("PIL.Image", "train", "reading PNG files")
-    try:
-        with image_module.open(path) as image:
-            mode, pixels = image.mode, np.asarray(image)
-    except (OSError, SyntaxError, ValueError, image_module.DecompressionBombError) as error:
-        raise DataError(
-            f"{path}: not a readable picture ({error}); it is missing, truncated or corrupt"
-        ) from error
+    with opened_picture(path) as image:
+        mode, pixels = image.mode, np.asarray(image)
     if mode != "RGB" or pixels.shape[1] != side * side:
         raise DataError(
             f"{path}: {mode} of width {pixels.shape[1]}; needs RGB of width {side * side}, one "

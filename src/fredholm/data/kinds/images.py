@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from torch.nn import functional
 from ...errors import DataError, OptionError, ShapeError, require
 from ..augment import Augment
 from ..boxes import box_mask, read_annotation
+from ..formats import opened_picture
 from ..summaries import of_images
 from .dataset import LabelledDataset, Transform, check_labels
 from .kind import Kind, Page, register_kind
@@ -377,27 +377,13 @@ def _tail(file: Path) -> bytes:
 
 @contextmanager
 def _opened(file: Path) -> Iterator[Any]:
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with Image.open(file) as image:
-            if max(image.size) < 2:  # resized, it would be a uniform area that passes for a picture
-                raise DataError(
-                    f"{file}: a picture of 1 x 1 pixel; needs at least 2 pixels: replace or remove "
-                    "it (such files are often placeholders of a failed download)"
-                )
-            yield image
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-        UnidentifiedImageError,
-        Image.DecompressionBombError,
-    ) as error:
-        raise DataError(
-            f"{file}: not a readable picture ({error}); it is missing, truncated or corrupt: mend "
-            "or remove it"
-        ) from error
+    with opened_picture(file) as image:
+        if max(image.size) < 2:  # resized, it would be a uniform area that passes for a picture
+            raise DataError(
+                f"{file}: a picture of 1 x 1 pixel; needs at least 2 pixels: replace or remove it "
+                "(such files are often placeholders of a failed download)"
+            )
+        yield image
 
 
 def decoded(file: Path | str, mode: str, content: bytes | None = None) -> Any:
@@ -405,16 +391,10 @@ def decoded(file: Path | str, mode: str, content: bytes | None = None) -> Any:
     lies in an archive.
 
     Raises:
-        DataError: no such file, or no image.
+        DataError: no such file, or no picture.
     """
-    pillow: Any = require("PIL.Image", "train", "reading an image")
-    try:
-        with pillow.open(file if content is None else io.BytesIO(content)) as image:
-            return of_bytes(image, file).convert(mode)
-    except FileNotFoundError as error:
-        raise DataError(f"{file}: no such file") from error
-    except (OSError, ValueError, SyntaxError) as error:
-        raise DataError(f"{file}: not a readable image ({error})") from error
+    with opened_picture(file, content) as image:
+        return of_bytes(image, file).convert(mode)
 
 
 def resize(
