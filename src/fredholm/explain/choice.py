@@ -101,7 +101,7 @@ def dots(theme: Theme, state: Mapping[str, Any]) -> Figure:
     axes.set_yticks(range(len(lines)), [line["operator"] for line in lines])
     axes.set_ylim(-0.6, len(lines) - 0.4)
     axes.set_xlabel(f"test {state['measure']}")
-    if state.get("percent", state["higher"]):
+    if state["percent"]:
         axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
     axes.grid(axis="x")
     return figure

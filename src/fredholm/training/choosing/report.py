@@ -22,11 +22,6 @@ def number(value: float | None, percent: bool) -> str:
     return f"{100 * value:.1f}%" if percent else f"{value:.3g}"
 
 
-def in_percent(state: Mapping[str, Any]) -> bool:
-    """Whether scores are shown in percent; states of earlier versions do not say."""
-    return state.get("percent", state["higher"])
-
-
 def score(line: dict[str, Any], percent: bool) -> str:
     """Mean ± sample standard deviation."""
     sd = "" if line["sd"] is None else f" ± {number(line['sd'], percent).removesuffix('%')}"
@@ -40,7 +35,7 @@ def said(name: str) -> str:
 
 def recommendation(state: dict[str, Any]) -> list[tuple[str, str]]:
     """Which one, how sure, what it costs, what lost samples do, and how to train it."""
-    verdict, percent = state["verdict"], in_percent(state)
+    verdict, percent = state["verdict"], state["percent"]
     lines = {line["operator"]: line for line in verdict["table"]}
     pick = lines[verdict["pick"]]
     seeds = f"{pick['seeds']} seed{'s' * (pick['seeds'] > 1)}"
@@ -75,7 +70,7 @@ def recommendation(state: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _sure(verdict: dict[str, Any], state: dict[str, Any]) -> str:
-    found, percent = verdict["difference"], in_percent(state)
+    found, percent = verdict["difference"], state["percent"]
     parts = []
     for key, count, what in (
         ("over_seeds", found["seeds"], "seeds"),
@@ -131,7 +126,7 @@ def _growth(label: str, state: dict[str, Any]) -> str:
 
 def finals_table(state: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Head and rows of the finalists."""
-    percent, rows = in_percent(state), []
+    percent, rows = state["percent"], []
     lines = state["verdict"]["table"]
     stresses = list(next((line["stress"] for line in lines if "stress" in line), {}))
     head = ["", "validation", f"test {state['measure']}", *stresses, "seeds", "width", "lr"]
@@ -146,7 +141,7 @@ def finals_table(state: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 def rungs_table(state: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Head and rows of all contenders: the best of each rung, and what became of it."""
-    percent, sign = in_percent(state), 1 if state["higher"] else -1
+    percent, sign = state["percent"], 1 if state["higher"] else -1
     rungs = state["rungs"]
     head = ["", "width", "parameters", "ms a step"]
     for number_, rung in enumerate(rungs, 1):

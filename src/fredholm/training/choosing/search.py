@@ -143,6 +143,7 @@ def _state(place: Path, setting: dict[str, Any]) -> dict[str, Any]:
             f"{setting['source']}: the recipe (or a file it imports) has changed since the "
             f"comparison in {place} was begun; restore it, or choose another --out"
         )
+    state.setdefault("percent", state["higher"])  # earlier versions did not say
     return state
 
 
