@@ -120,9 +120,10 @@ def section() -> str:
         lines = []
         for variant, mine in one.by_variant(found.get(name, [])).items():
             score, size = spread(row["accuracy"] for row in mine), f"{mine[0]['parameters']:,}"
-            chosen = f"`{mine[0]['overrides'][-1]}`" if one.choices else ""
-            lines.append((variant, score, len(mine), size, chosen))
+            chosen = (f"`{mine[0]['overrides'][-1]}`",) if one.choices else ()
+            lines.append((variant, score, len(mine), size, *chosen))
         if lines:
             heads = "operator", "test accuracy (%)", "seeds", "parameters", "chosen"
+            heads = heads[: len(lines[0])]
             parts.append(f"**{one.title}**, `{' '.join(one.common)}`\n\n{table(heads, lines)}")
     return "\n\n".join([*parts, claims_tables(CLAIMS, found, load(FILE))])
