@@ -101,10 +101,13 @@ def test_the_pick_is_made_on_validation_and_the_test_is_read_for_the_finalists_a
 
 def test_a_search_goes_on_and_ends_alike(chosen, walks, monkeypatch):
     place, state, _, _ = chosen
+    older = {key: value for key, value in state.items() if key != "percent"}
+    (place / "choice.json").write_text(json.dumps(older))  # as earlier versions did
     monkeypatch.setattr(trial, "learn", lambda *_: pytest.fail("a finished trial ran again"))
     again = search(walks, place)
     assert again["finals"]["rows"] == state["finals"]["rows"]
     assert again["verdict"]["pick"] == state["verdict"]["pick"]
+    assert again["percent"] is True
     with pytest.raises(OptionError, match="choose another --out"):
         search(walks, place, seeds=3)
 

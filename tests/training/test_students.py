@@ -158,7 +158,11 @@ def test_the_report_says_what_its_attention_learnt():
     line = {"operator": "minilm-linear", "test": 0.7, "sd": None, "seeds": 1}
     verdict = {"pick": "minilm-linear", "operator": None, "table": [line], "train": ""}
     state = {"verdict": verdict, "higher": True, "measure": "accuracy", "full_steps": 1}
-    state |= {"finals": {"steps": {}}, "learnt": {"minilm-linear": "learnt from 9 texts"}}
+    state |= {
+        "percent": True,
+        "finals": {"steps": {}},
+        "learnt": {"minilm-linear": "learnt from 9 texts"},
+    }
     found = dict(report.recommendation(state))
     assert "MiniLM with linear attention" in found["recommended"]
     assert found["its attention"] == "learnt from 9 texts"
