@@ -123,7 +123,7 @@ def section() -> str:
             chosen = (f"`{mine[0]['overrides'][-1]}`",) if one.choices else ()
             lines.append((variant, score, len(mine), size, *chosen))
         if lines:
-            heads = "operator", "test accuracy (%)", "seeds", "parameters", "chosen"
-            heads = heads[: len(lines[0])]
+            last = ("chosen",) if one.choices else ()
+            heads = "operator", "test accuracy (%)", "seeds", "parameters", *last
             parts.append(f"**{one.title}**, `{' '.join(one.common)}`\n\n{table(heads, lines)}")
     return "\n\n".join([*parts, claims_tables(CLAIMS, found, load(FILE))])

@@ -124,7 +124,7 @@ def opened_picture(path: Path | str, content: bytes | None = None) -> Iterator[A
         with pillow.open(path if content is None else io.BytesIO(content)) as image:
             yield image
     except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file") from error
+        raise DataError(f"{path}: no such file; restore it, or correct the path") from error
     except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
         raise DataError(
             f"{path}: not a readable picture ({error}); it is truncated, corrupt or no picture: "
