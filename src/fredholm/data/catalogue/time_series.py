@@ -62,7 +62,9 @@ def observed(
     """
     times = torch.arange(0, len(series), options.every)
     kept = series[:: options.every]
-    here = uniform(options.seed, *key, times) >= options.drop
+    here = torch.ones(len(times), dtype=torch.bool)
+    if options.drop:
+        here = uniform(options.seed, *key, times) >= options.drop
     if not bool(here.any()):
         here[0] = True
     if options.scale == "series":
