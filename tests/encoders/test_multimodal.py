@@ -54,26 +54,6 @@ def test_the_text_stands_apart_and_modalities_are_told_apart():
     assert_close(moved[:, 5:], features[:, 5:] + 1.0, dtype=torch.float32)
 
 
-@pytest.mark.parametrize("pool", ["cls", "mean"])
-def test_model_reads_both_and_no_padding(pool):
-    model = create_model(
-        "itnet_nano",
-        **parts(encoder="multimodal", image_size=8, patch=4, vocabulary=9, pool=pool, **SMALL),
-    ).eval()
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    logits = model(pair())
-    assert logits.shape == (2, 5)
-    longer = model(pair(tokens=torch.nn.functional.pad(TOKENS, (0, 2))))
-    assert_close(longer, logits, dtype=torch.float32)
-    other = model(pair(tokens=torch.tensor([[3, 5, 0], [5, 6, 7]])))
-    assert (other[0] - logits[0]).abs().max() > 1e-4
-    assert_close(other[1], logits[1], dtype=torch.float32)
-    dark = pair()["image"].clone()
-    dark[1] = 0
-    assert (model(pair(image=dark))[1] - logits[1]).abs().max() > 1e-4
-
-
 def test_two_views_of_a_sentence():
     options = {
         "encoder": "multimodal",

@@ -33,12 +33,12 @@ def pair(**changed: Tensor) -> Inputs:
     return Inputs(**{"image": torch.rand(2, 1, 8, 8), "tokens": TOKENS} | changed)
 
 
-def make(fusion: str, pool: str = "mean", operator: str = "itnet", **body) -> Model:
+def make(pool: str = "mean", operator: str = "itnet", **body) -> Model:
     torch.manual_seed(0)
     model = create_model(
         "itnet_nano",
         encoder=ENCODER,
-        body=BODY | {"fusion": fusion, "operator": operator, **body},
+        body=BODY | {"operator": operator, **body},
         head={"kind": "mlp", "hidden": 6, "outputs": 5, "pool": pool},
     ).eval()
     for parameter in model.parameters():
@@ -100,7 +100,7 @@ def test_a_cross_block_reads_the_other_and_its_gradients_are_right():
 
 
 def test_concatenation_keeps_the_streams_apart_until_the_read_out():
-    model = make("concatenation")
+    model = make(fusion="concatenation")
     features, domain = model.features(pair())
     other, _ = model.features(pair(tokens=torch.tensor([[1, 1, 0], [2, 2, 2]])))
     assert other[:, :4].equal(features[:, :4])
@@ -119,8 +119,11 @@ def test_concatenation_keeps_the_streams_apart_until_the_read_out():
 
 @pytest.mark.parametrize("pool", ["cls", "mean"])
 @pytest.mark.parametrize("operator", ["itnet", "softmax", "luna"])
-def test_cross_reads_both_and_no_padding(operator, pool):
-    model = make("cross", pool, operator)
+@pytest.mark.parametrize("joint", [True, False])
+def test_a_model_of_both_reads_both_and_no_padding(joint, operator, pool):
+    """One stream of a joint domain, and two that read one another."""
+    body: dict = {"kind": "residual"} if joint else {"fusion": "cross"}
+    model = make(pool, operator, **body)
     logits = model(pair())
     longer = model(pair(tokens=nn.functional.pad(TOKENS, (0, 2))))
     assert_close(longer, logits, dtype=torch.float32)
@@ -136,31 +139,31 @@ def test_the_streams_have_weights_of_their_own():
     joint = create_model("itnet_nano", encoder=ENCODER, body={**BODY, "kind": "residual"}).body
     sizes = [
         sum(p.numel() for p in body.parameters())
-        for body in (joint, make("concatenation").body, make("cross").body)
+        for body in (joint, make(fusion="concatenation").body, make(fusion="cross").body)
     ]
     assert 2 * sizes[0] - 100 < sizes[1] < sizes[2]
-    body = make("cross").body
+    body = make(fusion="cross").body
     assert body.layer_names == ["picture 1", "text 1", "picture 2", "text 2"]
     assert len({id(p) for p in body.parameters()}) == len(list(body.parameters()))
 
 
 def test_what_it_refuses():
     with pytest.raises(OptionError, match=r"would read the picture alone; needs head\.pool=mean"):
-        make("concatenation", "cls")
+        make("cls", fusion="concatenation")
     with pytest.raises(OptionError, match="did you mean 'cross'"):
-        make("kross")
+        make(fusion="kross")
     with pytest.raises(OptionError, match="'two_streams' cannot take 'image'"):
         create_model("itnet_nano", body={"kind": "two_streams"})
     with pytest.raises(OptionError, match="'infsa' answers at its own points only"):
-        make("cross", operator="infsa")
-    assert make("concatenation", operator="infsa")(pair()).shape == (2, 5)
+        make(fusion="cross", operator="infsa")
+    assert make(fusion="concatenation", operator="infsa")(pair()).shape == (2, 5)
     with pytest.raises(ShapeError, match="8 x 8 pixels, those that this body was built for"):
-        make("cross")(pair(image=torch.rand(2, 1, 8, 12)))
+        make(fusion="cross")(pair(image=torch.rand(2, 1, 8, 12)))
 
 
 @pytest.mark.parametrize("fusion", ["cross", "concatenation"])
 def test_it_is_saved_trained_in_bfloat16_and_traced(fusion, tmp_path):
-    model = make(fusion)
+    model = make(fusion=fusion)
     again = from_pretrained(save_pretrained(model, tmp_path / "model")).eval()
     assert again(pair()).equal(model(pair()))
     with pytest.raises(ShapeError, match="8 x 8 pixels"):
@@ -176,7 +179,7 @@ def test_it_is_saved_trained_in_bfloat16_and_traced(fusion, tmp_path):
 
 
 def test_blocks_have_options_of_their_own_and_dropped_paths():
-    model = make("cross", operator_options={"width": {"blocks": [4, 6]}}, drop_path=0.4)
+    model = make(fusion="cross", operator_options={"width": {"blocks": [4, 6]}}, drop_path=0.4)
     stream = model.body.text
     assert [block.operator.kernel.width for block in stream.own] == [4, 6]
     assert [block.drop_path.rate for block in stream.other] == [0.0, 0.4]
