@@ -125,10 +125,10 @@ def test_broken_recordings(tmp_path):
     write_wav(tmp_path / "b.wav", np.zeros(100))
     content = (tmp_path / "b.wav").read_bytes()
     (tmp_path / "b.wav").write_bytes(content[:-50])
-    with pytest.raises(DataError, match="150 of 200 bytes of samples; it is truncated"):
+    with pytest.raises(DataError, match=r"no whole WAV file .*expected 244 bytes"):
         read_wav(tmp_path / "b.wav", 16_000)
     (tmp_path / "c.wav").write_text("no sound")
-    with pytest.raises(DataError, match="cannot be read as WAV"):
+    with pytest.raises(DataError, match="no whole WAV file of plain samples"):
         read_wav(tmp_path / "c.wav", 16_000)
     with pytest.raises(OptionError, match="at most the 64 filters"):
         mfcc(torch.randn(1000), 16_000, 65)

@@ -27,7 +27,9 @@ IdFlag = Annotated[str | None, _flag("--id", "Column that tells the series apart
 GroupFlag = Annotated[
     str | None, _flag("--group", "Column whose values stay in one split, such as patients.")
 ]
-TextFlag = Annotated[str | None, _flag("--text", "Column of texts, or of paths of pictures.")]
+TextFlag = Annotated[
+    str | None, _flag("--text", "Column of texts, or of paths of pictures or sounds.")
+]
 ChannelsFlag = Annotated[
     str | None, _flag("--channels", "Columns that are read, with commas (default: all numbers).")
 ]

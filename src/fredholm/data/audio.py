@@ -4,45 +4,64 @@ from __future__ import annotations
 
 import io
 import math
-import wave
+import struct
+import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..errors import DataError, OptionError
+from ..errors import DataError, OptionError, require
 
 
-def read_wav(
-    path: Path, rate: int, content: bytes | None = None, *, empty: bool = False
-) -> Float[Tensor, " samples"]:
-    """The samples of a one-channel file of 16-bit integers, from -1 to 1; ``content``: of the
-    file, where it lies in an archive; ``empty``: one without samples is none.
+def read_sound(
+    path: Path, content: bytes | None = None
+) -> tuple[Float[np.ndarray, "samples channels"], int]:
+    """The samples of a WAV file of integers or floats, and how many there are in a second. Integers
+    are divided by the largest of their size, to lie from -1 to 1; ``content``: of the file, where
+    it lies in an archive.
 
     Raises:
-        DataError: a missing or damaged file, another rate, several channels, or samples of another
-            size.
+        DataError: a missing, truncated or damaged file, or one of compressed samples.
+        MissingExtraError: when scipy is not installed.
     """
+    wavfile: Any = require("scipy.io.wavfile", "train", "reading sounds")
     try:
-        with wave.open(str(path) if content is None else io.BytesIO(content), "rb") as file:
-            result = file.getframerate(), file.getnchannels(), file.getsampwidth()
-            frames = file.readframes(file.getnframes())
-            expected = file.getnframes() * result[1] * result[2]
-    except (OSError, EOFError, wave.Error) as error:
-        raise DataError(f"{path}: cannot be read as WAV ({error}); copy it again") from error
-    if result != (rate, 1, 2):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", wavfile.WavFileWarning)
+            warnings.filterwarnings("ignore", "Chunk ", wavfile.WavFileWarning)  # such as of a tool
+            rate, samples = wavfile.read(path if content is None else io.BytesIO(content))
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file; restore it, or correct the path") from error
+    except (OSError, ValueError, struct.error, wavfile.WavFileWarning) as error:
         raise DataError(
-            f"{path}: {result[0]:,} samples a second, {result[1]} channels, {8 * result[2]} bits; "
-            f"needs {rate:,}, 1 and 16"
-        )
-    if (not frames and not empty) or len(frames) != expected:
+            f"{path}: no whole WAV file of plain samples ({error}); copy it again if damaged, "
+            "convert it if of another format"
+        ) from error
+    samples = samples[:, None] if samples.ndim == 1 else samples
+    if samples.dtype.kind == "f":
+        return samples, int(rate)
+    half = 2.0 ** (8 * samples.itemsize - 1)
+    middle = half if samples.dtype.kind == "u" else 0.0  # bytes have no sign
+    return ((samples - middle) / half).astype(np.float32), int(rate)
+
+
+def read_wav(path: Path, rate: int, content: bytes | None = None) -> Float[Tensor, " samples"]:
+    """The samples of a file of one channel; see :func:`read_sound`.
+
+    Raises:
+        DataError: as :func:`read_sound`, another rate, or several channels.
+    """
+    samples, found = read_sound(path, content)
+    if (found, samples.shape[1]) != (rate, 1):
         raise DataError(
-            f"{path}: {len(frames):,} of {expected:,} bytes of samples; it is truncated, copy it "
-            "again"
+            f"{path}: {found:,} samples a second in {samples.shape[1]} channels; needs {rate:,} in "
+            "one"
         )
-    return torch.from_numpy(np.frombuffer(frames, "<i2").astype(np.float32)) / 32768.0
+    return torch.from_numpy(samples[:, 0].astype(np.float32))
 
 
 def mel_filters(frequencies: int, filters: int, rate: int) -> Float[Tensor, "frequencies filters"]:

@@ -150,7 +150,7 @@ def create(request: Request) -> SequenceDataset:
     )
     result.spacing = float(options.every)
     if options.features == "raw":
-        result.source = series_source([0.0], [1.0], every=options.every)
+        result.source = series_source([0.0], [1.0], every=options.every, rate=RATE)
     else:
         result.prepared = "cepstral coefficients of sound"
     return result

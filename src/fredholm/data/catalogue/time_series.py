@@ -88,15 +88,20 @@ def mean_and_deviation(
 
 
 def tell_rate(
-    result: SequenceDataset, options: TimeSeriesOptions, mean: Tensor, std: Tensor
+    result: SequenceDataset,
+    options: TimeSeriesOptions,
+    mean: Tensor,
+    std: Tensor,
+    rate: int | None = None,
 ) -> SequenceDataset:
     """``result`` with its spacing, and how a run on it reads further series: at its rate, and at
-    the scale of its files, ``mean`` and ``std`` of each channel, or of each series.
+    the scale of its files, ``mean`` and ``std`` of each channel, or of each series; ``rate``: of
+    sounds, samples a second.
     """
     result.spacing = 1.0 if options.timed else float(options.every)
     scale = "sample" if options.scale == "series" else "file"
     given = {"timed": options.timed, "every": options.every}
-    result.source = series_source(mean.tolist(), std.tolist(), scale, **given)
+    result.source = series_source(mean.tolist(), std.tolist(), scale, rate=rate, **given)
     return result
 
 

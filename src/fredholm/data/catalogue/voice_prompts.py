@@ -76,7 +76,7 @@ def gather(files: Iterable[tuple[str, bytes]]) -> dict[str, Clips]:
         voice, _, phrase = path.partition("/")
         language = voice.partition("_")[0]
         if language in LANGUAGES and not phrase.startswith("silence/"):
-            samples = read_wav(Path(path), RATE, content, empty=True) * 32768
+            samples = read_wav(Path(path), RATE, content) * 32768
             found.setdefault(language, {})[phrase] = samples.numpy().astype("<i2")
     return {
         language: Clips(
@@ -210,7 +210,7 @@ def create(request: Request) -> SequenceDataset:
         shape=(options.points, 1),
         timed=options.timed,
     )
-    return tell_rate(result, options, mean, std)
+    return tell_rate(result, options, mean, std, RATE)
 
 
 _ARCHIVES = {

@@ -16,6 +16,7 @@ from .collection import Collection, check_range
 from .columns import PICTURES, Trained
 from .folders import collect_folders, files_below
 from .reading import Reading
+from .sounds import SUFFIXES as SOUNDS
 from .suffixes import TEXT_TABLES, stem_of, suffix_of
 from .tables import collect_tables, named_parts
 from .ts import collect_ts
@@ -29,7 +30,10 @@ FAMILIES = {
     ".ts files": SERIES,
     "pictures": PICTURES,
     "clouds": CLOUDS,
+    "sounds": SOUNDS,
 }
+OF_ONE = ("pictures", "clouds", "sounds")  # families whose files hold a sample each
+NAMED = {"pictures": "images", "sounds": "series"}  # those whose paths a table can hold, and kinds
 
 SCALES_OF = {
     "series": ("file", "sample", "none"),
@@ -53,8 +57,8 @@ def collect(
         raise DataError(f"{path}: no such file or folder")
     name = stem_of(path) if path.is_file() else path.name
     family, files = files_of(path, reading)
-    if family in ("pictures", "clouds"):
-        if path.is_file():
+    if family in OF_ONE:
+        if path.is_file() and labelled:
             raise DataError(f"{path}: one file; needs a folder of classes with such files in them")
         result = collect_folders(path, name, reading, FAMILIES[family], labelled)
     elif family == "tables":
@@ -135,17 +139,18 @@ def files_of(path: Path, reading: Reading) -> tuple[str, list[Path]]:
     found = {name: files for name, files in found.items() if files}
     if not found:
         raise DataError(f"{path}: holds no file that can be read; needs {readable()}")
-    if set(found) == {"tables", "pictures"} and reading.kind in (None, "images"):
+    named = next((name for name in found if name in NAMED), "")
+    if set(found) == {"tables", named} and reading.kind in (None, NAMED[named]):
         tables = [file for file in found["tables"] if file.parent == path]
-        if tables:  # a table of paths and labels
+        if tables:  # of paths and labels
             return "tables", _together(tables)
     if len(found) > 1:
-        named = "; ".join(f"{len(v):,} {k} ({v[0].relative_to(path)})" for k, v in found.items())
+        kinds = "; ".join(f"{len(v):,} {k} ({v[0].relative_to(path)})" for k, v in found.items())
         raise DataError(
-            f"{path}: holds files of several kinds: {named}; give one file, or a folder of one kind"
+            f"{path}: holds files of several kinds: {kinds}; give one file, or a folder of one kind"
         )
     family, files = next(iter(found.items()))
-    return family, files if family in ("pictures", "clouds") else _together(files)
+    return family, files if family in OF_ONE else _together(files)
 
 
 def _together(files: Sequence[Path]) -> list[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection as Suffixes
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,6 +12,7 @@ from typing import Any
 from ...errors import CheckpointError, DataError, suggest
 from .collection import looks_continuous
 from .reading import Reading
+from .sounds import SUFFIXES as SOUNDS
 from .table import Head, has_decimal_comma, is_missing, is_number, no_number, seconds
 
 LABELS = ("label", "class", "target", "y", "category", "outcome", "diagnosis")
@@ -70,7 +72,7 @@ class Trained:
             CheckpointError: facts that do not belong together.
         """
         names, channels = reading.channels, source.get("channels")
-        if reading.kind in ("texts", "images") and reading.text is not None and source:
+        if reading.text is not None and source:
             return cls(False, {})
         if reading.kind not in ("rows", "series") or not names or not channels:
             return None
@@ -144,7 +146,7 @@ def settle(
     channels, remarks = _channels(head, reading, others, text, kind, again)
     if again is not None and kind != "rows":
         remarks.append(_group(again))
-    if kind not in ("texts", "images"):
+    if text is None:
         remarks += _unread(head, reading, [name for name in index if name not in channels])
     remarks += _like_series(head, kind, reading.time or guessed)
     remarks += _like_dates(head, time)
@@ -154,7 +156,7 @@ def settle(
         id=series_id,
         time=time,
         text=text,
-        channels=None if kind in ("texts", "images") else channels,
+        channels=channels if text is None else None,
         split=reading.split or ("group" if reading.group else "random"),
     )
     if labelled and reading.task is None:
@@ -263,11 +265,13 @@ def _kind(
 ) -> tuple[str, bool, str | None]:
     """(kind, whether a row is a time of a series, the column of texts or paths)."""
     kind, text = reading.kind, reading.text
-    pictures = next((n for n in others if _all_pictures(head, n)), None)
+    pictures, sounds = (_of_paths(head, others, text, known) for known in (PICTURES, SOUNDS))
     if kind == "images" or (kind is None and text is None and pictures is not None):
         if text is None and pictures is None:
             raise DataError(f"{head.path}: no column holds paths of pictures; name it: text")
         return "images", False, text or pictures
+    if kind in (None, "series") and sounds is not None:
+        return "series", False, sounds
     repeated = series_id is not None and _repeats(head, series_id)
     if kind in (None, "series") and repeated:
         return "series", True, None
@@ -303,9 +307,17 @@ def _dated(head: Head, name: str) -> bool:
     return True
 
 
-def _all_pictures(head: Head, name: str) -> bool:
-    cells = head.known(name)
-    return bool(cells) and all(_suffix(cell) in PICTURES for cell in cells)
+def _of_paths(
+    head: Head, others: Sequence[str], said: str | None, suffixes: Suffixes[str]
+) -> str | None:
+    """The column whose cells all end in one of the suffixes, the one that is ``said`` to hold texts
+    or paths or any.
+    """
+    for name in others if said is None else (said,):
+        cells = head.known(name)
+        if cells and all(_suffix(cell) in suffixes for cell in cells):
+            return name
+    return None
 
 
 def _suffix(cell: str) -> str:
@@ -468,11 +480,12 @@ def _channels(
     """What a model reads, and what is said of columns that are left out; ``again``: a column that
     is called like an id, whose numbers are those of groups.
     """
-    if kind in ("texts", "images"):
+    if text is not None:
         rest = [name for name in others if name != text]
         if not rest or reading.kind is not None:
             return (), []
-        return (), [f"{listed(rest)} not read: {kind} are; for the columns instead: --kind rows"]
+        read = "sounds" if kind == "series" else kind
+        return (), [f"{listed(rest)} not read: {read} are; for the columns instead: --kind rows"]
     remarks = []
     if reading.channels is not None:
         for name in reading.channels:
@@ -624,11 +637,11 @@ def _roles(head: Head, reading: Reading, long: bool, labelled: bool) -> dict[str
 def taken_of(reading: Reading, long: bool) -> dict[str, str]:
     """What a settled reading takes for what, in words."""
     taken = {}
-    if reading.kind == "series":
+    if reading.kind == "series" and reading.text is None:
         taken["layout"] = "one row per time" if long else "one row per series"
     for key in ("id", "time", "text", "label", "group"):
         if getattr(reading, key) is not None:
-            word = "paths" if key == "text" and reading.kind == "images" else key
+            word = "paths" if key == "text" and reading.kind != "texts" else key
             taken[word] = f"column {getattr(reading, key)!r}"
     if reading.channels and (long or reading.kind == "rows"):
         taken["channels" if long else "columns"] = first_of(reading.channels)

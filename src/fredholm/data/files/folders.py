@@ -1,23 +1,28 @@
-"""A folder a class: pictures, and clouds of one file each."""
+"""A folder a class: pictures, clouds and sounds of one file each."""
 
 from __future__ import annotations
 
 from collections.abc import Collection as Suffixes
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ...errors import DataError
 from ...progress import steps
 from ..kinds.images import check_picture
+from .clouds import SUFFIXES as CLOUDS
 from .clouds import exchanged, read_cloud
 from .collection import PART_NAMES, TRAIN, Collection
 from .columns import PICTURES
 from .reading import Reading
+from .sounds import SUFFIXES as SOUNDS
+from .sounds import sounds_of
 from .suffixes import suffix_of
 from .table import Coded
 
 RUNS = frozenset({"recipe.yaml", "choice.json"})  # what tells a run or a comparison
+KIND_OF = {PICTURES: "images", CLOUDS: "clouds", SOUNDS: "series"}
 LOOKED_AT = 1000  # pictures whose headers are read before training: about a second
 
 
@@ -69,46 +74,52 @@ def look_at(files: list[Path]) -> None:
 
 
 def collect_folders(
-    root: Path, name: str, reading: Reading, suffixes: Suffixes[str], labelled: bool = True
+    root: Path, name: str, reading: Reading, suffixes: frozenset[str], labelled: bool = True
 ) -> Collection:
     """The files of class folders; folders ``train``, ``val`` and ``test`` above or below the
-    classes are the splits.
+    classes are the splits. What a run is asked about may be a single file.
 
     Raises:
         DataError: fewer than two classes, one without files, or one that only the test has.
     """
-    kind = "images" if suffixes is PICTURES else "clouds"
+    kind = KIND_OF[suffixes]
+    settled = reading.settled(kind=kind)
     if labelled:
         _refuse_rules(root, reading, kind)
-    rows = (
-        _with_classes(root, suffixes)
-        if labelled
-        else [(f, "", None) for f in files_below(root, suffixes)]
-    )
+        settled = settled.settled(task="classification", split="random")
+        rows = _with_classes(root, suffixes)
+    else:
+        below = [root] if root.is_file() else files_below(root, suffixes)
+        rows = [(file, "", None) for file in below]
     if not rows:
         raise DataError(f"{root}: holds no file ending in {', '.join(sorted(suffixes))}")
     files = [file for file, _, _ in rows]
     classes = sorted({word for _, word, _ in rows})
     labels = Coded(np.array([classes.index(word) for _, word, _ in rows]), classes)
     parts = [part for _, _, part in rows]
-    samples = (
-        files if kind == "images" else [read_cloud(file) for file in steps("read clouds", files)]
-    )
-    if kind == "images":
-        look_at(files)
     result = Collection(
         name,
-        reading.settled(kind=kind, task="classification", split="random"),
-        samples,
-        labels if labelled else None,
-        lambda i: {"file": str(files[i])},
+        settled,
+        labels=labels if labelled else None,
+        place=lambda i: {"file": str(files[i])},
         parts=None if None in parts else np.array(parts, np.int8),
         taken={"label": "the folder's name"},
+        **_contents(kind, files, labelled),
     )
     if kind == "clouds":
         _same_channels(result)
         result.remarks += exchanged(result.samples)
     return result
+
+
+def _contents(kind: str, files: list[Path], labelled: bool) -> dict[str, Any]:
+    """What is read of files of a kind, as a collection holds it."""
+    if kind == "series":
+        return sounds_of(files, labelled)
+    if kind == "clouds":
+        return {"samples": [read_cloud(file) for file in steps("read clouds", files)]}
+    look_at(files)
+    return {"samples": files}
 
 
 def _refuse_rules(root: Path, reading: Reading, kind: str) -> None:
@@ -121,10 +132,9 @@ def _refuse_rules(root: Path, reading: Reading, kind: str) -> None:
     name = next((key for key, value in said.items() if value is not None), None)
     if name is None:
         return
-    way = {
-        "images": "a table of paths and labels, with a column for it",
-        "clouds": "one npz or h5 file with 'points', 'label' and an array for it",
-    }[kind]
+    way = "a table of paths and labels, with a column for it"
+    if kind == "clouds":
+        way = "one npz or h5 file with 'points', 'label' and an array for it"
     raise DataError(
         f"{root}: {name}: received {said[name]!r}; a folder a class has no groups and no times: "
         f"give {way}"

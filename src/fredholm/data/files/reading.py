@@ -24,7 +24,7 @@ class Reading:
         label: the column (of arrays: the name) of what is to be predicted.
         time, id: columns of a long table of series: when a row was measured, and of which series.
         group: a column whose values are not divided between the splits, such as a patient.
-        text: the column of texts; of a table of pictures, that of their paths.
+        text: the column of texts; of a table of pictures or sounds, that of their paths.
         channels: the columns or arrays that a model reads, also as one text with commas (default:
             all that are numbers).
         task: ``classification``, ``regression`` or ``steps`` (a class at every time).
@@ -116,11 +116,13 @@ def series_source(
     *,
     timed: bool = False,
     every: int = 1,
+    rate: int | None = None,
 ) -> dict[str, Any]:
     """The ``source`` of a data set of the catalogue: how a run on it reads further series, at the
-    scale (by the channels' ``mean`` and ``std``, or by each ``sample``) and rate of its own.
+    scale (by the channels' ``mean`` and ``std``, or by each ``sample``) and rate of its own;
+    ``rate``: of sounds, samples a second.
     """
     reading = Reading(kind="series", task="classification", scale=scale)
-    scaling = {"mean": list(mean), "std": list(std), "step": 1.0, "timed": timed}
-    scaling |= {"every": every, "clocked": False}
+    scaling = {"mean": list(mean), "std": list(std), "step": 1 / (rate or 1), "timed": timed}
+    scaling |= {"every": every, "clocked": rate is not None}
     return {"reading": reading.to_dict(), "scaling": scaling, "files": ""}

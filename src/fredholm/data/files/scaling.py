@@ -96,8 +96,7 @@ def _of_series(collection: Collection, training: np.ndarray) -> dict[str, Any]:
     if collection.times is not None:
         gaps = np.concatenate([np.diff(collection.times[i]) for i in training])
         step = float(np.median(gaps)) if len(gaps) else 1.0
-        every = np.concatenate([np.diff(times) for times in collection.times])
-        timed = bool(len(every)) and bool((np.abs(every / step - 1) > EVEN).any())
+        timed = any((np.abs(np.diff(t) / step - 1) > EVEN).any() for t in collection.times)
     clocked = collection.times is not None
     return {"mean": mean, "std": std, "step": step, "timed": timed, "clocked": clocked}
 
@@ -143,7 +142,9 @@ def _on_steps(
         return values
     # Runs of earlier versions do not say whether they had times; those of the catalogue had none.
     clocked = scaling.get("clocked", "every" not in scaling)
-    step = scaling["step"] if clocked else float(np.median(gaps))
+    step = float(np.median(gaps))
+    if clocked:
+        step = scaling["step"] * scaling.get("every", 1)
     counts = np.round(gaps / step)
     whole = (counts >= 1) & (np.abs(gaps / step - counts) <= EVEN * counts)
     if whole.all() and (counts == 1).all():

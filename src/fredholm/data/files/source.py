@@ -261,7 +261,8 @@ def open_files(
     The last two sources are kept in memory while their files stay as they are.
 
     Args:
-        path: CSV, Parquet, ``.ts``, npz or h5; pictures or clouds in one folder per class.
+        path: CSV, Parquet, ``.ts``, npz or h5; pictures, clouds or sounds in one folder per
+            class.
         reading: what is known of it, see :class:`Reading`.
         val: the share of the training samples that is held out for validation.
 

@@ -1,5 +1,5 @@
 """Samples from tables: one row per time, one row per series, feature columns, texts, or paths of
-pictures.
+pictures and of sounds.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from .columns import (
 )
 from .folders import look_at
 from .reading import Reading
+from .sounds import sounds_of
 from .suffixes import stem_of
 from .table import HEAD, Coded, Head, Table, is_number, read_head, read_table
 
@@ -53,8 +54,9 @@ def collect_tables(
         columns = _without_unread(table, columns)
     if labelled and reading.task is None and not columns.long:
         columns = _with_numbers(table, columns)
+    paths = columns.reading.text is not None
     make = {
-        "series": _long if columns.long else _wide,
+        "series": _long if columns.long else _sounds if paths else _wide,
         "rows": _rows,
         "texts": _texts,
         "images": _pictures,
@@ -331,7 +333,19 @@ def _texts(name: str, table: Table, columns: Columns, labelled: bool) -> Collect
 
 
 def _pictures(name: str, table: Table, columns: Columns, labelled: bool) -> Collection:
-    """Paths are relative to the table."""
+    samples = _paths(table, columns, labelled)
+    look_at(samples)
+    return Collection(name, columns.reading, samples, **_common(table, columns, labelled))
+
+
+def _sounds(name: str, table: Table, columns: Columns, labelled: bool) -> Collection:
+    files = _paths(table, columns, labelled)
+    shared = _common(table, columns, labelled) | sounds_of(files, labelled)
+    return Collection(name, columns.reading, **shared)
+
+
+def _paths(table: Table, columns: Columns, labelled: bool) -> list[Path]:
+    """Relative to the table, each once where it is learned from."""
     samples, column = [], columns.reading.text or ""
     files = [file for file, count in table.files for _ in range(count)]
     for row, (file, cell) in enumerate(zip(files, table.columns[column])):
@@ -346,8 +360,7 @@ def _pictures(name: str, table: Table, columns: Columns, labelled: bool) -> Coll
                 f"{table.where(row, column)}: {path.name!r} comes twice, first in "
                 f"{table.where(seen[path])}; keep one row"
             )
-    look_at(samples)
-    return Collection(name, columns.reading, samples, **_common(table, columns, labelled))
+    return samples
 
 
 def _no_duplicates(table: Table, name: str | None) -> None:

@@ -49,9 +49,11 @@ _MAGIC = {
     b"\x89PNG": ".png",
     b"\xff\xd8\xff": ".jpg",
     b"PAR1": ".parquet",
+    b"RIFF": ".wav",
 }
 _STDIN = "stdin"
-_ONLY = {"pictures": "images", "clouds": "clouds", ".ts files": "series"}  # what such files can be
+# What files can be that are of one kind.
+_ONLY = {"pictures": "images", "clouds": "clouds", ".ts files": "series", "sounds": "series"}
 _JSON = (".json", *LINES)
 
 
@@ -193,11 +195,8 @@ def _one(
     family, _ = files_of(path, reading)
     if _ONLY.get(family, reading.kind) != reading.kind:
         raise DataError(f"{path}: holds {family}; the run was trained on {reading.kind}")
-    if path.is_file() and family == "clouds":
-        collection = _single_cloud(path, reading)
-    else:
-        trained = Trained.of(source, reading)
-        collection = collect(path, reading, labelled=False, trained=trained)
+    trained = Trained.of(source, reading)
+    collection = collect(path, reading, labelled=False, trained=trained)
     for line in collection.remarks:
         current().note(line)
     places = [_place(collection, i) for i in range(len(collection))]
@@ -252,12 +251,6 @@ def _pictures(
         return (torch.stack([read(files[i]) for i in chosen]) - mean) / std
 
     return Unlabelled(places, batch)
-
-
-def _single_cloud(path: Path, reading: Reading) -> Collection:
-    from .clouds import read_cloud
-
-    return Collection(path.name, reading, [read_cloud(path)], None, lambda i: {"file": str(path)})
 
 
 def _numbers(
