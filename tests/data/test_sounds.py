@@ -114,6 +114,24 @@ def test_a_table_names_sounds_and_their_speakers(folder):
         open_files(folder / "list.csv")
 
 
+def test_numbers_of_sounds_that_are_not_there_are_rows(folder):
+    """As tables of features come, with the name of the sound that they were taken of."""
+    rows = [f"{i}.wav,{i % 7},{i * 5 % 11},{'ab'[i % 2]}" for i in range(40)]
+    path = folder.parent / "features.csv"
+    path.write_text("\n".join(["filename,centroid,energy,label", *rows]) + "\n")
+    source = open_files(path)
+    assert (source.reading.kind, source.reading.channels) == ("rows", ("centroid", "energy"))
+    for i in range(40):
+        write_wav(folder.parent / "there" / f"{i}.wav", tone(i % 2, i), RATE)
+    path = path.rename(folder.parent / "there" / "features.csv")
+    source = open_files(path)
+    assert (source.reading.kind, source.reading.text) == ("series", "filename")
+    assert any("not read: sounds are" in remark for remark in source.collection.remarks)
+    assert open_files(path, {"kind": "rows"}).reading.text is None
+    with pytest.raises(DataError, match="text: column 'label' holds no paths of sounds"):
+        open_files(path, {"kind": "series", "text": "label", "label": "energy"})
+
+
 def test_a_run_reads_its_rate_and_whole_steps_of_it(folder, tmp_path):
     facts, encoder = trained_on(open_files(folder))
     whole = read_unlabelled([folder / "low" / "03.wav"], facts, encoder)

@@ -265,13 +265,18 @@ def _kind(
 ) -> tuple[str, bool, str | None]:
     """(kind, whether a row is a time of a series, the column of texts or paths)."""
     kind, text = reading.kind, reading.text
-    pictures, sounds = (_of_paths(head, others, text, known) for known in (PICTURES, SOUNDS))
+    pictures, sounds = (_of_paths(head, others, reading, known) for known in (PICTURES, SOUNDS))
     if kind == "images" or (kind is None and text is None and pictures is not None):
         if text is None and pictures is None:
             raise DataError(f"{head.path}: no column holds paths of pictures; name it: text")
         return "images", False, text or pictures
     if kind in (None, "series") and sounds is not None:
         return "series", False, sounds
+    if kind == "series" and text is not None:
+        raise DataError(
+            f"{head.path}: text: column {text!r} holds no paths of sounds ({', '.join(SOUNDS)}); "
+            "series of numbers have none: leave it out"
+        )
     repeated = series_id is not None and _repeats(head, series_id)
     if kind in (None, "series") and repeated:
         return "series", True, None
@@ -308,14 +313,18 @@ def _dated(head: Head, name: str) -> bool:
 
 
 def _of_paths(
-    head: Head, others: Sequence[str], said: str | None, suffixes: Suffixes[str]
+    head: Head, others: Sequence[str], reading: Reading, suffixes: Suffixes[str]
 ) -> str | None:
-    """The column whose cells all end in one of the suffixes, the one that is ``said`` to hold texts
-    or paths or any.
+    """The column whose cells all end in one of the suffixes: the one that is said to hold texts or
+    paths, or any. Where nothing is said and several columns of numbers stand beside it, as numbers
+    that were taken of sounds, its first file has to be there.
     """
-    for name in others if said is None else (said,):
+    beside = reading.kind is None and sum(map(head.numeric, others)) >= ENOUGH
+    for name in others if reading.text is None else (reading.text,):
         cells = head.known(name)
-        if cells and all(_suffix(cell) in suffixes for cell in cells):
+        if not cells or any(_suffix(cell) not in suffixes for cell in cells):
+            continue
+        if reading.text is not None or not beside or (head.path.parent / cells[0]).is_file():
             return name
     return None
 
