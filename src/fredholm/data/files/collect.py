@@ -32,8 +32,10 @@ FAMILIES = {
     "clouds": CLOUDS,
     "sounds": SOUNDS,
 }
+# What files can be that are of one kind.
+KIND_OF = {"pictures": "images", "clouds": "clouds", "sounds": "series", ".ts files": "series"}
 OF_ONE = ("pictures", "clouds", "sounds")  # families whose files hold a sample each
-NAMED = {"pictures": "images", "sounds": "series"}  # those whose paths a table can hold, and kinds
+NAMED = ("pictures", "sounds")  # those whose paths a table can hold
 
 SCALES_OF = {
     "series": ("file", "sample", "none"),
@@ -60,6 +62,7 @@ def collect(
     if family in OF_ONE:
         if path.is_file() and labelled:
             raise DataError(f"{path}: one file; needs a folder of classes with such files in them")
+        reading = reading.settled(kind=KIND_OF[family])
         result = collect_folders(path, name, reading, FAMILIES[family], labelled)
     elif family == "tables":
         result = collect_tables(files, name, reading, labelled, trained)
@@ -139,8 +142,8 @@ def files_of(path: Path, reading: Reading) -> tuple[str, list[Path]]:
     found = {name: files for name, files in found.items() if files}
     if not found:
         raise DataError(f"{path}: holds no file that can be read; needs {readable()}")
-    named = next((name for name in found if name in NAMED), "")
-    if set(found) == {"tables", named} and reading.kind in (None, NAMED[named]):
+    named = next((name for name in NAMED if set(found) == {"tables", name}), None)
+    if named is not None and reading.kind in (None, KIND_OF[named]):
         tables = [file for file in found["tables"] if file.parent == path]
         if tables:  # of paths and labels
             return "tables", _together(tables)

@@ -11,18 +11,14 @@ import numpy as np
 from ...errors import DataError
 from ...progress import steps
 from ..kinds.images import check_picture
-from .clouds import SUFFIXES as CLOUDS
 from .clouds import exchanged, read_cloud
 from .collection import PART_NAMES, TRAIN, Collection
-from .columns import PICTURES
 from .reading import Reading
-from .sounds import SUFFIXES as SOUNDS
 from .sounds import sounds_of
 from .suffixes import suffix_of
 from .table import Coded
 
 RUNS = frozenset({"recipe.yaml", "choice.json"})  # what tells a run or a comparison
-KIND_OF = {PICTURES: "images", CLOUDS: "clouds", SOUNDS: "series"}
 LOOKED_AT = 1000  # pictures whose headers are read before training: about a second
 
 
@@ -76,17 +72,16 @@ def look_at(files: list[Path]) -> None:
 def collect_folders(
     root: Path, name: str, reading: Reading, suffixes: frozenset[str], labelled: bool = True
 ) -> Collection:
-    """The files of class folders; folders ``train``, ``val`` and ``test`` above or below the
-    classes are the splits. What a run is asked about may be a single file.
+    """The files of class folders, of the reading's kind; folders ``train``, ``val`` and ``test``
+    above or below the classes are the splits. What a run is asked about may be a single file.
 
     Raises:
         DataError: fewer than two classes, one without files, or one that only the test has.
     """
-    kind = KIND_OF[suffixes]
-    settled = reading.settled(kind=kind)
+    kind, settled = reading.kind or "", reading
     if labelled:
         _refuse_rules(root, reading, kind)
-        settled = settled.settled(task="classification", split="random")
+        settled = reading.settled(task="classification", split="random")
         rows = _with_classes(root, suffixes)
     else:
         below = [root] if root.is_file() else files_below(root, suffixes)

@@ -142,9 +142,7 @@ def _on_steps(
         return values
     # Runs of earlier versions do not say whether they had times; those of the catalogue had none.
     clocked = scaling.get("clocked", "every" not in scaling)
-    step = float(np.median(gaps))
-    if clocked:
-        step = scaling["step"] * scaling.get("every", 1)
+    step = scaling["step"] * scaling.get("every", 1) if clocked else float(np.median(gaps))
     counts = np.round(gaps / step)
     whole = (counts >= 1) & (np.abs(gaps / step - counts) <= EVEN * counts)
     if whole.all() and (counts == 1).all():

@@ -26,7 +26,7 @@ from ..kinds.kind import saved_kind
 from ..kinds.sequences import padded
 from ..kinds.texts import encode_rows, read_lines
 from ..vocabulary import Vocabulary
-from .collect import TABLES, collect, files_of
+from .collect import KIND_OF, TABLES, collect, files_of
 from .collection import Collection
 from .columns import Trained
 from .reading import Reading
@@ -52,8 +52,6 @@ _MAGIC = {
     b"RIFF": ".wav",
 }
 _STDIN = "stdin"
-# What files can be that are of one kind.
-_ONLY = {"pictures": "images", "clouds": "clouds", ".ts files": "series", "sounds": "series"}
 _JSON = (".json", *LINES)
 
 
@@ -193,7 +191,7 @@ def _one(
     if not path.exists():
         raise DataError(f"{path}: no such file or folder")
     family, _ = files_of(path, reading)
-    if _ONLY.get(family, reading.kind) != reading.kind:
+    if KIND_OF.get(family, reading.kind) != reading.kind:
         raise DataError(f"{path}: holds {family}; the run was trained on {reading.kind}")
     trained = Trained.of(source, reading)
     collection = collect(path, reading, labelled=False, trained=trained)
