@@ -19,8 +19,8 @@ from torch.autograd import forward_ad
 from torch.export import register_dataclass
 
 from .arguments import Device, checked, refuse_kind
+from .distributed.shards import Shards, agreed, checked_sizes, even_sizes
 from .errors import DomainError, ShapeError, suggest
-from .parallel.shards import Shards, agreed, checked_sizes, even_sizes
 from .quadrature import Quadrature, reciprocal
 from .validation import cheap_to_read, check_forward, check_shapes, check_values, positive
 

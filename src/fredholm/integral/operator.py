@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from ..arguments import Checked, refuse_kind
 from ..domain import MEASURES, Domain
 from ..errors import DomainError, OptionError, ShapeError
+from ..forms import Form, choose
 from ..ops.backend import at_least_single, cast, result_dtype
 from ..ops.dense import dense_apply, kernel_norm
 from ..quadrature import Quadrature, Rows
 from .capabilities import WeightedValue
 from .contract import Kernel, Part, check_inference, first_dtype
 from .exchange import fill_empty, part_numbers, part_quadrature
-from .forms import Form, choose
 from .problem import (
     Call,
     Facts,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ...distributed import Shards, summed
 from ...domain import Domain
 from ...errors import DomainError, OptionError
+from ...forms import OwnResponse
 from ...integral import (
     CausalTransition,
     CentredWeights,
@@ -16,9 +18,7 @@ from ...integral import (
     Problem,
     before_this,
 )
-from ...integral.forms import OwnResponse
 from ...ops.backend import at_least_single, cast, full_precision, number
-from ...parallel import Shards, summed
 from .centres import (
     Sum,
     Tokens,

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...distributed import Shards, gathered, summed
 from ...domain import Domain
 from ...integral import Exchange, Problem, before_this, fold_ring, mass_rows, sums, visible_from
 from ...ops.tiles import root_of
-from ...parallel import Shards, gathered, summed
 from .graph import NORMS, edge_product
 from .graph.token_graph import row_factor
 

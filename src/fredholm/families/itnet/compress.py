@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from ...domain import Domain
 from ...errors import ConversionError, OptionError
 from ...integral import Facts, IntegralOperator, Kernel, Problem, choose
-from ...models.modes import evaluating
+from ...modes import evaluating
 from ...ops.backend import at_least_single, cast
 from .low_rank import LowRankKernel
 from .operator import LowRankITNetOperator

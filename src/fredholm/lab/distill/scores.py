@@ -1,0 +1,79 @@
+"""What is measured on a validation split: a model's score, and each layer's divergence from its
+teacher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...linearize import Replaced
+from ...modes import evaluating
+from ..data import make_loader
+from ..training.tasks import Tally, Task
+from .stages import check_batch, outputs_of
+
+BATCHES = 8  # of the validation split, on which divergences are measured
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    dataset: Any,
+    task: Task,
+    precision: str = "32",
+    batch_size: int = 32,
+) -> float:
+    """A model's score on a split by the task's metric, in evaluation mode."""
+    tally = Tally(task)
+    for out, target in _forward(model, dataset, precision, batch_size):
+        tally.add(out.float().cpu(), target.cpu())
+    return tally.metrics()[task.metric[0]]
+
+
+@torch.no_grad()
+def check_head(model: nn.Module, dataset: Any) -> None:
+    """ConversionError where a model gives no logits, before anything is written or trained."""
+    for _ in _forward(model, dataset, "32", 1, 1):
+        pass
+
+
+@torch.no_grad()
+def divergences(
+    replaced: Replaced, dataset: Any, precision: str = "32", batch_size: int = 16
+) -> dict[str, float]:
+    """Each layer's divergence from its teacher, mean over the first batches of a split, inputs as
+    the teacher gives them.
+    """
+    sums, count = dict.fromkeys(replaced.parts, 0.0), 0
+    with replaced.mode("distil"):
+        for out, _ in _forward(replaced.model, dataset, precision, batch_size, BATCHES):
+            for name, value in replaced.losses().items():
+                sums[name] += float(value) * len(out)
+            count += len(out)
+    return {
+        name: max(0.0, total / count) for name, total in sums.items()
+    }  # the logarithm's floor may cost 1e-6
+
+
+def _forward(
+    model: nn.Module, dataset: Any, precision: str, batch_size: int, limit: int | None = None
+):
+    """(outputs, labels) of the batches of a split."""
+    device = next(model.parameters()).device
+    with evaluating(model):
+        for number, (inputs, labels) in enumerate(make_loader(dataset, batch_size)):
+            if limit is not None and number >= limit:
+                break
+            check_batch(inputs)
+            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+                yield outputs_of(model, _to(inputs, device)), labels
+
+
+def _to(inputs: Any, device: torch.device) -> Any:
+    if isinstance(inputs, Mapping):
+        return {key: value.to(device) for key, value in inputs.items()}
+    return inputs.to(device)
