@@ -266,7 +266,7 @@ def _descend(
     progress: Callable[[int, float], None] | None,
 ) -> int:
     """Fit in torch alone, which is all that operators need; ``fredholm compress`` fits as all
-    training does (``training/fit.py``). Returns the steps taken.
+    training does (``lab/training/fit.py``). Returns the steps taken.
     """
     optimizer, schedule = optimizer_of(fitting, lr, steps)
     plateau = Plateau(patience)
