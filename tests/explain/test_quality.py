@@ -25,11 +25,11 @@ from fredholm.explain import (
     model_alignment,
     operator_inputs,
     patch_targets,
+    report,
     rollout,
 )
 from fredholm.explain.kernels import pair_weights
 from fredholm.explain.targets import pr_auc, roc_auc
-from fredholm.lab.report import report
 from fredholm.lab.report.quality_sections import quality_sections
 from fredholm.lab.report.sections import Layer
 from fredholm.models import create_model

@@ -27,10 +27,10 @@ from fredholm.errors import (
     OptionError,
     ShapeError,
 )
-from fredholm.explain import ReportOptions, RunFacts, Samples, kernel_map, report_run
+from fredholm.explain import ReportOptions, RunFacts, Samples, kernel_map, report, report_run
 from fredholm.lab.data.kinds.images import prepare_pictures
 from fredholm.lab.data.kinds.kind import SAMPLES
-from fredholm.lab.report import plots, report
+from fredholm.lab.report import plots
 from fredholm.lab.report.report import _size_head
 from fredholm.lab.report.style import LIGHT, NARROW
 from fredholm.models import create_model

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from fredholm.errors import ShapeError
-from fredholm.explain import ReportOptions, Samples
-from fredholm.lab.report import report
+from fredholm.explain import ReportOptions, Samples, report
 from fredholm.lab.report.evolution import evolution_section
 from fredholm.models import create_model
 from fredholm.models.trajectory import trajectory

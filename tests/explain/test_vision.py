@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from fredholm import Domain, as_operator
 from fredholm.errors import ConversionError, DomainError, OptionError, ShapeError
-from fredholm.explain import Samples, Traced, attention_quality, image_grid, image_maps
+from fredholm.explain import Samples, Traced, attention_quality, image_grid, image_maps, report
 from fredholm.explain.kernels import class_token
 from fredholm.lab.cli.main import main
-from fredholm.lab.report import report
 from fredholm.lab.report.sources import input_size
 from fredholm.linearize.transformers_folder import picture_scale
 

@@ -9,8 +9,8 @@ from torch import nn
 from fredholm.domain import Domain
 from fredholm.errors import OptionError
 from fredholm.models.depth import FeedForward, ResidualBlock
-from fredholm.stochastic_depth import StochasticDepth
 from fredholm.operators import create_operator
+from fredholm.stochastic_depth import StochasticDepth
 
 from ..tolerances import assert_close
 

@@ -9,7 +9,6 @@ import sys
 
 import pytest
 import yaml
-from tests.lab.training.conftest import SMALL
 
 from fredholm.errors import OptionError
 from fredholm.integral.registry import OPERATORS
@@ -18,6 +17,7 @@ from fredholm.lab.cli.main import main
 from fredholm.lab.cli.reading import as_override
 from fredholm.lab.data.files.reading import Reading
 from fredholm.lab.training.folder import RunResult
+from tests.lab.training.conftest import SMALL
 
 
 @pytest.fixture(scope="module")

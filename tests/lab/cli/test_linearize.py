@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.lab.training.conftest import SMALL
-from tests.linearize import models
 
 from fredholm.convert import load_linearized
 from fredholm.lab.cli.main import main
 from fredholm.models import from_pretrained
+from tests.lab.training.conftest import SMALL
+from tests.linearize import models
 
 pytest.importorskip("transformers")
 
@@ -81,10 +81,10 @@ def test_a_run_is_converted_on_its_own_data(tmp_path, capsys):
 
 
 def test_a_model_without_a_head_is_named(tmp_path, capsys, monkeypatch):
-    from tests.lab.training.test_conversion import DATA
     from transformers import BertModel
 
     from fredholm.lab.distill import sources
+    from tests.lab.training.test_conversion import DATA
 
     BertModel(models.bert().config).save_pretrained(tmp_path / "bert")
     monkeypatch.setattr(sources, "_splits", lambda *arguments: DATA)

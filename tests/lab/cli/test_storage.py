@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.lab.training.conftest import SMALL
 
 from fredholm.lab.cli.main import main
 from fredholm.lab.training.leases import HOLDER
+from tests.lab.training.conftest import SMALL
 
 # Permissions mean nothing to root, until it gives up the right to disregard them.
 PLAIN = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"] if os.geteuid() == 0 else []

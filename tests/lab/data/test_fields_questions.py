@@ -8,13 +8,13 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from evidence.datasets import mosaics_qa, visual_questions
+from evidence.datasets.darcy_equation import random_coefficients, solve_darcy
 from PIL import Image
 
-from fredholm.data import FieldDataset, solve_darcy
+from fredholm.data import FieldDataset
 from fredholm.errors import DataError, OptionError, ShapeError
 from fredholm.lab import data
-from fredholm.lab.data.catalogue import mosaics_qa, visual_questions
-from fredholm.lab.data.catalogue.darcy_equation import random_coefficients
 
 from .fixtures import write_idx
 

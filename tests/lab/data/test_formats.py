@@ -7,6 +7,9 @@ import gzip
 import numpy as np
 import pytest
 from PIL import Image
+
+from fredholm.errors import DataError
+from fredholm.lab.data.formats import read_cifar_binary, read_idx, read_json_labels, read_png_rows
 from tests.lab.data.fixtures import (
     cifar_arrays,
     idx_arrays,
@@ -14,9 +17,6 @@ from tests.lab.data.fixtures import (
     write_cifar_binary,
     write_cifar_png,
 )
-
-from fredholm.errors import DataError
-from fredholm.lab.data.formats import read_cifar_binary, read_idx, read_json_labels, read_png_rows
 
 
 @pytest.mark.parametrize("zipped", [False, True])

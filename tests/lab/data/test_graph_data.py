@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from evidence.datasets import debian_graph
 
 from fredholm.data import Graph, GraphDataset, Network, NodeDataset
 from fredholm.errors import DataError, OptionError, ShapeError
 from fredholm.lab import data
-from fredholm.lab.data.catalogue import debian_graph
 from fredholm.models import create_model
 
 MOLECULE = """ethanol-ish

@@ -10,14 +10,9 @@ import zlib
 import numpy as np
 import pytest
 import torch
-from PIL import Image
-
-from fredholm.data import Rows, create_dataset, image_tokens
-from fredholm.errors import DataError, OptionError
-from fredholm.lab.data.catalogue import kjv_web, listops, pathfinder
-from fredholm.lab.data.catalogue.kjv_web_sword import read_module
-from fredholm.lab.data.catalogue.listops import END, SYMBOLS, ListOpsOptions, expression, value_of
-from fredholm.lab.data.catalogue.pathfinder import (
+from evidence.datasets import listops, pathfinder
+from evidence.datasets.listops import END, SYMBOLS, ListOpsOptions, expression, value_of
+from evidence.datasets.pathfinder import (
     CLEARANCE,
     GAP,
     SIDE,
@@ -26,6 +21,12 @@ from fredholm.lab.data.catalogue.pathfinder import (
     draw,
     scene,
 )
+from PIL import Image
+
+from fredholm.data import Rows, create_dataset, image_tokens
+from fredholm.errors import DataError, OptionError
+from fredholm.lab.data.catalogue import kjv_web
+from fredholm.lab.data.catalogue.kjv_web_sword import read_module
 
 SHORT = ListOpsOptions(min_length=4, max_length=80, max_depth=5, max_args=5)
 

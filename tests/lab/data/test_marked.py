@@ -8,19 +8,19 @@ import tarfile
 import numpy as np
 import pytest
 import torch
-from PIL import Image
-
-from fredholm.errors import DataError, OptionError
-from fredholm.lab import data
-from fredholm.lab.data import clients
-from fredholm.lab.data.catalogue import stamps_canvas, tree_crowns
-from fredholm.lab.data.catalogue.stamps_canvas import (
+from evidence.datasets import stamps_canvas, tree_crowns
+from evidence.datasets.stamps_canvas import (
     CLASSES,
     STORED,
     StampOptions,
     compose,
     cut_out,
 )
+from PIL import Image
+
+from fredholm.errors import DataError, OptionError
+from fredholm.lab import data
+from fredholm.lab.data import clients
 
 
 def stamp(colour: tuple[int, int, int], size=(60, 40), holes: int = 0) -> bytes:

@@ -9,13 +9,13 @@ import pickle
 
 import pytest
 import torch
-from tests.lab.data.fixtures import review_lines, write_reviews
 
 from fredholm.data import TextDataset, Vocabulary, encode_texts
 from fredholm.errors import DataError, OptionError, ShapeError
 from fredholm.lab import data
 from fredholm.lab.data.catalogue.movie_reviews import FILE, place_of, read
 from fredholm.lab.data.kinds.texts import TextOptions, read_lines
+from tests.lab.data.fixtures import review_lines, write_reviews
 
 
 def reviews(folder, split, **options):

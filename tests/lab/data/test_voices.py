@@ -9,10 +9,10 @@ import tarfile
 import numpy as np
 import pytest
 import torch
+from evidence.datasets import voice_prompts
 
 from fredholm.errors import DataError, OptionError
 from fredholm.lab import data
-from fredholm.lab.data.catalogue import voice_prompts
 from fredholm.lab.data.splits import SPLITS, place_of
 
 from ...tolerances import assert_close

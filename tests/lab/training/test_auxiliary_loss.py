@@ -5,11 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import torch
-from tests.parts import parts
 
 from fredholm.kernels import add_proposal
 from fredholm.models import create_model
 from fredholm.operators import MonteCarlo
+from tests.parts import parts
 
 
 def test_the_training_step_trains_proposals(monkeypatch):

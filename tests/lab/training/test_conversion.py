@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.linearize import models
 from torch import nn
 from torch.utils.data import Dataset
 
@@ -30,6 +29,7 @@ from fredholm.lab.training.metrics import spearman
 from fredholm.lab.training.tasks import create_task
 from fredholm.linearize.positions import positions_of
 from fredholm.training import Interrupted, StageOptions, TrainingFailed, fine_tune
+from tests.linearize import models
 
 transformers = pytest.importorskip("transformers")
 

@@ -153,11 +153,10 @@ def test_what_cannot_go_on_is_refused():
 
 
 def test_a_stage_leaves_frozen_what_was():
-    from tests.lab.training.test_conversion import Counting
-    from tests.linearize import models
-
     from fredholm import linearize
     from fredholm.training import StageOptions
+    from tests.lab.training.test_conversion import Counting
+    from tests.linearize import models
 
     teacher = models.bert()
     teacher.bert.embeddings.word_embeddings.weight.requires_grad_(False)
@@ -169,10 +168,9 @@ def test_a_stage_leaves_frozen_what_was():
 
 
 def test_a_stage_keeps_other_processes_out(tmp_path, monkeypatch):
+    from fredholm.training import fine_tune
     from tests.lab.training.test_conversion import Counting
     from tests.linearize import models
-
-    from fredholm.training import fine_tune
 
     def entered(*_, **__):
         with hold(tmp_path / "run" / "stage-tuned"):

@@ -7,7 +7,6 @@ import shutil
 
 import pytest
 import torch
-from tests.lab.data.test_language import write_glue
 
 from fredholm.errors import DataError
 from fredholm.lab.cli import show
@@ -16,6 +15,7 @@ from fredholm.lab.data.catalogue.glue import TASKS
 from fredholm.lab.training import glue
 from fredholm.lab.training.metrics import pearson
 from fredholm.training import evaluate, evaluate_glue, load_recipe, train
+from tests.lab.data.test_language import write_glue
 
 SMALL = [
     *("data.batch_size=8", "schedule.warmup_epochs=0", "training.epochs=1", "init_from=null"),

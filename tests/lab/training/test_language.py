@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.lab.data.test_language import write_glue, write_kjv
-from tests.tolerances import assert_close
 
 from fredholm.data import Vocabulary
 from fredholm.errors import CheckpointError, OptionError, RecipeError
@@ -27,6 +25,8 @@ from fredholm.training import (
     predict,
     train,
 )
+from tests.lab.data.test_language import write_glue, write_kjv
+from tests.tolerances import assert_close
 
 TINY = [
     "data.batch_size=8",

@@ -10,12 +10,12 @@ import re
 import numpy as np
 import pytest
 import torch
-from tests.parts import parts
 
 from fredholm.errors import DataError, RecipeError, ShapeError
 from fredholm.lab.training.build import build_dataset, build_model
 from fredholm.lab.training.tasks import create_task, relative_error, task_of
 from fredholm.training import evaluate, explain, load_recipe, predict, train
+from tests.parts import parts
 
 from ...tolerances import assert_close
 from ..data.test_clouds import CUBE

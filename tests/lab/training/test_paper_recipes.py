@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from evidence.datasets.speech_commands import WORDS
 
 from fredholm.errors import DataError
-from fredholm.lab.data.catalogue.speech_commands import WORDS
 from fredholm.lab.training.build import build_dataset, build_model
 from fredholm.lab.training.module import RecipeLearner, schedule_of
 from fredholm.lab.training.tasks import task_of

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.lab.data.test_language import write_kjv
 
 from fredholm.errors import DataError, OptionError
 from fredholm.lab.cli import show
@@ -17,6 +16,7 @@ from fredholm.lab.training.build import build_dataset, build_model
 from fredholm.lab.training.planning import _batches, _longest, _stretches
 from fredholm.models import Model
 from fredholm.training import load_recipe, plan_run
+from tests.lab.data.test_language import write_kjv
 
 TINY = [
     "model.body.depth=1",

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.lab.training.conftest import SMALL
 
 from fredholm.errors import OptionError
 from fredholm.lab.training.leases import read_holder
 from fredholm.lab.training.module import RecipeLearner
 from fredholm.lab.training.processes import TIMEOUT, Group, first_process, joined, timeout
 from fredholm.training import Interrupted, TrainingFailed, load_recipe, train
+from tests.lab.training.conftest import SMALL
 
 HERE = Path(__file__).parent
 EXACT = [

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.lab.training.conftest import SMALL
 
 from fredholm.errors import (
     CheckpointError,
@@ -32,6 +31,7 @@ from fredholm.lab.training.module import RecipeLearner
 from fredholm.lab.training.recipe_files import save_recipe
 from fredholm.models.decay import weight_decay_groups
 from fredholm.training import TrainingFailed, train
+from tests.lab.training.conftest import SMALL
 
 # Everything that could lose its place: shuffling, augmentation, dropout, mixing, averaged weights,
 # accumulation of sums.

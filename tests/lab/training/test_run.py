@@ -48,9 +48,8 @@ def rows_of(folder):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """One finished run, shared by the tests that only look at it."""
-    from tests.lab.training.conftest import SMALL
-
     from fredholm.training import load_recipe
+    from tests.lab.training.conftest import SMALL
 
     folder = tmp_path_factory.mktemp("runs") / "digits"
     recipe = load_recipe("digits", [*SMALL, "training.epochs=6", "optimizer.lr=5e-3"])

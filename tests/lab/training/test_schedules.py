@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from tests.lab.training.test_fit import VALIDATION, Line
 
 from fredholm.errors import OptionError, RecipeError
 from fredholm.lab.training.fit import Limits, fit
@@ -14,6 +13,7 @@ from fredholm.lab.training.learner import Descent
 from fredholm.lab.training.module import schedule_of
 from fredholm.lab.training.schedules import Schedule
 from fredholm.training import load_recipe
+from tests.lab.training.test_fit import VALIDATION, Line
 
 # Eight steps, two of them warm-up, four an epoch.
 COURSES = {

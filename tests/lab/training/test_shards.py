@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.lab.training.test_processes import assert_one_run, finished, start
-from tests.lab.training.together import stopping
 
 from fredholm.data import FieldDataset, PointDataset, StoredRows, limit_samples
 from fredholm.errors import DataError, DomainError, OptionError, RecipeError
@@ -17,6 +15,8 @@ from fredholm.lab.data.parts import PartDataset, Stretch
 from fredholm.lab.training.evaluation import evaluate
 from fredholm.lab.training.module import RecipeLearner
 from fredholm.training import Interrupted, load_recipe, train
+from tests.lab.training.test_processes import assert_one_run, finished, start
+from tests.lab.training.together import stopping
 
 HERE = Path(__file__).parent
 SMALL = [

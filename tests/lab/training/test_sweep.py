@@ -6,13 +6,13 @@ import csv
 import json
 
 import pytest
-from tests.lab.training.conftest import SMALL
 
 from fredholm.errors import RecipeError
 from fredholm.lab.training.grid import safe_name
 from fredholm.lab.training.module import RecipeLearner
 from fredholm.lab.training.sweeps import expand, split_values, tabulate, to_markdown
 from fredholm.training import load_recipe, sweep
+from tests.lab.training.conftest import SMALL
 
 BASE = [*SMALL, "training.epochs=2"]
 

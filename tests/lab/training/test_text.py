@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.lab.data.fixtures import write_reviews
 
 from fredholm.errors import DataError, OptionError, RecipeError
 from fredholm.lab.cli.main import main
@@ -20,6 +19,7 @@ from fredholm.lab.training.calibration import temperature_of
 from fredholm.lab.training.monitors import StepMonitor
 from fredholm.models.trajectory import trajectory
 from fredholm.training import evaluate, explain, load_recipe, load_run, predict, train
+from tests.lab.data.fixtures import write_reviews
 
 SMALL = [
     *(

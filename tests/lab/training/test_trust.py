@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.lab.training.conftest import SMALL
 
 from fredholm.errors import TrustError
 from fredholm.integral import registry
@@ -29,6 +28,7 @@ from fredholm.training import (
     sweep,
     train,
 )
+from tests.lab.training.conftest import SMALL
 
 OPERATOR = """
 from pathlib import Path
@@ -273,9 +273,8 @@ def test_linearize_runs_no_remote_code(remote, tmp_path, capsys):
 
 
 def test_a_known_model_is_read_by_the_library_s_own_class(remote, tmp_path):
-    from tests.linearize import models
-
     from fredholm.lab.report.sources import load_model
+    from tests.linearize import models
 
     models.bert().save_pretrained(remote)
     described = json.loads((remote / "config.json").read_text())

@@ -8,14 +8,14 @@ import shutil
 
 import pytest
 import torch
-from tests.lab.data.fixtures import write_image_folder
-from tests.lab.data.test_fields_questions import write_vqa
 
 from fredholm.data import Vocabulary
 from fredholm.errors import RecipeError
 from fredholm.lab.training.build import build_dataset, build_model
 from fredholm.lab.training.warm_start import start_from
 from fredholm.training import evaluate, load_recipe, load_run, train
+from tests.lab.data.fixtures import write_image_folder
+from tests.lab.data.test_fields_questions import write_vqa
 
 TINY = [
     *(

@@ -17,7 +17,6 @@ words it; the page is drawn by :mod:`fredholm.lab.report.choice`.
 """
 
 from .grid import Setting, compare
-from .known import KNOWN
 from .search import choose
 from .speed import measure
 from .tasks import ComparedTask, find_task, list_tasks, register_task
@@ -32,6 +31,3 @@ __all__ = [
     "measure",
     "register_task",
 ]
-
-for _task in KNOWN:
-    register_task(_task)

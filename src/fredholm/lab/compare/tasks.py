@@ -16,6 +16,8 @@ from ...integral import IntegralOperator
 from ...integral.registry import OPERATORS
 from ...models.encoders import ENCODERS
 from ...registry import Registry
+from .. import checkout
+from ..checkout import where_to_get
 from ..data.registry import get_entry
 from ..training.own_files import names_files
 from ..training.recipe import Recipe
@@ -45,7 +47,7 @@ class ComparedTask:
     operator_options: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
-_TASKS: Registry[ComparedTask] = Registry("task", home=None)
+_TASKS: Registry[ComparedTask] = Registry("task", home="fredholm.lab.compare.known")
 
 
 def register_task(task: ComparedTask) -> ComparedTask:
@@ -64,6 +66,7 @@ def list_tasks() -> list[str]:
         >>> list_tasks()[:2]
         ['digits', 'fashion-mnist']
     """
+    _TASKS.names()  # fills the table
     return [task.name for task in _TASKS.registered()]
 
 
@@ -98,7 +101,7 @@ def find_task(
         return ComparedTask(recipe.name, recipe.name, known, overrides)
     raise OptionError(
         f"task: received {name!r}; needs a task, a recipe or files of yours (with a separator, as "
-        f"./{name}){suggest(name, [*_TASKS, *list_recipes()])}"
+        f"./{name}){suggest(name, [*_TASKS, *list_recipes()])}{where_to_get(name, checkout.TASKS)}"
     )
 
 

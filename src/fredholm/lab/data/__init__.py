@@ -8,7 +8,6 @@ batches, and what they say of themselves.
 import fredholm.lab.data.catalogue  # noqa: F401  registers the data sets
 
 from .augment import Augment, cutmix, mixup
-from .catalogue.darcy_equation import solve_darcy
 from .create import create_dataset
 from .fetching import fetch
 from .kinds.dataset import LabelledDataset
@@ -81,6 +80,5 @@ __all__ = [
     "register_dataset",
     "register_kind",
     "rows_of_parquet",
-    "solve_darcy",
     "stratified",
 ]

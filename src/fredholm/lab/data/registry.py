@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import DataError
+from ...errors import DataError, OptionError
 from ...registry import Registry
+from .. import checkout
+from ..checkout import where_to_get
 from .kinds.dataset import LabelledDataset
 from .kinds.images import IMAGES
 from .kinds.kind import Kind
@@ -131,6 +133,9 @@ def get_entry(name: str) -> Entry:
         >>> get_entry("mnist").shape
         (1, 28, 28)
     """
+    hint = where_to_get(name, checkout.DATASETS)
+    if hint and name not in DATASETS:
+        raise OptionError(f"unknown data set {name!r}{hint}")
     return DATASETS[name]
 
 

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from ...errors import RecipeError, suggest
 from ...models.migrate import explain_key, migrate_recipe, nearest, old_keys
+from .. import checkout
 from .own_files import MODEL, complete, modelless, named, names_files
 from .recipe import Recipe
 from .recipe_text import check_values, parse, read_text, to_yaml
@@ -21,13 +22,21 @@ from .recipe_text import check_values, parse, read_text, to_yaml
 RESULTS = ("model", "checkpoints", "result.json")  # of a run
 
 
-def recipe_folder() -> Path:
-    """Where the built-in recipes are: inside the installed package, or beside the sources of a
-    checkout.
+def recipe_folders() -> list[Path]:
+    """Return the folders of built-in recipes.
+
+    They lie inside the installed package. In a checkout they lie beside its sources, and those of
+    the papers' tables in ``evidence/``.
     """
-    package = Path(__file__).resolve().parents[2]
-    installed = package / "recipes"
-    return installed if installed.is_dir() else package.parents[1] / "recipes"
+    installed = Path(__file__).resolve().parents[2] / "recipes"
+    if installed.is_dir():
+        return [installed]
+
+    folders = [checkout.ROOT / "recipes"]
+    evidence = checkout.evidence_folder()
+    if evidence is not None:
+        folders.append(evidence / "recipes")
+    return folders
 
 
 def list_recipes() -> list[str]:
@@ -37,7 +46,7 @@ def list_recipes() -> list[str]:
         >>> "digits" in list_recipes()
         True
     """
-    return sorted(path.stem for path in recipe_folder().glob("*.yaml"))
+    return sorted(path.stem for folder in recipe_folders() for path in folder.glob("*.yaml"))
 
 
 def find_recipe(source: str | Path) -> Path:
@@ -51,9 +60,11 @@ def find_recipe(source: str | Path) -> Path:
         return path
     if path.is_dir() and (path / "recipe.yaml").is_file():
         return path / "recipe.yaml"
-    built_in = recipe_folder() / f"{source}.yaml"
-    if path.name == str(source) and built_in.is_file():
-        return built_in
+    if path.name == str(source):
+        for folder in recipe_folders():
+            built_in = folder / f"{source}.yaml"
+            if built_in.is_file():
+                return built_in
     if path.is_dir():
         raise RecipeError(
             f"recipe: received {str(source)!r}, a folder without recipe.yaml; samples of yours are "
@@ -61,9 +72,9 @@ def find_recipe(source: str | Path) -> Path:
         )
     if path.suffix in {".yaml", ".yml"} or path.name != str(source):
         raise RecipeError(f"recipe: no file {str(source)!r}")
-    raise RecipeError(
-        f"recipe: no built-in recipe or file {str(source)!r}{suggest(str(source), list_recipes())}"
-    )
+    hint = checkout.where_to_get(str(source), checkout.RECIPES)
+    hint = hint or suggest(str(source), list_recipes())
+    raise RecipeError(f"recipe: no built-in recipe or file {str(source)!r}{hint}")
 
 
 def _split(override: str) -> tuple[list[str], Any]:

@@ -11,12 +11,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ....errors import DataError, OptionError, suggest
-from ..audio import mfcc, read_wav
-from ..files.reading import series_source
-from ..kinds.sequences import SEQUENCES, SequenceDataset
-from ..registry import Entry, Request, register_dataset
-from ..splits import stratified
+from fredholm.errors import DataError, OptionError, suggest
+from fredholm.lab.data.audio import mfcc, read_wav
+from fredholm.lab.data.files.reading import series_source
+from fredholm.lab.data.kinds.sequences import SEQUENCES, SequenceDataset
+from fredholm.lab.data.registry import Entry, Request, register_dataset
+from fredholm.lab.data.splits import stratified
 
 RATE = 16_000
 WORDS = ("down", "go", "left", "no", "off", "on", "right", "stop", "up", "yes")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from ....errors import DataError, ShapeError, require
-from ..counter import uniform
+from fredholm.errors import DataError, ShapeError, require
+from fredholm.lab.data.counter import uniform
 
 
 def solve_darcy(a: np.ndarray, f: np.ndarray | float = 1.0) -> np.ndarray:

@@ -14,14 +14,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ....errors import DataError, OptionError
-from ..clients import APT, tar_stream
-from ..create import source_folder
-from ..kinds.points import POINTS, PointDataset
-from ..meshes import sample_surface
-from ..registry import Entry, Request, register_dataset
-from ..sources import Package
-from ..splits import SPLITS, split_at
+from fredholm.errors import DataError, OptionError
+from fredholm.lab.data.clients import APT, tar_stream
+from fredholm.lab.data.create import source_folder
+from fredholm.lab.data.kinds.points import POINTS, PointDataset
+from fredholm.lab.data.meshes import sample_surface
+from fredholm.lab.data.registry import Entry, Request, register_dataset
+from fredholm.lab.data.sources import Package
+from fredholm.lab.data.splits import SPLITS, split_at
+
 from .kicad_wrl import parse_vrml
 
 STORED, LEAST = 1024, 60  # points of a stored cloud, models of the smallest class

@@ -15,15 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ....errors import DataError, OptionError
-from ..clients import DEBIAN_ONLY, apt_options
-from ..create import source_folder
-from ..formats import read_bytes
-from ..kinds.graphs import GRAPHS, Network, NodeDataset
-from ..registry import Entry, Request, register_dataset
-from ..sources import Client, Package
-from ..splits import place_of, split_at
-from ..vocabulary import Vocabulary
+from fredholm.errors import DataError, OptionError
+from fredholm.lab.data.clients import DEBIAN_ONLY, apt_options
+from fredholm.lab.data.create import source_folder
+from fredholm.lab.data.formats import read_bytes
+from fredholm.lab.data.kinds.graphs import GRAPHS, Network, NodeDataset
+from fredholm.lab.data.registry import Entry, Request, register_dataset
+from fredholm.lab.data.sources import Client, Package
+from fredholm.lab.data.splits import place_of, split_at
+from fredholm.lab.data.vocabulary import Vocabulary
 
 NODES, EDGES = "packages.json", "dependencies.npy"
 CLASSES, WORDS = 20, 12  # the most frequent sections; words kept of a synopsis

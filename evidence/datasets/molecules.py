@@ -11,14 +11,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ....errors import DataError, OptionError
-from ..clients import PIP
-from ..create import source_folder
-from ..formats import read_bytes
-from ..kinds.graphs import GRAPHS, Graph, GraphDataset
-from ..registry import Entry, Request, register_dataset
-from ..sources import Package, PinnedFile
-from ..splits import stratified
+from fredholm.errors import DataError, OptionError
+from fredholm.lab.data.clients import PIP
+from fredholm.lab.data.create import source_folder
+from fredholm.lab.data.formats import read_bytes
+from fredholm.lab.data.kinds.graphs import GRAPHS, Graph, GraphDataset
+from fredholm.lab.data.registry import Entry, Request, register_dataset
+from fredholm.lab.data.sources import Package, PinnedFile
+from fredholm.lab.data.splits import stratified
 
 CLASSES = ("low", "medium", "high")
 ELEMENTS = ("C", "N", "O", "F", "S", "Cl", "Br", "I", "P")

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....errors import DataError, OptionError
-from ..formats import read_bytes
-from ..kinds.images import read_picture
-from ..kinds.questions import QUESTIONS, QuestionDataset
-from ..registry import Entry, Request, register_dataset
-from ..splits import SPLIT_SEED
-from ..vocabulary import Vocabulary
+from fredholm.errors import DataError, OptionError
+from fredholm.lab.data.formats import read_bytes
+from fredholm.lab.data.kinds.images import read_picture
+from fredholm.lab.data.kinds.questions import QUESTIONS, QuestionDataset
+from fredholm.lab.data.registry import Entry, Request, register_dataset
+from fredholm.lab.data.splits import SPLIT_SEED
+from fredholm.lab.data.vocabulary import Vocabulary
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
 YEARS = ("train2014", "val2014")

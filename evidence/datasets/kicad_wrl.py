@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ....errors import DataError
+from fredholm.errors import DataError
 
 _POINT = re.compile(rb"\bpoint\s*\[([^\]]*)\]")
 

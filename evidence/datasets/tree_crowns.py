@@ -12,14 +12,14 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from ....errors import DataError, OptionError
-from ..boxes import read_annotation
-from ..clients import PIP
-from ..composed import check_kind
-from ..create import source_folder
-from ..kinds.images import ArrayDataset, decoded
-from ..registry import Entry, Request, register_dataset
-from ..sources import Package, PinnedFile
+from fredholm.errors import DataError, OptionError
+from fredholm.lab.data.boxes import read_annotation
+from fredholm.lab.data.clients import PIP
+from fredholm.lab.data.composed import check_kind
+from fredholm.lab.data.create import source_folder
+from fredholm.lab.data.kinds.images import ArrayDataset, decoded
+from fredholm.lab.data.registry import Entry, Request, register_dataset
+from fredholm.lab.data.sources import Package, PinnedFile
 
 SIZE = (224, 224)
 FOLDER = "deepforest/data"

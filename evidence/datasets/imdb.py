@@ -8,11 +8,11 @@ from pathlib import Path
 
 import torch
 
-from ....errors import DataError
-from ..formats import read_bytes
-from ..kinds.texts import TEXTS, TextDataset, TextOptions
-from ..registry import Entry, Request, register_dataset
-from ..splits import stratified
+from fredholm.errors import DataError
+from fredholm.lab.data.formats import read_bytes
+from fredholm.lab.data.kinds.texts import TEXTS, TextDataset, TextOptions
+from fredholm.lab.data.registry import Entry, Request, register_dataset
+from fredholm.lab.data.splits import stratified
 
 CLASSES = ("negative", "positive")
 

@@ -14,15 +14,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ....errors import DataError, OptionError
-from ..audio import read_wav
-from ..clients import APT, tar_stream
-from ..create import source_folder
-from ..kinds.sequences import SEQUENCES, SequenceDataset, padded
-from ..registry import Entry, Request, register_dataset
-from ..sources import Package, Packages
-from ..splits import SPLITS, place_of, split_at
-from .time_series import TimeSeriesOptions, mean_and_deviation, observed, tell_rate
+from fredholm.errors import DataError, OptionError
+from fredholm.lab.data.audio import read_wav
+from fredholm.lab.data.catalogue.time_series import (
+    TimeSeriesOptions,
+    mean_and_deviation,
+    observed,
+    tell_rate,
+)
+from fredholm.lab.data.clients import APT, tar_stream
+from fredholm.lab.data.create import source_folder
+from fredholm.lab.data.kinds.sequences import SEQUENCES, SequenceDataset, padded
+from fredholm.lab.data.registry import Entry, Request, register_dataset
+from fredholm.lab.data.sources import Package, Packages
+from fredholm.lab.data.splits import SPLITS, place_of, split_at
 
 RATE = 8_000
 LANGUAGES = {"en": "English", "es": "Spanish", "fr": "French", "it": "Italian", "ru": "Russian"}

@@ -12,12 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ....errors import DataError, OptionError
-from ..clients import PIP
-from ..create import source_folder
-from ..kinds.fields import FIELDS, FieldDataset
-from ..registry import Entry, Request, register_dataset
-from ..sources import Package, PinnedFile
+from fredholm.errors import DataError, OptionError
+from fredholm.lab.data.clients import PIP
+from fredholm.lab.data.create import source_folder
+from fredholm.lab.data.kinds.fields import FIELDS, FieldDataset
+from fredholm.lab.data.registry import Entry, Request, register_dataset
+from fredholm.lab.data.sources import Package, PinnedFile
+
 from .darcy_equation import random_coefficients, solve_darcy
 
 FINE = 32  # the grid on which generated media are solved; coarser ones are its averages

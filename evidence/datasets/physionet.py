@@ -11,12 +11,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ....errors import DataError, OptionError
-from ..files.reading import series_source
-from ..formats import read_bytes
-from ..kinds.sequences import SEQUENCES, SequenceDataset, padded
-from ..registry import Entry, Request, register_dataset
-from ..splits import stratified
+from fredholm.errors import DataError, OptionError
+from fredholm.lab.data.files.reading import series_source
+from fredholm.lab.data.formats import read_bytes
+from fredholm.lab.data.kinds.sequences import SEQUENCES, SequenceDataset, padded
+from fredholm.lab.data.registry import Entry, Request, register_dataset
+from fredholm.lab.data.splits import stratified
 
 LABEL, HOUR = "SepsisLabel", "ICULOS"
 CLASSES = ("no sepsis", "sepsis")

@@ -17,16 +17,16 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 from torch.nn import functional
 
-from ....errors import DataError, OptionError
-from ..clients import APT, tar_stream
-from ..composed import ComposedDataset
-from ..counter import integers, permutation, uniform
-from ..create import source_folder
-from ..kinds.images import decoded
-from ..registry import Entry, Request, register_dataset
-from ..sources import Package
-from ..splits import place_of
-from .copy_memory import SPLITS
+from fredholm.errors import DataError, OptionError
+from fredholm.lab.data.catalogue.copy_memory import SPLITS
+from fredholm.lab.data.clients import APT, tar_stream
+from fredholm.lab.data.composed import ComposedDataset
+from fredholm.lab.data.counter import integers, permutation, uniform
+from fredholm.lab.data.create import source_folder
+from fredholm.lab.data.kinds.images import decoded
+from fredholm.lab.data.registry import Entry, Request, register_dataset
+from fredholm.lab.data.sources import Package
+from fredholm.lab.data.splits import place_of
 
 STORED, LEAST = 96, 32  # sides in pixels: of a stored stamp, of the smallest original that is kept
 STAMPS, NAMES = "stamps.npy", "names.txt"

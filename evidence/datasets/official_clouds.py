@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ....errors import DataError, OptionError, require
-from ..counter import permutation
-from ..files.off import parse_off
-from ..formats import read_bytes
-from ..kinds.points import POINTS, PointDataset
-from ..meshes import sample_surface, unit_ball
-from ..registry import Entry, Request, register_dataset
-from ..splits import stratified
+from fredholm.errors import DataError, OptionError, require
+from fredholm.lab.data.counter import permutation
+from fredholm.lab.data.files.off import parse_off
+from fredholm.lab.data.formats import read_bytes
+from fredholm.lab.data.kinds.points import POINTS, PointDataset
+from fredholm.lab.data.meshes import sample_surface, unit_ball
+from fredholm.lab.data.registry import Entry, Request, register_dataset
+from fredholm.lab.data.splits import stratified
 
 STORED = 2048
 SCAN_CLASSES = (

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import torch
 
-from ....errors import DataError
-from ..formats import read_bytes
-from ..kinds.language import NextTokens
-from ..kinds.texts import TEXTS, TextOptions
-from ..registry import Entry, Request, register_dataset
+from fredholm.errors import DataError
+from fredholm.lab.data.formats import read_bytes
+from fredholm.lab.data.kinds.language import NextTokens
+from fredholm.lab.data.kinds.texts import TEXTS, TextOptions
+from fredholm.lab.data.registry import Entry, Request, register_dataset
 
 FILES = {"train": "ptb.train.txt", "val": "ptb.valid.txt", "test": "ptb.test.txt"}
 

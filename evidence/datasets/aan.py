@@ -10,12 +10,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ....errors import DataError
-from ..formats import read_bytes
-from ..kinds.sequences import SEQUENCES
-from ..kinds.tokens import Rows, TokenDataset, pairs
-from ..registry import Entry, Request, register_dataset
-from .copy_memory import check_counts
+from fredholm.errors import DataError
+from fredholm.lab.data.catalogue.copy_memory import check_counts
+from fredholm.lab.data.formats import read_bytes
+from fredholm.lab.data.kinds.sequences import SEQUENCES
+from fredholm.lab.data.kinds.tokens import Rows, TokenDataset, pairs
+from fredholm.lab.data.registry import Entry, Request, register_dataset
 
 FILES = {
     "train": "new_aan_pairs.train.tsv",
