@@ -101,7 +101,7 @@ def time(options: Options) -> None:
     from fredholm.lab import data
     from fredholm.lab.distill.decoding import crossings, measure_decoding
     from fredholm.lab.distill.sources import MAP
-    from fredholm.linearize.transformers_folder import load_gguf
+    from fredholm.linearization.transformers_folder import load_gguf
 
     torch.set_num_threads(options.threads)
     teacher = load_gguf(data.fetch("smollm2"))[0].eval()

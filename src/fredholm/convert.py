@@ -4,7 +4,7 @@ to linear attention.
 
 from .integral import as_operator, convertible, register_converter
 from .layers.encoder import correspondence, encoder_domain, from_encoder, to_encoder
-from .linearize import (
+from .linearization import (
     CacheSize,
     ConversionReport,
     cache_size,

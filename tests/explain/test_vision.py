@@ -15,7 +15,7 @@ from fredholm.explain import Samples, Traced, attention_quality, image_grid, ima
 from fredholm.explain.kernels import class_token
 from fredholm.lab.cli.main import main
 from fredholm.lab.report.sources import input_size
-from fredholm.linearize.transformers_folder import picture_scale
+from fredholm.linearization.transformers_folder import picture_scale
 
 from ..tolerances import assert_close
 
@@ -208,7 +208,7 @@ def test_what_has_no_maps_is_refused():
 
 def test_a_converted_model_is_not_taken_for_what_it_was():
     """Its layers attend linearly: maps of their softmax would be of another model."""
-    from fredholm import linearize
+    from fredholm import linearization as linearize
 
     model = linearize(classifier("ViT"), "luna").model
     with pytest.raises((ConversionError, OptionError)):

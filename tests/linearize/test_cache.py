@@ -13,9 +13,9 @@ from torch import Tensor
 
 from fredholm.convert import cache_size, replace_attention, smaller_from
 from fredholm.errors import ConversionError, DomainError, OptionError
-from fredholm.linearize import LinearHeads
-from fredholm.linearize.heads import Seen
-from fredholm.linearize.state import advance
+from fredholm.linearization import LinearHeads
+from fredholm.linearization.heads import Seen
+from fredholm.linearization.state import advance
 
 from .library import DECODERS, GROUPED, MODELS, decoder, inputs, library
 from .models import spread
@@ -23,7 +23,7 @@ from .models import spread
 pytest.importorskip("transformers")
 from transformers import DynamicCache, StaticCache
 
-from fredholm.linearize.cache import LinearState
+from fredholm.linearization.cache import LinearState
 
 N, PAD = 9, 4
 EXACT = {"atol": 1e-10, "rtol": 1e-10}

@@ -12,7 +12,7 @@ from torch import nn
 
 from fredholm.convert import load_linearized, replace_attention, save_linearized
 from fredholm.errors import CheckpointError, ConversionError
-from fredholm.linearize import ConversionReport
+from fredholm.linearization import ConversionReport
 
 from . import models
 from .library import IMAGE, SIZES, clip, inputs, library
@@ -371,7 +371,7 @@ def test_a_conversion_in_place_that_fails_leaves_the_model_as_it_was(monkeypatch
     def fails(*args):
         raise ConversionError("another answer")
 
-    monkeypatch.setattr("fredholm.linearize.probe.verify", fails)
+    monkeypatch.setattr("fredholm.linearization.probe.verify", fails)
     with pytest.raises(ConversionError, match="another answer"):
         replace_attention(model, "elu", copied=False)
     assert type(model) is type(models.bert())

@@ -12,11 +12,11 @@ from fredholm.convert import replace_attention
 from fredholm.domain import Domain
 from fredholm.errors import ConversionError, OptionError
 from fredholm.kernels import CentreKernel, HopKernel
-from fredholm.linearize import LinearHeads, divergence
-from fredholm.linearize.graph_heads import GraphHeads
-from fredholm.linearize.heads import Seen
-from fredholm.linearize.interface import NAME
-from fredholm.linearize.mask_interface import padding_mask
+from fredholm.linearization import LinearHeads, divergence
+from fredholm.linearization.graph_heads import GraphHeads
+from fredholm.linearization.heads import Seen
+from fredholm.linearization.interface import NAME
+from fredholm.linearization.mask_interface import padding_mask
 from fredholm.operators import IntegralOperator
 
 from . import models
@@ -166,7 +166,7 @@ def test_infsa_on_heads_is_the_operator(to):
     """The same queries, keys and values, once as the heads of BERT and once as
     torch's attention.
     """
-    from fredholm.linearize.graph_heads import GraphHeads
+    from fredholm.linearization.graph_heads import GraphHeads
 
     attention = nn.MultiheadAttention(16, 2, batch_first=True).eval()
     replaced, x = replace_attention(nn.ModuleList([attention]), to), torch.randn(2, 6, 16)
@@ -190,7 +190,7 @@ def test_infsa_on_heads_is_the_operator(to):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("to", ["infsa", "linear_infsa"])
 def test_infsa_of_heads_that_share_keys(to, causal):
-    from fredholm.linearize.graph_heads import GraphHeads
+    from fredholm.linearization.graph_heads import GraphHeads
 
     query, key, value = (torch.randn(2, h, 5, 8) for h in (4, 2, 2))
     heads, seen = GraphHeads(4, 8, to), Seen(causal=causal)

@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import fredholm
 from fredholm.convert import replace_attention
 from fredholm.integral import answering
-from fredholm.linearize import LinearHeads
-from fredholm.linearize.state import advance
+from fredholm.linearization import LinearHeads
+from fredholm.linearization.state import advance
 
 from .library import decoder
 from .test_cache import prompt
@@ -20,7 +20,7 @@ from .test_cache import prompt
 pytest.importorskip("transformers")
 from transformers import DynamicCache
 
-from fredholm.linearize.cache import LinearState
+from fredholm.linearization.cache import LinearState
 
 EXACT = {"atol": 1e-10, "rtol": 1e-10}
 MAPS = {

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from fredholm.convert import cache_size, load_linearized, replace_attention, save_linearized
 from fredholm.errors import ConversionError, OptionError
-from fredholm.linearize import LinearHeads
-from fredholm.linearize.divergence import divergence
-from fredholm.linearize.heads import Seen
-from fredholm.linearize.state import advance
+from fredholm.linearization import LinearHeads
+from fredholm.linearization.divergence import divergence
+from fredholm.linearization.heads import Seen
+from fredholm.linearization.state import advance
 
 from .library import DECODERS, decoder, library
 from .models import bert, torch_encoder

@@ -14,7 +14,7 @@ from fredholm.domain import Domain
 from fredholm.errors import DomainError, OptionError, ShapeError
 from fredholm.families.luna import naive
 from fredholm.kernels import FEATURE_MAPS
-from fredholm.linearize.heads import LinearHeads, Seen
+from fredholm.linearization.heads import LinearHeads, Seen
 from fredholm.operators import (
     LinearAttention,
     LunaAttention,

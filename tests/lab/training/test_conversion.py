@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from fredholm import linearize
+from fredholm import linearization as linearize
 from fredholm.convert import ConversionReport, load_linearized, replace_attention
 from fredholm.encoders import Inputs
 from fredholm.errors import ConversionError, DataError, OptionError, RecipeError
@@ -27,7 +27,7 @@ from fredholm.lab.distill.scores import _to, divergences, evaluate
 from fredholm.lab.distill.speed import token_inputs
 from fredholm.lab.training.metrics import spearman
 from fredholm.lab.training.tasks import create_task
-from fredholm.linearize.positions import positions_of
+from fredholm.linearization.positions import positions_of
 from fredholm.training import Interrupted, StageOptions, TrainingFailed, fine_tune
 from tests.linearize import models
 

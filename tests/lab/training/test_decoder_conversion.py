@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fredholm import linearize
+from fredholm import linearization as linearize
 from fredholm.convert import ConversionReport, replace_attention
 from fredholm.errors import (
     CheckpointError,
@@ -519,7 +519,7 @@ def test_prompts_that_cannot_be_continued_are_refused_by_name(folder, tmp_path):
 
 def test_a_folder_of_two_gguf_files_or_a_damaged_one_is_refused(tmp_path):
     pytest.importorskip("gguf")
-    from fredholm.linearize.transformers_folder import load_gguf
+    from fredholm.linearization.transformers_folder import load_gguf
 
     (tmp_path / "a.gguf").write_bytes(b"no model")
     with pytest.raises(CheckpointError, match="cannot read it"):

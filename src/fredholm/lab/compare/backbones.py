@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...errors import require
-from ...linearize.transformers_folder import load_local
+from ...linearization.transformers_folder import load_local
 from ..data.catalogue.weights_onnx import read_onnx_tensors
 
 LENGTH = 256  # tokens of a text, as many as MiniLM was tuned with

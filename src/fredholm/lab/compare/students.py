@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...errors import CheckpointError
-from ...linearize import ConversionReport, Replaced, replace_attention
+from ...linearization import ConversionReport, Replaced, replace_attention
 from ..data import LabelledDataset, limit_samples
 from ..distill.fit import Run, StageOptions, run_stage
 from ..distill.progress import Progress
@@ -50,7 +50,7 @@ class Student:
     The features φ of each head, and they alone, minimise
     :math:`\mathrm{KL}(\mathrm{softmax}(QK^\top/\sqrt e)\,\|\,\phi(Q)\phi(K)^\top / Z)` over at most
     ``STEPS`` · ``SIZE`` training samples, every layer given what the teacher gives it, as
-    :func:`fredholm.linearize` distils. The same samples give the same features.
+    :func:`fredholm.linearization` distils. The same samples give the same features.
 
     Args:
         train: training samples.

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ...integral import inference
-from ...linearize import cache_size
-from ...linearize.report import faster_from
+from ...linearization import cache_size
+from ...linearization.report import faster_from
 
 STEPS = 24  # timed at each length
 PROMPTS, PROMPT_TOKENS = 5, 8192  # prompts timed at each length: so many, of so many tokens in all

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from ...errors import OptionError
-from ...linearize import ConversionReport, Replaced
+from ...linearization import ConversionReport, Replaced
 from ..data import make_loader
 from ..training.build import Batches
 from ..training.checkpoints import list_checkpoints

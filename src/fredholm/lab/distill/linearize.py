@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ...errors import OptionError
-from ...linearize import ConversionReport, Replaced, replace_attention, save_linearized
+from ...linearization import ConversionReport, Replaced, replace_attention, save_linearized
 from ..training.fit import check_precision
 from ..training.tasks import Task, create_task
 from .data import as_dataset, decoder_of, two_splits
@@ -55,7 +55,7 @@ class Conversion:
     def report_again(self, folder: Path) -> None:
         """Write the report of a saved model anew, and its card: more was measured since."""
         if self.replaced.ecosystem == "transformers":
-            from ...linearize.auto import write_card
+            from ...linearization.auto import write_card
 
             write_card(self.model, folder, self.report.summary())
         self._report(folder)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import ConversionError, OptionError
-from ...linearize import Replaced
+from ...linearization import Replaced
 
 
 class LowRankChange(nn.Module):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from ...errors import OptionError
-from ...linearize import Replaced
+from ...linearization import Replaced
 from ..data.kinds.dataset import IGNORED
 from ..training.learner import Loader, step_seed
 from ..training.metrics import exponential

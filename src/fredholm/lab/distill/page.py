@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 
 from ...files import write_text
-from ...linearize import ConversionReport
+from ...linearization import ConversionReport
 from ..report.page import Picture, Section, folded, render_page, table
 from ..report.style import Theme, new_figure, render
 from .receipt_page import receipt_sections

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ...errors import DataError
 from ...files import digest_json
-from ...linearize.positions import positions_of
+from ...linearization.positions import positions_of
 from ..training.metrics import exponential
 from ..training.text_generation import own_signs, prompt_ids
 from .decoding import STEPS, crossings, measure_decoding

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...linearize import Replaced
+from ...linearization import Replaced
 from ...modes import evaluating
 from ..data import make_loader
 from ..training.tasks import Tally, Task

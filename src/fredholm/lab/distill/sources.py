@@ -15,9 +15,9 @@ import torch
 
 from ...errors import CheckpointError, ConversionError, OptionError, require
 from ...files import storing
-from ...linearize.description import ADAPTER
-from ...linearize.positions import positions_of
-from ...linearize.transformers_folder import load_gguf, load_local, picture_scale
+from ...linearization.description import ADAPTER
+from ...linearization.positions import positions_of
+from ...linearization.transformers_folder import load_gguf, load_local, picture_scale
 from ..data import create_dataset, dataset_path, fetch, list_datasets
 from ..training.evaluation import load_run, run_dataset
 from .data import Part, TokenTexts, TokenWindows, is_decoder

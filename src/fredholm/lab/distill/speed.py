@@ -12,7 +12,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from ...errors import OptionError
-from ...linearize.positions import positions_of
+from ...linearization.positions import positions_of
 from .stages import call
 
 REPEATS = 5

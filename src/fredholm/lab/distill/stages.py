@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import ConversionError, DataError
-from ...linearize import Replaced
+from ...linearization import Replaced
 from ..training.failures import TrainingFailed
 from ..training.learner import Descent, Learner, Loader
 from ..training.schedules import Schedule

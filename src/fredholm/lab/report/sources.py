@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import CheckpointError, DataError, OptionError, TrustError, require
-from ...linearize.transformers_folder import load_local, picture_scale
+from ...linearization.transformers_folder import load_local, picture_scale
 from ..data.kinds.images import IMAGES, read_as_trained
 from ..data.vocabulary import Vocabulary
 from .samples import encoder_config

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from ...errors import CheckpointError, OptionError, require
-from ...linearize.positions import limit_positions
-from ...linearize.transformers_folder import load_gguf, load_local
+from ...linearization.positions import limit_positions
+from ...linearization.transformers_folder import load_gguf, load_local
 
 
 def model_folder(folder: str | Path) -> Path | None:

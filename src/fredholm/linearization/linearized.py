@@ -22,7 +22,7 @@ class LinearizedOperator(IntegralOperator):
         kernel: the linear one.
 
     Attributes:
-        mode, loss: see :class:`fredholm.linearize.replaced.Part`.
+        mode, loss: see :class:`fredholm.linearization.replaced.Part`.
     """
 
     def __init__(self, teacher: IntegralOperator, kernel: AttentionKernel):

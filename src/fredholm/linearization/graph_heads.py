@@ -27,7 +27,7 @@ class GraphHeads(Heads):
     distilled: the model adapts when it is tuned.
 
     Args:
-        heads, width: see :class:`fredholm.linearize.heads.LinearHeads`.
+        heads, width: see :class:`fredholm.linearization.heads.LinearHeads`.
         name: ``"infsa"`` or ``"linear_infsa"``.
         options: ``decay``, where γ starts (0.95), ``activation``, of the first ``norm``, of the
             second ``steps``.

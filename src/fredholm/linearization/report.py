@@ -45,7 +45,7 @@ class LayerReport:
 
 @dataclass
 class ConversionReport:
-    """What :func:`fredholm.linearize` did.
+    """What :func:`fredholm.linearization` did.
 
     Attributes:
         source: class of the model.
