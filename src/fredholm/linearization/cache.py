@@ -211,6 +211,10 @@ class LinearState(CacheLayerMixin):
 # --- in the place of a layer of keys --------------------------------------------------------------
 
 
+# Users save caches by torch.save, which writes the class by its module: a public one, which stays.
+LinearState.__module__ = "fredholm.convert"
+
+
 def keep_state(module: nn.Module) -> None:
     """Let a converted attention module keep a state wherever it is called with a cache.
 
