@@ -371,6 +371,7 @@ def facts_of(replaced: Any) -> dict[str, Any]:
         "options": replaced.options,
         "tied": replaced.tied,
         "window": replaced.window,
+        "sinks": replaced.sinks,
         "layers": [describe(layer) for layer in replaced.layers],
         "refused": replaced.refused,
     }

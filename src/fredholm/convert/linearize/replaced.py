@@ -71,6 +71,7 @@ class Replaced:
         parts: what stands in each layer, by its name.
         extra: what loading needs beside.
         window: the last tokens on which causal layers keep softmax; None where they keep none.
+        sinks: the first tokens, on which they keep it too.
     """
 
     model: Any
@@ -83,6 +84,7 @@ class Replaced:
     parts: dict[str, Any]
     extra: dict[str, Any] = field(default_factory=dict)
     window: int | None = None
+    sinks: int = 0
 
     def switch(self, mode: str) -> None:
         """Set the mode of every layer."""

@@ -49,7 +49,8 @@ class ConversionReport:
 
     Attributes:
         source: class of the model.
-        to, options, tied: the map; ``window``: the last tokens on which causal layers keep softmax.
+        to, options, tied: the map; ``window``: the last tokens on which causal layers keep softmax;
+            ``sinks``: the first, on which they keep it too.
         layers, refused: see :class:`LayerReport`; refused modules with the reason.
         data: what it was trained on.
         parameters, new_parameters: numbers of the converted model, and of those that are new.
@@ -80,6 +81,7 @@ class ConversionReport:
     minutes: dict[str, float] = field(default_factory=dict)
     speed: list[dict[str, float]] = field(default_factory=list)
     window: int | None = None
+    sinks: int = 0
     receipt: dict[str, Any] | None = None
     format: int = FORMAT
 
@@ -107,6 +109,7 @@ class ConversionReport:
             parameters=_count(result.values()),
             new_parameters=_count(replaced.new_parameters().values()),
             window=replaced.window,
+            sinks=replaced.sinks,
         )
 
     def measured(self, when: str, divergences: dict[str, float]) -> None:
@@ -176,7 +179,8 @@ class ConversionReport:
             f"{self.new_parameters:,} of {self.parameters:,} parameters are new"
         ]
         if self.window is not None:
-            lines.append(f"causal layers keep softmax on the last {self.window} tokens")
+            first = f" and the first {self.sinks}" if self.sinks else ""
+            lines.append(f"causal layers keep softmax on the last {self.window} tokens{first}")
         lines += [f"kept as it was: {name} ({why})" for name, why in self.refused.items()]
         rates = {row.dropped for row in self.layers if row.dropped}
         if rates:
