@@ -450,7 +450,7 @@ def test_hidden_tokens_one_by_one_are_the_whole(to, sinks):
 @torch.no_grad()
 def test_rows_with_oldest_tokens_of_their_own_are_reordered_and_repeated():
     heads, tensors, state = heads_of("hedgehog"), points(), LinearState()
-    for at in range(8):
+    for at in range(7):
         part = [x[:, :, at : at + 1] for x in tensors]
         state.advance(heads, *part, HOLES[:, : at + 1].long(), None)
     assert isinstance(state.oldest, Tensor)

@@ -38,7 +38,7 @@ from ...ops.linear_attention import (
     wants_pieces,
 )
 from ...quadrature import Quadrature
-from .divergence import Noted, divergence
+from .divergence import Noted, divergence, exact_divergence
 
 CONVERSION_OPTIONS: dict[str, dict[str, Any]] = {
     "luna": {
@@ -104,6 +104,8 @@ class Heads(nn.Module):
     Attributes:
         mode: ``"linear"``; ``"softmax"``, the teacher's own response; ``"distil"``, the same, and
             ``loss`` is the divergence of the two attentions, the mean over the calls of one pass;
+            ``"measure"``, the same with the exact divergence, see
+            :func:`fredholm.convert.linearize.divergence.exact_divergence`;
             ``"calibrate"``, the same as softmax, and what follows from data without a gradient is
             set by them, see :meth:`calibrate`.
     """
@@ -145,7 +147,11 @@ class Heads(nn.Module):
             return softmax_attention(query, key, value, seen, scale, dropout)
         weights = self.teacher_weights(query, key, seen, scale)
         ours, real = self.student_weights(query, key, seen, scale), seen.real(query, key)
-        self.noted.add(divergence(weights, ours, real))
+        if self.mode == "measure":
+            self.noted.measure(exact_divergence(weights, ours, real))
+        else:
+            visible = seen.quadrature(query.shape[2], key.shape[2], query).visible()
+            self.noted.add(divergence(weights, ours, real, visible))
         return weights.to(value.dtype) @ value
 
     def weights(

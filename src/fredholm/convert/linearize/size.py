@@ -113,10 +113,10 @@ def smaller_from(
     sizes = (states, features, width, groups, state_bytes, cache_bytes)
     if min(sizes) < 1:
         raise OptionError(f"heads, features, widths and bytes are at least 1, got {sizes}")
-    if min(window, sinks) < 0:
-        raise OptionError(
-            f"a window is a number of tokens or 0, as are sinks, got {window} and {sinks}"
-        )
+    if window < 0:
+        raise OptionError(f"a window is a number of tokens or 0, got {window}")
+    if sinks < 0:
+        raise OptionError(f"expected sinks as a number of tokens or 0, got {sinks}")
     near = window + sinks
     numbers = states * (features * (width + 1) + int(exponential)) + near
     token = 2 * groups * width * cache_bytes
