@@ -82,7 +82,9 @@ class ExactDivergence(NamedTuple):
     def __add__(self, other: object) -> ExactDivergence:
         if not isinstance(other, ExactDivergence):
             return NotImplemented
-        return ExactDivergence(*(a + b for a, b in zip(tuple(self), tuple(other))))
+        return ExactDivergence(
+            self.total + other.total, self.rows + other.rows, self.zero_rows + other.zero_rows
+        )
 
 
 @torch.no_grad()
@@ -111,8 +113,8 @@ def exact_divergence(
         counted = real[:, None].expand_as(rows)
     finite = rows.isfinite()
     total = torch.where(counted & finite, rows, 0.0).sum()
-    counts = (counted & finite).sum(), (counted & ~finite).sum()
-    return ExactDivergence(float(total), *(int(x) for x in counts))
+    rows_counted, zero_rows = (counted & finite).sum(), (counted & ~finite).sum()
+    return ExactDivergence(float(total), int(rows_counted), int(zero_rows))
 
 
 def _rows_of_one(weights: Tensor) -> Tensor:
