@@ -211,8 +211,7 @@ def keep_softmax(model: nn.Module) -> None:
         if not uses_interface(module) or hasattr(module, SOFTMAX):
             continue
         fused = module.config._attn_implementation == "sdpa"  # type: ignore[union-attr]
-        softmax = known
-    plain = inspect.unwrap(type(module).forward).__globals__.get(EAGER)
+        plain = inspect.unwrap(type(module).forward).__globals__.get(EAGER)
         setattr(module, SOFTMAX, sdpa.sdpa_attention_forward if fused or plain is None else plain)
 
 
