@@ -242,7 +242,7 @@ def test_the_training_divergence_is_one_of_distributions(keys):
     visible = torch.arange(keys) < keys - 2
     p = torch.rand(1, 2, 3, keys, dtype=torch.float64).masked_fill(~visible, -torch.inf)
     p = p.softmax(-1)
-    mixed = (p + 1e-6 * visible) / (1 + (keys - 2) * 1e-6)
+    mixed = (p + 1e-6 * visible.double()) / (1 + (keys - 2) * 1e-6)
     expected = (p[..., :-2] * (p / mixed)[..., :-2].log()).sum(-1).mean()
     found = divergence(p, p, visible=visible[None, None, None])
     torch.testing.assert_close(found, expected, atol=1e-14, rtol=1e-9)
