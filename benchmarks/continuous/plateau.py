@@ -6,6 +6,7 @@ pictures of digits. The claims were named before the first run.
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 from fredholm import data
@@ -13,12 +14,13 @@ from fredholm.training.build import build_dataset
 from fredholm.training.evaluation import load_run
 from fredholm.training.grid import Cell
 
+from ..kit.answers import pack
 from ..kit.claims import Claim, Sample, claims_tables
 from ..kit.grid import Row, Section, run_sections, sections
 from ..kit.page import load, spread, table
 from ..kit.statistics import Rows, paired
 from ..kit.subject import Options
-from .evidence import SMALL, accuracy, batches
+from .evidence import SMALL, batches, right_answers
 
 FILE = "continuous-plateau.json"
 OWN, COUNTS = 4, (2, 4, 8, 16)
@@ -70,10 +72,13 @@ def at_steps(cell: Cell) -> Row:
     words: Any = model.extra.get("vocabulary")
     vocabulary = data.Vocabulary.from_dict(words) if words else None
     parts = batches(build_dataset(cell.given, "test", vocabulary))
+    right = {
+        str(count): right_answers(lambda _, x, n=count: model(x, steps=n), parts)
+        for count in COUNTS
+    }
     return {
-        "steps": {
-            str(count): accuracy(lambda _, x, n=count: model(x, steps=n), parts) for count in COUNTS
-        }
+        "steps": {count: fmean(values) for count, values in right.items()},
+        "answers": {f"steps {count}": pack(values) for count, values in right.items()},
     }
 
 

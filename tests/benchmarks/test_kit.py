@@ -252,13 +252,14 @@ TINY = Section(
 def test_runs_are_added_one_by_one_and_not_twice(tmp_path, monkeypatch):
     done = []
 
-    def train(cell, report):
+    def train(cell, report, each):
         name = cell.given.name
         done.append(name)
         if len(done) == 3:
             raise ValueError("out of luck")
         cell.place.mkdir(parents=True)
-        return {"parameters": 1}, {"accuracy": 0.5, "loss": 1.0, "other": 3}
+        numbers = {"measure": "accuracy", "values": [1.0, 0.0]}
+        return {"parameters": 1}, {"accuracy": 0.5, "loss": 1.0, "other": 3, "each": numbers}
 
     monkeypatch.setattr(grid, "scores_of", train)
     options = Options(runs=tmp_path / "runs", results=tmp_path, primary=("a beats b",))
@@ -361,9 +362,10 @@ def test_a_choice_is_made_on_validation_and_the_test_split_read_for_it_alone(tmp
         (cell.place / "rate").write_text(str(cell.given.optimizer.lr))
         return {"parameters": 1}
 
-    def scores(cell, report):
+    def scores(cell, report, each):
         tests.append((cell.given.optimizer.lr, cell.given.seed))
-        return train(cell, report), {"accuracy": 0.5}
+        numbers = {"measure": "accuracy", "values": [1.0, 0.0]}
+        return train(cell, report), {"accuracy": 0.5, "each": numbers}
 
     def validate(place, split):
         assert split == "val"
