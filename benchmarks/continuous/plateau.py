@@ -18,7 +18,7 @@ from ..kit.answers import pack
 from ..kit.claims import Claim, Sample, claims_tables
 from ..kit.grid import Row, Section, run_sections, sections
 from ..kit.page import load, spread, table
-from ..kit.statistics import Rows, paired
+from ..kit.statistics import Rows, differences, paired
 from ..kit.subject import Options
 from .evidence import SMALL, batches, right_answers
 
@@ -93,7 +93,12 @@ def lost(section: str, variant: str, count: int) -> Sample:
 
     def sample(found: dict[str, Rows]) -> list[float]:
         rows = [row for row in found.get(section, []) if row["variant"] == variant]
-        return [row["steps"][str(OWN)] - row["steps"][str(count)] for row in rows]
+        return differences([(at(row, OWN), at(row, count)) for row in rows], "accuracy")
+
+    def at(row: Row, steps: int) -> Row:
+        answers = row.get("answers", {}).get(f"steps {steps}")
+        kept = {} if answers is None else {"answers": {"accuracy": answers}}
+        return {"accuracy": row["steps"][str(steps)], **kept}
 
     return sample
 

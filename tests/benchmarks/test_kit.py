@@ -13,8 +13,10 @@ from benchmarks.kit import clock, grid, page, statistics
 from benchmarks.kit.check import fallen, theirs_first
 from benchmarks.kit.claims import (
     CONTRADICTED,
-    OPEN,
+    FEW_SEEDS,
+    NOT_RUN,
     REPRODUCED,
+    UNDECIDED,
     UNTESTABLE,
     Claim,
     better,
@@ -180,14 +182,14 @@ def claim(*sample, **more):
     ("sample", "more", "verdict"),
     [
         ((0.10, 0.11, 0.10, 0.11, 0.10), {}, REPRODUCED),
-        ((0.10, 0.11, 0.10, 0.11), {}, OPEN),
+        ((0.10, 0.11, 0.10, 0.11), {}, FEW_SEEDS),
         ((-0.10, -0.11, -0.10, -0.11, -0.10), {}, CONTRADICTED),
-        ((-0.02, 0.05, -0.05, 0.03, -0.01), {}, OPEN),
-        ((0.1,), {}, OPEN),
-        ((), {}, OPEN),
+        ((-0.02, 0.05, -0.05, 0.03, -0.01), {}, UNDECIDED),
+        ((0.1,), {}, FEW_SEEDS),
+        ((), {}, NOT_RUN),
         ((0.001, 0.0, -0.001, 0.0, 0.001), {"below": 0.01}, REPRODUCED),
         ((0.10, 0.11, 0.10, 0.11, 0.10), {"below": 0.01}, CONTRADICTED),
-        ((0.0, 0.05, 0.0, 0.04, 0.0), {"below": 0.01}, OPEN),
+        ((0.0, 0.05, 0.0, 0.04, 0.0), {"below": 0.01}, UNDECIDED),
         ((0.98, 0.99, 0.985, 0.98, 0.99), {"above": 0.95}, REPRODUCED),
     ],
 )
@@ -215,7 +217,7 @@ def test_exploratory_and_untestable_claims_have_no_p():
     assert (one.verdict, one.p) == ("", None)
     assert (two.verdict, two.here) == (UNTESTABLE, "no data")
     text = claims_section([claim(0.1, 0.2), explored, untestable], {})
-    assert "| c |  | +15.00 ± 7.07 (2 seeds) | 0.205 | open |" in text
+    assert "| c |  | +15.00 ± 7.07 (2 seeds) | seeds alone | 0.205 | open: 1 to 4 seeds |" in text
     assert "| u |  | no data (*not testable here*) |" in text
     for wrong in ({"primary": True}, {"untestable": "x", "sample": list}):
         with pytest.raises(ValueError, match="c: "):
