@@ -1,4 +1,4 @@
-"""The test over seeds and samples: its two limits, how often it is wrong, and what it is used for."""
+"""The test over seeds and samples: its two limits, its errors, and what it is used for."""
 
 from __future__ import annotations
 
