@@ -87,7 +87,7 @@ def report_module(
     layer = find_layer(model, path)
     if isinstance(layer, IntegralOperator):
         raise OptionError(
-            f"{path} is an operator already; fredholm.lab.report.report shows it, or fredholm explain "
+            f"{path} is an operator already; fredholm.explain.report shows it, or fredholm explain "
             "RUN"
         )
     with evaluating(model):

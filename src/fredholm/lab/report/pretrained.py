@@ -31,7 +31,7 @@ def explain_pictures(
     samples: int = 16,
     seed: int = 0,
 ) -> Path:
-    """:func:`fredholm.lab.report.report` of a model that is named and looks at pictures:
+    """:func:`fredholm.explain.report` of a model that is named and looks at pictures:
     ``fredholm explain SOURCE``. A Hugging Face folder of a classifier is read with its classifier.
 
     Args:
