@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..distributed import Shards, gathered, largest, summed
+from ..distributed.part import before_this
 from ..domain import Domain
 from ..integral.capabilities import (
     Banked,
@@ -22,7 +23,7 @@ from ..integral.capabilities import (
     has_trait,
 )
 from ..integral.contract import Form, Kernel, Memory, StretchForm, with_offset
-from ..integral.exchange import Exchange, before_this, mass_rows
+from ..integral.exchange import Exchange, mass_rows
 from ..integral.problem import Facts, Problem
 from ..integral.strategy import Linear
 from ..ops.linear_attention import (

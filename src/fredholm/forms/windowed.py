@@ -12,10 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..distributed import Shards, concatenated, gathered, largest
+from ..distributed.part import before_this
 from ..domain import Domain
 from ..integral.capabilities import Windowed
 from ..integral.contract import Form, Kernel, Memory, StretchForm, with_offset
-from ..integral.exchange import Exchange, before_this, mass_rows
+from ..integral.exchange import Exchange, mass_rows
 from ..integral.problem import Facts, Layout, Problem
 from ..integral.strategy import Linear
 from ..ops.linear_attention import Far, advance_window, over_new_factor, taken_by_row

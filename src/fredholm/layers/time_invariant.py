@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..distributed import Shards
+from ..distributed.part import before_this
 from ..domain import Domain, default_line
 from ..errors import DomainError, OptionError, ShapeError, suggest
 from ..integral import (
@@ -26,7 +27,6 @@ from ..integral import (
     Point,
     Problem,
     ScanExchange,
-    before_this,
     weighed,
 )
 from ..ops.backend import full_precision

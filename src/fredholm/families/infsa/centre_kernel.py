@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ...distributed import Shards, summed
+from ...distributed.part import before_this
 from ...domain import Domain
 from ...errors import DomainError, OptionError
 from ...forms import OwnResponse
@@ -16,7 +17,6 @@ from ...integral import (
     OwnExchange,
     Point,
     Problem,
-    before_this,
 )
 from ...ops.backend import at_least_single, cast, full_precision, number
 from .centres import (

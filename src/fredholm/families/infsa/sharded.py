@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from ...distributed import Shards, gathered, summed
+from ...distributed.part import before_this
 from ...domain import Domain
-from ...integral import Exchange, Problem, before_this, fold_ring, mass_rows, sums, visible_from
+from ...integral import Exchange, Problem, fold_ring, mass_rows, sums, visible_from
 from ...ops.tiles import root_of
 from .graph import NORMS, edge_product
 from .graph.token_graph import row_factor
