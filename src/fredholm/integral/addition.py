@@ -201,6 +201,10 @@ class SumKernel(Kernel):
         return any(p.kernel.reads_position for p in self.parts)
 
     @property
+    def local(self) -> bool:
+        return all(part.kernel.local for part in self.parts)
+
+    @property
     def sums(self) -> bool:  # type: ignore[override]
         return any(part.kernel.sums for part in self.parts)
 

@@ -317,6 +317,11 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures, Windowed):
         return self.pointwise
 
     @property
+    def local(self) -> bool:
+        """A window counts the points of the whole order."""
+        return self.rowwise and self.window is None
+
+    @property
     def pointwise(self) -> bool:
         """Whether the features of a point are a function of that point alone; not known of
         functions that have no name here.

@@ -102,6 +102,13 @@ class Kernel(nn.Module, metaclass=Checked):
                 f"class {cls.__name__}({cls.__mro__[1].__name__}, {capability.__name__})"
             )
 
+    @property
+    def local(self) -> bool:
+        """Whether what a query receives follows from itself and the keys that it sees, so that a
+        sparse domain is answered neighbourhood by neighbourhood.
+        """
+        return self.pairwise or self.rowwise
+
     def matrix(self, problem: Problem) -> Float[Tensor, "b h q k o i"]:
         """The kernel at all pairs, (B, H, Nq, Nk, d_out, d_in), densities against the measure.
         O(Nq·Nk).
@@ -180,6 +187,8 @@ class Form:
         reason: why it is right where it is chosen.
         responds, steps: whether it answers whole problems, and single points in causal order.
         triton: whether it has a Triton kernel.
+        sparse: whether it takes domains with edges as they are; other forms answer one query with
+            its keys at a time there.
         default: the word without options.
     """
 
@@ -189,6 +198,7 @@ class Form:
     responds: ClassVar[bool] = True
     steps: ClassVar[bool] = False
     triton: ClassVar[bool] = False
+    sparse: ClassVar[bool] = False
     default: ClassVar[Strategy]
 
     def __init_subclass__(cls, **options) -> None:
@@ -333,6 +343,10 @@ def choose(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> Form:
     stepping = facts.layout.stepping
     if facts.layout.sharded:
         return _choose_sharded(strategy, kernel, facts)
+    if facts.layout.sparse and not stepping:
+        from .forms.neighbourhoods import choose_sparse  # wraps any of the other forms
+
+        return choose_sparse(strategy, kernel, facts)
     if isinstance(strategy, str):
         for kind in kernel.forms:
             if kind.steps if stepping else kind.responds:

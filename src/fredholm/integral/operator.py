@@ -196,6 +196,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         O(N²·d²) memory.
         """
         problem, query, valid = self._problem(u, domain, query, query_domain)
+        problem = problem.dense()
         response, offset = (
             dense_apply(self.kernel.matrix(problem), problem.quadrature.weights(), problem.uy),
             self.kernel.offset(problem),
@@ -232,8 +233,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         Hidden pairs hold whatever the kernel says there; their quadrature weight is zero.
         """
         problem = self.problem(u, domain, query=query, query_domain=query_domain)
-        check_rows(rows, problem.x.shape[1])
-        return self.kernel.matrix(problem.rows(rows))
+        return self.kernel.matrix(self._all_pairs(problem, rows))
 
     @property
     def has_weights(self) -> bool:
@@ -257,8 +257,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
                 "weights; influence(u, domain) has the norm of that matrix times the measure"
             )
         problem = self.problem(u, domain, query=query, query_domain=query_domain)
-        check_rows(rows, problem.x.shape[1])
-        problem = problem.rows(rows)
+        problem = self._all_pairs(problem, rows)
         weights = kernel.weights(problem) * problem.quadrature.weights()
         return self._of_every_pair(weights.to(problem.uy.dtype), problem)
 
@@ -269,8 +268,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         number, never negative, for every kernel.
         """
         problem = self.problem(u, domain, query=query, query_domain=query_domain)
-        check_rows(rows, problem.x.shape[1])
-        problem = problem.rows(rows)
+        problem = self._all_pairs(problem, rows)
         quadrature, dtype = problem.quadrature.weights(), problem.uy.dtype
         if isinstance(self.kernel, WeightedValue):
             # The value map is the same for all pairs: no need for the matrix of each.
@@ -278,6 +276,13 @@ class IntegralOperator(nn.Module, metaclass=Checked):
             norm = self.kernel.weights(problem).abs() * scale * quadrature
             return self._of_every_pair(norm.to(dtype), problem)
         return kernel_norm(self.kernel.matrix(problem), quadrature).to(dtype)
+
+    def _all_pairs(self, problem: Problem, rows: Rows) -> Problem:
+        """A problem of some queries with all pairs of these written out, whatever the domain."""
+        check_rows(rows, problem.x.shape[1])
+        if rows is None or not self.kernel.local:
+            problem = problem.dense()
+        return problem.rows(rows)
 
     def _of_every_pair(self, weights: Tensor, problem: Problem) -> Tensor:
         """Weights that samples or heads share, of each: (B, H, Nq, Nk)."""
