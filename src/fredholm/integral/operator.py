@@ -196,7 +196,6 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         O(N²·d²) memory.
         """
         problem, query, valid = self._problem(u, domain, query, query_domain)
-        problem = problem.dense()
         response, offset = (
             dense_apply(self.kernel.matrix(problem), problem.quadrature.weights(), problem.uy),
             self.kernel.offset(problem),
@@ -232,8 +231,8 @@ class IntegralOperator(nn.Module, metaclass=Checked):
 
         Hidden pairs hold whatever the kernel says there; their quadrature weight is zero.
         """
-        problem = self.problem(u, domain, query=query, query_domain=query_domain)
-        return self.kernel.matrix(self._all_pairs(problem, rows))
+        problem = self._rows(u, domain, query, query_domain, rows)
+        return self.kernel.matrix(problem)
 
     @property
     def has_weights(self) -> bool:
@@ -256,8 +255,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
                 f"{type(kernel).__name__} is a matrix for each pair of points and has no scalar "
                 "weights; influence(u, domain) has the norm of that matrix times the measure"
             )
-        problem = self.problem(u, domain, query=query, query_domain=query_domain)
-        problem = self._all_pairs(problem, rows)
+        problem = self._rows(u, domain, query, query_domain, rows)
         weights = kernel.weights(problem) * problem.quadrature.weights()
         return self._of_every_pair(weights.to(problem.uy.dtype), problem)
 
@@ -267,8 +265,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         """How much of a key reaches a query, ‖K‖_F times the key's measure, (B, H, Nq, Nk): one
         number, never negative, for every kernel.
         """
-        problem = self.problem(u, domain, query=query, query_domain=query_domain)
-        problem = self._all_pairs(problem, rows)
+        problem = self._rows(u, domain, query, query_domain, rows)
         quadrature, dtype = problem.quadrature.weights(), problem.uy.dtype
         if isinstance(self.kernel, WeightedValue):
             # The value map is the same for all pairs: no need for the matrix of each.
@@ -277,8 +274,11 @@ class IntegralOperator(nn.Module, metaclass=Checked):
             return self._of_every_pair(norm.to(dtype), problem)
         return kernel_norm(self.kernel.matrix(problem), quadrature).to(dtype)
 
-    def _all_pairs(self, problem: Problem, rows: Rows) -> Problem:
-        """A problem of some queries with all pairs of these written out, whatever the domain."""
+    def _rows(self, u, domain, query, query_domain, rows: Rows) -> Problem:
+        """The problem of some queries with all their pairs written out. Where the kernel is local,
+        no other pairs of a sparse domain are.
+        """
+        problem = self._read(self._call(u, domain, query, query_domain))[0]
         check_rows(rows, problem.x.shape[1])
         if rows is None or not self.kernel.local:
             problem = problem.dense()
@@ -612,8 +612,9 @@ class IntegralOperator(nn.Module, metaclass=Checked):
     def _problem(
         self, u, domain, query, query_domain
     ) -> tuple[Problem, Tensor | None, Tensor | None]:
-        """:meth:`_read` of a call."""
-        return self._read(self._call(u, domain, query, query_domain))
+        """:meth:`_read` of a call, with all pairs of a sparse domain written out."""
+        problem, query, valid = self._read(self._call(u, domain, query, query_domain))
+        return problem.dense(), query, valid
 
     def _split(self, u: Tensor) -> Tensor:
         return u.unsqueeze(1) if self.kernel.whole else split_heads(u, self.heads)

@@ -258,17 +258,15 @@ class _Nodes(NamedTuple):
             real=part.query >= 0,
         )
 
-    def _density(
-        self, part: _Group, rows: dict[str, Tensor]
-    ) -> tuple[Tensor | None, Tensor | None]:
+    def _density(self, part: _Group, rows: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """ρ and log ρ of a tile, (R | 1, 1 | H, b, k)."""
         if "log_density" in rows:
             log_density = rows["log_density"].mT[:, :, None]
             return log_density.exp(), log_density
-        if part.seen is None:
-            return None, None
-        density = part.seen.to(self.tensors["mass"].dtype)[None, None]
-        return density, torch.zeros_like(density).masked_fill(~part.seen, -torch.inf)
+        # A mask, as of a dense domain: kernels may weigh masked pairs by other means than masses.
+        seen = part.real[:, None, None] if part.seen is None else part.seen[None, None]
+        density = seen.to(self.tensors["mass"].dtype)
+        return density, torch.zeros_like(density).masked_fill(~seen, -torch.inf)
 
 
 def _groups(problem: Problem, slot_bytes: int) -> Callable[[], Iterator[_Group]]:
