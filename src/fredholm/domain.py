@@ -573,7 +573,7 @@ class Domain:
             positions=self.positions[..., part, :],
             measure=self.measure[..., part],
             valid=None if self.valid is None else self.valid[:, part],
-            pairs=None if self.pairs is None else self.pairs[..., part, :],
+            pairs=None if self._mask is None else self._mask[..., part, :],
             shape=None,
             shards=shards,
         )
@@ -613,10 +613,11 @@ class Domain:
         sizes = tuple(other["points"] for other in agreed(facts, shards))
         if sum(sizes) < shards.count:
             even_sizes(sum(sizes), shards.count)
-        if part.pairs is not None and part.pairs.shape[-2:] != (part.size, sum(sizes)):
+        mask = part._mask
+        if mask is not None and mask.shape[-2:] != (part.size, sum(sizes)):
             raise ShapeError(
                 f"pairs of a part must have shape (..., {part.size}, {sum(sizes)}), its queries "
-                f"and all keys; got {tuple(part.pairs.shape)}"
+                f"and all keys; got {tuple(mask.shape)}"
             )
         return replace(part, shape=None, shards=replace(shards, sizes=sizes, extents=shape))
 
@@ -629,7 +630,7 @@ class Domain:
             "measure": self.kind,
             "causal": self.causal,
             "padding": self.valid is not None,
-            "pairs": None if self.pairs is None else tuple(self.pairs.shape[:-2]),
+            "pairs": None if self._mask is None else tuple(self._mask.shape[:-2]),
         }
 
     def refuse_shards(self, what: str) -> None:
@@ -655,6 +656,11 @@ class Domain:
     def sparse(self) -> bool:
         """Whether a point sees few others: by edges or within a reach."""
         return isinstance(self.pairs, Edges) or self.reach is not None
+
+    @property
+    def _mask(self) -> Tensor | None:
+        """The pairs where they are a dense mask or bias."""
+        return self.pairs if isinstance(self.pairs, Tensor) else None
 
     @property
     def size(self) -> int:

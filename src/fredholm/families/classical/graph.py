@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ...domain import Domain, default_line
+from ...edges import Edges
 from ...errors import ConversionError, DomainError, OptionError, suggest
 from ...integral import IntegralOperator, Layout, Problem, WeightedKernel, own_parameter
 from ...integral.conversion import refuse, register_converter
@@ -102,6 +103,8 @@ class AdjacencyKernel(WeightedKernel):
 def _edges(domain: Domain) -> Tensor:
     """The edges of a graph without repeated ones, (2, E)."""
     assert domain.pairs is not None
+    if isinstance(domain.pairs, Edges):
+        return torch.stack([domain.pairs.source, domain.pairs.targets()])
     target, source = domain.pairs.nonzero(as_tuple=True)
     return torch.stack([source, target])
 
