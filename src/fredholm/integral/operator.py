@@ -294,7 +294,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         target = query_domain or domain
         facts = Facts.of(layout, target.positions, domain.positions, self.kernel.training)
         form = choose(self._strategy, self.kernel, facts)
-        plan = form.plan(form.backend(self.kernel, facts, domain.positions.device))
+        plan = form.plan()
         if domain.shards is None:
             return plan
         sent = form.sent(self.kernel, domain, domain.batch or 1, layout.cross)
