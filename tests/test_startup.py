@@ -52,3 +52,21 @@ def test_a_compiler_takes_a_marked_function_for_a_constant():
     assert compiled(one).tolist() == [3.0, 3.0]
     assert compiled(one).tolist() == [3.0, 3.0]
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["fredholm.cli.app", "fredholm.data", "fredholm.files", "fredholm.training.own_files"],
+)
+def test_what_describes_a_file_imports_no_torch(module):
+    script = f"import sys, {module}; print('torch' in sys.modules)"
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert run.stdout.strip() == "False"
+
+
+def test_every_public_name_of_the_data_is_found():
+    from fredholm import data
+
+    assert all(getattr(data, name) is not None for name in data.__all__)

@@ -23,8 +23,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
 from importlib.util import find_spec
 from typing import Any, TypeVar
+from typing import cast as typed
 
 import torch
 from torch import Tensor
@@ -110,6 +112,37 @@ def choose_backend(
         f"backend={requested!r} cannot run {op}: {reason}; backend='auto' takes PyTorch's "
         "operations"
     )
+
+
+def checkable(op: str) -> Callable[[FunctionT], FunctionT]:
+    """Give an op with an option ``backend`` the backend ``"checked"``.
+
+    Args:
+        op: the op's name, for people.
+
+    Raises:
+        BackendError: a checked call inside ``torch.compile`` or a transform.
+    """
+
+    def decorate(function: FunctionT) -> FunctionT:
+        @wraps(function)
+        def call(*args: Any, **options: Any) -> Any:
+            if options.get("backend") != "checked":
+                return function(*args, **options)
+            if torch.compiler.is_compiling() or transforms():
+                raise BackendError(
+                    f"expected a plain call of {op} under backend='checked', got one inside "
+                    "torch.compile or a transform of torch.func; use backend='triton' there"
+                )
+            # Few calls are checked, and every call crosses this file.
+            from .checked import checked_call
+
+            del options["backend"]
+            return checked_call(op, function, args, options)
+
+        return typed(FunctionT, call)
+
+    return decorate
 
 
 def machine_refusal(device: torch.device) -> str | None:

@@ -11,16 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
-from functools import partial, wraps
-from typing import Any, ParamSpec, TypeVar, cast
+from functools import partial
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from ..errors import BackendError
-from .backend import transforms
 
-P = ParamSpec("P")
 ResultT = TypeVar("ResultT", bound=Tensor | tuple[Tensor, ...])
 
 # Largest difference over the largest magnitude of a tensor. Both sides round in the tensor's dtype.
@@ -31,36 +29,19 @@ SMALLEST_SCALE = 1e-3
 """Tensors of a smaller magnitude are compared with this one, so that noise is not divided by 0."""
 
 
-def checkable(op: str) -> Callable[[Callable[P, ResultT]], Callable[P, ResultT]]:
-    """Give a function with an option ``backend`` the backend ``"checked"``.
+def checked_call(
+    op: str, function: Callable[..., ResultT], args: tuple[Any, ...], options: dict[str, Any]
+) -> ResultT:
+    """Compare both implementations on detached copies, then return the kernel's result.
 
     Args:
         op: the op's name, for people.
+        function: the op, which takes ``backend``.
+        args, options: its arguments without ``backend``.
+
+    Raises:
+        BackendError: where the two differ, or the kernel cannot run.
     """
-
-    def decorate(function: Callable[P, ResultT]) -> Callable[P, ResultT]:
-        @wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> ResultT:
-            if kwargs.get("backend") == "checked":
-                options = {name: x for name, x in kwargs.items() if name != "backend"}
-                return _checked(op, function, args, options)
-            return function(*args, **kwargs)
-
-        return call
-
-    return decorate
-
-
-def _checked(
-    op: str, function: Callable[..., ResultT], args: tuple[Any, ...], options: dict[str, Any]
-) -> ResultT:
-    """Compare both implementations on detached copies, then return the kernel's result."""
-    if torch.compiler.is_compiling() or transforms():
-        raise BackendError(
-            f"expected a plain call of {op} under backend='checked', got one inside torch.compile "
-            "or a transform of torch.func; use backend='triton' there"
-        )
-
     copies: dict[int, Any] = {}
     detached_args = _detached(args, copies)
     detached_options = _detached(options, copies)

@@ -9,8 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...quadrature import Quadrature
-from ..backend import choose_backend
-from ..checked import checkable
+from ..backend import checkable, choose_backend
 from ..feature_map import Bank, scalar_bank
 from ..tuning import power_of_two
 from .chunked import check_order, linear_attention

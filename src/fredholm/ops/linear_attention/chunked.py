@@ -13,8 +13,7 @@ from torch import Tensor
 
 from ...errors import StrategyError
 from ...quadrature import Quadrature
-from ..backend import at_least_single, cast, choose_backend, full_precision, product
-from ..checked import checkable
+from ..backend import at_least_single, cast, checkable, choose_backend, full_precision, product
 from .limits import linear_attention_refusal
 
 LINEAR_ATTENTION = "linear attention"

@@ -31,13 +31,13 @@ from ....integral import (
 from ....ops.backend import (
     at_least_single,
     cast,
+    checkable,
     choose_backend,
     full_precision,
     promoted,
     values_alone,
     wants_triton,
 )
-from ....ops.checked import checkable
 from ....parallel import Shards
 from .limits import spectrum_refusal
 from .registration import convolve_with, grid_convolution_op, spectrum_of

@@ -12,12 +12,12 @@ from ....errors import OptionError, ShapeError, suggest
 from ....ops.backend import (
     at_least_single,
     cast,
+    checkable,
     choose_backend,
     followed,
     full_precision,
     wants_triton,
 )
-from ....ops.checked import checkable
 from ....ops.launch import grid_refusal
 from ....ops.tiles import find_activation, root_of
 from ....quadrature import Quadrature

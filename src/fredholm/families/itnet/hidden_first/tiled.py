@@ -28,8 +28,14 @@ from ....integral import (
     by_head,
     with_offset,
 )
-from ....ops.backend import at_least_single, cast, choose_backend, full_precision, wants_triton
-from ....ops.checked import checkable
+from ....ops.backend import (
+    at_least_single,
+    cast,
+    checkable,
+    choose_backend,
+    full_precision,
+    wants_triton,
+)
 from ....ops.tiles import find_activation
 from ....quadrature import Quadrature
 from .columns import all_at_once, fits
