@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 
 from fredholm.cli.main import main
 from fredholm.errors import CheckpointError, DataError, OptionError, TrustError
-from fredholm.files import write_tensors
+from fredholm.tensor_files import write_tensors
 from fredholm.training import evaluate, load_recipe, predict
 from fredholm.training.choosing import starts
 from fredholm.training.choosing.fitted import Linear, Logistic, rebuild

@@ -14,8 +14,9 @@ from torch import Tensor
 from ..data.kinds.kind import Kind
 from ..encoders import Inputs
 from ..errors import OptionError
-from ..files import MEASURED, read_checksum, read_state
+from ..files import MEASURED, read_state
 from ..models.pretrained import WEIGHTS
+from ..tensor_files import read_checksum
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from torch.func import functional_call
 from ..arguments import Checked
 from ..domain import Domain, default_line
 from ..errors import ConversionError, OptionError, StrategyError
-from ..ops.backend import describe_backend, transforms
+from ..ops.backend import transforms, wants_triton
 from ..parallel import Shards
 from ..quadrature import Quadrature
 from ..registry import qualified_name
@@ -219,20 +219,9 @@ class Form:
         """Whether ``"auto"`` may take the form; an approximation answers False."""
         return True
 
-    def compared(self, kernel: Kernel, facts: Facts) -> Sequence[str]:
-        """Names of the ops it calls whose Triton kernels ``"auto"`` may take, once they have agreed
-        with PyTorch's operations.
-        """
-        return ()
-
-    def backend(self, kernel: Kernel, facts: Facts, device: torch.device) -> str:
-        """Triton or PyTorch for tensors on ``device``, and why; empty where there is no choice."""
-        requested = getattr(self.strategy, "backend", "torch")
-        return describe_backend(requested, self.compared(kernel, facts), device)
-
-    def plan(self, backend: str = "") -> Plan:
+    def plan(self) -> Plan:
         """The form in words."""
-        return Plan(repr(self.strategy), self.name, self.reason, backend)
+        return Plan(repr(self.strategy), self.name, self.reason)
 
     # --- a whole problem --------------------------------------------------------------------------
 
@@ -406,7 +395,7 @@ class Distributed(Form):
 def _on_backend(form: Form, kernel: Kernel) -> Form:
     """The form, or a StrategyError where Triton was demanded of a form without a Triton kernel."""
     options: Any = form.strategy
-    if form.triton or getattr(options, "backend", "auto") != "triton":
+    if form.triton or not wants_triton(getattr(options, "backend", "auto")):
         return form
     raise StrategyError(
         f"{options!r} would integrate {type(kernel).__name__} by {form.name}, which has no Triton "

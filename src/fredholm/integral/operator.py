@@ -271,7 +271,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         """Which strategy and form ``forward`` takes on this domain, and why."""
         facts = Facts.on(self.kernel, domain, query_domain, operator=self._facts())
         form = choose(self._strategy, self.kernel, facts)
-        plan = form.plan(form.backend(self.kernel, facts, domain.positions.device))
+        plan = form.plan()
         if domain.shards is None:
             return plan
         if query_domain is None:

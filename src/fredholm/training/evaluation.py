@@ -17,11 +17,12 @@ from torch import Tensor, nn
 
 from ..data import Vocabulary
 from ..errors import CheckpointError, DataError, OptionError, StorageError
-from ..files import MEASURED, read_checksum, storing, write_json
+from ..files import MEASURED, storing, write_json
 from ..integral import inference
 from ..models.migrate import explain_key, old_keys
 from ..models.pretrained import WEIGHTS, read_config
 from ..progress import steps, working
+from ..tensor_files import read_checksum
 from .build import build_dataset, in_float32
 from .folder import RunFolder
 from .recipe_files import apply_overrides, load_recipe

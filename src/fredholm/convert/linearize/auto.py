@@ -26,9 +26,10 @@ from transformers import PreTrainedConfig, modeling_utils
 from transformers.utils.hub import cached_file
 
 from ...errors import CheckpointError, ConversionError
-from ...files import digest_json, read_tensors, write_json, write_tensors, write_text
+from ...files import digest_json, write_json, write_text
 from ...integral import inference
 from ...registry import qualified_name
+from ...tensor_files import read_tensors, write_tensors
 from .card import CODE, code_file, model_card
 from .description import ADAPTER, FIX, check_classes, describe, read_json, sealed
 from .interface import MIXED, NAME, SLOT
