@@ -69,12 +69,38 @@ def collect_arrays(
         if missing:
             raise DataError(f"{file}: has no array {missing[0]!r}, which {files[0]} has")
     kind = _kind(read[0], reading, files[0])
+    _refuse_flags(files[0], reading, kind)
     settled, collected = reading.settled(kind=kind), []
     for file, arrays in zip(files, read):
         collected.append(_COLLECTORS[kind](file, arrays, settled, labelled))
         settled = settled.settled(task=collected[0].reading.task)  # the training files tell it
     _check_alike(files, collected)
     return _joined(files, name, collected, labelled)
+
+
+def _refuse_flags(path: Path, reading: Reading, kind: str) -> None:
+    """Refuse what is said of columns, and what samples of this kind in arrays do not have.
+
+    Raises:
+        DataError: naming what was said.
+    """
+    for name in ("id", "text"):
+        said = getattr(reading, name)
+        if said is not None:
+            raise DataError(
+                f"{path}: {name}: expected no column, got {said!r}; samples in arrays have no "
+                "columns: leave it out, or give a table"
+            )
+    if reading.channels is not None and len(reading.channels) > 1:
+        raise DataError(
+            f"{path}: channels: expected the name of one array, got "
+            f"{','.join(reading.channels)!r}; join them in one array (samples, points, channels)"
+        )
+    if reading.time is not None and kind != "series" and reading.split != "time":
+        raise DataError(
+            f"{path}: time: expected none, got {reading.time!r}; {kind} have no times within a "
+            "sample: leave it out, or split by it (split: time)"
+        )
 
 
 def _kind(arrays: dict[str, np.ndarray], reading: Reading, path: Path) -> str:

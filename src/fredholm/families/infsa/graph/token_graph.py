@@ -215,7 +215,7 @@ class TokenGraph:
         mass = self.mass[:, :1]
         below = torch.linalg.vector_norm(pairs, dim=(1, 2)).view(b, h) + self.eps / mass
         share = (self.decay / below).unsqueeze(2)
-        return product.view(b, h, n, -1) * share.unsqueeze(3), share / mass
+        return product.view(b, h, n, product.shape[-1]) * share.unsqueeze(3), share / mass
 
     def _weighted(self, value: Tensor) -> Tensor:
         return cast(value, self.query.dtype) * self.mass[:, None, :, None]
