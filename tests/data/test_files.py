@@ -13,11 +13,11 @@ import torch
 from PIL import Image
 
 from fredholm import data
-from fredholm.data.files import Reading, open_files, table
+from fredholm.data.files import Reading, head, open_files, table
 from fredholm.data.files.clouds import read_cloud
 from fredholm.data.files.columns import PICTURES
 from fredholm.data.files.folders import collect_folders
-from fredholm.data.files.table import seconds
+from fredholm.data.files.times import NANO, nanoseconds
 from fredholm.data.files.unlabelled import read_unlabelled
 from fredholm.errors import DataError, MissingExtraError, OptionError
 
@@ -551,7 +551,7 @@ def test_labels_of_short_series_may_end_in_nan(tmp_path):
 
 
 def test_a_cell_that_is_no_number_and_a_row_of_another_length(tmp_path):
-    rows = [f"{i % 3},{'ab'[i % 2]}" for i in range(table.HEAD + 5)]
+    rows = [f"{i % 3},{'ab'[i % 2]}" for i in range(head.HEAD + 5)]
     rows[-1] = "1,5;a"
     rows[-2] = "1.x,b"
     refused(
@@ -608,13 +608,14 @@ def test_rows_that_look_like_times_of_series_are_a_remark(tmp_path):
 
 def test_dates_with_a_zone_are_moments(tmp_path):
     zones = ("+02:00", "+00:00", "Z", "")
-    assert [seconds(f"2024-01-01T03:00:00{zone}") - seconds("2024-01-01") for zone in zones] == [
+    start = nanoseconds("2024-01-01")
+    assert [(nanoseconds(f"2024-01-01T03:00:00{zone}") - start) / NANO for zone in zones] == [
         3600.0,
         10800.0,
         10800.0,
         10800.0,
     ]
-    assert seconds("2024-02") == seconds("2024-02-01")
+    assert nanoseconds("2024-02") == nanoseconds("2024-02-01")
 
 
 @pytest.mark.parametrize("y", [np.eye(12, 3), np.random.default_rng(0).normal(size=(12, 10))])
@@ -626,14 +627,14 @@ def test_answers_of_two_axes_that_are_no_classes_at_points(tmp_path, y):
 
 def test_a_file_that_changes_while_it_is_read(tmp_path, monkeypatch):
     path = write(tmp_path / "a.csv", "x,label", *(f"{i % 3},{'ab'[i % 2]}" for i in range(12)))
-    read = table.csv.reader
+    read = head.csv.reader
 
     def growing(*args, **options):
         with path.open("a") as file:
             file.write("1,a\n")
         return read(*args, **options)
 
-    monkeypatch.setattr(table.csv, "reader", growing)
+    monkeypatch.setattr(head.csv, "reader", growing)
     refused(path, "changed while it was read")
 
 

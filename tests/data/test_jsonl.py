@@ -92,7 +92,7 @@ def test_a_file_without_objects_is_empty(tmp_path):
 
 
 def test_what_comes_below_the_first_rows_is_read_in_pieces(tmp_path, monkeypatch):
-    monkeypatch.setattr("fredholm.data.files.table.HEAD", 10)
+    monkeypatch.setattr("fredholm.data.files.head.HEAD", 10)
     monkeypatch.setattr("fredholm.data.files.table.PIECE", 7)
     rows = [{"a": i, "label": "xy"[i % 2]} for i in range(40)]
     (tmp_path / "a.jsonl").write_text(lines(rows))

@@ -8,7 +8,7 @@ from PIL import Image
 
 from fredholm.cli.main import main
 from fredholm.data.files import open_files
-from fredholm.data.files.table import no_number
+from fredholm.data.files.writing import no_number
 from fredholm.errors import DataError, FredholmError
 from fredholm.estimators import FredholmClassifier
 

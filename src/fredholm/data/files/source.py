@@ -215,7 +215,9 @@ class Source:
         elif rule == "group" and self.collection.joined:
             rule = "group, over all files"
         words = {"words": self.collection.words} if self.collection.kind == "rows" else {}
-        dated = {} if self.collection.dated is None else {"dated": self.collection.dated}
+        collection = self.collection
+        dated = {} if collection.dated is None else {"dated": collection.dated}
+        dated |= {} if collection.layout is None else {"layout": collection.layout}
         return {
             "path": str(self.path),
             "reading": self.reading.to_dict(),

@@ -16,8 +16,9 @@ from ...errors import DataError
 from ..formats import read_bytes
 from .collection import Collection, in_order, looks_continuous
 from .reading import Reading
-from .table import Coded, in_words, is_missing, is_number
+from .table import Coded, in_words
 from .tables import parts_of
+from .writing import is_missing, is_number
 
 STAMPED = re.compile(r"\(([^,()]+),([^()]+)\)")
 
