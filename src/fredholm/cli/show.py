@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json as json_module
 import shlex
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -184,21 +185,40 @@ def description(facts: dict[str, Any], command: str, as_json: bool) -> None:
         return
     named = {"steps": "a class at every time", "field": "inputs to outputs"}
     task = named.get(facts["task"], facts["task"])
-    typer.echo(f"{facts['name']}: {facts['samples']:,} samples, kind {facts['kind']}, {task}")
+    guesses = _guesses(facts["schema"])
+    kind = f"kind {facts['kind']}{guesses['kind']}, {task}{guesses['task']}"
+    typer.echo(f"{facts['name']}: {facts['samples']:,} samples, {kind}")
     for what, found in facts["taken"].items():
-        typer.echo(f"  {what + ':':<14}{found}")
+        typer.echo(f"  {what + ':':<14}{found}{guesses[_ROLES.get(what, what)]}")
+    written = [entry for entry in facts["schema"] if entry["key"] == "read"]
+    if written:
+        values = " ".join(entry["value"] for entry in written)
+        typer.echo(f"  {'read:':<14}{values}{guesses['read']}")
     for line in _numbers_of(facts):
         typer.echo(f"  {line}")
     split = facts["split"]
     counts = ", ".join(f"{split[part]:,} {part}" for part in ("train", "val", "test"))
-    typer.echo(f"  {'split:':<14}{counts} ({split['rule']})")
+    typer.echo(f"  {'split:':<14}{counts} ({split['rule']}){guesses['split']}")
     typer.echo(f"  {'model:':<14}{facts['model']}, {facts['epochs']} epochs")
     for sample in facts["first"]:
         where = sample["where"].removeprefix(facts["path"]).lstrip("/, ")
         typer.echo(f"  {where}  [{sample['label']}]  {sample['beginning']}".rstrip())
     for remark in facts["remarks"]:
         typer.echo(f"  note: {remark}")
+    typer.echo(f"as read: {facts['as_read']}")
     typer.echo(f"next: {command}")
+
+
+_ROLES = {"paths": "text", "columns": "channels", "times": "channels"}
+
+
+def _guesses(schema: list[dict[str, str]]) -> dict[str, str]:
+    """Return the mark of each guess, and of what was declared none."""
+    marks: dict[str, str] = defaultdict(str)
+    for entry in schema:
+        if entry["origin"] == "guessed":
+            marks[entry["key"]] = f"  (guessed: {entry['flag']})"
+    return marks
 
 
 def _numbers_of(facts: dict[str, Any]) -> list[str]:

@@ -337,6 +337,7 @@ class MemorySource(Source):
 
     def __init__(self, collection: Collection, held: float, seed: int):
         self.path, self.collection = Path(collection.name), collection
+        self.asked = collection.reading
         self.kind = KINDS[collection.kind] if collection.coordinates is None else POINT_FIELDS
         self.parts = np.full(len(collection), TRAIN, np.int8)
         self.parts[_held(collection, held, SPLIT_SEED + seed)] = VAL

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import DataError, require
 from .clouds import exchanged
-from .collection import PER_SAMPLE, Collection, in_order, looks_continuous
+from .collection import Collection, in_order, looks_continuous
 from .fields import collect_fields
 from .named import (
     ANSWERS,
@@ -408,6 +408,9 @@ def _form(values: Any) -> str | None:
     return f"{channels} channels" + (f" on a grid of {grid[0]} × {grid[1]}" if grid else "")
 
 
+JOINED = ("samples", "labels", "steps", "times", "starts", "coordinates", "groups", "order")
+
+
 def _joined(
     files: Sequence[Path], name: str, collected: list[Collection], labelled: bool
 ) -> Collection:
@@ -416,7 +419,7 @@ def _joined(
     if len(collected) > 1:
         places = [part.place(i) for part in collected for i in range(len(part))]
         first.place = places.__getitem__
-        for key in ("labels", *PER_SAMPLE):
+        for key in JOINED:
             values = [getattr(part, key) for part in collected]
             setattr(first, key, None if values[0] is None else _concatenated(values))
         if first.steps is not None and isinstance(first.labels, Coded):

@@ -15,7 +15,8 @@ from .table import LARGEST, Coded, in_words
 from .writing import is_number
 
 TRAIN, VAL, TEST = 0, 1, 2
-SOME = 1000  # samples that a leak is first looked for in
+LISTED = 100  # samples that are listed one by one
+SOME = 200  # samples that a leak is first looked for in
 BLOCK = 1 << 19  # numbers that are looked at a time
 PART_NAMES = {
     "train": TRAIN,
@@ -231,6 +232,31 @@ def blocks(values: Any) -> Iterator[tuple[int, np.ndarray]]:
 
 
 # --- labels that nobody should train on -----------------------------------------------------------
+
+
+def with_labels(collection: Collection) -> Collection:
+    """Return the samples that have a label; all, where every missing label is refused.
+
+    A class at every time may be missing at some of them.
+    """
+    labels = collection.labels
+    if collection.kind == "fields" or collection.steps is not None or collection.reading.strict:
+        return collection
+    missing = np.isnan(labels) if isinstance(labels, np.ndarray) else labels.codes < 0
+    count = int(missing.sum())
+    if not count or count == len(missing):
+        return collection
+    rows = np.flatnonzero(missing)
+    places = [collection.where(int(row)) for row in rows[:LISTED]]
+    if count > LISTED:
+        places.append(f"and {count - LISTED:,} more")
+    result = collection.take(np.flatnonzero(~missing))
+    result.remarks = [
+        *result.remarks,
+        f"{count:,} of {len(missing):,} samples have no label and are left out (none, NA, - and ? "
+        f"count as missing; --strict refuses them): {'; '.join(places)}",
+    ]
+    return result
 
 
 def check_labels(collection: Collection) -> None:

@@ -149,7 +149,8 @@ def settle(
     _check_channels(head, reading, label, series_id)
     asked = (time, series_id, label, reading.group)
     index = [n for n in head.names if head.counts(n) and n not in (*asked, reading.text)]
-    others = [n for n in head.names if n not in (*asked, *index)]
+    apart = {*asked, *index}
+    others = [n for n in head.names if n not in apart]
     kind, long, text = _kind(head, reading, others, series_id, time)
     if long and time is None:
         dates = [name for name in others if _dated(head, name)]
@@ -160,7 +161,8 @@ def settle(
     plain = (again, None if long else _no_time(head, reading, time))
     series_id, time = (None if name in plain else name for name in (series_id, time))
     if kind == "rows":
-        others = [name for name in head.names if name in (*others, *plain)]
+        kept = {*others, *plain}
+        others = [name for name in head.names if name in kept]
     grouped = _Grouped(reading.group, [])
     if not long and labelled:
         grouped = _grouped(head, reading, kind, reading.time or guessed, label, again)
@@ -259,7 +261,8 @@ def _grouped(
     """Find a column whose values come again beside dates, as of machines or patients: where a row
     is a sample, none of its values lies in two splits.
     """
-    names = [n for n in head.names if n not in (time, label, *_said(reading))]
+    known = {time, label, *_said(reading)}
+    names = [n for n in head.names if n not in known]
     like = _like_series(head, names, time) if kind == "rows" and time is not None else None
     found = like
     dated = any(_days(head, name) for name in head.names if not head.numeric(name))
@@ -632,6 +635,8 @@ def _channels(
         elif _readable(head, name, kind):
             chosen.append(name)
             remarks += [*_almost_numbers(head, name), *_marks(head, name)]
+        elif _slips(head, name) and not reading.strict:
+            chosen.append(name)
         else:
             _refuse_almost_numbers(head, name)
             example = head.known(name)[0][:SHOWN]
@@ -726,6 +731,15 @@ def _commas(odd: list[tuple[int, str]]) -> int:
     return sum(has_decimal_comma(cell) for _, cell in odd)
 
 
+def _slips(head: Head, name: str) -> bool:
+    """Whether a column holds numbers but for a few cells, and more different ones than words that
+    would become a column each.
+    """
+    odd, known = _no_numbers(head, name), head.known(name)
+    few = 0 < len(odd) <= SLIPS * len(known) and 2 * _commas(odd) <= len(known)
+    return few and len(set(known)) > WORDS
+
+
 def _refuse_almost_numbers(head: Head, name: str) -> None:
     """DataError of a column of numbers where a few cells are none, or all have decimal commas: a
     slip, which would cost the column.
@@ -774,7 +788,8 @@ def _roles(head: Head, reading: Reading, long: bool, labelled: bool) -> dict[str
     channels = reading.channels or ()
     roles = {name: "list" if name in head.lists else "number" for name in channels}
     if reading.kind == "rows":
-        roles |= {n: "word" for n in roles if not head.numeric(n) and head.known(n)}
+        worded = [n for n in roles if not head.numeric(n) and head.known(n)]
+        roles |= {name: "word" for name in worded if not _slips(head, name)}
     if reading.text is not None:
         roles[reading.text] = "text"
     for name in (reading.id, reading.group if labelled else None):

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..splits import SPLITS
 from .collection import Collection
+from .schema import as_facts
 from .table import Coded
 from .writing import is_number
 
@@ -31,6 +32,7 @@ def describe(source: Any) -> dict[str, Any]:
         "samples": len(collection),
         "split": {"rule": facts["split"]["rule"], **dict(zip(SPLITS, counts, strict=True))},
         "taken": dict(collection.taken),
+        "schema": as_facts(source.schema),
         "channels": list(collection.channels),
         **_target(collection),
         **_sizes(collection),

@@ -89,7 +89,7 @@ class Head:
 
     def is_number(self, cell: str) -> bool:
         """Return whether a cell is a number as this table writes them."""
-        return self.writing.number(cell) is not None
+        return is_number(cell) if self.writing.plain else self.writing.number(cell) is not None
 
     def numeric(self, name: str) -> bool:
         """Return whether every first cell that is there is a number."""

@@ -208,9 +208,9 @@ def _arrays(head: Head, names: list[str], blank: list[int]) -> Iterator[list[Any
 def _json_arrays(head: Head, names: list[str], blank: list[int]) -> Iterator[list[Any]]:
     arrow = require("pyarrow", "train", f"reading {head.path.name}")
     known = [*head.names, *head.nested, *head.lists]
-    encoding = head.writing.encoding
     done = 0
-    for piece in jsonl.pieces(head.path, names, known, PIECE, encoding):
+    for piece in jsonl.pieces(head.path, names, known, PIECE, head.writing.encoding):
+        place = _Place(head, done, blank)
         for line in piece.lines:
             blank.extend([done] * (line - head.first - done - len(blank)))
             done += 1
@@ -218,13 +218,16 @@ def _json_arrays(head: Head, names: list[str], blank: list[int]) -> Iterator[lis
         for name, values in zip(names, piece.columns):
             if name in head.lists:
                 arrays.append(values)
-            else:
-                arrays.append(arrow.array(map(_json_cell, values), arrow.string()))
+                continue
+            deep = next((i for i, v in enumerate(values) if isinstance(v, (list, dict))), None)
+            if deep is not None:
+                raise DataError(
+                    f"{place.at(deep, name)}: received {jsonl.text_of(values[deep])!r}; needs a "
+                    "number or a text"
+                )
+            cells = [None if value is None else str(value) for value in values]
+            arrays.append(arrow.array(cells, arrow.string()))
         yield arrays
-
-
-def _json_cell(value: Any) -> str | None:
-    return None if value is None else jsonl.text_of(value)
 
 
 # --- CSV ------------------------------------------------------------------------------------------
@@ -272,7 +275,8 @@ def _batches(head: Head, names: list[str], block: int, odd: _OddRows) -> Iterato
     csv = require("pyarrow.csv", "train", f"reading {head.path.name}")
     import pyarrow
 
-    columns = [str(head.names.index(name)) for name in names] or ["0"]
+    places = {name: str(i) for i, name in enumerate(head.names)}
+    columns = [places[name] for name in names] or ["0"]
     read = csv.ReadOptions(
         use_threads=False,
         block_size=block,
@@ -352,9 +356,6 @@ def _without(batch: Any, start: int, skipped: int, dropped: Sequence[int]) -> li
     return batch.take(chosen).columns
 
 
-_BLANK = (b"\n\n", b"\n\r", b"\r\r", b"\n ", b"\n\t", b"\r\t", b"\r ")
-
-
 def _blank_rows(head: Head) -> tuple[list[int], list[int]]:
     """Return the numbers of the empty lines, and of lines with spaces alone (or with the separator,
     as the first may be). The file is divided a second time only where there may be any.
@@ -363,8 +364,7 @@ def _blank_rows(head: Head) -> tuple[list[int], list[int]]:
         last, blank, first = b"\n", False, b""
         while chunk := file.read(BLOCK):
             first = first or chunk
-            probe = last + chunk
-            blank = blank or any(sign in probe for sign in _BLANK)
+            blank = blank or _may_hold_blank(last + chunk)
             last = chunk[-1:]
     separator = SEPARATOR.fullmatch(re.split("[\r\n]", first[:16].decode(errors="replace"))[0])
     width = len(head.names)
@@ -381,6 +381,15 @@ def _blank_rows(head: Head) -> tuple[list[int], list[int]]:
     return empty, spaces
 
 
+def _may_hold_blank(content: bytes) -> bool:
+    """Whether a line ends and the next one begins with a space or ends as well."""
+    signs = np.frombuffer(content, np.uint8)
+    ends = np.flatnonzero((signs[:-1] == ord("\n")) | (signs[:-1] == ord("\r")))
+    here, following = signs[ends], signs[ends + 1]
+    windows = (here == ord("\r")) & (following == ord("\n"))
+    return bool((np.isin(following, np.frombuffer(b"\n\r \t", np.uint8)) & ~windows).any())
+
+
 def _rows_before(blank: list[int], first: int) -> list[int]:
     """Return how many samples lie before each blank line, from the numbers of the lines."""
     below = sorted(row for row in blank if row >= first)
@@ -393,7 +402,7 @@ Odd = tuple[int, str]  # the place of a cell in an array, and the cell
 
 
 class _Numbers:
-    """One array for all rows, so that a large table is held once; its room follows the bytes read."""
+    """One array for all rows, which grows in place: a large table is held once."""
 
     def __init__(self, name: str):
         self.name, self.count = name, 0
@@ -410,7 +419,6 @@ class _Numbers:
             )
         needed = self.count + len(values)
         if needed > len(self.values):
-            # numpy moves no pages here, and touches those that are new.
             self.values.resize(needed + needed // 8, refcheck=False)
         self.values[self.count : needed] = values
         self.count = needed

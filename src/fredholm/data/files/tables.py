@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import DataError
-from .collection import PART_NAMES, Collection, blocks, in_order, leaks, looks_continuous
+from .collection import LISTED, PART_NAMES, Collection, blocks, in_order, leaks, looks_continuous
 from .columns import (
     SHOWN,
     WORDS,
@@ -34,8 +34,6 @@ from .suffixes import stem_of
 from .table import Coded, Table, read_table
 from .times import clock_of
 from .writing import is_number
-
-LISTED = 100  # cells that are listed one by one
 
 
 def collect_tables(
@@ -96,26 +94,22 @@ def _written(head: Head) -> dict[str, str]:
 
 
 def _read_on(collection: Collection, table: Table, labelled: bool) -> Collection:
-    """Go on where some cells hold no number: they count as missing in training; nothing is answered
-    about their samples.
+    """Go on where some cells hold no number. In series for training they count as not measured; all
+    other samples that have one are left out.
     """
-    several = len(table.unreadable) > 1
-    cells = [
-        f"{table.where(cell.row, cell.column)}: {cell.cell[:SHOWN]!r}"
-        for cell in table.unreadable[:LISTED]
-    ]
-    more = len(table.unreadable) - len(cells)
-    cells += [f"and {more:,} more"] if more > 0 else []
-    rows = {cell.row for cell in table.unreadable}
-    what = "counts as missing" if not several else "count as missing"
-    if not labelled:
-        what = "is not answered about" if not several else "are not answered about"
+    found = table.unreadable
+    cells = [f"{table.where(c.row, c.column)}: {c.cell[:SHOWN]!r}" for c in found[:LISTED]]
+    if len(found) > LISTED:
+        cells.append(f"and {len(found) - LISTED:,} more")
+    gaps = labelled and collection.kind == "series"
+    what = "count as not measured" if gaps else "their samples are left out"
     collection.remarks.append(
-        f"{len(table.unreadable):,} cell{'s' * several} of numbers hold{'s' * (not several)} none "
-        f"and {what} (--strict refuses them): {'; '.join(cells)}"
+        f"{len(found):,} of the cells of numbers hold none, and {what} (--strict refuses them): "
+        f"{'; '.join(cells)}"
     )
-    if labelled:
+    if gaps:
         return collection
+    rows = {cell.row for cell in found}
     rows_of = collection.rows or [[row] for row in range(len(table))]
     kept = [i for i, block in enumerate(rows_of) if rows.isdisjoint(block)]
     if not kept:
@@ -373,8 +367,10 @@ def _rows(name: str, table: Table, columns: Columns, labelled: bool) -> Collecti
         for number in range(len(values.names)):
             samples[:, place] = np.where(missing, np.nan, values.codes == number)
             place += 1
+    read = np.ones(len(table), bool)
+    read[[cell.row for cell in table.unreadable]] = False
     for row, line in blocks(samples):
-        empty = np.isnan(line).all(1)
+        empty = np.isnan(line).all(1) & read[row : row + len(line)]
         if empty.any():
             where = table.where(row + int(empty.argmax()))
             raise DataError(f"{where}: every cell is empty; remove the row")

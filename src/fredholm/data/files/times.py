@@ -208,6 +208,8 @@ def nanoseconds(cell: str, order: str | None = None) -> int:
         ValueError: no date, or one of an order that is not said.
     """
     text = cell.strip()
+    if is_number(text):
+        raise ValueError("a number")
     found = _PARTS.fullmatch(text)
     if found is not None:
         text = _year_first(found, order)

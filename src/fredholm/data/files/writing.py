@@ -47,13 +47,6 @@ class Writing:
             sign = _SEPARATORS.get(self.separator.lower(), self.separator)
             _check("separator", sign, len(sign) == 1 and sign not in '"\r\n', "one sign, or space")
             object.__setattr__(self, "separator", sign)
-        if isinstance(self.header, str):
-            _check("header", self.header, self.header in _ANSWERS, "yes or no")
-            object.__setattr__(self, "header", _ANSWERS[self.header])
-        if isinstance(self.null, str):
-            object.__setattr__(self, "null", tuple(w.strip().lower() for w in self.null.split(",")))
-        elif self.null is not None:
-            object.__setattr__(self, "null", tuple(self.null))
         if self.decimal is not None:
             _check("decimal", self.decimal, self.decimal in (".", ","), ". or ,")
         if self.thousands is not None:
@@ -95,6 +88,12 @@ class Writing:
                 f"read: expected one of {', '.join(known)}, got {strange!r}"
                 f"{suggest(strange, known)}"
             )
+        header, null = found.get("header"), found.get("null")
+        if isinstance(header, str):
+            _check("header", header, header in _ANSWERS, "yes or no")
+            found["header"] = _ANSWERS[header]
+        if isinstance(null, str):
+            found["null"] = tuple(word.strip().lower() for word in null.split(","))
         return cls(**found)
 
     @property
