@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fredholm.data.files import open_files, opening
+from fredholm.data import formats
+from fredholm.data.files import head, open_files, opening, table
 from fredholm.data.files.unlabelled import read_unlabelled
 from fredholm.errors import DataError, OptionError
 
@@ -62,7 +63,7 @@ def test_thousands_and_currencies_are_read_where_they_are_said(tmp_path):
     source = open_files(path, {"label": "price", "read": "thousands=,"})
     assert source.reading.task == "regression"
     assert source.collection.labels[:2].tolist() == [1000.0, 2100.0]
-    with pytest.raises(DataError, match=r"'€1,000'.*--read thousands=,"):
+    with pytest.raises(DataError, match=r"'€1,000'.*the currency €.*--read thousands=,"):
         open_files(path, {"label": "price"})
 
 
@@ -162,7 +163,7 @@ def test_one_column_is_divided_by_another_sign(tmp_path):
 
 
 def test_a_header_and_an_encoding_are_what_they_are_said_to_be(tmp_path):
-    path = write(tmp_path / "a.csv", "", [(i % 7, i % 5, i % 2) for i in range(60)])
+    path = write(tmp_path / "a.csv", "", [(7 + i % 7, i % 5, i % 2) for i in range(1, 61)])
     assert len(open_files(path).collection) == 60
     assert len(open_files(path, {"read": "header=yes"}).collection) == 59
     path.write_bytes("größe,label\n".encode("latin-1") + b"1,a\n2,b\n" * 20)
@@ -285,12 +286,20 @@ def test_unreadable_cells_of_series_are_gaps(tmp_path):
 
 def test_a_cell_beyond_the_limit_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(opening, "LARGEST_CELL", 1 << 12)
+    monkeypatch.setattr(table, "LARGEST_CELL", 1 << 12)
+    monkeypatch.setattr(table, "BLOCK", 1 << 12)
+    monkeypatch.setattr(table, "ROW", 1)
     rows = [(f"a fine film of {i} parts", "xy"[i % 2]) for i in range(40)]
     rows[3] = ("x" * 9000, "x")
     path = write(tmp_path / "a.csv", "text,label", rows)
     with pytest.raises(DataError, match=r"a.csv, row 5: expected cells of at most") as error:
         open_files(path)
     assert "\n" not in str(error.value)
+    monkeypatch.setattr(head, "HEAD", 3)
+    path = write(tmp_path / "b.csv", "text,label", [*rows[:3], *rows[4:], rows[3]])
+    path.write_text(path.read_text().replace("x" * 9000, "x" * 90_000))
+    with pytest.raises(DataError, match=r"b.csv, row 41: expected cells of at most"):
+        open_files(path)
 
 
 def test_a_long_text_below_the_first_rows_is_read(tmp_path):
@@ -302,18 +311,18 @@ def test_a_long_text_below_the_first_rows_is_read(tmp_path):
 
 
 def test_what_unfolds_beyond_the_limit_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(opening, "LEAST_LIMIT", 1 << 16)
+    monkeypatch.setattr(formats, "UNPACKED_BYTES", 1 << 16)
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"a,label\n" + b"0,x\n0,y\n" * 100_000))
-    with pytest.raises(DataError, match=r"a.csv.gz: expected at most .* bytes unfolded"):
+    with pytest.raises(DataError, match=r"a.csv.gz: expected at most .* bytes"):
         open_files(tmp_path / "a.csv.gz")
     np.savez_compressed(tmp_path / "a.npz", X=np.zeros((40, 9000)), y=np.arange(40) % 2)
-    with pytest.raises(DataError, match=r"a.npz: expected at most .* bytes unfolded"):
+    with pytest.raises(DataError, match=r"a.npz: expected at most .* bytes"):
         open_files(tmp_path / "a.npz")
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("points", (5000, 1000, 1000), chunks=(1, 10, 10))
         file["label"] = np.arange(5000) % 2
-    with pytest.raises(DataError, match=r"a.h5: expected at most .* bytes unfolded"):
+    with pytest.raises(DataError, match=r"a.h5: expected at most .* bytes"):
         open_files(tmp_path / "a.h5")
     monkeypatch.undo()
     (tmp_path / "b.csv.gz").write_bytes(gzip.compress(b"a,label\n" + b"0,x\n1,y\n" * 100))

@@ -253,5 +253,5 @@ def test_modelnet_and_scanobjectnn_hdf5(tmp_path):
     assert len(data.create_dataset("scanobjectnn", "test", path=tmp_path)) == 3
     assert len(data.create_dataset("scanobjectnn", "train", path=tmp_path, val_fraction=0.2)) == 8
     (tmp_path / "test_objectdataset.h5").write_bytes(b"no HDF5")
-    with pytest.raises(DataError, match="no clouds"):
+    with pytest.raises(DataError, match="no HDF5 file"):
         data.create_dataset("scanobjectnn", "test", path=tmp_path)

@@ -333,7 +333,7 @@ def test_inputs_from_files_data_and_chance(tmp_path):
     for name, message in (
         ("x.txt", "not .txt"),
         ("none.npy", "no inputs at"),
-        ("bad.npy", "cannot be read"),
+        ("bad.npy", "not a valid .npy file"),
     ):
         with pytest.raises(DataError, match=message):
             load_inputs(model, inputs=tmp_path / name)

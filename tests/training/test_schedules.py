@@ -17,6 +17,10 @@ from tests.training.test_fit import VALIDATION, Line
 
 # Eight steps, two of them warm-up, four an epoch.
 COURSES = {
+    "cosine": (
+        Schedule("cosine", floor=0.1),
+        [0.1 + 0.9 * (1 + math.cos(math.pi * k / 6)) / 2 for k in range(6)],
+    ),
     "linear": (Schedule("linear", floor=0.25), [1, 0.875, 0.75, 0.625, 0.5, 0.375]),
     "inverse_sqrt": (Schedule("inverse_sqrt"), [math.sqrt(2 / (s + 1)) for s in range(2, 8)]),
     "constant": (Schedule("constant"), [1] * 6),
@@ -46,6 +50,19 @@ def rates(schedule: Schedule, limits: Limits, value: float = 1.0) -> list[float]
     module.value = value
     fit(module, limits=limits, keep=lambda model: None, validation=VALIDATION)
     return taken
+
+
+@pytest.mark.parametrize("name", ["cosine", "linear"])
+@pytest.mark.parametrize("limits", [Limits(3), Limits(None, steps=12)], ids=["epochs", "steps"])
+def test_a_course_ends_with_the_training_and_not_before(name, limits):
+    """Of twelve steps, two are warm-up: the step after the last would be at the floor."""
+    found = rates(Schedule(name, warmup_steps=2, floor=0.2), limits)
+    progress = [(step - 2) / (12 - 2) for step in range(2, 12)]
+    fallen = {
+        "cosine": [(1 + math.cos(math.pi * p)) / 2 for p in progress],
+        "linear": [1 - p for p in progress],
+    }
+    assert found == pytest.approx([0.5, 1.0, *(0.2 + 0.8 * share for share in fallen[name])])
 
 
 def test_a_plateau_divides_the_rate_when_nothing_improves():

@@ -17,10 +17,11 @@ def load_local(kind: Any, folder: str | Path, **options: Any) -> Any:
     whether to run them, or waits for an answer that nobody gives; here the answer is no.
 
     Raises:
-        TrustError: the folder cannot be read without its own code.
+        TrustError: the folder cannot be read without its own code, or names files outside of it.
     """
     from .linearize.hub import register_config
 
+    refuse_pointers(Path(folder))
     register_config()  # a converted model is loaded as what it is
     try:
         return kind.from_pretrained(
@@ -34,6 +35,50 @@ def load_local(kind: Any, folder: str | Path, **options: Any) -> Any:
             "is never executed here; read it, load the model in a file of your own, and give that "
             "as package.module:factory"
         ) from error
+
+
+def refuse_pointers(folder: Path) -> None:
+    """Refuse a folder whose JSON files name weights that lie outside of it.
+
+    The index of weights in several files can name any path, and an adapter names the model that it
+    adapts. In a folder that somebody sent, either could be any file of its reader.
+
+    Raises:
+        TrustError: naming the file and what it points to.
+        CheckpointError: an index or a configuration that is not JSON.
+    """
+    if not folder.is_dir():
+        return
+
+    for index in sorted(folder.glob("*.index.json")):
+        names = _json_of(index).get("weight_map")
+        if not isinstance(names, dict):
+            continue
+        for name in sorted({str(name) for name in names.values()}):
+            if Path(name).name != name or name == "..":
+                raise TrustError(
+                    f"{index}: expected names of files beside it, got {name!r}, which is not read; "
+                    "save the model again as one folder"
+                )
+
+    adapter = folder / "adapter_config.json"
+    if adapter.is_file():
+        base = _json_of(adapter).get("base_model_name_or_path")
+        if base is not None:
+            raise TrustError(
+                f"{adapter}: expected a whole model, got an adapter of {base!r}, which is not "
+                "read; merge both (peft's merge_and_unload) and save the result"
+            )
+
+
+def _json_of(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file}: expected JSON, got {error}; copy it again") from error
+    if isinstance(found, dict):
+        return found
+    return {}
 
 
 def picture_scale(folder: str | Path) -> dict[str, Any]:

@@ -24,13 +24,36 @@ from jaxtyping import UInt8
 from ..errors import DataError, require
 
 CIFAR_RECORD = 1 + 3 * 32 * 32
+# What a file may unpack to: this many bytes, or this many times its own size if that is more.
+UNPACKED_BYTES = 4 * 2**30
+UNPACKED_TIMES = 20
+
+
+def check_declared(path: Path, declared: int) -> None:
+    """Refuse a file that would take far more memory than it holds.
+
+    A few bytes can declare, or decompress to, any number of them. Up to ``UNPACKED_BYTES`` or
+    ``UNPACKED_TIMES`` the size of the file are read, whichever is more.
+
+    Raises:
+        DataError: ``declared`` is more than that.
+    """
+    stored = path.stat().st_size
+    limit = max(UNPACKED_BYTES, UNPACKED_TIMES * stored)
+    if declared > limit:
+        raise DataError(
+            f"{path}: expected at most {limit:,} bytes of arrays, got {declared:,} declared in a "
+            f"file of {stored:,}; it may be damaged, or made to fill the memory: divide it into "
+            "several files if it is not"
+        )
 
 
 def read_bytes(path: Path) -> bytes:
     """The content of a file, decompressed when it starts as gzip does.
 
     Raises:
-        DataError: when the file is missing, unreadable, or a damaged gzip stream.
+        DataError: when the file is missing, unreadable, a damaged gzip stream, or one that unpacks
+            to more than :func:`check_declared` allows.
     """
     try:
         content = path.read_bytes()
@@ -38,8 +61,14 @@ def read_bytes(path: Path) -> bytes:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     if content[:2] != b"\x1f\x8b":
         return content
+    limit = max(UNPACKED_BYTES, UNPACKED_TIMES * len(content))
     try:
-        return gzip.decompress(content)
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as packed:
+            unpacked = packed.read(limit + 1)
+        check_declared(path, len(unpacked))
+        return unpacked
+    except DataError:
+        raise
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(
             f"{path}: a damaged gzip file of {len(content):,} bytes ({error}); it is truncated or "
@@ -96,6 +125,11 @@ def read_cifar_binary(path: Path) -> tuple[UInt8[np.ndarray, "n 3 32 32"], UInt8
     return records[:, 1:].reshape(-1, 3, 32, 32).copy(), records[:, 0].copy()
 
 
+# The formats of pictures that are read, as Pillow calls them. Others are not tried: Pillow hands
+# EPS to Ghostscript, another program, which would execute what the file says.
+PICTURE_FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+
+
 @contextmanager
 def opened_picture(path: Path | str, content: bytes | None = None) -> Iterator[Any]:
     """A picture of Pillow's, whose pixels may be read until it is closed; ``content``: of the file,
@@ -107,7 +141,8 @@ def opened_picture(path: Path | str, content: bytes | None = None) -> Iterator[A
     """
     pillow: Any = require("PIL.Image", "train", "reading pictures")
     try:
-        with pillow.open(path if content is None else io.BytesIO(content)) as image:
+        source = path if content is None else io.BytesIO(content)
+        with pillow.open(source, formats=PICTURE_FORMATS) as image:
             yield image
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file; restore it, or correct the path") from error

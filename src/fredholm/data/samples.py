@@ -381,7 +381,7 @@ class MemorySource(Source):
         result.units = self.units
         result.source = self.facts() | {"pixels": self.collection.pixels}
         if self.collection.pixels is not None:
-            result.source |= {"largest": float(self.collection.samples.max())}
+            result.source |= {"largest": float(trained.max())}
         return result
 
 

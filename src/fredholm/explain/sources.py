@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..convert.transformers_folder import load_local, picture_scale
 from ..data.kinds.images import IMAGES, read_as_trained
+from ..data.numpy_files import read_npy, read_npz
 from ..data.vocabulary import Vocabulary
 from ..errors import CheckpointError, DataError, OptionError, TrustError, require
 from .samples import encoder_config
@@ -188,10 +188,10 @@ def _from_file(path: Path, model: nn.Module) -> Any:
         if suffix in PICTURES:
             return _image(path, model)
         if suffix == ".npy":
-            return _number(torch.from_numpy(np.load(path, allow_pickle=False)))
+            return _number(torch.from_numpy(read_npy(path)))
         if suffix == ".npz":
-            with np.load(path, allow_pickle=False) as file:
-                tensors = {name: _number(torch.from_numpy(file[name])) for name in file.files}
+            arrays = read_npz(path)
+            tensors = {name: _number(torch.from_numpy(a)) for name, a in arrays.items()}
         elif suffix == ".safetensors":
             from safetensors.torch import load_file
 

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...errors import DataError, OptionError, require
+from ...errors import DataError, OptionError
 from ..counter import permutation
 from ..files.off import parse_off
 from ..formats import read_bytes
+from ..hdf5 import read_hdf5
 from ..kinds.points import POINTS, PointDataset
 from ..meshes import sample_surface, unit_ball
 from ..registry import Entry, Request, register_dataset
@@ -51,17 +52,12 @@ def read_h5(path: Path) -> tuple[np.ndarray, np.ndarray]:
         MissingExtraError: h5py is not installed.
         DataError: a missing or damaged file, or other contents.
     """
-    h5py = require("h5py", "clouds", "reading HDF5 files")
-    try:
-        with h5py.File(path, "r") as file:
-            clouds, labels = (
-                np.asarray(file["data"], np.float32),
-                np.asarray(file["label"]).reshape(-1),
-            )
-    except (OSError, KeyError) as error:
-        raise DataError(
-            f"{path}: no clouds ({error}); it is missing, truncated or of another format"
-        ) from error
+    arrays = read_hdf5(path)
+    missing = next((name for name in ("data", "label") if name not in arrays), None)
+    if missing is not None:
+        raise DataError(f"{path}: no clouds: it has no array {missing!r}; needs data and label")
+    clouds = np.asarray(arrays["data"], np.float32)
+    labels = arrays["label"].reshape(-1)
     if clouds.ndim != 3 or clouds.shape[2] < 3 or len(clouds) != len(labels):
         raise DataError(
             f"{path}: data {clouds.shape} and labels {labels.shape}; needs (N, P, 3) and (N,)"

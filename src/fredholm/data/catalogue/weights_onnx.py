@@ -22,12 +22,14 @@ def read_onnx_tensors(path: Path) -> dict[str, Tensor]:
 
     Raises:
         MissingExtraError: onnx is not installed.
-        DataError: a file that is missing, truncated or no ONNX model.
+        DataError: a file that is missing, truncated or no ONNX model, or one whose tensors lie in
+            other files.
     """
     onnx: Any = require("onnx", "onnx", "reading weights of an ONNX file")
     numpy_helper: Any = require("onnx.numpy_helper", "onnx", "reading weights of an ONNX file")
     try:
         graph = onnx.load_model_from_string(read_bytes(path)).graph
+        _refuse_external(graph.initializer, path)
         arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     except DataError:
         raise
@@ -41,6 +43,20 @@ def read_onnx_tensors(path: Path) -> dict[str, Tensor]:
     for name, weight in _weights(graph.node, tensors):
         tensors[name] = tensors.pop(weight).T.contiguous()
     return tensors
+
+
+def _refuse_external(tensors: Any, path: Path) -> None:
+    """Refuse tensors that name another file for their values; it could be any of its reader's.
+
+    Raises:
+        DataError: naming the first.
+    """
+    for tensor in tensors:
+        if tensor.data_location or tensor.external_data:
+            raise DataError(
+                f"{path}: expected tensors in the file itself, got {tensor.name!r}, whose values "
+                "lie in another file, which is not read; save the model as one file"
+            )
 
 
 def _weights(nodes: Any, tensors: dict[str, Tensor]) -> Iterator[tuple[str, str]]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...errors import DataError, require
+from ...errors import DataError
+from ..hdf5 import read_hdf5
+from ..numpy_files import read_npz
 from .clouds import exchanged
 from .collection import Collection, in_order, looks_continuous
 from .fields import collect_fields
@@ -45,37 +45,11 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         DataError: a missing or damaged file, or objects in it.
         MissingExtraError: HDF5 without h5py.
     """
-    if path.suffix.lower() == ".npz":
-        return _read_npz(path)
-    h5py = require("h5py", "clouds", f"reading {path.name}")
-    try:
-        before = path.stat()
-        with h5py.File(path, "r") as file:
-            result = {n: np.asarray(v) for n, v in file.items() if isinstance(v, h5py.Dataset)}
-    except OSError as error:
-        raise DataError(f"{path}: no HDF5 file ({error}); it is missing or corrupt") from error
-    check_unchanged(path, before)
-    return result
-
-
-def _read_npz(path: Path) -> dict[str, np.ndarray]:
-    try:
-        before = path.stat()
-        file = np.load(path, allow_pickle=False)
-        if isinstance(file, np.ndarray):
-            raise DataError(f"{path}: holds one array, as .npy files do; needs np.savez's")
-        with file:
-            result = {name: file[name] for name in file.files}
-    except (OSError, zipfile.BadZipFile, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: no npz file ({error}); it is missing or corrupt") from error
-    except ValueError as error:
-        raise DataError(
-            f"{path}: holds Python objects, which are not loaded; save series of unequal length as "
-            "values (all points, channels) and lengths (series), or padded with NaN"
-        ) from error
-    odd = next((name for name, value in result.items() if not isinstance(value, np.ndarray)), None)
-    if odd is not None:
-        raise DataError(f"{path}: holds {odd!r}, which is no array; needs np.savez's")
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    before = path.stat()
+    read = read_npz if path.suffix.lower() == ".npz" else read_hdf5
+    result = read(path)
     check_unchanged(path, before)
     return result
 

@@ -11,6 +11,7 @@ import numpy as np
 from ...errors import DataError
 from ..formats import read_bytes
 from ..meshes import sample_surface
+from ..numpy_files import read_npy
 from .off import parse_off
 
 SAMPLED = 2048  # points drawn on a mesh's surface
@@ -39,7 +40,7 @@ def read_cloud(path: Path) -> np.ndarray:
     elif suffix == ".xyz":
         cloud = parse_xyz(content, path)
     else:
-        cloud = _read_npy(path)
+        cloud = read_npy(path)
     cloud = np.asarray(cloud, np.result_type(np.asarray(cloud).dtype, np.float32))
     if cloud.ndim != 2 or cloud.shape[1] < 2 or not len(cloud):
         raise DataError(f"{path}: an array {cloud.shape}; needs (points, 2 or more coordinates)")
@@ -47,13 +48,6 @@ def read_cloud(path: Path) -> np.ndarray:
     if bad.any():
         raise DataError(f"{path}, point {int(bad.argmax()) + 1}: a coordinate is no finite number")
     return cloud
-
-
-def _read_npy(path: Path) -> np.ndarray:
-    try:
-        return np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise DataError(f"{path}: no array ({error}); it is damaged") from error
 
 
 def exchanged(clouds: Sequence[np.ndarray]) -> list[str]:

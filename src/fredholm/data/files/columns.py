@@ -17,7 +17,7 @@ from .reading import Reading
 from .sounds import SUFFIXES as SOUNDS
 from .table import SLIPS
 from .times import NotATime, is_date, nanoseconds, ticks_of_words
-from .writing import has_decimal_comma, is_number, no_number
+from .writing import is_foreign, is_number, no_number
 
 LABELS = ("label", "class", "target", "y", "category", "outcome", "diagnosis")
 IDS = ("id", "series", "series_id", "sample_id", "case", "record", "sequence", "uid", "index")
@@ -728,7 +728,7 @@ def _no_numbers(head: Head, name: str) -> list[tuple[int, str]]:
 
 def _commas(odd: list[tuple[int, str]]) -> int:
     """How many would be numbers with a point for the comma."""
-    return sum(has_decimal_comma(cell) for _, cell in odd)
+    return sum(is_foreign(cell) for _, cell in odd)
 
 
 def _slips(head: Head, name: str) -> bool:

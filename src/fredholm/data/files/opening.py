@@ -12,27 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import DataError
+from ..formats import UNPACKED_BYTES, check_declared
 from .suffixes import is_compressed
 
 LARGEST_CELL = 1 << 26  # bytes of a cell, and of a line of the first rows: 64 MiB
-LEAST_LIMIT = 1 << 30  # bytes that any file may unfold to: 1 GiB
-LARGEST_RATIO = 100  # how many times its size a larger file may unfold to
 CHUNK = 1 << 20
 _READ_ERRORS = (OSError, EOFError, zlib.error)
-
-
-def check_unfolded(path: Path, size: int) -> None:
-    """Refuse a compressed or sparse file that unfolds to far more than it takes on the disk.
-
-    Raises:
-        DataError: ``size`` exceeds both 1 GiB and 100 times the size of the file.
-    """
-    limit = max(LEAST_LIMIT, LARGEST_RATIO * path.stat().st_size)
-    if size > limit:
-        raise DataError(
-            f"{path}: expected at most {limit:,} bytes unfolded (1 GiB, or {LARGEST_RATIO} times "
-            f"the file), got {size:,}; store it without compression if that is what it holds"
-        )
 
 
 def check_unchanged(path: Path, before: Any) -> None:
@@ -93,7 +78,7 @@ class TextBytes(io.RawIOBase):
         raw = self._file.read(CHUNK)
         if self._compressed:
             self._unfolded += len(raw)
-            check_unfolded(self.path, self._unfolded)
+            check_declared(self.path, self._unfolded)
         content = self._decoder.decode(raw, final=not raw).encode()
         self._last = content[-1:] or self._last
         if raw:
@@ -166,7 +151,7 @@ def _wrong_encoding(path: Path, encoding: str | None) -> str:
     if encoding is not None:
         return f"{path}: not {encoding}; correct it: --read encoding=NAME"
     with _raw(path) as file:
-        content = file.read(LEAST_LIMIT)
+        content = file.read(UNPACKED_BYTES)
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         return (
             f"{path}, row 1: not UTF-8 but UTF-16; save it as UTF-8, e.g. iconv -f utf-16 -t utf-8 "

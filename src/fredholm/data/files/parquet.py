@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...errors import DataError, require
-from .opening import check_unchanged, check_unfolded
+from ..formats import check_declared
+from .opening import check_unchanged
 
 
 class Columns(NamedTuple):
@@ -72,7 +73,7 @@ def _opened(path: Path) -> Any:
         file = parquet.ParquetFile(path, pre_buffer=False)
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: no Parquet file ({error}); it is truncated or corrupt") from error
-    check_unfolded(path, 8 * file.metadata.num_rows * file.metadata.num_columns)
+    check_declared(path, 8 * file.metadata.num_rows * file.metadata.num_columns)
     return file
 
 

@@ -31,7 +31,7 @@ def measure(collection: Collection, training: np.ndarray) -> dict[str, Any]:
         mean, std = _moments(collection.samples[training])
         return {"mean": mean, "std": std}
     if kind == "clouds":
-        smallest = min(len(cloud) for cloud in collection.samples)
+        smallest = min(len(collection.samples[i]) for i in training)
         points = collection.reading.points or min(smallest, READ_POINTS)
         return {"points": points, "coordinates": min(3, collection.samples[0].shape[1])}
     if kind == "fields" and collection.coordinates is not None:

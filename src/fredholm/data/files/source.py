@@ -249,9 +249,9 @@ class Source:
 
     @cached_property
     def image_size(self) -> tuple[int, int]:
-        """The median size of some pictures, at most ``LARGEST_SIDE``."""
-        some = self.collection.samples[:: max(1, len(self.collection) // 100)]
-        sizes = [picture_size(file) for file in some]
+        """The median size of some training pictures, at most ``LARGEST_SIDE``."""
+        some = self.training[:: max(1, len(self.training) // 100)]
+        sizes = [picture_size(self.collection.samples[i]) for i in some]
         height, width = np.median(np.array(sizes), 0)
         return min(LARGEST_SIDE, int(height)), min(LARGEST_SIDE, int(width))
 

@@ -132,7 +132,7 @@ class Writing:
         return text if text is not None and is_number(text) else None
 
     def _normalised(self, cell: str) -> str | None:
-        text = cell.strip().strip(CURRENCIES).strip()
+        text = _bare(cell)
         if self.thousands is not None and self.thousands in text:
             sign = re.escape(self.thousands)
             whole = rf"[+-]?\d{{1,3}}({sign}\d{{3}})+({re.escape(self.point)}\d*)?"
@@ -171,6 +171,21 @@ def has_decimal_comma(cell: str) -> bool:
     return is_number(cell.replace(",", "."))
 
 
+def is_foreign(cell: str) -> bool:
+    """Return whether a cell is a number with a currency, decimal commas or signs between thousands.
+
+    Example:
+        >>> is_foreign("€68,000"), is_foreign("1,5"), is_foreign("kg")
+        (True, True, False)
+    """
+    bare = _bare(cell)
+    return has_decimal_comma(bare) or is_number(bare.replace(",", ""))
+
+
+def _bare(cell: str) -> str:
+    return cell.strip().strip(CURRENCIES).strip()
+
+
 def no_number(cell: str) -> str:
     """Return what an error says of a cell that should be a number.
 
@@ -178,19 +193,20 @@ def no_number(cell: str) -> str:
         >>> no_number("kg")
         "received 'kg'; needs a number, or an empty cell where none was measured"
     """
-    comma, flag = "", ""
-    bare = cell.strip().strip(CURRENCIES).strip()
-    if re.fullmatch(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?", bare):
-        comma = " (commas between thousands are left out, decimal ones written as points)"
-        flag = "; to read them as they are: --read thousands=,"
-    elif "," in bare and is_number(bare.replace(",", ".")):
-        comma = " (decimal commas are written as points)"
-        flag = "; to read them as they are: --read decimal=,"
-    if bare != cell.strip() and is_number(bare.replace(",", "")):
+    bare = _bare(cell)
+    why, flags = "", []
+    if re.fullmatch(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?", bare):
+        why = " (commas between thousands are left out, decimal ones written as points)"
+        flags.append("--read thousands=,")
+    if "," in bare and has_decimal_comma(bare):
+        why = why or " (decimal commas are written as points)"
+        flags.append("--read decimal=,")
+    if bare != cell.strip() and is_foreign(cell):
         sign = next(sign for sign in CURRENCIES if sign in cell)
-        comma = f"{comma} without the currency {sign}"
-        flag = flag or "; to read it as it is: --read thousands=,"
+        why += f" without the currency {sign}"
+        flags = flags or ["--read thousands=,"]
+    more = f"; to read it as it is: {' or '.join(flags)}" if flags else ""
     return (
-        f"received {cell[:40]!r}; needs a number{comma}, or an empty cell where none was measured"
-        f"{flag}"
+        f"received {cell[:40]!r}; needs a number{why}, or an empty cell where none was measured"
+        f"{more}"
     )

@@ -1,0 +1,609 @@
+"""Sparse pairs: the keys that each query sees, as sorted rows instead of an N × N mask."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.export import register_dataclass
+
+from .errors import DomainError, ShapeError
+
+Kept = TypeVar("Kept")
+
+DENSE_PAIRS = 1 << 30
+"""The most pairs that :meth:`Edges.dense` writes out: a mask of 1 GiB."""
+
+# A tile holds rows of similar length, so that little of it is padding.
+SLACK = 1.25
+
+
+class Tile(NamedTuple):
+    """Some rows of :class:`Edges`, padded to the longest of them.
+
+    Attributes:
+        rows: which rows, (r,).
+        edges: index into the edges, (r, k); any edge where ``real`` is False.
+        source: key of each slot, (r, k).
+        real: slots that hold an edge, (r, k).
+    """
+
+    rows: Int[Tensor, " r"]
+    edges: Int[Tensor, "r k"]
+    source: Int[Tensor, "r k"]
+    real: Bool[Tensor, "r k"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Edges:
+    r"""Who sees whom, as one row of keys per query: memory O(E) instead of O(N²).
+
+    Row r lists the keys that query r sees, ascending. In a batch of graphs the rows of graph b
+    follow those of graph b - 1, and keys are numbered within their graph; a batch of one is shared
+    by all samples.
+
+    Attributes:
+        ptr: where each row starts in ``source``, (batch · queries + 1), int64.
+        source: the keys, (E,), int64, ascending within a row.
+        log_density: log ρ of the pair measure, (E,) or (E, H); -inf hides a pair; None for ρ = 1.
+        features: what kernels may read of a pair, (E, f), or None: edge attributes, signed weights.
+        shift: added to the key's position as the query sees it, (E, p), or None: the nearest image
+            in a periodic box.
+        queries, keys: how many there are per graph.
+        longest: the most keys of a row.
+        batch: number of graphs.
+
+    Example:
+        >>> edges = Edges.of_index(torch.tensor([[0, 2, 2], [1, 1, 1]]), 3)
+        >>> edges.row(1).tolist(), edges.log_density.exp().tolist()
+        ([0, 2], [1.0, 2.0])
+    """
+
+    ptr: Int[Tensor, " rows_1"]
+    source: Int[Tensor, " e"]
+    log_density: Float[Tensor, "e ..."] | None
+    features: Float[Tensor, "e f"] | None
+    shift: Float[Tensor, "e p"] | None
+    queries: int
+    keys: int
+    longest: int
+    batch: int = 1
+
+    # --- construction -----------------------------------------------------------------------------
+
+    @classmethod
+    def of_index(
+        cls,
+        edge_index: Tensor,
+        queries: int,
+        keys: int | None = None,
+        *,
+        weight: Tensor | None = None,
+        features: Tensor | None = None,
+    ) -> Edges:
+        """Edges in any order, as rows (source, target) of ``edge_index``.
+
+        Equal edges become one, whose density is their number or, with ``weight``, the sum of their
+        weights. With ``features`` equal edges stay apart: each may carry another feature.
+
+        Args:
+            edge_index: integers (2, E): sources, then targets.
+            queries: number of targets.
+            keys: number of sources, by default the same points as the targets.
+            weight: density of each edge, finite and not negative; gradients reach it.
+            features: attributes of each edge.
+
+        Raises:
+            DomainError: indices outside of the graph, weights that are no density.
+            ShapeError: shapes or dtypes that do not fit.
+        """
+        keys = queries if keys is None else keys
+        check_edge_index(edge_index, queries, keys)
+        count = edge_index.shape[1]
+        check_weight(weight, count)
+        check_edge_features(features, count)
+
+        # One number per pair sorts by row and then by key.
+        pair = edge_index[1].long() * keys + edge_index[0].long()
+        pair, order = torch.sort(pair, stable=True)
+        density = None if weight is None else weight.index_select(0, order)
+        if features is not None:
+            features = features.index_select(0, order)
+        else:
+            distinct, place, repeats = torch.unique_consecutive(
+                pair, return_inverse=True, return_counts=True
+            )
+            if len(distinct) < len(pair):
+                if density is None:
+                    density = repeats.to(torch.get_default_dtype())
+                else:
+                    density = density.new_zeros(len(distinct)).index_add(0, place, density)
+                pair = distinct
+        row = torch.div(pair, keys, rounding_mode="floor")
+        return cls.of_sorted(row, pair - row * keys, queries, keys, _log(density), features)
+
+    @classmethod
+    def of_sorted(
+        cls,
+        row: Int[Tensor, " e"],
+        source: Int[Tensor, " e"],
+        queries: int,
+        keys: int,
+        log_density: Tensor | None = None,
+        features: Tensor | None = None,
+        shift: Tensor | None = None,
+        *,
+        batch: int = 1,
+    ) -> Edges:
+        """Edges that are sorted by row and then by key already; nothing is checked."""
+        degree = torch.bincount(row, minlength=batch * queries)
+        ptr = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
+        longest = int(degree.max()) if len(degree) else 0
+        return cls(ptr, source, log_density, features, shift, queries, keys, longest, batch)
+
+    @classmethod
+    def of_mask(cls, pairs: Tensor) -> Edges:
+        """The visible pairs of a dense mask or log-density: (Nq, Nk), (B, Nq, Nk) or (B, H, Nq,
+        Nk), as a domain's ``pairs``.
+
+        Example:
+            >>> mask = torch.tensor([[True, False], [True, True]])
+            >>> Edges.of_mask(mask).dense().equal(mask)
+            True
+        """
+        if pairs.dim() not in (2, 3, 4):
+            raise ShapeError(
+                f"expected pairs (Nq, Nk), (B, Nq, Nk) or (B, H, Nq, Nk), got {tuple(pairs.shape)}"
+            )
+        queries, keys = pairs.shape[-2:]
+        if pairs.dim() != 4:
+            pairs = pairs.reshape(-1, 1, queries, keys)
+        batch = pairs.shape[0]
+        by_head = pairs.movedim(1, -1)
+        visible = by_head if pairs.dtype == torch.bool else by_head > -torch.inf
+        seen = visible.any(-1).reshape(batch * queries, keys)
+        row, source = seen.nonzero(as_tuple=True)
+
+        log_density = None
+        uneven = by_head.shape[-1] > 1 and not bool((visible.all(-1) == visible.any(-1)).all())
+        if pairs.dtype != torch.bool:
+            log_density = by_head.reshape(batch * queries, keys, -1)[row, source]
+        elif uneven:
+            # Heads see different keys: an edge that a head does not see has density 0 for it.
+            dtype = torch.get_default_dtype()
+            log_density = visible.reshape(batch * queries, keys, -1)[row, source].to(dtype).log()
+        if log_density is not None and log_density.shape[-1] == 1:
+            log_density = log_density[:, 0]
+        return cls.of_sorted(row, source, queries, keys, log_density, batch=batch)
+
+    @classmethod
+    def collate(cls, graphs: Sequence[Edges]) -> Edges:
+        """Graphs of different sizes as one batch: queries and keys are padded to the most there
+        are, edges are not padded.
+
+        Raises:
+            DomainError: no graphs; a batch among them; features or shifts of some graphs only.
+
+        Example:
+            >>> small, large = (Edges.of_mask(torch.ones(n, n).bool()) for n in (1, 3))
+            >>> Edges.collate([small, large])
+            Edges(10 edges of 2 × 3 queries and 3 keys, at most 3 per query)
+        """
+        if not graphs:
+            raise DomainError("expected at least one graph to collate, got none")
+        for b, graph in enumerate(graphs):
+            if graph.batch != 1:
+                raise DomainError(
+                    f"expected unbatched graphs, got a batch of {graph.batch} as graph {b}; "
+                    "collate its graphs one by one"
+                )
+        queries = max(graph.queries for graph in graphs)
+        keys = max(graph.keys for graph in graphs)
+        degrees = [
+            torch.nn.functional.pad(graph.degrees(), (0, queries - graph.queries))
+            for graph in graphs
+        ]
+        degree = torch.cat(degrees)
+        return cls(
+            ptr=torch.cat([degree.new_zeros(1), degree.cumsum(0)]),
+            source=torch.cat([graph.source for graph in graphs]),
+            log_density=_collate_densities(graphs),
+            features=_collate_field(graphs, "features"),
+            shift=_collate_field(graphs, "shift"),
+            queries=queries,
+            keys=keys,
+            longest=max(graph.longest for graph in graphs),
+            batch=len(graphs),
+        )
+
+    # --- facts ------------------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """Number of edges E."""
+        return self.source.shape[0]
+
+    @property
+    def rows(self) -> int:
+        """Number of rows, batch · queries."""
+        return self.batch * self.queries
+
+    def __repr__(self) -> str:
+        queries = f"{self.queries} queries"
+        if self.batch > 1:
+            queries = f"{self.batch} × {queries}"
+        facts = f"{self.count} edges of {queries} and {self.keys} keys"
+        extras = {
+            "densities": self.log_density,
+            "features": self.features,
+            "images": self.shift,
+        }
+        present = [f", {name}" for name, value in extras.items() if value is not None]
+        return f"Edges({facts}, at most {self.longest} per query{''.join(present)})"
+
+    def tensors(self) -> list[Tensor | None]:
+        """Every tensor, in the order of the fields."""
+        return [self.ptr, self.source, self.log_density, self.features, self.shift]
+
+    def degrees(self) -> Int[Tensor, " rows"]:
+        """Number of keys of each row."""
+        return self.ptr[1:] - self.ptr[:-1]
+
+    def row(self, index: int) -> Int[Tensor, " k"]:
+        """The keys of one row."""
+        return self.source[int(self.ptr[index]) : int(self.ptr[index + 1])]
+
+    def targets(self) -> Int[Tensor, " e"]:
+        """The row of each edge."""
+
+        def make() -> Tensor:
+            row = torch.arange(self.rows, device=self.ptr.device)
+            return row.repeat_interleave(self.degrees(), output_size=self.count)
+
+        return self.kept("targets", make)
+
+    def flat_source(self) -> Int[Tensor, " e"]:
+        """The key of each edge, numbered through all graphs of the batch."""
+        if self.batch == 1:
+            return self.source
+        graph = torch.div(self.targets(), self.queries, rounding_mode="floor")
+        return self.source + graph * self.keys
+
+    def columns(self) -> tuple[Int[Tensor, " e"], Int[Tensor, " columns_1"]]:
+        """The edges sorted by key, as indices into ``source``, and where each key starts there:
+        the transposed order, made when it is first asked for.
+        """
+
+        def make() -> tuple[Tensor, Tensor]:
+            source = self.flat_source()
+            order = torch.sort(source, stable=True).indices
+            degree = torch.bincount(source, minlength=self.batch * self.keys)
+            return order, torch.cat([degree.new_zeros(1), degree.cumsum(0)])
+
+        return self.kept("columns", make)
+
+    def kept(self, name: object, make: Callable[[], Kept]) -> Kept:
+        """``make()``, a function of ``ptr`` and ``source`` alone, kept with these edges."""
+        if torch.compiler.is_compiling():
+            return make()
+        memo = self.__dict__.get("_memo")
+        if memo is None:
+            memo = {}
+            object.__setattr__(self, "_memo", memo)
+        if name not in memo:
+            with torch.inference_mode(False):
+                memo[name] = make()
+        return memo[name]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_memo"}
+
+    # --- tiles ------------------------------------------------------------------------------------
+
+    def tiles(self, slots: int) -> list[Tile]:
+        """All rows in tiles of at most ``slots`` slots (rows × longest row), sorted by length so
+        that little is padding. A row longer than that is a tile of its own.
+
+        Rows of equal length keep their order, and with it the locality of points that were sorted
+        in space.
+        """
+        return self.kept(("tiles", slots), lambda: list(map(self.tile, self._partition(slots))))
+
+    def _partition(self, slots: int) -> list[Tensor]:
+        """Rows of each tile."""
+        degree, order = torch.sort(self.degrees(), stable=True)
+        lengths = degree.cpu()
+        parts, start = [], 0
+        while start < self.rows:
+            shortest = max(int(lengths[start]), 1)
+
+            # Lengths rise, so that the last row of a tile decides how wide it is. Rows that are
+            # much longer than the first begin a new tile.
+            widest = int(shortest * SLACK) + 4
+            stop = int(torch.searchsorted(lengths, widest, right=True))
+            stop = max(start + 1, min(stop, start + max(1, slots // shortest)))
+            while stop > start + 1 and (stop - start) * max(int(lengths[stop - 1]), 1) > slots:
+                width = max(int(lengths[stop - 1]), 1)
+                stop = max(start + 1, min(stop - 1, start + slots // width))
+            parts.append(order[start:stop])
+            start = stop
+        return parts
+
+    def tile(self, rows: Int[Tensor, " r"]) -> Tile:
+        """Some rows, padded to the longest of them and to one slot at least."""
+        start = self.ptr.index_select(0, rows)
+        degree = self.ptr.index_select(0, rows + 1) - start
+        return self._padded(rows, start, degree, max(int(degree.max()), 1))
+
+    def whole_tile(self) -> Tile:
+        """All rows as one tile, whose shape is static: for traced code."""
+        rows = torch.arange(self.rows, device=self.ptr.device)
+        return self._padded(rows, self.ptr[:-1], self.degrees(), max(self.longest, 1))
+
+    def _padded(self, rows: Tensor, start: Tensor, degree: Tensor, width: int) -> Tile:
+        slot = torch.arange(width, device=rows.device)
+        real = slot < degree[:, None]
+        edges = torch.where(real, start[:, None] + slot, 0)
+        if self.count == 0:
+            return Tile(rows, edges, edges, real)
+        source = self.source.index_select(0, edges.flatten()).view(edges.shape)
+        return Tile(rows, edges, source, real)
+
+    # --- dense ------------------------------------------------------------------------------------
+
+    def dense(self) -> Tensor:
+        """The same pairs as a mask, or as a log-density with -inf where there is no edge: (Nq, Nk),
+        or (B | 1, H | 1, Nq, Nk) of a batch or of densities per head. O(N²).
+
+        Raises:
+            DomainError: more than :data:`DENSE_PAIRS` pairs; equal edges with features, which no
+                matrix of pairs holds.
+        """
+        index = torch.arange(self.rows, device=self.ptr.device)
+        pairs = self.dense_rows(index)
+        if self.batch == 1 and pairs.shape[1] == 1:
+            return pairs.reshape(self.queries, self.keys)
+        return pairs.reshape(self.batch, self.queries, -1, self.keys).movedim(2, 1)
+
+    def dense_rows(self, rows: Int[Tensor, " r"]) -> Tensor:
+        """Some rows of :meth:`dense`, (r, 1 | H, Nk)."""
+        self.check_dense(len(rows))
+        tile = self.tile(rows)
+        self._refuse_repeated(tile)
+        if self.log_density is None:
+            mask = torch.zeros(len(rows), self.keys, dtype=torch.bool, device=self.ptr.device)
+            if self.count:
+                mask = mask.scatter_reduce(1, tile.source, tile.real, "amax")
+            return mask[:, None]
+        density = self.log_density
+        if density.dim() == 1:
+            density = density[:, None]
+        empty = density.new_full((len(rows), density.shape[1], self.keys), -torch.inf)
+        if not self.count:
+            return empty
+        row, slot = tile.real.nonzero(as_tuple=True)
+        source, edge = tile.source[row, slot], tile.edges[row, slot]
+        return empty.movedim(1, 2).index_put((row, source), density[edge]).movedim(2, 1)
+
+    def dense_features(self, rows: Int[Tensor, " r"]) -> Tensor | None:
+        """Features of all pairs of some rows, zero where there is no edge: (r, Nk, f)."""
+        return self._scattered(rows, self.features)
+
+    def dense_shift(self, rows: Int[Tensor, " r"]) -> Tensor | None:
+        """Shifts of all pairs of some rows, (r, Nk, p)."""
+        return self._scattered(rows, self.shift)
+
+    def _scattered(self, rows: Tensor, values: Tensor | None) -> Tensor | None:
+        if values is None:
+            return None
+        self.check_dense(len(rows) * values.shape[1])
+        tile = self.tile(rows)
+        self._refuse_repeated(tile)
+        dense = values.new_zeros(len(rows), self.keys, values.shape[1])
+        row, slot = tile.real.nonzero(as_tuple=True)
+        return dense.index_put((row, tile.source[row, slot]), values[tile.edges[row, slot]])
+
+    def check_dense(self, rows: int) -> None:
+        """DomainError where a dense matrix of ``rows`` rows would be larger than
+        :data:`DENSE_PAIRS`.
+        """
+        pairs = rows * self.keys
+        if pairs > DENSE_PAIRS:
+            raise DomainError(
+                f"expected at most {DENSE_PAIRS:,} dense pairs, got {pairs:,}: a matrix of all "
+                f"pairs would take {4 * pairs / 1e9:,.0f} GB in float32; ask for some rows "
+                "(rows=...), or for a smaller domain"
+            )
+
+    def _refuse_repeated(self, tile: Tile) -> None:
+        if self.features is None or tile.source.shape[1] < 2:
+            return
+        equal = (tile.source[:, 1:] == tile.source[:, :-1]) & tile.real[:, 1:]
+        if bool(equal.any()):
+            raise DomainError(
+                f"expected one edge per pair, got {int(equal.sum())} repeated with features of "
+                "their own; a matrix of all pairs has one place per pair: merge such edges first"
+            )
+
+    # --- change -----------------------------------------------------------------------------------
+
+    def to(self, *args: Any, **kwargs: Any) -> Edges:
+        """Move tensors as :meth:`torch.Tensor.to` does; indices keep their dtype."""
+        moved: dict[str, Tensor] = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, Tensor):
+                continue
+            result = value.to(*args, **kwargs)
+            moved[field.name] = result if value.is_floating_point() else value.to(result.device)
+        return replace(self, **moved)
+
+    def select(self, queries: Int[Tensor, " q"], keys: Int[Tensor, " k"] | None = None) -> Edges:
+        """The edges between some queries and some keys of an unbatched graph, numbered anew in the
+        order given; without ``keys`` all keys stay as they are.
+
+        Raises:
+            DomainError: a batch of graphs.
+        """
+        if self.batch != 1:
+            raise DomainError(
+                f"expected an unbatched graph, got a batch of {self.batch}; select from each graph"
+            )
+        new_row = torch.full((self.queries,), -1, device=self.ptr.device)
+        new_row[queries] = torch.arange(len(queries), device=self.ptr.device)
+        row = new_row[self.targets()]
+        source, count = self.source, self.keys
+        if keys is not None:
+            new_key = torch.full((self.keys,), -1, device=self.ptr.device)
+            new_key[keys] = torch.arange(len(keys), device=self.ptr.device)
+            source, count = new_key[source], len(keys)
+        chosen = ((row >= 0) & (source >= 0)).nonzero()[:, 0]
+        order = torch.sort(row[chosen] * max(count, 1) + source[chosen], stable=True).indices
+        chosen = chosen[order]
+
+        def pick(values: Tensor | None) -> Tensor | None:
+            return None if values is None else values.index_select(0, chosen)
+
+        return Edges.of_sorted(
+            row[chosen],
+            source[chosen],
+            len(queries),
+            count,
+            pick(self.log_density),
+            pick(self.features),
+            pick(self.shift),
+        )
+
+    def permuted(self, order: Int[Tensor, " n"]) -> Edges:
+        """The same graph after its points were taken in another order, ``positions[order]``."""
+        return self.select(order, order)
+
+    # --- checks -----------------------------------------------------------------------------------
+
+    def check(self) -> Edges:
+        """Check values, eagerly, where data enters; returns the edges themselves.
+
+        Raises:
+            DomainError: rows that are not sorted, keys that do not exist, densities or features
+                that are NaN.
+        """
+        ptr, source = self.ptr, self.source
+        if ptr.shape != (self.rows + 1,) or int(ptr[0]) or int(ptr[-1]) != self.count:
+            raise DomainError(
+                f"expected ptr of {self.rows + 1} starts from 0 to {self.count}, got "
+                f"{tuple(ptr.shape)}; build edges with Edges.of_index"
+            )
+        if bool((self.degrees() < 0).any()):
+            raise DomainError("expected rows that do not overlap, got a ptr that goes back")
+        if int(self.degrees().max()) != self.longest:
+            raise DomainError(
+                f"expected longest={int(self.degrees().max())}, the most keys of a row, got "
+                f"{self.longest}; build edges with Edges.of_index"
+            )
+        if self.count and (int(source.min()) < 0 or int(source.max()) >= self.keys):
+            low, high = int(source.min()), int(source.max())
+            raise DomainError(f"expected keys 0 to {self.keys - 1}, got {low} to {high}")
+        row = self.targets()
+        back = (row[1:] == row[:-1]) & (source[1:] < source[:-1])
+        if bool(back.any()):
+            raise DomainError(
+                f"expected keys ascending within a row, got {int(back.sum())} that go back; build "
+                "edges with Edges.of_index"
+            )
+        named = {"densities": self.log_density, "features": self.features, "shifts": self.shift}
+        for name, values in named.items():
+            if values is not None and bool(values.isnan().any()):
+                raise DomainError(
+                    f"expected edge {name} that are numbers, got {int(values.isnan().sum())} NaN"
+                )
+        return self
+
+
+def check_edge_index(edge_index: Tensor, queries: int, keys: int) -> None:
+    """DomainError unless ``edge_index`` is integers (2, E) that name points of the graph."""
+    if edge_index.dim() != 2 or edge_index.shape[0] != 2 or edge_index.is_floating_point():
+        got = f"{tuple(edge_index.shape)} {edge_index.dtype}"
+        raise DomainError(f"expected integer edge_index (2, E), rows (source, target); got {got}")
+    if not edge_index.numel():
+        return
+    for name, ends, size in (("sources", edge_index[0], keys), ("targets", edge_index[1], queries)):
+        low, high = int(ends.min()), int(ends.max())
+        if low < 0 or high >= size:
+            raise DomainError(
+                f"expected {name} of edges to be nodes 0 to {size - 1}, got indices from {low} to "
+                f"{high}; drop edges that point outside, or give the number of nodes"
+            )
+
+
+def check_weight(weight: Tensor | None, count: int) -> None:
+    """Error unless edge weights are a density: one per edge, finite and not negative."""
+    if weight is None:
+        return
+    if weight.shape != (count,) or not weight.is_floating_point():
+        got = f"{tuple(weight.shape)} {weight.dtype}"
+        raise ShapeError(f"expected floating-point edge weights ({count},), got {got}")
+    if not bool(weight.isfinite().all()):
+        bad = int((~weight.isfinite()).sum())
+        raise DomainError(f"expected finite edge weights, got {bad} that are not; drop those edges")
+    if bool((weight < 0).any()):
+        raise DomainError(
+            f"expected edge weights of 0 or more, got {float(weight.min()):.3g}: a weight is the "
+            "density of a measure; give signed weights as edge features (edge_attr), which a "
+            "kernel reads"
+        )
+
+
+def check_edge_features(features: Tensor | None, count: int) -> None:
+    """Error unless edge features are finite numbers (E, f)."""
+    if features is None:
+        return
+    if features.dim() != 2 or features.shape[0] != count or not features.is_floating_point():
+        got = f"{tuple(features.shape)} {features.dtype}"
+        raise ShapeError(f"expected floating-point edge features ({count}, f), got {got}")
+    if not bool(features.isfinite().all()):
+        bad = int((~features.isfinite()).any(-1).sum())
+        raise DomainError(f"expected finite edge features, got {bad} edges with others")
+
+
+def _log(density: Tensor | None) -> Tensor | None:
+    """log ρ; an edge of density 0 is hidden, and receives no gradient."""
+    if density is None:
+        return None
+    positive = density > 0
+    return torch.where(positive, torch.where(positive, density, 1.0).log(), -torch.inf)
+
+
+def _collate_densities(graphs: Sequence[Edges]) -> Tensor | None:
+    """Log-densities of all graphs, 0 for those that have none."""
+    given = [graph.log_density for graph in graphs if graph.log_density is not None]
+    if not given:
+        return None
+    heads = max(1 if x.dim() == 1 else x.shape[1] for x in given)
+    parts = []
+    for graph in graphs:
+        density = graph.log_density
+        if density is None:
+            density = given[0].new_zeros(graph.count)
+        if heads > 1:
+            density = density.reshape(graph.count, -1).expand(-1, heads)
+        parts.append(density)
+    return torch.cat(parts)
+
+
+def _collate_field(graphs: Sequence[Edges], name: str) -> Tensor | None:
+    """Features or shifts of all graphs, of the same width in each."""
+    parts = [getattr(graph, name) for graph in graphs]
+    if all(x is None for x in parts):
+        return None
+    widths = [None if x is None else x.shape[1] for x in parts]
+    if None in widths or len(set(widths)) > 1:
+        raise DomainError(f"expected edge {name} of one width in all graphs, got widths {widths}")
+    return torch.cat(parts)
+
+
+register_dataclass(Edges, serialized_type_name="fredholm.Edges")

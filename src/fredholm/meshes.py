@@ -1,0 +1,384 @@
+"""Meshes as measures: quadrature on triangles and tetrahedra, boundaries, normals, files.
+
+A :class:`Mesh` is made of simplices: triangles in the plane or on a surface in space, or
+tetrahedra. All rules have the measure's exact total.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from math import factorial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from .errors import DataError, DomainError, ShapeError, require
+
+# Degree of exactness -> barycentric points and weights of a rule, by number of corners.
+_TRIANGLE = {
+    1: ([[1 / 3, 1 / 3, 1 / 3]], [1.0]),
+    2: ([[2 / 3, 1 / 6, 1 / 6], [1 / 6, 2 / 3, 1 / 6], [1 / 6, 1 / 6, 2 / 3]], [1 / 3] * 3),
+}
+_A, _B = (5 + 3 * 5**0.5) / 20, (5 - 5**0.5) / 20
+_TETRAHEDRON = {
+    1: ([[1 / 4] * 4], [1.0]),
+    2: ([[_A, _B, _B, _B], [_B, _A, _B, _B], [_B, _B, _A, _B], [_B, _B, _B, _A]], [1 / 4] * 4),
+}
+RULES = {3: _TRIANGLE, 4: _TETRAHEDRON}
+
+
+class Rule(NamedTuple):
+    """A quadrature rule on a mesh: points (Q, p) and their masses (Q,)."""
+
+    points: Float[Tensor, "q p"]
+    masses: Float[Tensor, " q"]
+
+
+class Boundary(NamedTuple):
+    """The facets that belong to one cell only: edges of a flat mesh, triangles of a solid.
+
+    Attributes:
+        facets: corners of each facet, (F, d).
+        centres: middle of each facet, (F, p).
+        measure: length or area of each facet, (F,).
+        normals: unit normal of each facet, pointing outwards, (F, p).
+    """
+
+    facets: Int[Tensor, "f d"]
+    centres: Float[Tensor, "f p"]
+    measure: Float[Tensor, " f"]
+    normals: Float[Tensor, "f p"]
+
+
+class Mesh:
+    """Vertices, and cells between them.
+
+    Args:
+        vertices: coordinates, (V, 2) or (V, 3); gradients reach them.
+        cells: corners of triangles (C, 3) or tetrahedra (C, 4), as indices of vertices.
+
+    Raises:
+        ShapeError: other shapes or dtypes; tetrahedra in the plane.
+        DomainError: no cells, corners that do not exist, coordinates that are not finite, cells
+            without extent, cells of both orientations.
+
+    Example:
+        >>> square = Mesh(
+        ...     torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]),
+        ...     torch.tensor([[0, 1, 2], [0, 2, 3]]),
+        ... )
+        >>> square.cell_masses().tolist(), square.boundary().measure.sum().item()
+        ([0.5, 0.5], 4.0)
+    """
+
+    def __init__(self, vertices: Tensor, cells: Tensor):
+        _check_shapes(vertices, cells)
+        self.vertices, self.cells = vertices, cells.long()
+        self._check_values()
+
+    def __repr__(self) -> str:
+        kind = "triangles" if self.corners == 3 else "tetrahedra"
+        return f"Mesh({len(self.vertices)} vertices, {len(self.cells)} {kind} in {self.dim}-D)"
+
+    @property
+    def dim(self) -> int:
+        """Dimension p of the space."""
+        return self.vertices.shape[1]
+
+    @property
+    def corners(self) -> int:
+        """Corners of a cell: 3 or 4."""
+        return self.cells.shape[1]
+
+    # --- measure ----------------------------------------------------------------------------------
+
+    def cell_masses(self) -> Float[Tensor, " c"]:
+        """Area of each triangle, or volume of each tetrahedron."""
+        return _sizes(self.vertices[self.cells])
+
+    def vertex_masses(self) -> Float[Tensor, " v"]:
+        """Each cell's mass in equal parts to its corners: the integral of functions that are linear
+        on each cell is exact. A vertex without a cell has mass 0.
+        """
+        part = (self.cell_masses() / self.corners).repeat_interleave(self.corners)
+        return part.new_zeros(len(self.vertices)).index_add(0, self.cells.flatten(), part)
+
+    def cell_centres(self) -> Float[Tensor, "c p"]:
+        """Centroid of each cell; with :meth:`cell_masses` a rule of degree 1."""
+        return self.vertices[self.cells].mean(1)
+
+    def rule(self, degree: int) -> Rule:
+        """A rule with points inside of the cells that is exact for polynomials of ``degree`` 1 or
+        2: one point per cell, or one per corner.
+
+        Example:
+            >>> corners = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+            >>> points, masses = Mesh(corners, torch.tensor([[0, 1, 2]])).rule(2)
+            >>> round(float((points[:, 0] ** 2 * masses).sum()), 6)  # 1/12
+            0.083333
+        """
+        rules = RULES[self.corners]
+        if degree not in rules:
+            raise DomainError(f"expected a degree of {sorted(rules)}, got degree={degree}")
+        places, weights = (self.vertices.new_tensor(part) for part in rules[degree])
+        points = torch.einsum("qk,ckp->cqp", places, self.vertices[self.cells])
+        masses = self.cell_masses()[:, None] * weights
+        return Rule(points.flatten(0, 1), masses.flatten())
+
+    # --- boundary and normals ---------------------------------------------------------------------
+
+    def boundary(self) -> Boundary:
+        """Facets of one cell only, with their measure and outward normals. Of a surface in space
+        the normals lie in the surface.
+
+        Raises:
+            DomainError: a facet that more than two cells share.
+        """
+        facets, inner = _facets(self.cells)
+        ordered = torch.sort(facets, -1).values
+        _, place, counts = torch.unique(ordered, dim=0, return_inverse=True, return_counts=True)
+        if len(counts) and int(counts.max()) > 2:
+            raise DomainError(
+                f"expected facets of at most two cells, got {int((counts > 2).sum())} that more "
+                "share; split the mesh into manifold parts"
+            )
+        single = counts[place] == 1
+        facets, inner = facets[single], inner[single]
+        ends = self.vertices[facets]
+        centres = ends.mean(1)
+        sides = ends[:, 1:] - ends[:, :1]
+
+        # The direction from the facet to the cell's other corner, without its part along the
+        # facet, points inwards.
+        inwards = self.vertices[inner] - ends[:, 0]
+        basis = torch.linalg.qr(sides.mT).Q
+        inwards = inwards - (basis @ (basis.mT @ inwards[..., None]))[..., 0]
+        normals = -torch.nn.functional.normalize(inwards, dim=-1)
+        return Boundary(facets, centres, _sizes(ends), normals)
+
+    def normals(self) -> Float[Tensor, "v p"]:
+        """Unit normal at each vertex of a surface of triangles in space: the mean of its
+        triangles' normals by area; zero where they cancel.
+
+        Raises:
+            DomainError: a mesh that is not a surface in space.
+        """
+        if self.corners != 3 or self.dim != 3:
+            raise DomainError(
+                f"expected triangles in space, got {self!r}; boundary().normals has the normals "
+                "of a flat or solid mesh"
+            )
+        a, b, c = self.vertices[self.cells].unbind(1)
+        # Twice the area times the unit normal.
+        area = torch.linalg.cross(b - a, c - a)
+        total = torch.zeros_like(self.vertices)
+        for corner in range(3):
+            total = total.index_add(0, self.cells[:, corner], area)
+        return torch.nn.functional.normalize(total, dim=-1)
+
+    def edge_index(self) -> Int[Tensor, "2 e"]:
+        """Both directions of every edge of a cell, (2, E)."""
+        pairs = [self.cells[:, list(ends)] for ends in combinations(range(self.corners), 2)]
+        once = torch.unique(torch.sort(torch.cat(pairs), -1).values, dim=0)
+        return torch.cat([once, once.flip(-1)]).T.contiguous()
+
+    # --- checks -----------------------------------------------------------------------------------
+
+    def _check_values(self) -> None:
+        vertices, cells = self.vertices.detach(), self.cells
+        bad = ~vertices.isfinite().all(-1)
+        if bool(bad.any()):
+            raise DomainError(f"expected finite vertices, got {int(bad.sum())} with other numbers")
+        low, high = int(cells.min()), int(cells.max())
+        if low < 0 or high >= len(vertices):
+            raise DomainError(
+                f"expected corners 0 to {len(vertices) - 1}, got indices from {low} to {high}"
+            )
+        size = _sizes(vertices[cells])
+        scale = float(size.max())
+        flat = size <= scale * torch.finfo(size.dtype).eps
+        if bool(flat.any()):
+            raise DomainError(
+                f"expected cells with extent, got {int(flat.sum())} without: corners repeat or lie "
+                "on a line; drop those cells"
+            )
+        if self.corners == self.dim + 1:
+            sides = vertices[cells[:, 1:]] - vertices[cells[:, :1]]
+            inverted = torch.linalg.det(sides) < 0
+            if bool(inverted.any()) and not bool(inverted.all()):
+                raise DomainError(
+                    f"expected cells of one orientation, got {int(inverted.sum())} of "
+                    f"{len(cells)} inverted; swap two corners of those, or repair the mesh"
+                )
+
+
+def _check_shapes(vertices: Tensor, cells: Tensor) -> None:
+    if vertices.dim() != 2 or vertices.shape[1] not in (2, 3) or not vertices.is_floating_point():
+        raise ShapeError(
+            f"expected floating-point vertices (V, 2) or (V, 3), got {tuple(vertices.shape)} "
+            f"{vertices.dtype}"
+        )
+    if cells.dim() != 2 or cells.shape[1] not in (3, 4) or cells.is_floating_point():
+        raise ShapeError(
+            f"expected integer cells (C, 3) or (C, 4), got {tuple(cells.shape)} {cells.dtype}"
+        )
+    if cells.shape[1] == 4 and vertices.shape[1] == 2:
+        raise ShapeError(
+            "expected triangles (C, 3) in the plane, got cells (C, 4); split quadrilaterals into "
+            "triangles, or give tetrahedra three coordinates"
+        )
+    if not len(cells):
+        raise DomainError("expected at least one cell, got none")
+
+
+def _sizes(corners: Float[Tensor, "c k p"]) -> Float[Tensor, " c"]:
+    """Length, area or volume of simplices, by Gram's determinant of their sides."""
+    sides = corners[:, 1:] - corners[:, :1]
+    dimension = sides.shape[1]
+    if dimension == 1:
+        return torch.linalg.vector_norm(sides[:, 0], dim=-1)
+    if dimension == sides.shape[2]:
+        return torch.linalg.det(sides).abs() / factorial(dimension)
+    cross = torch.linalg.cross(sides[:, 0], sides[:, 1])
+    return torch.linalg.vector_norm(cross, dim=-1) / 2
+
+
+def _facets(cells: Int[Tensor, "c k"]) -> tuple[Tensor, Tensor]:
+    """All facets of all cells, and the corner of the cell that each leaves out."""
+    corners = range(cells.shape[1])
+    facets = [cells[:, [c for c in corners if c != left]] for left in corners]
+    return torch.cat(facets), torch.cat([cells[:, left] for left in corners])
+
+
+# --- the sphere -----------------------------------------------------------------------------------
+
+
+def latitude_longitude(
+    latitudes: int, longitudes: int, *, dtype: torch.dtype | None = None
+) -> Rule:
+    """Cell centres of a latitude-longitude grid on the unit sphere in space, with their exact
+    areas; latitudes from south to north, longitudes fastest.
+
+    Example:
+        >>> points, areas = latitude_longitude(4, 8)
+        >>> points.shape, round(areas.sum().item(), 4)  # 4 π
+        (torch.Size([32, 3]), 12.5664)
+    """
+    if latitudes < 1 or longitudes < 1:
+        raise DomainError(
+            f"expected at least one latitude and longitude, got {latitudes} and {longitudes}"
+        )
+    dtype = dtype or torch.get_default_dtype()
+    step = torch.pi / latitudes
+    edges = torch.arange(latitudes + 1, dtype=torch.float64) * step - torch.pi / 2
+    middle = edges[:-1] + step / 2
+    turn = 2 * torch.pi / longitudes
+    longitude = (torch.arange(longitudes, dtype=torch.float64) + 0.5) * turn
+    phi, lam = torch.meshgrid(middle, longitude, indexing="ij")
+    points = torch.stack([phi.cos() * lam.cos(), phi.cos() * lam.sin(), phi.sin()], -1)
+    areas = (edges[1:].sin() - edges[:-1].sin()) * turn
+    return Rule(points.reshape(-1, 3).to(dtype), areas.repeat_interleave(longitudes).to(dtype))
+
+
+def sphere_areas(points: Tensor) -> Float[Tensor, " n"]:
+    """Area of each point's Voronoi cell on the unit sphere, 4 π in all.
+
+    Raises:
+        DomainError: points off the unit sphere, or that coincide.
+
+    Example:
+        >>> corners = torch.tensor([[1.0, 0, 0], [-1, 0, 0], [0, 1, 0], [0, -1, 0], [0, 0, 1],
+        ...                         [0, 0, -1]])
+        >>> sphere_areas(corners).mul(6 / 4 / torch.pi).round(decimals=4).tolist()
+        [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    """
+    require("scipy.spatial", "search", "Voronoi cells on the sphere")
+    from scipy.spatial import SphericalVoronoi
+
+    x = points.detach().cpu().double()
+    length = torch.linalg.vector_norm(x, dim=-1)
+    off = ~((length - 1).abs() < 1e-3)
+    if points.dim() != 2 or points.shape[1] != 3 or bool(off.any()):
+        raise DomainError(
+            f"expected points (N, 3) of length 1, got {int(off.sum())} others of "
+            f"{tuple(points.shape)}; divide each point by its length"
+        )
+    try:
+        areas = SphericalVoronoi((x / length[:, None]).numpy()).calculate_areas()
+    except ValueError as error:
+        raise DomainError(f"expected distinct points on the sphere, got others ({error})") from None
+    return torch.from_numpy(areas).to(points.dtype).to(points.device)
+
+
+def great_circle_radius(angle: float) -> float:
+    """The straight distance between points of the unit sphere that are ``angle`` apart along a
+    great circle: a search by radius then finds neighbours by angle.
+
+    Example:
+        >>> round(great_circle_radius(torch.pi), 6)
+        2.0
+    """
+    if not 0 < angle <= torch.pi:
+        raise DomainError(f"expected an angle above 0 and up to π, got {angle}")
+    return float(2 * torch.sin(torch.tensor(angle / 2, dtype=torch.float64)))
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def read_mesh(path: str | Path, *, dtype: torch.dtype | None = None) -> Mesh:
+    """The triangles or tetrahedra of a mesh file in any format that meshio reads (vtk, vtu, msh,
+    stl, ply, obj, xdmf, …). A file with tetrahedra is a solid: its triangles are left out.
+
+    Raises:
+        MissingExtraError: meshio is not installed.
+        DataError: a file that cannot be read, or without triangles and tetrahedra.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"{path}: expected a mesh file, got no file there")
+    meshio = require("meshio", "mesh", "reading a mesh file")
+    import numpy as np
+
+    try:
+        found = meshio.read(path)
+    except SystemExit as error:
+        # meshio ends the process on files that it cannot read.
+        raise DataError(f"{path}: not a valid mesh file; meshio could not read it") from error
+    except Exception as error:
+        raise DataError(f"{path}: not a valid mesh file ({error})") from error
+    cells = _cells_of(found)
+    if cells is None:
+        kinds = sorted({block.type for block in found.cells})
+        raise DataError(
+            f"{path}: expected triangles or tetrahedra, got {', '.join(kinds) or 'no cells'}; "
+            "triangulate the mesh first"
+        )
+    vertices = torch.from_numpy(np.array(found.points, dtype=np.float64))
+    vertices = vertices.to(dtype or torch.get_default_dtype())
+    flat = cells.shape[1] == 3 and vertices.shape[1] == 3 and not bool(vertices[:, 2].any())
+    if flat:
+        vertices = vertices[:, :2].contiguous()
+    try:
+        return Mesh(vertices, cells)
+    except (DomainError, ShapeError) as error:
+        raise DataError(f"{path}: {error}") from error
+
+
+def _cells_of(found: Any) -> Tensor | None:
+    """Tetrahedra if there are any, else triangles, else None."""
+    import numpy as np
+
+    for kind in ("tetra", "triangle"):
+        # Files come with byte orders and strides of their own.
+        blocks = [
+            torch.from_numpy(np.array(block.data, dtype=np.int64))
+            for block in found.cells
+            if block.type == kind
+        ]
+        if blocks:
+            return torch.cat(blocks)
+    return None
