@@ -189,7 +189,7 @@ def description(facts: dict[str, Any], command: str, as_json: bool) -> None:
     kind = f"kind {facts['kind']}{guesses['kind']}, {task}{guesses['task']}"
     typer.echo(f"{facts['name']}: {facts['samples']:,} samples, {kind}")
     for what, found in facts["taken"].items():
-        typer.echo(f"  {what + ':':<14}{found}{guesses[_ROLES.get(what, what)]}")
+        typer.echo(f"  {what + ':':<14}{found}{guesses[_role(what)]}")
     written = [entry for entry in facts["schema"] if entry["key"] == "read"]
     if written:
         values = " ".join(entry["value"] for entry in written)
@@ -209,7 +209,9 @@ def description(facts: dict[str, Any], command: str, as_json: bool) -> None:
     typer.echo(f"next: {command}")
 
 
-_ROLES = {"paths": "text", "columns": "channels", "times": "channels"}
+def _role(what: str) -> str:
+    """Return the key of a schema that a line of a description is about."""
+    return {"paths": "text", "columns": "channels", "times": "channels"}.get(what, what)
 
 
 def _guesses(schema: list[dict[str, str]]) -> dict[str, str]:

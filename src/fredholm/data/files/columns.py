@@ -236,9 +236,9 @@ def with_decimals(head: Head, reading: Reading) -> Head:
 
 def _check_separator(head: Head) -> None:
     """Refuse a table of one column, which is one that is divided by another sign."""
-    if not head.delimiter or len(head.names) > 1:
+    name, *others = head.names or [""]
+    if not head.delimiter or others:
         return
-    name = head.names[0]
     spaced = len(name.split()) > 1 and all(" " in row[0].strip() for row in head.rows[:50])
     sign = (
         "is the separator a space? --read separator=space"
@@ -317,8 +317,9 @@ def _refuse_forecasting(
     """Refuse a label that nobody named, in a table of numbers by date: what is wanted of it is the
     next number.
     """
-    unnamed = reading.label is None and label is not None and label.lower() not in LABELS
-    if not unnamed or reading.channels is not None or not head.named or not head.numeric(label):
+    if label is None or reading.label is not None or reading.channels is not None:
+        return
+    if label.lower() in LABELS or not head.named or not head.numeric(label):
         return
     dates = [name for name in head.names if _dated(head, name)]
     if len(dates) != 1:
@@ -678,7 +679,8 @@ def _unread(
             f"{name!r} is left out: it has no name, and another whole number in every row, as an "
             "index has; to read it, name it with --channels, or in the file"
         )
-    deep = {n: kind for n, kind in (head.lists | head.nested).items() if n not in listed}
+    every = {**head.lists, **head.nested}
+    deep = {name: kind for name, kind in every.items() if name not in listed}
     for name, kind in deep.items() if reading.channels is None else ():
         yield f"column {name!r} is left out: it holds {kind}"
 
@@ -766,6 +768,7 @@ def _task(head: Head, reading: Reading) -> str:
         firsts = dict(zip(reversed(head.cells(reading.id)), reversed(cells)))
         cells = list(firsts.values())
     known = [cell for cell in cells if not head.writing.is_missing(cell)]
+    known = [head.writing.number(cell) or cell for cell in known]
     odd = _no_numbers(head, reading.label)
     if odd and _commas(odd) == len(odd):
         row, cell = odd[0]

@@ -168,8 +168,10 @@ def _delimited(path: Path, writing: Writing) -> Head:
         lines[0] = "\n"
     if not any(line.strip() for line in lines):
         raise DataError(f"{path}: is empty; needs a header and rows")
-    guessed = told[1] if told is not None else _delimiter(lines, suffix_of(path))
-    delimiter = writing.separator or guessed
+    delimiter = writing.separator
+    if delimiter is None:
+        signs = DELIMITERS.replace(",", "") if writing.point == "," else DELIMITERS
+        delimiter = told[1] if told is not None else _delimiter(lines, suffix_of(path), signs)
     found = list(records(lines, delimiter))
     read = [row for row, _ in found]
     if more and len(read) > 2:
@@ -289,7 +291,7 @@ def _first_lines(path: Path, encoding: str | None) -> tuple[list[str], bool]:
         return lines, len(lines) > count
 
 
-def _delimiter(lines: Sequence[str], suffix: str) -> str:
+def _delimiter(lines: Sequence[str], suffix: str, signs: str) -> str:
     """The sign that divides most lines alike; a tab where a file is called so, and another sign
     than the comma where all commas are those of numbers.
     """
@@ -297,14 +299,14 @@ def _delimiter(lines: Sequence[str], suffix: str) -> str:
     if suffix == ".tsv" and "\t" in first:
         return "\t"
     scores = {}
-    for sign in DELIMITERS:
+    for sign in signs:
         rows = [r for r in csv.reader(lines[:50], delimiter=sign) if not is_blank(r)]
         counts = [len(row) for row in rows]
         if counts[0] > 1 and len(set(counts)) == 1 and sign != "," and _decimal_commas(rows):
             return sign
         scores[sign] = (counts[0] > 1) * (counts.count(counts[0]) / len(counts), counts[0])
-    best = max(DELIMITERS, key=lambda sign: scores[sign] or (0, 0))
-    return best if scores[best] else ","
+    best = max(signs, key=lambda sign: scores[sign] or (0, 0))
+    return best if scores[best] else signs[0]
 
 
 def _decimal_commas(rows: Sequence[Sequence[str]]) -> bool:

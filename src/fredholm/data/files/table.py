@@ -432,8 +432,8 @@ class _Numbers:
 def _as_numbers(array: Any, writing: Writing) -> tuple[np.ndarray, list[Odd]]:
     """Return the numbers of an array, NaN where one is missing, and the cells that are none."""
     import pyarrow
-    from pyarrow import compute
 
+    compute: Any = require("pyarrow.compute", "train", "reading tables")
     kind = array.type
     if not pyarrow.types.is_string(kind):
         if pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind):

@@ -33,7 +33,6 @@ from .sounds import sounds_of
 from .suffixes import stem_of
 from .table import Coded, Table, read_table
 from .times import clock_of
-from .writing import is_number
 
 
 def collect_tables(
@@ -170,10 +169,14 @@ def _with_numbers(table: Table, columns: Columns) -> Columns:
     """
     reading = columns.reading
     label = table.columns[reading.label]
-    if not isinstance(label, Coded) or not all(map(is_number, label.names)):
+    if not isinstance(label, Coded):
+        return columns
+    found = [reading.writing.number(name) for name in label.names]
+    numbers = [number for number in found if number is not None]
+    if len(numbers) < len(found):
         return columns
     codes = label.codes[label.codes >= 0]
-    if not looks_continuous([label.names[c] for c in codes[:: -(-len(codes) // HEAD) or 1]]):
+    if not looks_continuous([numbers[c] for c in codes[:: -(-len(codes) // HEAD) or 1]]):
         return columns
     first = len(np.unique(codes[:HEAD]))
     remark = (
@@ -181,7 +184,7 @@ def _with_numbers(table: Table, columns: Columns) -> Columns:
         f"ones, of which the first rows have {first:,}; where they name classes: --predict "
         "classification"
     )
-    table.columns[reading.label] = np.array([*map(float, label.names), np.nan])[label.codes]
+    table.columns[reading.label] = np.array([*map(float, numbers), np.nan])[label.codes]
     return replace(
         columns, reading=reading.settled(task="regression"), remarks=[*columns.remarks, remark]
     )

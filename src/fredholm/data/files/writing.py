@@ -75,7 +75,7 @@ class Writing:
         if isinstance(given, str):
             given = [given]
         if given is None or isinstance(given, Mapping):
-            found = dict(given or {})
+            found: dict[str, Any] = dict(given or {})
         else:
             odd = next((text for text in given if "=" not in text), None)
             if odd is not None:
