@@ -12,7 +12,7 @@ import pkgutil
 from types import ModuleType
 
 import fredholm
-from fredholm.ops.linear_attention import chunked, windowed
+from fredholm.ops.linear_attention import band, chunked
 
 ROOMS = ("fredholm.ops.", "fredholm.integral.", "fredholm.families.")
 
@@ -32,4 +32,4 @@ def many(monkeypatch) -> None:
     for module, name in crossovers():
         monkeypatch.setattr(module, name, 0)
     monkeypatch.setattr(chunked, "wants_pairs", lambda *sizes: False)
-    monkeypatch.setattr(windowed, "BLOCK", 2)
+    monkeypatch.setattr(band, "BLOCK", 2)

@@ -274,6 +274,15 @@ def cases(names: list[str] | None = None) -> list[OperatorCase]:
                 activation="gelu",
             ),
             WindowCase("luna", "luna-window", channels=3, directions=2, hidden=4, window=2),
+            WindowCase(
+                "luna",
+                "luna-window-sinks",
+                channels=3,
+                directions=2,
+                hidden=4,
+                window=2,
+                sinks=1,
+            ),
         ],
         "linear_attention": [
             OperatorCase("linear_attention"),
@@ -287,6 +296,14 @@ def cases(names: list[str] | None = None) -> list[OperatorCase]:
                 feature_map="hedgehog",
                 tied=False,
                 window=2,
+            ),
+            WindowCase(
+                "linear_attention",
+                "linear_attention-window-sinks",
+                feature_map="hedgehog",
+                tied=False,
+                window=2,
+                sinks=2,
             ),
         ],
         "itnet": [

@@ -482,7 +482,11 @@ def test_divergences_are_means_over_samples():
     found = divergences(replaced, as_dataset(DATA[1]), batch_size=24)
     again = divergences(replaced, as_dataset(DATA[1]), batch_size=24)
     assert found == again
-    assert all(value > 0 for value in found.values())
+    assert all(value.mean > 0 for value in found.values())
+    parts = divergences(replaced, as_dataset(DATA[1]), batch_size=5)
+    for name, value in found.items():
+        assert parts[name].rows == value.rows
+        assert parts[name].mean == pytest.approx(value.mean, rel=1e-5)
 
 
 def test_a_conversion_cut_while_it_keeps_low_rank_changes_goes_on_as_if_it_never_was(

@@ -559,6 +559,14 @@ def linearize(
             min=0,
         ),
     ] = None,
+    sinks: Annotated[
+        int | None,
+        typer.Option(
+            help="The first tokens on which it keeps softmax beside a window (default: 4); 0 for "
+            "none.",
+            min=0,
+        ),
+    ] = None,
     keep_refused: Annotated[
         bool,
         typer.Option("--keep-refused", help="Leave attention that cannot be converted as it is."),
@@ -645,6 +653,7 @@ def linearize(
         "layers": layer,
         "tied": not untied,
         "window": "auto" if window is None else window,
+        "sinks": "auto" if sinks is None else sinks,
         "keep_refused": keep_refused,
     }
     given = {

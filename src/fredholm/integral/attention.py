@@ -215,7 +215,8 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures, Windowed):
     .. math:: Z_h(x) = \int \phi(Q_h u(x))\cdot\phi(K_h u(y))\,d\mu(y)
 
     With a ``window`` the past is split in two, one measure :math:`\mu = \mu_{near} + \mu_{far}`:
-    softmax's kernel on the last w points, features on all before, over one Z,
+    softmax's kernel on the last w points that a query sees (and on the first ``sinks`` of all),
+    features on all others, over one Z,
 
     .. math:: K_h(x, y; u)\,Z_h(x) = V_h \begin{cases}
         e^{Q_h u(x)\cdot K_h u(y) / \sqrt e} & y \text{ near} \\
@@ -238,6 +239,7 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures, Windowed):
             up to factors, exponentials, 1e-17 at most.
         window: w, points back to which softmax sees, the query's own included; domains are then
             causal. None for features alone.
+        sinks: beside a window, the first points of all, which softmax sees from everywhere.
 
     Cost: O(N·r·d_h) with the strategy ``Linear``, causal or not; ``step`` O(r·d_h). A window adds
     O(N·w·d_h), and O(w·d_h).
@@ -269,6 +271,7 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures, Windowed):
         normalised: bool = True,
         floor: float = 1e-6,
         window: int | None = None,
+        sinks: int = 0,
         bias: bool = True,
         projections: Projections | None = None,
     ):
@@ -287,8 +290,8 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures, Windowed):
         known = not isinstance(self.feature_map, nn.Module) and is_pointwise(self.feature_map)
         self.named_map = self.feature_map if known else None
         self.floor = floor_of(floor, self.feature_map, self.key_map) if normalised else None
-        check_window(window, self.feature_map, self.floor)
-        self.window = window
+        check_window(window, self.feature_map, self.floor, sinks)
+        self.window, self.sinks = window, sinks
         gain = None
         if window is not None:
             gain = first_gain(self.feature_map, self._key_map, self.width, heads)
@@ -386,7 +389,8 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures, Windowed):
     def _window_weights(self, problem: Problem, window: int) -> Tensor:
         p, quadrature = problem, problem.quadrature
         keys = self.near_keys(p.y, p.uy)
-        near = near_pairs(quadrature.visible(), window, keys.shape[2], keys.device)
+        size = keys.shape[2], keys.device
+        near = near_pairs(quadrature.visible(), window, *size, self.sinks)
         return window_density(
             self.near_queries(p.x, p.ux) @ keys.mT,
             self.far_queries(p.x, p.ux),

@@ -176,9 +176,11 @@ class Windowed(Stabilised):
     Attributes:
         window: points back to which softmax sees, the query's own included; None for features
             alone.
+        sinks: the first points of all, which softmax sees from everywhere.
     """
 
     window: int | None
+    sinks: int = 0
 
     @abstractmethod
     def near_queries(self, x: Tensor, ux: Tensor) -> Tensor:

@@ -17,12 +17,22 @@ from .feature_map import FeatureMap
 
 
 def check_window(
-    window: int | None, feature_map: Callable[[Tensor], Tensor], floor: float | None
+    window: int | None,
+    feature_map: Callable[[Tensor], Tensor],
+    floor: float | None,
+    sinks: int = 0,
 ) -> None:
     """OptionError for a window that cannot be: no whole number, or features without a normaliser
-    that both parts could share.
+    that both parts could share; and for sinks that are no number of points, or without a window.
     """
+    if type(sinks) is not int or sinks < 0:
+        raise OptionError(f"expected sinks as a number of points, at least 0, got {sinks!r}")
     if window is None:
+        if sinks:
+            raise OptionError(
+                f"expected a window beside sinks={sinks}, got window=None; give window=..., or "
+                "leave sinks out"
+            )
         return
     if window < 1:
         raise OptionError(f"window is a number of points, at least 1, or None; got {window}")
@@ -58,16 +68,23 @@ def query_parts(
 
 
 def near_pairs(
-    visible: Bool[Tensor, "#b #h #q k"] | None, window: int, keys: int, device: torch.device
+    visible: Bool[Tensor, "#b #h #q k"] | None,
+    window: int,
+    keys: int,
+    device: torch.device,
+    sinks: int = 0,
 ) -> Bool[Tensor, "#b #h #q k"]:
-    """Pairs inside the window, which ends at the last key that a query sees; ``visible`` None where
-    it sees all.
+    """Pairs in softmax's part: the last ``window`` keys that a query sees, and the first ``sinks``.
+
+    Keys that it does not see take no place in either. ``visible`` is None where it sees all.
     """
-    index = torch.arange(keys, device=device)
     if visible is None:
-        return (index > keys - 1 - window)[None, None, None]
-    last = torch.where(visible, index, -1).amax(-1, keepdim=True)
-    return visible & (index > last - window)
+        index = torch.arange(keys, device=device)
+        return ((index > keys - 1 - window) | (index < sinks))[None, None, None]
+    # A visible key's rank: 1 for the first that the query sees, ``count`` for the last.
+    rank = visible.cumsum(-1)
+    count = rank[..., -1:]
+    return visible & ((rank > count - window) | (rank <= sinks))
 
 
 def window_density(

@@ -18,6 +18,7 @@ from fredholm.convert import load_linearized, replace_attention, save_linearized
 from fredholm.errors import CheckpointError, ConversionError
 
 from . import models
+from .library import library
 
 transformers = pytest.importorskip("transformers")
 
@@ -319,3 +320,49 @@ def test_pushed_to_the_hub(known, llama, folder, monkeypatch, tmp_path):
 def test_a_variant_is_another_folder(known, llama, tmp_path):
     with pytest.raises(ConversionError, match="variant='fp16': a folder holds one converted"):
         llama.model.save_pretrained(tmp_path, variant="fp16")
+
+
+def parts_of(model) -> dict[str, torch.nn.Module]:
+    """Every model of the library inside a converted one that holds linear attention."""
+    return {
+        name: part
+        for name, part in model.named_modules()
+        if part is not model
+        and isinstance(part, transformers.PreTrainedModel)
+        and any(hasattr(module, "linear_heads") for module in part.modules())
+    }
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "bart", "whisper"])
+def test_a_part_is_saved_as_what_it_is_or_not_at_all(name, tmp_path):
+    """Its plain weights would load as softmax."""
+    make = getattr(models, name, lambda: library(name))
+    model = replace_attention(make(), "hedgehog", keep_refused=True).model.eval()
+    parts, saved = parts_of(model), []
+    for number, (place, part) in enumerate(parts.items()):
+        folder = tmp_path / str(number)
+        if part is not model.base_model:
+            with pytest.raises(ConversionError, match=f"got its part {place!r}"):
+                part.save_pretrained(folder)
+            assert not folder.exists()
+            continue
+        part.save_pretrained(folder)
+        saved.append(place)
+        with pytest.raises(OSError, match=r"no file named model\.safetensors"):
+            part.source_class.from_pretrained(folder)
+        loaded = transformers.AutoModel.from_pretrained(folder)
+        assert type(loaded) is type(part)
+        state = part.state_dict()
+        assert loaded.state_dict().keys() == state.keys()
+        assert all(x.equal(state[key]) for key, x in loaded.state_dict().items())
+        if name in ("llama", "gpt2", "bert"):
+            found, expected = (x(**models.padded())[0] for x in (loaded, part))
+            torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    assert parts
+    assert saved or name not in ("llama", "gpt2", "bert")
+    model.save_pretrained(tmp_path / "whole")  # as before, the parts' saving left no trace
+    whole = json.loads((tmp_path / "whole" / "config.json").read_text())
+    assert whole["source"]["architectures"] == [model.source_class.__name__]
+    twin = pickle.loads(pickle.dumps(copy.deepcopy(model)))
+    assert parts_of(twin).keys() == parts.keys()

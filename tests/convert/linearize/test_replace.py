@@ -4,12 +4,15 @@ be converted is named.
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from torch import nn
 
 from fredholm.convert import replace_attention
-from fredholm.convert.linearize import LinearHeads, divergence
+from fredholm.convert.linearize import ConversionReport, LinearHeads, divergence
+from fredholm.convert.linearize.divergence import exact_divergence
 from fredholm.convert.linearize.graph_heads import GraphHeads
 from fredholm.convert.linearize.heads import Seen
 from fredholm.convert.linearize.interface import NAME
@@ -226,9 +229,59 @@ def test_divergence_counts_real_queries_only():
     p = torch.rand(2, 3, 4, 5).softmax(-1)
     s = torch.rand(2, 3, 4, 5).softmax(-1)
     real = torch.tensor([[True, True, False, False], [True, True, True, True]])
-    rows = (p * (p / (s + 1e-6)).log()).sum(-1)
+    rows = (p * (p * (1 + 5e-6) / (s + 1e-6)).log()).sum(-1)
     expected = torch.cat([rows[0, :, :2].flatten(), rows[1].flatten()]).mean()
     assert torch.allclose(divergence(p, s, real), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("keys", [5, 5000])
+def test_the_training_divergence_is_one_of_distributions(keys):
+    """Of ε alone it is that from the uniform distribution, at any number of keys; of a student
+    that agrees it is zero, and never below.
+    """
+    visible = torch.arange(keys) < keys - 2
+    p = torch.rand(1, 2, 3, keys, dtype=torch.float64).masked_fill(~visible, -torch.inf)
+    p = p.softmax(-1)
+    mixed = (p + 1e-6 * visible.double()) / (1 + (keys - 2) * 1e-6)
+    expected = (p[..., :-2] * (p / mixed)[..., :-2].log()).sum(-1).mean()
+    found = divergence(p, p, visible=visible[None, None, None])
+    torch.testing.assert_close(found, expected, atol=1e-14, rtol=1e-9)
+    assert found >= 0
+
+
+def test_the_exact_divergence_has_no_floor_and_counts_infinite_rows():
+    """With 1e-6 in the logarithm, 5,000 keys took 0.005 off it."""
+    keys = 5000
+    p = torch.rand(1, 2, 3, keys).softmax(-1)
+    s = torch.rand(1, 2, 3, keys).softmax(-1)
+    wide = [x.double() / x.double().sum(-1, keepdim=True) for x in (p, s)]
+    expected = (wide[0] * (wide[0] / wide[1]).log()).sum(-1)
+    s[0, 1, 2, 7] = 0.0
+    found = exact_divergence(p, s)
+    assert (found.rows, found.zero_rows) == (5, 1)
+    kept = expected.flatten()[:5]
+    assert abs(found.mean - float(kept.mean())) < 1e-12
+    one = exact_divergence(p, s, torch.tensor([[True, False, False]]))
+    assert (one.rows, one.zero_rows) == (2, 0)
+
+
+@torch.no_grad()
+def test_layers_are_measured_exactly():
+    """Of a map whose features may all vanish, rows are infinite, and the report says so."""
+    replaced = replace_attention(models.bert(), "relu")
+    with replaced.mode("measure"):
+        replaced.model(**models.padded())
+        found = replaced.exact_divergences()
+    report = ConversionReport.of(replaced, "BertModel")
+    report.measured("before", found)
+    again = ConversionReport.from_dict(json.loads(json.dumps(report.to_dict())))
+    assert any(x.zero_rows for x in found.values())
+    for row in again.layers:
+        assert row.zeros_before == found[row.name].zero_rows
+        assert abs(row.before - found[row.name].mean) < 1e-12
+    assert "rows infinite" in str(again)
+    report.measured("after", {row.name: 0.5 for row in report.layers})  # of an earlier folder
+    assert [(row.after, row.zeros_after) for row in report.layers] == [(0.5, None)] * 2
 
 
 def test_rows_without_a_key_give_zero_and_never_nan():

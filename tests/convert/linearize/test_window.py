@@ -21,6 +21,8 @@ from .models import bert, torch_encoder
 pytest.importorskip("transformers")
 from transformers import DynamicCache
 
+from fredholm.convert.linearize.cache import LinearState
+
 from .test_cache import EXACT, PAD, ROUNDED, N, converted, generated, prompt, whole
 
 WINDOW = 3
@@ -264,8 +266,9 @@ def test_the_same_bytes_after_256_and_8192_tokens():
         found[stop] = cache_size(kept)
     assert found[8192].tokens == 8192
     assert found[256].linear_bytes == found[8192].linear_bytes
-    # of four states 16 features, 8 + 1 values and an exponent; of 64 tokens two keys and values
-    numbers = 4 * (16 * 9 + 1) + 64 * (2 * 2 * 8 + 1)
+    # of four states 16 features, 8 + 1 values and an exponent; of 64 tokens and 4 sinks two keys
+    # and values
+    numbers = 4 * (16 * 9 + 1) + (64 + 4) * (2 * 2 * 8 + 1)
     assert found[256].linear_bytes == 2 * 8 * numbers
     assert found[256].softmax_layers == 0
 
@@ -296,6 +299,25 @@ def test_causal_layers_have_one_unless_told_otherwise():
         replace_attention(bert(), window=8)
     with pytest.raises(ConversionError, match="window=8 is of causal layers of transformers"):
         replace_attention(torch_encoder(), window=8)
+
+
+def test_decoders_have_sinks_unless_told_otherwise():
+    def sinks(replaced) -> list[int]:
+        return [part.sinks for part in replaced.parts.values()]
+
+    assert sinks(replace_attention(decoder("llama"))) == [4, 4]
+    assert sinks(replace_attention(decoder("llama"), sinks=0)) == [0, 0]
+    assert sinks(replace_attention(decoder("llama"), window=0)) == [0, 0]
+    assert sinks(replace_attention(bert())) == [0, 0]
+    with pytest.raises(ConversionError, match="sinks=2 at its beginning"):
+        replace_attention(bert(), sinks=2)
+    with pytest.raises(ConversionError, match="expected sinks=2 with causal layers"):
+        replace_attention(torch_encoder(), sinks=2)
+    with pytest.raises(OptionError, match="expected a window beside sinks=2"):
+        replace_attention(decoder("llama"), window=0, sinks=2)
+    for wrong in (-1, True, "all"):
+        with pytest.raises(OptionError, match="expected sinks as a number of tokens"):
+            replace_attention(decoder("llama"), sinks=wrong)
 
 
 @pytest.mark.parametrize("window", [-1, True, "all"])
@@ -329,15 +351,16 @@ def test_some_layers_keep_softmax():
 
 @torch.no_grad()
 def test_a_saved_model_has_its_window(tmp_path):
-    replaced = replace_attention(decoder("llama"), "luna", window=WINDOW)
+    replaced = replace_attention(decoder("llama"), "luna", window=WINDOW, sinks=2)
     for part in replaced.parts.values():
         part.gain += 1.0
     save_linearized(replaced, tmp_path)
     loaded = load_linearized(tmp_path)
-    assert [m.window for m in loaded.modules() if isinstance(m, LinearHeads)] == [WINDOW] * 2
+    heads = [m for m in loaded.modules() if isinstance(m, LinearHeads)]
+    assert [(m.window, m.sinks) for m in heads] == [(WINDOW, 2)] * 2
     ids = prompt()["input_ids"]
     assert loaded(ids).logits.equal(replaced.model(ids).logits)
-    assert "softmax on the last 3 tokens" in (tmp_path / "README.md").read_text()
+    assert "softmax on the last 3 tokens and the first 2" in (tmp_path / "README.md").read_text()
 
 
 def test_stage_one_trains_gain_and_maps():
@@ -366,3 +389,101 @@ def test_functions_as_maps_decode_in_bfloat16(name, window):
     mask = torch.cat([prompt()["attention_mask"], torch.ones(2, 3, dtype=torch.long)], 1)
     expected = whole(model, out.sequences, mask)[:, N - 1 : -1]
     torch.testing.assert_close(logits.float(), expected.float(), atol=0.05, rtol=0.05)
+
+
+# --- hidden tokens, and sinks ---------------------------------------------------------------------
+
+
+def last_visible(valid: Tensor, window: int, sinks: int) -> Tensor:
+    """Pairs in softmax's part, written as loops over rows and queries."""
+    near = torch.zeros(*valid.shape, valid.shape[1], dtype=torch.bool)
+    for row, hidden_or_not in enumerate(valid.tolist()):
+        for query in range(len(hidden_or_not)):
+            seen = [j for j in range(query + 1) if hidden_or_not[j]]
+            near[row, query, [*seen[:sinks], *seen[-window:]]] = True
+    return near
+
+
+HOLES = torch.tensor(
+    [[1, 1, 0, 1, 0, 0, 1, 1, 1, 0, 1], [0, 0, 1, 0, 1, 1, 1, 0, 0, 1, 1]], dtype=torch.bool
+)
+
+
+@pytest.mark.parametrize("sinks", [0, 2])
+@pytest.mark.parametrize("to", MAPS)
+def test_a_window_is_of_visible_tokens(to, sinks):
+    """Of hidden tokens inside the window none takes a place in it."""
+    heads, (query, key, value) = heads_of(to, sinks=sinks), points()
+    near = last_visible(HOLES, WINDOW, sinks)[:, None]
+    maps = heads.feature_map, heads.feature_map if heads.key_map is None else heads.key_map
+    shared = [x.repeat_interleave(2, 1) for x in (key, value)]
+    far = maps[0](query) @ maps[1](shared[0]).mT * heads.gain.exp()[:, None, None]
+    weights = torch.where(near, (query @ shared[0].mT * 8**-0.5).exp(), far)
+    visible = HOLES[:, None, None] & torch.ones(11, 11, dtype=torch.bool).tril()
+    weights = torch.where(visible, weights, 0.0)
+    expected = weights @ shared[1] / weights.sum(-1, keepdim=True)
+    real = HOLES[:, None, :, None]
+    found = heads(query, key, value, Seen(HOLES, causal=True))
+    torch.testing.assert_close(
+        torch.where(real, found, 0.0), torch.where(real, expected, 0.0), **EXACT
+    )
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("sinks", [0, 2])
+@pytest.mark.parametrize("to", ["hedgehog", "performer"])
+def test_hidden_tokens_one_by_one_are_the_whole(to, sinks):
+    """Each row has an oldest token of its own, once one hides a token that the other does not."""
+    heads, tensors = heads_of(to, sinks=sinks), points()
+    expected, memory = advance(heads, *tensors, HOLES, {})
+    for sizes in ([1] * 11, [3, 1, 1, 1, 1, 2, 1, 1], [2, 9]):
+        state, found, start = LinearState(), [], 0
+        for size in sizes:
+            part = [x[:, :, start : start + size] for x in tensors]
+            found.append(state.advance(heads, *part, HOLES[:, : start + size].long(), None))
+            start += size
+        torch.testing.assert_close(torch.cat(found, 2), expected, **EXACT)
+        for name, x in state.memory().items():
+            torch.testing.assert_close(x, memory[name], **EXACT)
+
+
+@torch.no_grad()
+def test_rows_with_oldest_tokens_of_their_own_are_reordered_and_repeated():
+    heads, tensors, state = heads_of("hedgehog"), points(), LinearState()
+    for at in range(7):
+        part = [x[:, :, at : at + 1] for x in tensors]
+        state.advance(heads, *part, HOLES[:, : at + 1].long(), None)
+    assert isinstance(state.oldest, Tensor)
+    assert len(set(state.oldest.tolist())) == 2
+    before = state.memory()
+    state.batch_repeat_interleave(2)
+    state.reorder_cache(torch.tensor([3, 0]))
+    for name, x in state.memory().items():
+        torch.testing.assert_close(x, before[name][[1, 0]], rtol=0, atol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("sinks", [0, 2])
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_a_hidden_token_within_the_past_of_a_decoder(name, sinks):
+    """A second turn behind padding on the right: the mask has a hole."""
+    replaced = replace_attention(decoder(name), "hedgehog", window=WINDOW, sinks=sinks)
+    model, ids = replaced.model.double(), prompt()["input_ids"][:1].clamp_min(3)
+    mask = torch.tensor([[1, 1, 1, 1, 0, 0, 1, 1, 1]])
+    kept = mask[0].bool()
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    expected = model(ids[:, kept], use_cache=False).logits
+    for sizes in ([N], [4, 1, 1, 3], [1] * N):
+        cache, found, start = DynamicCache(), [], 0
+        for part in ids.split(sizes, 1):
+            stop = start + part.shape[1]
+            found.append(
+                model(
+                    part,
+                    attention_mask=mask[:, :stop],
+                    position_ids=positions[:, start:stop],
+                    past_key_values=cache,
+                ).logits
+            )
+            start = stop
+        torch.testing.assert_close(torch.cat(found, 1)[:, kept], expected, **EXACT)

@@ -55,6 +55,26 @@ class LinearConfig:
     """
 
     linear_attention: dict[str, Any]
+    _output_attentions: Any
+
+    @property
+    def output_attentions(self) -> Any:
+        """Whether calls give attention weights: converted layers have them in every call that sees
+        all tokens, where the library would ask for its own implementation.
+        """
+        return self._output_attentions
+
+    @output_attentions.setter
+    def output_attentions(self, value: Any) -> None:
+        self._output_attentions = value
+
+    def validate(self) -> None:
+        """Check what the library checks, but for the attention weights, see above."""
+        shown, self._output_attentions = self._output_attentions, False
+        try:
+            super().validate()  # type: ignore[misc]
+        finally:
+            self._output_attentions = shown
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, **kwargs: Any) -> Any:
@@ -323,6 +343,45 @@ def become_linear(model: Any, facts: dict[str, Any]) -> None:
     if not isinstance(model.config, LinearConfig):
         model.config.__class__ = linear_config(type(model.config))
     model.config.linear_attention = facts
+    _protect_parts(model)
+
+
+def _protect_parts(model: Any) -> None:
+    """Let every model inside a converted one be saved as what it is, or refuse to be saved: the
+    library would write its weights as those of softmax.
+
+    A base model is a converted model too, since a folder's layers are also found without the
+    prefix of a head. Any other part is refused.
+    """
+    for name, part in model.named_modules():
+        inside = part is not model and isinstance(part, transformers.PreTrainedModel)
+        if not inside or not any(hasattr(module, SLOT) for module in part.modules()):
+            continue
+        if part is model.base_model:
+            if not isinstance(part, LinearModel):
+                part.__class__ = linear_model(type(part))
+                _records(part)
+        else:
+            part.save_pretrained = SavedWithTheWhole(type(model).source_class.__name__, name)
+
+
+class SavedWithTheWhole:
+    """The ``save_pretrained`` of a part of a converted model: a ConversionError.
+
+    Args:
+        whole: the class of the model around it.
+        name: of the part in it.
+    """
+
+    def __init__(self, whole: str, name: str):
+        self.whole, self.name = whole, name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        raise ConversionError(
+            f"expected the whole converted {self.whole} to be saved, got its part {self.name!r}, "
+            "whose weights would load as softmax; save the whole model, or convert the part by "
+            "itself"
+        )
 
 
 def _records(model: Any) -> None:
@@ -371,6 +430,7 @@ def facts_of(replaced: Any) -> dict[str, Any]:
         "options": replaced.options,
         "tied": replaced.tied,
         "window": replaced.window,
+        "sinks": replaced.sinks,
         "layers": [describe(layer) for layer in replaced.layers],
         "refused": replaced.refused,
     }

@@ -31,7 +31,8 @@ from .state import advance, has_state, step, steps_in_place
 
 # Of a layer with a window its last tokens, and the dimension along which they lie.
 NEAR = {"near_key": 2, "near_value": 2, "near_mass": 1}
-NAMES = ("moment", "shift", "real", *NEAR)  # the recurrent states of a layer, by their index
+# The recurrent states of a layer, by their index.
+NAMES = ("moment", "shift", "real", *NEAR, "sinks_filled")
 
 
 class LinearState(CacheLayerMixin):
@@ -40,7 +41,9 @@ class LinearState(CacheLayerMixin):
 
     Attributes:
         length: tokens so far, padding included; so the library's masks and positions count them.
-        oldest: of a window, where its oldest token lies: a token of its own replaces it there.
+        oldest: of a window, where its oldest token lies: a token of its own replaces it there. One
+            number, or one per row, (B,), once a step hid a token in some of them.
+        first: how many sinks lie in front of the window.
         watches: whether masks are compared with what the state holds: in the first layer of a
             cache, for all of them.
         hidden: how many tokens so far were padding, (B,), counted where it watches.
@@ -50,6 +53,8 @@ class LinearState(CacheLayerMixin):
     supports_early_init = False
     watches = False  # of caches that earlier versions kept, who counted nothing
     hidden: Tensor | int = 0
+    oldest: Tensor | int
+    first = 0
 
     def __init__(self, watches: bool = True) -> None:
         super().__init__()
@@ -96,13 +101,27 @@ class LinearState(CacheLayerMixin):
     def memory(self) -> Memory:
         """The state by its names, the last tokens in their order; empty before the first."""
         result = self._tensors()
-        if self.oldest:
-            for name, dim in NEAR.items():
-                result[name] = result[name].roll(-self.oldest, dim)
+        if isinstance(self.oldest, int) and not self.oldest:
+            return result
+        for name, dim in NEAR.items():
+            result[name] = self._in_order(result[name], dim)
         return result
 
+    def _in_order(self, x: Tensor, dim: int) -> Tensor:
+        """The sinks, then the window from its oldest token on."""
+        window = x.shape[dim] - self.first
+        sinks, ring = x.split([self.first, window], dim)
+        if isinstance(self.oldest, int):
+            ring = ring.roll(-self.oldest, dim)
+        else:
+            index = (self.oldest[:, None] + torch.arange(window, device=x.device)) % window
+            if dim == 2:
+                index = index[:, None, :, None].expand_as(ring)
+            ring = ring.gather(dim, index)
+        return torch.cat([sinks, ring], dim) if self.first else ring
+
     def _tensors(self) -> Memory:
-        result = {name: self.recurrent_states[i] for i, name in enumerate(NAMES)}
+        result = {name: self.recurrent_states.get(i) for i, name in enumerate(NAMES)}
         return {name: value for name, value in result.items() if value is not None}
 
     def advance(
@@ -135,16 +154,32 @@ class LinearState(CacheLayerMixin):
         self.length += query.shape[2]
         memory = self._tensors()
         if steps_in_place(heads, query, key, memory):
-            out = step(heads, query, key, value, valid, memory, self.oldest, scale=scale)
-            self.oldest = (self.oldest + 1) % (heads.window or 1)
+            slot = self.first + self.oldest
+            out = step(heads, query, key, value, valid, memory, slot, scale=scale)
+            moved = 1 if valid is None or heads.window is None else valid[:, 0].long()
+            self.oldest = (self.oldest + moved) % (heads.window or 1)
             return out
         out, memory = advance(heads, query, key, value, valid, self.memory(), scale=scale)
+        self._count_sinks(heads, memory)
         self.device, self.dtype = query.device, memory["moment"].dtype
         for i, name in enumerate(NAMES):
             # a part of what the stretch was computed from would keep all of that
             self.recurrent_states[i] = memory[name].clone() if name in memory else None
         self.oldest, self.is_initialized = 0, True
         return out
+
+    def _count_sinks(self, heads: LinearHeads, memory: Memory) -> None:
+        """Note how many sinks lie before the window; forget the count of each row once all are
+        full, since tokens one by one need none then.
+        """
+        if heads.window is None:
+            return
+        self.first = memory["near_key"].shape[2] - heads.window
+        filled = memory.get("sinks_filled")
+        if filled is None or torch.compiler.is_compiling():
+            return
+        if bool((filled >= heads.sinks).all()):
+            del memory["sinks_filled"]
 
     def _watch(self, mask: Tensor | None, valid: Tensor | None, count: int) -> None:
         """ConversionError for a mask that hides other tokens of the past than it did when they
@@ -206,6 +241,8 @@ class LinearState(CacheLayerMixin):
         }
         if isinstance(self.hidden, Tensor):
             self.hidden = change(self.hidden)
+        if isinstance(self.oldest, Tensor):
+            self.oldest = change(self.oldest)
 
 
 # --- in the place of a layer of keys --------------------------------------------------------------

@@ -69,8 +69,11 @@ which does it.
 
 
 def _window(facts: dict[str, Any]) -> str:
-    window = facts.get("window")
-    return "" if window is None else f" and softmax on the last {window} tokens"
+    window, sinks = facts.get("window"), facts.get("sinks", 0)
+    if window is None:
+        return ""
+    first = f" and the first {sinks}" if sinks else ""
+    return f" and softmax on the last {window} tokens{first}"
 
 
 def _auto_class(kind: type) -> str:

@@ -38,7 +38,7 @@ from ...ops.linear_attention import (
     wants_pieces,
 )
 from ...quadrature import Quadrature
-from .divergence import Noted, divergence
+from .divergence import Noted, divergence, exact_divergence
 
 CONVERSION_OPTIONS: dict[str, dict[str, Any]] = {
     "luna": {
@@ -104,6 +104,8 @@ class Heads(nn.Module):
     Attributes:
         mode: ``"linear"``; ``"softmax"``, the teacher's own response; ``"distil"``, the same, and
             ``loss`` is the divergence of the two attentions, the mean over the calls of one pass;
+            ``"measure"``, the same with the exact divergence, see
+            :func:`fredholm.convert.linearize.divergence.exact_divergence`;
             ``"calibrate"``, the same as softmax, and what follows from data without a gradient is
             set by them, see :meth:`calibrate`.
     """
@@ -145,7 +147,11 @@ class Heads(nn.Module):
             return softmax_attention(query, key, value, seen, scale, dropout)
         weights = self.teacher_weights(query, key, seen, scale)
         ours, real = self.student_weights(query, key, seen, scale), seen.real(query, key)
-        self.noted.add(divergence(weights, ours, real))
+        if self.mode == "measure":
+            self.noted.measure(exact_divergence(weights, ours, real))
+        else:
+            visible = seen.quadrature(query.shape[2], key.shape[2], query).visible()
+            self.noted.add(divergence(weights, ours, real, visible))
         return weights.to(value.dtype) @ value
 
     def weights(
@@ -227,8 +233,9 @@ class LinearHeads(Heads):
     Queries and keys are scaled by the root of the softmax's factor times :math:`\sqrt e`, so that
     maps see what they see at the usual factor :math:`1/\sqrt e`.
 
-    With a ``window`` the last w keys keep softmax's :math:`e^{s q_i\cdot k_j}`, those before have
-    :math:`e^g \phi(q_i)\cdot\psi(k_j)`, and one normaliser is over both; the gain g is learned.
+    With a ``window`` the last w visible keys, and the first ``sinks`` of all, keep softmax's
+    :math:`e^{s q_i\cdot k_j}`, the others have :math:`e^g \phi(q_i)\cdot\psi(k_j)`, and one
+    normaliser is over all; the gain g is learned.
 
     Args:
         heads, width: H and e, of the queries; keys and values may come in fewer heads, each for a
@@ -238,6 +245,7 @@ class LinearHeads(Heads):
         tied: one φ for queries and keys, or keys with a map of their own.
         floor: of the denominator.
         window: w, of causal layers: the last keys that softmax sees, the query's own included.
+        sinks: beside a window, the first keys of all, which softmax sees from everywhere.
 
     Shape: query (B, H, Nq, e), key (B, G, Nk, e), value (B, G, Nk, d) to (B, H, Nq, d); a query
     that sees nothing gets zero.
@@ -264,6 +272,7 @@ class LinearHeads(Heads):
         tied: bool = True,
         floor: float = 1e-6,
         window: int | None = None,
+        sinks: int = 0,
     ):
         super().__init__(heads, width)
         if not floor > 0:
@@ -277,8 +286,8 @@ class LinearHeads(Heads):
         self.feature_map = build_feature_map(feature_map, width, heads, **options)
         self.key_map = None if tied else build_feature_map(feature_map, width, heads, **options)
         self.floor = floor_of(floor, self.feature_map, self.key_map)
-        check_window(window, self.feature_map, floor)
-        self.window = window
+        check_window(window, self.feature_map, floor, sinks)
+        self.window, self.sinks = window, sinks
         gain = None
         if window is not None:
             gain = first_gain(self.feature_map, self._key_map, width, heads)
@@ -335,7 +344,7 @@ class LinearHeads(Heads):
             self.far(query, scale),
         )
         sees = quadrature.visible()
-        near = near_pairs(sees, self.window, key.shape[2], key.device)
+        near = near_pairs(sees, self.window, key.shape[2], key.device, self.sinks)
         before = ~near if sees is None else sees & ~near
         scores = (query.float() @ key.float().mT) * scale
         features, shift = far.keys(key, seen.valid, None)
@@ -360,7 +369,7 @@ class LinearHeads(Heads):
         if self.window is not None:
             weights, far = quadrature.weights(), self.far(query, scale)
             sees = quadrature.visible()
-            near = near_pairs(sees, self.window, key.shape[2], key.device)
+            near = near_pairs(sees, self.window, key.shape[2], key.device, self.sinks)
             features = far.keys(key, seen.valid, None)
             dtype = torch.promote_types(query.dtype, torch.float32)
             scores = (query.to(dtype) @ key.to(dtype).mT) * scale
@@ -426,13 +435,16 @@ class LinearHeads(Heads):
             q, k, v = (x[:, :, part] for x in (query, key, value))
             mass = q.new_ones(1, q.shape[2]) if valid is None else valid[:, part].to(q.dtype)
             points, far = (q * scale, k, v, mass), self.far(q, scale)
-            out, memory = advance_window(*points, far, memory, window=self.window)
+            options = {"window": self.window, "sinks": self.sinks}
+            real = None if valid is None else valid[:, part]
+            out, memory = advance_window(*points, far, memory, **options, valid=real)
             outs.append(out.to(value.dtype))
         return outs[0] if len(outs) == 1 else torch.cat(outs, 2), memory
 
     def extra_repr(self) -> str:
         shape = f"heads={self.heads}, width={self.width}"
         window = "" if self.window is None else f", window={self.window}"
+        window += f", sinks={self.sinks}" if self.sinks else ""
         return f"{shape}, feature_map={self.name}, tied={self.key_map is None}{window}"
 
 

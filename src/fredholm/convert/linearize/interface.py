@@ -120,16 +120,14 @@ def attend(
         raise ConversionError(
             f"{type(module).__name__} asks for {asked}, which linear attention does not have"
         )
-    state = options.get(STATE)
-    shown = options.get("output_attentions")
-    if shown is None:  # loaded with it: the library asks by its configuration alone
-        shown = getattr(getattr(module, "config", None), "output_attentions", False)
+    state, shown = options.get(STATE), _shows_weights(module, options)
     if state is not None:
         given, state.pending = state.pending, 0  # a call that is refused leaves its cache usable
-        if shown:
+        if shown and state.length:
             raise ConversionError(
-                "output_attentions: a state of fixed size keeps no weights of past tokens; call "
-                "the model on all tokens at once with use_cache=False"
+                f"expected output_attentions with all tokens in one call, got it after "
+                f"{state.length} tokens, of which a state of fixed size keeps no weights; ask for "
+                "them on the first call with a new cache, or pass all tokens with use_cache=False"
             )
         if not given:
             raise ConversionError(
@@ -137,11 +135,23 @@ def attend(
                 "state would take the same tokens again; pass use_cache=False"
             )
         out = state.advance(heads, query, key, value, attention_mask, scaling)
-        return out.transpose(1, 2).contiguous(), None
+        weights = None
+        if shown:
+            seen = _seen(attention_mask, causal, query, key)
+            weights = heads.weights(query, key, seen, scale=scaling)
+        return out.transpose(1, 2).contiguous(), weights
     seen = _seen(attention_mask, causal, query, key)
     out = heads(query, key, value, seen, scale=scaling, dropout=dropout)
     weights = heads.weights(query, key, seen, scale=scaling) if shown else None
     return out.transpose(1, 2).contiguous(), weights
+
+
+def _shows_weights(module: nn.Module, options: dict[str, Any]) -> bool:
+    """Whether a call asks for attention weights: by its argument, or by the configuration alone."""
+    shown = options.get("output_attentions")
+    if shown is None:
+        shown = getattr(getattr(module, "config", None), "output_attentions", False)
+    return bool(shown)
 
 
 def _seen(mask: Tensor | None, causal: bool, query: Tensor, key: Tensor) -> Seen:
@@ -220,12 +230,16 @@ def _kept(
     causal: bool,
     options: dict[str, Any],
 ) -> tuple[Tensor, Tensor | None]:
-    softmax: Callable[..., Any] | None = getattr(module, SOFTMAX, None)
-    if softmax is None:
+    known: Callable[..., Any] | None = getattr(module, SOFTMAX, None)
+    if known is None:
         raise ConversionError(
             f"{type(module).__name__} has no linear attention and does not know its softmax: "
             f"{NAME!r} is set by replace_attention, and not by set_attn_implementation"
         )
+    softmax = known
+    plain = inspect.unwrap(type(module).forward).__globals__.get(EAGER)
+    if plain is not None and _shows_weights(module, options):
+        softmax = plain  # the fused one has no weights to give
     fused = softmax.__name__ != EAGER
     # The fused one knows the order by itself, where queries and keys are the same tokens.
     if mask is not None or not fused or query.shape[2] != key.shape[2]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ...domain import Domain
 from ...families.infsa.kernel import TokenGraphKernel
 from ...integral import AttentionKernel, IntegralOperator
-from .divergence import Noted, divergence
+from .divergence import Noted, divergence, exact_divergence
 
 
 class LinearizedOperator(IntegralOperator):
@@ -44,7 +44,7 @@ class LinearizedOperator(IntegralOperator):
         (teacher,) = self._teacher
         teacher.eval()  # its dropout would be no operator
         call: dict[str, Any] = {"query": query, "query_domain": query_domain}
-        if self.mode == "distil":
+        if self.mode in ("distil", "measure"):
             own = query_domain is None
             real = domain.valid if domain is not None and own else None
             if real is not None:
@@ -52,7 +52,12 @@ class LinearizedOperator(IntegralOperator):
             weights = super().weights(u, domain, **call)
             if self._graph:  # whose rows do not sum to one
                 weights = weights / weights.sum(-1, keepdim=True).clamp(min=1e-6)
-            self.noted.add(divergence(teacher.weights(u, domain, **call), weights, real))
+            softmax = teacher.weights(u, domain, **call)
+            if self.mode == "measure":
+                self.noted.measure(exact_divergence(softmax, weights, real))
+            else:
+                visible = self.problem(u, domain, **call).quadrature.visible()
+                self.noted.add(divergence(softmax, weights, real, visible))
         return teacher(u, domain, **call)
 
     def weights(self, u, domain=None, *, query=None, query_domain=None, rows=None) -> Tensor:

@@ -9,7 +9,7 @@ import fnmatch
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -31,6 +31,7 @@ from .positions import limit_positions
 from .replaced import Layer, Replaced
 
 AUTO, WINDOW = "auto", 64  # tokens that causal layers keep softmax on, where nothing else is said
+SINKS = 4  # first tokens that stay in softmax's part beside a window
 
 
 def replace_attention(
@@ -40,6 +41,7 @@ def replace_attention(
     options: dict[str, Any] | None = None,
     tied: bool = True,
     window: int | str | None = AUTO,
+    sinks: int | str = AUTO,
     layers: Sequence[str] | None = None,
     inputs: dict[str, Any] | None = None,
     keep_refused: bool = False,
@@ -58,6 +60,8 @@ def replace_attention(
         window: of causal layers of transformers: the last tokens that keep softmax, over one
             normaliser with the linear attention of all before. ``"auto"`` is 64 where the layer is
             causal and the map positive; None or 0 for linear attention alone.
+        sinks: beside a window, the first tokens of all, which keep softmax. ``"auto"`` is 4 where
+            there is a window.
         layers: patterns of module names to convert (``"*.layer.[0-3].*"``); default all.
         inputs: arguments of one small call of a transformers model, where its dummy inputs do not
             suffice.
@@ -89,18 +93,23 @@ def replace_attention(
     if to in GRAPHS and not tied:
         raise OptionError(f"{to} has no feature maps that could be untied")
     choose, options = _chooser(layers), dict(options or {})
-    length = window_length(window, to, options)
+    softmax = SoftmaxPart.of(window, sinks, to, options)
     if copied:
         model = copy.deepcopy(model)
     with nullcontext() if copied else kept_on_error(model):
         if is_transformers(model):
             if not copied:
                 _own_configuration(model)
-            asked = window != AUTO
+            asked = window != AUTO or sinks not in (AUTO, 0)
             return _transformers(
-                model, to, options, tied, length, asked, choose, inputs, keep_refused, probe
+                model, to, options, tied, softmax, asked, choose, inputs, keep_refused, probe
             )
-        if length is not None and window != AUTO:
+        if sinks not in (AUTO, 0):
+            raise ConversionError(
+                f"expected sinks={sinks} with causal layers of transformers, got "
+                f"{type(model).__name__}; leave sinks out"
+            )
+        if softmax.window is not None and window != AUTO:
             raise ConversionError(
                 f"window={window} is of causal layers of transformers, got {type(model).__name__}; "
                 "leave window out, or train a model of fredholm with this option of its operator"
@@ -150,6 +159,41 @@ def window_length(window: int | str | None, to: str, options: dict[str, Any]) ->
     if to in GRAPHS:
         raise OptionError(f"{to} has no feature map beside which a window could stand")
     return window
+
+
+class SoftmaxPart(NamedTuple):
+    """The tokens that causal layers keep softmax on: the last ``window`` ones, and the first
+    ``sinks``.
+    """
+
+    window: int | None
+    sinks: int
+
+    @classmethod
+    def of(
+        cls, window: int | str | None, sinks: int | str, to: str, options: dict[str, Any]
+    ) -> SoftmaxPart:
+        """The sizes that the arguments of :func:`replace_attention` ask for.
+
+        Raises:
+            OptionError: no number, sinks without a window, or a window beside what it cannot share
+                a normaliser with.
+
+        Example:
+            >>> SoftmaxPart.of("auto", "auto", "luna", {})
+            SoftmaxPart(window=64, sinks=4)
+        """
+        length = window_length(window, to, options)
+        if sinks == AUTO:
+            return cls(length, SINKS if length is not None else 0)
+        if type(sinks) is not int or sinks < 0:
+            raise OptionError(f"expected sinks as a number of tokens or {AUTO!r}, got {sinks!r}")
+        if sinks and length is None:
+            raise OptionError(
+                f"expected a window beside sinks={sinks}, got window={window!r} with to={to!r}; "
+                "give window=..., or leave sinks out"
+            )
+        return cls(length, sinks)
 
 
 Chooser = Callable[[list[str]], list[str]]
@@ -214,7 +258,7 @@ def _transformers(
     to: str,
     options: dict[str, Any],
     tied: bool,
-    window: int | None,
+    softmax: SoftmaxPart,
     asked: bool,
     choose: Chooser,
     inputs: Any,
@@ -227,16 +271,18 @@ def _transformers(
     calls = {call.name: call for call in probed.calls}
     reasons = {name: call.problem for name, call in calls.items() if call.problem}
     reasons |= probed.unreached
-    if window is not None and asked and not any(call.causal for call in calls.values()):
+    if softmax.window is not None and asked and not any(call.causal for call in calls.values()):
         reasons |= dict.fromkeys(
-            calls, f"has no causal order, along which window={window} could look back"
+            calls,
+            f"has no causal order, along which window={softmax.window} could look back, with "
+            f"sinks={softmax.sinks} at its beginning",
         )
     wanted = choose([*calls, *probed.unreached])
     refused = {name: reasons[name] for name in wanted if name in reasons}
     names = [name for name in wanted if name not in refused]
     check_found(model, names, refused, keep_refused)
     chosen = [calls[name] for name in names]
-    replaced = attach(model, chosen, to, options, tied, window, refused)
+    replaced = attach(model, chosen, to, options, tied, softmax, refused)
     if compared:
         with replaced.mode("softmax"):
             verify(model, probed)
@@ -259,7 +305,7 @@ def attach(
     to: str,
     options: dict[str, Any],
     tied: bool,
-    window: int | None = None,
+    softmax: SoftmaxPart,
     refused: dict[str, str] | None = None,
 ) -> Replaced:
     """Put :class:`Heads` into a transformers model's attention modules and switch the model to
@@ -278,7 +324,9 @@ def attach(
         if to in GRAPHS:
             part = GraphHeads(call.heads, call.width, to, options)
         else:
-            given = {"options": options, "tied": tied, "window": window if call.causal else None}
+            given = {"options": options, "tied": tied}
+            if call.causal:
+                given |= softmax._asdict()
             part = LinearHeads(call.heads, call.width, feature_map=to, **given)
         part.to(next(module.parameters()).device).train(module.training)
         setattr(module, SLOT, part)
@@ -290,14 +338,16 @@ def attach(
         layers.append(Layer(*facts, tuple(kept), new, sum(kept.values())))
         parts[call.name] = part
     limit_positions(model)
-    softmax = any(uses_interface(m) and not hasattr(m, SLOT) for m in model.modules())
-    model.set_attn_implementation(MIXED if softmax else NAME)
+    mixed = any(uses_interface(m) and not hasattr(m, SLOT) for m in model.modules())
+    model.set_attn_implementation(MIXED if mixed else NAME)
     roots = [f"{call.name}.{SLOT}" for call in calls]
-    window = window if any(call.causal for call in calls) else None
+    if not any(call.causal for call in calls):
+        softmax = SoftmaxPart(None, 0)
     replaced = Replaced(
         *(model, "transformers", to, options, tied, layers, refused or {}, parts),
         {"roots": roots},
-        window,
+        softmax.window,
+        softmax.sinks,
     )
     become_linear(model, facts_of(replaced))
     return replaced
@@ -330,8 +380,9 @@ def restore(
         Call(local(x["name"]), x["heads"], x["groups"], x["width"], x["causal"], None, x["dropout"])
         for x in facts["layers"]
     ]
-    window = facts.get("window")  # absent from what earlier versions wrote
+    # Both are absent from what earlier versions wrote.
+    softmax = SoftmaxPart(facts.get("window"), facts.get("sinks", 0))
     map_facts = facts["to"], facts["options"], facts["tied"]
-    replaced = attach(model, calls, *map_facts, window, facts["refused"])
+    replaced = attach(model, calls, *map_facts, softmax, facts["refused"])
     if maps is not None:
         replaced.fill({local(name): value for name, value in maps.items()}, folder)

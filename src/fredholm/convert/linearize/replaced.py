@@ -8,18 +8,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor, nn
 
 from ...errors import CheckpointError, ConversionError
-from .divergence import Noted
+from .divergence import ExactDivergence, Noted
 from .graph_heads import GRAPHS
 
 
 class Part(Protocol):
-    """What stands in one layer's attention: ``mode`` is ``"linear"``, ``"softmax"`` or
-    ``"distil"``, which notes the divergences whose mean is ``loss``.
+    """What stands in one layer's attention: ``mode`` is ``"linear"``, ``"softmax"``,
+    ``"distil"``, which notes the divergences whose mean is ``loss``, or ``"measure"``, which notes
+    exact ones.
     """
 
     mode: str
@@ -71,6 +72,7 @@ class Replaced:
         parts: what stands in each layer, by its name.
         extra: what loading needs beside.
         window: the last tokens on which causal layers keep softmax; None where they keep none.
+        sinks: the first tokens, on which they keep it too.
     """
 
     model: Any
@@ -83,6 +85,7 @@ class Replaced:
     parts: dict[str, Any]
     extra: dict[str, Any] = field(default_factory=dict)
     window: int | None = None
+    sinks: int = 0
 
     def switch(self, mode: str) -> None:
         """Set the mode of every layer."""
@@ -105,14 +108,15 @@ class Replaced:
         Raises:
             ConversionError: a layer was not called.
         """
-        result = {name: part.loss for name, part in self.parts.items()}
-        silent = [name for name, loss in result.items() if loss is None]
-        if silent:
-            raise ConversionError(
-                f"the forward pass did not come through {', '.join(silent)}; nothing to distil "
-                "there"
-            )
-        return result  # type: ignore[return-value]
+        return _all_called({name: part.loss for name, part in self.parts.items()})
+
+    def exact_divergences(self) -> dict[str, ExactDivergence]:
+        """Each layer's exact divergence over the passes in the mode ``"measure"``.
+
+        Raises:
+            ConversionError: a layer was not called.
+        """
+        return _all_called({name: part.noted.exact for name, part in self.parts.items()})
 
     def new_parameters(self) -> dict[str, nn.Parameter]:
         """The parameters that are not the source's, by name."""
@@ -172,3 +176,15 @@ class Replaced:
         shared out.
         """
         return self.to not in GRAPHS and bool(self.new_parameters())
+
+
+Value = TypeVar("Value")
+
+
+def _all_called(found: dict[str, Value | None]) -> dict[str, Value]:
+    silent = [name for name, value in found.items() if value is None]
+    if silent:
+        raise ConversionError(
+            f"the forward pass did not come through {', '.join(silent)}; nothing to distil there"
+        )
+    return {name: value for name, value in found.items() if value is not None}

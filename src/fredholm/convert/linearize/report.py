@@ -5,7 +5,7 @@ were recovered, speed.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from ...files import write_json
+from .divergence import ExactDivergence
 from .replaced import Replaced
 
 FORMAT = 1
@@ -21,9 +22,12 @@ FORMAT = 1
 @dataclass(frozen=True)
 class LayerReport:
     """One layer: its facts, the names of parameters kept and new and how many numbers they hold,
-    and the divergence of its attention from the teacher's in nats.
+    and the exact divergence of its attention from the teacher's in nats.
 
-    ``before`` and ``after`` the maps are distilled; None where it was not measured.
+    ``before`` and ``after`` the maps are distilled, the mean over rows (a query and a head each)
+    where it is finite; None where it was not measured. ``zeros_before`` and ``zeros_after`` count
+    the rows where it is infinite: the student gives nothing to a key that the teacher weighs.
+    Reports of earlier versions have neither count, and a divergence with 1e-6 in its logarithm.
     ``kept_numbers`` and ``new_numbers`` are None in reports of earlier versions. Buffers, such as
     random frequencies, are not parameters, and a parameter that two names share counts once.
     """
@@ -41,6 +45,8 @@ class LayerReport:
     after: float | None = None
     kept_numbers: int | None = None
     new_numbers: int | None = None
+    zeros_before: int | None = None
+    zeros_after: int | None = None
 
 
 @dataclass
@@ -49,7 +55,8 @@ class ConversionReport:
 
     Attributes:
         source: class of the model.
-        to, options, tied: the map; ``window``: the last tokens on which causal layers keep softmax.
+        to, options, tied: the map; ``window``: the last tokens on which causal layers keep softmax;
+            ``sinks``: the first, on which they keep it too.
         layers, refused: see :class:`LayerReport`; refused modules with the reason.
         data: what it was trained on.
         parameters, new_parameters: numbers of the converted model, and of those that are new.
@@ -80,6 +87,7 @@ class ConversionReport:
     minutes: dict[str, float] = field(default_factory=dict)
     speed: list[dict[str, float]] = field(default_factory=list)
     window: int | None = None
+    sinks: int = 0
     receipt: dict[str, Any] | None = None
     format: int = FORMAT
 
@@ -107,13 +115,24 @@ class ConversionReport:
             parameters=_count(result.values()),
             new_parameters=_count(replaced.new_parameters().values()),
             window=replaced.window,
+            sinks=replaced.sinks,
         )
 
-    def measured(self, when: str, divergences: dict[str, float]) -> None:
-        """Record the layers' divergences ``"before"`` or ``"after"`` the maps are distilled."""
-        self.layers = [
-            dataclasses.replace(row, **{when: divergences[row.name]}) for row in self.layers
-        ]
+    def measured(self, when: str, found: Mapping[str, ExactDivergence | Sequence[float] | float]):
+        """Record the layers' divergences ``"before"`` or ``"after"`` the maps are distilled: as
+        they were measured, as a folder keeps them, or as one of an earlier version kept them.
+        """
+        rows = []
+        for row in self.layers:
+            value = found[row.name]
+            if isinstance(value, float | int):
+                changes = {when: float(value)}
+            else:
+                exact = ExactDivergence(value[0], int(value[1]), int(value[2]))
+                mean = exact.mean if exact.rows else None
+                changes = {when: mean, f"zeros_{when}": exact.zero_rows}
+            rows.append(dataclasses.replace(row, **changes))
+        self.layers = rows
 
     @property
     def smaller(self) -> bool:
@@ -176,7 +195,8 @@ class ConversionReport:
             f"{self.new_parameters:,} of {self.parameters:,} parameters are new"
         ]
         if self.window is not None:
-            lines.append(f"causal layers keep softmax on the last {self.window} tokens")
+            first = f" and the first {self.sinks}" if self.sinks else ""
+            lines.append(f"causal layers keep softmax on the last {self.window} tokens{first}")
         lines += [f"kept as it was: {name} ({why})" for name, why in self.refused.items()]
         rates = {row.dropped for row in self.layers if row.dropped}
         if rates:
@@ -219,7 +239,10 @@ class ConversionReport:
             heads = f"{x.heads}×{x.width}" + (
                 f", {x.groups} of keys" if x.groups != x.heads else ""
             )
-            values = [_number(x.before), _number(x.after)]
+            values = [
+                _divergence(x.before, x.zeros_before),
+                _divergence(x.after, x.zeros_after),
+            ]
             counts = [_whole(x.kept_numbers), _whole(x.new_numbers)]
             rows.append([x.name, x.kind, heads, *counts, *values])
         return head, rows
@@ -243,8 +266,9 @@ def _whole(value: int | None) -> str:
     return "–" if value is None else f"{value:,}"
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4f}"
+def _divergence(value: float | None, zeros: int | None) -> str:
+    text = "–" if value is None else f"{value:.4f}"
+    return f"{text} ({zeros:,} rows infinite)" if zeros else text
 
 
 def faster_from(

@@ -81,13 +81,14 @@ def smaller_from(
     groups: int,
     exponential: bool = True,
     window: int = 0,
+    sinks: int = 0,
     state_bytes: int = 4,
     cache_bytes: int = 4,
 ) -> int:
     r"""The number of tokens N from which on a layer's state takes fewer bytes than a cache of its
     keys and values.
 
-    .. math:: \big(S\,(r\,(e + 1) + 1) + w\big)\,s + 2\,w\,G\,e\,c \;<\; 2\,N\,G\,e\,c
+    .. math:: \big(S\,(r\,(e + 1) + 1) + m\big)\,s + 2\,m\,G\,e\,c \;<\; 2\,N\,G\,e\,c
 
     Args:
         states: S, heads that keep a state: those of the queries, or of the keys where heads that
@@ -96,7 +97,8 @@ def smaller_from(
         width: e, of a key and a value.
         groups: G, heads of keys and values.
         exponential: whether a state has the exponent of a common factor, one number more.
-        window: w, last tokens whose keys, values and mass (one number) are kept.
+        window, sinks: last and first tokens whose keys, values and mass (one number) are kept, m
+            together.
         state_bytes, cache_bytes: s and c, of a number; a state is in float32 at least.
 
     Raises:
@@ -113,6 +115,9 @@ def smaller_from(
         raise OptionError(f"heads, features, widths and bytes are at least 1, got {sizes}")
     if window < 0:
         raise OptionError(f"a window is a number of tokens or 0, got {window}")
-    numbers = states * (features * (width + 1) + int(exponential)) + window
+    if sinks < 0:
+        raise OptionError(f"expected sinks as a number of tokens or 0, got {sinks}")
+    near = window + sinks
+    numbers = states * (features * (width + 1) + int(exponential)) + near
     token = 2 * groups * width * cache_bytes
-    return numbers * state_bytes // token + window + 1
+    return numbers * state_bytes // token + near + 1

@@ -5,7 +5,7 @@ depend on their number.
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ...integral import Memory, is_per_head, is_pointwise
@@ -49,7 +49,7 @@ def advance(
     Without a window the state is :math:`\sum_j \psi(k_j) [v_j, 1]^T / e^c` over the real tokens j
     so far, their number, and c where the map is exponential: of every head of keys where maps are
     shared, else of every head of queries. With one it is that sum over the tokens before the last
-    w, and these w: see :func:`fredholm.ops.linear_attention.advance_window`.
+    w, these w, and the sinks: see :func:`fredholm.ops.linear_attention.advance_window`.
 
     Args:
         heads: the converted layer's.
@@ -131,6 +131,8 @@ def steps_in_place(heads: LinearHeads, query: Tensor, key: Tensor, memory: Memor
         return False  # torch does not let it be written to
     if heads.window is None:  # a common factor of all keys has a form of its own: see advance
         return "shift" not in memory
+    if "sinks_filled" in memory or memory["near_key"].shape[2] < heads.sinks + heads.window:
+        return False
     return memory["near_key"].dtype == key.dtype
 
 
@@ -141,7 +143,7 @@ def step(
     value: Float[Tensor, "b g 1 d"],
     valid: Bool[Tensor, "b 1"] | None,
     memory: Memory,
-    slot: int,
+    slot: int | Int[Tensor, " b"],
     *,
     scale: float | None = None,
 ) -> Float[Tensor, "b h 1 d"]:
@@ -149,7 +151,8 @@ def step(
     that stays.
 
     Args:
-        slot: of a window, where its oldest token lies; the new one takes its place.
+        slot: of a window, where its oldest token lies; the new one takes its place. One per row
+            where hidden tokens came.
     """
     heads.check(query, key)
     scale = heads.factor(scale)
@@ -157,7 +160,7 @@ def step(
     if heads.window is not None:
         mass = key.new_ones(1, 1) if valid is None else valid.to(key.dtype)
         points = query * scale, key, value, mass, heads.far(query, scale)
-        return cast(step_window(*points, memory, slot), value.dtype)
+        return cast(step_window(*points, memory, slot, valid), value.dtype)
     if not shares_keys(heads):
         key, value = heads.share(key), heads.share(value)
     (b, h, _, _), groups, moment = query.shape, key.shape[1], memory["moment"]

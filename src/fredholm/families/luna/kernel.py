@@ -49,7 +49,7 @@ class LunaKernel(FeatureAttentionKernel, Banked):
         dim, heads, bias, projections: see :class:`fredholm.integral.AttentionKernel`.
         floor: of the denominator, see :func:`fredholm.ops.linear_attention.guarded`.
         tied: one φ for queries and keys.
-        window: see :class:`fredholm.integral.FeatureAttentionKernel`.
+        window, sinks: see :class:`fredholm.integral.FeatureAttentionKernel`.
         map_options: options of :class:`LunaMap`.
 
     Raises:
@@ -75,6 +75,7 @@ class LunaKernel(FeatureAttentionKernel, Banked):
         floor: float = 1e-6,
         tied: bool = True,
         window: int | None = None,
+        sinks: int = 0,
         **map_options,
     ):
         super().__init__(
@@ -85,6 +86,7 @@ class LunaKernel(FeatureAttentionKernel, Banked):
             tied=tied,
             floor=floor,
             window=window,
+            sinks=sinks,
             bias=bias,
             projections=projections,
         )

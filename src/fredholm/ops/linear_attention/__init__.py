@@ -1,5 +1,6 @@
 """Attention whose weight is an inner product of features, against a measure."""
 
+from .band import taken_by_row
 from .banked import banked_attention
 from .chunked import (
     Moment,
@@ -35,6 +36,7 @@ __all__ = [
     "moment_of",
     "over_new_factor",
     "step_window",
+    "taken_by_row",
     "vanishing",
     "wants_pieces",
 ]

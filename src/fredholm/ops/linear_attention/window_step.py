@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..backend import at_least_single, cast, full_precision
+from .band import taken_by_row
 from .chunked import over_new_factor
 from .windowed import Far, vanishing
 
@@ -18,7 +19,8 @@ def step_window(
     mass: Float[Tensor, "#b 1"],
     far: Far,
     memory: dict[str, Tensor],
-    slot: int,
+    slot: int | Int[Tensor, " b"],
+    valid: Bool[Tensor, "b 1"] | None = None,
 ) -> Float[Tensor, "b h 1 c"]:
     r"""The next point of :func:`advance_window`: what it receives; the memory's tensors are those
     after it, and stay where they are.
@@ -33,7 +35,9 @@ def step_window(
     Args:
         query, key, value, mass, far: see :func:`advance_window`; no gradients are recorded.
         memory: of the points before, in the dtypes that :func:`advance_window` gives it.
-        slot: of the oldest point.
+        slot: of the oldest point; one per row where hidden points came, whose rows did not move on.
+            Sinks lie in front of the ring and stay.
+        valid: rows whose point is visible; a hidden one changes nothing. None for all.
 
     Cost: O(w·(e + c) + r·c) time; nothing that grows is allocated.
 
@@ -50,7 +54,10 @@ def step_window(
     keys, values, masses = (memory[name] for name in ("near_key", "near_value", "near_mass"))
     moment, dtype = memory["moment"], at_least_single(query.dtype)
     states, window = moment.shape[1], keys.shape[2]
-    old = keys.narrow(2, slot, 1), values.narrow(2, slot, 1), masses.narrow(1, slot, 1)
+    if valid is None and isinstance(slot, int):
+        old = keys.narrow(2, slot, 1), values.narrow(2, slot, 1), masses.narrow(1, slot, 1)
+    else:
+        old = _old_by_row(keys, values, masses, slot, valid)
     features, shift = far.keys(old[0], old[2] > 0, memory.get("shift"))
     with full_precision(query):
         if shift is not None:
@@ -61,8 +68,11 @@ def step_window(
         # heads of a group share a value: their moments lie above one another
         rows = moment.view(b * groups, -1, left.shape[-1])
         rows.baddbmm_(features.reshape(b * groups, -1, 1), left.view(b * groups, 1, -1))
-        for place, new in zip(old, (key, value, mass)):
-            place.copy_(new)
+        if valid is None and isinstance(slot, int):
+            for place, new in zip(old, (key, value, mass)):
+                place.copy_(new)
+        else:
+            _put_by_row((keys, values, masses), (key, value, mass), slot, valid)
         rest = far.query.reshape(b * states, h // states, -1) @ moment.flatten(0, 1)
         rest = rest.view(b, h, 1, -1)
         sums, whole = rest[..., :-1], rest[..., -1:]
@@ -82,3 +92,40 @@ def step_window(
         nearby = share[..., :-1].reshape(b * groups, h // groups, window)
         out = (nearby @ cast(values, dtype).flatten(0, 1)).view(b, h, 1, -1)
         return out.addcmul_(share[..., -1:], sums / whole.clamp_min(vanishing(dtype)))
+
+
+def _index(slot: int | Tensor, batch: int, like: Tensor) -> Tensor:
+    """The place of each row's oldest point, (B, 1)."""
+    if isinstance(slot, int):
+        return torch.full((batch, 1), slot, device=like.device)
+    return slot[:, None]
+
+
+def _old_by_row(
+    keys: Tensor, values: Tensor, masses: Tensor, slot: int | Tensor, valid: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Each row's oldest point; mass zero where a hidden point came, for which none leaves."""
+    place = _index(slot, len(masses), masses)
+    mass = masses.gather(1, place)
+    if valid is not None:
+        mass = torch.where(valid, mass, 0.0)
+    return taken_by_row(keys, place), taken_by_row(values, place), mass
+
+
+def _put_by_row(
+    memory: tuple[Tensor, ...],
+    new: tuple[Tensor, ...],
+    slot: int | Tensor,
+    valid: Tensor | None,
+) -> None:
+    """Write each row's new point in the place of its oldest, where it is visible."""
+    keys, values, masses = memory
+    place = _index(slot, len(masses), masses)
+    for held, x in zip(
+        (keys, values, masses[:, None, :, None]), (*new[:2], new[2][:, None, :, None])
+    ):
+        x = x.to(held.dtype).expand(len(held), -1, -1, -1)
+        index = place[:, None, :, None].expand_as(x)
+        if valid is not None:
+            x = torch.where(valid[:, None, :, None], x, held.gather(2, index))
+        held.scatter_(2, index, x)

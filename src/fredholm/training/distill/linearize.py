@@ -77,6 +77,7 @@ def linearize(
     options: dict[str, Any] | None = None,
     tied: bool = True,
     window: int | str | None = "auto",
+    sinks: int | str = "auto",
     layers: Sequence[str] | None = None,
     inputs: dict[str, Any] | None = None,
     keep_refused: bool = False,
@@ -120,7 +121,7 @@ def linearize(
             :class:`fredholm.training.tasks.Task`.
         metric: a name of :data:`fredholm.training.metrics.METRICS`; default ``"accuracy"``, of
             regressions ``"spearman"``, of tokens ``"perplexity"``.
-        options, tied, window, layers, inputs, keep_refused, probe: see
+        options, tied, window, sinks, layers, inputs, keep_refused, probe: see
             :func:`fredholm.convert.replace_attention`.
         distil, match, tune: the options of these stages.
         lengthen, longer: the options of ``lengthen``, and its training split of longer samples.
@@ -192,12 +193,14 @@ def linearize(
         options=options,
         tied=tied,
         window=window,
+        sinks=sinks,
         layers=layers,
         inputs=inputs,
         keep_refused=keep_refused,
         probe=probe,
     )
-    settings["window"] = replaced.window  # what "auto" came to
+    # What "auto" came to.
+    settings |= {"window": replaced.window, "sinks": replaced.sinks}
     progress = Progress(None if folder is None else Path(folder), settings, resume)
     report = ConversionReport.of(replaced, type(model).__name__)
     if splits is not None:

@@ -60,9 +60,10 @@ def write_page(report: ConversionReport, path: str | Path) -> Path:
 
 def _layers(report: ConversionReport) -> Section:
     text = (
-        "<p>Divergence is KL(teacher ‖ student) in nats, the mean over queries and heads of the "
-        "validation texts or images, each layer "
-        "given what the teacher gives it.</p>"
+        "<p>Divergence is the exact KL(teacher ‖ student) in nats, the mean over queries and heads "
+        "of the validation texts or images, each layer given what the teacher gives it. Rows are "
+        "infinite where the student gives nothing to a key that the teacher weighs; they are "
+        "counted, and not in the mean.</p>"
     )
     pictures = []
     if any(x.before is not None for x in report.layers):

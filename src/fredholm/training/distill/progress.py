@@ -15,6 +15,7 @@ from ...files import read_state as read_json
 from ..checkpoints import read_state, write_checkpoint
 
 ADDED = ("data", "weights", "mean", "std")  # settings that earlier versions did not keep
+ABSENT = {"sinks": 0}  # settings that earlier versions did not have, and what they did
 
 
 class Progress:
@@ -84,7 +85,7 @@ def check_settings(folder: Path, before: dict[str, Any], settings: dict[str, Any
     Raises:
         RecipeError: ``before``, the settings that were kept in ``folder``, are others.
     """
-    usual = {key: settings[key] for key in ADDED if key in settings}
+    usual = ABSENT | {key: settings[key] for key in ADDED if key in settings}
     changed = sorted(key for key in settings if (usual | before).get(key) != settings[key])
     if changed:
         raise RecipeError(

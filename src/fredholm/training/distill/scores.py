@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ...convert.linearize import Replaced
+from ...convert.linearize.divergence import ExactDivergence
 from ...data import make_loader
 from ...models.modes import evaluating
 from ..tasks import Tally, Task
@@ -26,11 +27,18 @@ def evaluate(
     task: Task,
     precision: str = "32",
     batch_size: int = 32,
+    each: list[float] | None = None,
 ) -> float:
-    """A model's score on a split by the task's metric, in evaluation mode."""
+    """A model's score on a split by the task's metric, in evaluation mode. To a list ``each`` the
+    task's number for every sample is appended, where it has one.
+    """
     tally = Tally(task)
     for out, target in _forward(model, dataset, precision, batch_size):
-        tally.add(out.float().cpu(), target.cpu())
+        outputs, labels = out.float().cpu(), target.cpu()
+        tally.add(outputs, labels)
+        numbers = None if each is None else task.each(*task.pairs(outputs, labels))
+        if each is not None and numbers is not None:
+            each.extend(numbers.tolist())
     return tally.metrics()[task.metric[0]]
 
 
@@ -44,19 +52,14 @@ def check_head(model: nn.Module, dataset: Any) -> None:
 @torch.no_grad()
 def divergences(
     replaced: Replaced, dataset: Any, precision: str = "32", batch_size: int = 16
-) -> dict[str, float]:
-    """Each layer's divergence from its teacher, mean over the first batches of a split, inputs as
+) -> dict[str, ExactDivergence]:
+    """Each layer's exact divergence from its teacher over the first batches of a split, inputs as
     the teacher gives them.
     """
-    sums, count = dict.fromkeys(replaced.parts, 0.0), 0
-    with replaced.mode("distil"):
-        for out, _ in _forward(replaced.model, dataset, precision, batch_size, BATCHES):
-            for name, value in replaced.losses().items():
-                sums[name] += float(value) * len(out)
-            count += len(out)
-    return {
-        name: max(0.0, total / count) for name, total in sums.items()
-    }  # the logarithm's floor may cost 1e-6
+    with replaced.mode("measure"):
+        for _ in _forward(replaced.model, dataset, precision, batch_size, BATCHES):
+            pass
+        return replaced.exact_divergences()
 
 
 def _forward(
