@@ -186,8 +186,11 @@ def description(facts: dict[str, Any], command: str, as_json: bool) -> None:
     named = {"steps": "a class at every time", "field": "inputs to outputs"}
     task = named.get(facts["task"], facts["task"])
     guesses = _guesses(facts["schema"])
-    kind = f"kind {facts['kind']}{guesses['kind']}, {task}{guesses['task']}"
-    typer.echo(f"{facts['name']}: {facts['samples']:,} samples, {kind}")
+    typer.echo(f"{facts['name']}: {facts['samples']:,} samples, kind {facts['kind']}, {task}")
+    for key, value in (("kind", facts["kind"]), ("predict", task)):
+        mark = guesses["task" if key == "predict" else key]
+        if mark:
+            typer.echo(f"  {key + ':':<14}{value}{mark}")
     for what, found in facts["taken"].items():
         typer.echo(f"  {what + ':':<14}{found}{guesses[_role(what)]}")
     written = [entry for entry in facts["schema"] if entry["key"] == "read"]

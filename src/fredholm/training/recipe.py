@@ -345,7 +345,12 @@ class Recipe(Section):
 
     def to_dict(self) -> dict[str, Any]:
         """The recipe as plain data, every default written out."""
-        return self.model_dump(mode="json", by_alias=True)
+        plain = self.model_dump(mode="json", by_alias=True)
+        # Keys that files were written without are left out where nothing is said by them.
+        for key in ("read", "strict"):
+            if plain["data"][key] is None:
+                del plain["data"][key]
+        return plain
 
 
 def _conflicts(recipe: Recipe):
