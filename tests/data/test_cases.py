@@ -210,6 +210,7 @@ def test_a_column_of_lists_is_a_series(tmp_path, suffix):
     assert [len(sample) for sample in source.collection.samples[:5]] == [61, 62, 63, 64, 65]
     assert np.isnan(source.collection.samples[0][-1, 0])
     assert "'age'" in remarks(source)
+    assert source.collection.taken["channels"] == "ecg"
     facts = source.dataset("train").describe()
     encoder = type("Encoder", (), {"channels": 1})
     asked = read_unlabelled([path], facts, encoder)
@@ -226,6 +227,7 @@ def test_nested_values_that_nobody_asks_for_stop_nothing(tmp_path):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     source = open_files(path, {"text": "text", "label": "label"})
     assert (source.reading.kind, len(source.collection)) == ("texts", 40)
+    assert "column 'meta' is left out: it holds objects" in remarks(source)
     rows[5]["label"] = {"deep": 1}
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(DataError, match=r"row 6, column 'label': received .*; needs a number or"):

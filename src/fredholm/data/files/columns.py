@@ -177,8 +177,8 @@ def settle(
     if again is not None and kind != "rows" and again != grouped.name:
         remarks.append(_group(again))
     remarks += grouped.remarks
-    if text is None:
-        remarks += _unread(head, reading, [name for name in index if name not in channels], listed)
+    unnamed = [name for name in index if name not in channels and text is None]
+    remarks += _unread(head, reading, unnamed, listed)
     remarks += _like_dates(head, time)
     settled = reading.settled(
         kind=kind,
@@ -193,7 +193,11 @@ def settle(
     if labelled and reading.task is None:
         settled = settled.settled(task=_task(head, settled))
     roles = _roles(head, settled, long, labelled)
-    return Columns(settled, long, roles, taken_of(settled, long), remarks)
+    known = taken_of(settled, long)
+    if listed:
+        known.pop("times")
+        known["channels"] = first_of(listed)
+    return Columns(settled, long, roles, known, remarks)
 
 
 def _as_trained(head: Head, reading: Reading, trained: Trained) -> Columns:
