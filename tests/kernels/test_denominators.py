@@ -58,7 +58,7 @@ def test_padding_and_pairs_take_part_as_they_do_in_the_sum():
     valid[:, 4:] = False
     pairs = torch.rand(6, 6) > 0.3
     positions = torch.rand(1, 6, 2, dtype=torch.float64)
-    for domain in (Domain(positions, valid=valid), Domain(positions, pairs=pairs)):
+    for domain in (Domain.points(positions, valid=valid), Domain.points(positions, pairs=pairs)):
         quadrature = domain.quadrature()
         expected = (query @ key.mT * quadrature.weights()).sum(-1)
         assert_close(denominators(query, key, quadrature), expected)
