@@ -291,7 +291,7 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures, Windowed):
         known = not isinstance(self.feature_map, nn.Module) and is_pointwise(self.feature_map)
         self.named_map = self.feature_map if known else None
         self.floor = floor_of(floor, self.feature_map, self.key_map) if normalised else None
-        self.watch = DenominatorWatch(self.feature_map, self.key_map) if normalised else None
+        self.watch = DenominatorWatch.of(self.feature_map, self.key_map) if normalised else None
         check_window(window, self.feature_map, self.floor, sinks)
         self.window, self.sinks = window, sinks
         gain = None

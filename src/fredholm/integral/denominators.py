@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -37,16 +37,22 @@ class DenominatorWatch:
 
     Where features may be negative, the sum over the keys can cancel. A query whose denominator is
     near zero answers with values that are orders of magnitude too large, and one whose denominator
-    is negative with weights of the wrong sign. Positive maps are not watched.
+    is negative with weights of the wrong sign.
 
     Args:
-        maps: φ, and the keys' own ψ where there is one.
+        names: of the maps.
     """
 
-    def __init__(self, *maps: Callable[[Tensor], Tensor] | None):
-        known = [one for one in maps if isinstance(one, FeatureMap)]
-        self.names = sorted({type(one).__name__ for one in known if not one.positive})
+    def __init__(self, names: Sequence[str]):
+        self.names = names
         self.calls = 0
+
+    @classmethod
+    def of(cls, *maps: Callable[[Tensor], Tensor] | None) -> DenominatorWatch | None:
+        """Return a watch for maps of which one is not positive, else None."""
+        known = [one for one in maps if isinstance(one, FeatureMap)]
+        names = sorted({type(one).__name__ for one in known if not one.positive})
+        return cls(names) if names else None
 
     @torch.no_grad()
     def observe(self, found: Callable[[], Tensor]) -> None:
@@ -55,7 +61,7 @@ class DenominatorWatch:
         Args:
             found: computes them, see :func:`denominators`; called only where they are counted.
         """
-        if not self.names or torch.compiler.is_compiling() or transforms():
+        if torch.compiler.is_compiling() or transforms():
             return
         self.calls += 1
         if self.calls not in COUNTED_CALLS:

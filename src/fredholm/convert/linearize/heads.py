@@ -287,7 +287,7 @@ class LinearHeads(Heads):
         self.feature_map = build_feature_map(feature_map, width, heads, **options)
         self.key_map = None if tied else build_feature_map(feature_map, width, heads, **options)
         self.floor = floor_of(floor, self.feature_map, self.key_map)
-        self.watch = DenominatorWatch(self.feature_map, self.key_map)
+        self.watch = DenominatorWatch.of(self.feature_map, self.key_map)
         check_window(window, self.feature_map, floor, sinks)
         self.window, self.sinks = window, sinks
         gain = None
@@ -331,7 +331,8 @@ class LinearHeads(Heads):
         ):
             if isinstance(one, FeatureMap) and one.observes and one.training:
                 one.observe(self._scaled(x, scale), real)
-        self.watch.observe(lambda: self._denominators(query, key, seen, scale))
+        if self.watch is not None:
+            self.watch.observe(lambda: self._denominators(query, key, seen, scale))
 
     def _denominators(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> Tensor:
         shared = self.share(clean(key, seen.valid))
