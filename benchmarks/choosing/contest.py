@@ -18,6 +18,7 @@ from fredholm.training.comparison.budgets import REFERENCE, make_recipe, refusal
 from fredholm.training.comparison.tasks import ComparedTask, Contender
 from fredholm.training.grid import Cell, Report, recipe_cell, safe_name, trained
 
+from ..kit.answers import answers_of
 from ..kit.grid import Row, Table, fill
 from ..kit.machine import describe
 from ..kit.subject import Options
@@ -142,7 +143,9 @@ def validated(cell: Cell, report: Report) -> Row:
 def tested(cell: Cell, report: Report) -> Row:
     """Train, validate, and read the test split."""
     found = validated(cell, report)
-    return found | {"score": score_at(cell, "test", cell.given[1].under)}
+    scores = evaluate(cell.place, "test", cell.given[1].under, trust_code=True, each=True)
+    answers = answers_of(scores, "score")
+    return found | {"score": scores.get("accuracy", scores["loss"]), "answers": answers}
 
 
 def score_at(cell: Cell, split: str, overrides: tuple[str, ...]) -> float:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise, product
+from statistics import fmean
 from time import perf_counter
 from typing import Any
 
@@ -24,6 +25,7 @@ from fredholm.data import SequenceDataset
 from fredholm.models import create_model
 from fredholm.training.grid import Cell, Report, safe_name
 
+from ..kit.answers import pack
 from ..kit.grid import Row, Table, fill
 from ..kit.page import spread
 from ..kit.page import table as as_table
@@ -193,10 +195,11 @@ def fit(name: str, train: SequenceDataset, omega: float, seed: int, epochs: int)
 
 
 @torch.inference_mode()
-def accuracy(model: nn.Module, test: SequenceDataset) -> float:
-    """Share of a file's series that are classified rightly."""
-    pairs = [(model(inputs).argmax(-1) == labels) for inputs, labels in data.make_loader(test, 128)]
-    return float(torch.cat(pairs).float().mean())
+def right_answers(model: nn.Module, test: SequenceDataset) -> list[float]:
+    """Return 1.0 for every series of a file that is classified rightly, else 0.0, in order."""
+    loader = data.make_loader(test, 128, shuffle=False)
+    parts = [model(inputs).argmax(-1) == labels for inputs, labels in loader]
+    return torch.cat(parts).double().tolist()
 
 
 def at_rate(
@@ -277,6 +280,8 @@ def trained_and_tested(cell: Cell, report: Report) -> Row:
     rows = []
     for tested in given["tests"]:
         test = load(dataset, "test", name, given["drop"], tested, seed)
-        score = accuracy(at_rate(model, name, dataset, train, test), test)
-        rows.append({"tested": tested, "accuracy": score, **facts})
+        right = right_answers(at_rate(model, name, dataset, train, test), test)
+        answers = {"accuracy": pack(right)}
+        score = {"accuracy": fmean(right), "answers": answers}
+        rows.append({"tested": tested, **score, **facts})
     return {"rows": rows}

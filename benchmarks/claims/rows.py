@@ -21,9 +21,20 @@ from ..infsa import canvases
 from ..infsa import claims as infsa
 from ..itnet import claims as itnet
 from ..itnet.page import results as itnet_results
-from ..kit.claims import CONTRADICTED, OPEN, REPRODUCED, UNTESTABLE, Claim, Judged, judge
+from ..kit.claims import (
+    CONTRADICTED,
+    NO_TEST,
+    NOT_RUN,
+    REPRODUCED,
+    UNTESTABLE,
+    Claim,
+    Judged,
+    judge,
+    openness,
+)
 from ..kit.grid import sections
 from ..kit.page import load
+from ..kit.statistics import summarise
 from ..linearize import page as linearize
 from ..lra import image as lra_image
 from ..lra import rows as lra
@@ -34,14 +45,15 @@ NUMBER = ".3g"
 
 @dataclass(frozen=True)
 class Row:
-    """A claim with its answer: what was found as text, over how many seeds (0: no training), and
-    the verdict.
+    """A claim with its answer: what was found as text, over how many seeds (0: no training), the
+    verdict, and over how many test samples its test is (0: over the seeds alone).
     """
 
     given: dict[str, Any]
     here: str
     seeds: int
     verdict: str
+    samples: int = 0
 
 
 def papers() -> list[dict[str, Any]]:
@@ -136,23 +148,43 @@ def answer(given: dict[str, Any]) -> Row:
     """
     if "untestable" in given:
         return Row(given, given["untestable"], 0, UNTESTABLE)
-    here, seeds, verdict = "not run", 0, OPEN
+    here, seeds, verdict, samples = "not run", 0, NOT_RUN, 0
     values, trained = _values(given), given.get("trained", False)
-    if values:
-        here, seeds = _text(given, values), len(values) if trained else 0
-        verdict = OPEN if trained else _by_bound(given, values)
+    if values and trained:
+        here, seeds = _text(given, values), len(values)
+        verdict = _openness(given, values)
+    elif values:
+        here, verdict = _text(given, values), _by_bound(given, values)
     if "drawn" in given:  # a picture has no verdict
-        here = f"[drawn]({given['drawn']})"
+        here, verdict = f"[drawn]({given['drawn']})", NO_TEST
     if "test" in given:
         here, verdict = f"holds: `{given['test'].rpartition('/')[2]}`", REPRODUCED
     if "refuted" in given:
         here, verdict = f"does not: `{given['refuted'].rpartition('/')[2]}`", CONTRADICTED
     if "judged" in given:
         one, seeds = judged()[given["judged"]]
-        here = one.here
-        # what is computed or proved has a verdict of its own; what is explored has none
-        verdict = verdict if {"result", "test"} & set(given) else one.verdict or OPEN
-    return Row(given, here, seeds, verdict)
+        here, samples = one.here, one.found.samples if one.found else 0
+        # What is computed or proved has a verdict of its own; what is explored is open.
+        if not {"result", "test"} & set(given):
+            verdict = one.verdict or _explored(one)
+    return Row(given, here, seeds, verdict, samples)
+
+
+def _explored(one: Judged) -> str:
+    """Return why an exploratory claim is open."""
+    if one.claim.sample is None:
+        return NO_TEST
+    return openness(one.found, primary=False)
+
+
+def _openness(given: dict[str, Any], values: list[float]) -> str:
+    """Return why the numbers of trained runs conclude nothing. A difference is compared with zero;
+    a score by itself has no bound to be compared with.
+    """
+    found = summarise(values)
+    if "less" not in given["result"] and found is not None:
+        found = found._replace(p=None)
+    return openness(found, primary=False)
 
 
 def _values(given: dict[str, Any]) -> list[float]:

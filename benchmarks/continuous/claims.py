@@ -45,16 +45,12 @@ def calls(runs: Found, name: str, steps: int = OWN) -> int:
 
 def rows_at(runs: Found, name: str, steps: int) -> list[dict[str, Any]]:
     """Accuracies of a variant at a number of steps, seed by seed."""
-    return [
-        {
-            "variant": f"{name} {steps}",
-            "seed": row["seed"],
-            "accuracy": next(
-                r["accuracy"] for r in row["steps"]["constant"] if r["steps"] == steps
-            ),
-        }
-        for row in runs[name]
-    ]
+    found = []
+    for row in runs[name]:
+        at = next(r for r in row["steps"]["constant"] if r["steps"] == steps)
+        kept = {key: at[key] for key in ("accuracy", "answers") if key in at}
+        found.append({"variant": f"{name} {steps}", "seed": row["seed"], **kept})
+    return found
 
 
 def better(a: str, b: str, steps_a: int = OWN, steps_b: int = OWN) -> Sample:

@@ -8,6 +8,7 @@ every step does.
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from fredholm.training.folder import RunFolder
 from fredholm.training.grid import Cell, Report, recipe_cell, train_cell
 from fredholm.training.machine import seconds_of
 
+from ..kit.answers import pack
 from ..kit.grid import Row, Table, fill
 from ..kit.machine import describe
 from ..kit.subject import Options
@@ -61,12 +63,15 @@ def batches(dataset: Any, size: int = 256) -> list[tuple[Tensor, Tensor, Tensor]
 
 
 @torch.inference_mode()
+def right_answers(forward: Forward, parts: list[tuple[Tensor, Tensor, Tensor]]) -> list[float]:
+    """Return 1.0 for every sample whose largest logit is its label's, else 0.0."""
+    found = [forward(index, inputs).argmax(-1) == labels for index, inputs, labels in parts]
+    return torch.cat(found).double().tolist()
+
+
 def accuracy(forward: Forward, parts: list[tuple[Tensor, Tensor, Tensor]]) -> float:
-    """Share of samples whose largest logit is their label's."""
-    right = sum(
-        int((forward(index, inputs).argmax(-1) == labels).sum()) for index, inputs, labels in parts
-    )
-    return right / sum(len(labels) for _, _, labels in parts)
+    """Return the share of samples whose largest logit is their label's."""
+    return fmean(right_answers(forward, parts))
 
 
 def drop_tokens(index: Tensor, numbers: Tensor, share: float, seed: int) -> Tensor:
@@ -136,11 +141,15 @@ def measure_steps(
             reference = evolution(start, domain, steps=FINE, scheme="strang")
         rows = []
         for steps in STEPS:
-            scores: list[float] = []
+            found: list[list[float]] = []
             seconds = seconds_of(
-                lambda n=steps, s=scores: s.append(accuracy(lambda _, x: model(x, steps=n), parts))
+                lambda n=steps, f=found: f.append(
+                    right_answers(lambda _, x: model(x, steps=n), parts)
+                )
             )
-            row = {"steps": steps, "accuracy": scores[0], "seconds": round(seconds, 2)}
+            right = found[0]
+            row = {"steps": steps, "accuracy": fmean(right), "seconds": round(seconds, 2)}
+            row["answers"] = {"accuracy": pack(right)}
             row["calls"] = operator_calls(model, inputs, steps)
             if reference is not None:
                 row["error"] = float(
@@ -161,12 +170,14 @@ def work(cell: Cell, report: Report) -> Row:
     parts = batches(build_dataset(recipe, "test", words))
     shared = recipe.name.startswith("shared")
     controls = ("constant",) if shared else ("constant", "linear")
+    right = right_answers(lambda _, x: model(x), parts)
     return {
         "parameters": result["parameters"],
         "evolution_parameters": sum(p.numel() for p in model.body.evolutions.parameters()),
         "minutes": result["minutes"],
         "val_accuracy": place.read_result().metrics["val_accuracy"],
-        "accuracy": accuracy(lambda i, x: model(x), parts),
+        "accuracy": fmean(right),
+        "answers": {"accuracy": pack(right)},
         "noise": measure_noise(model, parts),
         "steps": {control: measure_steps(model, parts, control) for control in controls},
         "monitors": {steps: trajectory(model, parts[0][1][:SAMPLES], steps) for steps in (4, 16)},

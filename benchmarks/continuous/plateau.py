@@ -6,6 +6,7 @@ pictures of digits. The claims were named before the first run.
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 from fredholm import data
@@ -13,12 +14,13 @@ from fredholm.training.build import build_dataset
 from fredholm.training.evaluation import load_run
 from fredholm.training.grid import Cell
 
+from ..kit.answers import pack
 from ..kit.claims import Claim, Sample, claims_tables
 from ..kit.grid import Row, Section, run_sections, sections
 from ..kit.page import load, spread, table
-from ..kit.statistics import Rows, paired
+from ..kit.statistics import Rows, differences, paired
 from ..kit.subject import Options
-from .evidence import SMALL, accuracy, batches
+from .evidence import SMALL, batches, right_answers
 
 FILE = "continuous-plateau.json"
 OWN, COUNTS = 4, (2, 4, 8, 16)
@@ -70,10 +72,13 @@ def at_steps(cell: Cell) -> Row:
     words: Any = model.extra.get("vocabulary")
     vocabulary = data.Vocabulary.from_dict(words) if words else None
     parts = batches(build_dataset(cell.given, "test", vocabulary))
+    right = {
+        str(count): right_answers(lambda _, x, n=count: model(x, steps=n), parts)
+        for count in COUNTS
+    }
     return {
-        "steps": {
-            str(count): accuracy(lambda _, x, n=count: model(x, steps=n), parts) for count in COUNTS
-        }
+        "steps": {count: fmean(values) for count, values in right.items()},
+        "answers": {f"steps {count}": pack(values) for count, values in right.items()},
     }
 
 
@@ -88,7 +93,12 @@ def lost(section: str, variant: str, count: int) -> Sample:
 
     def sample(found: dict[str, Rows]) -> list[float]:
         rows = [row for row in found.get(section, []) if row["variant"] == variant]
-        return [row["steps"][str(OWN)] - row["steps"][str(count)] for row in rows]
+        return differences([(at(row, OWN), at(row, count)) for row in rows], "accuracy")
+
+    def at(row: Row, steps: int) -> Row:
+        answers = row.get("answers", {}).get(f"steps {steps}")
+        kept = {} if answers is None else {"answers": {"accuracy": answers}}
+        return {"accuracy": row["steps"][str(steps)], **kept}
 
     return sample
 

@@ -66,7 +66,11 @@ def better(a: str, b: str, *path: str) -> Sample:
     """Model ``a`` less ``b``, paired over seeds, in a number of their rows."""
 
     def sample(found: dict[str, Rows]) -> list[float]:
-        rows = [{**row, "x": _at(row, path)} for row in found.get(NAME, [])]
+        rows = []
+        for row in found.get(NAME, []):
+            answers = row.get("answers", {}) if path == ("accuracy",) else {}
+            kept = {"x": answers["accuracy"]} if answers else {}
+            rows.append({**row, "x": _at(row, path), "answers": kept})
         return paired(rows, a, b, "x")
 
     return sample

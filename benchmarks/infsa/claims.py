@@ -21,7 +21,10 @@ def values(results: Results, variant: str, *path: str) -> list[dict[str, Any]]:
             x: Any = row
             for key in path:
                 x = x[key]
-            found.append({"variant": variant, "seed": row["seed"], "x": float(x)})
+            one = {"variant": variant, "seed": row["seed"], "x": float(x)}
+            if path == ("accuracy",) and "answers" in row:
+                one["answers"] = {"x": row["answers"]["accuracy"]}
+            found.append(one)
     return found
 
 

@@ -19,6 +19,7 @@ from fredholm.training.build import build_dataset
 from fredholm.training.evaluation import load_run
 from fredholm.training.grid import Cell, Report, recipe_cell, scores_of
 
+from ..kit.answers import answers_of
 from ..kit.grid import Row, Table, fill
 from ..kit.machine import describe
 from ..kit.subject import Options
@@ -78,7 +79,8 @@ def align(model: Any, images: torch.Tensor) -> list[dict[str, Any]]:
 
 def work(cell: Cell, report: Report) -> Row:
     """Train and measure one model."""
-    (facts, scores), recipe = scores_of(cell, report), cell.given
+    facts, scores = scores_of(cell, report, each=True)
+    recipe = cell.given
     trained, _ = load_run(cell.place)
     test = build_dataset(recipe, "test")
     torch.manual_seed(recipe.seed)
@@ -87,6 +89,7 @@ def work(cell: Cell, report: Report) -> Row:
     return {
         **facts,
         "accuracy": scores["accuracy"],
+        "answers": answers_of(scores),
         **judge(trained, test),
         "untrained_alignment": align(untrained, images),
     }

@@ -2,10 +2,13 @@
 
 A claim is a number per seed, a difference paired over the seeds that both sides have, and a bound
 that the paper says it is beyond. At most five claims of a page are *primary*, named before the run.
-Each of them is tested by Student's t with n - 1 degrees of freedom, two-sided, and their p-values
-are adjusted by Holm's method. With five seeds or more, and below 0.05, a claim is *reproduced* or
-*contradicted*, by the side of its bound on which the mean lies; else it is *open*. All other claims are exploratory: their numbers
-are shown and nothing is concluded. What cannot be tried is *not testable here*.
+Each of them is tested over its seeds and the samples of the test, by a mixed model, where both
+sides keep the answer to every sample; else over its seeds alone, by Student's t with n - 1 degrees
+of freedom. Tests are two-sided, and their p-values are adjusted by Holm's method. With five seeds
+or more, and below 0.05, a claim is *reproduced* or *contradicted*, by the side of its bound on
+which the mean lies; else it is *open*, and :func:`openness` says why. All other claims are
+exploratory: their numbers are shown and nothing is concluded. What cannot be tried is *not testable
+here*.
 """
 
 from __future__ import annotations
@@ -17,8 +20,14 @@ from typing import Any, NamedTuple
 from .page import table
 from .statistics import Summary, holm, paired, summarise
 
-REPRODUCED, CONTRADICTED, OPEN = "reproduced", "contradicted", "open"
+REPRODUCED, CONTRADICTED = "reproduced", "contradicted"
+NOT_RUN = "open: not run"
+FEW_SEEDS = "open: 1 to 4 seeds"
+UNDECIDED = "open: undecided at 5 or more seeds"
+EXPLORED = "open: larger than its unadjusted error, but not primary"
+NO_TEST = "open: no number per seed"
 UNTESTABLE = "not testable here"
+COLLAPSE = 0.5  # of what is above chance: who loses more has collapsed
 LEVEL, PRIMARY, SEEDS = 0.05, 5, 5
 RULE = "[How claims are judged, and what ± means](claims.md)."
 
@@ -65,13 +74,14 @@ class Claim:
 
 class Judged(NamedTuple):
     """A claim, what was found as text, p adjusted among the primary claims, and the verdict;
-    exploratory claims have neither.
+    exploratory claims have neither. ``found`` are the numbers behind the text.
     """
 
     claim: Claim
     here: str
     p: float | None
     verdict: str
+    found: Summary | None = None
 
 
 def better(section: str, a: str, b: str, metric: str = "accuracy") -> Sample:
@@ -103,7 +113,26 @@ def _judged(claim: Claim, found: Summary | None, p: float | None, results: Any) 
         parts.append("not run" if found is None else _number(claim, found))
     if claim.shown:
         parts.append(claim.shown(results))
-    return Judged(claim, "; ".join(filter(None, parts)), p, _verdict(claim, found, p))
+    return Judged(claim, "; ".join(filter(None, parts)), p, _verdict(claim, found, p), found)
+
+
+def openness(found: Summary | None, primary: bool) -> str:
+    """Return why nothing is concluded: what was not run, too few seeds, a primary claim or a small
+    difference that the seeds do not decide, or a difference beyond its unadjusted error that nobody
+    named before the run.
+
+    Example:
+        >>> openness(None, True), openness(summarise([0.1]), True)
+        ('open: not run', 'open: 1 to 4 seeds')
+        >>> openness(summarise([0.10, 0.11, 0.10, 0.11, 0.10]), primary=False)
+        'open: larger than its unadjusted error, but not primary'
+    """
+    if found is None:
+        return NOT_RUN
+    if found.n < SEEDS:
+        return FEW_SEEDS
+    beyond = found.p is not None and found.p < LEVEL
+    return EXPLORED if beyond and not primary else UNDECIDED
 
 
 def _number(claim: Claim, found: Summary) -> str:
@@ -116,7 +145,17 @@ def _number(claim: Claim, found: Summary) -> str:
     mean = f"{claim.scale * found.mean:+.{claim.digits}f}"
     if found.sd is None:
         return f"{mean} (1 seed)"
-    return f"{mean} ± {claim.scale * found.sd:.{claim.digits}f} ({found.n} seeds)"
+    counted = f"{found.n} seeds"
+    if found.samples:
+        counted += f", {found.samples:,} samples"
+    return f"{mean} ± {claim.scale * found.sd:.{claim.digits}f} ({counted})"
+
+
+def tested_over(found: Summary | None) -> str:
+    """Return what a claim was tested over: seeds and samples, or seeds alone."""
+    if found is None or found.p is None:
+        return ""
+    return "seeds and samples" if found.samples else "seeds alone"
 
 
 def _verdict(claim: Claim, found: Summary | None, p: float | None) -> str:
@@ -125,7 +164,7 @@ def _verdict(claim: Claim, found: Summary | None, p: float | None) -> str:
     if not claim.primary:
         return ""
     if found is None or found.n < SEEDS or p is None or p >= LEVEL:
-        return OPEN
+        return openness(found, primary=True)
     beyond = found.mean > claim.above if claim.below is None else found.mean < claim.below
     return REPRODUCED if beyond else CONTRADICTED
 
@@ -171,7 +210,7 @@ def claims_tables(
     judged = judge(claims, found)
     note = " ".join(filter(None, (note, named(claims, (file or {}).get("primary")))))
     first = [
-        (j.claim.text, j.claim.paper, j.here, _chance(j.p), j.verdict)
+        (j.claim.text, j.claim.paper, j.here, tested_over(j.found), _chance(j.p), j.verdict)
         for j in judged
         if j.claim.primary
     ]
@@ -182,7 +221,8 @@ def claims_tables(
     ]
     parts = [f"{RULE} {note}"]
     if first:
-        parts.append(table(("primary claim", "paper", "here", "p", "verdict"), first))
+        heads = "primary claim", "paper", "here", "tested over", "p", "verdict"
+        parts.append(table(heads, first))
     if rest:
         parts.append(table(("exploratory", "paper", "here"), rest))
     return "\n\n".join(parts)

@@ -22,6 +22,7 @@ from fredholm.models.migrate import migrate_override
 from fredholm.training import evaluate, load_recipe
 from fredholm.training.grid import Cell, Grid, Report, recipe_cell, scores_of, trained
 
+from .answers import answers_of
 from .page import load, save
 from .subject import Options
 
@@ -138,6 +139,8 @@ def say(line: str) -> None:
 class Section:
     """A table: ``variants`` name the rows, each with its overrides of ``recipe`` beyond those that
     are ``common``; ``further``: a column, and how every trained run is evaluated once more for it.
+    ``seeds`` is how many seeds each variant has, from ``first`` on: a section whose seeds are fresh
+    begins above those of an earlier look.
 
     ``choices``: further overrides of a variant, such as learning rates, of which it has the one
     that does best on validation with the first seed; ``brief``: how what is trained to choose is
@@ -152,10 +155,11 @@ class Section:
     further: dict[str, tuple[str, ...]] = field(default_factory=dict)
     choices: dict[str, tuple[str, ...]] = field(default_factory=dict)
     brief: tuple[str, ...] = ()
+    first: int = 0
 
     def plan(self, seeds: int, chosen: dict[str, str] | None = None) -> Iterator[Row]:
         """The runs, seed by seed, so that a part of them compares all variants."""
-        for seed in range(seeds):
+        for seed in range(self.first, self.first + seeds):
             for variant in self.variants:
                 own = (chosen or {}).get(variant)
                 yield self.row(variant, own) | {"seed": seed}
@@ -181,6 +185,12 @@ class Section:
             return False
         choices = self.choices.get(variant, (None,))
         return any(row["overrides"] == self.row(variant, one)["overrides"] for one in choices)
+
+    def complete(self, found: Iterable[Row]) -> bool:
+        """Return whether every variant was run with all of the section's seeds."""
+        rows = self.by_variant(found)
+        seeds = set(range(self.first, self.first + self.seeds))
+        return all(seeds <= {row["seed"] for row in rows.get(name, [])} for name in self.variants)
 
     def by_variant(self, found: Iterable[Row]) -> dict[str, list[Row]]:
         """The rows with the present settings of each variant that has any, in the section's order."""
@@ -227,12 +237,16 @@ def run_sections(
             return replace(cell, settings=cell.settings | {"stage": stage}) if stage else cell
 
         def work(cell: Cell, report: Report, section: Section = section) -> Row:
-            facts, scores = scores_of(cell, report)
+            facts, scores = scores_of(cell, report, each=True)
             found = facts | {key: scores[key] for key in SHOWN if key in scores}
+            answers = answers_of(scores)
             for label, overrides in section.further.items():
-                other = evaluate(cell.place, overrides=list(overrides))
+                other = evaluate(cell.place, overrides=list(overrides), each=True)
                 found[label] = other.get("accuracy", other["loss"])
+                answers |= answers_of(other, label)
+            found["answers"] = answers
             more = also(cell) if also else {}
+            found["answers"] |= more.pop("answers", {})
             return found | more | {"threads": torch.get_num_threads()}
 
         tried = section_table(file, name, "tuning")

@@ -8,18 +8,96 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from .answers import answers_in
+
 Rows = list[dict[str, Any]]
 
 
 class Summary(NamedTuple):
     """Values of several seeds: mean, sample standard deviation (None of one value), their number,
-    and p of Student's t with n - 1 degrees of freedom, two-sided (None of one value).
+    and p, two-sided (None of one value): over seeds and samples by :func:`crossed_p` where every
+    seed has a number per test sample, ``samples`` of them; else over the seeds alone, by Student's
+    t with n - 1 degrees of freedom.
     """
 
     mean: float
     sd: float | None
     n: int
     p: float | None
+    samples: int = 0
+
+
+class Scores(list[float]):
+    """One number per seed, and where the runs keep them the numbers of all test samples whose means
+    they are: ``samples`` (seeds, samples), else None.
+    """
+
+    def __init__(self, values: Iterable[float] = (), samples: np.ndarray | None = None):
+        super().__init__(values)
+        self.samples = samples
+
+
+def differences(pairs: Iterable[tuple[dict[str, Any], dict[str, Any]]], metric: str) -> Scores:
+    """Return the first row of each pair less the second, in a metric: one number per seed, and one
+    per sample where all rows keep the answers to equally many.
+
+    Example:
+        >>> rows = {"accuracy": 0.5}, {"accuracy": 0.25}
+        >>> differences([rows], "accuracy")
+        [0.25]
+    """
+    known = list(pairs)
+    values = [one[metric] - other[metric] for one, other in known]
+    parts = []
+    for one, other in known:
+        sides = answers_in(one, metric), answers_in(other, metric)
+        if sides[0] is None or sides[1] is None or len(sides[0]) != len(sides[1]):
+            return Scores(values)
+        parts.append(sides[0] - sides[1])
+    if len({len(part) for part in parts}) != 1:
+        return Scores(values)
+    return Scores(values, np.stack(parts))
+
+
+def crossed_p(numbers: np.ndarray, against: float = 0.0) -> float:
+    r"""Return the two-sided p of the hypothesis that the mean is ``against``, of numbers (seeds,
+    samples) in which both the seeds and the test samples are drawn from many.
+
+    The mixed model is :math:`d_{si} = m + a_s + b_i + e_{si}` with random seeds, samples and
+    remainder. Its mean squares over S seeds and I samples give the variance of the mean,
+
+    .. math:: v = (M_a + M_b - M_e) / (S I),
+
+    with the degrees of freedom of Satterthwaite. v is at least :math:`M_a / (S I)`, the variance
+    that the seeds alone show, and at least :math:`M_b / (S I)`, that of the samples alone. Where
+    each seed has other samples, b is zero and the seeds carry their variance.
+
+    Reference: Satterthwaite, Biometrics Bulletin 2 (1946).
+    """
+    from scipy.stats import t as student
+
+    seeds, samples = numbers.shape
+    mean = numbers.mean()
+    rows = numbers.mean(1) - mean
+    columns = numbers.mean(0) - mean
+    rest = numbers - mean - rows[:, None] - columns
+    freedom = seeds - 1, samples - 1, (seeds - 1) * (samples - 1)
+    of_seeds = samples * float((rows**2).sum()) / freedom[0]
+    of_samples = seeds * float((columns**2).sum()) / freedom[1]
+    of_rest = float((rest**2).sum()) / freedom[2]
+
+    square = of_seeds + of_samples - of_rest
+    if square > max(of_seeds, of_samples):
+        parts = zip((of_seeds, of_samples, of_rest), freedom)
+        degrees = square**2 / sum(part**2 / own for part, own in parts)
+    else:
+        square, degrees = max((of_seeds, freedom[0]), (of_samples, freedom[1]))
+    if square <= 1e-24 * max(1.0, mean**2):  # all numbers are equal: rounding is no spread
+        return 1.0 if math.isclose(mean, against, abs_tol=1e-12) else 0.0
+    error = math.sqrt(square / (seeds * samples))
+    return float(2 * student.sf(abs(mean - against) / error, degrees))
 
 
 def summarise(values: Iterable[float], against: float = 0.0) -> Summary | None:
@@ -37,6 +115,9 @@ def summarise(values: Iterable[float], against: float = 0.0) -> Summary | None:
     if len(known) < 2:
         return Summary(mean, None, 1, None)
     sd = statistics.stdev(known)
+    samples = values.samples if isinstance(values, Scores) else None
+    if samples is not None and samples.shape[1] > 1:
+        return Summary(mean, sd, len(known), crossed_p(samples, against), samples.shape[1])
     if sd <= 1e-12 * max(map(abs, known)):  # equal values: rounding is no spread
         return Summary(mean, sd, len(known), 1.0 if math.isclose(mean, against) else 0.0)
     from scipy.stats import ttest_1samp
@@ -66,7 +147,7 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
     return found
 
 
-def paired(rows: Rows, a: str, b: str, metric: str = "accuracy") -> list[float]:
+def paired(rows: Rows, a: str, b: str, metric: str = "accuracy") -> Scores:
     """Variant ``a`` less ``b``, one difference per seed that both have.
 
     Example:
@@ -75,15 +156,11 @@ def paired(rows: Rows, a: str, b: str, metric: str = "accuracy") -> list[float]:
         >>> paired(rows, "a", "b")
         [0.25]
     """
-    one, other = (
-        {row["seed"]: row[metric] for row in rows if row["variant"] == name} for name in (a, b)
-    )
-    return [one[seed] - other[seed] for seed in one if seed in other]
+    one, other = ({row["seed"]: row for row in rows if row["variant"] == name} for name in (a, b))
+    return differences([(one[seed], other[seed]) for seed in one if seed in other], metric)
 
 
-def beyond_best(
-    rows: Rows, name: str, others: Sequence[str], metric: str = "accuracy"
-) -> list[float]:
+def beyond_best(rows: Rows, name: str, others: Sequence[str], metric: str = "accuracy") -> Scores:
     """Variant ``name`` less the best of ``others``, one difference per seed that all have.
 
     Example:
@@ -92,11 +169,12 @@ def beyond_best(
         >>> beyond_best(rows, "a", ("b", "c")), beyond_best(rows, "a", ("b", "d"))
         ([0.125], [])
     """
-    scores: dict[int, dict[str, float]] = {}
+    of_seed: dict[int, dict[str, dict[str, Any]]] = {}
     for row in rows:
-        scores.setdefault(row["seed"], {})[row["variant"]] = row[metric]
-    full = [one for one in scores.values() if {name, *others} <= set(one)]
-    return [one[name] - max(one[other] for other in others) for one in full]
+        of_seed.setdefault(row["seed"], {})[row["variant"]] = row
+    full = [one for one in of_seed.values() if {name, *others} <= set(one)]
+    best = [max((one[other] for other in others), key=lambda row: row[metric]) for one in full]
+    return differences(zip((one[name] for one in full), best), metric)
 
 
 def slope(x: Iterable[float], y: Iterable[float]) -> float:

@@ -22,6 +22,7 @@ from fredholm.training.distill.scores import evaluate
 from fredholm.training.grid import Cell, Report
 from fredholm.training.tasks import create_task
 
+from ..kit.answers import pack
 from ..kit.grid import Row, Table, fill
 from ..kit.machine import describe
 from ..kit.subject import Options
@@ -116,7 +117,10 @@ def convert(
         say=lambda line: print(f"{name} {method} seed {seed}: {line}", flush=True),
     )
     report, test = conversion.report, splits["test"]
-    scores = {"teacher": score, "tuned": evaluate(conversion.model, test, judged)}
+    each: dict[str, list[float]] = {"teacher": [], "tuned": []}
+    evaluate(model, test, judged, each=each["teacher"])
+    tuned = evaluate(conversion.model, test, judged, each=each["tuned"])
+    scores = {"teacher": score, "tuned": tuned}
     student = conversion.model
     if "distilled" in report.scores:
         student.load_state_dict(torch.load(folder / "distilled.pt", weights_only=True))
@@ -125,6 +129,7 @@ def convert(
     return {
         "samples": task.sizes,
         "scores": scores,
+        "answers": {whose: pack(values) for whose, values in each.items() if values},
         "validation": report.scores,
         "recovered": 100 * scores["tuned"] / scores["teacher"],
         "layers": layers,

@@ -6,8 +6,9 @@ learning rate is the same for all, and none was tuned.
 from __future__ import annotations
 
 from fredholm.training import load_recipe
-from fredholm.training.grid import Cell, recipe_cell, train_cell
+from fredholm.training.grid import Cell, Report, recipe_cell, scores_of
 
+from ..kit.answers import answers_of
 from ..kit.claims import Claim, Sample
 from ..kit.grid import Row, Table, fill
 from ..kit.machine import describe
@@ -66,7 +67,14 @@ def run(options: Options) -> None:
         return recipe_cell(chosen, options.runs / label)
 
     command = "python -m benchmarks run lra"
-    fill(TABLE, rows, train_cell, cell, options, machine=describe(), command=command)
+    fill(TABLE, rows, work, cell, options, machine=describe(), command=command)
+
+
+def work(cell: Cell, report: Report) -> Row:
+    """Train and evaluate one model."""
+    facts, scores = scores_of(cell, report, each=True)
+    shown = {key: scores[key] for key in ("accuracy", "loss")}
+    return shown | facts | {"answers": answers_of(scores)}
 
 
 def rows_of(runs: Rows, task: str) -> Rows:

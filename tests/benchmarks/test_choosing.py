@@ -94,7 +94,8 @@ def test_the_rate_is_chosen_on_validation(tmp_path, monkeypatch):
     def evaluate(place, split, overrides, **more):
         rate = float(load_rate(place))
         read.append((split, rate, overrides))
-        return {"accuracy": 1 - abs(rate - 3e-3), "loss": 1.0}
+        each = {"measure": "accuracy", "values": [1.0, 0.0]}
+        return {"accuracy": 1 - abs(rate - 3e-3), "loss": 1.0, "each": each}
 
     def load_rate(place):
         return next(part for part in place.name.split(",") if part in {f"{r:g}" for r in RATES})

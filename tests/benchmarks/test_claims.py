@@ -12,7 +12,15 @@ from benchmarks.__main__ import parse
 from benchmarks.ckconv.equal_time import SECTIONS as TO_COME
 from benchmarks.claims import rows
 from benchmarks.claims.page import VERDICTS, paper_table
-from benchmarks.kit.claims import CONTRADICTED, OPEN, REPRODUCED, UNTESTABLE, Claim
+from benchmarks.kit.claims import (
+    CONTRADICTED,
+    FEW_SEEDS,
+    NO_TEST,
+    NOT_RUN,
+    REPRODUCED,
+    UNTESTABLE,
+    Claim,
+)
 from benchmarks.kit.subject import find_subject
 
 from fredholm.training import list_recipes
@@ -68,7 +76,7 @@ def test_pictures_are_on_the_pages_that_are_said_to_have_them():
     assert drawn
     for given in drawn:
         assert "![" in (ROOT / "docs" / "results" / given["drawn"]).read_text(), given["claim"]
-        assert rows.answer(given).verdict == OPEN, given["claim"]
+        assert rows.answer(given).verdict == NO_TEST, given["claim"]
 
 
 def test_commands_and_tests_are_there():
@@ -140,7 +148,7 @@ def test_a_path_to_nothing_is_an_error(monkeypatch):
         ({"most": 3.9}, "4", CONTRADICTED),
         ({"least": 2.0}, "2", REPRODUCED),
         ({"least": 2.1}, "2", CONTRADICTED),
-        ({"trained": True, "digits": 1}, "3.0 ± 1.4", OPEN),
+        ({"trained": True, "digits": 1}, "3.0 ± 1.4", FEW_SEEDS),
     ],
 )
 def test_what_is_computed_is_judged_by_its_bound(more, here, verdict, monkeypatch):
@@ -153,9 +161,11 @@ def test_what_is_computed_is_judged_by_its_bound(more, here, verdict, monkeypatc
 def test_what_is_not_run_is_open_and_what_cannot_be_is_said():
     given = {"claim": "c | d", "where": "w", "paper": "p", "hours": 1000}
     row, other = rows.answer(given), rows.answer({**given, "untestable": "no data"})
-    assert (row.here, row.verdict) == ("not run", OPEN)
+    assert (row.here, row.verdict) == ("not run", NOT_RUN)
     assert (other.here, other.verdict) == ("no data", UNTESTABLE)
-    assert paper_table([row]).endswith("| c \\| d | w | p | not run |  | open |  | 1,000 |")
+    assert paper_table([row]).endswith(
+        "| c \\| d | w | p | not run |  | open: not run |  | 1,000 |"
+    )
     with pytest.raises(KeyError):
         rows.answer({**given, "judged": "itnet: no such claim"})
 

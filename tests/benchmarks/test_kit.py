@@ -13,8 +13,10 @@ from benchmarks.kit import clock, grid, page, statistics
 from benchmarks.kit.check import fallen, theirs_first
 from benchmarks.kit.claims import (
     CONTRADICTED,
-    OPEN,
+    FEW_SEEDS,
+    NOT_RUN,
     REPRODUCED,
+    UNDECIDED,
     UNTESTABLE,
     Claim,
     better,
@@ -180,14 +182,14 @@ def claim(*sample, **more):
     ("sample", "more", "verdict"),
     [
         ((0.10, 0.11, 0.10, 0.11, 0.10), {}, REPRODUCED),
-        ((0.10, 0.11, 0.10, 0.11), {}, OPEN),
+        ((0.10, 0.11, 0.10, 0.11), {}, FEW_SEEDS),
         ((-0.10, -0.11, -0.10, -0.11, -0.10), {}, CONTRADICTED),
-        ((-0.02, 0.05, -0.05, 0.03, -0.01), {}, OPEN),
-        ((0.1,), {}, OPEN),
-        ((), {}, OPEN),
+        ((-0.02, 0.05, -0.05, 0.03, -0.01), {}, UNDECIDED),
+        ((0.1,), {}, FEW_SEEDS),
+        ((), {}, NOT_RUN),
         ((0.001, 0.0, -0.001, 0.0, 0.001), {"below": 0.01}, REPRODUCED),
         ((0.10, 0.11, 0.10, 0.11, 0.10), {"below": 0.01}, CONTRADICTED),
-        ((0.0, 0.05, 0.0, 0.04, 0.0), {"below": 0.01}, OPEN),
+        ((0.0, 0.05, 0.0, 0.04, 0.0), {"below": 0.01}, UNDECIDED),
         ((0.98, 0.99, 0.985, 0.98, 0.99), {"above": 0.95}, REPRODUCED),
     ],
 )
@@ -215,7 +217,7 @@ def test_exploratory_and_untestable_claims_have_no_p():
     assert (one.verdict, one.p) == ("", None)
     assert (two.verdict, two.here) == (UNTESTABLE, "no data")
     text = claims_section([claim(0.1, 0.2), explored, untestable], {})
-    assert "| c |  | +15.00 ± 7.07 (2 seeds) | 0.205 | open |" in text
+    assert "| c |  | +15.00 ± 7.07 (2 seeds) | seeds alone | 0.205 | open: 1 to 4 seeds |" in text
     assert "| u |  | no data (*not testable here*) |" in text
     for wrong in ({"primary": True}, {"untestable": "x", "sample": list}):
         with pytest.raises(ValueError, match="c: "):
@@ -252,13 +254,14 @@ TINY = Section(
 def test_runs_are_added_one_by_one_and_not_twice(tmp_path, monkeypatch):
     done = []
 
-    def train(cell, report):
+    def train(cell, report, each):
         name = cell.given.name
         done.append(name)
         if len(done) == 3:
             raise ValueError("out of luck")
         cell.place.mkdir(parents=True)
-        return {"parameters": 1}, {"accuracy": 0.5, "loss": 1.0, "other": 3}
+        numbers = {"measure": "accuracy", "values": [1.0, 0.0]}
+        return {"parameters": 1}, {"accuracy": 0.5, "loss": 1.0, "other": 3, "each": numbers}
 
     monkeypatch.setattr(grid, "scores_of", train)
     options = Options(runs=tmp_path / "runs", results=tmp_path, primary=("a beats b",))
@@ -361,9 +364,10 @@ def test_a_choice_is_made_on_validation_and_the_test_split_read_for_it_alone(tmp
         (cell.place / "rate").write_text(str(cell.given.optimizer.lr))
         return {"parameters": 1}
 
-    def scores(cell, report):
+    def scores(cell, report, each):
         tests.append((cell.given.optimizer.lr, cell.given.seed))
-        return train(cell, report), {"accuracy": 0.5}
+        numbers = {"measure": "accuracy", "values": [1.0, 0.0]}
+        return train(cell, report), {"accuracy": 0.5, "each": numbers}
 
     def validate(place, split):
         assert split == "val"

@@ -37,10 +37,11 @@ def test_tables_say_what_the_rows_say():
     assert "| LUNA | 80.00 ± 0.00 | 75.00 ± 0.00 | 79.50 ± 0.71 | 99.4 ± 0.9 | 2 |" in page
     assert "| Performer, 64 features | 80.00 | nothing to distil | 60.00 | 75.0 | 1 |" in page
     claim = "sentiment of movie reviews: LUNA recovers"
-    assert (
-        f"| {claim} 99.5% of the teacher | 99.5% | +99.4 ± 0.9 (2 seeds) | 1.000 | open |" in page
-    )
-    assert f"| {claim} more than Hedgehog | not behind it | -2.5 (1 seed) |  | open |" in page
+    few = "open: 1 to 4 seeds |"
+    recovered = "99.5% of the teacher | 99.5% | +99.4 ± 0.9 (2 seeds) | seeds alone | 1.000"
+    assert f"| {claim} {recovered} | {few}" in page
+    behind = "more than Hedgehog | not behind it | -2.5 (1 seed) |  | "
+    assert f"| {claim} {behind} | {few}" in page
     assert "| LUNA | 0.90 → 0.10 | 0.90 → 0.10 |" in page
     assert "Not measured yet" in page
     assert "| sentiment of movie reviews | 9 | 4 | 100 | ≤ 3, 5e-05 | ≤ 2, 1e-05 |" in page

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.__main__ import main, options_of, parse
-from benchmarks.kit.claims import Claim, judge
+from benchmarks.kit.claims import FEW_SEEDS, UNDECIDED, Claim, judge
 from benchmarks.kit.page import RESULTS
 from benchmarks.kit.subject import find_subject, subject_names
 
@@ -94,7 +94,10 @@ def test_a_page_of_claims_is_one_file(tmp_path, monkeypatch):
     assert main(["run", "my_claims", "--results", str(tmp_path)]) == 0
     assert main(["page", "my_claims"]) == 0
     text = (tmp_path / "my_claims.md").read_text(encoding="utf-8")
-    assert "| a beats b | 1 over 0 | +11.00 ± 1.00 (5 seeds) | < 0.001 | reproduced |" in text
+    assert (
+        "| a beats b | 1 over 0 | +11.00 ± 1.00 (5 seeds) | seeds alone | < 0.001 | reproduced |"
+        in text
+    )
 
 
 def test_check_fails_where_a_ratio_fell(capsys, monkeypatch):
@@ -166,7 +169,7 @@ def test_the_committed_verdicts():
         claims = importlib.import_module(f"benchmarks.{name}").CLAIMS
         verdicts[name] = [j.verdict for j in judge(claims, rows) if j.claim.primary]
     assert verdicts == {
-        "itnet.claims": ["reproduced"] + ["open"] * 4,
-        "ckconv.claims": ["reproduced"] * 4 + ["open"],
-        "infsa.canvases": ["open"] * 5,
+        "itnet.claims": ["reproduced", UNDECIDED, FEW_SEEDS, FEW_SEEDS, FEW_SEEDS],
+        "ckconv.claims": ["reproduced"] * 4 + [UNDECIDED],
+        "infsa.canvases": [UNDECIDED] * 5,
     }, json.dumps(verdicts)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from ..progress import steps, working
 from .build import build_dataset, in_float32
 from .folder import RunFolder
 from .recipe_files import apply_overrides, load_recipe
-from .tasks import task_of
+from .tasks import Task, task_of
 
 SPLITS = ("train", "val", "test")
 
@@ -159,6 +160,7 @@ def evaluate(
     *,
     trust_code: bool = False,
     report: Callable[[str], None] | None = None,
+    each: bool = False,
 ) -> dict[str, Any]:
     """Accuracy, loss (called as ``loss_name`` says), per-class accuracy, confusion matrix and
     examples of a run on one split, also as ``evaluation.json``; or of the method that a comparison
@@ -174,6 +176,10 @@ def evaluate(
     data set instead, such as the resolution of its fields. ``trust_code``: see :func:`load_run`.
     Where the folder cannot be written the figures are returned all the same, and ``report`` (or a
     warning) says that no file holds them.
+
+    ``each`` adds one number per sample, in the order of the split, to the returned figures and not
+    to the file: ``{"each": {"measure": "accuracy", "values": [1.0, 0.0, ...]}}``; for tasks other
+    than classification the measure is ``"loss"``, the sample's own loss.
 
     Raises:
         TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
@@ -195,6 +201,9 @@ def evaluate(
         dataset, outputs = _of_run(place, split, overrides, trust_code)
     task = task_of(dataset)
     pairs = ((dataset.in_units(o), dataset.in_units(y)) for o, y in outputs)
+    recorded = _PerSample(task)
+    if each:
+        pairs = recorded.passing(pairs)
     numbers = task.summary(pairs, dataset.classes)
     result = {
         "run": str(place.root),
@@ -211,7 +220,38 @@ def evaluate(
     except StorageError as error:
         line = f"the figures are not written: {error}"
         (report or partial(warnings.warn, stacklevel=2))(line)
+    if each:
+        result["each"] = {"measure": recorded.measure, "values": recorded.values}
     return result
+
+
+class _PerSample:
+    """One number per sample of the batches that pass."""
+
+    def __init__(self, task: Task):
+        self.task = task
+        self.measure = "accuracy" if task.each_mode == "max" else "loss"
+        self.values: list[float] = []
+
+    def passing(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+        for outputs, labels in batches:
+            found = self.task.each(*self.task.pairs(outputs, labels))
+
+            # A task without such a number, or with one per point, has a loss per sample.
+            if found is None or found.shape != (len(labels),):
+                self.measure = "loss"
+                losses = [_sample_loss(self.task, o, y) for o, y in zip(outputs, labels)]
+                found = torch.tensor(losses)
+            self.values.extend(found.tolist())
+            yield outputs, labels
+
+
+def _sample_loss(task: Task, outputs: Tensor, labels: Tensor) -> float:
+    """Return the loss of one sample; NaN where none of its points has a label."""
+    outputs, labels = outputs[None], labels[None]
+    if not task.weight(labels):
+        return math.nan
+    return float(task.loss(outputs, labels))
 
 
 def _of_run(

@@ -286,17 +286,19 @@ def trained(cell: Cell, report: Report) -> Result:
     }
 
 
-def scores_of(cell: Cell, report: Report) -> tuple[Result, Result]:
+def scores_of(cell: Cell, report: Report, each: bool = False) -> tuple[Result, Result]:
     """Train, see :func:`trained`, and evaluate: what training says, and all scores on the test
-    split.
+    split; with ``each`` also one number per sample, see :func:`evaluate`.
 
     Raises:
         TrainingFailed: the recipe's metric is not defined on the test split.
     """
     from ..explain.given import read_evaluation
 
-    facts, scores = trained(cell, report), read_evaluation(cell.place)
-    scores, metric = evaluate(cell.place) if scores is None else scores, cell.given.training.metric
+    facts, metric = trained(cell, report), cell.given.training.metric
+    scores = None if each else read_evaluation(cell.place)
+    if scores is None:
+        scores = evaluate(cell.place, each=each)
     if metric is not None and scores.get(metric) is None:
         raise TrainingFailed(f"training.metric: {metric} is not defined on the test split")
     return facts, scores

@@ -27,11 +27,18 @@ def evaluate(
     task: Task,
     precision: str = "32",
     batch_size: int = 32,
+    each: list[float] | None = None,
 ) -> float:
-    """A model's score on a split by the task's metric, in evaluation mode."""
+    """A model's score on a split by the task's metric, in evaluation mode. To a list ``each`` the
+    task's number for every sample is appended, where it has one.
+    """
     tally = Tally(task)
     for out, target in _forward(model, dataset, precision, batch_size):
-        tally.add(out.float().cpu(), target.cpu())
+        outputs, labels = out.float().cpu(), target.cpu()
+        tally.add(outputs, labels)
+        numbers = None if each is None else task.each(*task.pairs(outputs, labels))
+        if each is not None and numbers is not None:
+            each.extend(numbers.tolist())
     return tally.metrics()[task.metric[0]]
 
 
