@@ -12,6 +12,7 @@ import sys
 import typing
 from collections.abc import Iterator
 from importlib import import_module
+from itertools import groupby
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
@@ -36,18 +37,23 @@ OPTIONS: dict[str, dict[str, Any]] = {
 GOAL, HOPS = 12, 5
 
 
-def files_of_one_forward(name: str) -> list[str]:
-    """The package's files in which code runs during one forward on six points of a line, in the
-    order in which they are entered. The call before it fills caches and imports what is lazy.
+# A forward enters these before the form that answers.
+READERS = ("integral/operator.py", "integral/problem.py")
+VISITS = 2
+
+
+def calls_of_one_forward(name: str) -> list[tuple[str, str]]:
+    """The package's functions that one forward on six points of a line calls, in order, each as
+    its file and qualified name. The call before it fills caches and imports what is lazy.
     """
     operator = create_operator(name, 8, 2, **OPTIONS[name]).eval()
     u, domain = torch.randn(2, 6, 8), Domain.line(6)
-    entered: dict[str, None] = {}
+    entered: list[tuple[str, str]] = []
 
     def note(frame: FrameType, event: str, argument: Any) -> None:
         path = Path(frame.f_code.co_filename)
         if event == "call" and path.is_relative_to(PACKAGE):
-            entered[path.relative_to(PACKAGE).as_posix()] = None
+            entered.append((path.relative_to(PACKAGE).as_posix(), frame.f_code.co_qualname))
 
     with torch.no_grad():
         operator(u, domain)
@@ -57,7 +63,23 @@ def files_of_one_forward(name: str) -> list[str]:
             operator(u, domain)
         finally:
             sys.setprofile(before)
-    return list(entered)
+    return entered
+
+
+def files_of_one_forward(name: str) -> list[str]:
+    """The files of these functions, in the order in which they are first entered."""
+    return list(dict.fromkeys(file for file, _ in calls_of_one_forward(name)))
+
+
+def visits_before_the_form(name: str) -> dict[str, int]:
+    """How often a forward enters each of :data:`READERS` before the file of the form that answers:
+    functions of one file that are called in a row are one visit.
+    """
+    calls = calls_of_one_forward(name)
+    form = next(file for file, function in calls if function.endswith(".respond"))
+    files = [file for file, _ in groupby(file for file, _ in calls)]
+    before = files[: files.index(form)]
+    return {file: before.count(file) for file in READERS}
 
 
 def hops(files: list[str]) -> int:
@@ -75,6 +97,11 @@ def test_a_forward_crosses_few_files(name):
 def test_a_forward_soon_enters_the_folder_of_the_paper(name):
     files = files_of_one_forward(name)
     assert hops(files) <= HOPS, files
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_arguments_are_read_once(name):
+    assert max(visits_before_the_form(name).values()) <= VISITS
 
 
 # --- annotations --------------------------------------------------------------------------------
@@ -194,10 +221,11 @@ def test_no_form_is_chosen_by_what_it_says():
 
 
 if __name__ == "__main__":
-    print(f"{'operator':<10}{'files':>6}{'hops':>6}   goals {GOAL} and {HOPS}")
+    print(f"{'operator':<10}{'files':>6}{'hops':>6}{'visits':>8}   goals {GOAL}, {HOPS}, {VISITS}")
     for operator in OPTIONS:
-        crossed = files_of_one_forward(operator)
-        print(f"{operator:<10}{len(crossed):>6}{hops(crossed):>6}   {' '.join(crossed)}")
+        crossed, visits = files_of_one_forward(operator), visits_before_the_form(operator)
+        counts = f"{len(crossed):>6}{hops(crossed):>6}{max(visits.values()):>8}"
+        print(f"{operator:<10}{counts}   {' '.join(crossed)}")
     number, names = undefined_names()
     print(f"{number} public annotations, {len(names)} of them with undefined names", *names)
 

@@ -18,7 +18,7 @@ def literal(operator: ITNetOperator, u: Tensor, domain: Domain, block: int = 4) 
     its product with u. A block of queries at a time, so that memory does not decide.
     """
     outs = []
-    problem, query, valid = operator._problem(u, domain, None, None)
+    problem = operator.problem(u, domain)
     weights = problem.quadrature.weights()
     for start in range(0, domain.size, block):
         part = problem.rows(list(range(start, min(domain.size, start + block))))
@@ -31,7 +31,7 @@ def literal(operator: ITNetOperator, u: Tensor, domain: Domain, block: int = 4) 
                 weights.expand(*matrix.shape[:4][:2], 1, -1),
             )
         )
-    return operator._finish(torch.cat(outs, 2), query, valid)
+    return operator._finish(torch.cat(outs, 2), problem.query, problem.real)
 
 
 def hidden_first(

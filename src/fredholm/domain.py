@@ -644,7 +644,7 @@ class Domain:
         this domain.
 
         Measure, padding, causality and pairs are combined here, and for one rank's part of a domain
-        in :func:`fredholm.integral.exchange.part_quadrature`. O(N) unless
+        in :func:`fredholm.parallel.part.part_quadrature`. O(N) unless
         ``pairs`` is given or two domains are compared in time. ``pairs`` of this domain are used
         for both; their shape must fit the queries.
         """

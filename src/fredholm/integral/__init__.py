@@ -52,7 +52,7 @@ from .contract import (
     read_together,
 )
 from .conversion import as_operator, convertible, refuse, register_converter
-from .exchange import Exchange, before_this, fold_ring, mass_rows, sums, visible_from
+from .exchange import Exchange, fold_ring, mass_rows, sums, visible_from
 from .exponential import ExponentialMap, orthogonal_draws
 from .feature_map import (
     FEATURE_MAPS,
@@ -181,7 +181,6 @@ __all__ = [
     "answering",
     "as_operator",
     "auxiliary_loss",
-    "before_this",
     "build_feature_map",
     "by_head",
     "call_with",

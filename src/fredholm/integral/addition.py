@@ -18,7 +18,7 @@ from ..quadrature import Quadrature
 from .contract import Form, Kernel, Memory, choose, weight_and_bias
 from .exchange import Exchange
 from .operator import IntegralOperator
-from .problem import Facts, Layout, Problem, split_heads
+from .problem import Facts, Layout, Problem, by_head_of, check_layout
 from .strategy import Plan, Strategy
 
 
@@ -126,8 +126,8 @@ def _joined(memories: list[Memory]) -> Memory:
 
 
 def _split(part: IntegralOperator, u: Tensor) -> Tensor:
-    """Whole features (B, 1, N, D) as a part's kernel reads them."""
-    return u if part.kernel.whole else split_heads(u[:, 0], part.heads)
+    """All features (B, 1, N, D) as a part's kernel reads them."""
+    return u if part.kernel.whole else by_head_of(part.kernel, u[:, 0])
 
 
 def _seen(part: IntegralOperator, problem: Problem) -> Problem:
@@ -184,7 +184,7 @@ class SumKernel(Kernel):
             got = ", ".join(f"{i} to {o}" for i, o in sorted(sizes))
             raise OptionError(f"parts map {got} features; those of a sum need the same widths")
         for part in parts:
-            if type(part)._call is not IntegralOperator._call:
+            if type(part)._problem is not IntegralOperator._problem:
                 raise OptionError(
                     f"parts: a {type(part).__name__} takes its points in an order of its own, "
                     "whatever their domain; a sum needs parts that live on one domain"
@@ -206,7 +206,7 @@ class SumKernel(Kernel):
 
     def check(self, layout: Layout) -> None:
         for part in self.parts:
-            part._check(layout)
+            check_layout(part.kernel, layout, part.layer)
         heads = sorted({part.heads for part in self.parts} - {self.heads})
         if layout.pairs and heads:
             raise DomainError(

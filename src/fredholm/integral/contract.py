@@ -330,50 +330,63 @@ def choose(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> Form:
         >>> choose("auto", SoftmaxKernel(8, 2), Facts(Layout())).name
         'fused attention'
     """
-    stepping = facts.layout.stepping
-    if facts.layout.sharded:
-        return _choose_sharded(strategy, kernel, facts)
-    if isinstance(strategy, str):
-        for kind in kernel.forms:
-            if kind.steps if stepping else kind.responds:
-                form = kind(kind.default)
-                if form.preferred(kernel, facts) and form.refuses(kernel, facts) is None:
-                    return form
-        raise StrategyError(f"{type(kernel).__name__} has no form for {facts.layout}")
-    strategy = strategy.stepping() if stepping else strategy
+    stepping, auto = facts.layout.stepping, isinstance(strategy, str)
+    if stepping and not isinstance(strategy, str):
+        strategy = strategy.stepping()
     reasons = []
     for kind in kernel.forms:
-        if isinstance(strategy, kind.word) and (kind.steps if stepping else kind.responds):
-            form = kind(strategy)
-            why = form.refuses(kernel, facts)
-            if why is None:
-                return _on_backend(form, kernel)
-            reasons.append(why)
-    raise _refusal(strategy, kernel, reasons, stepping)
-
-
-def _choose_sharded(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> Form:
-    """:func:`choose` among the forms that integrate over a sharded domain."""
-    reasons = []
-    for kind in kernel.forms:
+        if not (kind.steps if stepping else kind.responds):
+            continue
         if isinstance(strategy, str):
             form = kind(kind.default)
-            if not kind.responds or not form.preferred(kernel, facts):
+            if not form.preferred(kernel, facts):
                 continue
-        elif isinstance(strategy, kind.word) and kind.responds:
+        elif isinstance(strategy, kind.word):
             form = kind(strategy)
         else:
             continue
         why = form.refuses(kernel, facts)
-        if why is None and kind.exchanges():
-            return form if isinstance(strategy, str) else _on_backend(form, kernel)
-        reasons.append(f"{kind.name} has no exchange between ranks" if why is None else why)
-    word = strategy if isinstance(strategy, str) else type(strategy).__name__
-    why = f": {'; '.join(reasons)}" if reasons else ""
-    raise StrategyError(
-        f"{word} cannot integrate {type(kernel).__name__} over a sharded domain{why}; give each "
-        "process the whole domain, or take another strategy"
-    )
+        if why is None and facts.layout.sharded and not form.exchanges():
+            why = f"{form.name} has no exchange between ranks"
+        if why is None:
+            return _wrapped(form if auto else _on_backend(form, kernel), facts)
+        reasons.append(why)
+    raise _refusal(strategy, kernel, facts.layout, reasons)
+
+
+def _wrapped(form: Form, facts: Facts) -> Form:
+    """The form, inside another one where the domain needs that."""
+    if facts.layout.sharded:
+        return Distributed(form)
+    return form
+
+
+class Distributed(Form):
+    """A form's exchange between the ranks of a sharded domain."""
+
+    steps = False
+
+    def __init__(self, form: Form):
+        super().__init__(form.strategy)
+        self.form = form
+
+    def backend(self, kernel: Kernel, facts: Facts, device: torch.device) -> str:
+        return self.form.backend(kernel, facts, device)
+
+    def plan(self, backend: str = "") -> Plan:
+        return self.form.plan(backend)
+
+    def sent(self, kernel: Kernel, domain: Domain, batch: int, crossed: bool) -> Exchange:
+        return self.form.sent(kernel, domain, batch, crossed)
+
+    def exchange(self, kernel: Kernel, problem: Problem, shards: Shards) -> Tensor:
+        return self.form.exchange(kernel, problem, shards)
+
+    def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
+        assert problem.shards is not None
+        response = self.exchange(kernel, problem, problem.shards)
+        # A rank without points has answered at one of padding.
+        return response[:, :, : problem.asked]
 
 
 def _on_backend(form: Form, kernel: Kernel) -> Form:
@@ -388,13 +401,22 @@ def _on_backend(form: Form, kernel: Kernel) -> Form:
 
 
 def _refusal(
-    strategy: Strategy, kernel: Kernel, reasons: list[str], stepping: bool
+    strategy: Strategy | str, kernel: Kernel, layout: Layout, reasons: list[str]
 ) -> StrategyError:
     """The error of a strategy that cannot integrate a kernel."""
-    name, other = type(strategy).__name__, type(kernel).__name__
+    name = strategy if isinstance(strategy, str) else type(strategy).__name__
+    other = type(kernel).__name__
+    if layout.sharded:
+        why = f": {'; '.join(reasons)}" if reasons else ""
+        return StrategyError(
+            f"{name} cannot integrate {other} over a sharded domain{why}; give each process the "
+            "whole domain, or take another strategy"
+        )
+    if isinstance(strategy, str):
+        return StrategyError(f"{other} has no form for {layout}")
     if reasons:
         return StrategyError(f"{name} cannot integrate {other}: {reasons[-1]}")
-    if stepping and any(isinstance(strategy, kind.word) for kind in kernel.forms):
+    if layout.stepping and any(isinstance(strategy, kind.word) for kind in kernel.forms):
         return StrategyError(f"{name} has no causal step; set op.strategy = 'exact' to generate")
     return StrategyError(
         f"{name} cannot integrate {other}: it needs {strategy.needs}; "

@@ -12,40 +12,31 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from ..arguments import Checked, refuse_kind
-from ..domain import MEASURES, Domain
+from ..domain import Domain
 from ..errors import DomainError, OptionError, ShapeError
-from ..ops.backend import at_least_single, cast, result_dtype
+from ..ops.backend import cast, result_dtype
 from ..ops.dense import dense_apply, kernel_norm
-from ..quadrature import Quadrature, Rows
+from ..quadrature import Rows
 from .capabilities import WeightedValue
-from .contract import Kernel, Part, check_inference, first_dtype
-from .exchange import fill_empty, part_numbers, part_quadrature
-from .forms import Form, choose
+from .contract import Form, Kernel, Part, check_inference, choose, first_dtype, with_offset
+from .exchange import part_numbers
 from .problem import (
-    Call,
     Facts,
-    Layout,
-    Place,
+    OperatorFacts,
     Problem,
-    batched,
-    check_device,
+    Stretch,
     check_domains,
     check_features,
-    check_fit,
     check_pairs,
     check_rows,
-    check_sizes,
     clean,
+    default_domain,
     head_width,
     merge_heads,
-    positions,
-    split_heads,
 )
 from .sharing import Sharing
 from .state import CausalState, load_state
 from .strategy import Plan, Strategy, read_strategy
-
-RENORMALISED = tuple(name for name, (_, renormalised) in MEASURES.items() if renormalised)
 
 
 class IntegralOperator(nn.Module, metaclass=Checked):
@@ -160,29 +151,14 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         query: Shaped[Tensor, "b q d"] | None = None,
         query_domain: Domain | None = None,
     ) -> Float[Tensor, "b m o"]:
-        call = self._call(u, domain, query, query_domain)
-        if call.domain.shards is not None:
-            return self._sharded(call)
+        problem = self._problem(u, domain, query, query_domain)
+        facts = problem.facts
         kernel = self.kernel
-        facts = Facts.of(call.layout, call.target.positions, u, kernel.training)
         form = choose(self._strategy, kernel, facts)
-        problem, query, valid = self._read(call)
         response = cast(form.respond(kernel, problem), result_dtype(u))
-        if kernel.training:
+        if kernel.training and problem.complete:
             kernel.observe(problem)
-        return self._finish(response, query, valid)
-
-    def _sharded(self, call: Call) -> Tensor:
-        """:meth:`forward` at the points of one rank, by the form's exchange."""
-        queries = call.target.size
-        call = fill_empty(call)
-        domain = call.domain
-        assert domain.shards is not None
-        facts = Facts.of(call.layout, call.target.positions, call.u, self.kernel.training)
-        form = choose(self._strategy, self.kernel, facts)
-        problem, query, valid = self._read(call, part_quadrature(domain, call.query_domain))
-        response = form.exchange(self.kernel, problem, domain.shards).to(result_dtype(call.u))
-        return self._finish(response, query, valid)[:, :queries]
+        return self._finish(response, problem.query, problem.real)
 
     def dense(
         self,
@@ -195,13 +171,10 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         """The output through the dense kernel matrix: the definition that ``forward`` must equal.
         O(N²·d²) memory.
         """
-        problem, query, valid = self._problem(u, domain, query, query_domain)
-        response, offset = (
-            dense_apply(self.kernel.matrix(problem), problem.quadrature.weights(), problem.uy),
-            self.kernel.offset(problem),
-        )
-        response = response if offset is None else response + offset
-        return self._finish(response.to(result_dtype(u)), query, valid)
+        problem = self.problem(u, domain, query=query, query_domain=query_domain)
+        matrix, weights = self.kernel.matrix(problem), problem.quadrature.weights()
+        response = with_offset(dense_apply(matrix, weights, problem.uy), self.kernel, problem)
+        return self._finish(response.to(result_dtype(u)), problem.query, problem.real)
 
     def problem(self, u, domain=None, *, query=None, query_domain=None) -> Problem:
         """What the kernel is asked in a call with the same arguments: positions and features of
@@ -221,7 +194,9 @@ class IntegralOperator(nn.Module, metaclass=Checked):
             >>> problem.uy.shape, problem.y.shape
             (torch.Size([3, 1, 5, 8]), torch.Size([1, 5, 1]))
         """
-        return self._problem(u, domain, query, query_domain)[0]
+        if isinstance(domain, Domain):
+            domain.refuse_shards("the definition")
+        return self._problem(u, domain, query, query_domain)
 
     def kernel_matrix(
         self, u, domain=None, *, query=None, query_domain=None, rows: Rows = None
@@ -232,8 +207,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         Hidden pairs hold whatever the kernel says there; their quadrature weight is zero.
         """
         problem = self.problem(u, domain, query=query, query_domain=query_domain)
-        check_rows(rows, problem.x.shape[1])
-        return self.kernel.matrix(problem.rows(rows))
+        return self.kernel.matrix(_chosen(problem, rows))
 
     @property
     def has_weights(self) -> bool:
@@ -257,10 +231,9 @@ class IntegralOperator(nn.Module, metaclass=Checked):
                 "weights; influence(u, domain) has the norm of that matrix times the measure"
             )
         problem = self.problem(u, domain, query=query, query_domain=query_domain)
-        check_rows(rows, problem.x.shape[1])
-        problem = problem.rows(rows)
+        problem = _chosen(problem, rows)
         weights = kernel.weights(problem) * problem.quadrature.weights()
-        return self._of_every_pair(weights.to(problem.uy.dtype), problem)
+        return _of_all_heads(weights.to(problem.uy.dtype), self.heads, problem)
 
     def influence(
         self, u, domain=None, *, query=None, query_domain=None, rows: Rows = None
@@ -269,35 +242,25 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         number, never negative, for every kernel.
         """
         problem = self.problem(u, domain, query=query, query_domain=query_domain)
-        check_rows(rows, problem.x.shape[1])
-        problem = problem.rows(rows)
+        problem = _chosen(problem, rows)
         quadrature, dtype = problem.quadrature.weights(), problem.uy.dtype
         if isinstance(self.kernel, WeightedValue):
             # The value map is the same for all pairs: no need for the matrix of each.
             scale = torch.linalg.matrix_norm(self.kernel.value_map())[:, None, None]
             norm = self.kernel.weights(problem).abs() * scale * quadrature
-            return self._of_every_pair(norm.to(dtype), problem)
+            return _of_all_heads(norm.to(dtype), self.heads, problem)
         return kernel_norm(self.kernel.matrix(problem), quadrature).to(dtype)
-
-    def _of_every_pair(self, weights: Tensor, problem: Problem) -> Tensor:
-        """Weights that samples or heads share, of each: (B, H, Nq, Nk)."""
-        return weights.expand(problem.uy.shape[0], self.kernel.heads, -1, -1)
 
     def plan(self, domain: Domain, query_domain: Domain | None = None) -> Plan:
         """Which strategy and form ``forward`` takes on this domain, and why."""
-        given = query_domain is not None
-        check_domains(domain=domain, **({"query_domain": query_domain} if given else {}))
-        if query_domain is None:
-            query_domain = self.kernel.output_domain(domain)
-        layout = Layout.of(domain, query_domain, given=given)
-        self._check(layout)
-        target = query_domain or domain
-        facts = Facts.of(layout, target.positions, domain.positions, self.kernel.training)
+        facts = Facts.on(self.kernel, domain, query_domain, operator=self._facts())
         form = choose(self._strategy, self.kernel, facts)
         plan = form.plan(form.backend(self.kernel, facts, domain.positions.device))
         if domain.shards is None:
             return plan
-        sent = form.sent(self.kernel, domain, domain.batch or 1, layout.cross)
+        if query_domain is None:
+            query_domain = self.kernel.output_domain(domain)
+        sent = form.sent(self.kernel, domain, domain.batch or 1, facts.layout.cross)
         numbers = sent.numbers + part_numbers(domain, query_domain)
         return replace(plan, exchange=sent.words, numbers=numbers)
 
@@ -325,9 +288,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         if domain.batch not in (None, 1, batch):
             raise ShapeError(f"the domain is batched for {domain.batch}, the state for {batch}")
         check_pairs(domain, batch, self.heads)
-        layout = Layout.of(domain, stepping=True)
-        self._check(layout)
-        facts = Facts.of(layout, domain.positions, domain.positions, self.kernel.training)
+        facts = Facts.on(self.kernel, domain, operator=self._facts(), stepping=True)
         form = choose(self._strategy, self.kernel, facts)
         operator = f"{type(self).__name__}({self.dim}, {self.heads}, out_dim={self.out_dim})"
         return CausalState(domain, domain.quadrature(), 0, {}, form, batch, operator)
@@ -382,31 +343,17 @@ class IntegralOperator(nn.Module, metaclass=Checked):
     def _advance(self, u: Tensor, state: CausalState, move: Any) -> tuple[Tensor, CausalState]:
         """The next points of a causal domain, by the form's ``step`` or ``prefill``."""
         self._follow()
-        t, n, domain = state.seen, u.shape[1], state.domain
         if u.shape[0] != state.batch:
             raise ShapeError(
                 f"the features have batch size {u.shape[0]}, the state {state.batch}; begin with "
                 f"init_state({u.shape[0]}, domain)"
             )
-        self._check_dtype(u, "u")
-        if t + n > domain.size:
-            raise DomainError(
-                f"the state's domain has {domain.size} points and "
-                f"{'all' if t == domain.size else t} were seen; build a longer domain"
-            )
-        part = slice(t, t + n)
-        valid = None if domain.valid is None else domain.valid[:, part]
-        u = clean(u, valid)
-        heads = self._split(u)
-        x = batched(clean(domain.positions[..., part, :], valid), 2)
-        if x.dtype != u.dtype or x.device != u.device:
-            x = x.to(u.device, torch.promote_types(u.dtype, x.dtype))
-        memory = state.keys if t else state.form.start(self.kernel, heads[:, :, 0])
-        response, memory = move(self.kernel, x, heads, state.quadrature, t, memory)
-        out = self._finish(cast(response, result_dtype(u)), u, valid)
-        same = state.form, state.batch, state.operator
-        after = CausalState(domain, state.quadrature, t + n, memory, *same)
-        return out, after
+        kernel, seen = self.kernel, state.seen
+        points = Stretch.of(kernel, u, state.domain, seen, operator=self._facts())
+        memory = state.keys if seen else state.form.start(kernel, points.u[:, :, 0])
+        response, memory = move(kernel, points.x, points.u, state.quadrature, seen, memory)
+        out = self._finish(cast(response, result_dtype(u)), points.query, points.real)
+        return out, replace(state, seen=seen + u.shape[1], keys=memory)
 
     # --- parts ------------------------------------------------------------------------------------
 
@@ -422,36 +369,9 @@ class IntegralOperator(nn.Module, metaclass=Checked):
             self.sharing.follow()
         self.kernel.follow()
 
-    def _check(self, layout: Layout) -> None:
-        """DomainError for a domain on which the kernel, or the layer it was made from, means
-        nothing.
-        """
-        self.kernel.check(layout)
-        if self.layer is not None and self.kernel.sums and layout.measure in RENORMALISED:
-            raise DomainError(
-                f"{self.layer} adds up its points with a mass of one each; the measure "
-                f"{layout.measure!r} would divide that sum by what a query sees. Build the domain "
-                "with measure='counting', or set operator.layer = None to take the kernel as an "
-                "integral over this measure"
-            )
-
-    def _check_dtype(self, u: Tensor, name: str) -> None:
-        """ShapeError for features that are no floating-point numbers, or of another dtype than the
-        parameters where autocast does not bring them together.
-        """
-        if not u.is_floating_point():
-            raise ShapeError(
-                f"{name} must hold floating-point numbers, got {u.dtype}: pass {name}.float()"
-            )
-        dtype = self._dtype()
-        if dtype is None or dtype == u.dtype:
-            return
-        double = torch.float64 in (dtype, u.dtype)
-        if double or u.is_meta or not torch.is_autocast_enabled(u.device.type):
-            raise ShapeError(
-                f"{name} is {u.dtype} and the operator's parameters are {dtype}: pass "
-                f"{name}.to({dtype}), or convert the operator with operator.to({u.dtype})"
-            )
+    def _facts(self) -> OperatorFacts:
+        """What arguments must fit, beside the kernel."""
+        return OperatorFacts(self.dim, self._dtype(), self.residual is not None, self.layer)
 
     def _dtype(self) -> torch.dtype | None:
         """The parameters' dtype, or None where they have none of floating-point numbers."""
@@ -467,151 +387,21 @@ class IntegralOperator(nn.Module, metaclass=Checked):
 
     def default_domain(self, u: Float[Tensor, "b n d"]) -> Domain:
         """The domain that a call without one takes for features u: the kernel's."""
-        dtype = torch.float64 if u.dtype == torch.float64 else torch.float32
-        return self.kernel.default_domain(u.shape[1], device=u.device, dtype=dtype)
-
-    def _call(self, u, domain, query, query_domain) -> Call:
-        """What the operator is called with, checked before anything is computed from it."""
-        self._follow()
-        if not isinstance(u, Tensor) or query is not None:
-            check_features(u=u, query=u if query is None else query)
-        if domain is not None and not isinstance(domain, Domain):
-            check_domains(domain=domain)
-        if query_domain is not None and not isinstance(query_domain, Domain):
-            check_domains(query_domain=query_domain)
-        if u.dim() != 3 or u.shape[2] != self.dim:
-            raise ShapeError(f"u must have shape (B, N, {self.dim}), got {tuple(u.shape)}")
-        placed = domain is not None
-        if domain is None:
-            domain = self.default_domain(u)
-        if query is None and query_domain is None:
-            query_domain = self.kernel.output_domain(domain)
-            if query_domain is None:
-                return self._call_within(u, domain)
-            given = False
-        else:
-            given = True
-        check_fit(u, domain, "u", "domain")
-        if query is not None and query_domain is None:
-            self._check_width(query, query.shape[1] if query.dim() > 1 else "Nq")
-            query_domain = self._points_of(query, domain, placed)
-        assert query_domain is not None
-        layout = Layout.of(domain, query_domain, given=given)
-        self._check(layout)
-        check_pairs(domain, u.shape[0], self.heads)
-        self._check_dtype(u, "u")
-        self._check_query(u, domain, query, query_domain)
-        return Call(u, domain, query, query_domain, layout)
-
-    def _call_within(self, u: Tensor, domain: Domain) -> Call:
-        """:meth:`_call` where the queries are the domain's own points."""
-        self._check_dtype(u, "u")
-        place = Place.of(domain, u.dtype)
-        check_sizes(u, place.size, place.batch, "u", "domain")
-        check_device(u, domain, "u", "domain")
-        self._check(place.layout)
-        if place.layout.pairs:
-            check_pairs(domain, u.shape[0], self.heads)
-        return Call(u, domain, u, None, place.layout, place)
-
-    def _points_of(self, query: Tensor, domain: Domain, placed: bool) -> Domain:
-        """Where features lie that came without a domain: as the keys do, by default or at the same
-        points; anywhere, where it plays no role.
-
-        Raises:
-            ShapeError: keys on a domain of the caller's that has another number of points.
-        """
-        n, place = query.shape[1], {"device": query.device, "dtype": domain.positions.dtype}
-        if not placed:
-            return self.kernel.default_domain(n, **place)
-        if not self.kernel.reads_position and not domain.causal:
-            return Domain.points(torch.zeros(n, domain.dim, **place))
-        if n != domain.size:
-            raise ShapeError(
-                f"query: received {n} points beside a domain of {domain.size}; needs query_domain, "
-                "which says where they lie"
-            )
-        return domain
-
-    def _check_query(self, u: Tensor, domain: Domain, query: Tensor | None, target: Domain) -> None:
-        """ShapeError where features at the queries lack, or do not fit their domain."""
-        if query is None:
-            if self.residual is not None or self.kernel.reads_query:
-                what = "W" if self.residual is not None else type(self.kernel).__name__
-                need = f"(B, {target.size}, {self.dim})"
-                raise ShapeError(f"{what} reads features at the queries: pass query={need}")
-            check_sizes(u, u.shape[1], target.batch, "u", "query_domain")
-            check_device(u, target, "u", "query_domain")
-        else:
-            self._check_width(query, target.size)
-            check_fit(query, target, "query", "query_domain")
-            self._check_dtype(query, "query")
-            if query.shape[0] != u.shape[0]:
-                raise ShapeError(
-                    f"query has batch size {query.shape[0]} and u {u.shape[0]}; they must be equal"
-                )
-        if target.dim != domain.dim:
-            raise ShapeError(
-                f"domain and query_domain have positions of dimension {domain.dim} and {target.dim}"
-            )
-
-    def _check_width(self, query: Tensor, queries: int | str) -> None:
-        if query.dim() != 3 or query.shape[-1] != self.dim:
-            need = f"(B, {queries}, {self.dim})"
-            raise ShapeError(f"query must have shape {need}, got {tuple(query.shape)}")
-
-    def _read(
-        self, call: Call, quadrature: Quadrature | None = None
-    ) -> tuple[Problem, Tensor | None, Tensor | None]:
-        """The integral in tensors, padding cleaned and heads split; the queries' features or None,
-        and which of the queries are real.
-        """
-        domain, place = call.domain, call.place
-        if place is not None:
-            u = call.u if domain.valid is None else clean(call.u, domain.valid)
-            ux = self._split(u)
-            quadrature = quadrature or place.quadrature or domain.quadrature()
-            x, layout = place.x, place.layout
-            problem = Problem(x, x, ux, ux, quadrature, layout, real=domain.valid, domain=domain)
-            return problem, u, domain.valid
-        target = call.target
-        u = query = clean(call.u, domain.valid)
-        dtype = domain.positions.dtype
-        if dtype != u.dtype:
-            dtype = torch.promote_types(u.dtype, dtype)
-        x = y = positions(domain).to(dtype)
-        ux = uy = self._split(u)
-        if call.query_domain is not None:
-            x = positions(target).to(dtype)
-            query = None if call.query is None else clean(call.query, target.valid)
-            if query is None:  # nothing reads these values
-                ux = uy.new_zeros(()).expand(*uy.shape[:2], target.size, uy.shape[3])
-            else:
-                ux = self._split(query)
-        if quadrature is None:
-            quadrature = domain.quadrature(call.query_domain)
-        if quadrature.mass.dtype != at_least_single(u.dtype):
-            quadrature = quadrature.to(u.dtype)
-        problem = Problem(
-            x=x,
-            y=y,
-            ux=ux,
-            uy=uy,
-            quadrature=quadrature,
-            layout=call.layout,
-            real=target.valid,
-            domain=domain if call.query_domain is None else None,
-        )
-        return problem, query, target.valid
+        return default_domain(self.kernel, u)
 
     def _problem(
-        self, u, domain, query, query_domain
-    ) -> tuple[Problem, Tensor | None, Tensor | None]:
-        """:meth:`_read` of a call."""
-        return self._read(self._call(u, domain, query, query_domain))
-
-    def _split(self, u: Tensor) -> Tensor:
-        return u.unsqueeze(1) if self.kernel.whole else split_heads(u, self.heads)
+        self, u: Tensor, domain: Domain | None, query: Tensor | None, query_domain: Domain | None
+    ) -> Problem:
+        """The problem of a call; on a part of a domain in shards, that of one rank."""
+        self._follow()
+        return Problem.of(
+            self.kernel,
+            u,
+            domain,
+            query=query,
+            query_domain=query_domain,
+            operator=self._facts(),
+        )
 
     def _finish(self, response: Tensor, query: Tensor | None, valid: Tensor | None) -> Tensor:
         """Heads side by side or added up, projection, residual; zero at padded queries."""
@@ -627,6 +417,17 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         return (
             f"dim={self.dim}, heads={self.heads}, out_dim={self.out_dim}, strategy={self.strategy}"
         )
+
+
+def _chosen(problem: Problem, rows: Rows) -> Problem:
+    """The problem of some of its queries, or a ShapeError for queries that it does not have."""
+    check_rows(rows, problem.x.shape[1])
+    return problem.rows(rows)
+
+
+def _of_all_heads(weights: Tensor, heads: int, problem: Problem) -> Tensor:
+    """Weights that samples or heads share, of each: (B, H, Nq, Nk)."""
+    return weights.expand(problem.uy.shape[0], heads, -1, -1)
 
 
 def _form(state: object) -> Form:

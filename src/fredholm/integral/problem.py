@@ -1,22 +1,47 @@
-"""What one integral is about: the facts that are known before any number is, and the tensors; how
-both are read from what an operator is called with.
+"""One integral: the static facts that are known before any number is, and the tensors.
+
+:meth:`Problem.of` reads both from the arguments of an operator. It is the only place that checks
+them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..arguments import describe, refuse_kind
-from ..domain import Domain
+from ..domain import MEASURES, Domain
 from ..errors import DomainError, OptionError, ShapeError
 from ..ops.backend import at_least_single, cast, followed, promoted
+from ..parallel import Shards
+from ..parallel.part import fill_empty, part_quadrature
 from ..quadrature import Quadrature, Rows, take_rows
+
+if TYPE_CHECKING:
+    from .contract import Kernel
+
+RENORMALISED = tuple(name for name, (_, renormalised) in MEASURES.items() if renormalised)
+
+
+class OperatorFacts(NamedTuple):
+    """What an operator requires of its arguments, beside what its kernel does.
+
+    Attributes:
+        dim: width of u, and of the features at the queries.
+        dtype: of the operator's parameters, which u must have; None where it has no parameters.
+        pointwise: the pointwise term W reads the features at the queries.
+        layer: the class of the layer that the operator was made from, or None.
+    """
+
+    dim: int
+    dtype: torch.dtype | None = None
+    pointwise: bool = False
+    layer: str | None = None
 
 
 @dataclass(frozen=True)
@@ -136,59 +161,98 @@ class Facts(NamedTuple):
             uy.shape[0] if uy.dim() > 2 else 1,
         )
 
+    @classmethod
+    def on(
+        cls,
+        kernel: Kernel,
+        domain: Domain,
+        query_domain: Domain | None = None,
+        *,
+        operator: OperatorFacts,
+        stepping: bool = False,
+    ) -> Facts:
+        """Return the facts of a call on ``domain`` before there are features.
+
+        Raises:
+            DomainError: arguments that are not domains, or domains that the kernel refuses.
+        """
+        given = query_domain is not None
+        check_domains(domain=domain, **({"query_domain": query_domain} if given else {}))
+        if query_domain is None and not stepping:
+            query_domain = kernel.output_domain(domain)
+        layout = Layout.of(domain, query_domain, given=given, stepping=stepping)
+        check_layout(kernel, layout, operator.layer)
+        target = domain if query_domain is None else query_domain
+        return cls.of(layout, target.positions, domain.positions, kernel.training)
+
 
 class Place(NamedTuple):
-    """What a domain alone decides about integrals over it at its own points: kept with the domain,
-    so that a call looks it up once.
+    """What a domain alone decides about integrals over it at its own points. It is kept with the
+    domain, so that a call looks it up once.
 
     Attributes:
         layout: the static facts.
         size, batch: of the domain.
         x: positions (1 | B, N, p), in the dtype that they meet the features in.
-        quadrature: in the features' working precision; None of a domain in shards, which has one
-            only together with the other ranks.
+        quadrature: in the features' working precision.
     """
 
     layout: Layout
     size: int
     batch: int | None
     x: Tensor
-    quadrature: Quadrature | None
+    quadrature: Quadrature
 
     @classmethod
     def of(cls, domain: Domain, dtype: torch.dtype) -> Place:
         """The place of features of a dtype."""
-        return domain.kept(("place", dtype), lambda: cls._of(domain, dtype))
-
-    @classmethod
-    def _of(cls, domain: Domain, dtype: torch.dtype) -> Place:
-        whole = domain.shards is None
         return cls(
             Layout.of(domain),
             domain.size,
             domain.batch,
             cast(positions(domain), promoted(dtype, domain.positions.dtype)),
-            domain.quadrature().to(dtype) if whole else None,
+            domain.quadrature().to(dtype),
         )
 
 
-class Call(NamedTuple):
-    """What an operator was called with, checked: features (B, N, dim) on a domain, and features at
-    the queries, or None where nothing reads them. ``query_domain`` is None where the queries are
-    the domain's own points; ``place`` is then what the domain decides about them.
+class Stretch(NamedTuple):
+    """The next points of a causal domain, as :meth:`Form.step` and :meth:`Form.prefill` take them.
+
+    Attributes:
+        x: positions (1 | B, n, p).
+        u: features by head, (B, H, n, d).
+        query: the same features, (B, n, dim), for the pointwise term W.
+        real: points that are not padding, (B, n), or None where all are.
     """
 
+    x: Tensor
     u: Tensor
-    domain: Domain
-    query: Tensor | None
-    query_domain: Domain | None
-    layout: Layout
-    place: Place | None = None
+    query: Tensor
+    real: Tensor | None
 
-    @property
-    def target(self) -> Domain:
-        """Where the queries live."""
-        return self.domain if self.query_domain is None else self.query_domain
+    @classmethod
+    def of(
+        cls, kernel: Kernel, u: Tensor, domain: Domain, seen: int, *, operator: OperatorFacts
+    ) -> Stretch:
+        """Read features (B, n, dim) of the points of ``domain`` behind the first ``seen``.
+
+        Raises:
+            ShapeError: features of another dtype.
+            DomainError: more points than the domain has left.
+        """
+        check_dtype(u, "u", operator.dtype)
+        stop = seen + u.shape[1]
+        if stop > domain.size:
+            raise DomainError(
+                f"the state's domain has {domain.size} points and "
+                f"{'all' if seen == domain.size else seen} were seen; build a longer domain"
+            )
+        real = None if domain.valid is None else domain.valid[:, seen:stop]
+        u = clean(u, real)
+        x = batched(clean(domain.positions[..., seen:stop, :], real), 2)
+        if x.dtype != u.dtype or x.device != u.device:
+            x = x.to(u.device, torch.promote_types(u.dtype, x.dtype))
+        return cls(x, by_head_of(kernel, u), u, real)
 
 
 class Point(NamedTuple):
@@ -220,6 +284,12 @@ class Point(NamedTuple):
         return out if self.scale is None else out * self.scale[..., None]
 
 
+QUADRATURE_TENSORS = (
+    *("mass", "scale", "query_time", "key_time"),
+    *("density", "log_density", "valid"),
+)
+
+
 @dataclass(eq=False)  # nobody writes to one; a frozen class takes three times as long to build
 class Problem:
     """What one integral is about, all heads at once: both ends' positions and features, and the
@@ -240,6 +310,13 @@ class Problem:
         real: queries that are not padding, or None where all are.
         domain: where the keys live, with what it keeps between calls; None where the queries are
             others, or some of them.
+        query: all features at the queries, (B, Nq, dim), which the pointwise term W reads; None
+            where nothing reads them, and in a part.
+        shards: which rank has which points, where these are one rank's points of a domain over
+            several processes; None where all points are here.
+        asked: of the queries of a rank's points, how many the caller asked for: none where the rank
+            has no points, and answers at a point of padding.
+        training: the kernel is in training.
     """
 
     x: Float[Tensor, "#b q p"]
@@ -252,6 +329,142 @@ class Problem:
     whole: Problem | None = None
     real: Bool[Tensor, "#b q"] | None = None
     domain: Domain | None = None
+    query: Tensor | None = None
+    shards: Shards | None = None
+    asked: int | None = None
+    training: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        kernel: Kernel,
+        u: Tensor,
+        domain: Domain | None = None,
+        *,
+        query: Tensor | None = None,
+        query_domain: Domain | None = None,
+        operator: OperatorFacts,
+    ) -> Problem:
+        """Check and read the arguments of an operator, once.
+
+        Padding becomes zero, heads are split, and what was not given is filled in: the kernel's
+        default domain, and its output domain.
+
+        Raises:
+            ShapeError: features that are not tensors; shapes, dtypes or devices that do not fit.
+            DomainError: arguments that are not domains, or domains that the kernel refuses.
+        """
+        check_kinds(u, domain, query, query_domain)
+        if u.dim() != 3 or u.shape[2] != operator.dim:
+            raise ShapeError(f"u must have shape (B, N, {operator.dim}), got {tuple(u.shape)}")
+        dtype = u.dtype
+        if dtype != operator.dtype:
+            check_dtype(u, "u", operator.dtype)
+
+        placed = domain is not None
+        if domain is None:
+            domain = default_domain(kernel, u)
+        given = query is not None or query_domain is not None
+        if not given:
+            query_domain = kernel.output_domain(domain)
+        if given or query_domain is not None or domain.shards is not None:
+            query_domain = check_arguments(
+                kernel, u, domain, query, query_domain, given, placed, operator
+            )
+            return cls._read(kernel, u, domain, query, query_domain, given=given)
+
+        # The queries are the domain's own points: what the domain decides about them is kept with
+        # it. A problem of few points costs no more than these lines, so that they call little.
+        place = domain.kept(("place", dtype), lambda: Place.of(domain, dtype))
+        batch, size = u.shape[:2]
+        fits = size == place.size and place.batch in (None, 1, batch)
+        if not fits or domain.positions.device != u.device:
+            check_fit(u, domain, "u", "domain")
+        kernel.check(place.layout)
+        if operator.layer is not None:
+            check_measure(kernel, place.layout, operator.layer)
+        if place.layout.pairs:
+            check_pairs(domain, batch, kernel.heads)
+        if domain.valid is not None:
+            u = clean(u, domain.valid)
+        x, ux = place.x, by_head_of(kernel, u)
+        return cls(
+            x=x,
+            y=x,
+            ux=ux,
+            uy=ux,
+            quadrature=place.quadrature,
+            layout=place.layout,
+            real=domain.valid,
+            domain=domain,
+            query=u,
+            training=kernel.training,
+        )
+
+    @classmethod
+    def _read(
+        cls,
+        kernel: Kernel,
+        u: Tensor,
+        domain: Domain,
+        query: Tensor | None,
+        query_domain: Domain | None,
+        *,
+        given: bool,
+    ) -> Problem:
+        """The problem of checked arguments. ``query_domain`` is None where the queries are the
+        domain's own points, and ``query`` where nothing reads features at the queries.
+        """
+        u = clean(u, domain.valid)
+        if query_domain is None:
+            query = u
+        elif query is not None:
+            query = clean(query, query_domain.valid)
+        pointwise, asked = query, None
+
+        if domain.shards is None:
+            quadrature = domain.quadrature(query_domain)
+        else:
+            asked = domain.size if query_domain is None else query_domain.size
+            # A rank without points gets one of padding, so that all ranks compute and send alike.
+            u, domain, query, query_domain = fill_empty(u, domain, query, query_domain)
+            quadrature = part_quadrature(domain, query_domain)
+
+        dtype = promoted(u.dtype, domain.positions.dtype)
+        x = y = positions(domain).to(dtype)
+        ux = uy = by_head_of(kernel, u)
+        target = domain
+        if query_domain is not None:
+            target = query_domain
+            x = positions(target).to(dtype)
+            if query is None:
+                ux = uy.new_zeros(()).expand(*uy.shape[:2], target.size, uy.shape[3])
+            else:
+                ux = by_head_of(kernel, query)
+        return cls(
+            x=x,
+            y=y,
+            ux=ux,
+            uy=uy,
+            quadrature=quadrature.to(u.dtype),
+            layout=Layout.of(domain, query_domain, given=given),
+            real=target.valid,
+            domain=domain if query_domain is None else None,
+            query=pointwise,
+            shards=domain.shards,
+            asked=asked,
+            training=kernel.training,
+        )
+
+    @property
+    def complete(self) -> bool:
+        """Whether all points are here, so that statistics of a call may be taken of them."""
+        return self.shards is None
+
+    @property
+    def facts(self) -> Facts:
+        """The static facts, on which the choice of a form depends."""
+        return Facts.of(self.layout, self.ux, self.uy, self.training)
 
     def displacements(self) -> tuple[Tensor, Tensor]:
         """:func:`grid_displacements` of the layout's grid, kept with the domain."""
@@ -279,6 +492,53 @@ class Problem:
             real=None if self.real is None else take_rows(self.real, rows, 1),
         )
 
+    def tile(self, rows: Tensor, keys: Tensor, quadrature: Quadrature) -> Problem:
+        """The same problem for some of the queries, each over keys of its own: a batch of B · r
+        problems with one query and k keys.
+
+        Args:
+            rows: the queries, (r,).
+            keys: the keys that each of them sees, (r, k); any key where ``quadrature`` has no mass.
+            quadrature: the weights, with a batch of r or of B · r: mass (r, k), scale (r, 1 | H, 1)
+                and density (r, 1 | H, 1, k).
+
+        Example:
+            >>> from fredholm import Domain, SoftmaxAttention
+            >>> operator, u = SoftmaxAttention(8, heads=2), torch.randn(3, 5, 8)
+            >>> problem = operator.problem(u, Domain.line(5))
+            >>> keys = torch.tensor([[0, 1], [3, 4]])
+            >>> tile = problem.tile(torch.tensor([0, 4]), keys, Quadrature(torch.ones(2, 2)))
+            >>> tile.x.shape, tile.y.shape, tile.uy.shape
+            (torch.Size([6, 1, 1]), torch.Size([6, 2, 1]), torch.Size([6, 1, 2, 8]))
+        """
+        batch, count = max(self.ux.shape[0], self.uy.shape[0]), rows.shape[0]
+
+        def rows_of_batch(x: Tensor) -> Tensor:
+            """(1 | B, r, ...) to (B · r, ...)."""
+            return x.expand(batch, *x.shape[1:]).flatten(0, 1)
+
+        def weights_of_batch(x: Tensor | None) -> Tensor | None:
+            """(r | B · r, ...) to (B · r, ...)."""
+            if x is None or x.shape[0] == batch * count:
+                return x
+            return x.repeat(batch, *[1] * (x.dim() - 1))
+
+        parts = {name: getattr(quadrature, name) for name in QUADRATURE_TENSORS}
+        tiled = {name: weights_of_batch(x) for name, x in parts.items()}
+        layout = replace(
+            self.layout, keys=None, queries=None, cross=True, pairs=quadrature.density is not None
+        )
+        real = None if self.real is None else rows_of_batch(self.real[:, rows, None])
+        return Problem(
+            x=rows_of_batch(self.x[:, rows, None]),
+            y=rows_of_batch(self.y[:, keys]),
+            ux=rows_of_batch(self.ux[:, :, rows, None].transpose(1, 2)),
+            uy=rows_of_batch(self.uy[:, :, keys].transpose(1, 2)),
+            quadrature=replace(quadrature, **tiled),
+            layout=layout,
+            real=real,
+        )
+
 
 # --- what comes in is checked and cleaned ---------------------------------------------------------
 
@@ -304,6 +564,142 @@ def clean(x: Tensor, valid: Tensor | None) -> Tensor:
     if valid is None:
         return x
     return torch.where(valid[..., None], x, torch.zeros((), dtype=x.dtype, device=x.device))
+
+
+def default_domain(kernel: Kernel, u: Tensor) -> Domain:
+    """The kernel's domain for features u (B, N, dim) that came without one."""
+    dtype = torch.float64 if u.dtype == torch.float64 else torch.float32
+    return kernel.default_domain(u.shape[1], device=u.device, dtype=dtype)
+
+
+def check_kinds(u: object, domain: object, query: object, query_domain: object) -> None:
+    """ShapeError for features that are not tensors, DomainError for what is not a domain."""
+    if not isinstance(u, Tensor):
+        check_features(u=u)
+    if query is not None:
+        check_features(query=query)
+    if domain is not None and not isinstance(domain, Domain):
+        check_domains(domain=domain)
+    if query_domain is not None and not isinstance(query_domain, Domain):
+        check_domains(query_domain=query_domain)
+
+
+def check_arguments(
+    kernel: Kernel,
+    u: Tensor,
+    domain: Domain,
+    query: Tensor | None,
+    query_domain: Domain | None,
+    given: bool,
+    placed: bool,
+    operator: OperatorFacts,
+) -> Domain | None:
+    """Check that features and domains fit each other and the kernel.
+
+    Returns where the queries lie: None for the domain's own points. ``given``: the caller gave
+    queries; ``placed``: the caller gave a domain, which is not the kernel's default.
+    """
+    check_fit(u, domain, "u", "domain")
+    if query is not None and query_domain is None:
+        _check_width(query, query.shape[1] if query.dim() > 1 else "Nq", operator.dim)
+        query_domain = _points_of(kernel, query, domain, placed)
+    check_layout(kernel, Layout.of(domain, query_domain, given=given), operator.layer)
+    check_pairs(domain, u.shape[0], kernel.heads)
+    if query_domain is not None:
+        _check_query(kernel, u, domain, query, query_domain, operator)
+    return query_domain
+
+
+def _points_of(kernel: Kernel, query: Tensor, domain: Domain, placed: bool) -> Domain:
+    """Where features lie that came without a domain: as the keys do, by default or at the same
+    points; anywhere, where it plays no role.
+
+    Raises:
+        ShapeError: keys on a domain of the caller's that has another number of points.
+    """
+    n, place = query.shape[1], {"device": query.device, "dtype": domain.positions.dtype}
+    if not placed:
+        return kernel.default_domain(n, **place)
+    if not kernel.reads_position and not domain.causal:
+        return Domain.points(torch.zeros(n, domain.dim, **place))
+    if n != domain.size:
+        raise ShapeError(
+            f"query: received {n} points beside a domain of {domain.size}; needs query_domain, "
+            "which says where they lie"
+        )
+    return domain
+
+
+def _check_query(
+    kernel: Kernel,
+    u: Tensor,
+    domain: Domain,
+    query: Tensor | None,
+    target: Domain,
+    operator: OperatorFacts,
+) -> None:
+    """ShapeError where features at the queries lack, or do not fit their domain."""
+    if query is None:
+        if operator.pointwise or kernel.reads_query:
+            what = "W" if operator.pointwise else type(kernel).__name__
+            need = f"(B, {target.size}, {operator.dim})"
+            raise ShapeError(f"{what} reads features at the queries: pass query={need}")
+        check_sizes(u, u.shape[1], target.batch, "u", "query_domain")
+        check_device(u, target, "u", "query_domain")
+    else:
+        _check_width(query, target.size, operator.dim)
+        check_fit(query, target, "query", "query_domain")
+        check_dtype(query, "query", operator.dtype)
+        if query.shape[0] != u.shape[0]:
+            raise ShapeError(
+                f"query has batch size {query.shape[0]} and u {u.shape[0]}; they must be equal"
+            )
+    if target.dim != domain.dim:
+        raise ShapeError(
+            f"domain and query_domain have positions of dimension {domain.dim} and {target.dim}"
+        )
+
+
+def _check_width(query: Tensor, queries: int | str, dim: int) -> None:
+    if query.dim() != 3 or query.shape[-1] != dim:
+        need = f"(B, {queries}, {dim})"
+        raise ShapeError(f"query must have shape {need}, got {tuple(query.shape)}")
+
+
+def check_dtype(u: Tensor, name: str, dtype: torch.dtype | None) -> None:
+    """ShapeError for features that are not floating-point numbers, or of another dtype than the
+    parameters where autocast does not bring them together.
+    """
+    if not u.is_floating_point():
+        raise ShapeError(
+            f"{name} must hold floating-point numbers, got {u.dtype}: pass {name}.float()"
+        )
+    if dtype is None or dtype == u.dtype:
+        return
+    double = torch.float64 in (dtype, u.dtype)
+    if double or u.is_meta or not torch.is_autocast_enabled(u.device.type):
+        raise ShapeError(
+            f"{name} is {u.dtype} and the operator's parameters are {dtype}: pass "
+            f"{name}.to({dtype}), or convert the operator with operator.to({u.dtype})"
+        )
+
+
+def check_layout(kernel: Kernel, layout: Layout, layer: str | None) -> None:
+    """DomainError for a domain on which the kernel means nothing, or the layer it was made from."""
+    kernel.check(layout)
+    if layer is not None:
+        check_measure(kernel, layout, layer)
+
+
+def check_measure(kernel: Kernel, layout: Layout, layer: str) -> None:
+    """DomainError where a layer that adds up its points is given a measure that divides by them."""
+    if kernel.sums and layout.measure in RENORMALISED:
+        raise DomainError(
+            f"{layer} adds up its points with a mass of one each; the measure "
+            f"{layout.measure!r} would divide that sum by what a query sees. Build the domain "
+            "with measure='counting', or set operator.layer = None to take the kernel as an "
+            "integral over this measure"
+        )
 
 
 def check_features(**tensors: object) -> None:
@@ -349,6 +745,11 @@ def head_width(dim: int, heads: int) -> int:
     if heads < 1 or dim % heads:
         raise OptionError(f"heads must divide the width: {heads} does not divide {dim}")
     return dim // heads
+
+
+def by_head_of(kernel: Kernel, u: Tensor) -> Tensor:
+    """Features (B, N, dim) as the kernel's heads read them: a slice each, or all of them."""
+    return u.unsqueeze(1) if kernel.whole else split_heads(u, kernel.heads)
 
 
 def split_heads(u: Float[Tensor, "b n d"], heads: int) -> Float[Tensor, "b h n c"]:

@@ -13,7 +13,8 @@ class Walks(InfSA):
     """Its definition is the dense series of its strategy, not one hop."""
 
     def dense(self, u, domain=None, *, query=None, query_domain=None):
-        problem, query, valid = self._problem(u, domain, query, query_domain)
+        problem = self.problem(u, domain, query=query, query_domain=query_domain)
+        query, valid = problem.query, problem.real
         graph = self.kernel.weights(problem) * problem.quadrature.weights()
         value = self.kernel.tokens(problem.uy)[2]
         if isinstance(self.strategy, Neumann):

@@ -60,10 +60,10 @@ class Recurrence(IntegralOperator):
     def init_state(self, batch: int, domain: Domain) -> CausalState:
         return super().init_state(batch, in_reading_order(domain))
 
-    def _call(self, u, domain, query, query_domain):
+    def _problem(self, u, domain, query, query_domain):
         if domain is not None:
             domain = in_reading_order(domain, getattr(u, "device", None))
-        return super()._call(u, domain, query, query_domain)
+        return super()._problem(u, domain, query, query_domain)
 
 
 class Convolution(IntegralOperator):

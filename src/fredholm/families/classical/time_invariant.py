@@ -25,12 +25,12 @@ from ...integral import (
     Point,
     Problem,
     ScanExchange,
-    before_this,
     weighed,
 )
 from ...ops.backend import full_precision
 from ...ops.scan import pack, ranks, reorder
 from ...parallel import Shards
+from ...parallel.part import before_this
 
 RULES = ("zoh", "bilinear", "euler")
 

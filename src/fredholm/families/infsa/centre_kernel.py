@@ -14,11 +14,11 @@ from ...integral import (
     OwnExchange,
     Point,
     Problem,
-    before_this,
 )
 from ...integral.forms import OwnResponse
 from ...ops.backend import at_least_single, cast, full_precision, number
 from ...parallel import Shards, summed
+from ...parallel.part import before_this
 from .centres import (
     Sum,
     Tokens,

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from ...domain import Domain
-from ...integral import Exchange, Problem, before_this, fold_ring, mass_rows, sums, visible_from
+from ...integral import Exchange, Problem, fold_ring, mass_rows, sums, visible_from
 from ...ops.tiles import root_of
 from ...parallel import Shards, gathered, summed
+from ...parallel.part import before_this
 from .graph import NORMS, edge_product
 from .graph.token_graph import row_factor
 

@@ -24,6 +24,7 @@ from ...ops.linear_attention import (
     wants_pieces,
 )
 from ...parallel import Shards, gathered, largest, summed
+from ...parallel.part import before_this
 from ...quadrature import Quadrature
 from ..capabilities import (
     Banked,
@@ -35,7 +36,7 @@ from ..capabilities import (
     has_trait,
 )
 from ..contract import Form, Kernel, Memory, StretchForm, with_offset
-from ..exchange import Exchange, before_this, mass_rows
+from ..exchange import Exchange, mass_rows
 from ..problem import Facts, Problem
 from ..strategy import Linear
 from .keys import STEP, one_point

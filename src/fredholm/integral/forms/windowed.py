@@ -14,10 +14,11 @@ from torch import Tensor
 from ...domain import Domain
 from ...ops.linear_attention import Far, advance_window, over_new_factor, taken_by_row
 from ...parallel import Shards, concatenated, gathered, largest
+from ...parallel.part import before_this
 from ...quadrature import Quadrature
 from ..capabilities import Windowed
 from ..contract import Form, Kernel, Memory, StretchForm, with_offset
-from ..exchange import Exchange, before_this, mass_rows
+from ..exchange import Exchange, mass_rows
 from ..problem import Facts, Layout, Problem
 from ..strategy import Linear
 from .keys import one_point

@@ -1,0 +1,187 @@
+"""One rank's part of a sharded domain, read as a problem of its own.
+
+:meth:`fredholm.integral.Problem.of` calls both functions here: :func:`fill_empty` gives a rank
+without points one of padding, and :func:`part_quadrature` weighs this rank's keys, normalised over
+the keys of all ranks. It is the only place outside this room and ``domain.py`` that knows of
+shards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..domain import Domain
+from ..errors import DomainError
+from ..quadrature import Quadrature, reciprocal
+from .collectives import concatenated, gathered, summed
+from .shards import Shards
+
+
+class FilledPart(NamedTuple):
+    """Features and domains of one rank, each with a point at least.
+
+    Attributes:
+        u, domain: features (B, N, dim) and where they lie.
+        query, query_domain: the same of the queries; ``query_domain`` is None where they are the
+            domain's own points.
+    """
+
+    u: Tensor
+    domain: Domain
+    query: Tensor | None
+    query_domain: Domain | None
+
+
+def fill_empty(
+    u: Tensor, domain: Domain, query: Tensor | None, query_domain: Domain | None
+) -> FilledPart:
+    """Return the part with a point of padding on each rank that has none, so that all ranks
+    compute, and send, alike.
+
+    Raises:
+        DomainError: queries whose domain is not sharded over the same ranks.
+    """
+    _check_target(domain, query_domain)
+    filled = _filled(domain)
+    u = _pad_rows(u, filled.size)
+    if query_domain is None:
+        source = _with_columns(_with_rows(filled, filled.size), domain)
+        return FilledPart(u, source, u, None)
+    target = _filled(query_domain)
+    source = _with_columns(_with_rows(filled, target.size), domain)
+    if query is not None:
+        query = _pad_rows(query, target.size)
+    return FilledPart(u, source, query, target)
+
+
+def _check_target(domain: Domain, target: Domain | None) -> None:
+    """DomainError where the queries' domain is not sharded over the same ranks."""
+    if target is None:
+        return
+    own, other = domain.shards, target.shards
+    if own is None or other is None or (own.count, own.rank) != (other.count, other.rank):
+        raise DomainError(
+            "the domain is sharded and query_domain is not, or over other ranks; shard it over the "
+            "same mesh, so that each rank answers at points of its own"
+        )
+
+
+def _filled(domain: Domain) -> Domain:
+    """The domain with one point of padding where a rank has none; padding is then a fact of all
+    ranks.
+    """
+    shards = domain.shards
+    assert shards is not None
+    if 0 not in shards.sizes:
+        return domain
+    n = max(1, domain.size)
+    valid = domain.valid
+    if valid is None:
+        valid = torch.ones(1, domain.size, dtype=torch.bool, device=domain.positions.device)
+    return replace(
+        domain,
+        positions=_pad_rows(domain.positions, n),
+        measure=_pad_rows(domain.measure[..., None], n)[..., 0],
+        valid=_pad_rows(valid[..., None], n)[..., 0],
+        shards=shards.filled,
+    )
+
+
+def _with_rows(domain: Domain, n: int) -> Domain:
+    """The domain with a row of ``pairs`` for each of n queries."""
+    if domain.pairs is None or domain.pairs.shape[-2] == n:
+        return domain
+    return replace(domain, pairs=_pad_rows(domain.pairs, n))
+
+
+def _with_columns(filled: Domain, before: Domain) -> Domain:
+    """``pairs`` with a hidden column for the padding of each rank that had no point."""
+    assert before.shards is not None
+    if filled.pairs is None or filled is before or filled.shards is before.shards:
+        return filled
+    parts = filled.pairs.split(list(before.shards.sizes), -1)
+    columns = [x if x.shape[-1] else x.new_zeros(*x.shape[:-1], 1) for x in parts]
+    return replace(filled, pairs=torch.cat(columns, -1))
+
+
+def _pad_rows(x: Tensor, n: int) -> Tensor:
+    """Zero rows behind those of x (..., rows, ·), up to n."""
+    missing = n - x.shape[-2]
+    return torch.cat([x, x.new_zeros(*x.shape[:-2], missing, x.shape[-1])], -2) if missing else x
+
+
+def part_quadrature(domain: Domain, query_domain: Domain | None) -> Quadrature:
+    """The weights of this rank's queries over this rank's keys, normalised over all ranks' keys.
+
+    ``density`` has a column for each key of the whole. In causal order times are places in the
+    whole, and ``triangular`` says that queries and keys are the same points.
+    """
+    shards = domain.shards
+    assert shards is not None
+    equal, renormalised = domain._rules()
+    mass = domain.measure.reshape(-1, domain.size)
+    if domain.valid is not None:
+        mass = torch.where(domain.valid, mass, 0.0)
+    queries = domain.size if query_domain is None else query_domain.size
+    density, log_density, visible = domain._density(mass.dtype, queries, shards.total)
+    query_time, key_time = _times(domain, query_domain, shards)
+    scale = None
+    if renormalised:
+        if visible is None and query_time is None:
+            mass = mass * reciprocal(summed(mass.sum(-1, keepdim=True), shards))
+        elif visible is None and query_domain is None:
+            before = before_this(mass.sum(-1, keepdim=True), shards)
+            scale = reciprocal(mass.cumsum(-1) + before)[:, None]
+        else:
+            seen = concatenated(mass, shards, 1)[:, None, None, :]
+            if query_time is not None and key_time is not None:
+                every = all_times(key_time, query_domain is not None, shards)
+                seen = torch.where(
+                    (every[:, None, :] <= query_time[:, :, None])[:, None], seen, 0.0
+                )
+            if visible is not None:
+                seen = torch.where(visible, seen, 0.0)
+            scale = reciprocal(seen.sum(-1))
+    return Quadrature(
+        mass=mass,
+        scale=scale,
+        query_time=query_time,
+        key_time=key_time,
+        density=density,
+        log_density=log_density,
+        valid=domain.valid,
+        equal=equal and not domain.measure.requires_grad,
+        triangular=domain.causal and query_domain is None,
+    )
+
+
+def _times(
+    domain: Domain, query_domain: Domain | None, shards: Shards
+) -> tuple[Tensor | None, Tensor | None]:
+    if domain.causal and query_domain is None:
+        index = places(shards, shards.rank, domain.positions.device)
+        return index, index
+    return domain._times(query_domain)
+
+
+def places(shards: Shards, rank: int, device: torch.device) -> Tensor:
+    """The places in the whole of a rank's points, (1, n)."""
+    start = sum(shards.sizes[:rank])
+    stop = start + shards.sizes[rank]
+    return torch.arange(start, stop, device=device, dtype=torch.float32)[None]
+
+
+def all_times(key_time: Tensor, crossed: bool, shards: Shards) -> Tensor:
+    if crossed:
+        return concatenated(key_time, shards, 1)
+    return torch.arange(shards.total, device=key_time.device, dtype=torch.float32)[None]
+
+
+def before_this(total: Tensor, shards: Shards) -> Tensor:
+    """The sum of ``total`` over the ranks before this one, in their order: an exclusive scan."""
+    every = gathered(total, shards)
+    return every[: shards.rank].sum(0)
