@@ -567,6 +567,13 @@ def linearize(
             min=0,
         ),
     ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            help="Groups of heads of a decoder that keep full softmax: 18.2,17.1 (layer.group), "
+            "the best 12 by a probe of retrieval, or 'probe' for all that retrieve."
+        ),
+    ] = None,
     keep_refused: Annotated[
         bool,
         typer.Option("--keep-refused", help="Leave attention that cannot be converted as it is."),
@@ -654,6 +661,7 @@ def linearize(
         "tied": not untied,
         "window": "auto" if window is None else window,
         "sinks": "auto" if sinks is None else sinks,
+        "keep": int(keep) if keep is not None and keep.isdecimal() else keep,
         "keep_refused": keep_refused,
     }
     given = {

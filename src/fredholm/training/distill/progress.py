@@ -16,7 +16,10 @@ from ...tensor_files import digest_tensors
 from ..checkpoints import read_state, write_checkpoint
 
 ADDED = ("data", "weights", "mean", "std")  # settings that earlier versions did not keep
-ABSENT = {"sinks": 0}  # settings that earlier versions did not have, and what they did
+ABSENT = {
+    "sinks": 0,
+    "keep": None,
+}  # settings that earlier versions did not have, and what they did
 
 
 class Progress:
