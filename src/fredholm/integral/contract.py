@@ -373,11 +373,8 @@ class Distributed(Form):
         super().__init__(form.strategy)
         self.form = form
 
-    def backend(self, kernel: Kernel, facts: Facts, device: torch.device) -> str:
-        return self.form.backend(kernel, facts, device)
-
-    def plan(self, backend: str = "") -> Plan:
-        return self.form.plan(backend)
+    def plan(self) -> Plan:
+        return self.form.plan()
 
     def sent(self, kernel: Kernel, domain: Domain, batch: int, crossed: bool) -> Exchange:
         return self.form.sent(kernel, domain, batch, crossed)

@@ -82,11 +82,8 @@ class Wrapped(Form):
         super().__init__(inner.strategy)
         self.inner = inner
 
-    def backend(self, kernel: Kernel, facts: Facts, device: torch.device) -> str:
-        return self.inner.backend(kernel, facts, device)
-
-    def plan(self, backend: str = "") -> Plan:
-        plan = self.inner.plan(backend)
+    def plan(self) -> Plan:
+        plan = self.inner.plan()
         return replace(plan, path=f"{self.name}: {plan.path}", reason=self.reason)
 
 
