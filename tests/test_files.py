@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from fredholm import files
 from fredholm.errors import CheckpointError, FredholmError, StorageError
-from fredholm.files import digest_tensors, read_tensors, replacing, storing, write_tensors
+from fredholm.files import replacing, storing
+from fredholm.tensor_files import digest_tensors, read_tensors, write_tensors
 
 TENSORS = {
     "weight": torch.arange(6.0).view(2, 3),

@@ -229,6 +229,8 @@ def test_an_interrupted_conversion_ends_as_an_uninterrupted_one(house, kind, mon
     teacher = {"decoder": make.decoder, "encoder": make.encoder}[kind]()
     teacher.load_state_dict(load_file(place / f"{kind}.safetensors"))
     options = make.conversion_options(kind)
+    if kind == "decoder":
+        options["sinks"] = 0  # the default when these files were written
     resumed = linearize(teacher, **options, folder=place / f"{kind}-stopped", resume=True)
 
     # The finished one is read: a step of any optimiser would be training.
@@ -291,9 +293,13 @@ def test_an_interrupted_comparison_goes_on_with_its_finalists(house, monkeypatch
     [before] = known["finals"]["rows"]
     assert before in found["finals"]["rows"]
 
-    # The finalist alone is trained, for the steps that the interrupted process had planned.
+    # The finalist alone is trained, for the steps that the interrupted process had planned, or
+    # fewer where the machine is slow: the comparison has so many minutes.
     assert found["finals"]["steps"] == known["finals"]["steps"]
-    assert steps == [sum(known["finals"]["steps"].values())]
+    [(name, planned)] = known["finals"]["steps"].items()
+    [row] = [row for row in found["finals"]["rows"] if row["operator"] == name]
+    assert steps == [row["steps"]]
+    assert 0 < row["steps"] <= planned
     assert {row["operator"] for row in found["finals"]["rows"]} == {
         before["operator"],
         *known["finals"]["steps"],

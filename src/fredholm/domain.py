@@ -20,11 +20,17 @@ from torch.export import register_dataclass
 
 from .arguments import Device, checked, refuse_kind
 from .distributed.shards import Shards, agreed, checked_sizes, even_sizes
+from .edges import Edges, check_edge_features, check_edge_index, check_weight
 from .errors import DomainError, ShapeError, suggest
-from .quadrature import Quadrature, reciprocal
+from .meshes import Mesh
+from .neighbours import nearest_edges, radius_edges
+from .quadrature import Quadrature, mass_in_reach, mass_on_edges, reciprocal
 from .validation import cheap_to_read, check_forward, check_shapes, check_values, positive
 
 Kept = TypeVar("Kept")
+
+# A graph of more nodes has its pairs as edges, unless it is asked for a mask.
+DENSE_NODES = 1024
 
 # name -> (all masses equal, renormalised to the mass a query sees)
 MEASURES = {
@@ -52,7 +58,8 @@ class Domain:
         valid: points that are no padding, (B, N), or None.
         pairs: who sees whom: a boolean mask, or a float *log-density* of the pair measure (an
             additive attention bias; -inf hides a pair; values beyond ±80 leave float32's range),
-            (Nq, Nk), (B, Nq, Nk) or (B | 1, H | 1, Nq, Nk), or None.
+            (Nq, Nk), (B, Nq, Nk) or (B | 1, H | 1, Nq, Nk); or :class:`fredholm.edges.Edges`, the
+            same in memory O(E); or None.
         causal: within the domain a point sees the points up to its own index; from another domain,
             those whose first coordinate (time) is not later.
         shape: extents of a regular grid in row-major order, or None.
@@ -62,6 +69,8 @@ class Domain:
             renormalised over what a query sees.
         shards: where these are one rank's points of a domain over several processes, who has which;
             see :meth:`shard`. ``pairs`` then has this rank's queries and all keys.
+        reach: a window: a point sees the points that are at most ``reach`` places before it or,
+            without order, after it. Padding is not a place. Never written out as edges.
 
     Example:
         >>> domain = Domain.grid(2, 3)
@@ -72,11 +81,12 @@ class Domain:
     positions: Tensor
     measure: Tensor
     valid: Tensor | None = None
-    pairs: Tensor | None = None
+    pairs: Tensor | Edges | None = None
     causal: bool = False
     shape: tuple[int, ...] | None = None
     kind: str = "uniform"
     shards: Shards | None = None
+    reach: int | None = None
 
     # --- construction -----------------------------------------------------------------------------
 
@@ -90,16 +100,24 @@ class Domain:
         causal: bool = False,
         measure: str | Tensor = "uniform",
         valid: Tensor | None = None,
-        pairs: Tensor | None = None,
+        pairs: Tensor | Edges | None = None,
+        reach: int | None = None,
         device: Device | None = None,
         dtype: torch.dtype | None = None,
     ) -> Domain:
         """n points at ``index / length``; ``length`` (default n) is a fixed scale, so that a prefix
         keeps its positions.
 
+        With ``reach`` each point sees those at most so many places away: ``2 · reach + 1`` points,
+        or ``reach + 1`` of a causal line. What is farther does not count at all, unlike the
+        ``window`` of ``luna`` and ``linear_attention``, beyond which features go on.
+
         Example:
             >>> Domain.line(4).positions.squeeze(-1).tolist()
             [0.0, 0.25, 0.5, 0.75]
+            >>> window = Domain.line(4, causal=True, reach=1)
+            >>> window.quadrature().weights()[0, 0, 2].tolist()
+            [0.0, 0.5, 0.5, 0.0]
         """
         positive(n, "line(n)")
         if length is not None and not length > 0:
@@ -107,9 +125,18 @@ class Domain:
         step = 1.0 / (n if length is None else length)
         dtype = dtype or torch.get_default_dtype()
         positions = torch.arange(n, device=device, dtype=dtype)[:, None] * step
-        return cls._build(
+        domain = cls._build(
             positions, measure, step, causal=causal, shape=(n,), valid=valid, pairs=pairs
         )
+        if reach is None:
+            return domain
+        if reach < 0 or pairs is not None:
+            got = f"reach={reach}" + ("" if pairs is None else " beside pairs")
+            raise DomainError(
+                f"expected a reach of 0 or more and no pairs, got {got}; a mask of pairs can hide "
+                "what is out of reach as well"
+            )
+        return replace(domain, reach=reach)
 
     @classmethod
     @checked(DomainError)
@@ -153,16 +180,122 @@ class Domain:
         causal: bool = False,
         measure: str | Tensor = "uniform",
         valid: Tensor | None = None,
-        pairs: Tensor | None = None,
+        pairs: Tensor | Edges | None = None,
+        radius: float | None = None,
+        neighbours: int | None = None,
+        box: Sequence[float] | None = None,
     ) -> Domain:
         """Any points: ``positions`` (N, p) or (B, N, p); ``measure`` a name or a tensor of masses
         taken as they are.
 
+        Without ``radius`` or ``neighbours`` every point sees every other. With one of them the
+        neighbours are searched once, and memory is linear in their number.
+
+        Args:
+            radius: a point sees the points at most so far away, itself among them.
+            neighbours: a point sees so many nearest points, itself among them, and all that are as
+                near as the last of these.
+            box: lengths of a periodic box for either search; a key is then seen at its nearest
+                image.
+
         Example:
             >>> Domain.points(torch.rand(2, 5, 3)).size
             5
+            >>> Domain.points(torch.tensor([[0.0], [1.0], [5.0]]), radius=2.0).pairs
+            Edges(5 edges of 3 queries and 3 keys, at most 2 per query)
         """
+        if radius is not None or neighbours is not None:
+            if pairs is not None:
+                raise DomainError("expected pairs or a search for them, got both; leave one out")
+            check_shapes(positions, None, valid)
+            pairs = _neighbours(positions, valid, radius, neighbours, box)
+        elif box is not None:
+            raise DomainError("expected a radius or neighbours beside box, got neither")
         return cls._build(positions, measure, None, causal=causal, valid=valid, pairs=pairs)
+
+    @classmethod
+    @checked(DomainError)
+    def mesh(
+        cls,
+        vertices: Tensor,
+        cells: Tensor,
+        *,
+        at: str = "vertices",
+        radius: float | None = None,
+        neighbours: int | None = None,
+        adjacent: bool = False,
+    ) -> Domain:
+        """The vertices or cells of a mesh, each with its area or volume as mass, so that the sum
+        over points is the integral over the mesh.
+
+        Args:
+            vertices, cells: see :class:`fredholm.meshes.Mesh`.
+            at: ``"vertices"``, each with its part of the cells around it, or ``"cells"``, at their
+                centres.
+            radius, neighbours: as in :meth:`points`.
+            adjacent: vertices see one another along the edges of the mesh, and themselves.
+
+        Raises:
+            DomainError, ShapeError: see :class:`fredholm.meshes.Mesh`.
+
+        Example:
+            >>> corners = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
+            >>> square = Domain.mesh(corners, torch.tensor([[0, 1, 2], [0, 2, 3]]))
+            >>> square.quadrature().weights().sum().item()
+            1.0
+        """
+        if at not in ("vertices", "cells"):
+            raise DomainError(f"expected at='vertices' or 'cells', got {at!r}")
+        mesh = Mesh(vertices, cells)
+        if at == "cells":
+            if adjacent:
+                raise DomainError("expected at='vertices' beside adjacent, got at='cells'")
+            return cls.points(
+                mesh.cell_centres(),
+                measure=mesh.cell_masses(),
+                radius=radius,
+                neighbours=neighbours,
+            )
+        pairs = None
+        if adjacent:
+            own = torch.arange(len(vertices), device=vertices.device).expand(2, -1)
+            pairs = Edges.of_index(torch.cat([mesh.edge_index(), own], -1), len(vertices))
+        return cls.points(
+            mesh.vertices,
+            measure=mesh.vertex_masses(),
+            pairs=pairs,
+            radius=radius,
+            neighbours=neighbours,
+        )
+
+    def near(
+        self, queries: Domain, *, radius: float | None = None, neighbours: int | None = None
+    ) -> Domain:
+        """This domain as the points of another one see it: those within a radius, or the nearest.
+        Pass it with the other as ``query_domain``.
+
+        Example:
+            >>> source = Domain.points(torch.tensor([[0.0], [1.0], [5.0]]))
+            >>> source.near(Domain.points(torch.tensor([[0.4]])), radius=1.0).pairs.row(0).tolist()
+            [0, 1]
+        """
+        if not isinstance(queries, Domain):
+            raise DomainError(refuse_kind("queries", queries, "a Domain"))
+        if queries.dim != self.dim:
+            raise ShapeError(
+                f"expected one space, got positions of dimension {self.dim} and {queries.dim}"
+            )
+        self.refuse_shards("near")
+        edges = _neighbours(
+            self.positions,
+            self.valid,
+            radius,
+            neighbours,
+            None,
+            queries=queries.positions,
+            queries_valid=queries.valid,
+        )
+        return replace(self, pairs=edges, reach=None)
 
     @classmethod
     @checked(DomainError)
@@ -215,6 +348,10 @@ class Domain:
         *,
         positions: Tensor | None = None,
         self_loops: bool = True,
+        edge_weight: Tensor | None = None,
+        edge_attr: Tensor | None = None,
+        loop_attr: Tensor | None = None,
+        sparse: bool | None = None,
         causal: bool = False,
         measure: str | Tensor = "uniform",
         valid: Tensor | None = None,
@@ -225,33 +362,40 @@ class Domain:
         An edge that comes k times counts k times, as in message passing: ``pairs`` is then the
         logarithm of the count, otherwise a mask. With ``self_loops`` every node sees itself once.
         Without ``positions`` every node sits at the origin: a graph has no coordinates of its own.
-        Memory O(n²).
+
+        Args:
+            edge_weight: density of each edge, (E,), not negative; a loop that is added has 1.
+            edge_attr: features of each edge, (E, f), for kernels that read them; signed weights
+                belong here.
+            loop_attr: features of the loops that are added, (f,) or (n, f), by default 0.
+            sparse: pairs as :class:`fredholm.edges.Edges`, memory O(E), instead of a mask, O(n²);
+                by default for more than 1,024 nodes and for edges with features.
 
         Example:
             >>> Domain.graph(torch.tensor([[0], [1]]), 2).pairs.tolist()
             [[True, False], [True, True]]
         """
         positive(n, "graph(n)")
-        if edge_index.dim() != 2 or edge_index.shape[0] != 2 or edge_index.is_floating_point():
-            got = f"{tuple(edge_index.shape)} {edge_index.dtype}"
-            raise DomainError(
-                f"graph needs integer edge_index (2, E), rows (source, target); got {got}"
-            )
-        if edge_index.numel() and (int(edge_index.min()) < 0 or int(edge_index.max()) >= n):
-            low, high = int(edge_index.min()), int(edge_index.max())
-            raise DomainError(
-                f"graph edges must name nodes 0 to {n - 1}, got indices from {low} to {high}"
-            )
+        check_edge_index(edge_index, n, n)
+        check_weight(edge_weight, edge_index.shape[1])
+        check_edge_features(edge_attr, edge_index.shape[1])
         if positions is None:
             positions = torch.zeros(n, 1, device=edge_index.device)
         check_shapes(positions)
-        edges = torch.zeros(n, n, dtype=positions.dtype, device=edge_index.device)
-        one = torch.ones((), dtype=edges.dtype, device=edges.device)
-        edges.index_put_((edge_index[1], edge_index[0]), one, accumulate=True)
         if self_loops:
-            edges.fill_diagonal_(1.0)
-        # A message passes once per edge, so that a repeated edge is a pair of larger density.
-        pairs = edges.log() if bool((edges > 1).any()) else edges > 0
+            edge_index, edge_weight, edge_attr = _with_loops(
+                edge_index, n, edge_weight, edge_attr, loop_attr
+            )
+        if edge_weight is not None:
+            edge_weight = edge_weight.to(positions.dtype)
+        edges = Edges.of_index(edge_index, n, weight=edge_weight, features=edge_attr)
+        if edges.log_density is not None:
+            edges = edges.with_density(edges.log_density.to(positions.dtype))
+        if sparse is None:
+            sparse = n > DENSE_NODES or edge_attr is not None
+        if not sparse and edge_attr is not None:
+            raise DomainError("expected sparse=True for edges with features, got sparse=False")
+        pairs = edges if sparse else edges.dense()
         return cls.points(positions, causal=causal, measure=measure, valid=valid, pairs=pairs)
 
     @classmethod
@@ -278,9 +422,11 @@ class Domain:
             raise DomainError(
                 f"join needs one space, got positions of dimension {a.dim} and {b.dim}"
             )
-        if a.causal or b.causal or a.pairs is not None or b.pairs is not None:
+        limited = [d for d in (a, b) if d.causal or d.pairs is not None or d.reach is not None]
+        if limited:
             raise DomainError(
-                "join takes domains without order or pairs; set them on the union with replace(...)"
+                "join takes domains without order or pairs or reach; set them on the union with "
+                "replace(...)"
             )
         if None not in (a.batch, b.batch) and a.batch != b.batch:
             raise ShapeError(f"join needs one batch size, got {a.batch} and {b.batch}")
@@ -340,6 +486,9 @@ class Domain:
             raise DomainError(
                 f"collate needs domains of one measure and order, got {kinds} and causal {orders}"
             )
+        reaches = {d.reach for d in domains}
+        if len(reaches) > 1:
+            raise DomainError(f"expected one reach of all domains to collate, got {reaches}")
         n = max(d.size for d in domains)
         valid = torch.stack([torch.arange(n, device=d.positions.device) < d.size for d in domains])
         if len({d.dim for d in domains}) > 1:
@@ -359,13 +508,17 @@ class Domain:
             first.causal,
             shape,
             first.kind,
+            reach=first.reach,
         )
 
     @classmethod
     def _build(
         cls, positions, measure, spacing, *, causal=False, shape=None, valid=None, pairs=None
     ) -> Domain:
-        check_shapes(positions, measure if isinstance(measure, Tensor) else None, valid, pairs)
+        mask = pairs if isinstance(pairs, Tensor) else None
+        check_shapes(positions, measure if isinstance(measure, Tensor) else None, valid, mask)
+        if isinstance(pairs, Edges):
+            _check_edges(pairs, positions)
         if valid is not None:
             positions = torch.where(valid[..., None], positions, 0.0)
         if isinstance(measure, Tensor):
@@ -403,6 +556,7 @@ class Domain:
                 that do not add up, or another domain on another rank.
         """
         self.refuse_shards("shard")
+        self._refuse_sparse("shard")
         shards = Shards.over(mesh, dimension)
         if sizes is None:
             parts = even_sizes(self.size, shards.count)
@@ -419,7 +573,7 @@ class Domain:
             positions=self.positions[..., part, :],
             measure=self.measure[..., part],
             valid=None if self.valid is None else self.valid[:, part],
-            pairs=None if self.pairs is None else self.pairs[..., part, :],
+            pairs=None if self._mask is None else self._mask[..., part, :],
             shape=None,
             shards=shards,
         )
@@ -447,6 +601,7 @@ class Domain:
                 first cell needs the rank before: make them of the whole, or give masses.
         """
         part.refuse_shards("from_shard")
+        part._refuse_sparse("from_shard")
         if part.kind == "spacing" and part.shape is None:
             raise DomainError(
                 "the first cell of a part reaches back to a point of the rank before, which "
@@ -458,10 +613,11 @@ class Domain:
         sizes = tuple(other["points"] for other in agreed(facts, shards))
         if sum(sizes) < shards.count:
             even_sizes(sum(sizes), shards.count)
-        if part.pairs is not None and part.pairs.shape[-2:] != (part.size, sum(sizes)):
+        mask = part._mask
+        if mask is not None and mask.shape[-2:] != (part.size, sum(sizes)):
             raise ShapeError(
                 f"pairs of a part must have shape (..., {part.size}, {sum(sizes)}), its queries "
-                f"and all keys; got {tuple(part.pairs.shape)}"
+                f"and all keys; got {tuple(mask.shape)}"
             )
         return replace(part, shape=None, shards=replace(shards, sizes=sizes, extents=shape))
 
@@ -474,7 +630,7 @@ class Domain:
             "measure": self.kind,
             "causal": self.causal,
             "padding": self.valid is not None,
-            "pairs": None if self.pairs is None else tuple(self.pairs.shape[:-2]),
+            "pairs": None if self._mask is None else tuple(self._mask.shape[:-2]),
         }
 
     def refuse_shards(self, what: str) -> None:
@@ -485,7 +641,26 @@ class Domain:
                 f"that lie over {self.shards.count} ranks"
             )
 
+    def _refuse_sparse(self, what: str) -> None:
+        """DomainError where the domain has edges or a reach, whose halo no rank asks for yet."""
+        if isinstance(self.pairs, Edges) or self.reach is not None:
+            kind = "a reach" if self.reach is not None else "edges"
+            raise DomainError(
+                f"expected a domain without {kind} for {what}, got one; a rank would need the keys "
+                "near its points. Use dense() on a small domain, or one process"
+            )
+
     # --- facts ------------------------------------------------------------------------------------
+
+    @property
+    def sparse(self) -> bool:
+        """Whether a point sees few others: by edges or within a reach."""
+        return isinstance(self.pairs, Edges) or self.reach is not None
+
+    @property
+    def _mask(self) -> Tensor | None:
+        """The pairs where they are a dense mask or bias."""
+        return self.pairs if isinstance(self.pairs, Tensor) else None
 
     @property
     def size(self) -> int:
@@ -530,6 +705,10 @@ class Domain:
         facts.append(f"{self.kind} measure")
         present = {"causal": self.causal, "padding": self.valid, "pairs": self.pairs}
         facts += [name for name, x in present.items() if x is not None and x is not False]
+        if isinstance(self.pairs, Edges):
+            facts[facts.index("pairs")] = f"{self.pairs.count} edges"
+        if self.reach is not None:
+            facts.append(f"reach {self.reach}")
         if self.shards is not None:
             facts.append(f"rank {self.shards.rank} of {self.shards.count}")
         dtype = str(self.positions.dtype).removeprefix("torch.")
@@ -586,10 +765,39 @@ class Domain:
         moved = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
+            if isinstance(value, Edges):
+                moved[field.name] = value.to(*args, **kwargs)
             if isinstance(value, Tensor):
                 result = value.to(*args, **kwargs)
                 moved[field.name] = result if value.is_floating_point() else value.to(result.device)
         return replace(self, **moved)
+
+    def dense(self) -> Domain:
+        """The same domain with a mask or bias of all pairs instead of edges or a reach. O(N²).
+
+        Raises:
+            DomainError: more pairs than fit into memory; features of edges, which no mask holds.
+
+        Example:
+            >>> Domain.line(3, reach=0).dense().pairs.tolist()
+            [[True, False, False], [False, True, False], [False, False, True]]
+        """
+        if self.reach is not None:
+            quadrature = self.quadrature()
+            seen = quadrature.dense().density
+            assert seen is not None
+            pairs = seen > 0
+            if pairs.shape[:2] == (1, 1):
+                pairs = pairs[0, 0]
+            return replace(self, pairs=pairs, reach=None)
+        if not isinstance(self.pairs, Edges):
+            return self
+        if self.pairs.features is not None or self.pairs.shift is not None:
+            raise DomainError(
+                "expected edges without features or images to write out as a mask, got some; keep "
+                "the edges"
+            )
+        return replace(self, pairs=self.pairs.dense())
 
     def __getitem__(self, index) -> Domain:
         """The sub-domain at a slice of indices; ``domain[:t]`` is the prefix a causal operator has
@@ -606,7 +814,7 @@ class Domain:
             positions=positions,
             measure=self.measure[..., index],
             valid=None if self.valid is None else self.valid[..., index],
-            pairs=None if self.pairs is None else self.pairs[..., index, index],
+            pairs=_cut_pairs(self.pairs, index, self.size),
             shape=(positions.shape[-2],)
             if self.shape is not None and len(self.shape) == 1 and index.step in (None, 1)
             else None,
@@ -620,7 +828,8 @@ class Domain:
         Made anew where autograd follows a tensor, under tracing, transforms and modes. Copies,
         pickles and :meth:`replace` begin with nothing kept.
         """
-        now = _versions((self.positions, self.measure, self.valid, self.pairs))
+        pairs = self.pairs.tensors() if isinstance(self.pairs, Edges) else [self.pairs]
+        now = _versions((self.positions, self.measure, self.valid, *pairs))
         if now is None:
             return make()
         memo = self.__dict__.get("_memo")
@@ -665,6 +874,9 @@ class Domain:
         if self.valid is not None:
             mass = torch.where(self.valid, mass, 0.0)
         query_time, key_time = self._times(query_domain)
+        if self.sparse:
+            queries = self.size if query_domain is None else query_domain.size
+            return self._sparse_quadrature(mass, query_time, key_time, queries)
         density, log_density, visible = self._density(
             dtype, self.size if query_domain is None else query_domain.size
         )
@@ -687,6 +899,46 @@ class Domain:
             triangular=self.causal and query_domain is None,
         )
 
+    def _sparse_quadrature(
+        self, mass: Tensor, query_time: Tensor | None, key_time: Tensor | None, queries: int
+    ) -> Quadrature:
+        """The quadrature of a domain with edges or a reach: nothing in it is N²."""
+        equal, renormalised = self._rules()
+        common: dict[str, Any] = {
+            "mass": mass,
+            "query_time": query_time,
+            "key_time": key_time,
+            "valid": self.valid,
+            "equal": equal and not self.measure.requires_grad,
+            "triangular": self.causal and query_time is key_time,
+        }
+        if isinstance(self.pairs, Edges):
+            edges = self.pairs
+            if (edges.queries, edges.keys) != (queries, self.size):
+                raise ShapeError(
+                    f"expected edges of {queries} queries and {self.size} keys, got {edges!r}; "
+                    "search with source.near(queries, ...) for queries on another domain"
+                )
+            if query_time is not None and key_time is not None:
+                edges = _ordered_edges(edges, query_time, key_time)
+            scale = reciprocal(mass_on_edges(mass, edges)) if renormalised else None
+            return Quadrature(scale=scale, edges=edges, **common)
+
+        if queries != self.size or (query_time is not key_time):
+            raise DomainError(
+                "expected queries at the domain's own points beside reach, got another domain; "
+                "use near(queries, radius=...)"
+            )
+        assert self.reach is not None
+        rank = torch.arange(self.size, device=mass.device)[None]
+        if self.valid is not None:
+            rank = self.valid.long().cumsum(-1) - 1
+        after = 0 if self.causal else self.reach
+        scale = None
+        if renormalised:
+            scale = reciprocal(mass_in_reach(mass, self.valid, self.reach, after))[:, None]
+        return Quadrature(scale=scale, reach=(self.reach, after), rank=rank, **common)
+
     def _times(self, query_domain: Domain | None) -> tuple[Tensor | None, Tensor | None]:
         if not self.causal:
             return None, None
@@ -700,6 +952,7 @@ class Domain:
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         if self.pairs is None:
             return None, None, None
+        assert isinstance(self.pairs, Tensor)
         keys = self.size if keys is None else keys
         if self.pairs.shape[-2:] != (queries, keys):
             need = f"(..., {queries}, {keys})"
@@ -743,9 +996,12 @@ class Domain:
                 total mass, unsorted or repeated timestamps, NaN in pairs.
             ShapeError: shapes or devices that do not fit.
         """
-        check_shapes(self.positions, self.measure, self.valid, self.pairs)
+        mask = self.pairs if isinstance(self.pairs, Tensor) else None
+        check_shapes(self.positions, self.measure, self.valid, mask)
+        if isinstance(self.pairs, Edges):
+            self.pairs.check()
         timestamps = self.kind == "spacing" and self.dim == 1 and not self.shape
-        check_values(self.positions, self.measure, self.valid, self.pairs, sorted_=timestamps)
+        check_values(self.positions, self.measure, self.valid, mask, sorted_=timestamps)
         return self
 
 
@@ -845,15 +1101,103 @@ def _cells(time: Tensor, real: Tensor, causal: bool) -> Tensor:
     return torch.where(together, cells, 1.0 / real.sum(-1, keepdim=True).clamp_min(1))
 
 
-def _collate_pairs(domains: Sequence[Domain], n: int) -> Tensor | None:
+def _neighbours(
+    positions: Tensor,
+    valid: Tensor | None,
+    radius: float | None,
+    neighbours: int | None,
+    box: Sequence[float] | None,
+    **queries: Tensor | None,
+) -> Edges:
+    """The edges of one of the two searches."""
+    if (radius is None) == (neighbours is None):
+        got = f"radius={radius}, neighbours={neighbours}"
+        raise DomainError(f"expected a radius or a number of neighbours, got {got}")
+    if radius is not None:
+        return radius_edges(positions, radius, valid=valid, box=box, **queries)
+    assert neighbours is not None
+    return nearest_edges(positions, neighbours, valid=valid, box=box, **queries)
+
+
+def _with_loops(
+    edge_index: Tensor,
+    n: int,
+    weight: Tensor | None,
+    features: Tensor | None,
+    loop_features: Tensor | None,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Edges with one loop per node. Loops of the graph stay where they carry a weight or features,
+    once per node; otherwise a node sees itself once, however many loops it had.
+    """
+    loop = edge_index[0] == edge_index[1]
+    missing = torch.ones(n, dtype=torch.bool, device=edge_index.device)
+    if weight is None and features is None:
+        edge_index = edge_index[:, ~loop]
+    else:
+        missing[edge_index[0, loop]] = False
+    own = missing.nonzero()[:, 0]
+    edge_index = torch.cat([edge_index, own.to(edge_index.dtype).expand(2, -1)], -1)
+    if weight is not None:
+        weight = torch.cat([weight, weight.new_ones(len(own))])
+    if features is not None:
+        added = features.new_zeros(n, features.shape[1])
+        if loop_features is not None:
+            added = loop_features.to(features.dtype).expand(n, features.shape[1])
+        features = torch.cat([features, added[own]])
+    return edge_index, weight, features
+
+
+def _check_edges(edges: Edges, positions: Tensor) -> None:
+    """ShapeError unless edges are between a domain's points, on their device."""
+    n = positions.shape[-2]
+    if edges.keys != n:
+        raise ShapeError(f"expected edges with {n} keys, one per point, got {edges!r}")
+    if edges.source.device != positions.device:
+        raise ShapeError(
+            f"expected edges on {positions.device}, got {edges.source.device}; move them with "
+            "edges.to(device)"
+        )
+    if positions.dim() == 3 and edges.batch not in (1, positions.shape[0]):
+        raise ShapeError(
+            f"expected edges of {positions.shape[0]} graphs or of one, got {edges.batch}"
+        )
+
+
+def _ordered_edges(edges: Edges, query_time: Tensor, key_time: Tensor) -> Edges:
+    """The edges with those from later points hidden."""
+    target = edges.targets()
+    graph = torch.div(target, edges.queries, rounding_mode="floor")
+    query = query_time[graph.clamp(max=len(query_time) - 1), target - graph * edges.queries]
+    key = key_time[graph.clamp(max=len(key_time) - 1), edges.source]
+    density = edges.log_density
+    if density is None:
+        density = torch.zeros(edges.count, device=target.device)
+    before = key <= query
+    if density.dim() == 2:
+        before = before[:, None]
+    return edges.with_density(torch.where(before, density, -torch.inf))
+
+
+def _cut_pairs(pairs: Tensor | Edges | None, index: slice, n: int) -> Tensor | Edges | None:
+    """The pairs between the points of a slice."""
+    if isinstance(pairs, Edges):
+        chosen = torch.arange(n, device=pairs.source.device)[index]
+        return pairs.select(chosen, chosen)
+    return None if pairs is None else pairs[..., index, index]
+
+
+def _collate_pairs(domains: Sequence[Domain], n: int) -> Tensor | Edges | None:
     """Pairs (B, H | 1, n, n) of unbatched domains; where only some are log-densities, masks become
-    0 and -inf.
+    0 and -inf. Where one has edges, all become edges.
     """
     if all(d.pairs is None for d in domains):
         return None
+    if any(isinstance(d.pairs, Edges) for d in domains):
+        return Edges.collate([_edges_of(d) for d in domains])
     stack = []
     for d in domains:
         pairs = d.pairs
+        assert not isinstance(pairs, Edges)
         if pairs is None:
             pairs = torch.ones(d.size, d.size, dtype=torch.bool, device=d.positions.device)
         if pairs.dim() > 2 and pairs.shape[0] > 1:
@@ -872,6 +1216,16 @@ def _collate_pairs(domains: Sequence[Domain], n: int) -> Tensor | None:
     pad = [(0, n - p.shape[-1], 0, n - p.shape[-1]) for p in stack]
     padded = [torch.nn.functional.pad(p, size) for p, size in zip(stack, pad)]
     return torch.cat([p.expand(1, heads, -1, -1) for p in padded])
+
+
+def _edges_of(domain: Domain) -> Edges:
+    """A domain's pairs as edges."""
+    if isinstance(domain.pairs, Edges):
+        return domain.pairs
+    if domain.pairs is not None:
+        return Edges.of_mask(domain.pairs)
+    ones = torch.ones(domain.size, domain.size, dtype=torch.bool, device=domain.positions.device)
+    return Edges.of_mask(ones)
 
 
 def _normalised(mass: Tensor, domain: Domain, batch: int) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -305,14 +305,15 @@ class Edges:
 
     # --- tiles ------------------------------------------------------------------------------------
 
-    def tiles(self, slots: int) -> list[Tile]:
+    def tiles(self, slots: int) -> Iterator[Tile]:
         """All rows in tiles of at most ``slots`` slots (rows × longest row), sorted by length so
         that little is padding. A row longer than that is a tile of its own.
 
         Rows of equal length keep their order, and with it the locality of points that were sorted
-        in space.
+        in space. Which rows a tile has is kept, its indices are made anew: they take more memory
+        than the edges.
         """
-        return self.kept(("tiles", slots), lambda: list(map(self.tile, self._partition(slots))))
+        return map(self.tile, self.kept(("tiles", slots), lambda: self._partition(slots)))
 
     def _partition(self, slots: int) -> list[Tensor]:
         """Rows of each tile."""
@@ -443,6 +444,13 @@ class Edges:
             moved[field.name] = result if value.is_floating_point() else value.to(result.device)
         return replace(self, **moved)
 
+    def with_density(self, log_density: Tensor | None) -> Edges:
+        """The same pairs with another density; what was made of the pairs alone is kept."""
+        edges = replace(self, log_density=log_density)
+        if "_memo" in self.__dict__:
+            object.__setattr__(edges, "_memo", self.__dict__["_memo"])
+        return edges
+
     def select(self, queries: Int[Tensor, " q"], keys: Int[Tensor, " k"] | None = None) -> Edges:
         """The edges between some queries and some keys of an unbatched graph, numbered anew in the
         order given; without ``keys`` all keys stay as they are.
@@ -531,11 +539,17 @@ def check_edge_index(edge_index: Tensor, queries: int, keys: int) -> None:
         raise DomainError(f"expected integer edge_index (2, E), rows (source, target); got {got}")
     if not edge_index.numel():
         return
-    for name, ends, size in (("sources", edge_index[0], keys), ("targets", edge_index[1], queries)):
+    parts = [
+        ("sources of edges", edge_index[0], keys),
+        ("targets of edges", edge_index[1], queries),
+    ]
+    if queries == keys:
+        parts = [("edges between", edge_index, keys)]
+    for name, ends, size in parts:
         low, high = int(ends.min()), int(ends.max())
         if low < 0 or high >= size:
             raise DomainError(
-                f"expected {name} of edges to be nodes 0 to {size - 1}, got indices from {low} to "
+                f"expected {name} nodes 0 to {size - 1}, got indices from {low} to "
                 f"{high}; drop edges that point outside, or give the number of nodes"
             )
 

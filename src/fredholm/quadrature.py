@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from .edges import Edges
 
 Rows = Tensor | list[int] | None
 
@@ -40,6 +42,10 @@ class Quadrature:
         valid: keys that are no padding; (B, Nk) or None.
         equal: whether all keys that are no padding have the same mass: a static fact.
         triangular: whether the order is that of the indices, t_i = i: a static fact.
+        edges: who sees whom, where few do; ``density`` and ``log_density`` are then None, and the
+            order is in the edges' own density.
+        reach: how many places before and after it a query sees, or None.
+        rank: the place of each key among the real ones, (1 | B, Nk), beside ``reach``.
     """
 
     mass: Float[Tensor, "#b k"]
@@ -51,6 +57,45 @@ class Quadrature:
     valid: Bool[Tensor, "#b k"] | None = None
     equal: bool = False
     triangular: bool = False
+    edges: Edges | None = None
+    reach: tuple[int, int] | None = None
+    rank: Int[Tensor, "#b k"] | None = None
+
+    @property
+    def sparse(self) -> bool:
+        """Whether pairs are edges or a reach, so that ``density`` does not hold them."""
+        return self.edges is not None or self.reach is not None
+
+    def dense(self) -> Quadrature:
+        """The same quadrature with a density of all pairs. O(Nq·Nk)."""
+        if not self.sparse:
+            return self
+        return self.rows(torch.arange(self._queries(), device=self.mass.device))
+
+    def _queries(self) -> int:
+        return self.mass.shape[-1] if self.edges is None else self.edges.queries
+
+    def _dense_pairs(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """ρ and log ρ of some queries, (1 | B, 1 | H, r, Nk)."""
+        dtype = self.mass.dtype
+        if self.edges is None:
+            assert self.reach is not None
+            assert self.rank is not None
+            before, after = self.reach
+            lag = self.rank[:, rows][:, :, None] - self.rank[:, None, :]
+            seen = ((lag <= before) & (lag >= -after))[:, None]
+            density = seen.to(dtype)
+            return density, torch.zeros_like(density).masked_fill(~seen, -torch.inf)
+
+        edges = self.edges
+        graph = torch.arange(edges.batch, device=rows.device)
+        flat = (graph[:, None] * edges.queries + rows).flatten()
+        pairs = edges.dense_rows(flat).unflatten(0, (edges.batch, len(rows))).movedim(2, 1)
+        if pairs.dtype == torch.bool:
+            density = pairs.to(dtype)
+            return density, torch.zeros_like(density).masked_fill(~pairs, -torch.inf)
+        pairs = pairs.to(dtype)
+        return pairs.exp(), pairs
 
     def order(self) -> Bool[Tensor, "b q k"] | None:
         """Pairs in causal order, ``t_j <= t_i``, or None where order plays no role."""
@@ -62,7 +107,7 @@ class Quadrature:
         """Pairs that order, padding and masks leave, or None where every query sees every key.
         O(Nq·Nk).
         """
-        part, parts = self.rows(rows), []
+        part, parts = self.dense() if rows is None else self.rows(rows), []
         if part.valid is not None:
             parts.append(part.valid[:, None, None, :])
         order = part.order()
@@ -79,7 +124,7 @@ class Quadrature:
         """The dense weights w (1 | B, 1 | H, Nq, Nk), for definitions, pictures and small domains.
         O(Nq·Nk).
         """
-        part = self.rows(rows)
+        part = self.dense() if rows is None else self.rows(rows)
         dense, order = part.mass[:, None, None, :], part.order()
         if order is not None:
             dense = torch.where(order[:, None], dense, 0.0)
@@ -97,13 +142,21 @@ class Quadrature:
         def pick(x: Tensor | None, dim: int) -> Tensor | None:
             return None if x is None else take_rows(x, rows, dim)
 
+        density, log_density = pick(self.density, 2), pick(self.log_density, 2)
+        if self.sparse:
+            index = torch.as_tensor(rows, device=self.mass.device)
+            density, log_density = self._dense_pairs(index)
+
         return replace(
             self,
             scale=pick(self.scale, 2),
             query_time=pick(self.query_time, 1),
-            density=pick(self.density, 2),
-            log_density=pick(self.log_density, 2),
+            density=density,
+            log_density=log_density,
             triangular=False,
+            edges=None,
+            reach=None,
+            rank=None,
         )
 
     def to(self, dtype: torch.dtype) -> Quadrature:
@@ -112,14 +165,31 @@ class Quadrature:
         if self.mass.dtype == dtype and (self.scale is None or self.scale.dtype == dtype):
             return self  # a quadrature's parts share their dtype
         parts = {name: getattr(self, name) for name in ("mass", "scale", "density", "log_density")}
+        edges = self.edges
+        if edges is not None and edges.log_density is not None:
+            edges = edges.with_density(edges.log_density.to(dtype))
         return replace(
-            self, **{name: None if x is None else x.to(dtype) for name, x in parts.items()}
+            self,
+            edges=edges,
+            **{name: None if x is None else x.to(dtype) for name, x in parts.items()},
         )
 
     def row(self, t: int) -> Quadrature:
         """What query ``t`` sees of the keys up to and including ``t``: the quadrature of one causal
         step.
         """
+
+        if self.sparse:
+            # The one row is dense: a step sees all keys that a cache holds.
+            part = self.rows([t])
+            return Quadrature(
+                mass=self.mass[:, : t + 1],
+                scale=part.scale,
+                density=None if part.density is None else part.density[..., : t + 1],
+                log_density=None if part.log_density is None else part.log_density[..., : t + 1],
+                valid=None if self.valid is None else self.valid[:, : t + 1],
+                equal=self.equal,
+            )
 
         def cut(x: Tensor | None) -> Tensor | None:
             return None if x is None else x[..., : t + 1]
@@ -141,6 +211,21 @@ class Quadrature:
         """What queries ``start`` to ``stop`` of a causal domain see of the keys before ``stop``:
         the quadrature of a stretch of steps at once.
         """
+
+        if self.sparse:
+            part = self.rows(list(range(start, stop)))
+            order = torch.arange(stop, device=self.mass.device, dtype=torch.float32)[None]
+            return Quadrature(
+                mass=self.mass[:, :stop],
+                scale=part.scale,
+                query_time=order[:, start:],
+                key_time=order,
+                density=None if part.density is None else part.density[..., :stop],
+                log_density=None if part.log_density is None else part.log_density[..., :stop],
+                valid=None if self.valid is None else self.valid[:, :stop],
+                equal=self.equal,
+                triangular=start == 0,
+            )
 
         def pairs(x: Tensor | None) -> Tensor | None:
             return None if x is None else x[..., start:stop, :stop]
@@ -165,3 +250,41 @@ def reciprocal(mass: Tensor) -> Tensor:
     zero.
     """
     return torch.where(mass > 0, 1.0 / torch.where(mass > 0, mass, 1.0), 0.0)
+
+
+def mass_on_edges(mass: Float[Tensor, "#b k"], edges: Edges) -> Float[Tensor, "#b #h q"]:
+    """The mass that each query sees along edges, a hidden one not."""
+    seen = mass.new_ones(edges.count, 1)
+    if edges.log_density is not None:
+        seen = (edges.log_density.reshape(edges.count, -1) > -torch.inf).to(mass.dtype)
+    if edges.batch == 1:
+        along = mass[:, edges.source, None] * seen
+        total = along.new_zeros(len(mass), edges.queries, along.shape[-1])
+        return total.index_add(1, edges.targets(), along).mT
+    flat = mass.expand(edges.batch, -1).reshape(-1)[edges.flat_source()]
+    total = flat.new_zeros(edges.rows, seen.shape[1])
+    total = total.index_add(0, edges.targets(), flat[:, None] * seen)
+    return total.unflatten(0, (edges.batch, edges.queries)).mT
+
+
+def mass_in_reach(
+    mass: Float[Tensor, "#b k"], valid: Bool[Tensor, "#b k"] | None, before: int, after: int
+) -> Float[Tensor, "#b k"]:
+    """The mass that each point sees within its reach, in places of real points."""
+    if valid is None:
+        return _window_sums(mass, before, after)
+    order = compact_order(valid)
+    mass = mass.expand(len(valid), -1)
+    sums = _window_sums(mass.gather(1, order), before, after)
+    return torch.zeros_like(sums).scatter(1, order, sums)
+
+
+def compact_order(valid: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
+    """Real points first, in their order; padding behind them."""
+    return torch.sort((~valid).to(torch.int8), dim=-1, stable=True).indices
+
+
+def _window_sums(mass: Tensor, before: int, after: int) -> Tensor:
+    before, after = min(before, mass.shape[-1]), min(after, mass.shape[-1])
+    padded = torch.nn.functional.pad(mass, (before, after))
+    return padded.unfold(-1, before + after + 1, 1).sum(-1)

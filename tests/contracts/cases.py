@@ -12,6 +12,7 @@ import pkgutil
 from dataclasses import replace
 
 import torch
+import torch.nn.functional as F
 
 from fredholm.domain import Domain
 from fredholm.operators import create_operator, list_operators
@@ -150,6 +151,33 @@ class OperatorCase:
             "causal shared": Domain.points(batch_points[:1], valid=gaps[:1], causal=True),
             "causal window": Domain.points(positions(p), pairs=band, causal=True),
             "causal masses": line.with_masses(torch.rand(n).double() + 0.1),
+            **self.sparse_domains(line.replace(valid=gaps)),
+        }
+
+    def sparse_domains(self, line: Domain) -> dict[str, Domain]:
+        """Domains where a point sees few others; ``line`` has an order and gaps."""
+        p, n = self.position_dim, POINTS
+        generator = torch.Generator().manual_seed(6)
+        # One node is isolated, one edge comes twice, one has weight zero.
+        edge_index = torch.tensor([[0, 1, 2, 3, 0, 0, 4, 2], [1, 2, 3, 0, 3, 3, 1, 0]])
+        weight = torch.rand(8, generator=generator, dtype=torch.float64) + 0.1
+        weight[6] = 0.0
+        corners = positions(2)
+        cells = torch.tensor([[0, 1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 5]])
+        mesh = Domain.mesh(F.pad(corners, (0, 1)), cells, adjacent=True)
+        return {
+            "edges": Domain.graph(
+                edge_index,
+                n,
+                positions=positions(p),
+                edge_weight=weight,
+                self_loops=False,
+                sparse=True,
+            ),
+            "radius": Domain.points(positions(p), radius=0.3 * p, measure="counting"),
+            "reach": Domain.points(positions(p)).replace(reach=1),
+            "causal reach": line.replace(reach=2),
+            "mesh": mesh.replace(positions=positions(p), kind="weighted"),
         }
 
 
@@ -177,7 +205,8 @@ class StreamingCase(GraphCase):
     """Running sums over all points before: no pairs in causal order."""
 
     def domains(self):
-        return {name: d for name, d in super().domains().items() if name != "causal window"}
+        unserved = ("causal window", "causal reach")
+        return {name: d for name, d in super().domains().items() if name not in unserved}
 
 
 class WindowCase(OperatorCase):

@@ -50,6 +50,20 @@ def operator(case):
     return case.operator()
 
 
+@pytest.mark.parametrize("follow", [True, False], ids=["gradients", "values"])
+def test_an_empty_batch_has_an_empty_answer(case, operator, where, follow):
+    domain = case.domains()[where]
+    if (domain.batch or 1) > 1:
+        pytest.skip("the domain has samples of its own")
+    u = torch.zeros(0, POINTS, case.dim, dtype=torch.float64, requires_grad=follow)
+    with torch.set_grad_enabled(follow):
+        answer = operator.eval()(u, domain)
+    assert answer.shape == (0, *operator.eval()(signal(case), domain).shape[1:])
+    if follow:
+        (found,) = torch.autograd.grad(answer.sum(), u, allow_unused=True)
+        assert found is None or found.shape == u.shape
+
+
 def test_forward_is_the_definition(case, operator, where, side):
     domain, u = case.domains()[where], signal(case)
     assert_same_function(

@@ -137,3 +137,15 @@ def test_hooks_of_messages_are_refused():
     layer.register_message_forward_hook(lambda module, inputs, output: output)
     with pytest.raises(ConversionError, match="hooks"):
         as_operator(layer)
+
+
+@pytest.mark.parametrize("name", ["GCNConv", "SAGEConv", "GATConv", "GATv2Conv"])
+def test_a_lazily_built_layer_is_converted_after_its_first_call(name):
+    """Its ``in_channels`` stays -1; its weights tell the width."""
+    library = pytest.importorskip("torch_geometric.nn")
+    layer, u = getattr(library, name)(-1, 5).eval(), torch.randn(1, 4, 3)
+    with pytest.raises(ConversionError, match="has seen no input yet"):
+        as_operator(layer)
+    expected = layer(u[0], EDGES)
+    graph = Domain.graph(EDGES, 4, self_loops=name != "SAGEConv", measure="counting")
+    assert_close(as_operator(layer)(u, graph)[0], expected)

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from fredholm.convert import load_linearized, replace_attention, save_linearized
-from fredholm.errors import CheckpointError, ConversionError
+from fredholm.errors import CheckpointError, ConversionError, OptionError
 
 from . import models
 from .library import library
@@ -320,6 +320,49 @@ def test_pushed_to_the_hub(known, llama, folder, monkeypatch, tmp_path):
 def test_a_variant_is_another_folder(known, llama, tmp_path):
     with pytest.raises(ConversionError, match="variant='fp16': a folder holds one converted"):
         llama.model.save_pretrained(tmp_path, variant="fp16")
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    """Names are looked up and sockets opened by nobody."""
+    asked = []
+
+    def refuse(*arguments, **_):
+        asked.append(arguments)
+        raise OSError("no network in tests")
+
+    monkeypatch.setattr("socket.getaddrinfo", refuse)
+    monkeypatch.setattr("socket.socket.connect", refuse)
+    yield
+    assert not asked
+
+
+@pytest.mark.parametrize("make", [models.llama, models.gpt2, models.bert])
+def test_a_model_of_weights_and_no_folder_asks_no_network(make, no_network):
+    model = replace_attention(make(), "hedgehog").model
+    state = model.state_dict()
+    twin = type(model).from_pretrained(None, config=model.config, state_dict=state)
+    assert type(twin) is type(model)
+    assert torch.equal(logits(twin), logits(model.eval()))
+    again, info = type(model).from_pretrained(
+        None, config=model.config, state_dict=state, output_loading_info=True, revision="main"
+    )
+    assert torch.equal(logits(again), logits(model))
+    assert not any(info.values())
+
+    name = next(name for name in state if "feature_map" in name)
+    part = {key: value for key, value in state.items() if key != name}
+    with pytest.raises(CheckpointError, match=rf"'{name}'.* missing"):
+        type(model).from_pretrained(None, config=model.config, state_dict=part)
+    with pytest.raises(CheckpointError, match=r"\['other'\] unknown"):
+        type(model).from_pretrained(
+            None, config=model.config, state_dict=state | {"other": torch.zeros(1)}
+        )
+    for given in ({}, {"config": model.config}, {"state_dict": state}):
+        with pytest.raises(OptionError, match="expected a folder or a repository, got None"):
+            type(model).from_pretrained(None, **given)
+    with pytest.raises(OptionError, match="expected a folder or a repository, got None"):
+        type(model.config).from_pretrained(None)
 
 
 def parts_of(model) -> dict[str, torch.nn.Module]:

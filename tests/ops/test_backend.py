@@ -19,22 +19,13 @@ def machine(monkeypatch, *, installed=True, interpreter=False, capability=(9, 0)
     monkeypatch.setattr(backend, "_capability", lambda index: capability)
 
 
-def test_auto_takes_the_kernel_on_cuda_where_it_covers_the_case_and_agrees(monkeypatch):
+def test_a_kernel_runs_by_name_alone(monkeypatch):
     machine(monkeypatch)
-    answers = {"right": True, "wrong": False}
-    monkeypatch.setattr(backend, "agrees", lambda op, *_: answers[op])
-    call = lambda: (None, torch.float32, ())  # noqa: E731
-    assert choose_backend("auto", "right", CUDA, lambda: None, call) == "triton"
-    assert choose_backend("auto", "wrong", CUDA, lambda: None, call) == "torch"
-    assert choose_backend("auto", "right", CUDA, lambda: None) == "torch"  # nothing to compare
-    assert choose_backend("auto", "right", CUDA, lambda: "no", call) == "torch"
-    assert choose_backend("torch", "right", CUDA, lambda: None, call) == "torch"
-    assert choose_backend("triton", "wrong", CUDA, lambda: None, call) == "triton"
-    machine(monkeypatch, capability=(7, 5))
-    assert choose_backend("auto", "right", CUDA, lambda: None, call) == "torch"
+    assert choose_backend("auto", "op", CUDA, lambda: None) == "torch"
+    assert choose_backend("torch", "op", CUDA, lambda: None) == "torch"
+    assert choose_backend("triton", "op", CUDA, lambda: None) == "triton"
+    assert choose_backend("checked", "op", CUDA, lambda: None) == "triton"
 
-
-def test_auto_stays_with_torch_off_cuda_even_under_the_interpreter(monkeypatch):
     machine(monkeypatch, interpreter=True)
     assert choose_backend("auto", "op", CPU, lambda: None) == "torch"
     assert choose_backend("triton", "op", CPU, lambda: None) == "triton"
@@ -53,8 +44,9 @@ def test_a_requested_kernel_that_the_machine_cannot_run_is_refused(
     monkeypatch, facts, device, match
 ):
     machine(monkeypatch, **facts)
-    with pytest.raises(BackendError, match=match):
-        choose_backend("triton", "the op", device, lambda: None)
+    for requested in ("triton", "checked"):
+        with pytest.raises(BackendError, match=match):
+            choose_backend(requested, "the op", device, lambda: None)
 
 
 def test_a_requested_kernel_that_does_not_serve_the_case_is_refused(monkeypatch):

@@ -93,7 +93,10 @@ def _filled(domain: Domain) -> Domain:
 
 def _with_rows(domain: Domain, n: int) -> Domain:
     """The domain with a row of ``pairs`` for each of n queries."""
-    if domain.pairs is None or domain.pairs.shape[-2] == n:
+    if domain.pairs is None:
+        return domain
+    assert isinstance(domain.pairs, Tensor)  # a sparse domain has no shards
+    if domain.pairs.shape[-2] == n:
         return domain
     return replace(domain, pairs=_pad_rows(domain.pairs, n))
 
@@ -103,6 +106,7 @@ def _with_columns(filled: Domain, before: Domain) -> Domain:
     assert before.shards is not None
     if filled.pairs is None or filled is before or filled.shards is before.shards:
         return filled
+    assert isinstance(filled.pairs, Tensor)
     parts = filled.pairs.split(list(before.shards.sizes), -1)
     columns = [x if x.shape[-1] else x.new_zeros(*x.shape[:-1], 1) for x in parts]
     return replace(filled, pairs=torch.cat(columns, -1))

@@ -4,7 +4,6 @@ keys where there is no order, chunks in causal order, a moment of fixed size poi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +25,7 @@ from ..integral.contract import Form, Kernel, Memory, StretchForm, with_offset
 from ..integral.exchange import Exchange, mass_rows
 from ..integral.problem import Facts, Problem
 from ..integral.strategy import Linear
+from ..ops.backend import wants_triton
 from ..ops.linear_attention import (
     Moment,
     advance_moment,
@@ -75,15 +75,10 @@ class SeparableForm(Form):
             backend=self.strategy.backend,
         )
 
-    def compared(self, kernel: Kernel, facts: Facts) -> Sequence[str]:
-        given = ("linear attention",) if facts.layout.causal else ()
-        return ("attention with a bank's features", *given) if isinstance(kernel, Banked) else given
-
     def respond(self, kernel: Any, problem: Problem) -> Tensor:
         options = self.strategy
-        # A GPU makes the features of a bank in registers and never keeps them.
-        on_gpu = options.backend == "triton" or problem.uy.is_cuda
-        bank = _bank(kernel, problem) if on_gpu else None
+        # The Triton kernels make the features of a bank in registers and never keep them.
+        bank = _bank(kernel, problem) if wants_triton(options.backend) else None
         if bank is None:
             out = self.attend(kernel, problem)
         else:
@@ -239,7 +234,7 @@ class RunningMoment(SeparableForm, StretchForm):
 
 def refuses_shards(kernel: object, strategy: Linear) -> str | None:
     """Why the features of a rank's points cannot be made by that rank, or None."""
-    if strategy.backend == "triton":
+    if wants_triton(strategy.backend):
         return "Triton's kernels hold no sums between ranks; use backend='auto'"
     if isinstance(kernel, Stabilised) and not kernel.pointwise:
         return "the features of a point depend on the other points of a call"

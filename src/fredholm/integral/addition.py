@@ -47,18 +47,13 @@ class PartByPart(Form):
             return str(error)
         return None
 
-    def backend(self, kernel: Any, facts: Facts, device: torch.device) -> str:
-        pairs = zip(self.forms, kernel.parts)
-        said = [form.backend(part.kernel, facts, device) for form, part in pairs]
-        return " + ".join(said) if any(said) else ""
-
-    def plan(self, backend: str = "") -> Plan:
+    def plan(self) -> Plan:
         plans = [form.plan() for form in self.forms]
         strategy, path = (
             " + ".join(getattr(plan, name) for plan in plans) for name in ("strategy", "path")
         )
         reasons = "; ".join(f"{plan.path}: {plan.reason}" for plan in plans)
-        return Plan(strategy, path, f"{self.reason}; {reasons}", backend)
+        return Plan(strategy, path, f"{self.reason}; {reasons}")
 
     def respond(self, kernel: Any, problem: Problem) -> Tensor:
         pairs = zip(self.forms, kernel.parts)
@@ -199,6 +194,10 @@ class SumKernel(Kernel):
     @property
     def reads_position(self) -> bool:  # type: ignore[override]
         return any(p.kernel.reads_position for p in self.parts)
+
+    @property
+    def local(self) -> bool:
+        return all(part.kernel.local for part in self.parts)
 
     @property
     def sums(self) -> bool:  # type: ignore[override]

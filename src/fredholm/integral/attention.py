@@ -19,6 +19,7 @@ from ..ops.linear_attention import at_scale, linear_density
 from .bases import SEPARABLE, WeightedKernel
 from .capabilities import JointFeatures, Windowed
 from .contract import Part, answering, prepared, read_together, weight_and_bias
+from .denominators import DenominatorWatch, denominators
 from .feature_map import (
     FeatureMap,
     build_feature_map,
@@ -229,7 +230,7 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures, Windowed):
         dim, heads, bias, projections: see :class:`AttentionKernel`.
         feature_map: φ, from (…, e) to (…, r): a name of :data:`fredholm.kernels.FEATURE_MAPS`, a
             function, or a module with parameters of its own. Where it may be negative, Z may
-            vanish.
+            vanish; a warning in training then says how often.
         feature_options: options of a named map.
         tied: one φ for queries and keys, a positive semi-definite kernel; otherwise keys have a map
             of their own.
@@ -290,6 +291,7 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures, Windowed):
         known = not isinstance(self.feature_map, nn.Module) and is_pointwise(self.feature_map)
         self.named_map = self.feature_map if known else None
         self.floor = floor_of(floor, self.feature_map, self.key_map) if normalised else None
+        self.watch = DenominatorWatch.of(self.feature_map, self.key_map) if normalised else None
         check_window(window, self.feature_map, self.floor, sinks)
         self.window, self.sinks = window, sinks
         gain = None
@@ -318,6 +320,11 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures, Windowed):
     def rowwise(self) -> bool:  # type: ignore[override]
         """Whether nothing is a statistic of all queries."""
         return self.pointwise
+
+    @property
+    def local(self) -> bool:
+        """A window counts the points of the whole order."""
+        return self.rowwise and self.window is None
 
     @property
     def pointwise(self) -> bool:
@@ -356,6 +363,13 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures, Windowed):
         ):
             if isinstance(one, FeatureMap) and one.observes and one.training:
                 one.observe(self._heads(u, part), real)
+        if self.watch is not None:
+            self.watch.observe(lambda: self._denominators(problem))
+
+    def _denominators(self, problem: Problem) -> Tensor:
+        query = self.query_features(problem.x, problem.ux)
+        key = self.key_features(problem.y, problem.uy)
+        return denominators(query, key, problem.quadrature)
 
     # --- with a window ----------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from ..arguments import Checked
 from ..distributed import Shards
 from ..domain import Domain, default_line
 from ..errors import ConversionError, OptionError, StrategyError
-from ..ops.backend import describe_backend, transforms
+from ..ops.backend import transforms, wants_triton
 from ..quadrature import Quadrature
 from ..registry import qualified_name
 from .capabilities import lacking
@@ -102,6 +102,13 @@ class Kernel(nn.Module, metaclass=Checked):
                 f"class {cls.__name__}({cls.__mro__[1].__name__}, {capability.__name__})"
             )
 
+    @property
+    def local(self) -> bool:
+        """Whether what a query receives follows from itself and the keys that it sees, so that a
+        sparse domain is answered neighbourhood by neighbourhood.
+        """
+        return self.pairwise or self.rowwise
+
     def matrix(self, problem: Problem) -> Float[Tensor, "b h q k o i"]:
         """The kernel at all pairs, (B, H, Nq, Nk, d_out, d_in), densities against the measure.
         O(Nq·Nk).
@@ -180,6 +187,8 @@ class Form:
         reason: why it is right where it is chosen.
         responds, steps: whether it answers whole problems, and single points in causal order.
         triton: whether it has a Triton kernel.
+        sparse: whether it takes domains with edges as they are; other forms answer one query with
+            its keys at a time there.
         default: the word without options.
     """
 
@@ -189,6 +198,7 @@ class Form:
     responds: ClassVar[bool] = True
     steps: ClassVar[bool] = False
     triton: ClassVar[bool] = False
+    sparse: ClassVar[bool] = False
     default: ClassVar[Strategy]
 
     def __init_subclass__(cls, **options) -> None:
@@ -209,20 +219,9 @@ class Form:
         """Whether ``"auto"`` may take the form; an approximation answers False."""
         return True
 
-    def compared(self, kernel: Kernel, facts: Facts) -> Sequence[str]:
-        """Names of the ops it calls whose Triton kernels ``"auto"`` may take, once they have agreed
-        with PyTorch's operations.
-        """
-        return ()
-
-    def backend(self, kernel: Kernel, facts: Facts, device: torch.device) -> str:
-        """Triton or PyTorch for tensors on ``device``, and why; empty where there is no choice."""
-        requested = getattr(self.strategy, "backend", "torch")
-        return describe_backend(requested, self.compared(kernel, facts), device)
-
-    def plan(self, backend: str = "") -> Plan:
+    def plan(self) -> Plan:
         """The form in words."""
-        return Plan(repr(self.strategy), self.name, self.reason, backend)
+        return Plan(repr(self.strategy), self.name, self.reason)
 
     # --- a whole problem --------------------------------------------------------------------------
 
@@ -331,6 +330,10 @@ def choose(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> Form:
         'fused attention'
     """
     stepping, auto = facts.layout.stepping, isinstance(strategy, str)
+    if facts.layout.sparse and not stepping:
+        from ..forms.neighbourhoods import choose_sparse  # wraps any of the other forms
+
+        return choose_sparse(strategy, kernel, facts)
     if stepping and not isinstance(strategy, str):
         strategy = strategy.stepping()
     reasons = []
@@ -370,11 +373,8 @@ class Distributed(Form):
         super().__init__(form.strategy)
         self.form = form
 
-    def backend(self, kernel: Kernel, facts: Facts, device: torch.device) -> str:
-        return self.form.backend(kernel, facts, device)
-
-    def plan(self, backend: str = "") -> Plan:
-        return self.form.plan(backend)
+    def plan(self) -> Plan:
+        return self.form.plan()
 
     def sent(self, kernel: Kernel, domain: Domain, batch: int, crossed: bool) -> Exchange:
         return self.form.sent(kernel, domain, batch, crossed)
@@ -392,7 +392,7 @@ class Distributed(Form):
 def _on_backend(form: Form, kernel: Kernel) -> Form:
     """The form, or a StrategyError where Triton was demanded of a form without a Triton kernel."""
     options: Any = form.strategy
-    if form.triton or getattr(options, "backend", "auto") != "triton":
+    if form.triton or not wants_triton(getattr(options, "backend", "auto")):
         return form
     raise StrategyError(
         f"{options!r} would integrate {type(kernel).__name__} by {form.name}, which has no Triton "

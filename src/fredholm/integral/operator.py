@@ -196,7 +196,26 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         """
         if isinstance(domain, Domain):
             domain.refuse_shards("the definition")
-        return self._problem(u, domain, query, query_domain)
+        return self._problem(u, domain, query, query_domain).dense()
+
+    def _rows(
+        self,
+        u: Tensor,
+        domain: Domain | None,
+        query: Tensor | None,
+        query_domain: Domain | None,
+        rows: Rows,
+    ) -> Problem:
+        """The problem of some queries with all their pairs written out. Where the kernel is local,
+        no other pairs of a sparse domain are.
+        """
+        if isinstance(domain, Domain):
+            domain.refuse_shards("the definition")
+        problem = self._problem(u, domain, query, query_domain)
+        check_rows(rows, problem.x.shape[1])
+        if rows is None or not self.kernel.local:
+            problem = problem.dense()
+        return problem.rows(rows)
 
     def kernel_matrix(
         self, u, domain=None, *, query=None, query_domain=None, rows: Rows = None
@@ -206,8 +225,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
 
         Hidden pairs hold whatever the kernel says there; their quadrature weight is zero.
         """
-        problem = self.problem(u, domain, query=query, query_domain=query_domain)
-        return self.kernel.matrix(_chosen(problem, rows))
+        return self.kernel.matrix(self._rows(u, domain, query, query_domain, rows))
 
     @property
     def has_weights(self) -> bool:
@@ -230,8 +248,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
                 f"{type(kernel).__name__} is a matrix for each pair of points and has no scalar "
                 "weights; influence(u, domain) has the norm of that matrix times the measure"
             )
-        problem = self.problem(u, domain, query=query, query_domain=query_domain)
-        problem = _chosen(problem, rows)
+        problem = self._rows(u, domain, query, query_domain, rows)
         weights = kernel.weights(problem) * problem.quadrature.weights()
         return _of_all_heads(weights.to(problem.uy.dtype), self.heads, problem)
 
@@ -241,8 +258,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         """How much of a key reaches a query, ‖K‖_F times the key's measure, (B, H, Nq, Nk): one
         number, never negative, for every kernel.
         """
-        problem = self.problem(u, domain, query=query, query_domain=query_domain)
-        problem = _chosen(problem, rows)
+        problem = self._rows(u, domain, query, query_domain, rows)
         quadrature, dtype = problem.quadrature.weights(), problem.uy.dtype
         if isinstance(self.kernel, WeightedValue):
             # The value map is the same for all pairs: no need for the matrix of each.
@@ -255,7 +271,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         """Which strategy and form ``forward`` takes on this domain, and why."""
         facts = Facts.on(self.kernel, domain, query_domain, operator=self._facts())
         form = choose(self._strategy, self.kernel, facts)
-        plan = form.plan(form.backend(self.kernel, facts, domain.positions.device))
+        plan = form.plan()
         if domain.shards is None:
             return plan
         if query_domain is None:
@@ -417,12 +433,6 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         return (
             f"dim={self.dim}, heads={self.heads}, out_dim={self.out_dim}, strategy={self.strategy}"
         )
-
-
-def _chosen(problem: Problem, rows: Rows) -> Problem:
-    """The problem of some of its queries, or a ShapeError for queries that it does not have."""
-    check_rows(rows, problem.x.shape[1])
-    return problem.rows(rows)
 
 
 def _of_all_heads(weights: Tensor, heads: int, problem: Problem) -> Tensor:

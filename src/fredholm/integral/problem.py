@@ -18,6 +18,7 @@ from ..arguments import describe, refuse_kind
 from ..distributed import Shards
 from ..distributed.part import fill_empty, part_quadrature
 from ..domain import MEASURES, Domain
+from ..edges import Edges
 from ..errors import DomainError, OptionError, ShapeError
 from ..ops.backend import at_least_single, cast, followed, promoted
 from ..quadrature import Quadrature, Rows, take_rows
@@ -59,6 +60,8 @@ class Layout:
         sharded: keys and queries are one rank's part of a domain over several processes.
         whole_grid: of a sharded domain whose points queries and keys both are, the regular grid at
             fixed positions that they are part of, or None.
+        edges: the pairs are edges, so that a query sees few keys; ``pairs`` is then true as well.
+        reach: how far a query sees along a line, or None; ``pairs`` is then true as well.
     """
 
     keys: tuple[int, ...] | None = None
@@ -73,6 +76,8 @@ class Layout:
     stepping: bool = False
     sharded: bool = False
     whole_grid: tuple[int, ...] | None = None
+    edges: bool = False
+    reach: int | None = None
 
     @classmethod
     def of(
@@ -103,7 +108,7 @@ class Layout:
             cross=query_domain is not None,
             given=given,
             causal=domain.causal,
-            pairs=domain.pairs is not None,
+            pairs=domain.pairs is not None or domain.reach is not None,
             padded=domain.valid is not None,
             measure=domain.kind,
             fixed=fixed,
@@ -112,7 +117,18 @@ class Layout:
             whole_grid=shards.extents
             if shards is not None and fixed and target is domain
             else None,
+            edges=isinstance(domain.pairs, Edges),
+            reach=domain.reach,
         )
+
+    @property
+    def sparse(self) -> bool:
+        """Whether a query sees few keys, by edges or within a reach."""
+        return self.edges or self.reach is not None
+
+    def dense(self) -> Layout:
+        """The layout of the same domain with a mask of all pairs."""
+        return replace(self, edges=False, reach=None) if self.sparse else self
 
     @property
     def grid(self) -> tuple[int, ...] | None:
@@ -317,6 +333,8 @@ class Problem:
         asked: of the queries of a rank's points, how many the caller asked for: none where the rank
             has no points, and answers at a point of padding.
         training: the kernel is in training.
+        pair_features: what the domain's edges say of each pair, (1 | B, Nq, Nk, f), zero where
+            there is no edge; None without such edges, and where the quadrature has them still.
     """
 
     x: Float[Tensor, "#b q p"]
@@ -333,6 +351,7 @@ class Problem:
     shards: Shards | None = None
     asked: int | None = None
     training: bool = False
+    pair_features: Float[Tensor, "#b q k f"] | None = None
 
     @classmethod
     def of(
@@ -466,6 +485,22 @@ class Problem:
         """The static facts, on which the choice of a form depends."""
         return Facts.of(self.layout, self.ux, self.uy, self.training)
 
+    def dense(self) -> Problem:
+        """The same problem with all pairs written out, for definitions. O(Nq·Nk)."""
+        if not self.quadrature.sparse:
+            return self
+        edges = self.quadrature.edges
+        features = None
+        if edges is not None:
+            features = _features_of_rows(edges, torch.arange(edges.queries, device=self.x.device))
+        return replace(
+            self,
+            quadrature=self.quadrature.dense(),
+            layout=self.layout.dense(),
+            domain=None,
+            pair_features=features,
+        )
+
     def displacements(self) -> tuple[Tensor, Tensor]:
         """:func:`grid_displacements` of the layout's grid, kept with the domain."""
         grid, x = self.layout.grid, self.x[0]
@@ -480,16 +515,22 @@ class Problem:
         if rows is None:
             return self
         index = torch.as_tensor(rows, device=self.x.device)
+        features = None
+        if self.pair_features is not None:
+            features = take_rows(self.pair_features, rows, 1)
+        elif self.quadrature.edges is not None:
+            features = _features_of_rows(self.quadrature.edges, index)
         return Problem(
             x=take_rows(self.x, rows, 1),
             y=self.y,
             ux=take_rows(self.ux, rows, 2),
             uy=self.uy,
             quadrature=self.quadrature.rows(rows),
-            layout=replace(self.layout, cross=True),
+            layout=replace(self.layout.dense(), cross=True),
             index=index if self.index is None else self.index[index],
             whole=self if self.whole is None else self.whole,
             real=None if self.real is None else take_rows(self.real, rows, 1),
+            pair_features=features,
         )
 
     def tile(self, rows: Tensor, keys: Tensor, quadrature: Quadrature) -> Problem:
@@ -538,6 +579,27 @@ class Problem:
             layout=layout,
             real=real,
         )
+
+
+def _features_of_rows(edges: Edges, rows: Tensor) -> Tensor | None:
+    """Features of all pairs of some queries, (G, r, Nk, f).
+
+    Raises:
+        DomainError: keys that are seen at their image in a periodic box: at all pairs at once a key
+            has one place.
+    """
+    if edges.shift is not None:
+        raise DomainError(
+            "expected keys with one place each, got the images of a periodic box; all pairs at "
+            "once are not defined there, forward is"
+        )
+    if edges.features is None:
+        return None
+    graph = torch.arange(edges.batch, device=rows.device)
+    flat = (graph[:, None] * edges.queries + rows).flatten()
+    dense = edges.dense_features(flat)
+    assert dense is not None
+    return dense.unflatten(0, (edges.batch, len(rows)))
 
 
 # --- what comes in is checked and cleaned ---------------------------------------------------------
@@ -718,6 +780,13 @@ def check_domains(**domains: object) -> None:
 
 def check_pairs(domain: Domain, batch: int, heads: int) -> None:
     """ShapeError where a domain's pairs are for other batch entries or heads."""
+    if isinstance(domain.pairs, Edges):
+        edges, density = domain.pairs, domain.pairs.log_density
+        by_head = 1 if density is None or density.dim() == 1 else density.shape[1]
+        for size, need, what in ((edges.batch, batch, "graphs"), (by_head, heads, "heads")):
+            if size not in (1, need):
+                raise ShapeError(f"expected edges of {need} {what} or of one, got {size}")
+        return
     if domain.pairs is None or domain.pairs.dim() == 2:
         return
     shape = tuple(domain.pairs.shape)

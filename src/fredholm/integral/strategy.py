@@ -41,8 +41,8 @@ class Exact(Strategy):
     Args:
         memory: working-set budget of one tile or query block, in bytes; None lets the op choose for
             the device.
-        backend: of the tiled forms, ``"auto"``, ``"torch"`` or ``"triton"`` (see
-            :mod:`fredholm.ops.backend`). A form without a Triton kernel refuses ``"triton"``.
+        backend: of the tiled forms, ``"auto"``, ``"torch"``, ``"triton"`` or ``"checked"`` (see
+            :mod:`fredholm.ops.backend`). A form without a Triton kernel refuses the last two.
 
     Cost O(N²) time in all but a layer's own forms; blocks of queries are recomputed in the
     backward, so memory stays O(N).
@@ -69,9 +69,9 @@ class Linear(Strategy):
     Args:
         chunk: points per causal chunk, whose pairs are formed.
         piece: points whose features a processor makes at a time, in inference without an order.
-        backend: ``"auto"``, ``"torch"`` or ``"triton"`` (see :mod:`fredholm.ops.backend`). Triton's
-            kernels make the features of a bank (``Banked``) in registers, for sums and for
-            chunks.
+        backend: ``"auto"``, ``"torch"``, ``"triton"`` or ``"checked"`` (see
+            :mod:`fredholm.ops.backend`). Triton's kernels make the features of a bank (``Banked``)
+            in registers, for sums and for chunks.
 
     Pairs, and an order across two domains, take the quadratic form.
 
@@ -153,8 +153,6 @@ class Plan:
         strategy: the strategy with its options.
         path: the form's name.
         reason: why this form.
-        backend: on a GPU, whether Triton kernels or PyTorch's operations run, and why; otherwise
-            empty.
         exchange: on a sharded domain, what passes between the ranks; otherwise empty.
         numbers: how many numbers this rank sends for it in a forward of one sample, or of the
             domain's batch; see :class:`fredholm.distributed.Traffic`.
@@ -163,13 +161,11 @@ class Plan:
     strategy: str
     path: str
     reason: str
-    backend: str = ""
     exchange: str = ""
     numbers: int = 0
 
     def __str__(self) -> str:
         line = f"{self.strategy} by {self.path}: {self.reason}"
-        line = f"{line}; backend: {self.backend}" if self.backend else line
         if not self.exchange:
             return line
         return f"{line}; between ranks: {self.exchange}, {self.numbers} numbers sent by this one"

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..domain import Domain, default_line
+from ..edges import Edges
 from ..errors import ConversionError, DomainError, OptionError, suggest
 from ..integral import IntegralOperator, Layout, Problem, WeightedKernel, own_parameter
 from ..integral.conversion import refuse, register_converter
@@ -102,6 +103,8 @@ class AdjacencyKernel(WeightedKernel):
 def _edges(domain: Domain) -> Tensor:
     """The edges of a graph without repeated ones, (2, E)."""
     assert domain.pairs is not None
+    if isinstance(domain.pairs, Edges):
+        return torch.stack([domain.pairs.source, domain.pairs.targets()])
     target, source = domain.pairs.nonzero(as_tuple=True)
     return torch.stack([source, target])
 
@@ -131,9 +134,10 @@ def graph_convolution(module: nn.Module) -> IntegralOperator:
     layer: Any = module
     check_layer(layer, {"improved": False, "cached": False, "flow": "source_to_target"})
     degrees = "both" if layer.normalize else "none"
-    kernel = AdjacencyKernel(weight_of(layer, "lin"), layer.bias, degrees=degrees)
+    value = weight_of(layer, "lin")
+    kernel = AdjacencyKernel(value, layer.bias, degrees=degrees)
     return IntegralOperator(
-        layer.in_channels,
+        value.shape[1],
         kernel=kernel,
         out_dim=layer.out_channels,
         residual=False,
@@ -155,11 +159,11 @@ def sample_and_aggregate(module: nn.Module) -> IntegralOperator:
     expected = {"normalize": False, "project": False, "flow": "source_to_target"}
     check_layer(layer, expected, aggregations=("MeanAggregation", "SumAggregation"))
     mean = type(layer.aggr_module).__name__ == "MeanAggregation"
-    kernel = AdjacencyKernel(
-        weight_of(layer, "lin_l"), layer.lin_l.bias, degrees="query" if mean else "none"
-    )
+    value = weight_of(layer, "lin_l")
+    degrees = "query" if mean else "none"
+    kernel = AdjacencyKernel(value, layer.lin_l.bias, degrees=degrees)
     operator = IntegralOperator(
-        layer.in_channels,
+        value.shape[1],
         kernel=kernel,
         out_dim=layer.out_channels,
         residual=layer.root_weight,
@@ -190,7 +194,11 @@ def check_layer(
 
 
 def weight_of(layer: Any, name: str) -> nn.Parameter:
-    """The weight of an inner linear layer, or a ConversionError where it is another layer."""
+    """The weight of an inner linear layer, or a ConversionError where it is another layer.
+
+    It tells the width of the layer's input: ``in_channels`` of a lazily built layer stays -1 after
+    its first call.
+    """
     inner = getattr(layer, name)
     kind = qualified_name(type(inner))
     if kind != "torch_geometric.nn.dense.linear.Linear":

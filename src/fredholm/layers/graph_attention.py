@@ -200,8 +200,9 @@ def graph_attention(module: nn.Module) -> IntegralOperator:
     """
     layer: Any = module
     _check(layer)
+    value = weight_of(layer, "lin")
     kernel = AdditiveAttentionKernel(
-        weight_of(layer, "lin"),
+        value,
         layer.att_dst,
         layer.att_src,
         heads=layer.heads,
@@ -209,7 +210,7 @@ def graph_attention(module: nn.Module) -> IntegralOperator:
         slope=layer.negative_slope,
         dropout=layer.dropout,
     )
-    return _bind(layer, kernel)
+    return _bind(layer, kernel, value)
 
 
 @register_converter(
@@ -221,8 +222,9 @@ def dynamic_graph_attention(module: nn.Module) -> IntegralOperator:
     """
     layer: Any = module
     _check(layer)
+    value = weight_of(layer, "lin_l")
     kernel = DynamicAttentionKernel(
-        weight_of(layer, "lin_l"),
+        value,
         weight_of(layer, "lin_r"),
         layer.att,
         heads=layer.heads,
@@ -232,7 +234,7 @@ def dynamic_graph_attention(module: nn.Module) -> IntegralOperator:
         slope=layer.negative_slope,
         dropout=layer.dropout,
     )
-    return _bind(layer, kernel)
+    return _bind(layer, kernel, value)
 
 
 def _check(layer: Any) -> None:
@@ -244,9 +246,9 @@ def _check(layer: Any) -> None:
     refuse_dropout(layer, layer.dropout)
 
 
-def _bind(layer: Any, kernel: WeightedKernel) -> IntegralOperator:
+def _bind(layer: Any, kernel: WeightedKernel, weight: Tensor) -> IntegralOperator:
     return IntegralOperator(
-        layer.in_channels,
+        weight.shape[1],
         layer.heads,
         kernel=kernel,
         out_dim=layer.heads * layer.out_channels,

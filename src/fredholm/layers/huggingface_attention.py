@@ -93,8 +93,9 @@ def additive_mask(u: Tensor, domain: Domain) -> Tensor | None:
     if not domain.causal:
         return None
     seen = torch.ones(domain.size, domain.size, dtype=torch.bool, device=u.device).tril()
-    if domain.pairs is not None:
-        seen = seen & domain.pairs
+    pairs = domain.dense().pairs
+    if isinstance(pairs, Tensor):
+        seen = seen & pairs
     return torch.zeros_like(seen, dtype=u.dtype).masked_fill(~seen, torch.finfo(u.dtype).min)[
         None, None
     ]

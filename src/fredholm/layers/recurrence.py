@@ -228,7 +228,8 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
             return self.layer(u, state)[0]
         order = Order.of(valid, u.shape[1], reverse=False, device=u.device)
         u = take(u, order.there)
-        if valid is not None and self.directions == 2:
+        # torch packs no empty batch, which has no padding to be read either.
+        if valid is not None and self.directions == 2 and u.shape[0]:
             lengths = valid.expand(u.shape[0], -1).sum(1).clamp(min=1).cpu()
             packed = pack_padded_sequence(u, lengths, batch_first=True, enforce_sorted=False)
             out, _ = pad_packed_sequence(

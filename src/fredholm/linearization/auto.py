@@ -25,10 +25,11 @@ import transformers
 from transformers import PreTrainedConfig, modeling_utils
 from transformers.utils.hub import cached_file
 
-from ..errors import CheckpointError, ConversionError
-from ..files import digest_json, read_tensors, write_json, write_tensors, write_text
+from ..errors import CheckpointError, ConversionError, OptionError
+from ..files import digest_json, write_json, write_text
 from ..integral import inference
 from ..registry import qualified_name
+from ..tensor_files import read_tensors, write_tensors
 from .card import CODE, code_file, model_card
 from .description import ADAPTER, FIX, check_classes, describe, read_json, sealed
 from .interface import MIXED, NAME, SLOT
@@ -111,7 +112,12 @@ class FredholmLinearConfig:
         Raises:
             CheckpointError: a file that does not describe a conversion.
             ConversionError: of a model that the installed transformers does not know.
+            OptionError: None.
         """
+        if pretrained_model_name_or_path is None:
+            raise OptionError(
+                "pretrained_model_name_or_path: expected a folder or a repository, got None"
+            )
         result = PreTrainedConfig.get_config_dict(pretrained_model_name_or_path, **kwargs)
         return cls.from_dict(result[0], **result[1])
 
@@ -190,11 +196,17 @@ class LinearModel:
         """The converted model of a folder or a repository, every weight from there; arguments that
         its configuration has change that.
 
+        With None for the folder, a converted model's ``config`` and ``state_dict`` give it; no file
+        is read, and nothing is asked of the network.
+
         Raises:
             CheckpointError: weights that are damaged, missing, unknown or of other shapes.
+            OptionError: None without a configuration and weights.
         """
         from .replace import restore
 
+        if pretrained_model_name_or_path is None:
+            return cls._from_state(config, **kwargs)
         told = kwargs.pop("output_loading_info", False)
         hub = {key: kwargs[key] for key in HUB if key in kwargs}
         if not isinstance(config, LinearConfig):
@@ -215,6 +227,34 @@ class LinearModel:
         maps = {name: value for name, value in tensors.items() if f".{SLOT}." in name}
         _check_info(model, info, place.parent)
         restore(model, facts, maps, place.parent)
+        return (model, info) if told else model
+
+    @classmethod
+    def _from_state(cls, config: Any, state_dict: Any = None, **options: Any) -> Any:
+        """Return the model of a configuration with the weights in ``state_dict``."""
+        if state_dict is None or not isinstance(config, LinearConfig):
+            raise OptionError(
+                "pretrained_model_name_or_path: expected a folder or a repository, got None; give "
+                "one, or the config= and state_dict= of a converted model"
+            )
+        told = options.pop("output_loading_info", False)
+        for name in HUB:  # where files are looked for, and none is read
+            options.pop(name, None)
+
+        model = cls._from_config(config, **options)
+        try:
+            found = model.load_state_dict(state_dict, strict=False)
+        except RuntimeError as error:  # shapes
+            raise CheckpointError(f"state_dict: {' '.join(str(error).split())}") from error
+        missing = set(found.missing_keys) - set(model.all_tied_weights_keys)
+        if missing or found.unexpected_keys:
+            raise CheckpointError(
+                f"state_dict: expected the weights of a {cls.__name__}, got {sorted(missing)} "
+                f"missing and {sorted(found.unexpected_keys)} unknown; give its state_dict()"
+            )
+        info = {"missing_keys": set(), "unexpected_keys": set(), "mismatched_keys": set()}
+        info["error_msgs"] = set()
+        model.eval()
         return (model, info) if told else model
 
     @classmethod
@@ -431,6 +471,7 @@ def facts_of(replaced: Any) -> dict[str, Any]:
         "tied": replaced.tied,
         "window": replaced.window,
         "sinks": replaced.sinks,
+        "keep": {name: list(groups) for name, groups in replaced.keep.items()},
         "layers": [describe(layer) for layer in replaced.layers],
         "refused": replaced.refused,
     }

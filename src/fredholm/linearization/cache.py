@@ -10,6 +10,7 @@ one more argument. A layer that keeps its softmax keeps its own.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -24,15 +25,16 @@ from transformers.cache_utils import (
 
 from ..errors import ConversionError
 from ..integral import Memory
-from .heads import LinearHeads
+from .heads import LinearHeads, clean
 from .interface import SLOT, STATE
+from .kept import KEPT, MixedHeads
 from .masks import new_tokens
 from .state import advance, has_state, step, steps_in_place
 
 # Of a layer with a window its last tokens, and the dimension along which they lie.
 NEAR = {"near_key": 2, "near_value": 2, "near_mass": 1}
 # The recurrent states of a layer, by their index.
-NAMES = ("moment", "shift", "real", *NEAR, "sinks_filled")
+NAMES = ("moment", "shift", "real", *NEAR, "sinks_filled", *KEPT)
 
 
 class LinearState(CacheLayerMixin):
@@ -126,7 +128,7 @@ class LinearState(CacheLayerMixin):
 
     def advance(
         self,
-        heads: LinearHeads,
+        heads: LinearHeads | MixedHeads,
         query: Tensor,
         key: Tensor,
         value: Tensor,
@@ -152,21 +154,47 @@ class LinearState(CacheLayerMixin):
         if self.watches:
             self._watch(mask, valid, query.shape[2])
         self.length += query.shape[2]
-        memory = self._tensors()
+        if isinstance(heads, LinearHeads):
+            return self._advance(heads, query, key, value, valid, scale)
+        heads.check(query, key)
+        points = heads.points(query, key, value, False)
+        out = self._advance(heads.linear, *points, valid, scale)
+        past = {name: x for name, x in self._tensors().items() if name in KEPT}
+        points = heads.points(query, clean(key, valid), clean(value, valid), True)
+        beside, past = heads.advance_kept(*points, valid, past, heads.factor(scale))
+        self._keep(past)
+        return heads.joined(out, beside)
+
+    def _advance(
+        self,
+        heads: LinearHeads,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        valid: Tensor | None,
+        scale: float | None,
+    ) -> Tensor:
+        memory = {name: x for name, x in self._tensors().items() if name not in KEPT}
         if steps_in_place(heads, query, key, memory):
             slot = self.first + self.oldest
             out = step(heads, query, key, value, valid, memory, slot, scale=scale)
             moved = 1 if valid is None or heads.window is None else valid[:, 0].long()
             self.oldest = (self.oldest + moved) % (heads.window or 1)
             return out
-        out, memory = advance(heads, query, key, value, valid, self.memory(), scale=scale)
+        memory = {name: x for name, x in self.memory().items() if name not in KEPT}
+        out, memory = advance(heads, query, key, value, valid, memory, scale=scale)
         self._count_sinks(heads, memory)
         self.device, self.dtype = query.device, memory["moment"].dtype
-        for i, name in enumerate(NAMES):
-            # a part of what the stretch was computed from would keep all of that
-            self.recurrent_states[i] = memory[name].clone() if name in memory else None
+        # a part of what the stretch was computed from would keep all of that
+        state = {name: memory[name].clone() for name in memory}
+        gone = {name: None for name in NAMES if name not in KEPT}
+        self._keep(gone | state)
         self.oldest, self.is_initialized = 0, True
         return out
+
+    def _keep(self, tensors: Mapping[str, Tensor | None]) -> None:
+        for name, x in tensors.items():
+            self.recurrent_states[NAMES.index(name)] = x
 
     def _count_sinks(self, heads: LinearHeads, memory: Memory) -> None:
         """Note how many sinks lie before the window; forget the count of each row once all are

@@ -40,7 +40,9 @@ def model_card(kind: type, config: Any, facts: dict[str, Any], lines: Sequence[s
         base = ""
     head = ["library_name: transformers", "tags:", "- fredholm", "- linear-attention"]
     head += [f"base_model: {base}"] if base else []
-    kept = [f"- `{name}` keeps its softmax: {why}" for name, why in facts["refused"].items()]
+    groups = sum(len(groups) for groups in facts.get("keep", {}).values())
+    kept = [f"- {groups} groups of heads keep softmax on all tokens"] if groups else []
+    kept += [f"- `{name}` keeps its softmax: {why}" for name, why in facts["refused"].items()]
     text = f"""---
 {chr(10).join(head)}
 ---

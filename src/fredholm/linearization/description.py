@@ -9,8 +9,9 @@ from typing import Any
 from torch import nn
 
 from ..errors import CheckpointError, ConversionError
-from ..files import CHECKSUM, digest_json, storing
+from ..files import digest_json, storing
 from ..integral.code_path import LIBRARIES
+from ..tensor_files import CHECKSUM
 from .interface import SLOT
 from .replaced import Layer
 

@@ -28,6 +28,7 @@ from ..integral import (
     query_parts,
     window_density,
 )
+from ..integral.denominators import DenominatorWatch, denominators
 from ..ops.linear_attention import (
     Far,
     advance_window,
@@ -286,6 +287,7 @@ class LinearHeads(Heads):
         self.feature_map = build_feature_map(feature_map, width, heads, **options)
         self.key_map = None if tied else build_feature_map(feature_map, width, heads, **options)
         self.floor = floor_of(floor, self.feature_map, self.key_map)
+        self.watch = DenominatorWatch.of(self.feature_map, self.key_map)
         check_window(window, self.feature_map, floor, sinks)
         self.window, self.sinks = window, sinks
         gain = None
@@ -329,6 +331,14 @@ class LinearHeads(Heads):
         ):
             if isinstance(one, FeatureMap) and one.observes and one.training:
                 one.observe(self._scaled(x, scale), real)
+        if self.watch is not None:
+            self.watch.observe(lambda: self._denominators(query, key, seen, scale))
+
+    def _denominators(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> Tensor:
+        shared = self.share(clean(key, seen.valid))
+        quadrature = seen.quadrature(query.shape[2], key.shape[2], query)
+        features = self.key_features(shared, scale)[0]
+        return denominators(self.query_features(query, scale), features, quadrature)
 
     @torch.no_grad()
     def calibrate(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> None:

@@ -27,6 +27,7 @@ from .interface import (
     register,
     uses_interface,
 )
+from .kept import Keep, MixedHeads, read_keep
 from .positions import limit_positions
 from .replaced import Layer, Replaced
 
@@ -42,6 +43,7 @@ def replace_attention(
     tied: bool = True,
     window: int | str | None = AUTO,
     sinks: int | str = AUTO,
+    keep: int | str | Sequence[str] | None = None,
     layers: Sequence[str] | None = None,
     inputs: dict[str, Any] | None = None,
     keep_refused: bool = False,
@@ -62,6 +64,9 @@ def replace_attention(
             causal and the map positive; None or 0 for linear attention alone.
         sinks: beside a window, the first tokens of all, which keep softmax. ``"auto"`` is 4 where
             there is a window.
+        keep: groups of heads of causal layers of transformers that keep full softmax,
+            ``"18.2,17.1"`` or a list: layer.group, where a group is one head of keys and values
+            with the heads of queries that share it. Not to be confused with ``keep_refused``.
         layers: patterns of module names to convert (``"*.layer.[0-3].*"``); default all.
         inputs: arguments of one small call of a transformers model, where its dummy inputs do not
             suffice.
@@ -90,6 +95,8 @@ def replace_attention(
         raise OptionError(
             f"unknown linear attention to={to!r}{suggest(to, [*FEATURE_MAPS, *GRAPHS])}"
         )
+    if to in GRAPHS and keep is not None:
+        raise OptionError(f"expected keep beside a feature map, got to={to!r}; leave keep out")
     if to in GRAPHS and not tied:
         raise OptionError(f"{to} has no feature maps that could be untied")
     choose, options = _chooser(layers), dict(options or {})
@@ -101,8 +108,12 @@ def replace_attention(
             if not copied:
                 _own_configuration(model)
             asked = window != AUTO or sinks not in (AUTO, 0)
-            return _transformers(
-                model, to, options, tied, softmax, asked, choose, inputs, keep_refused, probe
+            given = (model, to, options, tied, softmax, asked, choose, inputs, keep_refused)
+            return _transformers(*given, probe, keep)
+        if keep is not None:
+            raise ConversionError(
+                f"expected keep={keep!r} with causal layers of transformers, got "
+                f"{type(model).__name__}; leave keep out"
             )
         if sinks not in (AUTO, 0):
             raise ConversionError(
@@ -264,6 +275,7 @@ def _transformers(
     inputs: Any,
     keep_refused: bool,
     compared: bool,
+    keep: int | str | Sequence[str] | None,
 ) -> Replaced:
     from .probe import probe, verify
 
@@ -282,11 +294,29 @@ def _transformers(
     names = [name for name in wanted if name not in refused]
     check_found(model, names, refused, keep_refused)
     chosen = [calls[name] for name in names]
-    replaced = attach(model, chosen, to, options, tied, softmax, refused)
+    kept = read_keep(keep, chosen, layer_numbers(model, names))
+    for call in chosen:
+        if len(kept.get(call.name, ())) == call.groups:
+            refused[call.name] = "keep names all of its groups"
+            del kept[call.name]
+    chosen = [call for call in chosen if call.name not in refused]
+    check_found(model, [call.name for call in chosen], refused, True)
+    replaced = attach(model, chosen, to, options, tied, softmax, refused, kept)
     if compared:
         with replaced.mode("softmax"):
             verify(model, probed)
     return replaced
+
+
+def layer_numbers(model: Any, names: Sequence[str]) -> dict[str, int]:
+    """The number of each attention layer: its own, or its place among those named."""
+    numbers = {}
+    for place, name in enumerate(names):
+        own = getattr(model.get_submodule(name), "layer_idx", None)
+        numbers[name] = place if own is None else int(own)
+    if len(set(numbers.values())) < len(numbers):  # an encoder's beside a decoder's
+        return {name: place for place, name in enumerate(names)}
+    return numbers
 
 
 def _own_configuration(model: nn.Module) -> None:
@@ -307,6 +337,7 @@ def attach(
     tied: bool,
     softmax: SoftmaxPart,
     refused: dict[str, str] | None = None,
+    keep: Keep | None = None,
 ) -> Replaced:
     """Put :class:`Heads` into a transformers model's attention modules and switch the model to
     them.
@@ -327,7 +358,11 @@ def attach(
             given = {"options": options, "tied": tied}
             if call.causal:
                 given |= softmax._asdict()
-            part = LinearHeads(call.heads, call.width, feature_map=to, **given)
+            groups = (keep or {}).get(call.name, ())
+            heads = call.heads - len(groups) * (call.heads // call.groups)
+            part = LinearHeads(heads, call.width, feature_map=to, **given)
+            if groups:
+                part = MixedHeads(part, groups, call.groups)
         part.to(next(module.parameters()).device).train(module.training)
         setattr(module, SLOT, part)
         if call.causal:
@@ -348,6 +383,7 @@ def attach(
         {"roots": roots},
         softmax.window,
         softmax.sinks,
+        keep or {},
     )
     become_linear(model, facts_of(replaced))
     return replaced
@@ -383,6 +419,7 @@ def restore(
     # Both are absent from what earlier versions wrote.
     softmax = SoftmaxPart(facts.get("window"), facts.get("sinks", 0))
     map_facts = facts["to"], facts["options"], facts["tied"]
-    replaced = attach(model, calls, *map_facts, softmax, facts["refused"])
+    keep = {local(name): tuple(groups) for name, groups in facts.get("keep", {}).items()}
+    replaced = attach(model, calls, *map_facts, softmax, facts["refused"], keep)
     if maps is not None:
         replaced.fill({local(name): value for name, value in maps.items()}, folder)

@@ -73,6 +73,7 @@ class Replaced:
         extra: what loading needs beside.
         window: the last tokens on which causal layers keep softmax; None where they keep none.
         sinks: the first tokens, on which they keep it too.
+        keep: groups of heads that keep softmax on all tokens, by layer.
     """
 
     model: Any
@@ -86,6 +87,7 @@ class Replaced:
     extra: dict[str, Any] = field(default_factory=dict)
     window: int | None = None
     sinks: int = 0
+    keep: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def switch(self, mode: str) -> None:
         """Set the mode of every layer."""

@@ -56,7 +56,10 @@ class ConversionReport:
     Attributes:
         source: class of the model.
         to, options, tied: the map; ``window``: the last tokens on which causal layers keep softmax;
-            ``sinks``: the first, on which they keep it too.
+            ``sinks``: the first, on which they keep it too; ``keep``: groups of heads that keep it
+            on all tokens, by layer.
+        ranking: of groups of heads by retrieval, where they were probed, see
+            :func:`fredholm.lab.distill.retrieval.rank_groups`.
         layers, refused: see :class:`LayerReport`; refused modules with the reason.
         data: what it was trained on.
         parameters, new_parameters: numbers of the converted model, and of those that are new.
@@ -88,6 +91,8 @@ class ConversionReport:
     speed: list[dict[str, float]] = field(default_factory=list)
     window: int | None = None
     sinks: int = 0
+    keep: dict[str, list[int]] = field(default_factory=dict)
+    ranking: list[dict[str, Any]] = field(default_factory=list)
     receipt: dict[str, Any] | None = None
     format: int = FORMAT
 
@@ -116,6 +121,7 @@ class ConversionReport:
             new_parameters=_count(replaced.new_parameters().values()),
             window=replaced.window,
             sinks=replaced.sinks,
+            keep={name: list(groups) for name, groups in replaced.keep.items()},
         )
 
     def measured(self, when: str, found: Mapping[str, ExactDivergence | Sequence[float] | float]):
@@ -197,6 +203,13 @@ class ConversionReport:
         if self.window is not None:
             first = f" and the first {self.sinks}" if self.sinks else ""
             lines.append(f"causal layers keep softmax on the last {self.window} tokens{first}")
+        if self.keep:
+            count = sum(map(len, self.keep.values()))
+            where = "; ".join(f"{name}: {groups}" for name, groups in self.keep.items())
+            lines.append(f"groups of heads that keep softmax on all tokens: {count} ({where})")
+        if self.ranking:
+            best = ", ".join(f"{x['group']} {x['mass']:.2f}" for x in self.ranking[:5])
+            lines.append(f"groups by their mass on what is to be retrieved: {best}, …")
         lines += [f"kept as it was: {name} ({why})" for name, why in self.refused.items()]
         rates = {row.dropped for row in self.layers if row.dropped}
         if rates:

@@ -12,9 +12,10 @@ from safetensors import SafetensorError
 from torch import nn
 
 from ..errors import CheckpointError, ConversionError, FredholmError, require
-from ..files import digest_json, digest_tensors, read_tensors, storing, write_json, write_tensors
+from ..files import digest_json, storing, write_json
 from ..models.pretrained import from_pretrained, save_pretrained
 from ..registry import qualified_name
+from ..tensor_files import digest_tensors, read_tensors, write_tensors
 from .description import ADAPTER, FIX, describe, read_description, read_json, sealed
 from .replace import replace_attention, restore
 from .replaced import Replaced

@@ -17,7 +17,8 @@ class CacheSize:
     Attributes:
         tokens: so far, padding included.
         linear_layers, linear_bytes: layers with a state, and its bytes, the same after any token.
-        softmax_layers, softmax_bytes: layers with keys and values, and theirs.
+        softmax_layers, softmax_bytes: layers with keys and values, and theirs, and those of groups
+            of heads that keep softmax in layers with a state.
     """
 
     tokens: int
@@ -46,6 +47,7 @@ def cache_size(cache: Any) -> CacheSize:
     from transformers import EncoderDecoderCache
 
     from .cache import LinearState
+    from .kept import KEPT
 
     both = isinstance(cache, EncoderDecoderCache)
     caches = (cache.self_attention_cache, cache.cross_attention_cache) if both else (cache,)
@@ -55,9 +57,10 @@ def cache_size(cache: Any) -> CacheSize:
     return CacheSize(
         cache.get_seq_length(),
         len(states),
-        _bytes(x for state in states for x in state.memory().values()),
+        _bytes(x for state in states for name, x in state.memory().items() if name not in KEPT),
         len(others),
-        _bytes(x for layer in others for x in _kept(layer)),
+        _bytes(x for layer in others for x in _kept(layer))
+        + _bytes(x for state in states for name, x in state.memory().items() if name in KEPT),
     )
 
 

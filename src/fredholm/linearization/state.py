@@ -17,12 +17,15 @@ from ..ops.linear_attention import (
 )
 from ..quadrature import reciprocal
 from .heads import Heads, LinearHeads, clean, stretches
+from .kept import KEPT, MixedHeads
 
 
 def has_state(heads: Heads) -> bool:
     """Whether a layer can keep a state of fixed size: linear attention, and features of a key that
     depend on no other.
     """
+    if isinstance(heads, MixedHeads):
+        heads = heads.linear
     if not isinstance(heads, LinearHeads):
         return False
     maps = (heads.feature_map, heads.key_map)
@@ -116,6 +119,29 @@ def advance(
     )
     after = {name: x.reshape(b, groups, *x.shape[2:]) for name, x in after.items()}
     return out.reshape(b, h, n, -1).to(value.dtype), after | {"real": counted[:, -1]}
+
+
+def advance_mixed(
+    heads: MixedHeads,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    valid: Tensor | None,
+    memory: Memory,
+    *,
+    scale: float | None = None,
+) -> tuple[Tensor, Memory]:
+    """:func:`advance` of a layer in which some groups keep softmax: their keys and values of all
+    tokens lie in the memory beside the state.
+    """
+    heads.check(query, key)
+    past = {name: x for name, x in memory.items() if name in KEPT}
+    state = {name: x for name, x in memory.items() if name not in KEPT}
+    points = heads.points(query, key, value, False)
+    out, state = advance(heads.linear, *points, valid, state, scale=scale)
+    points = heads.points(query, clean(key, valid), clean(value, valid), True)
+    kept, past = heads.advance_kept(*points, valid, past, heads.factor(scale))
+    return heads.joined(out, kept), state | past
 
 
 def steps_in_place(heads: LinearHeads, query: Tensor, key: Tensor, memory: Memory) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import transformers
 
 from ..errors import CheckpointError
-from ..files import read_tensors
+from ..tensor_files import read_tensors
 from .auto import WEIGHTS
 from .description import FIX
 

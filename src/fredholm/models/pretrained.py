@@ -15,8 +15,9 @@ from torch import nn
 
 from ..configuration import Configuration, known_fields
 from ..errors import CheckpointError, FredholmError, OptionError
-from ..files import CHECKSUM, digest_json, read_tensors, replacing, storing, write_tensors
+from ..files import digest_json, replacing, storing
 from ..registry import Registry
+from ..tensor_files import CHECKSUM, read_tensors, write_tensors
 from .config import ModelConfig
 from .migrate import explain, migrate_config, migrate_name
 

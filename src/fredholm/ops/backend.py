@@ -6,11 +6,13 @@ An op that has a Triton kernel takes ``backend``, and so does the strategy or op
 it, as an option of its construction. The choice follows static facts alone (device, dtype, shapes),
 never the values of tensors:
 
-- ``"auto"``: Triton on a CUDA device where its kernel takes the case and has agreed with PyTorch's
-  operations on this GPU (:mod:`.comparison`), PyTorch everywhere else;
+- ``"auto"``: PyTorch's operations on every device, until the kernels have passed their tests on a
+  GPU;
 - ``"torch"``: PyTorch's operations;
 - ``"triton"``: the Triton kernel, or a :class:`~fredholm.errors.BackendError` that says what stands
-  in the way.
+  in the way;
+- ``"checked"``: the Triton kernel, whose values and gradients every call compares with PyTorch's
+  operations (:mod:`.checked`).
 
 Triton is imported by the kernels' own files alone (``ops/<name>/triton_*.py``,
 ``families/<name>/triton/``), when one is first used.
@@ -21,8 +23,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
+from typing import cast as typed
 
 import torch
 from torch import Tensor
@@ -30,17 +34,27 @@ from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 from torch.autograd import forward_ad
 
 from ..errors import BackendError, DerivativeError, OptionError, suggest
-from .comparison import Form, Sampler, agrees, summary
 
 Op = Callable[..., Any]
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
-BACKENDS = ("auto", "torch", "triton")
+BACKENDS = ("auto", "torch", "triton", "checked")
 OLDEST_CAPABILITY = (8, 0)  # bfloat16 matrix products
 INSTALLED = find_spec("triton") is not None
 UNCHANGED = nullcontext()
 ORDINARY = (Tensor, torch.nn.Parameter)
 MACHINES = ("cpu", "cuda")
 SUMMED = (torch.float32, torch.float64)
+
+
+def constant_when_traced(function: FunctionT) -> FunctionT:
+    """Make torch.compile take a function's result for a constant.
+
+    This sets the mark of :func:`torch.compiler.assume_constant_result`, which imports
+    ``torch._dynamo`` when it is called: a second at start-up for code that may never be compiled.
+    """
+    function._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+    return function
 
 
 def check_backend(name: str) -> str:
@@ -58,12 +72,18 @@ def check_backend(name: str) -> str:
     return name
 
 
+def wants_triton(name: str) -> bool:
+    """Return whether the backend ``name`` asks for Triton kernels.
+
+    Example:
+        >>> wants_triton("auto"), wants_triton("checked")
+        (False, True)
+    """
+    return name in ("triton", "checked")
+
+
 def choose_backend(
-    requested: str,
-    op: str,
-    device: torch.device,
-    refusal: Callable[[], str | None],
-    form: Callable[[], tuple[Sampler, torch.dtype, Form]] | None = None,
+    requested: str, op: str, device: torch.device, refusal: Callable[[], str | None]
 ) -> str:
     """``"torch"`` or ``"triton"`` for one call of ``op`` on ``device``.
 
@@ -73,51 +93,56 @@ def choose_backend(
         device: where its tensors are.
         refusal: why this op's Triton kernel cannot take the call, or None where it can. Called
             only on a machine that runs Triton kernels.
-        form: for ``"auto"``, what makes a small problem like this call, the dtype that the kernel
-            multiplies in, and the call's form. Without it ``"auto"`` is ``"torch"``.
 
     Raises:
         OptionError: for an unknown backend.
-        BackendError: where ``"triton"`` was requested and cannot run.
+        BackendError: where Triton was requested and cannot run.
 
     Example:
         >>> choose_backend("auto", "an op", torch.device("cpu"), lambda: None)
         'torch'
     """
     check_backend(requested)
-    if requested == "torch" or (requested == "auto" and (form is None or not accelerated(device))):
+    if not wants_triton(requested):
         return "torch"
     reason = machine_refusal(device) or refusal()
-    if requested == "auto":
-        if reason is not None or form is None:
-            return "torch"
-        sampler, dtype, static = form()
-        return "triton" if agrees(op, sampler, device, dtype, static) else "torch"
     if reason is None:
         return "triton"
     raise BackendError(
-        f"backend='triton' cannot run {op}: {reason}; backend='auto' takes Triton only where it "
-        "can run"
+        f"backend={requested!r} cannot run {op}: {reason}; backend='auto' takes PyTorch's "
+        "operations"
     )
 
 
-def accelerated(device: torch.device) -> bool:
-    """Whether ``"auto"`` considers Triton kernels for tensors of ``device``."""
-    return device.type == "cuda"
+def checkable(op: str) -> Callable[[FunctionT], FunctionT]:
+    """Give an op with an option ``backend`` the backend ``"checked"``.
 
+    Args:
+        op: the op's name, for people.
 
-def describe_backend(requested: str, ops: Sequence[str], device: torch.device) -> str:
-    """Which implementation of ``ops`` runs on ``device``, and why, for ``plan``; empty where there
-    is no choice.
-
-    Example:
-        >>> describe_backend("auto", ["an op"], torch.device("cpu"))
-        ''
+    Raises:
+        BackendError: a checked call inside ``torch.compile`` or a transform.
     """
-    if requested != "auto" or not ops or not accelerated(device):
-        return ""
-    reason = machine_refusal(device)
-    return f"PyTorch: {reason}" if reason else "; ".join(summary(op, device) for op in ops)
+
+    def decorate(function: FunctionT) -> FunctionT:
+        @wraps(function)
+        def call(*args: Any, **options: Any) -> Any:
+            if options.get("backend") != "checked":
+                return function(*args, **options)
+            if torch.compiler.is_compiling() or transforms():
+                raise BackendError(
+                    f"expected a plain call of {op} under backend='checked', got one inside "
+                    "torch.compile or a transform of torch.func; use backend='triton' there"
+                )
+            # Few calls are checked, and every call crosses this file.
+            from .checked import checked_call
+
+            del options["backend"]
+            return checked_call(op, function, args, options)
+
+        return typed(FunctionT, call)
+
+    return decorate
 
 
 def machine_refusal(device: torch.device) -> str | None:
@@ -152,7 +177,7 @@ def interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
 
 
-@torch.compiler.assume_constant_result
+@constant_when_traced
 def _capability(index: int) -> tuple[int, int]:
     return torch.cuda.get_device_capability(index)
 
@@ -236,7 +261,7 @@ def transforms() -> bool:
     return _functorch.get_dynamic_layer_stack_depth() > 0 or forward_ad._current_level >= 0
 
 
-@torch.compiler.assume_constant_result
+@constant_when_traced
 def _traced() -> bool:
     """The same while compiled code is traced, inside the transforms that it contains."""
     return _functorch.get_dynamic_layer_stack_depth() > 0 or forward_ad._current_level >= 0

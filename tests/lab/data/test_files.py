@@ -14,11 +14,11 @@ from PIL import Image
 
 from fredholm.errors import DataError, MissingExtraError, OptionError
 from fredholm.lab import data
-from fredholm.lab.data.files import Reading, open_files, table
+from fredholm.lab.data.files import Reading, head, open_files, table
 from fredholm.lab.data.files.clouds import read_cloud
 from fredholm.lab.data.files.columns import PICTURES
 from fredholm.lab.data.files.folders import collect_folders
-from fredholm.lab.data.files.table import seconds
+from fredholm.lab.data.files.times import NANO, nanoseconds
 from fredholm.lab.data.files.unlabelled import read_unlabelled
 
 RNG = np.random.default_rng(0)
@@ -526,19 +526,20 @@ def test_a_label_that_is_missing(tmp_path):
     refused(
         write(tmp_path / "a.csv", "x,label", *rows),
         r"row 6, column 'label': has no label \(1 of 12",
+        strict=True,
     )
     for odd, why in (("nan", "has no label"), ("", "has no label"), ("-inf", "received '-inf'")):
         for values in ([i % 2 for i in range(12)], [i * i / 7 for i in range(12)]):
             rows = [f"{i % 3},{odd if i == 4 else value}" for i, value in enumerate(values)]
             path = write(tmp_path / "a.csv", "x,label", *rows)
-            refused(path, f"row 6, column 'label': {why}")
+            refused(path, f"row 6, column 'label': {why}", strict=True)
     np.savez(tmp_path / "a.npz", X=np.ones((8, 3, 1)), y=[0.5, 1.5, np.nan, 1.25, 2, 1, 0, 1])
-    refused(tmp_path / "a.npz", r"sample 2, column 'y': has no label")
+    refused(tmp_path / "a.npz", r"sample 2, column 'y': has no label", strict=True)
     np.savez(tmp_path / "a.npz", X=np.ones((8, 3, 1)), y=[0, 1, np.inf, 1, 0, 1, 0, 1])
-    refused(tmp_path / "a.npz", r"sample 2, column 'y': has no label")
+    refused(tmp_path / "a.npz", r"sample 2, column 'y': has no label", strict=True)
     lines = [f"{i},2,3:{'nan' if i == 4 else i % 2}" for i in range(12)]
     path = write(tmp_path / "a.ts", "@classLabel true", "@data", *lines)
-    refused(path, "series 5.*, column 'label': has no label")
+    refused(path, "series 5.*, column 'label': has no label", strict=True)
 
 
 def test_labels_of_short_series_may_end_in_nan(tmp_path):
@@ -551,12 +552,13 @@ def test_labels_of_short_series_may_end_in_nan(tmp_path):
 
 
 def test_a_cell_that_is_no_number_and_a_row_of_another_length(tmp_path):
-    rows = [f"{i % 3},{'ab'[i % 2]}" for i in range(table.HEAD + 5)]
+    rows = [f"{i % 3},{'ab'[i % 2]}" for i in range(head.HEAD + 5)]
     rows[-1] = "1,5;a"
     rows[-2] = "1.x,b"
     refused(
         write(tmp_path / "a.csv", "x,label", *rows),
         r"row 2005, column 'x': received '1.x'; needs a number",
+        strict=True,
     )
     rows[-2] = "1,a,b"
     refused(write(tmp_path / "b.csv", "x,label", *rows), "row 2005: has 3 cells; the header has 2")
@@ -576,7 +578,10 @@ def test_a_column_of_numbers_is_not_lost_for_one_cell(tmp_path, cell, hint):
     lines[4] = f"{cell};4;a"
     path.write_text("weight;size;label\n" + "\n".join(lines) + "\n")
     with pytest.raises(DataError, match=rf"row 6, column 'weight': received '{cell}'; {hint}"):
-        open_files(path)
+        open_files(path, {"strict": True})
+    found = open_files(path).collection
+    assert (found.channels, len(found)) == (("weight", "size"), 39)
+    assert f"row 6, column 'weight': {cell!r}" in " ".join(found.remarks)
     chosen = open_files(path, Reading(channels=("size",)))
     assert chosen.collection.channels == ("size",)
 
@@ -608,13 +613,14 @@ def test_rows_that_look_like_times_of_series_are_a_remark(tmp_path):
 
 def test_dates_with_a_zone_are_moments(tmp_path):
     zones = ("+02:00", "+00:00", "Z", "")
-    assert [seconds(f"2024-01-01T03:00:00{zone}") - seconds("2024-01-01") for zone in zones] == [
+    start = nanoseconds("2024-01-01")
+    assert [(nanoseconds(f"2024-01-01T03:00:00{zone}") - start) / NANO for zone in zones] == [
         3600.0,
         10800.0,
         10800.0,
         10800.0,
     ]
-    assert seconds("2024-02") == seconds("2024-02-01")
+    assert nanoseconds("2024-02") == nanoseconds("2024-02-01")
 
 
 @pytest.mark.parametrize("y", [np.eye(12, 3), np.random.default_rng(0).normal(size=(12, 10))])
@@ -626,38 +632,43 @@ def test_answers_of_two_axes_that_are_no_classes_at_points(tmp_path, y):
 
 def test_a_file_that_changes_while_it_is_read(tmp_path, monkeypatch):
     path = write(tmp_path / "a.csv", "x,label", *(f"{i % 3},{'ab'[i % 2]}" for i in range(12)))
-    read = table.csv.reader
+    read = head.csv.reader
 
     def growing(*args, **options):
         with path.open("a") as file:
             file.write("1,a\n")
         return read(*args, **options)
 
-    monkeypatch.setattr(table.csv, "reader", growing)
+    monkeypatch.setattr(head.csv, "reader", growing)
     refused(path, "changed while it was read")
 
 
 def test_a_million_rows_go_through_in_pieces(tmp_path, monkeypatch):
     import tracemalloc
 
+    import pyarrow
+
     count, seen = 20_000, []
     path = write(
         tmp_path / "a.csv", "x,z,label", *(f"{i % 97},{i % 89},{'ab'[i % 2]}" for i in range(count))
     )
-    monkeypatch.setattr(table, "PIECE", 2000)
-    pieces = table._pieces
+    monkeypatch.setattr(table, "BLOCK", 1 << 14)
+    arrays = table._arrays
     monkeypatch.setattr(
         table,
-        "_pieces",
-        lambda head, blank: (seen.append(len(r)) or r for r in pieces(head, blank)),
+        "_arrays",
+        lambda *given: (seen.append(len(some[0])) or some for some in arrays(*given)),
     )
+    before = pyarrow.total_allocated_bytes()
     tracemalloc.start()
-    heads = [table.read_head(path)]
+    heads = [head.read_head(path)]
     result = table.read_table(heads, {"x": "number", "z": "number", "label": "word"})
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert (len(result), max(seen)) == (count, 2000)
+    assert (len(result), sum(seen)) == (count, count)
+    assert max(seen) < count / 8
     assert peak < 3e6  # the file as lists of text takes four times that
+    assert pyarrow.total_allocated_bytes() - before < 3e5  # no piece is held
 
 
 MEASURED = """
@@ -844,8 +855,9 @@ def test_a_row_to_be_predicted_is_read_the_same_alone_and_among_others(tmp_path,
 
 def test_columns_to_be_predicted_have_the_roles_of_training(tmp_path):
     train = zones(tmp_path / "a.csv")
+    new = write(tmp_path / "b.csv", "zone,age", "1,30", "1,old")
     with pytest.raises(DataError, match=r"row 3, column 'age': received 'old'; needs a number"):
-        asked(tmp_path / "b.csv", train, "zone,age", "1,30", "1,old")
+        read_unlabelled([new], train.describe(), _Width(1), strict=True)
     with pytest.raises(DataError, match=r"has no column 'zone', which the run was trained on"):
         asked(tmp_path / "c.csv", train, "age", "30")
     # What no model reads may be missing, come anew, or come twice.

@@ -82,7 +82,7 @@ def test_what_is_no_row_is_named_by_its_line(tmp_path, line, says):
     rows = lines([{"a": i, "label": "xy"[i % 2]} for i in range(40)])
     (tmp_path / "a.jsonl").write_text(rows + line + "\n")
     with pytest.raises(DataError, match=says):
-        open_files(tmp_path / "a.jsonl")
+        open_files(tmp_path / "a.jsonl", {"strict": True})
 
 
 def test_a_file_without_objects_is_empty(tmp_path):
@@ -92,7 +92,7 @@ def test_a_file_without_objects_is_empty(tmp_path):
 
 
 def test_what_comes_below_the_first_rows_is_read_in_pieces(tmp_path, monkeypatch):
-    monkeypatch.setattr("fredholm.lab.data.files.table.HEAD", 10)
+    monkeypatch.setattr("fredholm.lab.data.files.head.HEAD", 10)
     monkeypatch.setattr("fredholm.lab.data.files.table.PIECE", 7)
     rows = [{"a": i, "label": "xy"[i % 2]} for i in range(40)]
     (tmp_path / "a.jsonl").write_text(lines(rows))

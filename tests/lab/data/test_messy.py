@@ -10,7 +10,7 @@ from fredholm.errors import DataError, FredholmError
 from fredholm.estimators import FredholmClassifier
 from fredholm.lab.cli.main import main
 from fredholm.lab.data.files import open_files
-from fredholm.lab.data.files.table import no_number
+from fredholm.lab.data.files.writing import no_number
 
 RNG = np.random.default_rng(0)
 
@@ -138,7 +138,9 @@ def test_words_that_count_as_missing_are_said(tmp_path):
         remarks(path, label="y")
     )
     with pytest.raises(DataError, match="none, NA, - and \\? count as missing"):
-        open_files(path, {"label": "alcohol"})
+        open_files(path, {"label": "alcohol", "strict": True})
+    found = open_files(path, {"label": "alcohol"})
+    assert (len(found.collection), found.classes) == (40, ("heavy", "mild"))
 
 
 def test_commas_between_thousands_are_told_from_decimal_ones():

@@ -15,7 +15,6 @@ from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.preprocessing import StandardScaler
 
 from fredholm.errors import CheckpointError, DataError, OptionError, TrustError
-from fredholm.files import write_tensors
 from fredholm.lab.cli.main import main
 from fredholm.lab.compare import starts
 from fredholm.lab.compare.fitted import Linear, Logistic, rebuild
@@ -31,6 +30,7 @@ from fredholm.lab.compare.splits import Splits
 from fredholm.lab.compare.starts import STARTS, Start
 from fredholm.lab.compare.terms import Terms
 from fredholm.lab.compare.trees import Trees
+from fredholm.tensor_files import write_tensors
 from fredholm.training import evaluate, load_recipe, predict
 
 from .test_minirocket import waves

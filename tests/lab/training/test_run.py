@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from typing import Any
 
 import pytest
@@ -437,3 +438,19 @@ def test_public_names_are_not_shadowed_by_modules():
 
     modules = {path.stem for path in Path(training.__file__).parent.glob("*.py")}
     assert not modules & set(training.__all__)
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_run_that_ended_before_its_model_says_how_far_it_came(epochs, recipe, tmp_path):
+    """The last weights are written at the end; a run that was killed has none, whatever its
+    epochs.
+    """
+    folder = tmp_path / "run"
+    train(recipe("training.keep=last", f"training.epochs={epochs}"), folder)
+    shutil.rmtree(folder / "model")
+    count = "2 finished epochs" if epochs == 2 else "one finished epoch"
+    with pytest.raises(CheckpointError, match=rf"after {count} .*training.keep=last.*--resume"):
+        load_run(folder)
+    (folder / "metrics.csv").unlink()
+    with pytest.raises(CheckpointError, match="the run has not come to the end of an epoch"):
+        load_run(folder)

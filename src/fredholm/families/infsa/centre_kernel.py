@@ -103,6 +103,11 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnExchange):
 
     # --- the fast forms ---------------------------------------------------------------------------
 
+    @property
+    def local(self) -> bool:
+        """Several centres belong to stretches of all queries."""
+        return self.centres == 1
+
     def evaluates(self, layout: Layout) -> bool:
         return True
 

@@ -25,7 +25,7 @@ from ...integral import (
 from ...ops.backend import at_least_single, cast, check_backend, full_precision
 from ...ops.tiles import root_of
 from ...quadrature import Quadrature
-from .graph import EDGE_PRODUCT, NORMS, TokenGraph, activated, sum_of_hops
+from .graph import NORMS, TokenGraph, activated, sum_of_hops
 from .graph.token_graph import row_factor
 from .sharded import hops_between, hops_sent
 
@@ -76,9 +76,6 @@ class OneHop(Form):
     steps = True
     triton = True
 
-    def compared(self, kernel: Kernel, facts: Facts) -> tuple[str, ...]:
-        return (EDGE_PRODUCT,)
-
     def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
         options: Any = self.strategy
         graph, value = graph_of(
@@ -110,9 +107,6 @@ class Hops(Form):
         "product"
     )
     triton = True
-
-    def compared(self, kernel: Kernel, facts: Facts) -> tuple[str, ...]:
-        return (EDGE_PRODUCT,)
 
     def preferred(self, kernel: Kernel, facts: Facts) -> bool:
         return False  # more hops than one are another response than the kernel's

@@ -12,7 +12,7 @@ from ...errors import OptionError, StrategyError, suggest
 from ...integral import Facts, Form, Kernel, Memory, Problem, Strategy, register_strategy
 from ...ops.backend import check_backend, full_precision, transforms
 from ...quadrature import Quadrature
-from .graph import EDGE_PRODUCT, Convergence, resolvent, resolvent_naive
+from .graph import Convergence, resolvent, resolvent_naive
 from .graph.solve import SOLVERS
 from .hops import NEEDS, HopRows, gained, graph_of, graph_row
 
@@ -75,9 +75,6 @@ class Iterations(Form):
         "transposed system"
     )
     triton = True
-
-    def compared(self, kernel: Kernel, facts: Facts) -> tuple[str, ...]:
-        return (EDGE_PRODUCT,)
 
     def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
         eager_only(facts)

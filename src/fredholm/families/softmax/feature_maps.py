@@ -112,7 +112,8 @@ class PositiveRandomFeatures(RandomFeatures, ExponentialMap):
 class FourierRandomFeatures(RandomFeatures):
     r"""Random Fourier features
     :math:`[\cos\omega_i\cdot\bar x, \sin\omega_i\cdot\bar x]/\sqrt{r/2}`, of expectation
-    :math:`\exp(-|q - k|^2 / (2\sqrt e))`. Not positive: a denominator may come near zero.
+    :math:`\exp(-|q - k|^2 / (2\sqrt e))`. Not positive: denominators may vanish or be negative, and
+    a warning in training says how often. The papers compare with it; for use take ``performer``.
 
     Reference: Rahimi and Recht 2007; LUNA, Eq. 4 and Table 5.
 

@@ -53,6 +53,7 @@ class SoftmaxKernel(AttentionKernel, JointScores):
     """
 
     forms = (Fused,)
+    rowwise = True
 
     def __init__(
         self,

@@ -18,12 +18,15 @@ from .reading import (
     LabelFlag,
     PredictAloneFlag,
     PredictFlag,
+    ReadFlag,
     SplitFlag,
+    StrictFlag,
     TextFlag,
     TimeFlag,
     as_command,
     as_override,
     as_overrides,
+    as_read,
     reading,
 )
 
@@ -117,6 +120,8 @@ def train(
     channels: ChannelsFlag = None,
     predict: PredictFlag = None,
     split: SplitFlag = None,
+    read: ReadFlag = None,
+    strict: StrictFlag = False,
 ) -> None:
     """Train a model from a recipe, or on files of yours, into RUNS/NAME."""
     from .. import training
@@ -131,6 +136,8 @@ def train(
         channels=channels,
         task=predict,
         split=split,
+        read=read,
+        strict=strict,
     )
     called = [as_override("name", name)] if name else []
     chosen = [*as_overrides(said), *(overrides or []), *called]
@@ -222,6 +229,10 @@ def predict(
         Path | None, typer.Option("--out", help="Write .csv, .json or .npz instead of printing.")
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Samples at a time.", min=1)] = 64,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Refuse a table with cells that should hold a number."),
+    ] = False,
     json: JsonFlag = False,
     trust_code: TrustFlag = False,
 ) -> None:
@@ -229,7 +240,9 @@ def predict(
     from .. import training
 
     show.trusted_code(run, trust_code)
-    rows = training.predict(run, list(files), batch_size=batch_size, trust_code=trust_code, out=out)
+    rows = training.predict(
+        run, list(files), batch_size=batch_size, trust_code=trust_code, out=out, strict=strict
+    )
     if out is None:
         show.predictions(rows, json)
     else:
@@ -454,6 +467,8 @@ def compare(
     channels: ChannelsFlag = None,
     predict: PredictAloneFlag = None,
     split: SplitFlag = None,
+    read: ReadFlag = None,
+    strict: StrictFlag = False,
     trust_code: TrustFlag = False,
 ) -> None:
     """Which operator suits your data? All of them, and baselines, in the same backbone in the given
@@ -469,6 +484,8 @@ def compare(
         channels=channels,
         task=predict,
         split=split,
+        read=read,
+        strict=strict,
     )
     if list_only:
         show.compared_tasks()
@@ -548,6 +565,13 @@ def linearize(
             help="The first tokens on which it keeps softmax beside a window (default: 4); 0 for "
             "none.",
             min=0,
+        ),
+    ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            help="Groups of heads of a decoder that keep full softmax: 18.2,17.1 (layer.group), "
+            "the best 12 by a probe of retrieval, or 'probe' for all that retrieve."
         ),
     ] = None,
     keep_refused: Annotated[
@@ -637,6 +661,7 @@ def linearize(
         "tied": not untied,
         "window": "auto" if window is None else window,
         "sinks": "auto" if sinks is None else sinks,
+        "keep": int(keep) if keep is not None and keep.isdecimal() else keep,
         "keep_refused": keep_refused,
     }
     given = {
@@ -718,6 +743,8 @@ def data_describe(
     channels: ChannelsFlag = None,
     predict: PredictFlag = None,
     split: SplitFlag = None,
+    read: ReadFlag = None,
+    strict: StrictFlag = False,
     json: JsonFlag = False,
 ) -> None:
     """Say what a file or folder of yours holds and how it would be read; train nothing."""
@@ -733,5 +760,9 @@ def data_describe(
         channels=channels,
         task=predict,
         split=split,
+        read=read,
+        strict=strict,
     )
-    show.description(own_files.describe(path, said), as_command(path, said), json)
+    facts = own_files.describe(path, said)
+    facts["as_read"] = as_read(path, facts["schema"], strict)
+    show.description(facts, as_command(path, said), json)

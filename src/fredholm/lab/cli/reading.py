@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from ...errors import OptionError
+
 TASKS = ("classification", "regression", "steps")  # that files may ask for
 
 
@@ -33,6 +35,7 @@ TextFlag = Annotated[
 ChannelsFlag = Annotated[
     str | None, _flag("--channels", "Columns that are read, with commas (default: all numbers).")
 ]
+MANY = 40  # columns that are no longer spelled out
 # Signs that YAML takes escaped only.
 _ODD = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 _ASKED = "What is asked: classification, regression or steps."
@@ -40,13 +43,33 @@ PredictFlag = Annotated[str | None, _flag("--predict", "--task", _ASKED)]
 # Of ``compare``, whose --task names the tasks of a table.
 PredictAloneFlag = Annotated[str | None, _flag("--predict", _ASKED)]
 SplitFlag = Annotated[str | None, _flag("--split", "random, group or time.")]
+ReadFlag = Annotated[
+    list[str] | None,
+    _flag(
+        "--read",
+        "KEY=VALUE, as often as needed: separator, header, decimal, thousands, dates, null or "
+        "encoding of a table.",
+    ),
+]
+StrictFlag = Annotated[
+    bool, _flag("--strict", "Refuse samples without a label, and cells that hold no number.")
+]
 
 
-def reading(**given: str | None) -> dict[str, Any]:
-    """What was said, channels as a list."""
-    said: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+def reading(**given: Any) -> dict[str, Any]:
+    """Return what was said: channels as a list, ``read`` as a mapping.
+
+    Raises:
+        OptionError: a ``--read`` without ``=``.
+    """
+    said = {key: value for key, value in given.items() if value not in (None, False, [])}
     if "channels" in said:
         said["channels"] = [name.strip() for name in said["channels"].split(",")]
+    if "read" in said:
+        odd = next((text for text in said["read"] if "=" not in text), None)
+        if odd is not None:
+            raise OptionError(f"--read: expected KEY=VALUE, got {odd!r}; e.g. --read decimal=,")
+        said["read"] = dict(text.split("=", 1) for text in said["read"])
     return said
 
 
@@ -67,10 +90,30 @@ def as_command(path: Path, said: dict[str, Any], command: str = "train") -> str:
         >>> as_command(Path("walks.csv"), {"label": "gait", "channels": ["x", "y"]})
         'fredholm train walks.csv --label gait --channels x,y'
     """
-    flags = {k: ",".join(v) if isinstance(v, list) else v for k, v in said.items()}
-    place = path if path.is_absolute() or not path.is_dir() else f"{path}/"
-    words = [str(place), *(word for k, v in flags.items() for word in (flag_of(k), v))]
-    return shlex.join(["fredholm", command, *words])
+    words = []
+    for key, value in said.items():
+        if value is True:
+            words.append(flag_of(key))
+        elif isinstance(value, dict):
+            words += [word for k, v in value.items() for word in (flag_of(key), f"{k}={v}")]
+        else:
+            words += [flag_of(key), ",".join(value) if isinstance(value, list) else value]
+    return shlex.join(["fredholm", command, _place(path), *words])
+
+
+def as_read(path: Path, schema: list[dict[str, str]], strict: bool) -> str:
+    """Return the command that describes a path by the whole of its schema, without a list of very
+    many columns: they are all that can be read.
+    """
+    shown = [entry for entry in schema if entry["value"].count(",") < MANY]
+    words = [word for entry in shown for word in (entry["flag"], entry["value"])]
+    more = ["--strict"] if strict else []
+    return shlex.join(["fredholm", "data", "describe", _place(path), *words, *more])
+
+
+def _place(path: Path) -> str:
+    """A folder ends in a separator, so that no name of a recipe is meant."""
+    return str(path) if path.is_absolute() or not path.is_dir() else f"{path}/"
 
 
 def as_overrides(said: dict[str, Any]) -> list[str]:

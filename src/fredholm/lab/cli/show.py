@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json as json_module
 import shlex
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -184,21 +185,45 @@ def description(facts: dict[str, Any], command: str, as_json: bool) -> None:
         return
     named = {"steps": "a class at every time", "field": "inputs to outputs"}
     task = named.get(facts["task"], facts["task"])
+    guesses = _guesses(facts["schema"])
     typer.echo(f"{facts['name']}: {facts['samples']:,} samples, kind {facts['kind']}, {task}")
+    for key, value in (("kind", facts["kind"]), ("predict", task)):
+        mark = guesses["task" if key == "predict" else key]
+        if mark:
+            typer.echo(f"  {key + ':':<14}{value}{mark}")
     for what, found in facts["taken"].items():
-        typer.echo(f"  {what + ':':<14}{found}")
+        typer.echo(f"  {what + ':':<14}{found}{guesses[_role(what)]}")
+    written = [entry for entry in facts["schema"] if entry["key"] == "read"]
+    if written:
+        values = " ".join(entry["value"] for entry in written)
+        typer.echo(f"  {'read:':<14}{values}{guesses['read']}")
     for line in _numbers_of(facts):
         typer.echo(f"  {line}")
     split = facts["split"]
     counts = ", ".join(f"{split[part]:,} {part}" for part in ("train", "val", "test"))
-    typer.echo(f"  {'split:':<14}{counts} ({split['rule']})")
+    typer.echo(f"  {'split:':<14}{counts} ({split['rule']}){guesses['split']}")
     typer.echo(f"  {'model:':<14}{facts['model']}, {facts['epochs']} epochs")
     for sample in facts["first"]:
         where = sample["where"].removeprefix(facts["path"]).lstrip("/, ")
         typer.echo(f"  {where}  [{sample['label']}]  {sample['beginning']}".rstrip())
     for remark in facts["remarks"]:
         typer.echo(f"  note: {remark}")
+    typer.echo(f"as read: {facts['as_read']}")
     typer.echo(f"next: {command}")
+
+
+def _role(what: str) -> str:
+    """Return the key of a schema that a line of a description is about."""
+    return {"paths": "text", "columns": "channels", "times": "channels"}.get(what, what)
+
+
+def _guesses(schema: list[dict[str, str]]) -> dict[str, str]:
+    """Return the mark of each guess, and of what was declared none."""
+    marks: dict[str, str] = defaultdict(str)
+    for entry in schema:
+        if entry["origin"] == "guessed":
+            marks[entry["key"]] = f"  (guessed: {entry['flag']})"
+    return marks
 
 
 def _numbers_of(facts: dict[str, Any]) -> list[str]:

@@ -18,16 +18,9 @@ import torch
 from torch import Tensor
 
 from ...errors import CheckpointError, OptionError
-from ...files import (
-    CHECKSUM,
-    digest_json,
-    digest_tensors,
-    read_tensors,
-    storing,
-    write_json,
-    write_tensors,
-)
+from ...files import digest_json, storing, write_json
 from ...progress import steps
+from ...tensor_files import CHECKSUM, digest_tensors, read_tensors, write_tensors
 from ..training.checks import import_files
 from ..training.own_files import names_files
 from .budgets import REFERENCE, make_recipe

@@ -48,20 +48,6 @@ def check_declared(path: Path, declared: int) -> None:
         )
 
 
-def seconds_of(times: np.ndarray) -> np.ndarray:
-    """numpy's dates and durations in seconds, whatever their unit, NaN for none; others as they
-    are.
-
-    Example:
-        >>> seconds_of(np.array(["1970-01-02", "NaT"], "M8[D]")).tolist()
-        [86400.0, nan]
-    """
-    if times.dtype.kind not in "mM":
-        return times
-    fine = times.astype(f"{times.dtype.kind}8[us]").astype(np.int64) / 1e6
-    return np.where(np.isnat(times), np.nan, fine)
-
-
 def read_bytes(path: Path) -> bytes:
     """The content of a file, decompressed when it starts as gzip does.
 

@@ -22,7 +22,7 @@ from .files.reading import Reading
 from .files.scaling import as_read, channel_scales
 from .files.source import KINDS, LARGEST_SIDE, Source
 from .files.table import LARGEST
-from .formats import seconds_of
+from .files.times import NotATime, ticks_of_array
 from .kinds.dataset import LabelledDataset
 from .kinds.fields import POINT_FIELDS
 from .kinds.images import ImageDataset, standardised
@@ -153,8 +153,7 @@ def _series(result: Collection, samples: Any) -> None:
     parts = list(samples)
     if any(map(_is_pair, parts)):
         clocks, parts = _halves(result, parts, "(times, values)")
-        clocks = [seconds_of(_array(result, i, times)) for i, times in enumerate(clocks)]
-        result.times = [_array(result, i, times, np.float64) for i, times in enumerate(clocks)]
+        result.times = [_clock(result, i, times) for i, times in enumerate(clocks)]
     result.samples = _matrices(result, parts)
     for number, times in enumerate(result.times or ()):
         rows = len(result.samples[number])
@@ -162,8 +161,19 @@ def _series(result: Collection, samples: Any) -> None:
             raise ShapeError(
                 f"{result.where(number)}: {rows} values at times {times.shape}; needs as many"
             )
-        if not (np.isfinite(times).all() and (np.diff(times) > 0).all()):
+        if not (np.diff(times) > 0).all():
             raise OptionError(f"{result.where(number)}: its times do not grow; sort them")
+
+
+def _clock(result: Collection, number: int, times: Any) -> np.ndarray:
+    """Return the times of a series since its first, subtracted before any digits are dropped."""
+    values = _array(result, number, times)
+    if values.dtype.kind not in "iufmM":
+        values = _array(result, number, times, np.float64)
+    try:
+        return ticks_of_array(values.reshape(-1)).seconds.reshape(values.shape)
+    except NotATime:
+        raise OptionError(f"{result.where(number)}: its times do not grow; sort them") from None
 
 
 def _clouds(result: Collection, samples: Any) -> None:
@@ -327,6 +337,7 @@ class MemorySource(Source):
 
     def __init__(self, collection: Collection, held: float, seed: int):
         self.path, self.collection = Path(collection.name), collection
+        self.asked = collection.reading
         self.kind = KINDS[collection.kind] if collection.coordinates is None else POINT_FIELDS
         self.parts = np.full(len(collection), TRAIN, np.int8)
         self.parts[_held(collection, held, SPLIT_SEED + seed)] = VAL

@@ -143,7 +143,7 @@ def rows_of_parquet(
         DataError: no Parquet file, a missing column, or rows of another length.
         ShapeError: rows that do not have ``shape``.
     """
-    parquet = require("pyarrow.parquet", "parquet", f"reading {Path(path).name}")
+    parquet = require("pyarrow.parquet", "train", f"reading {Path(path).name}")
     path, place = Path(path), folder or cache_folder() / "rows"
     try:
         facts = path.stat()

@@ -22,6 +22,7 @@ from .fit import Run, StageOptions, run_stage
 from .matching import Lengthening, Matching
 from .progress import Progress, digest_weights
 from .receipt import Documents, measure_receipt
+from .retrieval import Retrieval, best_groups, rank_groups
 from .scores import check_head, divergences, evaluate
 from .speed import measure_speed
 from .stages import Distillation, FineTuning
@@ -78,6 +79,8 @@ def linearize(
     tied: bool = True,
     window: int | str | None = "auto",
     sinks: int | str = "auto",
+    keep: int | str | Sequence[str] | None = None,
+    retrieval: Retrieval | None = None,
     layers: Sequence[str] | None = None,
     inputs: dict[str, Any] | None = None,
     keep_refused: bool = False,
@@ -123,6 +126,11 @@ def linearize(
             regressions ``"spearman"``, of tokens ``"perplexity"``.
         options, tied, window, sinks, layers, inputs, keep_refused, probe: see
             :func:`fredholm.convert.replace_attention`.
+        keep: groups of heads that keep full softmax: named as in
+            :func:`fredholm.convert.replace_attention`, the best of so many by a probe of retrieval,
+            or with ``"probe"`` all that retrieve. The ranking is in the report.
+        retrieval: of a decoder, the texts on which groups are ranked, see
+            :class:`fredholm.lab.distill.retrieval.Retrieval`.
         distil, match, tune: the options of these stages.
         lengthen, longer: the options of ``lengthen``, and its training split of longer samples.
         folder: where progress is kept, the converted model (``model/``) and its report; needed to
@@ -186,23 +194,43 @@ def linearize(
         settings["data"] = [_facts(split) for split in splits if split is not None]
     if folder is not None:
         settings["weights"] = digest_weights(model)
-    torch.manual_seed(seed)
-    replaced = replace_attention(
-        model,
-        to,
-        options=options,
-        tied=tied,
-        window=window,
-        sinks=sinks,
-        layers=layers,
-        inputs=inputs,
-        keep_refused=keep_refused,
-        probe=probe,
-    )
+    if retrieval is None and (isinstance(keep, int) or keep == "probe"):
+        raise OptionError(
+            f"expected texts on which groups of heads are ranked beside keep={keep!r}, got none; "
+            "give retrieval=Retrieval(texts, tokenizer), or name the groups"
+        )
+
+    def replaced_with(groups: str | Sequence[str] | None) -> Replaced:
+        torch.manual_seed(seed)
+        return replace_attention(
+            model,
+            to,
+            options=options,
+            tied=tied,
+            window=window,
+            sinks=sinks,
+            keep=groups,
+            layers=layers,
+            inputs=inputs,
+            keep_refused=keep_refused,
+            probe=probe,
+        )
+
+    named = None if isinstance(keep, int) or keep == "probe" else keep
+    replaced = replaced_with(named)
     # What "auto" came to.
     settings |= {"window": replaced.window, "sinks": replaced.sinks}
+    settings["keep"] = list(keep) if isinstance(keep, list | tuple) else keep
     progress = Progress(None if folder is None else Path(folder), settings, resume)
+    ranking: list[dict[str, Any]] = []
+    if retrieval is not None and isinstance(keep, int | str) and named is None:
+        first = replaced
+        ranking = progress.get(
+            "ranking", lambda: rank_groups(first, retrieval), of=retrieval.facts()
+        )
+        replaced = replaced_with(best_groups(ranking, keep))
     report = ConversionReport.of(replaced, type(model).__name__)
+    report.ranking = ranking
     if splits is not None:
         sizes = f"{len(splits[0]):,} training and {len(splits[1]):,} validation samples"
         report.data = f"{_name(splits[0])}, {sizes}"

@@ -10,12 +10,16 @@ from typing import Any
 from torch import Tensor, nn
 
 from ...errors import OptionError, RecipeError
-from ...files import digest_tensors, storing, write_json
 from ...files import read_state as read_json
+from ...files import storing, write_json
+from ...tensor_files import digest_tensors
 from ..training.checkpoints import read_state, write_checkpoint
 
 ADDED = ("data", "weights", "mean", "std")  # settings that earlier versions did not keep
-ABSENT = {"sinks": 0}  # settings that earlier versions did not have, and what they did
+ABSENT = {
+    "sinks": 0,
+    "keep": None,
+}  # settings that earlier versions did not have, and what they did
 
 
 class Progress:

@@ -24,8 +24,10 @@ from .data import Part, TokenTexts, TokenWindows, is_decoder
 from .fit import StageOptions
 from .linearize import DISTIL, LENGTHEN, MATCH, TUNE, Conversion, linearize
 from .receipt import Documents
+from .retrieval import Retrieval
 
 TEXTS, WINDOW, VALIDATED = "python-docs", 512, 16  # of language models: data, tokens, windows
+PROBED = 24  # held-out texts on which groups of heads are ranked
 REACH = 4096  # positions that half of a language model's windows are spread over
 ENCODER = {"distil": DISTIL, "match": MATCH, "lengthen": LENGTHEN, "tune": TUNE}
 # Of a language model, whose window needs features that cannot outgrow softmax's exponentials.
@@ -137,6 +139,9 @@ def linearize_source(
             if longer is not None:
                 options["longer"] = _longer(data, tokenizer, longer, model, reach)
             task = "tokens"
+            if isinstance(options.get("keep"), int) or options.get("keep") == "probe":
+                texts = _texts(data, "val")
+                options["retrieval"] = Retrieval(texts[:PROBED], tokenizer)
             if receipt:
                 options["documents"] = _documents(data, unseen, tokenizer)
         else:
@@ -148,6 +153,12 @@ def linearize_source(
     if lengthen and longer is None:
         raise OptionError(
             "--lengthen-steps: needs --lengthen, the tokens of the windows of that stage"
+        )
+    keep = options.get("keep")
+    if "retrieval" not in options and (isinstance(keep, int) or keep == "probe"):
+        raise OptionError(
+            f"--keep {keep}: expected a language model and texts on which its groups of heads are "
+            "ranked, got none; give --data, or name the groups as in --keep 18.2,17.1"
         )
     if unseen is not None and "documents" not in options:
         raise OptionError(

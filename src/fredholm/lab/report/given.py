@@ -12,9 +12,10 @@ from typing import Any
 from torch import Tensor
 
 from ...errors import OptionError
-from ...files import MEASURED, read_checksum, read_state
+from ...files import MEASURED, read_state
 from ...models.encoders import Inputs
 from ...models.pretrained import WEIGHTS
+from ...tensor_files import read_checksum
 from ..data.kinds.kind import Kind
 
 

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import CheckpointError, DataError, OptionError, StorageError
-from ...files import MEASURED, read_checksum, storing, write_json
+from ...files import MEASURED, storing, write_json
 from ...integral import inference
 from ...models.migrate import explain_key, old_keys
 from ...models.pretrained import WEIGHTS, read_config
 from ...progress import steps, working
+from ...tensor_files import read_checksum
 from ..data import Vocabulary
 from .build import build_dataset, in_float32
 from .folder import RunFolder
@@ -55,11 +56,11 @@ def load_run(
 
     refuse_comparison(run)
     place = RunFolder(run)
-    place.load_recipe(trust_code)
+    recipe = place.load_recipe(trust_code)
     if not place.model.is_dir():
+        why = _why_unsaved(place, recipe.training.keep)
         raise CheckpointError(
-            f"{place.root}: no model yet: the run has not come to the end of an epoch; go on with "
-            "the command that began it and --resume"
+            f"{place.root}: no model yet: {why}; go on with the command that began it and --resume"
         )
     return models.from_pretrained(
         place.model, overrides=_model_overrides(overrides, place)
@@ -105,6 +106,20 @@ def run_dataset(model: Any, place: RunFolder, split: str, changes: list[str] | N
     result = build_dataset(recipe, split, Vocabulary.from_dict(words) if words else None)
     check_unchanged(model.extra, result)
     return result
+
+
+def _why_unsaved(place: RunFolder, keep: str) -> str:
+    """Why a run has no model, by the epochs that it has finished."""
+    epochs = place.finished_epochs()
+    if not epochs:
+        return "the run has not come to the end of an epoch"
+    count = f"{epochs} finished epochs" if epochs > 1 else "one finished epoch"
+    if keep == "last":
+        return (
+            f"after {count} the run ended early, and with training.keep=last its weights are "
+            "written at the end"
+        )
+    return f"none of {count} had a validation score that is a number, and the run ended early"
 
 
 def check_unchanged(facts: Mapping[str, Any], dataset: Any) -> None:

@@ -12,6 +12,7 @@ process that trains there, see :mod:`fredholm.lab.training.leases`.
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import math
 import os
@@ -87,6 +88,13 @@ class RunFolder:
     @property
     def finished(self) -> bool:
         return self.result.is_file()
+
+    def finished_epochs(self) -> int:
+        """Return how many epochs the run has finished, by its table of epochs."""
+        if not self.metrics.is_file():
+            return 0
+        with storing(self.metrics), self.metrics.open(encoding="utf-8", newline="") as file:
+            return sum(1 for _ in csv.DictReader(file))
 
     def read_result(self) -> RunResult:
         """What was written when the run ended.

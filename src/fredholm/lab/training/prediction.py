@@ -37,6 +37,7 @@ def predict(
     batch_size: int = 64,
     trust_code: bool = False,
     out: str | Path | None = None,
+    strict: bool = False,
 ) -> list[dict[str, Any]]:
     """What a run, or the method that a comparison recommends, says of each sample in files and
     folders, ``-`` being standard input.
@@ -58,6 +59,8 @@ def predict(
         batch_size: samples at a time.
         trust_code: see :func:`load_run`.
         out: a file that they are written to as well, see :func:`write_predictions`.
+        strict: refuse a table in which a cell that should hold a number does not; otherwise such
+            samples are left out, and listed.
 
     Raises:
         TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
@@ -86,7 +89,7 @@ def predict(
         )
     if out is not None and answer is _field:
         _refuse_table_of_fields(Path(out))
-    samples = read_unlabelled(files, facts, said.encoder)
+    samples = read_unlabelled(files, facts, said.encoder, strict)
     rows, count = [], len(samples)
     with torch.inference_mode(), said.ready, working("predict", count, "samples") as show:
         for chosen in _batches(samples, batch_size):

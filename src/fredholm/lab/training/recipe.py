@@ -14,7 +14,19 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from .recipe_text import Word
 
 # Keys of the section data that say what the user's own files hold.
-READING = ("kind", "label", "time", "id", "group", "text", "channels", "task", "split")
+READING = (
+    "kind",
+    "label",
+    "time",
+    "id",
+    "group",
+    "text",
+    "channels",
+    "task",
+    "split",
+    "read",
+    "strict",
+)
 
 
 def _pair(value: Any) -> Any:
@@ -105,7 +117,8 @@ class Data(Section):
 
     Without a ``name`` the samples are the user's own, at ``path``. What is not said of them is
     found out: their ``kind``, the columns or arrays of ``label``, ``time``, ``id``, ``group``,
-    ``text`` and ``channels``, the ``task`` and the rule of the ``split``; see
+    ``text`` and ``channels``, the ``task`` and the rule of the ``split``; ``read`` says how a table
+    is written, and ``strict`` refuses samples that would be left out; see
     :class:`fredholm.lab.data.files.Reading`.
     """
 
@@ -120,6 +133,8 @@ class Data(Section):
     channels: Annotated[list[str], BeforeValidator(_listed)] | None = None
     task: str | None = None
     split: str | None = None
+    read: dict[str, str] | None = None
+    strict: Flag | None = None
     image_size: Size | None = None
     batch_size: Positive = 64
     eval_batch_size: Positive = 256
@@ -187,8 +202,8 @@ class Optimizer(Section):
 
 class Schedule(Section):
     """Linear warm-up, by ``warmup_epochs`` or ``warmup_steps``, then a course by name, never below
-    ``min_lr_ratio`` of the peak; see :class:`.schedules.Schedule`. A run that is no longer than
-    its warm-up warms up for half of it.
+    ``min_lr_ratio`` of the peak; see :class:`.schedules.Schedule`. A run that is no longer than its
+    warm-up warms up for half of it.
 
     ``step`` multiplies the rate by ``factor`` (0.1) at each of ``milestones``, or ``every`` so many
     epochs; ``plateau`` does whenever ``metric`` (``val_loss``) is no better for more than
@@ -241,8 +256,8 @@ class Training(Section):
     ``weight_dropout`` is the share of the entries of all weight matrices that a step leaves out.
 
     ``metric``: by which weights are kept and tables are made, a name of
-    :data:`.metrics.METRICS` (``auc``, ``f1``, ``balanced_accuracy``, ``r2``, ...) or ``loss``;
-    left out, accuracy of classes and loss of all else.
+    :data:`.metrics.METRICS` (``auc``, ``f1``, ``balanced_accuracy``, ``r2``, ...) or ``loss``; left
+    out, accuracy of classes and loss of all else.
     """
 
     epochs: Positive | None = 10
@@ -330,7 +345,12 @@ class Recipe(Section):
 
     def to_dict(self) -> dict[str, Any]:
         """The recipe as plain data, every default written out."""
-        return self.model_dump(mode="json", by_alias=True)
+        plain = self.model_dump(mode="json", by_alias=True)
+        # Keys that files were written without are left out where nothing is said by them.
+        for key in ("read", "strict"):
+            if plain["data"][key] is None:
+                del plain["data"][key]
+        return plain
 
 
 def _conflicts(recipe: Recipe):

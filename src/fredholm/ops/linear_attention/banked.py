@@ -9,15 +9,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...quadrature import Quadrature
-from ..backend import choose_backend
-from ..comparison import Form, Sampler
+from ..backend import checkable, choose_backend
 from ..feature_map import Bank, scalar_bank
 from ..tuning import power_of_two
 from .chunked import check_order, linear_attention
 from .limits import linear_attention_refusal
-from .sample import form_of, form_of_banks, sample_banked
+
+BANKED_ATTENTION = "attention with a bank's features"
 
 
+@checkable(BANKED_ATTENTION)
 def banked_attention(
     query: Float[Tensor, "b h m q"],
     key: Float[Tensor, "b h m k"],
@@ -71,13 +72,7 @@ def banked_attention(
             dtype, features, value.shape[3], value.shape[0] * value.shape[1]
         )
 
-    def form() -> tuple[Sampler, torch.dtype, Form]:
-        banks = (query_bank, key_bank, activation, nonneg)
-        static = form_of(query.shape[2], value, quadrature, floor)
-        return sample_banked, value.dtype, (*static, *form_of_banks(*banks))
-
-    name = "attention with a bank's features"
-    if choose_backend(backend, name, value.device, refusal, form) == "triton":
+    if choose_backend(backend, BANKED_ATTENTION, value.device, refusal) == "triton":
         from .triton import attend
 
         query_parts, key_parts = (

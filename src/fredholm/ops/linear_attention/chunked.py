@@ -13,12 +13,13 @@ from torch import Tensor
 
 from ...errors import StrategyError
 from ...quadrature import Quadrature
-from ..backend import at_least_single, cast, choose_backend, full_precision, product
-from ..comparison import Form, Sampler
+from ..backend import at_least_single, cast, checkable, choose_backend, full_precision, product
 from .limits import linear_attention_refusal
-from .sample import form_of, sample_given
+
+LINEAR_ATTENTION = "linear attention"
 
 
+@checkable(LINEAR_ATTENTION)
 def linear_attention(
     query: Float[Tensor, "#b #h q r"],
     key: Float[Tensor, "#b #h k r"],
@@ -42,8 +43,7 @@ def linear_attention(
         floor: of the denominator, see :func:`guarded`.
         positive: no feature is negative, which saves looking at the denominator's sign.
         chunk: points a chunk; Triton's kernels choose their own.
-        backend: see :mod:`fredholm.ops.backend`; without an order ``"auto"`` stays with PyTorch's
-            two matrix products.
+        backend: see :mod:`fredholm.ops.backend`.
 
     Cost: O(N·r·c) time; memory O(N·(r + c)), and in triangular order O(N·(r·c / chunk + chunk))
     more.
@@ -60,16 +60,12 @@ def linear_attention(
     """
     check_order(quadrature)
     dtype = at_least_single(query.dtype)
-    backend = "torch" if backend == "auto" and not quadrature.triangular else backend
 
-    def refusal() -> str | None:  # sizes are compared only where a kernel could run
+    def refusal() -> str | None:
         batch, heads = (max(x.shape[i] for x in (query, key, value)) for i in (0, 1))
         return linear_attention_refusal(dtype, query.shape[3], value.shape[3], batch * heads)
 
-    def form() -> tuple[Sampler, torch.dtype, Form]:
-        return sample_given, value.dtype, form_of(query.shape[3], value, quadrature, floor)
-
-    if choose_backend(backend, "linear attention", value.device, refusal, form) == "triton":
+    if choose_backend(backend, LINEAR_ATTENTION, value.device, refusal) == "triton":
         from .triton import attend
 
         return attend(query, key, value, quadrature, floor)

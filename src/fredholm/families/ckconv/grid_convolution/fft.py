@@ -32,17 +32,19 @@ from ....integral import (
 from ....ops.backend import (
     at_least_single,
     cast,
+    checkable,
     choose_backend,
     full_precision,
     promoted,
     values_alone,
+    wants_triton,
 )
 from .limits import spectrum_refusal
 from .registration import convolve_with, grid_convolution_op, spectrum_of
 from .sharded import convolution_sent, convolve_part
 
+CONVOLUTION = "the convolution"
 KEPT = 1 << 24  # numbers of a kernel's spectrum that are kept between calls
-
 
 FEW = 1 << 14
 """Samples times points times lags up to which the products cost less than the transforms, on a
@@ -158,7 +160,7 @@ class HiddenConvolution(Form):
         if grid is None or layout.pairs or ordered:
             return f"it needs {FFT.needs}; use {FFT.instead} instead"
         options: Any = self.strategy
-        if layout.sharded and options.backend == "triton":
+        if layout.sharded and wants_triton(options.backend):
             return "Triton's kernels transpose nothing between ranks; use backend='auto'"
         return None if isinstance(kernel, LagFeatures) else "it needs LagFeatures"
 
@@ -168,7 +170,7 @@ class HiddenConvolution(Form):
         hidden = kernel.lag_features(_lags(problem))
         readout, bias = kernel.readout()
         signal = weighed(problem.uy, q.mass)
-        kept = answering(kernel) and options.backend != "triton" and _small(readout, grid)
+        kept = answering(kernel) and not wants_triton(options.backend) and _small(readout, grid)
         if kept and signal.numel():
             dtype = _dtype(signal, hidden)
 
@@ -244,6 +246,7 @@ def _dtype(signal: Tensor, hidden: Tensor) -> torch.dtype:
     return torch.promote_types(torch.promote_types(signal.dtype, hidden.dtype), torch.float32)
 
 
+@checkable(CONVOLUTION)
 def grid_convolution(
     signal: Float[Tensor, "b h n i"],
     hidden: Float[Tensor, "l w"],
@@ -269,8 +272,7 @@ def grid_convolution(
         grid: extents n of the axes; their product is N.
         causal: lags of a causal line only.
         backend: see :mod:`fredholm.ops.backend`. ``"triton"`` fuses the kernel's spectrum and the
-            product at each frequency, so that the former is never in memory; ``"auto"`` is
-            ``"torch"``, batched matrix products, until the kernel has been measured faster.
+            product at each frequency, so that the former is never in memory.
 
     Cost: O((w + B(d_in + d_out)) N log N + (w + B) d_in d_out N) time; memory O((w + B(d_in +
     d_out)) N), in second derivatives that of the kernel's whole spectrum.
@@ -291,12 +293,11 @@ def grid_convolution(
     """
     _check(signal, hidden, grid, causal)
     dtype = _dtype(signal, hidden)
-    chosen = choose_backend(
-        backend,
-        "the convolution",
-        signal.device,
-        lambda: spectrum_refusal(dtype, hidden, readout),
-    )
+
+    def refusal() -> str | None:
+        return spectrum_refusal(dtype, hidden, readout)
+
+    chosen = choose_backend(backend, CONVOLUTION, signal.device, refusal)
     with full_precision(signal):
         if chosen == "triton":
             from ..triton.op import grid_convolution_triton

@@ -9,11 +9,10 @@
 
 from .solve import Convergence, resolvent, resolvent_naive, solve
 from .tiled import ACTIVATIONS, activated
-from .token_graph import EDGE_PRODUCT, NORMS, TokenGraph, edge_product, sum_of_hops
+from .token_graph import NORMS, TokenGraph, edge_product, sum_of_hops
 
 __all__ = [
     "ACTIVATIONS",
-    "EDGE_PRODUCT",
     "NORMS",
     "Convergence",
     "TokenGraph",

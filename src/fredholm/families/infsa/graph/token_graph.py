@@ -9,14 +9,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ....errors import OptionError, ShapeError, suggest
-from ....ops import backend
-from ....ops.backend import at_least_single, cast, choose_backend, followed, full_precision
-from ....ops.comparison import Form, Sampler
+from ....ops.backend import (
+    at_least_single,
+    cast,
+    checkable,
+    choose_backend,
+    followed,
+    full_precision,
+    wants_triton,
+)
 from ....ops.launch import grid_refusal
 from ....ops.tiles import find_activation, root_of
 from ....quadrature import Quadrature
 from .registration import edge_product_op
-from .sample import sample
 from .tiled import ACTIVATIONS, activated
 
 EDGE_PRODUCT = "the edge product"
@@ -186,10 +191,10 @@ class TokenGraph:
         """Whether all pairs together cost less than to lay out tiles of them."""
         if torch.compiler.is_compiling() or self.memory is not None:
             return False
-        (b, h, n, _), device = self.query.shape, self.query.device
-        # where kernels may run, they and not these pairs are what `auto` compares
-        plain = device.type == "cpu" and not backend.accelerated(device)
-        return plain and self.backend != "triton" and b * h * n * n <= FEW
+        if self.query.device.type != "cpu" or wants_triton(self.backend):
+            return False
+        b, h, n, _ = self.query.shape
+        return b * h * n * n <= FEW
 
     def _even(self) -> bool:
         """Whether every point sees every other with one mass, and no gradient asks what happens
@@ -210,7 +215,7 @@ class TokenGraph:
         mass = self.mass[:, :1]
         below = torch.linalg.vector_norm(pairs, dim=(1, 2)).view(b, h) + self.eps / mass
         share = (self.decay / below).unsqueeze(2)
-        return product.view(b, h, n, -1) * share.unsqueeze(3), share / mass
+        return product.view(b, h, n, product.shape[-1]) * share.unsqueeze(3), share / mass
 
     def _weighted(self, value: Tensor) -> Tensor:
         return cast(value, self.query.dtype) * self.mass[:, None, :, None]
@@ -240,6 +245,7 @@ def sum_of_hops(graph: TokenGraph, value: Tensor, hops: int) -> Tensor:
 # --- one product with the edges -------------------------------------------------------------------
 
 
+@checkable(EDGE_PRODUCT)
 def edge_product(
     query: Float[Tensor, "b h q e"],
     key: Float[Tensor, "b h k e"],
@@ -318,15 +324,10 @@ def edge_product(
     dtype = torch.float64 if any(x.dtype == torch.float64 for x in given) else torch.float32
     parts = [None if x is None else cast(x, dtype) for x in (query, key, value, mass, density)]
 
-    def form() -> tuple[Sampler, torch.dtype, Form]:
-        options = ("activation", activation), ("statistic", statistic), ("causal", causal)
-        sizes = ("e", query.shape[3]), ("d", value.shape[3])
-        return sample, half or torch.float32, (*options, ("density", density is not None), *sizes)
-
     def refusal() -> str | None:
         return triton_refusal(dtype, query, value)
 
-    if choose_backend(backend, EDGE_PRODUCT, value.device, refusal, form) == "triton":
+    if choose_backend(backend, EDGE_PRODUCT, value.device, refusal) == "triton":
         from ..triton.op import edge_product_triton
 
         low = [x if half is None else x.to(half) for x in (query, key, value)]

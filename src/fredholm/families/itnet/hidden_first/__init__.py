@@ -5,12 +5,11 @@ their custom op (``tiled``), which a forward enters by ``tiled.py``, ``forward.p
 
 from ....ops.tiles import ACTIVATIONS, Activation
 from .naive import hidden_pairs, mlp_kernel_naive
-from .tiled import DEFAULT_BYTES, MLP_KERNEL, mlp_kernel
+from .tiled import DEFAULT_BYTES, mlp_kernel
 
 __all__ = [
     "ACTIVATIONS",
     "DEFAULT_BYTES",
-    "MLP_KERNEL",
     "Activation",
     "hidden_pairs",
     "mlp_kernel",

@@ -28,16 +28,22 @@ from ....integral import (
     by_head,
     with_offset,
 )
-from ....ops.backend import at_least_single, cast, choose_backend, full_precision
+from ....ops.backend import (
+    at_least_single,
+    cast,
+    checkable,
+    choose_backend,
+    full_precision,
+    wants_triton,
+)
 from ....ops.tiles import find_activation
 from ....quadrature import Quadrature
 from .columns import all_at_once, fits
 from .few_points import few_points
 from .few_queries import few_queries
-from .limits import operand_dtype, refusal
+from .limits import refusal
 from .one_tile import one_tile
 from .registration import mlp_kernel_op
-from .sample import form_of, sample
 from .terms import BEYOND_SHAPES, PAIR_TENSORS, PairTensor, documented
 
 MLP_KERNEL = "the integral of an MLP kernel"
@@ -61,9 +67,6 @@ class TiledColumns(KeyRing):
     reason = "the first layer splits, and the points share no regular grid"
     triton = True
 
-    def compared(self, kernel: Kernel, facts: Facts) -> tuple[str, ...]:
-        return (MLP_KERNEL,)
-
     def keys(self, kernel: Any, y: Tensor, uy: Tensor) -> Memory:
         return {**kernel.key_terms(y, uy, columns=True), "positions": y, "signal": uy}
 
@@ -83,9 +86,6 @@ class TiledTable(Form):
     name = "tiled hidden units, displacement table"
     reason = "the first layer splits, and the displacements of a regular grid fit a table"
     triton = True
-
-    def compared(self, kernel: Kernel, facts: Facts) -> tuple[str, ...]:
-        return (MLP_KERNEL,)
 
     def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
         return None if facts.layout.grid is not None else "the points share no regular grid"
@@ -149,7 +149,7 @@ def _summed(kernel: Any, problem: Problem, integral: Callable[..., Tensor]) -> T
 
 def _takes_blocks(strategy: Any) -> bool:
     """Whether neither a tile's memory nor a Triton kernel was asked for."""
-    return strategy.memory is None and strategy.backend != "triton"
+    return strategy.memory is None and not wants_triton(strategy.backend)
 
 
 def _fits_one_tile(kernel: Any, problem: Problem, terms: Mapping[str, Any], options: Any) -> bool:
@@ -188,6 +188,7 @@ def _mean(quadrature: Quadrature, value: Tensor, queries: int) -> Tensor:
 
 
 @documented
+@checkable(MLP_KERNEL)
 def mlp_kernel(
     query: Float[Tensor, "#b #h q e"] | None,
     key: Float[Tensor, "#b #h k e"] | None,
@@ -226,7 +227,7 @@ def mlp_kernel(
         memory: bytes of one tile of hidden units; by default what fits a CPU's cache, or 256 MB on
             an accelerator. The Triton kernels hold the hidden units in registers, and this many
             bytes of their moments, by default 1 GB.
-        backend: ``"auto"``, ``"torch"`` or ``"triton"``, see :mod:`fredholm.ops.backend`. The
+        backend: see :mod:`fredholm.ops.backend`. The
             Triton kernels take float32, bfloat16 and float16, every term but ``mid``, and every
             gradient but those of density and positions.
         dtype: of the result, by default ``value``'s.
@@ -264,14 +265,7 @@ def mlp_kernel(
     tensors = complete(core | {"query_bias": query_bias} | terms)
     check(tensors, mid)
     device, dtype = value.device, value.dtype if dtype is None else dtype
-    chosen = choose_backend(
-        backend,
-        MLP_KERNEL,
-        device,
-        lambda: refusal(tensors, mid),
-        lambda: (sample, operand_dtype(tensors), form_of(tensors, activation)),
-    )
-    if chosen == "triton":
+    if choose_backend(backend, MLP_KERNEL, device, lambda: refusal(tensors, mid)) == "triton":
         from ..triton.op import mlp_kernel_triton
 
         return mlp_kernel_triton(tensors, activation, memory).to(dtype)

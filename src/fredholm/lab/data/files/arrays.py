@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from ....errors import DataError
-from ..formats import seconds_of
 from ..hdf5 import read_hdf5
 from ..numpy_files import read_npz
 from .clouds import exchanged
@@ -32,10 +31,11 @@ from .named import (
     order_of,
     rule_of,
 )
+from .opening import check_unchanged
 from .reading import Reading
 from .table import Coded
 from .tables import parts_of
-from .utf8 import check_unchanged
+from .times import NotATime, Ticks, ticks_of_array
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -69,12 +69,38 @@ def collect_arrays(
         if missing:
             raise DataError(f"{file}: has no array {missing[0]!r}, which {files[0]} has")
     kind = _kind(read[0], reading, files[0])
+    _refuse_flags(files[0], reading, kind)
     settled, collected = reading.settled(kind=kind), []
     for file, arrays in zip(files, read):
         collected.append(_COLLECTORS[kind](file, arrays, settled, labelled))
         settled = settled.settled(task=collected[0].reading.task)  # the training files tell it
     _check_alike(files, collected)
     return _joined(files, name, collected, labelled)
+
+
+def _refuse_flags(path: Path, reading: Reading, kind: str) -> None:
+    """Refuse what is said of columns, and what samples of this kind in arrays do not have.
+
+    Raises:
+        DataError: naming what was said.
+    """
+    for name in ("id", "text"):
+        said = getattr(reading, name)
+        if said is not None:
+            raise DataError(
+                f"{path}: {name}: expected no column, got {said!r}; samples in arrays have no "
+                "columns: leave it out, or give a table"
+            )
+    if reading.channels is not None and len(reading.channels) > 1:
+        raise DataError(
+            f"{path}: channels: expected the name of one array, got "
+            f"{','.join(reading.channels)!r}; join them in one array (samples, points, channels)"
+        )
+    if reading.time is not None and kind != "series" and reading.split != "time":
+        raise DataError(
+            f"{path}: time: expected none, got {reading.time!r}; {kind} have no times within a "
+            "sample: leave it out, or split by it (split: time)"
+        )
 
 
 def _kind(arrays: dict[str, np.ndarray], reading: Reading, path: Path) -> str:
@@ -112,19 +138,21 @@ def _series(
     key = needed(arrays, INPUTS, first_channel(reading), path, "series")
     samples = _ragged(path, arrays, key)
     time = reading.time or find(arrays, TIMES)
-    times = None
+    clocks: list[Ticks] | None = None
     if time is not None:
         time = needed(arrays, TIMES, time, path, "times")
-        times = _times(path, arrays, time, samples, arrays[key].shape)
-        samples = [sample[: len(t)] for sample, t in zip(samples, times)]
+        clocks = _times(path, arrays, time, samples, arrays[key].shape)
     settled, labels, steps = _labels(path, arrays, reading, labelled, len(samples), samples)
     taken = {"series": f"array {key!r}"} | ({"time": f"array {time!r}"} if time else {})
     result = collection_of(
         path, settled.settled(time=time, channels=(key,)), samples, labels, taken
     )
-    result.times, result.steps = times, steps
+    result.steps = steps
+    if clocks is not None:
+        result.times = [clock.seconds for clock in clocks]
+        result.starts = [clock.text(0) for clock in clocks]
+        result.order = np.array([clock.absolute(0) for clock in clocks], np.longdouble)
     result.groups = groups_of(path, arrays, reading, len(samples)) if labelled else None
-    result.order = None if times is None else np.array([t[0] for t in times])
     result.channels = tuple(f"channel {i + 1}" for i in range(samples[0].shape[1]))
     result.remarks += _axes(arrays[key], key)
     return result
@@ -215,32 +243,37 @@ def _times(
     key: str,
     samples: list[np.ndarray],
     shape: tuple[int, ...],
-) -> list[np.ndarray]:
+) -> list[Ticks]:
     """Of each sample, which are an array of this ``shape`` together."""
-    values, lengths = seconds_of(arrays[key]), [len(sample) for sample in samples]
-    if values.dtype.kind not in "iuf":
+    values, lengths = arrays[key], [len(sample) for sample in samples]
+    if values.dtype.kind not in "iufmM":
         raise DataError(
             f"{path}: {key!r} holds {values.dtype}; needs times: numbers, or numpy's dates"
         )
-    values = values.astype(np.float64)
     if values.ndim == 1 and find(arrays, LENGTHS) and len(samples) != shape[0]:
-        result = np.split(values, np.cumsum(lengths)[:-1])
+        parts = np.split(values, np.cumsum(lengths)[:-1])
     elif values.shape == shape[1:2]:
-        result = [values[:n] for n in lengths]
+        parts = [values[:n] for n in lengths]
     elif values.ndim == 2 and len(values) == len(samples):
-        result = [row[:n] for row, n in zip(values, lengths)]
+        parts = [row[:n] for row, n in zip(values, lengths)]
     else:
         each = ", one for each sample" if values.shape == shape[:1] else ""
         raise DataError(
             f"{path}: {key!r} has shape {values.shape}{each}; needs the times of the "
             f"points, {shape[1:2]} or {shape[:2]}; where it holds other times, give it another name"
         )
-    for row, (times, n) in enumerate(zip(result, lengths)):
-        if len(times) != n or not np.isfinite(times).all() or (np.diff(times) <= 0).any():
+    result = []
+    for row, (times, n) in enumerate(zip(parts, lengths)):
+        try:
+            ticks = ticks_of_array(times)
+        except NotATime:
+            ticks = None
+        if ticks is None or len(times) != n or (np.diff(ticks.values) <= 0).any():
             raise DataError(
                 f"{path}: {key!r} of sample {row} does not go forward, or is not as long as its "
                 f"{n} points; needs one later time a point"
             )
+        result.append(ticks)
     return result
 
 
@@ -375,6 +408,9 @@ def _form(values: Any) -> str | None:
     return f"{channels} channels" + (f" on a grid of {grid[0]} × {grid[1]}" if grid else "")
 
 
+JOINED = ("samples", "labels", "steps", "times", "starts", "coordinates", "groups", "order")
+
+
 def _joined(
     files: Sequence[Path], name: str, collected: list[Collection], labelled: bool
 ) -> Collection:
@@ -383,7 +419,7 @@ def _joined(
     if len(collected) > 1:
         places = [part.place(i) for part in collected for i in range(len(part))]
         first.place = places.__getitem__
-        for key in ("samples", "labels", "steps", "times", "coordinates", "groups", "order"):
+        for key in JOINED:
             values = [getattr(part, key) for part in collected]
             setattr(first, key, None if values[0] is None else _concatenated(values))
         if first.steps is not None and isinstance(first.labels, Coded):

@@ -1,19 +1,23 @@
-"""What the columns of a table are: guessed from its names and first rows, or as the user says."""
+"""What the columns of a table are: as the user says, or guessed from names and first rows."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection as Suffixes
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ....errors import CheckpointError, DataError, suggest
 from .collection import looks_continuous
+from .head import Head
 from .reading import Reading
 from .sounds import SUFFIXES as SOUNDS
-from .table import Head, has_decimal_comma, is_missing, is_number, no_number, seconds
+from .table import SLIPS
+from .times import NotATime, is_date, nanoseconds, ticks_of_words
+from .writing import is_foreign, is_number, no_number
 
 LABELS = ("label", "class", "target", "y", "category", "outcome", "diagnosis")
 IDS = ("id", "series", "series_id", "sample_id", "case", "record", "sequence", "uid", "index")
@@ -21,12 +25,14 @@ TIMES = ("time", "t", "timestamp", "date", "datetime", "seconds", "minutes", "ho
 GROUPS = ("patient", "patient_id", "subject", "subject_id", "group", "person", "user", "site")
 PICTURES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
 SHOWN = 60
-SLIPS = (
-    0.1  # the share of a column's cells that are slips; where more are no numbers, they are words
-)
 ENOUGH = 2  # columns of numbers beside one of texts, from where rows are read and not texts
 WORDS = 20  # of a column, that become a column each
+FEWEST_GROUPS = 5  # of a column by which samples are divided unasked
 DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}")  # in whatever order
+FORECASTING = (
+    "to foretell a column from its own past, forecasting, is not supported yet; where a column is "
+    "to be predicted from the others of its row, name it: --label"
+)
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,13 @@ class Columns:
     remarks: list[str]
     words: Mapping[str, Sequence[str]] | None = None
 
+    @property
+    def layout(self) -> str | None:
+        """How series lie in a table."""
+        if self.reading.kind != "series" or self.reading.text is not None:
+            return None
+        return "long" if self.long else "lists" if "list" in self.roles.values() else "wide"
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -58,11 +71,13 @@ class Trained:
         long: of series, a row a time.
         words: of rows, those of each column of words; any other column holds numbers.
         dated: of series, whether times are dates, and not numbers; None where a run does not say.
+        lists: of series, a list of numbers in a cell.
     """
 
     long: bool
     words: Mapping[str, Sequence[str]]
     dated: bool | None = None
+    lists: bool = False
 
     @classmethod
     def of(cls, source: Mapping[str, Any], reading: Reading) -> Trained | None:
@@ -77,7 +92,9 @@ class Trained:
         if reading.kind not in ("rows", "series") or not names or not channels:
             return None
         if reading.kind == "series":
-            return cls(list(names) == list(channels), {}, source.get("dated"))
+            long = "long" if list(names) == list(channels) else "wide"
+            layout = source.get("layout", long)
+            return cls(layout == "long", {}, source.get("dated"), layout == "lists")
         if "words" in source:
             return cls(False, source["words"])
         return cls(False, _words_of(list(names), list(channels)))
@@ -122,6 +139,7 @@ def settle(
         if name is not None and name not in head.names:
             raise DataError(head.absent(name))
     _check_roles(head, reading)
+    _check_separator(head)
     free = [name for name in head.names if name not in _said(reading)]
     guessed = _named(free, TIMES)
     time = reading.time or guessed
@@ -131,7 +149,8 @@ def settle(
     _check_channels(head, reading, label, series_id)
     asked = (time, series_id, label, reading.group)
     index = [n for n in head.names if head.counts(n) and n not in (*asked, reading.text)]
-    others = [n for n in head.names if n not in (*asked, *index)]
+    apart = {*asked, *index}
+    others = [n for n in head.names if n not in apart]
     kind, long, text = _kind(head, reading, others, series_id, time)
     if long and time is None:
         dates = [name for name in others if _dated(head, name)]
@@ -142,27 +161,43 @@ def settle(
     plain = (again, None if long else _no_time(head, reading, time))
     series_id, time = (None if name in plain else name for name in (series_id, time))
     if kind == "rows":
-        others = [name for name in head.names if name in (*others, *plain)]
-    channels, remarks = _channels(head, reading, others, text, kind, again)
-    if again is not None and kind != "rows":
+        kept = {*others, *plain}
+        others = [name for name in head.names if name in kept]
+    grouped = _Grouped(reading.group, [])
+    if not long and labelled:
+        grouped = _grouped(head, reading, kind, reading.time or guessed, label, again)
+        others = [name for name in others if name != grouped.name]
+    if labelled and kind == "rows":
+        _refuse_forecasting(head, reading, label, others)
+    listed = _series_columns(head, reading) if kind == "series" and not long else ()
+    if listed:
+        channels, remarks = listed, [_not_read(others, "series are")] if others else []
+    else:
+        channels, remarks = _channels(head, reading, others, text, kind, again)
+    if again is not None and kind != "rows" and again != grouped.name:
         remarks.append(_group(again))
-    if text is None:
-        remarks += _unread(head, reading, [name for name in index if name not in channels])
-    remarks += _like_series(head, kind, reading.time or guessed)
+    remarks += grouped.remarks
+    unnamed = [name for name in index if name not in channels and text is None]
+    remarks += _unread(head, reading, unnamed, listed)
     remarks += _like_dates(head, time)
     settled = reading.settled(
         kind=kind,
         label=label,
         id=series_id,
         time=time,
+        group=grouped.name,
         text=text,
         channels=channels if text is None else None,
-        split=reading.split or ("group" if reading.group else "random"),
+        split=reading.split or ("group" if grouped.name else "random"),
     )
     if labelled and reading.task is None:
         settled = settled.settled(task=_task(head, settled))
     roles = _roles(head, settled, long, labelled)
-    return Columns(settled, long, roles, taken_of(settled, long), remarks)
+    known = taken_of(settled, long)
+    if listed:
+        known.pop("times")
+        known["channels"] = first_of(listed)
+    return Columns(settled, long, roles, known, remarks)
 
 
 def _as_trained(head: Head, reading: Reading, trained: Trained) -> Columns:
@@ -171,8 +206,9 @@ def _as_trained(head: Head, reading: Reading, trained: Trained) -> Columns:
     """
     long = [reading.id, reading.time] if trained.long else []
     needed = [*(reading.channels or ()), reading.text, *long]
+    there = {*head.names, *(head.lists if trained.lists else ())}
     for name in needed:
-        if name is not None and name not in head.names:
+        if name is not None and name not in there:
             raise DataError(
                 f"{head.path}: has no column {name!r}, which the run was trained on"
                 f"{suggest(name, head.names)}"
@@ -182,11 +218,133 @@ def _as_trained(head: Head, reading: Reading, trained: Trained) -> Columns:
     settled = reading.settled(
         id=found if known else None, time=reading.time if trained.long else None
     )
-    roles = {name: "word" if name in trained.words else "number" for name in settled.channels or ()}
+    plain = "list" if trained.lists else "number"
+    roles = {name: "word" if name in trained.words else plain for name in settled.channels or ()}
     roles |= {} if settled.text is None else {settled.text: "text"}
     roles |= {} if settled.id is None else {settled.id: "word"}
     roles |= {} if settled.time is None else {settled.time: _CLOCKS[trained.dated]}
     return Columns(settled, trained.long, roles, taken_of(settled, trained.long), [], trained.words)
+
+
+def with_decimals(head: Head, reading: Reading) -> Head:
+    """Return the head with decimal commas, where the user names channels whose numbers have them
+    all: what is named to be read is not read as words.
+    """
+    if reading.channels is None or not reading.writing.plain:
+        return head
+    commas = replace(head, writing=replace(reading.writing, decimal=","))
+    names = [name for name in reading.channels if name in head.names and not head.numeric(name)]
+    named = [name for name in names if any("," in cell for cell in head.known(name))]
+    return commas if named and all(map(commas.numeric, named)) else head
+
+
+def _check_separator(head: Head) -> None:
+    """Refuse a table of one column, which is one that is divided by another sign."""
+    name, *others = head.names or [""]
+    if not head.delimiter or others:
+        return
+    spaced = len(name.split()) > 1 and all(" " in row[0].strip() for row in head.rows[:50])
+    sign = (
+        "is the separator a space? --read separator=space"
+        if spaced
+        else ("say what stands between the cells: --read separator=SIGN")
+    )
+    raise DataError(f"{head.path}: has one column only, {name[:SHOWN]!r}; {sign}")
+
+
+class _Grouped(NamedTuple):
+    """The column of groups, and what is said of it."""
+
+    name: str | None
+    remarks: list[str]
+
+
+def _grouped(
+    head: Head, reading: Reading, kind: str, time: str | None, label: str | None, again: str | None
+) -> _Grouped:
+    """Find a column whose values come again beside dates, as of machines or patients: where a row
+    is a sample, none of its values lies in two splits.
+    """
+    known = {time, label, *_said(reading)}
+    names = [n for n in head.names if n not in known]
+    like = _like_series(head, names, time) if kind == "rows" and time is not None else None
+    found = like
+    dated = any(_days(head, name) for name in head.names if not head.numeric(name))
+    if found is None and dated:
+        called = [name for name in names if name.lower() in GROUPS]
+        found = next((name for name in (again, *called) if name is not None), None)
+    remarks = []
+    if like is not None:
+        remarks.append(
+            f"rows are read one by one; within each {like!r} the times in {time!r} grow: where "
+            f"they are the times of a series, --id {like}"
+        )
+    free = reading.group is None and reading.split is None
+    count = 0 if found is None else len(set(head.known(found)))
+    repeated = found is not None and count < len(head.known(found))
+    if found is None or not free or not repeated or count < FEWEST_GROUPS:
+        return _Grouped(reading.group, remarks)
+    remarks.append(f"{_group(found)} (guessed, since it comes again; otherwise --split random)")
+    return _Grouped(found, remarks)
+
+
+def _like_series(head: Head, names: Sequence[str], time: str) -> str | None:
+    """Return a column within whose every value the times grow, though they do not from row to row,
+    or though the rows of each value stand together, one value after the other.
+    """
+    times = _moments(head, time)
+    if times is None:
+        return None
+    grows = bool((np.diff(times) > 0).all())
+    if grows and not _dated(head, time):
+        return None
+    for name in names:
+        if name in IDS or (grows and head.numeric(name)):
+            continue
+        cells = head.cells(name)
+        values, codes = np.unique(cells, return_inverse=True)
+        if len(values) < 2 or len(times) < 3 * len(values):
+            continue
+        order = np.argsort(codes, kind="stable")
+        inner = codes[order][1:] == codes[order][:-1]
+        if not (np.diff(times[order])[inner] > 0).all():
+            continue
+        together = int((codes[1:] != codes[:-1]).sum()) == len(values) - 1
+        if not grows or (together and len(values) >= FEWEST_GROUPS):
+            return name
+    return None
+
+
+def _refuse_forecasting(
+    head: Head, reading: Reading, label: str | None, others: Sequence[str]
+) -> None:
+    """Refuse a label that nobody named, in a table of numbers by date: what is wanted of it is the
+    next number.
+    """
+    if label is None or reading.label is not None or reading.channels is not None:
+        return
+    if label.lower() in LABELS or not head.named or not head.numeric(label):
+        return
+    dates = [name for name in head.names if _dated(head, name)]
+    if len(dates) != 1:
+        return
+    times = _moments(head, dates[0])
+    if times is None or len(times) < 3:
+        return
+    alone = not [name for name in others if name != dates[0]] and bool((np.diff(times) > 0).all())
+    names = [
+        name for name in head.names if name not in (label, dates[0]) and not head.numeric(name)
+    ]
+    panel = len(names) == 1 and _like_series(head, names, dates[0]) is not None
+    if alone or panel:
+        raise DataError(f"{head.path}: {FORECASTING} (has {', '.join(head.names)})")
+
+
+def _series_columns(head: Head, reading: Reading) -> tuple[str, ...]:
+    """Return the columns of lists that are the channels of series."""
+    if reading.channels is not None:
+        return tuple(reading.channels) if set(reading.channels) <= set(head.lists) else ()
+    return tuple(head.lists)
 
 
 def _said(reading: Reading) -> set[str | None]:
@@ -215,11 +373,11 @@ def _label(head: Head, reading: Reading, taken: set[str | None]) -> str:
     if found is not None:
         return found
     first, last = free[0], free[-1]
-    if not head.named and (head.numeric(first) > head.numeric(last)):
+    if head.named or len(set(head.cells(first))) < 2:
+        return last
+    if head.numeric(first) > head.numeric(last):
         return last  # the only one of both that holds words
-    if not head.named and not looks_continuous(head.known(first)):
-        return first
-    return last
+    return last if looks_continuous(head.known(first)) else first
 
 
 def _check_channels(head: Head, reading: Reading, label: str | None, series_id: str | None) -> None:
@@ -280,6 +438,9 @@ def _kind(
     repeated = series_id is not None and _repeats(head, series_id)
     if kind in (None, "series") and repeated:
         return "series", True, None
+    listed = text is None and bool(_series_columns(head, reading))
+    if kind in (None, "series") and listed:
+        return "series", False, None
     if kind == "series" and time is not None and series_id is None:
         raise DataError(
             f"{head.path}: has times ({time!r}) but no column tells which series a row belongs to; "
@@ -302,14 +463,7 @@ def _kind(
 def _dated(head: Head, name: str) -> bool:
     """Whether every cell that is there is a date, and not a number."""
     cells = head.known(name)
-    if not cells or is_number(cells[0]):
-        return False
-    try:
-        for cell in cells:
-            seconds(cell)
-    except ValueError:
-        return False
-    return True
+    return bool(cells) and is_date(cells[0]) and all(map(is_date, cells))
 
 
 def _of_paths(
@@ -358,27 +512,6 @@ def _no_time(head: Head, reading: Reading, found: str | None) -> str | None:
     return found if reading.split != "time" or head.numeric(found) else None
 
 
-def _like_series(head: Head, kind: str, time: str | None) -> Iterator[str]:
-    """What is said of rows that may be times of series: of a column within whose every value the
-    times grow, where they do not from row to row.
-    """
-    if kind != "rows" or time is None:
-        return
-    times = _seconds(head, time)
-    if times is None or _grow(times):
-        return
-    for name in (n for n in head.names if n != time and n not in IDS):
-        parts: dict[str, list[float]] = {}
-        for cell, at in zip(head.cells(name), times):
-            parts.setdefault(cell, []).append(at)
-        if len(times) >= 3 * len(parts) and all(map(_grow, parts.values())):
-            yield (
-                f"rows are read one by one; within each {name!r} the times in {time!r} grow: where "
-                f"they are the times of a series, --id {name}"
-            )
-            return
-
-
 def _like_dates(head: Head, time: str | None) -> Iterator[str]:
     """What is said of times that are whole numbers such as 20240131."""
     cells = [] if time is None else head.known(time)
@@ -394,39 +527,38 @@ def _is_day(cell: str) -> bool:
     if not re.fullmatch(r"(19|20)\d{6}", cell):
         return False
     try:
-        seconds(f"{cell[:4]}-{cell[4:6]}-{cell[6:]}")
+        nanoseconds(f"{cell[:4]}-{cell[4:6]}-{cell[6:]}")
     except ValueError:
         return False
     return True
 
 
 def grow_from_row_to_row(head: Head, time: str | None) -> bool:
-    """Whether there are times, and each row's is later than that of the row before."""
+    """Return whether there are times, and each row's is later than that of the row before."""
     name = time or _named(head.names, TIMES)
     if name is None or name not in head.names or len(head.rows) < 3:
         return False
-    times = _seconds(head, name)
-    return times is not None and _grow(times)
+    times = _moments(head, name)
+    return times is not None and bool((np.diff(times) > 0).all())
 
 
-def _seconds(head: Head, name: str) -> list[float] | None:
-    """The first cells of a column as times; None where one is none."""
-    try:
-        return [seconds(cell) for cell in head.cells(name)]
-    except ValueError:
-        return None
-
-
-def _grow(times: Sequence[float]) -> bool:
-    return all(a < b for a, b in pairwise(times))
+def _moments(head: Head, name: str) -> np.ndarray | None:
+    """The first cells of a column as times that can be compared; None where one is none."""
+    cells = head.cells(name)
+    for order in (head.writing.dates, "dayfirst"):
+        try:
+            return ticks_of_words(cells, order).values
+        except NotATime:
+            continue
+    return None
 
 
 def _marks(head: Head, name: str) -> Iterator[str]:
     """What is said of a column of words of which some are taken for missing ones."""
     cells = [] if head.numeric(name) else [cell for cell in head.cells(name) if cell]
-    marks = sorted({cell for cell in cells if is_missing(cell)})
+    marks = sorted({cell for cell in cells if head.writing.is_missing(cell)})
     if marks:
-        count = sum(map(is_missing, cells))
+        count = sum(map(head.writing.is_missing, cells))
         yield (
             f"column {name!r}: {', '.join(map(repr, marks))} counts as missing ({count:,} of the "
             f"first {len(cells):,} cells); where it is a value, write another word"
@@ -494,13 +626,13 @@ def _channels(
         if not rest or reading.kind is not None:
             return (), []
         read = "sounds" if kind == "series" else kind
-        return (), [f"{listed(rest)} not read: {read} are; for the columns instead: --kind rows"]
+        return (), [f"{_not_read(rest, f'{read} are')}; for the columns instead: --kind rows"]
     remarks = []
     if reading.channels is not None:
         for name in reading.channels:
             if name not in head.names:
                 raise DataError(head.absent(name))
-        return tuple(reading.channels), []
+        return tuple(reading.channels), list(_many_words(head, reading.channels, kind))
     chosen = []
     for name in others:
         if name.lower() in GROUPS or (name == again and head.numeric(name)):
@@ -508,6 +640,8 @@ def _channels(
         elif _readable(head, name, kind):
             chosen.append(name)
             remarks += [*_almost_numbers(head, name), *_marks(head, name)]
+        elif _slips(head, name) and not reading.strict:
+            chosen.append(name)
         else:
             _refuse_almost_numbers(head, name)
             example = head.known(name)[0][:SHOWN]
@@ -520,18 +654,38 @@ def _channels(
     return tuple(chosen), remarks
 
 
+def _not_read(names: Sequence[str], instead: str) -> str:
+    return f"{listed(names)} not read: {instead}"
+
+
+def _many_words(head: Head, names: Sequence[str], kind: str) -> Iterator[str]:
+    """Say of columns that are asked for that they become many."""
+    for name in names if kind == "rows" else ():
+        count = 0 if head.numeric(name) else len(set(head.known(name)))
+        if count > WORDS:
+            yield (
+                f"column {name!r} is read as words, of which the first rows have {count:,}: each "
+                "becomes a column of its own; to read it as something else, leave it out of "
+                "--channels"
+            )
+
+
 def _group(name: str) -> str:
     return f"column {name!r} is left out; so that no {name} is in two splits: --group {name}"
 
 
-def _unread(head: Head, reading: Reading, index: Sequence[str]) -> Iterator[str]:
+def _unread(
+    head: Head, reading: Reading, index: Sequence[str], listed: Sequence[str]
+) -> Iterator[str]:
     """What is said of columns that hold an index, or lists and structs."""
     for name in index:
         yield (
             f"{name!r} is left out: it has no name, and another whole number in every row, as an "
             "index has; to read it, name it with --channels, or in the file"
         )
-    for name, kind in head.nested.items() if reading.channels is None else ():
+    every = {**head.lists, **head.nested}
+    deep = {name: kind for name, kind in every.items() if name not in listed}
+    for name, kind in deep.items() if reading.channels is None else ():
         yield f"column {name!r} is left out: it holds {kind}"
 
 
@@ -574,13 +728,22 @@ def _no_numbers(head: Head, name: str) -> list[tuple[int, str]]:
     return [
         (row, cell)
         for row, cell in enumerate(head.cells(name))
-        if not is_missing(cell) and not is_number(cell)
+        if not head.writing.is_missing(cell) and not head.is_number(cell)
     ]
 
 
 def _commas(odd: list[tuple[int, str]]) -> int:
     """How many would be numbers with a point for the comma."""
-    return sum(has_decimal_comma(cell) for _, cell in odd)
+    return sum(is_foreign(cell) for _, cell in odd)
+
+
+def _slips(head: Head, name: str) -> bool:
+    """Whether a column holds numbers but for a few cells, and more different ones than words that
+    would become a column each.
+    """
+    odd, known = _no_numbers(head, name), head.known(name)
+    few = 0 < len(odd) <= SLIPS * len(known) and 2 * _commas(odd) <= len(known)
+    return few and len(set(known)) > WORDS
 
 
 def _refuse_almost_numbers(head: Head, name: str) -> None:
@@ -608,7 +771,8 @@ def _task(head: Head, reading: Reading) -> str:
     if reading.id is not None:  # one of each series
         firsts = dict(zip(reversed(head.cells(reading.id)), reversed(cells)))
         cells = list(firsts.values())
-    known = [cell for cell in cells if not is_missing(cell)]
+    known = [cell for cell in cells if not head.writing.is_missing(cell)]
+    known = [head.writing.number(cell) or cell for cell in known]
     odd = _no_numbers(head, reading.label)
     if odd and _commas(odd) == len(odd):
         row, cell = odd[0]
@@ -628,9 +792,11 @@ def _are_dates(head: Head, name: str) -> bool | None:
 
 
 def _roles(head: Head, reading: Reading, long: bool, labelled: bool) -> dict[str, str]:
-    roles = dict.fromkeys(reading.channels or (), "number")
+    channels = reading.channels or ()
+    roles = {name: "list" if name in head.lists else "number" for name in channels}
     if reading.kind == "rows":
-        roles |= {n: "word" for n in roles if not head.numeric(n) and head.known(n)}
+        worded = [n for n in roles if not head.numeric(n) and head.known(n)]
+        roles |= {name: "word" for name in worded if not _slips(head, name)}
     if reading.text is not None:
         roles[reading.text] = "text"
     for name in (reading.id, reading.group if labelled else None):

@@ -10,7 +10,9 @@ import numpy as np
 
 from ..splits import SPLITS
 from .collection import Collection
+from .schema import as_facts
 from .table import Coded
+from .writing import is_number
 
 FIRST = 3  # samples that are shown
 LINES = 4  # of each
@@ -30,6 +32,7 @@ def describe(source: Any) -> dict[str, Any]:
         "samples": len(collection),
         "split": {"rule": facts["split"]["rule"], **dict(zip(SPLITS, counts, strict=True))},
         "taken": dict(collection.taken),
+        "schema": as_facts(source.schema),
         "channels": list(collection.channels),
         **_target(collection),
         **_sizes(collection),
@@ -123,22 +126,25 @@ def _beginning(collection: Collection, number: int) -> str:
         rows = sample.reshape(len(sample), -1)
     lines = [_line(row) for row in rows[:LINES]]
     if collection.times is not None:
-        times = collection.times[number][:LINES]
-        lines = [f"{time}: {line}" for time, line in zip(_shown_times(times), lines)]
+        start = (collection.starts or ["0"] * len(collection))[number]
+        times = _shown_times(start, collection.times[number][:LINES])
+        lines = [f"{time}: {line}" for time, line in zip(times, lines)]
     return "; ".join(lines) + ("; …" if len(rows) > LINES else "")
 
 
-def _shown_times(times: np.ndarray) -> list[str]:
-    """Times with the digits that tell them apart: of large ones, such as seconds since 1970, the
+def _shown_times(start: str, later: np.ndarray) -> list[str]:
+    """Return times as text: of dates and large numbers, whose digits would hide what differs, the
     first, and how much later the others are.
 
     Example:
-        >>> _shown_times(np.array([0.5, 2.0])), _shown_times(np.array([1767225600.0, 1767226500.0]))
-        (['0.5', '2'], ['1767225600', '+900'])
+        >>> _shown_times("0.5", np.array([0.0, 1.5]))
+        ['0.5', '2']
+        >>> _shown_times("2026-01-01T00:00:00", np.array([0.0, 900.0]))
+        ['2026-01-01T00:00:00', '+900']
     """
-    if not len(times) or np.abs(times).max() < LARGE:
-        return [f"{time:g}" for time in times]
-    return [f"{times[0]:.15g}", *(f"+{later:g}" for later in times[1:] - times[0])]
+    if is_number(start) and abs(float(start)) < LARGE:
+        return [f"{float(start) + time:g}" for time in later]
+    return [start, *(f"+{time:g}" for time in later[1:])]
 
 
 def _line(row: np.ndarray) -> str:

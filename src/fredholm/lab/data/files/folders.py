@@ -19,6 +19,7 @@ from .suffixes import suffix_of
 from .table import Coded
 
 RUNS = frozenset({"recipe.yaml", "choice.json"})  # what tells a run or a comparison
+COLUMNS = ("label", "time", "id", "text", "channels")  # of a reading, that tables have
 LOOKED_AT = 1000  # pictures whose headers are read before training: about a second
 
 
@@ -118,20 +119,29 @@ def _contents(kind: str, files: list[Path], labelled: bool) -> dict[str, Any]:
 
 
 def _refuse_rules(root: Path, reading: Reading, kind: str) -> None:
-    """Refuse to be told of groups and times, which files in folders do not have.
+    """Refuse to be told of columns, groups and times, which files in class folders do not have.
 
     Raises:
         DataError: naming what was said.
     """
-    said = {"group": reading.group, "split": None if reading.split == "random" else reading.split}
-    name = next((key for key, value in said.items() if value is not None), None)
+    columns = {key: getattr(reading, key) for key in COLUMNS}
+    name = next((key for key, value in columns.items() if value is not None), None)
+    if name is not None:
+        said = columns[name]
+        said = ",".join(said) if isinstance(said, tuple) else said
+        raise DataError(
+            f"{root}: {name}: expected no column, got {said!r}; a folder per class has no columns, "
+            "and the name of a file's folder is its label: leave it out, or give a table"
+        )
+    rules = {"group": reading.group, "split": None if reading.split == "random" else reading.split}
+    name = next((key for key, value in rules.items() if value is not None), None)
     if name is None:
         return
     way = "a table of paths and labels, with a column for it"
     if kind == "clouds":
         way = "one npz or h5 file with 'points', 'label' and an array for it"
     raise DataError(
-        f"{root}: {name}: received {said[name]!r}; a folder a class has no groups and no times: "
+        f"{root}: {name}: received {rules[name]!r}; a folder a class has no groups and no times: "
         f"give {way}"
     )
 

@@ -1,4 +1,8 @@
-"""JSON Lines, an object a line, as rows of text in pieces: they are recognised as CSV is."""
+"""JSON Lines: an object per line.
+
+Read by the standard library: pyarrow's reader counts rows without the empty lines, and refuses a
+column in which one object has a number and another a text.
+"""
 
 from __future__ import annotations
 
@@ -6,54 +10,98 @@ import json
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ....errors import DataError, suggest
-from .utf8 import opened
+from .opening import opened
 
 SHOWN = 60
 
 
-def head(path: Path, count: int) -> tuple[tuple[str, ...], list[list[str]], list[int]]:
-    """The keys of the first objects, in the order in which they come; their values, "" where an
-    object lacks one; and the number of each line.
+class Objects(NamedTuple):
+    """The first objects of a file."""
+
+    names: tuple[str, ...]
+    rows: list[list[str]]
+    lines: list[int]
+    nested: dict[str, str]
+    lists: dict[str, str]
+
+
+class Piece(NamedTuple):
+    """Some objects: the line of each, and the values of each asked column."""
+
+    lines: list[int]
+    columns: list[list[Any]]
+
+
+def first_objects(path: Path, count: int, encoding: str | None) -> Objects:
+    """Return the keys of the first objects, in the order in which they come, their values as text
+    ("" where an object lacks one), and the line of each. Columns that hold lists or objects in most
+    rows are told apart.
 
     Raises:
-        DataError: a line that is no object, or without any.
+        DataError: a line that is no object, or none at all.
     """
-    first = list(islice(_objects(path), count))
+    first = list(islice(_objects(path, encoding), count))
     if not first:
         raise DataError(f"{path}: is empty; needs an object a line")
-    names = tuple(dict.fromkeys(name for _, found in first for name in found))
-    rows = [_row(found, names, path, line) for line, found in first]
-    return names, rows, [line for line, _ in first]
+    every = dict.fromkeys(name for _, found in first for name in found)
+    nested, lists = {}, {}
+    for name in every:
+        values = [found[name] for _, found in first if found.get(name) is not None]
+        deep = [value for value in values if isinstance(value, (list, dict))]
+        if 2 * len(deep) <= len(values):
+            continue
+        if all(map(_is_series, deep)):
+            lists[name] = "lists of numbers"
+        else:
+            nested[name] = "objects" if isinstance(deep[0], dict) else "lists"
+    names = tuple(name for name in every if name not in nested and name not in lists)
+    rows = [[text_of(found.get(name)) for name in names] for _, found in first]
+    return Objects(names, rows, [line for line, _ in first], nested, lists)
 
 
 def pieces(
-    path: Path, names: Sequence[str], count: int, blank: list[int]
-) -> Iterator[list[Sequence[str]]]:
-    """All rows, ``count`` at a time; into ``blank`` the number of rows before each empty line
-    behind the first row.
+    path: Path, names: Sequence[str], known: Sequence[str], count: int, encoding: str | None
+) -> Iterator[Piece]:
+    """Yield the values of columns ``names``, ``count`` rows at a time.
 
     Raises:
-        DataError: a key that is not among ``names``, or the file changes meanwhile.
+        DataError: a key that is not among ``known``, or the file changes meanwhile.
     """
-    rows: list[Sequence[str]] = []
-    before = None
-    for done, (line, found) in enumerate(_objects(path)):
-        before = line - 1 if before is None else before
-        blank.extend([done] * (line - 1 - before - done - len(blank)))
-        rows.append(_row(found, names, path, line))
-        if len(rows) == count:
-            yield rows
-            rows = []
-    if rows:
-        yield rows
+    expected = frozenset(known)
+    objects = _objects(path, encoding)
+    while some := list(islice(objects, count)):
+        for line, found in some:
+            strange = next((name for name in found if name not in expected), None)
+            if strange is not None:
+                raise DataError(
+                    f"{path}, row {line}: has {strange!r}, which the first rows have not"
+                    f"{suggest(strange, known)}"
+                )
+        columns = [[found.get(name) for _, found in some] for name in names]
+        yield Piece([line for line, _ in some], columns)
 
 
-def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(number of the line, object)."""
-    with opened(path) as file:
+def text_of(value: Any) -> str:
+    """Return a value as a cell of text."""
+    if isinstance(value, (list, dict)):
+        return json.dumps(value)[:SHOWN]
+    return "" if value is None else str(value)
+
+
+def _is_series(value: Any) -> bool:
+    """Whether a value is a list of numbers, null where none was measured."""
+    if not isinstance(value, list) or not value:
+        return False
+    numbers = (int, float)
+    return all(v is None or (isinstance(v, numbers) and not isinstance(v, bool)) for v in value)
+
+
+def _objects(path: Path, encoding: str | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the number of each line and its object."""
+    with opened(path, encoding) as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
@@ -76,22 +124,3 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         raise ValueError(f"{next(n for n in names if names.count(n) > 1)!r} comes twice")
     return found
-
-
-def _row(found: dict[str, Any], names: Sequence[str], path: Path, line: int) -> list[str]:
-    strange = next((name for name in found if name not in names), None)
-    if strange is not None:
-        raise DataError(
-            f"{path}, row {line}: has {strange!r}, which the first rows have not"
-            f"{suggest(strange, names)}"
-        )
-    return [_cell(found.get(name), f"{path}, row {line}, column {name!r}") for name in names]
-
-
-def _cell(value: Any, where: str) -> str:
-    if isinstance(value, (list, dict)):
-        raise DataError(
-            f"{where}: received {json.dumps(value)[:SHOWN]!r}; needs a number or a text (series "
-            "are rows of times, or arrays in npz)"
-        )
-    return "" if value is None else str(value)

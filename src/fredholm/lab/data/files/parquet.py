@@ -1,64 +1,86 @@
-"""Parquet files as rows of text, in pieces, so that they are recognised as CSV is."""
+"""Parquet files: their columns, and the first rows as text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ....errors import DataError, require
-from .utf8 import check_unchanged
+from ..formats import check_declared
+from .opening import check_unchanged
 
 
-def head(path: Path, count: int) -> tuple[tuple[str, ...], list[list[str]], dict[str, str]]:
-    """The names of the columns, the first rows, and the columns that hold lists or structs, which
-    are not read, with their types.
+class Columns(NamedTuple):
+    """The columns of a file, and its first rows as text."""
+
+    names: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    nested: dict[str, str]
+    lists: dict[str, str]
+
+
+def first_rows(path: Path, count: int) -> Columns:
+    """Return the names of plain columns, the first rows, and the columns of lists and structs with
+    their types.
 
     Raises:
-        DataError: a damaged file, one without rows, or two columns of one name.
+        DataError: a damaged file, one without rows, or one that unfolds beyond the limit.
         MissingExtraError: pyarrow is not installed.
     """
     file = _opened(path)
-    types = [(field.name, field.type) for field in file.schema_arrow]
-    nested = {name: str(kind) for name, kind in types if kind.num_fields}
-    names = tuple(name for name, _ in types if name not in nested)
-    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
-    if twice is not None:
-        raise DataError(f"{path}: two columns are called {twice!r}; rename one")
-    batch = next(file.iter_batches(count, columns=list(names) if nested else None), None)
+    import pyarrow as arrow
+
+    nested, lists, plain = {}, {}, []
+    for field in file.schema_arrow:
+        kind = field.type
+        if not kind.num_fields:
+            plain.append(field.name)
+        elif arrow.types.is_list(kind) and _is_numeric(kind.value_type):
+            lists[field.name] = str(kind)
+        else:
+            nested[field.name] = str(kind)
+    batch = next(file.iter_batches(count), None)
     if batch is None or not batch.num_rows:
         raise DataError(f"{path}: has no rows; needs samples")
-    return names, [list(row) for row in _rows(batch)], nested
+    chosen = [batch.column(i) for i, f in enumerate(batch.schema) if not f.type.num_fields]
+    return Columns(tuple(plain), list(zip(*map(texts, chosen))), nested, lists)
 
 
-def pieces(
-    path: Path, count: int, names: Sequence[str] | None = None
-) -> Iterator[list[Sequence[str]]]:
-    """All rows, ``count`` at a time; of these columns, where not of all.
+def batches(path: Path, names: Sequence[str], count: int) -> Iterator[list[Any]]:
+    """Yield columns as arrays of Arrow, ``count`` rows at a time.
 
     Raises:
         DataError: the file changes meanwhile.
     """
     before = path.stat()
-    for batch in _opened(path).iter_batches(count, columns=names):
-        yield _rows(batch)
+    try:
+        for batch in _opened(path).iter_batches(count, columns=list(names), use_threads=False):
+            yield [batch.column(name) for name in names]
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: no Parquet file ({error}); it is truncated or corrupt") from error
     check_unchanged(path, before)
 
 
+def texts(column: Any) -> list[str]:
+    """Return the cells of an array as text, "" where there is none."""
+    return ["" if value is None else _text(value) for value in _coarser(column).to_pylist()]
+
+
 def _opened(path: Path) -> Any:
-    arrow = require("pyarrow.parquet", "parquet", f"reading {path.name}")
+    parquet = require("pyarrow.parquet", "train", f"reading {path.name}")
     try:
-        return arrow.ParquetFile(path)
+        file = parquet.ParquetFile(path, pre_buffer=False)
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: no Parquet file ({error}); it is truncated or corrupt") from error
+    check_declared(path, 8 * file.metadata.num_rows * file.metadata.num_columns)
+    return file
 
 
-def _rows(batch: Any) -> list[Sequence[str]]:
-    columns = [
-        ["" if v is None else _text(v) for v in _coarser(column).to_pylist()]
-        for column in batch.columns
-    ]
-    return list(zip(*columns))
+def _is_numeric(kind: Any) -> bool:
+    import pyarrow as arrow
+
+    return arrow.types.is_integer(kind) or arrow.types.is_floating(kind)
 
 
 def _coarser(column: Any) -> Any:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....errors import OptionError, suggest
+from .writing import PLAIN, Writing
 
 KINDS = ("series", "rows", "texts", "images", "clouds", "fields")
 TASKS = ("classification", "regression", "steps")
@@ -37,6 +38,9 @@ class Reading:
             ``none``; of clouds each ``sample`` into the unit ball (the default) or ``none``;
             fields are scaled by ``file``. Pictures are brought to ImageNet's mean and deviation.
         points: of a cloud that a model reads (default: as many as the smallest has, at most 1,024).
+        read: how a table is written, also as a mapping or as texts ``KEY=VALUE``.
+        strict: refuse samples without a label and cells that hold no number, which are otherwise
+            left out and listed.
 
     Raises:
         OptionError: an unknown kind, task, rule or scale, or a share that leaves nothing.
@@ -55,8 +59,11 @@ class Reading:
     seed: int = 0
     scale: str | None = None
     points: int | None = None
+    read: Writing | Mapping[str, Any] | Sequence[str] | str = PLAIN
+    strict: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "read", Writing.of(self.read))
         known = {"kind": KINDS, "task": TASKS, "split": SPLIT_RULES, "scale": SCALES}
         for name, values in known.items():
             value = getattr(self, name)
@@ -71,6 +78,7 @@ class Reading:
             "test": (int | float, "a share between 0 and 1"),
             "seed": (int, "a whole number"),
             "points": (int | None, "a whole number of 1 or more"),
+            "strict": (bool, "yes or no: true or false"),
         }
         for name, (kinds, what) in numbers.items():
             if not isinstance(getattr(self, name), kinds):
@@ -81,6 +89,11 @@ class Reading:
             raise OptionError(f"points: received {self.points!r}; needs 1 or more")
         if self.split == "group" and self.group is None:
             raise OptionError("split: received 'group'; needs the column of groups as well: group")
+
+    @property
+    def writing(self) -> Writing:
+        """How a table is written, as far as it is declared."""
+        return Writing.of(self.read)
 
     def settled(self, **found: Any) -> Reading:
         """With what was found out in the place of what nobody said."""
@@ -101,7 +114,8 @@ class Reading:
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it."""
         result = dataclasses.asdict(self)
-        return result | {"channels": None if self.channels is None else list(self.channels)}
+        channels = None if self.channels is None else list(self.channels)
+        return result | {"channels": channels, "read": self.writing.said}
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> Reading:

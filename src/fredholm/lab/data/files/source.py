@@ -22,13 +22,14 @@ from ..kinds.sequences import SEQUENCES, TABLES
 from ..kinds.texts import TEXTS, TextOptions
 from ..splits import SPLITS
 from .collect import collect
-from .collection import check_labels, constant_channels, leaks
+from .collection import check_labels, constant_channels, leaks, with_labels
 from .columns import first_of
 from .datasets import make_dataset
 from .description import describe
 from .parts import divide, divided_groups
 from .reading import Reading
 from .scaling import as_read, measure
+from .schema import Entry, marks, schema_of
 from .table import Coded
 
 KINDS: dict[str, Kind] = {
@@ -58,7 +59,8 @@ class Source:
 
     def __init__(self, path: Path, reading: Reading, val: float | int = VAL_SHARE):
         self.path = path
-        self.collection = collect(path, reading)
+        self.asked = reading
+        self.collection = with_labels(collect(path, reading))
         check_labels(self.collection)
         if self.collection.kind == "series" and self.collection.steps is None:
             self.collection.remarks += leaks(self.collection, constant_channels(self.collection))
@@ -78,6 +80,11 @@ class Source:
     def reading(self) -> Reading:
         return self.collection.reading
 
+    @cached_property
+    def schema(self) -> list[Entry]:
+        """What stands for what, and whether the user says so."""
+        return schema_of(self.asked, self.reading, self.collection.written)
+
     @property
     def classes(self) -> tuple[str, ...]:
         labels = self.collection.labels
@@ -88,7 +95,11 @@ class Source:
         """In a line: the kind, what was taken for what, and how the samples were divided."""
         split = self.facts()["split"]
         counts = ", ".join(f"{split[name]:,} {name}" for name in SPLITS)
-        taken = "; ".join(f"{what}: {found}" for what, found in self.collection.taken.items())
+        marked = marks(self.schema)
+        taken = "; ".join(
+            f"{what}: {found}{marked.get(what, '')}"
+            for what, found in self.collection.taken.items()
+        )
         return f"{self.name}: {self.collection.kind}, {taken}; {counts} ({split['rule']})"
 
     @cached_property
@@ -215,7 +226,9 @@ class Source:
         elif rule == "group" and self.collection.joined:
             rule = "group, over all files"
         words = {"words": self.collection.words} if self.collection.kind == "rows" else {}
-        dated = {} if self.collection.dated is None else {"dated": self.collection.dated}
+        collection = self.collection
+        dated = {} if collection.dated is None else {"dated": collection.dated}
+        dated |= {} if collection.layout is None else {"layout": collection.layout}
         return {
             "path": str(self.path),
             "reading": self.reading.to_dict(),

@@ -1,120 +1,45 @@
-"""Tables of rows, CSV, JSON Lines and Parquet, in pieces: the file is never held as text."""
+"""Tables as columns of numbers, words, texts, times and series, cast by the role of each.
+
+pyarrow divides CSV into cells and brings Parquet's columns; it never infers a type. Every cell
+arrives as text (in Parquet as what it is) and is cast here, so that a cell that does not fit its
+role is named by row and column.
+"""
 
 from __future__ import annotations
 
-import csv
 import re
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from itertools import chain
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ....errors import DataError
+from ....errors import DataError, require
 from ....errors import suggest as suggestion
 from ....progress import working
 from . import jsonl, parquet
+from .head import SEPARATOR, Head, is_blank, open_quote, records
+from .opening import LARGEST_CELL, opened, opened_bytes, too_long
 from .suffixes import LINES, suffix_of
-from .utf8 import opened
+from .times import (
+    NotATime,
+    Ticks,
+    joined,
+    order_of,
+    ticks_of_array,
+    ticks_of_dates,
+    ticks_of_numbers,
+    ticks_of_words,
+)
+from .writing import MISSING, Writing, is_number, no_number
 
-HEAD = 2000  # rows by which columns are recognised
-PIECE = 20_000  # rows held as text at a time
-MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none", "-", "#n/a"})
-DELIMITERS = ",;\t|"
-SEPARATOR = re.compile(r'"?sep=(.)"?', re.IGNORECASE)  # a first line that says the delimiter
-INDEX = re.compile(r"column \d+|Unnamed: \d+|__index_level_\d+__")  # as pandas names it
+PIECE = 20_000  # rows held as text at a time, of JSON and Parquet
+BLOCK = 1 << 20  # bytes of CSV that are divided into cells at a time, at least
+ROW = 2048  # bytes of a block for each column
 LARGEST = float(np.finfo(np.float32).max)  # what a model can read
-csv.field_size_limit(1 << 26)
-
-
-@dataclass(frozen=True)
-class Head:
-    """A table's first rows: what its columns are called, and how it is written.
-
-    Attributes:
-        names: of the columns; ``column 1`` … where the file has no header.
-        named: whether the file names them.
-        rows: the first rows as text.
-        delimiter: between cells; "" of Parquet and of objects.
-        numbers: of the first rows, as a spreadsheet counts them; of Parquet none, whose rows are
-            counted as if the names were the first.
-        header: the number of the row of names, where there is one.
-        nested: columns of lists and structs, which are not among the names, and their types.
-    """
-
-    path: Path
-    names: tuple[str, ...]
-    named: bool
-    rows: list[list[str]]
-    delimiter: str
-    numbers: Sequence[int] = ()
-    header: int = 0
-    nested: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def first(self) -> int:
-        """The number of the first row that is a sample, as a spreadsheet counts rows."""
-        return self.number(0)
-
-    def number(self, row: int) -> int:
-        """The number of one of the first rows, as a spreadsheet counts them."""
-        return self.numbers[row] if self.numbers else row + 2
-
-    def called(self, names: Sequence[str]) -> Head:
-        """With names in the place of numbers, where there are as many columns; a first row that
-        holds all of the names is a header of numbers. Of names as files without a header have them
-        the first row is a sample, where it has a number in one of these columns.
-        """
-        places = [_place_of(name) for name in names]
-        if self.named and not set(names) & set(self.names) and None not in places:
-            cells = [self.names[i] for i in places if i is not None and i < len(self.names)]
-            if any(map(is_number, cells)):
-                return self._without_header()
-        first = [] if self.named else [cell.strip() for cell in self.rows[0]]
-        if names and set(names) <= set(first) and len(self.rows) > 1:
-            rows, numbers = self.rows[1:], self.numbers[1:]
-            return replace(self, names=tuple(first), named=True, rows=rows, numbers=numbers)
-        alike = not self.named and len(self.names) == len(names)
-        return replace(self, names=tuple(names)) if alike else self
-
-    def _without_header(self) -> Head:
-        numbers = [self.header, *self.numbers] if self.header else ()
-        names = tuple(_unnamed(i) for i in range(len(self.names)))
-        rows = [list(self.names), *self.rows]
-        return replace(self, names=names, named=False, rows=rows, numbers=numbers)
-
-    def absent(self, name: str) -> str:
-        """What an error says of a column that is not there."""
-        if name in self.nested:
-            return f"{self.path}: column {name!r} holds {self.nested[name]}; needs numbers or texts"
-        return f"{self.path}: has no column {name!r}{suggestion(name, self.names)}"
-
-    def cells(self, name: str) -> list[str]:
-        """The first cells of a column."""
-        place = self.names.index(name)
-        return [row[place].strip() for row in self.rows]
-
-    def known(self, name: str) -> list[str]:
-        """Those that are not missing."""
-        return [cell for cell in self.cells(name) if not is_missing(cell)]
-
-    def numeric(self, name: str) -> bool:
-        """Whether every first cell that is there is a number."""
-        cells = self.known(name)
-        return bool(cells) and all(is_number(cell) for cell in cells)
-
-    def counts(self, name: str) -> bool:
-        """Whether a column is the index that tables are written with: without a name of its own,
-        and another whole number in every row.
-        """
-        if not self.named or not INDEX.fullmatch(name) or len(self.rows) < 2:
-            return False
-        cells = self.cells(name)
-        return all(cell.isdecimal() for cell in cells) and len(set(cells)) == len(cells)
+SLIPS = 0.1  # the share of a column's cells that may be unreadable
 
 
 @dataclass
@@ -125,44 +50,56 @@ class Coded:
     names: list[str]
 
 
+class Unreadable(NamedTuple):
+    """A cell in a column of numbers that holds none."""
+
+    row: int
+    column: str
+    cell: str
+
+
 @dataclass
 class Table:
-    """Columns of a whole file: numbers as float64, NaN where missing; words as :class:`Coded`;
-    texts as they are.
+    """Columns of all files: numbers as float64, NaN where missing; words as :class:`Coded`; times
+    as :class:`Ticks`; texts and series as lists.
 
     Attributes:
         files: (the file, how many rows it has), in order.
         first: the number of each file's first row, as a spreadsheet counts them.
         blank: of each file the rows before which there is an empty one, as often as there is.
+        unreadable: cells that count as missing, since they hold no number.
+        dates: the order of the dates, where it was found in them.
     """
 
     columns: dict[Any, Any]  # by name; a name that nobody said is None, and not there
     files: list[tuple[Path, int]]
     first: list[int]
     blank: list[list[int]]
+    unreadable: list[Unreadable] = field(default_factory=list)
+    dates: str | None = None
 
     def __len__(self) -> int:
         return sum(count for _, count in self.files)
 
     def place(self, row: int) -> dict[str, Any]:
-        """``{"file": ..., "row": 7}``."""
+        """Return ``{"file": ..., "row": 7}``."""
         for (path, count), first, blank in zip(self.files, self.first, self.blank):
             if row < count:
-                return {"file": str(path), "row": _number_of(row, first, blank)}
+                return {"file": str(path), "row": number_of(row, first, blank)}
             row -= count
         raise IndexError(row)
 
     def where(self, row: int, column: str = "") -> str:
-        """``file, row 7, column 'x'``."""
+        """Return ``file, row 7, column 'x'``."""
         return in_words(self.place(row)) + (f", column {column!r}" if column else "")
 
     def file_of(self) -> np.ndarray:
-        """The number of each row's file."""
+        """Return the number of each row's file."""
         return np.repeat(np.arange(len(self.files)), [count for _, count in self.files])
 
 
 def in_words(place: Mapping[str, Any]) -> str:
-    """Where a sample is.
+    """Return where a sample is.
 
     Example:
         >>> in_words({"file": "a.csv", "row": 7})
@@ -171,415 +108,497 @@ def in_words(place: Mapping[str, Any]) -> str:
     return ", ".join([place["file"], *(f"{k} {v}" for k, v in place.items() if k != "file")])
 
 
-def is_missing(cell: str) -> bool:
-    """Whether a cell says that nothing is there."""
-    return cell.strip().lower() in MISSING
-
-
-def is_number(cell: str) -> bool:
-    """Whether a cell is a number, as files write it: Python's ``1_2`` is none."""
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return "_" not in cell
-
-
-# --- the head -------------------------------------------------------------------------------------
-
-
-def read_head(path: Path, known: Sequence[str] = ()) -> Head:
-    """The names and first rows of a table; ``known``: of what a run reads that is asked about it,
-    see :meth:`Head.called`.
-
-    Raises:
-        DataError: a missing or empty file, no UTF-8, a name given twice, one column only.
-        MissingExtraError: Parquet without pyarrow.
-    """
-    head = _first_rows(path).called(known)
-    if not head.rows:
-        raise DataError(f"{path}: has a header and no rows; needs samples")
-    return head
-
-
-def _first_rows(path: Path) -> Head:
-    """The head as the file has it, of CSV perhaps without a row."""
-    if suffix_of(path) == ".parquet":
-        names, rows, nested = parquet.head(path, HEAD)
-        return Head(path, names, True, rows, "", nested=nested)
-    if suffix_of(path) in LINES:
-        names, rows, numbers = jsonl.head(path, HEAD)
-        return Head(path, names, True, rows, "", numbers)
-    lines = _first_lines(path)
-    told = SEPARATOR.fullmatch(lines[0].strip("\r\n")) if lines else None
-    if told is not None:
-        lines[0] = "\n"
-    if not any(line.strip() for line in lines):
-        raise DataError(f"{path}: is empty; needs a header and rows")
-    delimiter = _delimiter(lines, suffix_of(path)) if told is None else told[1]
-    found = list(_records(lines, delimiter))
-    read, cut = [row for row, _ in found], len(lines) > HEAD
-    if cut and len(read) > 2:
-        read.pop()  # a cell of several lines may go on behind
-    if not cut and not found[-1][1]:
-        raise DataError(_open_quote(path, len(read)))
-    rows = [row for row in read if not _is_blank(row)]
-    blank, width = read.index(rows[0]), len(rows[0])
-    odd = next((i for i, row in enumerate(read) if len(row) != width and not _is_blank(row)), None)
-    if odd is not None:
-        marked = ": a line of remarks is no header, remove it" if _is_remark(rows[0]) else ""
-        raise DataError(
-            f"{path}, row {odd + 1}: has {len(read[odd])} cells; the header has {width}{marked}"
-        )
-    named = not _is_sample(rows[0], rows[1:])
-    names = [cell.strip() if named else "" for cell in rows[0]]
-    names = [name or _unnamed(i) for i, name in enumerate(names)]
-    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
-    if twice is not None:
-        raise DataError(
-            f"{path}, row {blank + 1}: two columns are called {twice!r}; rename one, or write a "
-            "header above it"
-        )
-    numbers = [i + 1 for i, row in enumerate(read) if not _is_blank(row)]
-    header = blank + 1 if named else 0
-    return Head(path, tuple(names), named, rows[named:], delimiter, numbers[named:], header)
-
-
-def _records(lines: Iterable[str], delimiter: str) -> Iterator[tuple[list[str], bool]]:
-    """The rows, and whether each ends: one whose quote is not closed swallows all that follows,
-    also the empty line that is put behind the last one here.
-    """
-    row: list[str] | None = None
-    try:
-        for following in csv.reader(chain(lines, ["\n"]), delimiter=delimiter):
-            if row is not None:
-                yield row, True
-            row = following
-    except csv.Error:  # a cell beyond the limit
-        if row is not None:
-            yield row, True
-        row = [""]
-    if row:
-        yield row, False
-
-
-def _open_quote(path: Path, row: int) -> str:
-    return (
-        f"{path}, row {row}: a cell begins with a quote that is not closed, so that all rows below "
-        "belong to it; close it, or write the quote twice within quotes"
-    )
-
-
-def _is_sample(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Whether a file has no header: its first row holds numbers alone, but no count of the columns
-    as pandas writes it, or it is as the others are: numbers where they have numbers, and words that
-    come again below.
-    """
-    if _counts_columns(first):
-        return False
-    words = [i for i, cell in enumerate(first) if not (is_number(cell) or is_missing(cell))]
-    if not words or not rows:
-        return not words
-    numbers = [i for i, cell in enumerate(first) if is_number(cell)]
-    return (
-        bool(numbers)
-        and all(first[i].strip() in {row[i].strip() for row in rows} for i in words)
-        and all(is_number(row[i]) or is_missing(row[i]) for row in rows for i in numbers)
-    )
-
-
-def _counts_columns(first: Sequence[str]) -> bool:
-    """Whether cells are 0, 1, 2, … after an empty one, or three or more of them alone."""
-    index = first[0].strip() == ""
-    cells = [cell.strip() for cell in (first[1:] if index else first)]
-    return len(cells) >= (1 if index else 3) and cells == [str(i) for i in range(len(cells))]
-
-
-def _unnamed(place: int) -> str:
-    """What a column without a name is called."""
-    return f"column {place + 1}"
-
-
-def _place_of(name: str) -> int | None:
-    """Where a column lies that is called so; None of another name."""
-    found = re.fullmatch(r"column ([1-9]\d*)", name)
-    return int(found[1]) - 1 if found else None
-
-
-def _is_remark(row: Sequence[str]) -> bool:
-    return row[0].lstrip().startswith(("#", "%", "//"))
-
-
-def _number_of(row: int, first: int, blank: Sequence[int]) -> int:
-    """The number that a spreadsheet shows of a row; ``blank``: see :class:`Table`."""
+def number_of(row: int, first: int, blank: Sequence[int]) -> int:
+    """Return the number that a spreadsheet shows of a row; ``blank``: see :class:`Table`."""
     return first + row + bisect_right(blank, row)
 
 
-def _is_blank(row: Sequence[str]) -> bool:
-    """Whether a row is an empty line, or one of spaces."""
-    return not row or (len(row) == 1 and not row[0].strip())
+def read_table(heads: Sequence[Head], roles: dict[str, str], strict: bool = True) -> Table:
+    """Read the columns named by ``roles``: ``number``, ``word``, ``text``, ``list`` (of numbers),
+    or ``time`` (a number, or a date), ``clock`` (a number) and ``date``.
 
-
-def _first_lines(path: Path) -> list[str]:
-    with opened(path) as file:
-        return [line for line, _ in zip(file, range(HEAD + 1))]
-
-
-def _delimiter(lines: Sequence[str], suffix: str) -> str:
-    """The sign that divides most lines alike; a tab where a file is called so, and another sign
-    than the comma where all commas are those of numbers.
-    """
-    first = next(line for line in lines if line.strip())
-    if suffix == ".tsv" and "\t" in first:
-        return "\t"
-    scores = {}
-    for sign in DELIMITERS:
-        rows = [r for r in csv.reader(lines[:50], delimiter=sign) if not _is_blank(r)]
-        counts = [len(row) for row in rows]
-        if counts[0] > 1 and len(set(counts)) == 1 and sign != "," and _decimal_commas(rows):
-            return sign
-        scores[sign] = (counts[0] > 1) * (counts.count(counts[0]) / len(counts), counts[0])
-    best = max(DELIMITERS, key=lambda sign: scores[sign] or (0, 0))
-    return best if scores[best] else ","
-
-
-def _decimal_commas(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether there are commas, all of them within numbers."""
-    cells = [cell for row in rows for cell in row if "," in cell]
-    return bool(cells) and all(map(has_decimal_comma, cells))
-
-
-def has_decimal_comma(cell: str) -> bool:
-    """Whether a cell would be a number with a point for its comma."""
-    return is_number(cell.replace(",", "."))
-
-
-# --- the rows -------------------------------------------------------------------------------------
-
-
-def read_table(heads: Sequence[Head], roles: dict[str, str]) -> Table:
-    """The columns named by ``roles``: ``number``, ``word``, ``text``, or ``time`` (a number, or a
-    date in seconds), ``clock`` (of both a number) and ``date``.
-
-    The files must have the same columns. Memory: 8 bytes a number, 4 a word, and the texts.
+    The files must have the same columns. Memory: 8 bytes a number, 4 a word, and the texts. Unless
+    ``strict``, cells that hold no number count as missing and are listed, where they are no more
+    than a tenth of their column.
 
     Raises:
         DataError: a row of another length, a cell that is no number, with file, row and column.
     """
-    first, parts, files, blanks = heads[0], {name: [] for name in roles}, [], []
-    words: dict[str, dict[str, int]] = {name: {} for name, role in roles.items() if role == "word"}
+    table = Table({}, [], [], [])
+    casts = {name: _CASTS[role](name) for name, role in roles.items()}
     for head in heads:
-        missing = [name for name in roles if name not in head.names]
-        if missing:
-            raise DataError(
-                f"{head.path}: has no column {missing[0]!r}, which {first.path} has"
-                f"{suggestion(missing[0], head.names)}"
-            )
-        count, blank = 0, []
-        for rows in _shown(head, blank):
-            columns = list(zip(*rows))
-            for name, role in roles.items():
-                cells = columns[head.names.index(name)]
-                cell = _Place(head, count, blank, name)
-                parts[name].append(_READERS[role](cells, cell, words.get(name, {})))
-            count += len(rows)
-        files.append((head.path, count))
-        blanks.append(blank)
-    result = {name: _joined(parts[name], roles[name], words.get(name)) for name in roles}
-    return Table(result, files, [head.first for head in heads], blanks)
-
-
-def _shown(head: Head, blank: list[int]) -> Iterator[list[Sequence[str]]]:
-    """Pieces of a table, and how many of its rows are read; see :func:`_pieces`."""
-    count = 0
-    with working(f"read {head.path.name}", unit="rows") as show:
-        for rows in _pieces(head, blank):
-            yield rows
-            count += len(rows)
-            show.at(count)
-
-
-def _pieces(head: Head, blank: list[int]) -> Iterator[list[Sequence[str]]]:
-    """The rows, some at a time; into ``blank`` the number of rows before each empty one."""
-    if suffix_of(head.path) in LINES:
-        yield from jsonl.pieces(head.path, head.names, PIECE, blank)
-        return
-    if not head.delimiter:
-        names = list(head.names) if head.nested else None
-        yield from parquet.pieces(head.path, PIECE, names)
-        return
-    width = len(head.names)
-    with opened(head.path) as file:
-        records = _records(file, head.delimiter)
-        for _ in range(head.first - 1):
-            next(records)
-        rows: list[Sequence[str]] = []
+        _check_columns(head, roles, heads[0])
+        blank: list[int] = []
+        before = len(table)
         count = 0
-        for row, closed in records:
-            if not closed:
-                raise DataError(_open_quote(head.path, _number_of(count, head.first, blank)))
-            if len(row) != width:
-                if _is_blank(row):
-                    blank.append(count)
-                    continue
-                number = _number_of(count, head.first, blank)
-                raise DataError(
-                    f"{head.path}, row {number}: has {len(row)} cells; the header has {width}"
-                )
-            rows.append(row)
-            count += 1
-            if len(rows) == PIECE:
-                yield rows
-                rows = []
-        if rows:
-            yield rows
+        with working(f"read {head.path.name}", unit="rows") as show:
+            for arrays in _arrays(head, list(roles), blank):
+                place = _Place(head, count, blank)
+                for cast, array in zip(casts.values(), arrays):
+                    for row, cell in cast.add(array, place):
+                        found = Unreadable(before + count + row, cast.name, cell)
+                        table.unreadable.append(found)
+                        if strict:
+                            raise DataError(f"{place.at(row, cast.name)}: {no_number(cell)}")
+                count += len(arrays[0]) if arrays else 0
+                show.at(count)
+        table.files.append((head.path, count))
+        table.first.append(head.first)
+        table.blank.append(blank)
+    for name, cast in casts.items():
+        table.columns[name] = cast.result()
+        table.dates = table.dates or getattr(cast, "order", None)
+    _check_slips(table)
+    return table
+
+
+def _check_columns(head: Head, roles: dict[str, str], first: Head) -> None:
+    there = {*head.names, *head.lists}
+    missing = next((name for name in roles if name not in there), None)
+    if missing is not None:
+        raise DataError(
+            f"{head.path}: has no column {missing!r}, which {first.path} has"
+            f"{suggestion(missing, head.names)}"
+        )
+
+
+def _check_slips(table: Table) -> None:
+    """Refuse a column of numbers in which more than a tenth of the cells are none."""
+    counts: dict[str, int] = {}
+    for cell in table.unreadable:
+        counts[cell.column] = counts.get(cell.column, 0) + 1
+    for name, count in counts.items():
+        known = count + int(np.isfinite(table.columns[name]).sum())
+        if count > max(1, SLIPS * known):
+            first = next(cell for cell in table.unreadable if cell.column == name)
+            raise DataError(
+                f"{table.where(first.row, name)}: {no_number(first.cell)} (so are {count:,} of "
+                f"{known:,} cells)"
+            )
 
 
 @dataclass(frozen=True)
 class _Place:
+    """Where an array of a column begins."""
+
     head: Head
     row: int
     blank: list[int]
-    column: str
 
-    def at(self, offset: int) -> str:
-        number = _number_of(self.row + offset, self.head.first, self.blank)
-        return f"{self.head.path}, row {number}, column {self.column!r}"
-
-
-def _numbers(cells: Sequence[str], place: _Place, words: dict[str, int]) -> np.ndarray:
-    try:
-        values = _at_once(cells)
-    except ValueError:
-        values = np.array([_number(cell, place, i) for i, cell in enumerate(cells)], np.float64)
-    beyond = np.abs(values) > LARGEST
-    if beyond.any():
-        row = int(beyond.argmax())
-        raise DataError(
-            f"{place.at(row)}: received {cells[row][:40]!r}; needs a finite number, none beyond "
-            f"{LARGEST:.2g}"
-        )
-    return values
+    def at(self, offset: int, column: str) -> str:
+        number = number_of(self.row + offset, self.head.first, self.blank)
+        return f"{self.head.path}, row {number}, column {column!r}"
 
 
-def _at_once(cells: Sequence[str]) -> np.ndarray:
-    """ValueError where one is no number."""
-    if any("_" in cell for cell in cells):  # Python's 1_2 is 12
-        raise ValueError("_")
-    return np.array(cells, np.float64)
+# --- cells ----------------------------------------------------------------------------------------
 
 
-def _number(cell: str, place: _Place, offset: int) -> float:
-    if is_number(cell):
-        return float(cell)
-    if is_missing(cell):
-        return np.nan
-    raise DataError(f"{place.at(offset)}: {no_number(cell)}")
-
-
-def no_number(cell: str) -> str:
-    """What an error says of a cell that should be a number.
-
-    Example:
-        >>> no_number("kg")
-        "received 'kg'; needs a number, or an empty cell where none was measured"
+def _arrays(head: Head, names: list[str], blank: list[int]) -> Iterator[list[Any]]:
+    """Yield the columns ``names`` as arrays of Arrow, some rows at a time; into ``blank`` the
+    number of rows before each empty one.
     """
-    comma = ""
-    if re.fullmatch(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?", cell):
-        comma = " (commas between thousands are left out, decimal ones written as points)"
-    elif is_number(cell.replace(",", ".")):
-        comma = " (decimal commas are written as points)"
-    return (
-        f"received {cell[:40]!r}; needs a number{comma}, or an empty cell where none was measured"
-    )
+    if suffix_of(head.path) in LINES:
+        yield from _json_arrays(head, names, blank)
+    elif not head.delimiter:
+        yield from parquet.batches(head.path, names, PIECE)
+    else:
+        yield from _csv_arrays(head, names, blank)
 
 
-def _times(cells: Sequence[str], place: _Place, words: dict[str, int]) -> np.ndarray:
-    try:
-        return _at_once(cells)
-    except ValueError:
-        pass
-    result = np.empty(len(cells))
-    for i, cell in enumerate(cells):
+def _json_arrays(head: Head, names: list[str], blank: list[int]) -> Iterator[list[Any]]:
+    arrow = require("pyarrow", "train", f"reading {head.path.name}")
+    known = [*head.names, *head.nested, *head.lists]
+    done = 0
+    for piece in jsonl.pieces(head.path, names, known, PIECE, head.writing.encoding):
+        place = _Place(head, done, blank)
+        for line in piece.lines:
+            blank.extend([done] * (line - head.first - done - len(blank)))
+            done += 1
+        arrays = []
+        for name, values in zip(names, piece.columns):
+            if name in head.lists:
+                arrays.append(values)
+                continue
+            deep = next((i for i, v in enumerate(values) if isinstance(v, (list, dict))), None)
+            if deep is not None:
+                raise DataError(
+                    f"{place.at(deep, name)}: received {jsonl.text_of(values[deep])!r}; needs a "
+                    "number or a text"
+                )
+            cells = [None if value is None else str(value) for value in values]
+            arrays.append(arrow.array(cells, arrow.string()))
+        yield arrays
+
+
+# --- CSV ------------------------------------------------------------------------------------------
+
+
+def _csv_arrays(head: Head, names: list[str], blank: list[int]) -> Iterator[list[Any]]:
+    """Divide a file into cells, a few thousand rows at a time.
+
+    The names and all that lies above them are read as rows and dropped by their number, so that
+    rows are counted from the beginning of the file. The last row is ours and has a cell too many,
+    as :class:`_OddRows` expects: where it is missing, a quote is open. A row that is longer than
+    two blocks needs larger blocks: reading starts again and passes over what was given out.
+    """
+    empty, spaces = _blank_rows(head)
+    blank += _rows_before([*empty, *spaces], head.first)
+    above = head.first - 1 - bisect_left(spaces, head.first)
+    dropped = [row - 1 - bisect_left(spaces, row) for row in empty if row >= head.first]
+    odd = _OddRows(head, spaces)
+    block = max(BLOCK, ROW * len(head.names))
+    done = above
+    while True:
         try:
-            result[i] = seconds(cell)
-        except ValueError as error:
-            raise DataError(
-                f"{place.at(i)}: received {cell[:40]!r}; needs a time: a number, or a date such as "
-                "2024-02-29T12:00:00"
-            ) from error
-    return result
+            seen = 0
+            for batch in _batches(head, names, block, odd):
+                skipped = max(0, done - seen)
+                start, seen = seen, seen + batch.num_rows
+                if skipped < batch.num_rows:
+                    done = seen
+                    yield _without(batch, start, skipped, dropped)
+            odd.check(seen)
+            return
+        except _TooLong:
+            if block > LARGEST_CELL:
+                raise DataError(too_long(head.path, done + len(odd.rows) + 1)) from None
+            block *= 8
+            odd.rows.clear()
 
 
-def _clock(cells: Sequence[str], place: _Place, words: dict[str, int]) -> np.ndarray:
-    try:
-        return _at_once(cells)
-    except ValueError:
-        _refuse_times(cells, place, "number", lambda cell: not is_number(cell))
-        raise
+class _TooLong(Exception):
+    """A row does not fit into two blocks."""
 
 
-def _dates(cells: Sequence[str], place: _Place, words: dict[str, int]) -> np.ndarray:
-    _refuse_times(cells, place, "date", is_number)
-    return _times(cells, place, words)
+def _batches(head: Head, names: list[str], block: int, odd: _OddRows) -> Iterator[Any]:
+    """Yield the columns ``names`` of all rows, of the header as well."""
+    csv = require("pyarrow.csv", "train", f"reading {head.path.name}")
+    import pyarrow
+
+    places = {name: str(i) for i, name in enumerate(head.names)}
+    columns = [places[name] for name in names] or ["0"]
+    read = csv.ReadOptions(
+        use_threads=False,
+        block_size=block,
+        column_names=[str(i) for i in range(len(head.names))],
+    )
+    parse = csv.ParseOptions(
+        delimiter=head.delimiter,
+        newlines_in_values=True,
+        ignore_empty_lines=False,
+        invalid_row_handler=odd,
+    )
+    convert = csv.ConvertOptions(
+        column_types=dict.fromkeys(columns, pyarrow.string()),
+        include_columns=columns,
+        strings_can_be_null=True,
+        null_values=[""],
+    )
+    with opened_bytes(head.path, head.writing.encoding, odd.end.encode()) as file:
+        try:
+            source = pyarrow.PythonFile(file, mode="r")
+            yield from csv.open_csv(source, read, parse, convert)
+        except pyarrow.ArrowInvalid as error:
+            if "straddling" in str(error):
+                raise _TooLong from None
+            raise DataError(f"{head.path}: cannot be divided into cells ({error})") from error
 
 
-def _refuse_times(
-    cells: Sequence[str], place: _Place, needed: str, odd: Callable[[str], bool]
-) -> None:
-    """DataError of a time that is not written as those before it: a number is no second of 1970."""
-    row = next((i for i, cell in enumerate(cells) if odd(cell)), None)
-    if row is not None:
-        raise DataError(
-            f"{place.at(row)}: received {cells[row][:40]!r}; needs a time that is a {needed}, as "
-            "those of the training files and of the first rows are"
-        )
+class _OddRows:
+    """The rows with another number of cells than the header; the reader leaves them out.
 
-
-def seconds(cell: str) -> float:
-    """A number as it is, a date in seconds since 1970: in UTC, where it names no zone of its own.
-
-    Example:
-        >>> seconds("1.5"), seconds("1970-01-02 00:00"), seconds("1970-01-02T01:00:00+01:00")
-        (1.5, 86400.0, 86400.0)
+    Attributes:
+        end: a line of our own behind the last one.
+        rows: the odd ones, without those of ``spaces``.
     """
-    if is_number(cell):
-        return float(cell)
+
+    def __init__(self, head: Head, spaces: Sequence[int]):
+        self.head, self.spaces = head, frozenset(spaces)
+        self.end = head.delimiter.join(["\x00end", *[""] * len(head.names)])
+        self.rows: list[Any] = []
+        self.closed = False
+
+    def __call__(self, row: Any) -> str:
+        if row.text == self.end:
+            self.closed = True
+        elif row.number not in self.spaces:
+            self.rows.append(row)
+        return "skip"
+
+    def check(self, count: int) -> None:
+        """Refuse rows of another length, where ``count`` others were read.
+
+        Raises:
+            DataError: such a row, or a quote that is open at the end of the file.
+        """
+        path = self.head.path
+        last = count + len(self.rows) + len(self.spaces)
+        if not self.closed and (not self.rows or self.rows[0].number == last):
+            raise DataError(open_quote(path, last))
+        if self.rows:
+            row = self.rows[0]
+            raise DataError(
+                f"{path}, row {row.number}: has {row.actual_columns} cells; the header has "
+                f"{len(self.head.names)}"
+            )
+
+
+def _without(batch: Any, start: int, skipped: int, dropped: Sequence[int]) -> list[Any]:
+    """Return the columns of a batch without its first rows, and without empty lines, which are
+    numbered from the beginning of the file.
+    """
+    batch = batch.slice(skipped)
+    start += skipped
+    first, last = bisect_left(dropped, start), bisect_left(dropped, start + batch.num_rows)
+    if first == last:
+        return batch.columns
+    chosen = np.delete(np.arange(batch.num_rows), np.array(dropped[first:last]) - start)
+    return batch.take(chosen).columns
+
+
+def _blank_rows(head: Head) -> tuple[list[int], list[int]]:
+    """Return the numbers of the empty lines, and of lines with spaces alone (or with the separator,
+    as the first may be). The file is divided a second time only where there may be any.
+    """
+    with opened_bytes(head.path, head.writing.encoding) as file:
+        last, blank, first = b"\n", False, b""
+        while chunk := file.read(BLOCK):
+            first = first or chunk
+            blank = blank or _may_hold_blank(last + chunk)
+            last = chunk[-1:]
+    separator = SEPARATOR.fullmatch(re.split("[\r\n]", first[:16].decode(errors="replace"))[0])
+    width = len(head.names)
+    spaces = [1] if separator is not None and width != 2 else []
+    if not blank:
+        return [], spaces
+    empty = []
+    with opened(head.path, head.writing.encoding) as lines:
+        for number, (row, _) in enumerate(records(lines, head.delimiter), 1):
+            if not row:
+                empty.append(number)
+            elif len(row) != width and is_blank(row):
+                spaces.append(number)
+    return empty, spaces
+
+
+def _may_hold_blank(content: bytes) -> bool:
+    """Whether a line ends and the next one begins with a space or ends as well."""
+    signs = np.frombuffer(content, np.uint8)
+    ends = np.flatnonzero((signs[:-1] == ord("\n")) | (signs[:-1] == ord("\r")))
+    here, following = signs[ends], signs[ends + 1]
+    windows = (here == ord("\r")) & (following == ord("\n"))
+    return bool((np.isin(following, np.frombuffer(b"\n\r \t", np.uint8)) & ~windows).any())
+
+
+def _rows_before(blank: list[int], first: int) -> list[int]:
+    """Return how many samples lie before each blank line, from the numbers of the lines."""
+    below = sorted(row for row in blank if row >= first)
+    return [row - first - before for before, row in enumerate(below)]
+
+
+# --- casts ----------------------------------------------------------------------------------------
+
+Odd = tuple[int, str]  # the place of a cell in an array, and the cell
+
+
+class _Numbers:
+    """One array for all rows, which grows in place: a large table is held once."""
+
+    def __init__(self, name: str):
+        self.name, self.count = name, 0
+        self.values = np.empty(0)
+
+    def add(self, array: Any, place: _Place) -> list[Odd]:
+        values, odd = _as_numbers(array, place.head.writing)
+        beyond = np.abs(values) > LARGEST
+        if beyond.any():
+            row = int(beyond.argmax())
+            raise DataError(
+                f"{place.at(row, self.name)}: received {str(array[row].as_py())[:40]!r}; needs a "
+                f"finite number, none beyond {LARGEST:.2g}"
+            )
+        needed = self.count + len(values)
+        if needed > len(self.values):
+            self.values.resize(needed + needed // 8, refcheck=False)
+        self.values[self.count : needed] = values
+        self.count = needed
+        return odd
+
+    def result(self) -> np.ndarray:
+        self.values.resize(self.count, refcheck=False)
+        return self.values
+
+
+def _as_numbers(array: Any, writing: Writing) -> tuple[np.ndarray, list[Odd]]:
+    """Return the numbers of an array, NaN where one is missing, and the cells that are none."""
+    import pyarrow
+
+    compute: Any = require("pyarrow.compute", "train", "reading tables")
+    kind = array.type
+    if not pyarrow.types.is_string(kind):
+        if pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind):
+            return array.cast("float64", safe=False).to_numpy(zero_copy_only=False), []
+        array = pyarrow.array(parquet.texts(array), pyarrow.string())
     try:
-        zoned = datetime.fromisoformat(cell.strip())
-        zoned = zoned if zoned.tzinfo else zoned.replace(tzinfo=UTC)
-        return (zoned - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()
-    except ValueError:  # what numpy knows besides: months, parts of a microsecond
-        if not cell.strip()[:1].isdigit():  # "now" is no time of a file
-            raise
-        stamp = np.datetime64(cell.strip().removesuffix("Z"), "us")
-    return float(stamp.astype(np.int64)) / 1e6
+        if writing.plain and writing.null is None:
+            return array.cast("float64").to_numpy(zero_copy_only=False), []
+    except pyarrow.ArrowInvalid:
+        pass
+    bare = compute.utf8_trim_whitespace(array)
+    words = sorted(MISSING if writing.null is None else {"", *writing.null})
+    missing = compute.is_in(compute.utf8_lower(bare), pyarrow.array(words))
+    bare = compute.if_else(missing, None, bare)
+    try:
+        if writing.plain:
+            return bare.cast("float64").to_numpy(zero_copy_only=False), []
+    except pyarrow.ArrowInvalid:
+        pass
+    values, odd = np.full(len(bare), np.nan), []
+    for row, cell in enumerate(bare.to_pylist()):
+        number = None if cell is None else writing.number(cell)
+        if number is not None:
+            values[row] = float(number)
+        elif cell is not None:
+            odd.append((row, cell))
+    return values, odd
 
 
-def _words(cells: Sequence[str], place: _Place, words: dict[str, int]) -> np.ndarray:
-    result = np.empty(len(cells), np.int32)
-    for i, cell in enumerate(cells):
-        word = cell.strip()
-        result[i] = -1 if is_missing(word) else words.setdefault(word, len(words))
-    return result
+class _Words:
+    def __init__(self, name: str):
+        self.name, self.parts = name, []
+        self.words: dict[str, int] = {}
+
+    def add(self, array: Any, place: _Place) -> list[Odd]:
+        coded = array.dictionary_encode()
+        codes = []
+        for word in map(str.strip, parquet.texts(coded.dictionary)):
+            missing = place.head.writing.is_missing(word)
+            codes.append(-1 if missing else self.words.setdefault(word, len(self.words)))
+        table = np.array([*codes, -1], np.int32)
+        self.parts.append(table[coded.indices.fill_null(len(codes)).to_numpy()])
+        return []
+
+    def result(self) -> Coded:
+        whole = np.concatenate(self.parts) if self.parts else np.zeros(0, np.int32)
+        return Coded(whole, list(self.words))
 
 
-def _texts(cells: Sequence[str], place: _Place, words: dict[str, int]) -> list[str]:
-    return [str(cell) for cell in cells]
+class _Texts:
+    def __init__(self, name: str):
+        self.name, self.parts = name, []
+
+    def add(self, array: Any, place: _Place) -> list[Odd]:
+        self.parts += parquet.texts(array)
+        return []
+
+    def result(self) -> list[str]:
+        return self.parts
 
 
-_READERS: dict[str, Callable[[Sequence[str], _Place, dict[str, int]], Any]] = {
-    "number": _numbers,
-    "time": _times,
-    "clock": _clock,
-    "date": _dates,
-    "word": _words,
-    "text": _texts,
+class _Lists:
+    """Lists of numbers, null where one is missing."""
+
+    def __init__(self, name: str):
+        self.name, self.parts = name, []
+
+    def add(self, array: Any, place: _Place) -> list[Odd]:
+        for row, cell in enumerate(array if isinstance(array, list) else array.to_pylist()):
+            try:
+                series = np.array([np.nan if v is None else v for v in cell or ()], np.float64)
+            except (TypeError, ValueError):
+                series = np.zeros((0, 0))
+            if series.ndim != 1 or not len(series):
+                raise DataError(
+                    f"{place.at(row, self.name)}: received {jsonl.text_of(cell)!r}; needs a list "
+                    "of numbers, as most rows have"
+                )
+            self.parts.append(series)
+        return []
+
+    def result(self) -> list[np.ndarray]:
+        return self.parts
+
+
+class _Times:
+    """Times, held as they are written until all are known: the order of day and month follows from
+    all of them.
+    """
+
+    needed = ""
+
+    def __init__(self, name: str):
+        self.name = name
+        self.order: str | None = None
+        self.parts: list[tuple[_Place, Any]] = []
+
+    def add(self, array: Any, place: _Place) -> list[Odd]:
+        import pyarrow
+
+        if pyarrow.types.is_string(array.type):
+            self.parts.append((place, parquet.texts(array)))
+        elif array.null_count:
+            row = array.is_null().to_pylist().index(True)
+            raise DataError(f"{place.at(row, self.name)}: received ''; {_NEEDS_TIME}")
+        elif pyarrow.types.is_temporal(array.type) or pyarrow.types.is_primitive(array.type):
+            self.parts.append((place, array.to_numpy(zero_copy_only=False)))
+        else:
+            self.parts.append((place, parquet.texts(array)))
+        return []
+
+    def result(self) -> Ticks:
+        cells = [cell for _, part in self.parts if isinstance(part, list) for cell in part]
+        if not self.parts:
+            return Ticks(np.zeros(0, np.int64), 0, 1, False)
+        place = self.parts[0][0]
+        order = place.head.writing.dates
+        if order is None and cells and not is_number(cells[0]):
+            try:
+                self.order = order = order_of(cells)
+            except ValueError as error:
+                raise DataError(
+                    f"{place.at(0, self.name)}: received {cells[0][:40]!r}; {error}"
+                ) from error
+        return joined([self._ticks(place, part, order) for place, part in self.parts])
+
+    def _ticks(self, place: _Place, part: Any, order: str | None) -> Ticks:
+        try:
+            if not isinstance(part, list):
+                found = ticks_of_array(part)
+                if self.needed and found.dated is not (self.needed == "date"):
+                    raise NotATime(0)
+                return found
+            if self.needed == "number":
+                return ticks_of_numbers(part)
+            return ticks_of_dates(part, order) if self.needed else ticks_of_words(part, order)
+        except NotATime as error:
+            cell = str(part[error.number])[:40]
+            why = f"{error.why}: " if error.why else ""
+            needs = _NEEDS_TIME
+            if self.needed:
+                needs = (
+                    f"needs a time that is a {self.needed}, as those of the training files and of "
+                    "the first rows are"
+                )
+            raise DataError(
+                f"{place.at(error.number, self.name)}: received {cell!r}; {why}{needs}"
+            ) from error
+
+
+class _Clock(_Times):
+    needed = "number"
+
+
+class _Dates(_Times):
+    needed = "date"
+
+
+_NEEDS_TIME = "needs a time: a number, or a date such as 2024-02-29T12:00:00"
+_CASTS: dict[str, Callable[[str], Any]] = {
+    "number": _Numbers,
+    "word": _Words,
+    "text": _Texts,
+    "list": _Lists,
+    "time": _Times,
+    "clock": _Clock,
+    "date": _Dates,
 }
-
-
-def _joined(parts: list[Any], role: str, words: dict[str, int] | None) -> Any:
-    if role == "text":
-        return [text for part in parts for text in part]
-    whole = np.concatenate(parts) if parts else np.zeros(0)
-    return Coded(whole, list(words or {})) if role == "word" else whole

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from ....errors import DataError
-from .collection import PART_NAMES, Collection, in_order, leaks, looks_continuous
+from .collection import LISTED, PART_NAMES, Collection, blocks, in_order, leaks, looks_continuous
 from .columns import (
+    SHOWN,
     WORDS,
     Columns,
     Trained,
@@ -22,12 +23,16 @@ from .columns import (
     grow_from_row_to_row,
     settle,
     taken_of,
+    with_decimals,
 )
 from .folders import look_at
+from .head import HEAD, Head, read_head
+from .opening import check_unchanged
 from .reading import Reading
 from .sounds import sounds_of
 from .suffixes import stem_of
-from .table import HEAD, Coded, Head, Table, is_number, read_head, read_table
+from .table import Coded, Table, read_table
+from .times import clock_of
 
 
 def collect_tables(
@@ -45,27 +50,70 @@ def collect_tables(
         DataError: what the files hold cannot be read, or contradicts the reading.
     """
     known = () if trained is None else reading.channels or ()
-    heads = [read_head(file, known) for file in files]
-    columns = settle(heads[0], reading, labelled, trained)
-    table = read_table(heads, columns.roles)
+    before = [file.stat() for file in files]
+    heads = [read_head(file, known, reading.writing) for file in files]
+    writing = reading.writing if trained is not None else with_decimals(heads[0], reading).writing
+    heads = [replace(head, writing=writing) for head in heads]
+    columns = settle(heads[0], reading.settled(read=writing), labelled, trained)
+    table = read_table(heads, columns.roles, reading.strict)
+    for file, stat in zip(files, before):
+        check_unchanged(file, stat)
+    if table.dates is not None:
+        writing = replace(writing, dates=table.dates)
+    columns = replace(columns, reading=columns.reading.settled(read=writing))
     if labelled and reading.id is None and not columns.long:
         columns = _without_gaps(table, columns)
     if labelled and reading.channels is None and (columns.long or columns.reading.kind == "rows"):
         columns = _without_unread(table, columns)
     if labelled and reading.task is None and not columns.long:
         columns = _with_numbers(table, columns)
-    paths = columns.reading.text is not None
     make = {
-        "series": _long if columns.long else _sounds if paths else _wide,
+        "series": {"long": _long, "lists": _lists, "wide": _wide, None: _sounds}[columns.layout],
         "rows": _rows,
         "texts": _texts,
         "images": _pictures,
     }[columns.reading.kind or "rows"]
     result = make(name, table, columns, labelled)
-    result.taken, result.remarks = columns.taken, [*columns.remarks, *result.remarks]
+    result.taken, result.layout = columns.taken, columns.layout
+    result.remarks = [*columns.remarks, *result.remarks]
+    result.written = _written(heads[0])
+    if table.unreadable:
+        result = _read_on(result, table, labelled)
     if trained is None and columns.reading.kind == "rows":
         result.remarks += _of_many_files(files, heads, reading)
     return result
+
+
+def _written(head: Head) -> dict[str, str]:
+    """Return how the first file is written, as ``--read`` says it."""
+    if not head.delimiter:
+        return {}
+    sign = {"\t": "tab", " ": "space"}.get(head.delimiter, head.delimiter)
+    return {"separator": sign, "header": "yes" if head.named else "no"}
+
+
+def _read_on(collection: Collection, table: Table, labelled: bool) -> Collection:
+    """Go on where some cells hold no number. In series for training they count as not measured; all
+    other samples that have one are left out.
+    """
+    found = table.unreadable
+    cells = [f"{table.where(c.row, c.column)}: {c.cell[:SHOWN]!r}" for c in found[:LISTED]]
+    if len(found) > LISTED:
+        cells.append(f"and {len(found) - LISTED:,} more")
+    gaps = labelled and collection.kind == "series"
+    what = "count as not measured" if gaps else "their samples are left out"
+    collection.remarks.append(
+        f"{len(found):,} of the cells of numbers hold none, and {what} (--strict refuses them): "
+        f"{'; '.join(cells)}"
+    )
+    if gaps:
+        return collection
+    rows = {cell.row for cell in found}
+    rows_of = collection.rows or [[row] for row in range(len(table))]
+    kept = [i for i, block in enumerate(rows_of) if rows.isdisjoint(block)]
+    if not kept:
+        raise DataError(f"{table.files[0][0]}: no sample is left: {'; '.join(cells)}")
+    return collection.take(np.array(kept))
 
 
 def _of_many_files(files: Sequence[Path], heads: Sequence[Head], reading: Reading) -> Iterator[str]:
@@ -121,10 +169,14 @@ def _with_numbers(table: Table, columns: Columns) -> Columns:
     """
     reading = columns.reading
     label = table.columns[reading.label]
-    if not isinstance(label, Coded) or not all(map(is_number, label.names)):
+    if not isinstance(label, Coded):
+        return columns
+    found = [reading.writing.number(name) for name in label.names]
+    numbers = [number for number in found if number is not None]
+    if len(numbers) < len(found):
         return columns
     codes = label.codes[label.codes >= 0]
-    if not looks_continuous([label.names[c] for c in codes[:: -(-len(codes) // HEAD) or 1]]):
+    if not looks_continuous([numbers[c] for c in codes[:: -(-len(codes) // HEAD) or 1]]):
         return columns
     first = len(np.unique(codes[:HEAD]))
     remark = (
@@ -132,7 +184,7 @@ def _with_numbers(table: Table, columns: Columns) -> Columns:
         f"ones, of which the first rows have {first:,}; where they name classes: --predict "
         "classification"
     )
-    table.columns[reading.label] = np.array([*map(float, label.names), np.nan])[label.codes]
+    table.columns[reading.label] = np.array([*map(float, numbers), np.nan])[label.codes]
     return replace(
         columns, reading=reading.settled(task="regression"), remarks=[*columns.remarks, remark]
     )
@@ -211,7 +263,7 @@ def _common(table: Table, columns: Columns, labelled: bool) -> dict[str, Any]:
         "labels": in_order(label) if isinstance(label, Coded) else label,
         "place": table.place,
         "groups": None if group is None else _present(table, reading.group, group),
-        "order": table.columns.get(reading.time),
+        "order": None if reading.time not in table.columns else table.columns[reading.time].order,
         "parts": parts_of(*zip(*table.files)) if labelled else None,
         "ids": _names(table, reading.id),
         "channels": tuple(reading.channels or ()),
@@ -263,34 +315,68 @@ def _wide(name: str, table: Table, columns: Columns, labelled: bool) -> Collecti
     return result
 
 
+def _lists(name: str, table: Table, columns: Columns, labelled: bool) -> Collection:
+    """A row per series, a channel per column of lists."""
+    if labelled:
+        _no_duplicates(table, columns.reading.id)
+    names = tuple(columns.reading.channels or ())
+    samples = []
+    for row, parts in enumerate(zip(*(table.columns[name] for name in names))):
+        lengths = [len(part) for part in parts]
+        if len(set(lengths)) > 1:
+            raise DataError(
+                f"{table.where(row)}: expected lists of one length, got {lengths} in "
+                f"{', '.join(names)}; bring them to one, or name one column: --channels"
+            )
+        series = np.stack(parts, 1)
+        if np.isnan(series).all():
+            raise DataError(f"{table.where(row)}: holds no number; needs a series")
+        samples.append(series)
+    return Collection(name, columns.reading, samples, **_common(table, columns, labelled))
+
+
 def _rows(name: str, table: Table, columns: Columns, labelled: bool) -> Collection:
     """Feature columns; words become a column each, those of training where a run knows them."""
     if labelled:
         _no_duplicates(table, columns.reading.id)
-    common, plain, names, arrays = _common(table, columns, labelled), {}, [], []
-    words, remarks = {}, []
+    common = _common(table, columns, labelled)
+    words, names, remarks = {}, [], []
     for column in columns.reading.channels or ():
         values = table.columns[column]
-        if isinstance(values, Coded):
-            if columns.words is None:
-                ordered = in_order(values)
-            else:
-                ordered = _among(values, columns.words[column])
-                remarks += _strangers(table, column, values, ordered)
-            words[column] = ordered.names
-            plain[column] = np.where(ordered.codes < 0, np.nan, ordered.codes)
-            known = np.where(ordered.codes < 0, np.nan, 1.0)
-            for number, word in enumerate(ordered.names):
-                names.append(f"{column}={word}")
-                arrays.append((ordered.codes == number) * known)
-        else:
-            plain[column] = values
+        if not isinstance(values, Coded):
             names.append(column)
-            arrays.append(values)
-    samples = np.stack(arrays, 1)
-    empty = np.isnan(samples).all(1)
-    if empty.any():
-        raise DataError(f"{table.where(int(empty.argmax()))}: every cell is empty; remove the row")
+            continue
+        if columns.words is None:
+            ordered = in_order(values)
+        else:
+            ordered = _among(values, columns.words[column])
+            remarks += _strangers(table, column, values, ordered)
+        table.columns[column] = ordered
+        words[column] = ordered.names
+        names += [f"{column}={word}" for word in ordered.names]
+
+    # Each column is given up as soon as it lies in the matrix: a large table is held once.
+    samples = np.empty((len(table), len(names)), order="F")
+    plain, place = {}, 0
+    for column in columns.reading.channels or ():
+        values = table.columns.pop(column)
+        if not isinstance(values, Coded):
+            samples[:, place] = values
+            plain[column] = samples[:, place]
+            place += 1
+            continue
+        missing = values.codes < 0
+        plain[column] = np.where(missing, np.nan, values.codes)
+        for number in range(len(values.names)):
+            samples[:, place] = np.where(missing, np.nan, values.codes == number)
+            place += 1
+    read = np.ones(len(table), bool)
+    read[[cell.row for cell in table.unreadable]] = False
+    for row, line in blocks(samples):
+        empty = np.isnan(line).all(1) & read[row : row + len(line)]
+        if empty.any():
+            where = table.where(row + int(empty.argmax()))
+            raise DataError(f"{where}: every cell is empty; remove the row")
     result = Collection(name, columns.reading, samples, **common)
     result.channels, result.words = tuple(names), words
     result.remarks = leaks(result, plain) if labelled else remarks
@@ -393,9 +479,11 @@ def _long(name: str, table: Table, columns: Columns, labelled: bool) -> Collecti
     starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
     rows = np.split(order, starts[1:])
     rows.sort(key=lambda block: int(block[0]))  # series as they come in the file
-    times = None
+    times, starts = None, None
     if reading.time is not None:
+        clock = table.columns[reading.time]
         times = [_checked_times(table, columns, block, ids) for block in rows]
+        starts = [clock.text(int(block[0])) for block in rows]
     values = np.stack([table.columns[c] for c in reading.channels or ()], 1)
     samples = [values[block] for block in rows]
     for block, sample in zip(rows, samples):
@@ -410,6 +498,8 @@ def _long(name: str, table: Table, columns: Columns, labelled: bool) -> Collecti
         labels=None,
         place=lambda i: table.place(firsts[i]),
         times=times,
+        starts=starts,
+        rows=rows,
         dated={"clock": False, "date": True}.get(columns.roles.get(reading.time or "", "")),
         parts=parts_of(
             [file for file, _ in table.files],
@@ -417,7 +507,7 @@ def _long(name: str, table: Table, columns: Columns, labelled: bool) -> Collecti
         )
         if labelled
         else None,
-        order=None if times is None else np.array([t[0] for t in times]),
+        order=None if reading.time is None else table.columns[reading.time].order[firsts],
         ids=[ids.names[table.columns[reading.id].codes[first]] for first in firsts],
         channels=tuple(reading.channels or ()),
     )
@@ -439,26 +529,26 @@ def _long(name: str, table: Table, columns: Columns, labelled: bool) -> Collecti
 
 
 def _checked_times(table: Table, columns: Columns, block: np.ndarray, ids: Coded) -> np.ndarray:
-    """The times of a series, which go forward."""
+    """Return the times of a series since its first, which go forward."""
     name = columns.reading.time or ""
     times = table.columns[name][block]
-    if not np.isfinite(times).all():
-        raise DataError(f"{table.where(int(block[(~np.isfinite(times)).argmax()]), name)}: no time")
-    back = np.flatnonzero(np.diff(times) <= 0)
+    back = np.flatnonzero(np.diff(times.values) <= 0)
     if not len(back):
-        return times
-    before, row = int(block[back[0]]), int(block[back[0] + 1])
+        return times.seconds
+    number = int(back[0]) + 1
+    before, row = int(block[number - 1]), int(block[number])
     series = ids.names[ids.codes[row]]
-    what = f"the time {times[back[0] + 1]:g} of {series!r}"
+    what = f"the time {times.text(number)} of {series!r}"
     if row != before + 1:
         raise DataError(
-            f"{table.where(row, name)}: {what} comes after {times[back[0]]:g} in "
+            f"{table.where(row, name)}: {what} comes after {times.text(number - 1)} in "
             f"{table.where(before)}; the id is given twice: give each series an id of its own"
         )
-    again = "comes twice" if times[back[0] + 1] == times[back[0]] else f"after {times[back[0]]:g}"
+    twice = times.values[number] == times.values[number - 1]
+    again = "comes twice" if twice else f"after {times.text(number - 1)}"
     raise DataError(
         f"{table.where(row, name)}: {what} {again}; needs times that go forward: sort the rows of "
-        "each series by time, or average those of one time"
+        f"each series by time, or average those of one time{clock_of(times, number)}"
     )
 
 

@@ -16,10 +16,12 @@ from ....errors import DataError
 from ..formats import read_bytes
 from .collection import Collection, in_order, looks_continuous
 from .reading import Reading
-from .table import Coded, in_words, is_missing, is_number
+from .table import Coded, in_words
 from .tables import parts_of
+from .writing import is_missing, is_number
 
-STAMPED = re.compile(r"\(([^,()]+),([^()]+)\)")
+STAMPED = re.compile(r"\(([^,()]+),([^,()]+)\)")
+COLON = re.compile(r":(?![^()]*\))")  # between dimensions, not within a stamp
 
 
 def read_ts(
@@ -60,7 +62,7 @@ def read_ts(
     series, labels = [], []
     for number, line in enumerate(lines[start + 1 :], start + 2):
         if line.strip():
-            *dimensions, label = [*line.strip().split(":"), *([""] if bare else [])]
+            *dimensions, label = [*COLON.split(line.strip()), *([""] if bare else [])]
             if not dimensions or (classes and label.strip() not in classes):
                 raise DataError(
                     f"{path}: line {number} ends in {label[:40]!r}; needs one of the classes "
@@ -79,9 +81,17 @@ def read_ts(
 
 
 def _series(dimensions: list[str], where: str, dtype: torch.dtype) -> Float[Tensor, "n c"]:
-    columns = []
+    columns, clocks = [], []
     for text in dimensions:
-        cells = [cell for _, cell in STAMPED.findall(text)] if "(" in text else text.split(",")
+        cells = text.split(",")
+        if "(" in text:
+            if re.fullmatch(rf"\s*{STAMPED.pattern}(\s*,\s*{STAMPED.pattern})*\s*", text) is None:
+                raise DataError(
+                    f"{where}: expected stamps (time,value) divided by commas, got {text[:60]!r}; "
+                    "mend the line"
+                )
+            cells = [cell for _, cell in STAMPED.findall(text)]
+            clocks.append([time.strip() for time, _ in STAMPED.findall(text)])
         try:
             columns.append(
                 torch.tensor(
@@ -95,6 +105,12 @@ def _series(dimensions: list[str], where: str, dtype: torch.dtype) -> Float[Tens
         raise DataError(
             f"{where}: dimensions of {[len(c) for c in columns]} samples; needs one length, at "
             "least 1"
+        )
+    odd = next((clock for clock in clocks if clock != clocks[0]), None)
+    if odd is not None:
+        raise DataError(
+            f"{where}: expected dimensions of the same times, got {clocks[0][:3]} and {odd[:3]}, … "
+            "; give a table with a row per time and an empty cell where none was measured"
         )
     return torch.stack(columns, 1)
 

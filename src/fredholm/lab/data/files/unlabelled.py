@@ -29,10 +29,10 @@ from ..vocabulary import Vocabulary
 from .collect import KIND_OF, TABLES, collect, files_of
 from .collection import Collection
 from .columns import Trained
+from .head import DELIMITERS
 from .reading import Reading
 from .scaling import as_read
 from .suffixes import LINES, suffix_of
-from .table import DELIMITERS
 
 # What a run reads that was trained on a data set of the catalogue, by the kind of its samples.
 _CATALOGUE = {
@@ -76,10 +76,11 @@ class Unlabelled:
 
 
 def read_unlabelled(
-    files: Sequence[str | Path], facts: Mapping[str, Any], encoder: Any
+    files: Sequence[str | Path], facts: Mapping[str, Any], encoder: Any, strict: bool = False
 ) -> Unlabelled:
     """The samples of files and folders (``-``: standard input), as the data set was read that
-    ``facts`` describe (:meth:`fredholm.data.LabelledDataset.describe`).
+    ``facts`` describe (:meth:`fredholm.data.LabelledDataset.describe`). Those with a cell that
+    should hold a number and does not are left out and listed, or, where ``strict``, refused.
 
     Raises:
         DataError: a file that cannot be read, or holds other columns than the training files.
@@ -98,6 +99,7 @@ def read_unlabelled(
         raise OptionError(
             f"predict: the run reads {kind.many} of {facts['dataset']}; it takes {known}"
         )
+    reading = reading.settled(strict=strict)
     if not files:
         raise OptionError("files: received none; needs files or folders, or - for standard input")
     with _files(files, reading) as paths:

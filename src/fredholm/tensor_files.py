@@ -1,0 +1,116 @@
+"""Safetensors files, written in one step, with a checksum of their tensors in their metadata."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from .errors import CheckpointError, FredholmError
+from .files import replacing, storage_error
+
+CHECKSUM = "sha256"  # the key of a checksum, in a weights file's metadata and in config.json
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a safetensors file whose metadata hold the checksum of its tensors.
+
+    The checksum lies in the file itself, not beside it: two files cannot be replaced in one step.
+
+    Raises:
+        StorageError: it cannot be written; what was there before still is.
+        FredholmError: tensors that share memory.
+    """
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with replacing(path) as temporary:
+        temporary.touch()  # with the permissions of any new file; safetensors' own are 0600
+        ordinary = temporary.stat().st_mode
+        try:
+            save_file(plain, temporary, metadata={"format": "pt", CHECKSUM: digest_tensors(plain)})
+        except SafetensorError as error:  # the library hides the operating system's error in a text
+            raise _system_error(error, path) from error
+        except RuntimeError as error:  # tensors that share memory
+            raise FredholmError(f"{path.name}: {' '.join(str(error).split())}") from error
+        _sort_metadata(temporary)
+        temporary.chmod(ordinary)
+
+
+def _system_error(error: Exception, path: Path) -> OSError:
+    number = re.search(r"\(os error (\d+)\)", str(error))
+    if number is None:
+        return OSError(f"{path}: {error}")
+    return OSError(int(number[1]), os.strerror(int(number[1])), str(path))
+
+
+def _sort_metadata(path: Path) -> None:
+    """Put the metadata in order: the library writes them in a random one, and equal weights are to
+    give equal files.
+    """
+    with path.open("rb+") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        file.seek(8)
+        file.write(text.ljust(size))
+
+
+def read_tensors(path: Path, fix: str) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, compared with its checksum; files without one, as earlier
+    versions wrote them, are read as they are.
+
+    Raises:
+        CheckpointError: a file that is missing, truncated or damaged; ``fix`` says how to go on.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"no {path.name} in {str(path.parent)!r}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            expected = (file.metadata() or {}).get(CHECKSUM)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except PermissionError as error:
+        raise storage_error(error, path) from error
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(f"{path} is corrupt or truncated ({error}); {fix}") from error
+    if expected is not None and digest_tensors(tensors) != expected:
+        raise CheckpointError(
+            f"{path} is corrupt (its tensors do not match their SHA-256 checksum); {fix}"
+        )
+    return tensors
+
+
+def read_checksum(path: Path) -> str | None:
+    """The checksum that a safetensors file keeps of its tensors; None of a file that has none, or
+    is not there. Tensors are not read.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            return (file.metadata() or {}).get(CHECKSUM)
+    except (SafetensorError, OSError):
+        return None
+
+
+def digest_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over the names, dtypes, shapes and bytes of tensors, whatever their order.
+
+    Example:
+        >>> a, b = torch.zeros(2), torch.ones(3)
+        >>> digest_tensors({"a": a, "b": b}) == digest_tensors({"b": b, "a": a})
+        True
+        >>> digest_tensors({"a": a}) == digest_tensors({"a": a.view(1, 2)})
+        False
+    """
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

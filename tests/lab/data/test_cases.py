@@ -1,0 +1,375 @@
+"""Tables as people have them: each a kind of file that was read wrongly, and what is right."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fredholm.errors import DataError, OptionError
+from fredholm.lab.data import formats
+from fredholm.lab.data.files import head, open_files, opening, table
+from fredholm.lab.data.files.unlabelled import read_unlabelled
+
+RNG = np.random.default_rng(0)
+
+
+def write(path: Path, header: str, rows, sign: str = ",") -> Path:
+    lines = [header] if header else []
+    path.write_text("\n".join([*lines, *(sign.join(map(str, row)) for row in rows)]) + "\n")
+    return path
+
+
+def origins(source) -> dict[str, str]:
+    return {entry.key: entry.origin for entry in source.schema}
+
+
+def remarks(source) -> str:
+    return " ".join(source.collection.remarks)
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+def commas(count: int = 60):
+    return [(f"n{i}", f"{RNG.normal():.3f}".replace(".", ","), "ab"[i % 2]) for i in range(count)]
+
+
+def test_channels_with_decimal_commas_are_numbers(tmp_path):
+    path = write(tmp_path / "a.csv", "name;v;y", commas(), ";")
+    source = open_files(path, {"channels": "v"})
+    assert source.collection.channels == ("v",)
+    first = path.read_text().splitlines()[1].split(";")[1]
+    assert source.collection.samples[0, 0] == float(first.replace(",", "."))
+    assert ("read", "decimal=,", "guessed") in [e[:3] for e in source.schema]
+    with pytest.raises(DataError, match=r"decimal commas .*--read decimal=,"):
+        open_files(path)
+    declared = open_files(path, {"read": {"decimal": ","}})
+    assert declared.collection.channels == ("v",)
+    facts = source.dataset("train").describe()
+    new = write(tmp_path / "new.csv", "v", [("0,5",), ("1,5",)])
+    batch = read_unlabelled([new], facts | {}, None).batch([0, 1])
+    assert float(batch[1] - batch[0]) > 0
+
+
+def test_thousands_and_currencies_are_read_where_they_are_said(tmp_path):
+    rows = [(i % 7, f'"€{i + 1},{i % 10}00"') for i in range(60)]
+    path = write(tmp_path / "houses.csv", "rooms,price", rows)
+    with pytest.raises(DataError, match=r"received '€1,000'; .*the currency €.*--read thousands=,"):
+        open_files(path, {"label": "price", "task": "regression"})
+    source = open_files(path, {"label": "price", "read": "thousands=,"})
+    assert source.reading.task == "regression"
+    assert source.collection.labels[:2].tolist() == [1000.0, 2100.0]
+    with pytest.raises(DataError, match=r"'€1,000'.*the currency €.*--read thousands=,"):
+        open_files(path, {"label": "price"})
+
+
+def test_codes_keep_their_zeros_and_digits(tmp_path):
+    rows = [(f"00{i % 3}", 9007199254740992 + i, i % 7, "xy"[i % 2]) for i in range(60)]
+    rows[7] = ("A1", *rows[7][1:])
+    source = open_files(write(tmp_path / "a.csv", "zone,id,a,label", rows))
+    assert source.collection.words["zone"] == ["000", "001", "002", "A1"]
+    assert len(set(source.collection.ids)) == 60
+    assert source.collection.ids[1] == "9007199254740993"
+
+
+@pytest.mark.parametrize("cell", ["1e400", "inf", "-1e39", "0x10", "1_000"])
+@pytest.mark.parametrize("row", [10, 2400])
+def test_what_is_no_finite_number_is_refused_by_its_row(tmp_path, cell, row):
+    rows = [(f"{RNG.normal():.4f}", i % 7, "xy"[i % 2]) for i in range(2500)]
+    rows[row] = (cell, *rows[row][1:])
+    path = write(tmp_path / "a.csv", "a,b,label", rows)
+    with pytest.raises(DataError, match=rf"row {row + 2}, column 'a': received '{cell}'"):
+        open_files(path, {"strict": True})
+
+
+def test_words_for_nothing_are_the_users(tmp_path):
+    rows = [("-999" if i == 3 else i % 9, i % 7, "xy"[i % 2]) for i in range(60)]
+    path = write(tmp_path / "a.csv", "a,b,label", rows)
+    found = open_files(path, {"read": "null=-999"}).collection
+    assert np.isnan(found.samples[:, 0]).nonzero()[0].tolist() == [3]
+    words = [("none" if i % 3 else "mild", i % 7, "xy"[i % 2]) for i in range(60)]
+    path = write(tmp_path / "b.csv", "a,b,label", words)
+    assert open_files(path, {"read": "null="}).collection.words["a"] == ["mild", "none"]
+
+
+@pytest.mark.parametrize(
+    ("said", "match"),
+    [
+        ("decimal", "expected KEY=VALUE, got 'decimal'"),
+        ("decimals=,", "got 'decimals'; did you mean 'decimal'"),
+        ("dates=dayfrist", "did you mean 'dayfirst'"),
+        ("separator=ab", "expected separator=one sign"),
+        ("header=maybe", "expected header=yes or no"),
+    ],
+)
+def test_declarations_that_cannot_be_meant_are_refused(tmp_path, said, match):
+    path = write(tmp_path / "a.csv", "a,label", [(i, "xy"[i % 2]) for i in range(20)])
+    with pytest.raises(OptionError, match=match):
+        open_files(path, {"read": [said]})
+
+
+# --- labels and columns ---------------------------------------------------------------------------
+
+
+def test_a_constant_first_column_is_not_the_label(tmp_path):
+    rows = [(0, i % 16, (i * 7) % 16, i % 2) for i in range(60)]
+    assert open_files(write(tmp_path / "a.csv", "", rows)).reading.label == "column 4"
+
+
+def test_every_guess_is_marked_and_has_a_flag(tmp_path):
+    rows = [(i * 1000, f"L{i}", i % 5, "ABC"[i % 3]) for i in range(60)]
+    path = write(tmp_path / "a.csv", "price,listing,rooms,energy", rows)
+    source = open_files(path)
+    assert source.reading.label == "energy"
+    assert set(origins(source).values()) == {"guessed"}
+    assert "label: column 'energy' (guessed: --label)" in source.said
+    source = open_files(path, {"label": "price", "kind": "rows"})
+    known = origins(source)
+    assert (known["label"], known["kind"], known["channels"]) == ("declared", "declared", "guessed")
+    assert "'price' (guessed" not in source.said
+
+
+def test_the_schema_reads_the_same_again(tmp_path):
+    rows = [(i, f"{RNG.normal():.3f}", i % 5, "ABC"[i % 3]) for i in range(60)]
+    source = open_files(write(tmp_path / "a.csv", "price,a,b,energy", rows))
+    said = {}
+    for entry in source.schema:
+        if entry.key == "read":
+            said.setdefault("read", []).append(entry.value)
+        else:
+            said[entry.key] = entry.value
+    again = open_files(tmp_path / "a.csv", said)
+    assert again.collection.channels == source.collection.channels
+    assert np.array_equal(again.parts, source.parts)
+    assert "guessed" not in origins(again).values()
+
+
+def test_one_column_is_divided_by_another_sign(tmp_path):
+    rows = [(i, i % 7, "xy"[i % 2]) for i in range(60)]
+    path = write(tmp_path / "a.csv", "a b label", rows, " ")
+    with pytest.raises(DataError, match="is the separator a space\\? --read separator=space"):
+        open_files(path)
+    found = open_files(path, {"read": "separator=space"})
+    assert found.collection.channels == ("a", "b")
+    assert found.schema[-2].value == "separator=space"
+    path = write(tmp_path / "b.csv", "a:b:label", rows, ":")
+    with pytest.raises(DataError, match="--read separator=SIGN"):
+        open_files(path)
+    assert open_files(path, {"read": "separator=:"}).collection.channels == ("a", "b")
+
+
+def test_a_header_and_an_encoding_are_what_they_are_said_to_be(tmp_path):
+    path = write(tmp_path / "a.csv", "", [(7 + i % 7, i % 5, i % 2) for i in range(2, 62)])
+    assert len(open_files(path).collection) == 60
+    assert len(open_files(path, {"read": "header=yes"}).collection) == 59
+    path.write_bytes("größe,label\n".encode("latin-1") + b"1,a\n2,b\n" * 20)
+    with pytest.raises(DataError, match="--read encoding=latin-1"):
+        open_files(path)
+    assert open_files(path, {"read": "encoding=latin-1"}).collection.channels == ("größe",)
+    with pytest.raises(DataError, match="expected an encoding such as utf-8"):
+        open_files(path, {"read": "encoding=klingon"})
+
+
+def test_more_than_twenty_words_are_said(tmp_path):
+    rows = [(f"w{i % 30}", i % 7, "xy"[i % 2]) for i in range(90)]
+    path = write(tmp_path / "a.csv", "word,b,label", rows)
+    source = open_files(path, {"channels": "word,b"})
+    assert len(source.collection.channels) == 31
+    assert "'word' is read as words, of which the first rows have 30" in remarks(source)
+
+
+# --- lists and nested values ----------------------------------------------------------------------
+
+
+def ecg(count: int = 40):
+    return [
+        {
+            "patient": f"p{i // 2}",
+            "age": 40 + i % 30,
+            "ecg": [*RNG.normal(size=60 + i % 5).tolist(), None],
+            "rhythm": ["sinus", "afib"][i % 2],
+        }
+        for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_a_column_of_lists_is_a_series(tmp_path, suffix):
+    arrow, parquet = (pytest.importorskip(n) for n in ("pyarrow", "pyarrow.parquet"))
+    rows, path = ecg(), tmp_path / f"a.{suffix}"
+    if suffix == "parquet":
+        parquet.write_table(arrow.Table.from_pylist(rows), path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = open_files(path)
+    assert (source.reading.kind, source.collection.channels) == ("series", ("ecg",))
+    assert [len(sample) for sample in source.collection.samples[:5]] == [61, 62, 63, 64, 65]
+    assert np.isnan(source.collection.samples[0][-1, 0])
+    assert "'age'" in remarks(source)
+    assert source.collection.taken["channels"] == "ecg"
+    facts = source.dataset("train").describe()
+    encoder = type("Encoder", (), {"channels": 1})
+    asked = read_unlabelled([path], facts, encoder)
+    assert len(asked) == 40
+    assert open_files(path, {"kind": "rows"}).collection.channels == ("age",)
+
+
+def test_nested_values_that_nobody_asks_for_stop_nothing(tmp_path):
+    rows = [
+        {"text": f"a fine film of {i} parts", "label": "xy"[i % 2], "meta": {"stars": i}}
+        for i in range(40)
+    ]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = open_files(path, {"text": "text", "label": "label"})
+    assert (source.reading.kind, len(source.collection)) == ("texts", 40)
+    assert "column 'meta' is left out: it holds objects" in remarks(source)
+    rows[5]["label"] = {"deep": 1}
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError, match=r"row 6, column 'label': received .*; needs a number or"):
+        open_files(path, {"text": "text", "label": "label"})
+
+
+# --- samples and cells that cannot be used --------------------------------------------------------
+
+
+def test_samples_without_a_label_are_counted_and_left_out(tmp_path):
+    rows = [(i % 7, i % 5, "" if i in (0, 9) else 100 + i * 3.5) for i in range(60)]
+    path = write(tmp_path / "a.csv", "a,b,price", rows)
+    source = open_files(path, {"label": "price"})
+    assert len(source.collection) == 58
+    assert "2 of 60 samples have no label and are left out" in remarks(source)
+    assert "row 2; " in remarks(source)
+    assert "row 11" in remarks(source)
+    assert source.collection.place(0)["row"] == 3
+    with pytest.raises(DataError, match=r"row 2, column 'price': has no label \(2 of 60"):
+        open_files(path, {"label": "price", "strict": True})
+
+
+def test_unreadable_cells_are_listed_once_and_left_out(tmp_path):
+    rows = [[f"{RNG.normal():.3f}", i % 7, "xy"[i % 2]] for i in range(3000)]
+    rows[50][0], rows[2500][0], rows[2600][1] = "3o", "kg", "1.2.3"
+    path = write(tmp_path / "a.csv", "a,b,label", rows)
+    source = open_files(path)
+    assert len(source.collection) == 2997
+    said = remarks(source)
+    for row, cell in ((52, "3o"), (2502, "kg"), (2602, "1.2.3")):
+        assert f"row {row}, column '{'ab'[cell == '1.2.3']}': '{cell}'" in said
+    assert said.count("--strict") == 1
+    with pytest.raises(DataError, match="row 52, column 'a': received '3o'"):
+        open_files(path, {"strict": True})
+    facts = source.dataset("train").describe()
+    new = write(tmp_path / "new.csv", "a,b", [(1, 2), ("x", 2), (3, 4)])
+    asked = read_unlabelled([new], facts, None)
+    assert [place["row"] for place in asked.places] == [2, 4]
+    with pytest.raises(DataError, match="row 3, column 'a': received 'x'"):
+        read_unlabelled([new], facts, None, strict=True)
+    with pytest.raises(DataError, match="no sample is left"):
+        read_unlabelled([write(tmp_path / "bad.csv", "a,b", [("x", 2)])], facts, None)
+    many = [[row[0] if i < 2000 else "?!", *row[1:]] for i, row in enumerate(rows)]
+    with pytest.raises(DataError, match=r"row 52, column 'a': received '3o'.*1,001 of"):
+        open_files(write(tmp_path / "many.csv", "a,b,label", many))
+
+
+def test_unreadable_cells_of_series_are_gaps(tmp_path):
+    rows = [[i // 5, i % 5, f"{RNG.normal():.3f}", "xy"[i // 5 % 2]] for i in range(3000)]
+    rows[2501][2] = "kg"
+    source = open_files(write(tmp_path / "a.csv", "id,time,a,label", rows))
+    assert np.isnan(source.collection.samples[500][1, 0])
+    assert "row 2503, column 'a': 'kg'" in remarks(source)
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+
+def test_a_cell_beyond_the_limit_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(opening, "LARGEST_CELL", 1 << 12)
+    monkeypatch.setattr(table, "LARGEST_CELL", 1 << 12)
+    monkeypatch.setattr(table, "BLOCK", 1 << 12)
+    monkeypatch.setattr(table, "ROW", 1)
+    rows = [(f"a fine film of {i} parts", "xy"[i % 2]) for i in range(40)]
+    rows[3] = ("x" * 9000, "x")
+    path = write(tmp_path / "a.csv", "text,label", rows)
+    with pytest.raises(DataError, match=r"a.csv, row 5: expected cells of at most") as error:
+        open_files(path)
+    assert "\n" not in str(error.value)
+    monkeypatch.setattr(head, "HEAD", 3)
+    path = write(tmp_path / "b.csv", "text,label", [*rows[:3], *rows[4:], rows[3]])
+    path.write_text(path.read_text().replace("x" * 9000, "x" * 90_000))
+    with pytest.raises(DataError, match=r"b.csv, row 41: expected cells of at most"):
+        open_files(path)
+
+
+def test_a_long_text_below_the_first_rows_is_read(tmp_path):
+    rows = [(f"a fine film of {i} parts", "xy"[i % 2]) for i in range(2400)]
+    rows[2200] = ("x " * 2_000_000, "x")
+    source = open_files(write(tmp_path / "a.csv", "text,label", rows))
+    assert len(source.collection.samples[2200]) == 4_000_000
+    assert len(source.collection) == 2400
+
+
+def test_what_unfolds_beyond_the_limit_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(formats, "UNPACKED_BYTES", 1 << 16)
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"a,label\n" + b"0,x\n0,y\n" * 100_000))
+    with pytest.raises(DataError, match=r"a.csv.gz: expected at most .* bytes"):
+        open_files(tmp_path / "a.csv.gz")
+    np.savez_compressed(tmp_path / "a.npz", X=np.zeros((40, 9000)), y=np.arange(40) % 2)
+    with pytest.raises(DataError, match=r"a.npz: expected at most .* bytes"):
+        open_files(tmp_path / "a.npz")
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("points", (5000, 1000, 1000), chunks=(1, 10, 10))
+        file["label"] = np.arange(5000) % 2
+    with pytest.raises(DataError, match=r"a.h5: expected at most .* bytes"):
+        open_files(tmp_path / "a.h5")
+    monkeypatch.undo()
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress(b"a,label\n" + b"0,x\n1,y\n" * 100))
+    assert len(open_files(tmp_path / "b.csv.gz").collection) == 200
+
+
+# --- groups and forecasts -------------------------------------------------------------------------
+
+
+def machines(rows_of_each: int = 30, restart: bool = False, state=lambda m: ["ok", "bad"][m % 2]):
+    rows = []
+    for machine in range(12):
+        for k in range(rows_of_each):
+            minute = k if restart else machine * rows_of_each + k
+            stamp = np.datetime64("2026-03-01T00:00:00") + np.timedelta64(minute, "m")
+            rows.append((f"M{machine}", stamp, f"{RNG.normal():.3f}", k % 7, state(machine)))
+    return rows
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_name_that_comes_again_beside_dates_is_in_one_split(tmp_path, restart):
+    path = write(tmp_path / "a.csv", "machine,timestamp,temp,vib,state", machines(restart=restart))
+    source = open_files(path)
+    assert "--id machine" in remarks(source)
+    assert (source.reading.group, source.reading.split) == ("machine", "group")
+    assert origins(source)["group"] == "guessed"
+    assert source.collection.channels == ("temp", "vib")
+    parts = [set(source.collection.groups[source.parts == part].tolist()) for part in range(3)]
+    assert not (parts[0] & parts[1] | parts[0] & parts[2] | parts[1] & parts[2])
+    assert open_files(path, {"split": "random"}).reading.group is None
+    assert len(open_files(path, {"id": "machine"}).collection) == 12
+
+
+def test_forecasting_is_not_supported_yet(tmp_path):
+    hours = [np.datetime64("2026-01-01T00") + i for i in range(300)]
+    rows = [(hour, f"{RNG.normal():.2f}") for hour in hours]
+    path = write(tmp_path / "one.csv", "date,load", rows)
+    with pytest.raises(DataError, match="forecasting, is not supported yet"):
+        open_files(path)
+    rows = [
+        (f"store_{s}", np.datetime64("2025-01-01") + d, f"{RNG.normal():.1f}", d % 2)
+        for s in range(5)
+        for d in range(60)
+    ]
+    path = write(tmp_path / "panel.csv", "store,date,sales,promo", rows)
+    with pytest.raises(DataError, match="forecasting, is not supported yet"):
+        open_files(path)
+    assert open_files(path, {"label": "promo"}).reading.label == "promo"

@@ -1,0 +1,360 @@
+"""Domains with few neighbours: batches of graphs, gradients of edges, everything as a
+neighbourhood, tiles, bad input.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from fredholm import Domain
+from fredholm.edges import Edges
+from fredholm.errors import DomainError, ShapeError, StrategyError
+from fredholm.forms import neighbourhoods
+from fredholm.kernels import PairKernel
+from fredholm.operators import IntegralOperator, create_operator
+
+from ..contracts.cases import positions
+from ..tolerances import assert_close
+
+pytest.importorskip("scipy")
+
+OPTIONS = {
+    "itnet": {"position_dim": 2, "width": 5, "frequencies": 2},
+    "itnet_low_rank": {"position_dim": 2, "rank": 3, "width": 4, "frequencies": 2},
+    "luna": {"channels": 2, "directions": 2, "hidden": 4},
+    "ckconv": {"position_dim": 2, "width": 4, "length": 6},
+    "softmax": {},
+    "linear_attention": {},
+    "linear_infsa": {},
+    "infsa": {},
+}
+LOCAL = [name for name in OPTIONS if name != "infsa"]
+
+
+def operator_of(name: str) -> IntegralOperator:
+    torch.manual_seed(0)
+    return create_operator(name, 8, 2, **OPTIONS[name]).double()
+
+
+def signal(batch: int, n: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    u = torch.randn(batch, n, 8, generator=generator, dtype=torch.float64)
+    return u.requires_grad_()
+
+
+def ring(n: int, *, twice: bool = False) -> torch.Tensor:
+    node = torch.arange(n)
+    edges = torch.stack([node, (node + 1) % n])
+    return torch.cat([edges, edges.flip(0)[:, : n // 2]], -1) if twice else edges
+
+
+def assert_equal(operator, u, sparse: Domain, dense: Domain, extra=()) -> None:
+    """Output and gradients on two domains that mean the same."""
+    a, b = operator(u, sparse), operator(u, dense)
+    assert_close(a, b, "output")
+    named = {"u": u, **dict(operator.named_parameters()), **dict(extra)}
+    direction = torch.randn_like(a)
+    first, second = (
+        torch.autograd.grad(x, list(named.values()), direction, allow_unused=True) for x in (a, b)
+    )
+    for name, g, h in zip(named, first, second):
+        zero = torch.zeros_like(named[name])  # what a kernel does not read may have no gradient
+        assert_close(zero if g is None else g, zero if h is None else h, f"gradient of {name}")
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_neighbourhood_of_everything_is_the_exact_operator(name):
+    x, u, operator = positions(2, 6), signal(2, 6), operator_of(name)
+    whole = Domain.points(x)
+    for domain in (
+        Domain.points(x, radius=9.0),
+        Domain.points(x, neighbours=6),
+        whole.replace(reach=6),
+    ):
+        assert_equal(operator, u, domain, whole)
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_no_operator_writes_out_all_pairs(name, monkeypatch):
+    """An operator whose queries see for themselves never asks for a dense matrix."""
+    monkeypatch.setattr("fredholm.edges.DENSE_PAIRS", 0)
+    operator, u = operator_of(name), signal(1, 40)
+    domain = Domain.points(positions(2, 40), neighbours=4)
+    operator(u, domain).sum().backward()
+    assert operator.plan(domain).path.startswith("neighbourhoods: ")
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_tiles_do_not_change_the_result(name, monkeypatch):
+    operator, u = operator_of(name), signal(2, 40)
+    x = positions(2, 40)
+    domain = Domain.points(x, radius=0.3)
+    monkeypatch.setattr(neighbourhoods, "WORKING_SET", 1 << 13)
+    assert_equal(operator, u, domain, domain.dense())
+    window = Domain.points(x).replace(reach=3)
+    monkeypatch.setattr(neighbourhoods, "BLOCK", 4)
+    assert_equal(operator, u, window, window.dense())
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_graphs_of_different_sizes_in_one_batch(name):
+    operator = operator_of(name)
+    graphs = [
+        Domain.graph(ring(n, twice=True), n, positions=positions(2, n, seed=n), sparse=True)
+        for n in (5, 7, 4)
+    ]
+    batch = Domain.collate(graphs)
+    assert isinstance(batch.pairs, Edges)
+    assert batch.pairs.count == sum(graph.pairs.count for graph in graphs)
+    u = signal(3, 7)
+    assert_equal(operator, u, batch, batch.dense())
+    out = operator(u, batch)
+    for b, graph in enumerate(graphs):
+        alone = operator(u[b : b + 1, : graph.size], graph)
+        assert_close(out[b : b + 1, : graph.size], alone, f"graph {b}")
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_clouds_with_padding_in_one_batch(name):
+    x = torch.stack([positions(2, 7, seed=s) for s in (1, 2)])
+    valid = torch.arange(7) < torch.tensor([[7], [5]])
+    domain = Domain.points(x, valid=valid, radius=0.5)
+    assert_equal(operator_of(name), signal(2, 7), domain, domain.dense())
+
+
+@pytest.mark.parametrize("name", LOCAL)
+@pytest.mark.parametrize("what", ["positions", "edge weights", "masses"])
+def test_gradients_reach(name, what):
+    x = positions(2, 6).requires_grad_(what == "positions")
+    weight = (torch.rand(6, dtype=torch.float64) + 0.1).requires_grad_(what == "edge weights")
+    masses = (torch.rand(6, dtype=torch.float64) + 0.1).requires_grad_(what == "masses")
+    leaf = {"positions": x, "edge weights": weight, "masses": masses}[what]
+    sparse, dense = (
+        Domain.graph(
+            ring(6), 6, positions=x, edge_weight=weight, measure=masses, sparse=sparse
+        ).replace(kind="probability")
+        for sparse in (True, False)
+    )
+    assert_equal(operator_of(name), signal(2, 6), sparse, dense, {what: leaf}.items())
+
+
+class EdgeNetwork(PairKernel):
+    """A matrix for each edge, by a network of the edge's features."""
+
+    reads_query = False
+
+    def __init__(self, dim: int, features: int):
+        super().__init__(1, dim)
+        self.network = torch.nn.Linear(features, dim * dim)
+
+    def matrix(self, problem):
+        matrix = self.network(problem.pair_features).unflatten(-1, (self.d_out, self.d_in))
+        return matrix[:, None].expand(problem.uy.shape[0], -1, -1, -1, -1, -1)
+
+    def forward(self, x, y, ux, uy):
+        raise NotImplementedError("the matrix reads the edges")
+
+
+def test_a_kernel_reads_signed_edge_features():
+    attributes = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)
+    loops = torch.randn(3, dtype=torch.float64, requires_grad=True)
+    domain = Domain.graph(ring(6), 6, edge_attr=attributes, loop_attr=loops, measure="counting")
+    operator = IntegralOperator(8, kernel=EdgeNetwork(8, 3), residual=False, projection=False)
+    operator.double()
+    u = signal(2, 6)
+    out, expected = operator(u, domain), operator.dense(u, domain)
+    assert_close(out, expected, "output")
+
+    # By hand: the loop and the one edge into each node.
+    weight = operator.kernel.network
+    loop = weight(loops).view(8, 8)
+    edge = weight(attributes).view(6, 8, 8)
+    source = (torch.arange(6) - 1) % 6
+    by_hand = u @ loop.mT + torch.einsum("noi,bni->bno", edge[source], u[:, source])
+    assert_close(out, by_hand, "sum by hand")
+    inputs = [u, attributes, loops, *operator.parameters()]
+    direction = torch.randn_like(out)
+    for g, h in zip(
+        torch.autograd.grad(out, inputs, direction), torch.autograd.grad(by_hand, inputs, direction)
+    ):
+        assert_close(g, h, "gradient")
+
+
+def test_repeated_edges_with_features_each_count():
+    index = torch.tensor([[0, 0, 1], [1, 1, 0]])
+    domain = Domain.graph(
+        index, 2, edge_attr=torch.randn(3, 3).double(), self_loops=False, measure="counting"
+    )
+    operator = IntegralOperator(8, kernel=EdgeNetwork(8, 3), residual=False).double()
+    u = signal(1, 2)
+    alone = []
+    for i in range(3):
+        part = Domain.graph(
+            index[:, i : i + 1],
+            2,
+            edge_attr=domain.pairs.features[[1, 2, 0]][i : i + 1],
+            self_loops=False,
+            measure="counting",
+        )
+        alone.append(operator(u, part))
+    bias = operator(0 * u, domain)
+    assert_close(operator(u, domain), sum(alone) - 2 * bias)
+
+
+def test_a_periodic_box_sees_the_nearest_image():
+    """Points moved around the box give the same output: the kernel reads wrapped positions."""
+    x, operator, u = positions(2, 12), operator_of("ckconv"), signal(1, 12)
+    domain = Domain.points(x, radius=0.3, box=(1.0, 1.0))
+    moved = (x + torch.tensor([0.4, 0.7])) % 1.0
+    assert_close(operator(u, Domain.points(moved, radius=0.3, box=(1.0, 1.0))), operator(u, domain))
+    with pytest.raises(DomainError, match="periodic box"):
+        operator.dense(u, domain)
+
+
+@pytest.mark.parametrize("name", ["itnet", "softmax", "ckconv"])
+def test_queries_on_another_domain(name):
+    source = Domain.points(positions(2, 9))
+    queries = Domain.points(positions(2, 5, seed=3))
+    near = source.near(queries, radius=0.4)
+    operator, u, query = operator_of(name), signal(2, 9), signal(2, 5)
+    call = {"query": query, "query_domain": queries}
+    assert_close(operator(u, near, **call), operator.dense(u, near, **call))
+    nearest = source.near(queries, neighbours=3)
+    assert_close(operator(u, nearest, **call), operator.dense(u, nearest, **call))
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_isolated_nodes_integrate_to_zero(name):
+    domain = Domain.graph(
+        torch.tensor([[0], [1]]), 4, positions=positions(2, 4), sparse=True, self_loops=False
+    )
+    operator, u = operator_of(name), signal(1, 4)
+    out, dense = operator(u, domain), operator.dense(u, domain)
+    assert out.isfinite().all()
+    assert_close(out, dense)
+    (g,) = torch.autograd.grad(out.sum(), u)
+    assert g.isfinite().all()
+
+
+def test_a_graph_without_edges():
+    index = torch.zeros(2, 0, dtype=torch.int64)
+    domain = Domain.graph(index, 3, sparse=True, self_loops=False)
+    operator, u = operator_of("softmax"), signal(2, 3)
+    assert_close(operator(u, domain), operator.dense(u, domain))
+    operator(u, domain).sum().backward()
+
+
+def test_second_derivatives_and_transforms():
+    domain = Domain.points(positions(2, 6), neighbours=3)
+    operator, u = operator_of("itnet"), signal(1, 6)
+
+    def energy(v, domain=domain):
+        return operator(v, domain).square().sum()
+
+    (g,) = torch.autograd.grad(energy(u), u, create_graph=True)
+    (second,) = torch.autograd.grad(g.square().sum(), u)
+    (h,) = torch.autograd.grad(energy(u, domain.dense()), u, create_graph=True)
+    (expected,) = torch.autograd.grad(h.square().sum(), u)
+    assert_close(second, expected)
+    assert_close(torch.func.grad(energy)(u.detach()), g)
+    _, tangent = torch.func.jvp(energy, (u.detach(),), (torch.ones_like(u),))
+    assert_close(tangent, g.sum())
+
+
+def test_replaced_parameters_are_those_of_the_call():
+    """A backward that comes after functional_call uses the weights of the call."""
+    domain = Domain.points(positions(2, 6), neighbours=3)
+    operator, u = operator_of("softmax"), signal(1, 6)
+    other = {n: (2 * p.detach()).requires_grad_() for n, p in operator.named_parameters()}
+
+    def gradients(domain):
+        out = torch.func.functional_call(operator, other, (u, domain))
+        return torch.autograd.grad(out.square().sum(), list(other.values()))
+
+    for g, h in zip(gradients(domain), gradients(domain.dense())):
+        assert_close(g, h)
+
+
+def test_autocast_in_the_backward():
+    domain = Domain.points(positions(2, 6).float(), neighbours=3)
+    operator = copy.deepcopy(operator_of("softmax")).float()
+    u = signal(1, 6).detach().float().requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = operator(u, domain)
+    out.float().sum().backward()
+    assert u.grad.isfinite().all()
+
+
+def test_only_the_inputs_are_kept_for_the_backward():
+    """What is saved of a call has no tensor per pair: four times as many edges take no more."""
+    operator, u = create_operator("itnet", 8, 2, position_dim=2, width=64).double(), signal(1, 200)
+    totals = []
+    for count in (8, 32):
+        saved: list[int] = []
+        domain = Domain.points(positions(2, 200), neighbours=count)
+
+        def note(x: torch.Tensor, saved: list[int] = saved) -> torch.Tensor:
+            saved.append(x.numel())
+            return x
+
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
+            operator(u, domain)
+        totals.append(sum(saved))
+    assert totals[0] == totals[1]
+
+
+def test_rows_of_a_large_graph_are_not_dense(monkeypatch):
+    monkeypatch.setattr("fredholm.edges.DENSE_PAIRS", 300)
+    domain = Domain.points(positions(2, 100), neighbours=4)
+    operator, u = operator_of("softmax"), signal(1, 100)
+    weights = operator.weights(u, domain, rows=[3, 50])
+    assert weights.shape == (1, 2, 2, 100)
+    assert (weights > 0).sum(-1).eq(4).all()
+    with pytest.raises(DomainError, match="dense pairs"):
+        operator.weights(u, domain)
+    with pytest.raises(DomainError, match="dense pairs"):
+        operator_of("infsa")(u, domain)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "match"),
+    [
+        (lambda x: Domain.points(x, radius=1.0, neighbours=2), DomainError, "or a number"),
+        (lambda x: Domain.points(x, radius=0.0), DomainError, "positive radius"),
+        (lambda x: Domain.points(x, neighbours=7), DomainError, "as many neighbours as"),
+        (lambda x: Domain.points(x / 0, radius=1.0), DomainError, "finite coordinates"),
+        (lambda x: Domain.points(x, box=(1.0, 1.0)), DomainError, "beside box"),
+        (lambda x: Domain.points(x, radius=1.0, pairs=torch.ones(6, 6) > 0), DomainError, "both"),
+        (lambda x: Domain.points(x, pairs=Edges.of_index(ring(5), 5)), ShapeError, "5 keys"),
+        (lambda x: Domain.line(4, reach=-1), DomainError, "reach of 0 or more"),
+        (lambda x: Domain.line(4, reach=1, pairs=torch.ones(4, 4) > 0), DomainError, "no pairs"),
+        (lambda x: Domain.graph(ring(7), 6), DomainError, "nodes 0 to 5"),
+        (
+            lambda x: Domain.graph(ring(6), 6, edge_weight=-torch.ones(6)),
+            DomainError,
+            "edge_attr",
+        ),
+        (lambda x: Domain.mesh(x, torch.tensor([[0, 1, 2]]), at="faces"), DomainError, "at="),
+        (lambda x: Domain.points(x).near(Domain.line(3), radius=1.0), ShapeError, "one space"),
+    ],
+)
+def test_bad_domains_are_refused_by_name(call, error, match):
+    with pytest.raises(error, match=match):
+        call(positions(2, 6))
+
+
+def test_what_does_not_fit_an_operator_is_refused():
+    operator, u = operator_of("softmax"), signal(2, 6)
+    three = Domain.collate([Domain.graph(ring(6), 6, sparse=True)] * 3)
+    with pytest.raises(ShapeError, match="batch"):
+        operator(u, three)
+    domain = Domain.points(positions(2, 6), neighbours=3)
+    queries = Domain.points(positions(2, 4))
+    with pytest.raises(ShapeError, match="near"):
+        operator(u, domain, query=u[:, :4], query_domain=queries)
+    sampled = create_operator("itnet", 8, 2, position_dim=2, width=4, strategy="monte_carlo")
+    with pytest.raises(StrategyError, match="exact strategy"):
+        sampled.double()(u, domain)

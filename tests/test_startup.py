@@ -1,0 +1,72 @@
+"""Start-up: what ``import fredholm`` and a first call import, and what that costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from fredholm.ops.backend import constant_when_traced
+
+FIRST_CALL = """
+import sys, time
+import torch
+before = time.process_time()
+import fredholm
+with torch.no_grad():
+    operator = fredholm.create_operator({name!r}, 16, 2)
+    operator(torch.randn(1, 8, 16), fredholm.Domain.line(8))
+print(time.process_time() - before)
+print(*sorted(sys.modules))
+"""
+NOT_NEEDED = ("torch._dynamo", "sympy", "torch.distributed.fsdp", "triton", "lightning", "pandas")
+CPU_SECONDS = 2.0
+"""A bound with room for a busy machine; 0.5 s were measured on a quiet one."""
+
+
+@pytest.mark.parametrize("name", ["itnet", "softmax", "luna"])
+def test_a_first_call_without_gradients_imports_no_compiler(name):
+    script = FIRST_CALL.format(name=name)
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
+    )
+    seconds, modules = run.stdout.strip().splitlines()
+    imported = set(modules.split())
+    assert "fredholm.operators" in imported
+    assert [module for module in NOT_NEEDED if module in imported] == []
+    assert float(seconds) < CPU_SECONDS
+
+
+def test_a_compiler_takes_a_marked_function_for_a_constant():
+    calls = []
+
+    @constant_when_traced
+    def number() -> int:
+        calls.append(1)
+        return 3
+
+    compiled = torch.compile(lambda x: x * number(), backend="eager", fullgraph=True)
+    one = torch.ones(2)
+    assert compiled(one).tolist() == [3.0, 3.0]
+    assert compiled(one).tolist() == [3.0, 3.0]
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["fredholm.lab.cli.app", "fredholm.data", "fredholm.files", "fredholm.lab.training.own_files"],
+)
+def test_what_describes_a_file_imports_no_torch(module):
+    script = f"import sys, {module}; print('torch' in sys.modules)"
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert run.stdout.strip() == "False"
+
+
+def test_every_public_name_of_the_data_is_found():
+    from fredholm import data
+
+    assert all(getattr(data, name) is not None for name in data.__all__)
