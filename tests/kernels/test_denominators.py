@@ -13,7 +13,7 @@ from fredholm.convert import replace_attention
 from fredholm.integral.denominators import denominators
 from fredholm.kernels import FEATURE_MAPS
 
-from ..convert.linearize import models
+from ..linearize import models
 from ..tolerances import assert_close
 
 WORDS = r"expected positive denominators, got ([\d,]+) of ([\d,]+)"
