@@ -208,7 +208,10 @@ def claims_tables(
     claims that it was begun with.
     """
     judged = judge(claims, found)
-    note = " ".join(filter(None, (note, named(claims, (file or {}).get("primary")))))
+    # A claim that was not run yet cannot have been named after its runs.
+    run = [j.claim for j in judged if j.found is not None]
+    asked = run if any(claim.primary for claim in run) else claims
+    note = " ".join(filter(None, (note, named(asked, (file or {}).get("primary")))))
     first = [
         (j.claim.text, j.claim.paper, j.here, tested_over(j.found), _chance(j.p), j.verdict)
         for j in judged

@@ -225,12 +225,14 @@ def test_exploratory_and_untestable_claims_have_no_p():
 
 
 def test_claims_that_were_named_late_are_said():
-    claims = [claim(0.1), Claim("d", sample=lambda found: [], primary=True), Claim("e")]
+    claims = [claim(0.1), Claim("d", sample=lambda found: [0.2], primary=True), Claim("e")]
     assert named(claims, ["c", "d"]) == "The primary claims were named before the runs."
     assert named(claims, ["c"]) == "Named after the runs: d."
     assert "named after the runs" in named(claims, None)
     assert "none of their claims is primary" in named([Claim("e", sample=list)], None)
     assert named(claims, ["c"]) in claims_section(claims, {}, {"primary": ["c"]})
+    claims[1] = Claim("d", sample=lambda found: [], primary=True)  # not run: its runs are to come
+    assert "named before the runs" in claims_section(claims, {}, {"primary": ["c"]})
 
 
 def test_samples_of_sections():
