@@ -44,13 +44,13 @@ slow: $(READY)
 	$(BIN)/python -m pytest -n $(THREADS) --dist worksteal -m slow tests
 
 # The peers stand apart from the environment, without their dependencies: some would bring another torch.
-.peers/.ready: benchmarks/peers.txt $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --no-deps --upgrade --target .peers -r benchmarks/peers.txt
+.peers/.ready: evidence/peers.txt $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --no-deps --upgrade --target .peers -r evidence/peers.txt
 	@touch $@
 
 bench: .peers/.ready
-	$(BIN)/python -m benchmarks time performance
-	$(BIN)/python -m benchmarks page foundation performance
+	$(BIN)/python -m evidence time performance
+	$(BIN)/python -m evidence page foundation performance
 
 docs: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[docs]'

@@ -71,6 +71,6 @@ def test_the_page_counts_what_it_lists():
 
 
 def test_only_the_one_fit_builds_a_trainer():
-    code = [*ROOT.rglob("*.py"), *(PAGE.parents[1] / "benchmarks").rglob("*.py")]
+    code = [*ROOT.rglob("*.py"), *(PAGE.parents[1] / "evidence").rglob("*.py")]
     building = [p for p in code if re.search(r"\bTrainer\(", p.read_text(encoding="utf-8"))]
-    assert building == [ROOT / "training" / "fit.py"]
+    assert building == [ROOT / "lab" / "training" / "fit.py"]

@@ -47,7 +47,7 @@ def workshop(tmp_path_factory) -> Path:
 def run(command: str, workshop: Path) -> str:
     words = shlex.split(command)
     if words[0] == "fredholm":
-        words = ["-m", "fredholm.cli.main", *words[1:]]
+        words = ["-m", "fredholm.lab.cli.main", *words[1:]]
         folder = workshop
     else:  # what lives in the checkout is run from there
         words = [str(workshop / word) if word == "my_kernel.py" else word for word in words[1:]]
@@ -101,7 +101,7 @@ def test_contract_training_report_and_benchmark_without_touching_another_file(wo
     assert int(re.search(r"(\d+) passed", contract).group(1)) > 40
     assert (workshop / "runs/bilateral-digits/model/model.safetensors").is_file()
     assert (workshop / "runs/bilateral-digits/report/index.html").is_file()
-    timed = next(text for command, text in outputs.items() if "benchmarks" in command)
+    timed = next(text for command, text in outputs.items() if "evidence" in command)
     assert "bilateral forward+backward" in timed
     listed = next(text for command, text in outputs.items() if " operators --import" in command)
     assert re.search(r"bilateral +create_operator", listed)
@@ -271,17 +271,17 @@ def test_a_preset_is_a_model_by_name(written):
 
 
 def test_a_page_of_claims_is_one_file_of_ten_lines(tmp_path, monkeypatch):
-    from benchmarks.kit.subject import find_subject
+    from evidence.kit.subject import find_subject
 
-    import benchmarks
+    import evidence
     from fredholm.training import load_recipe
 
     text = block("file: my_claims.py")
     own = [line for line in text.splitlines() if line.strip() and not line.startswith("from ")]
     assert len(own) <= 10
     (tmp_path / "my_claims.py").write_text(text, encoding="utf-8")
-    monkeypatch.setattr(benchmarks, "__path__", [*benchmarks.__path__, str(tmp_path)])
-    monkeypatch.delitem(sys.modules, "benchmarks.my_claims", raising=False)  # of another test
+    monkeypatch.setattr(evidence, "__path__", [*evidence.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "evidence.my_claims", raising=False)  # of another test
     subject = find_subject("my_claims")
     assert [path.name for path in subject.pages] == ["my_claims.md"]
     assert "| 81.4 over 80.8 | not run |  | open |" in subject.call(":page")

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from fredholm.cli.main import main
-from fredholm.data.kinds.images import IMAGES
-from fredholm.data.registry import DATASETS
 from fredholm.encoders import ENCODERS
 from fredholm.errors import CheckpointError, OptionError, RecipeError
-from fredholm.explain.report import _lead
 from fredholm.integral import registry
 from fredholm.integral.strategy import STRATEGIES
+from fredholm.lab.cli.main import main
+from fredholm.lab.data.kinds.images import IMAGES
+from fredholm.lab.data.registry import DATASETS
+from fredholm.lab.report.report import _lead
 from fredholm.models import BODIES, from_pretrained
 from fredholm.models.registry import PRESETS
 from fredholm.operators import import_file

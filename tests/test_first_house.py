@@ -23,10 +23,10 @@ from safetensors.torch import load_file
 
 from fredholm.errors import RecipeError
 from fredholm.families.ckconv.position_network import WeightNormLinear
+from fredholm.lab.training.module import RecipeLearner
 from fredholm.models import from_pretrained
 from fredholm.models.migrate import migrate_name, migrate_recipe, old_keys
 from fredholm.operators import Exact
-from fredholm.training.module import RecipeLearner
 
 from .tolerances import assert_close
 
@@ -176,7 +176,7 @@ def test_an_interrupted_run_reaches_the_weights_of_one_that_was_not(
 ):
     # The first house divided an epoch's last step, where it has fewer batches, as a whole one; the
     # training loss of its tables was a mean over samples; decay fell on directions.
-    monkeypatch.setattr("fredholm.training.learner.Learner._short", lambda self, batch_idx: 1.0)
+    monkeypatch.setattr("fredholm.lab.training.learner.Learner._short", lambda self, batch_idx: 1.0)
     monkeypatch.setattr(RecipeLearner, "weight", lambda self, labels: len(labels))
     if decay == "as it was":
         monkeypatch.setattr(WeightNormLinear, "parts", {})
@@ -186,7 +186,7 @@ def test_an_interrupted_run_reaches_the_weights_of_one_that_was_not(
     )
     assert not (run / "result.json").exists()
     if name == "luna":  # as a user would
-        from fredholm.cli.main import main
+        from fredholm.lab.cli.main import main
 
         where = ["--runs", str(run.parent), "--name", run.name, "--resume"]
         assert main(["train", str(run), *where]) == 0
@@ -237,7 +237,7 @@ def predict(run: Path) -> subprocess.CompletedProcess[str]:
     """In a process of its own: a run's file registers an operator."""
     words = ["predict", str(run), str(HOUSE / "own_kernel" / "seven.png"), "--json", "--trust-code"]
     return subprocess.run(
-        [sys.executable, "-m", "fredholm.cli.main", *words],
+        [sys.executable, "-m", "fredholm.lab.cli.main", *words],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         cwd=run.parent,
         capture_output=True,
@@ -270,9 +270,9 @@ def test_a_run_with_a_kernel_of_its_own_predicts_as_it_did_once_its_definition_i
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_is_accepted_with_its_keys_where_they_are_now(path):
     """A user's own recipe is told the new keys rather than read as if it had them."""
+    from fredholm.lab.training.recipe_files import differences
+    from fredholm.lab.training.recipe_text import parse
     from fredholm.training import load_recipe
-    from fredholm.training.recipe_files import differences
-    from fredholm.training.recipe_text import parse
 
     raw = {"name": path.stem, **parse(path.read_text(encoding="utf-8"), path.name)}
     moved = old_keys(raw["model"])

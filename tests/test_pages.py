@@ -17,12 +17,12 @@ MODULES = (
     "fredholm.kernels",
     "fredholm.encoders",
     "fredholm.models",
-    "fredholm.depth",
+    "fredholm.models.depth",
     "fredholm.data",
     "fredholm.convert",
     "fredholm.training",
     "fredholm.explain",
-    "fredholm.parallel",
+    "fredholm.distributed",
 )
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fredholm import progress
-from fredholm.cli.main import main
 from fredholm.errors import OptionError, RecipeError
+from fredholm.lab.cli.main import main
 from fredholm.training import load_recipe, train
 
 
@@ -119,8 +119,8 @@ def test_an_epoch_that_steps_will_end_has_so_many(table, tmp_path, monkeypatch, 
 
 
 def test_what_needs_no_data_is_checked_before_data_are_read(table, tmp_path, monkeypatch, capsys):
-    from fredholm.data import files
-    from fredholm.data.files import unlabelled
+    from fredholm.lab.data import files
+    from fredholm.lab.data.files import unlabelled
 
     train(load_recipe(str(table), SHORT), tmp_path / "run")
     reads: list[str] = []

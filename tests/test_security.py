@@ -13,19 +13,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from evidence.datasets.official_clouds import read_h5
 
 import fredholm
 from fredholm import Domain, create_operator
-from fredholm.data import formats
-from fredholm.data.catalogue.official_clouds import read_h5
-from fredholm.data.files.arrays import read_arrays
-from fredholm.data.files.clouds import read_cloud
-from fredholm.data.formats import opened_picture, read_bytes
-from fredholm.data.stored import StoredRows
 from fredholm.errors import DataError, FredholmError, TrustError
-from fredholm.explain.sources import load_inputs, load_state
+from fredholm.lab.data import formats
+from fredholm.lab.data.files.arrays import read_arrays
+from fredholm.lab.data.files.clouds import read_cloud
+from fredholm.lab.data.formats import opened_picture, read_bytes
+from fredholm.lab.data.stored import StoredRows
+from fredholm.lab.report.sources import load_inputs, load_state
+from fredholm.lab.training.checkpoints import read_checkpoint
 from fredholm.models import from_pretrained
-from fredholm.training.checkpoints import read_checkpoint
 
 SOURCES = Path(fredholm.__file__).parent
 
@@ -67,14 +67,14 @@ def weights_of_estimator(path: Path) -> None:
 
 
 def fields_of_darcy(path: Path) -> None:
-    from fredholm.data.catalogue.darcy import _read
+    from evidence.datasets.darcy import _read
 
     _read(path)
 
 
 def folder_of_transformers(path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    from fredholm.convert.transformers_folder import load_local
+    from fredholm.linearization.transformers_folder import load_local
 
     config = transformers.BertConfig(
         hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, vocab_size=9
@@ -136,7 +136,7 @@ def test_no_object_in_an_array_is_loaded(name, tmp_path):
 
 
 def test_a_recipe_makes_no_objects(tmp_path):
-    from fredholm.training.recipe_files import load_recipe
+    from fredholm.lab.training.recipe_files import load_recipe
 
     sprung, path = tmp_path / "sprung", tmp_path / "recipe.yaml"
     path.write_text(f"name: !!python/object/apply:builtins.open ['{sprung}', 'w']\n")
@@ -251,7 +251,7 @@ def test_an_onnx_file_reads_no_other(tmp_path, monkeypatch):
     onnx = pytest.importorskip("onnx")
     from onnx import TensorProto, helper
 
-    from fredholm.data.catalogue.weights_onnx import read_onnx_tensors
+    from fredholm.lab.data.catalogue.weights_onnx import read_onnx_tensors
 
     (tmp_path / "secret.bin").write_bytes(SECRET.tobytes())
     tensor = TensorProto(name="w", data_type=TensorProto.DOUBLE, dims=[24])
@@ -268,7 +268,7 @@ def test_an_onnx_file_reads_no_other(tmp_path, monkeypatch):
 @pytest.mark.parametrize("outside", ["../secret/model.safetensors", "/etc/passwd"])
 def test_an_index_of_weights_names_no_file_outside_of_its_folder(outside, tmp_path):
     transformers = pytest.importorskip("transformers")
-    from fredholm.convert.transformers_folder import load_local
+    from fredholm.linearization.transformers_folder import load_local
 
     (tmp_path / "model.safetensors.index.json").write_text(
         json.dumps({"metadata": {}, "weight_map": {"w": "model-1.safetensors", "v": outside}})
@@ -279,7 +279,7 @@ def test_an_index_of_weights_names_no_file_outside_of_its_folder(outside, tmp_pa
 
 def test_an_adapter_names_no_model_elsewhere(tmp_path):
     transformers = pytest.importorskip("transformers")
-    from fredholm.convert.transformers_folder import load_local
+    from fredholm.linearization.transformers_folder import load_local
 
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "/home/me/model"}')
     with pytest.raises(TrustError, match="got an adapter of '/home/me/model'"):

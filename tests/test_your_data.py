@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fredholm.cli.main import main
+from fredholm.lab.cli.main import main
 
 TEXT = (Path(__file__).parents[1] / "docs" / "your-data.md").read_text(encoding="utf-8")
 FENCED = re.compile(r"<!-- (run(?: if \S+)?|file(?:: \S+)?) -->\n```\w+\n(.*?)```", re.DOTALL)

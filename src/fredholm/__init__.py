@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from .integral import inference as inference
     from .integral import list_operators as list_operators
     from .integral import register_operator as register_operator
+    from .lab.training import linearize as linearize
     from .models import create_model as create_model
     from .models import list_models as list_models
-    from .training import linearize as linearize
 
 # Names are looked up when they are first used, so that ``fredholm --help`` does not wait for torch.
 _PLACES = {

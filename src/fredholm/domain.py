@@ -19,8 +19,8 @@ from torch.autograd import forward_ad
 from torch.export import register_dataclass
 
 from .arguments import Device, checked, refuse_kind
+from .distributed.shards import Shards, agreed, checked_sizes, even_sizes
 from .errors import DomainError, ShapeError, suggest
-from .parallel.shards import Shards, agreed, checked_sizes, even_sizes
 from .quadrature import Quadrature, reciprocal
 from .validation import cheap_to_read, check_forward, check_shapes, check_values, positive
 
@@ -644,7 +644,7 @@ class Domain:
         this domain.
 
         Measure, padding, causality and pairs are combined here, and for one rank's part of a domain
-        in :func:`fredholm.parallel.part.part_quadrature`. O(N) unless
+        in :func:`fredholm.distributed.part.part_quadrature`. O(N) unless
         ``pairs`` is given or two domains are compared in time. ``pairs`` of this domain are used
         for both; their shape must fit the queries.
         """

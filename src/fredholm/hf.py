@@ -15,13 +15,13 @@ from .errors import require
 
 require("transformers", "hf", "loading converted models")
 
-from .convert.linearize.auto import (  # noqa: E402
+from .linearization.auto import (  # noqa: E402
     PREFIX,
     FredholmLinearConfig,
     linear_config,
     linear_model,
 )
-from .convert.linearize.hub import push_folder, register_config  # noqa: E402
+from .linearization.hub import push_folder, register_config  # noqa: E402
 
 __all__ = ["FredholmLinearConfig", "push_folder"]
 
@@ -35,7 +35,7 @@ def __getattr__(name: str) -> Any:
     import transformers
 
     if name == f"{PREFIX}Trainer":  # which takes its time to import
-        from .convert.linearize.trainer import FredholmLinearTrainer
+        from .linearization.trainer import FredholmLinearTrainer
 
         return FredholmLinearTrainer
     source = getattr(transformers, name.removeprefix(PREFIX), None)

@@ -3,19 +3,6 @@
 from .families.ckconv.finite_horizon import FiniteHorizonKernel
 from .families.ckconv.kernel import ContinuousConvolutionKernel
 from .families.ckconv.position_network import PositionNetwork
-from .families.classical.continuous_time import ContinuousStateSpaceKernel
-from .families.classical.convolution import StencilKernel
-from .families.classical.diagonal_state_space import DiagonalStateSpaceKernel
-from .families.classical.graph import AdjacencyKernel
-from .families.classical.graph_attention import AdditiveAttentionKernel, DynamicAttentionKernel
-from .families.classical.linear import PointwiseKernel
-from .families.classical.mamba import MambaKernel
-from .families.classical.nonlinear_system import AffineSystemKernel
-from .families.classical.pooling import AdaptivePoolKernel, AveragePoolKernel, MaxPoolKernel
-from .families.classical.recurrence import RecurrentKernel
-from .families.classical.selective import SelectiveKernel
-from .families.classical.spectral import PeriodicKernel
-from .families.classical.state_space import StateSpaceKernel
 from .families.infsa.centre_kernel import CentreKernel, StreamingCentreKernel
 from .families.infsa.kernel import HopKernel, TokenGraphKernel
 from .families.itnet.kernel import GROUPS, MLPKernel, ablations
@@ -70,6 +57,19 @@ from .integral import (
     has_trait,
     register_feature_map,
 )
+from .layers.continuous_time import ContinuousStateSpaceKernel
+from .layers.convolution import StencilKernel
+from .layers.diagonal_state_space import DiagonalStateSpaceKernel
+from .layers.graph import AdjacencyKernel
+from .layers.graph_attention import AdditiveAttentionKernel, DynamicAttentionKernel
+from .layers.linear import PointwiseKernel
+from .layers.mamba import MambaKernel
+from .layers.nonlinear_system import AffineSystemKernel
+from .layers.pooling import AdaptivePoolKernel, AveragePoolKernel, MaxPoolKernel
+from .layers.recurrence import RecurrentKernel
+from .layers.selective import SelectiveKernel
+from .layers.spectral import PeriodicKernel
+from .layers.state_space import StateSpaceKernel
 
 # Earlier names, which users' files import: one object had several words, and is now called a token
 # graph everywhere.

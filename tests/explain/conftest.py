@@ -58,7 +58,7 @@ HISTORY = [
 @pytest.fixture
 def every_theme():
     """For a test whose report is drawn in all themes."""
-    from fredholm.explain import style
+    from fredholm.lab.report import style
 
     return style.THEMES
 
@@ -68,7 +68,7 @@ def light_theme_alone(request, monkeypatch):
     """A test's own reports are drawn once, where it does not ask for ``every_theme``; those that
     are written once for several tests are not changed.
     """
-    from fredholm.explain import style
+    from fredholm.lab.report import style
 
     if "every_theme" not in request.fixturenames:
         monkeypatch.setattr(style, "THEMES", (style.LIGHT,))
@@ -77,7 +77,8 @@ def light_theme_alone(request, monkeypatch):
 @pytest.fixture(scope="session", params=["itnet", "softmax", "softmax-cls"])
 def written(request, tmp_path_factory):
     """(model, its run folder's report)."""
-    from fredholm.explain import ReportOptions, Samples, report_run, style
+    from fredholm.explain import ReportOptions, Samples, report_run
+    from fredholm.lab.report import style
 
     name, _, pool = request.param.partition("-")
     run = tmp_path_factory.mktemp(request.param) / "tiny"

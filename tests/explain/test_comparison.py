@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fredholm.explain.comparison import comparison_page
+from fredholm.lab.report.comparison import comparison_page
 
 from .chromium import BROWSER, open_page
 

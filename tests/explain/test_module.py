@@ -20,8 +20,8 @@ from fredholm.errors import CheckpointError, ConversionError, DataError, OptionE
 from fredholm.explain import report_module
 from fredholm.explain.calls import capture, convertible_layers
 from fredholm.explain.kernels import kernel_map, kernel_profile, output_points
-from fredholm.explain.module import check_kernel, check_output, explain_module
-from fredholm.explain.sources import load_inputs, load_model, load_state
+from fredholm.lab.report.module import check_kernel, check_output, explain_module
+from fredholm.lab.report.sources import load_inputs, load_model, load_state
 
 from .chromium import BROWSER, open_page
 from .layers import Unused, Wrapped, resnet
@@ -358,7 +358,7 @@ def test_an_image_as_the_model_takes_it(tmp_path):
 def test_a_picture_is_read_as_those_of_the_training(tmp_path):
     from PIL import Image
 
-    from fredholm.data.kinds.images import read_picture, read_plain
+    from fredholm.lab.data.kinds.images import read_picture, read_plain
 
     from .conftest import tiny_model
 
@@ -430,7 +430,8 @@ def test_a_folder_of_ours(tmp_path):
 
 
 def test_a_data_set_is_read_at_the_size_of_the_model():
-    from fredholm import data, models
+    from fredholm import models
+    from fredholm.lab import data
 
     small = data.create_dataset("digits", "test", image_size=16)
     model = models.create_model("backbone_nano", data=small.encoder())

@@ -18,8 +18,6 @@ import torch
 
 from fredholm import Domain, create_operator, explain
 from fredholm.data import Graph, GraphDataset
-from fredholm.data.kinds.images import prepare_pictures
-from fredholm.data.kinds.kind import SAMPLES
 from fredholm.encoders import Inputs
 from fredholm.errors import (
     CheckpointError,
@@ -29,17 +27,12 @@ from fredholm.errors import (
     OptionError,
     ShapeError,
 )
-from fredholm.explain import (
-    ReportOptions,
-    RunFacts,
-    Samples,
-    kernel_map,
-    plots,
-    report,
-    report_run,
-)
-from fredholm.explain.report import _size_head
-from fredholm.explain.style import LIGHT, NARROW
+from fredholm.explain import ReportOptions, RunFacts, Samples, kernel_map, report, report_run
+from fredholm.lab.data.kinds.images import prepare_pictures
+from fredholm.lab.data.kinds.kind import SAMPLES
+from fredholm.lab.report import plots
+from fredholm.lab.report.report import _size_head
+from fredholm.lab.report.style import LIGHT, NARROW
 from fredholm.models import create_model
 from tests.parts import parts
 
@@ -388,7 +381,7 @@ def test_every_picture_has_a_narrow_version_for_a_phone_with_ticks(tmp_path, eve
 
 @pytest.mark.parametrize("theme", [LIGHT, NARROW[0]], ids=["wide", "narrow"])
 def test_panels_have_ticks_of_their_own(theme):
-    from fredholm.data.kinds.kind import Cloud, Signal
+    from fredholm.lab.data.kinds.kind import Cloud, Signal
 
     x, rng = np.linspace(0, 1, 9), np.random.default_rng(0)
     line = plots.lines(theme, x, ["a", "b"], [rng.random((2, 9))] * 2, 0.5, ("weight", "time"))

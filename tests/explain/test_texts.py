@@ -9,9 +9,9 @@ import torch
 
 from fredholm.errors import ShapeError
 from fredholm.explain import ReportOptions, Samples, report
-from fredholm.explain.evolution import evolution_section
-from fredholm.families.continuous.monitors import trajectory
+from fredholm.lab.report.evolution import evolution_section
 from fredholm.models import create_model
+from fredholm.models.trajectory import trajectory
 from tests.parts import parts
 
 from .conftest import tiny_images, tiny_model

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from fredholm import Domain, as_operator
-from fredholm.cli.main import main
-from fredholm.convert.transformers_folder import picture_scale
 from fredholm.errors import ConversionError, DomainError, OptionError, ShapeError
 from fredholm.explain import Samples, Traced, attention_quality, image_grid, image_maps, report
 from fredholm.explain.kernels import class_token
-from fredholm.explain.sources import input_size
+from fredholm.lab.cli.main import main
+from fredholm.lab.report.sources import input_size
+from fredholm.linearization.transformers_folder import picture_scale
 
 from ..tolerances import assert_close
 
@@ -134,7 +134,7 @@ def test_torch_s_own_layers_and_what_stays_as_it_was():
 @pytest.mark.skipif(importlib.util.find_spec("timm") is None, reason="timm is not installed")
 @pytest.mark.parametrize("registers", [0, 4])
 def test_maps_of_timm_are_made_of_its_own_attention(registers):
-    from benchmarks.unification.attention import timm_layers
+    from evidence.unification.attention import timm_layers
 
     timm_layers()
     from timm.models.vision_transformer import VisionTransformer

@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fredholm.domain import Domain
 from fredholm.errors import ConversionError, DomainError, OptionError, ShapeError
-from fredholm.families.classical.recurrence import RecurrentKernel
-from fredholm.families.classical.trajectory import (
+from fredholm.layers.recurrence import RecurrentKernel
+from fredholm.layers.trajectory import (
     CELLS,
     LINEARIZATIONS,
     Weights,

@@ -1,5 +1,5 @@
 """State space kernels: rules of discretisation, forms, refusals. That they equal their recurrences
-is in the contract suite and in tests/convert/classical/test_equality.py.
+is in the contract suite and in tests/layers/test_equality.py.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ from torch import nn
 
 from fredholm.domain import Domain
 from fredholm.errors import DomainError, OptionError
-from fredholm.families.classical.convolution import StencilKernel
-from fredholm.families.classical.pooling import AdaptivePoolKernel, AveragePoolKernel
 from fredholm.kernels import Window
+from fredholm.layers.convolution import StencilKernel
+from fredholm.layers.pooling import AdaptivePoolKernel, AveragePoolKernel
 from fredholm.operators import IntegralOperator
 
 from ..tolerances import assert_close

@@ -9,7 +9,7 @@ from torch import nn
 from fredholm.domain import Domain
 from fredholm.encoders import SequenceConfig
 from fredholm.errors import DomainError, OptionError
-from fredholm.families.classical import Convolution, Recurrence
+from fredholm.layers import Convolution, Recurrence
 from fredholm.models import (
     BackboneConfig,
     create_model,

@@ -10,8 +10,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fredholm.domain import Domain
 from fredholm.errors import OptionError
-from fredholm.families.ckconv.body import WholeNorm
 from fredholm.models import Model, count, create_model, from_pretrained, model_config
+from fredholm.models.bodies.ckcnn import WholeNorm
 from fredholm.operators import CKConv
 from tests.parts import parts
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from fredholm.depth import Accumulation
 from fredholm.errors import OptionError
 from fredholm.models import count, create_model, from_pretrained, list_models
+from fredholm.models.depth import Accumulation
 from tests.parts import parts
 
 from ..tolerances import assert_close

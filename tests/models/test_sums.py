@@ -13,11 +13,11 @@ from fredholm.errors import DomainError, OptionError, RecipeError
 from fredholm.explain.attention import operator_inputs
 from fredholm.integral.addition import SumKernel
 from fredholm.kernels import MLPKernel
+from fredholm.lab.training.build import build_dataset, build_model
 from fredholm.models import create_model, from_pretrained, save_pretrained
 from fredholm.models.baselines import make_baseline
 from fredholm.operators import IntegralOperator, OperatorSum, create_operator
 from fredholm.training import load_recipe
-from fredholm.training.build import build_dataset, build_model
 
 from ..tolerances import assert_close
 

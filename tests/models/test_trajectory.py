@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fredholm.families.continuous.monitors import trajectory
+from fredholm.models.trajectory import trajectory
 
 from ..tolerances import assert_close
 from .test_continuous import TEXT, text_model

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fredholm.depth import CrossBlock
 from fredholm.domain import Domain
 from fredholm.encoders import Inputs
 from fredholm.errors import OptionError, ShapeError
 from fredholm.models import Model, TwoStreamsBody, create_model, from_pretrained, save_pretrained
+from fredholm.models.depth import CrossBlock
 from fredholm.operators import create_operator
 
 from ..tolerances import assert_close

@@ -8,7 +8,7 @@ import copy
 
 import pytest
 import torch
-from benchmarks.infsa.speed import definition, quadratic
+from evidence.infsa.speed import definition, quadratic
 
 from fredholm.domain import Domain
 from fredholm.errors import ConvergenceError, OptionError, StrategyError

@@ -12,9 +12,9 @@ from torch import nn
 
 from fredholm.domain import Domain
 from fredholm.errors import OptionError, StrategyError
+from fredholm.forms import quadratic
+from fredholm.forms.separable import key_features, moment_size
 from fredholm.integral import Facts, choose
-from fredholm.integral.forms import quadratic
-from fredholm.integral.forms.separable import key_features, moment_size
 from fredholm.kernels import (
     Expanded,
     Layout,

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from fredholm.convert.linearize.heads import LinearHeads, Seen
 from fredholm.domain import Domain
 from fredholm.errors import DomainError, OptionError, ShapeError
 from fredholm.families.luna import naive
 from fredholm.kernels import FEATURE_MAPS
+from fredholm.linearization.heads import LinearHeads, Seen
 from fredholm.operators import (
     LinearAttention,
     LunaAttention,

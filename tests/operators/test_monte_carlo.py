@@ -16,8 +16,8 @@ from torch import nn
 from fredholm.convert import as_operator
 from fredholm.domain import Domain
 from fredholm.errors import DomainError, OptionError, StrategyError
-from fredholm.integral.forms.monte_carlo import SampledKeys, Samples, at_anchors
-from fredholm.integral.forms.monte_carlo.drawn import _key_terms, _messages, _pairs, _split
+from fredholm.forms.monte_carlo import SampledKeys, Samples, at_anchors
+from fredholm.forms.monte_carlo.drawn import _key_terms, _messages, _pairs, _split
 from fredholm.kernels import add_proposal, auxiliary_loss
 from fredholm.operators import (
     Anchors,
@@ -250,7 +250,7 @@ def test_blocks_of_queries_change_nothing(monkeypatch):
     problem = op.problem(u, domain)
     samples = drawn(op).draw(problem, drawn(op).proposal(op.kernel, problem))
     whole = drawn(op).estimate(op.kernel, problem, samples)
-    monkeypatch.setattr("fredholm.integral.forms.monte_carlo.drawn.BYTES", 1)
+    monkeypatch.setattr("fredholm.forms.monte_carlo.drawn.BYTES", 1)
     parts = drawn(op).estimate(op.kernel, problem, samples)
     assert_close(parts, whole)
     for a, b in zip(

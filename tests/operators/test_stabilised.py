@@ -164,7 +164,7 @@ def test_only_inference_makes_features_in_pieces_and_only_of_maps_that_look_at_o
 
 @pytest.mark.parametrize("name", ["luna", "hedgehog", "performer"])
 def test_converted_heads_in_pieces(name, monkeypatch):
-    from fredholm.convert.linearize import heads
+    from fredholm.linearization import heads
 
     torch.manual_seed(0)
     part = heads.LinearHeads(2, 4, feature_map=name)

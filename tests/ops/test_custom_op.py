@@ -14,13 +14,13 @@ import torch
 from torch.autograd import forward_ad
 
 import fredholm
-from fredholm.depth import FeedForward
 from fredholm.errors import DerivativeError
 from fredholm.families.ckconv import CKConv
 from fredholm.families.ckconv.grid_convolution import grid_convolution
 from fredholm.families.infsa.graph import edge_product
 from fredholm.families.itnet.hidden_first import mlp_kernel
 from fredholm.integral import Exact
+from fredholm.models.depth import FeedForward
 from fredholm.ops.attention import attention
 from fredholm.ops.custom_op import custom_op, differentiable_op
 from fredholm.ops.feature_map import Bank, scalar_bank

@@ -43,7 +43,7 @@ def compile_only(self, *arguments, grid, warmup, **options):
     found.append({"kernel": facts.name, "shared": facts.shared, "wgmma": wgmma})
 
 JITFunction.run = compile_only
-from benchmarks.gpu.cases import KERNELS, move
+from evidence.gpu.cases import KERNELS, move
 for name in sys.argv[1:]:
     case = KERNELS[name]
     sizes = next(iter(case.sizes.values())) | {"b": 1, "n": 64}

@@ -1,18 +1,42 @@
-"""Kernels to numbers and pictures; the HTML report."""
+"""Kernels to numbers and pictures; the HTML report.
+
+The numbers are computed here. Reports belong to :mod:`fredholm.lab.report`, which is imported when
+one of its names is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from .alignment import Alignment, eigenvector_alignment, model_alignment
 from .attention import class_attention, image_maps, operator_inputs, rollout
 from .centrality import TokenChain, token_chain
-from .given import ReportOptions, RunFacts, Samples
 from .kernels import Profile, image_grid, kernel_map, kernel_profile
-from .module import explain_module, report_module
-from .pretrained import explain_pictures
 from .quality import Quality, attention_quality
 from .removal import Degradation, degradation
-from .report import report, report_run
 from .targets import localisation, patch_targets
 from .variance import VarianceShare, variance_share
 from .vision import Traced, traced
+
+if TYPE_CHECKING:
+    from ..lab.report.given import ReportOptions as ReportOptions
+    from ..lab.report.given import RunFacts as RunFacts
+    from ..lab.report.given import Samples as Samples
+    from ..lab.report.module import explain_module as explain_module
+    from ..lab.report.module import report_module as report_module
+    from ..lab.report.pretrained import explain_pictures as explain_pictures
+    from ..lab.report.report import report as report
+    from ..lab.report.report import report_run as report_run
+
+_REPORTS = {
+    "ReportOptions": "given",
+    "RunFacts": "given",
+    "Samples": "given",
+    "explain_module": "module",
+    "explain_pictures": "pretrained",
+    "report": "report",
+    "report_module": "module",
+    "report_run": "report",
+}
 
 __all__ = [
     "Alignment",
@@ -47,3 +71,9 @@ __all__ = [
     "traced",
     "variance_share",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _REPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"fredholm.lab.report.{_REPORTS[name]}"), name)

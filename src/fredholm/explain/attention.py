@@ -17,7 +17,7 @@ from ..domain import Domain
 from ..errors import DomainError, OptionError, ShapeError, suggest
 from ..integral import IntegralOperator
 from ..models.bodies.body import signal_of
-from ..models.modes import evaluating
+from ..modes import evaluating
 from .centrality import DENSE, token_chain
 from .kernels import BUDGET, check, class_token, image_grid, masses, pair_weights
 from .vision import traced

@@ -14,7 +14,7 @@ from ..convert import convertible
 from ..domain import Domain
 from ..errors import ConversionError, OptionError, ShapeError, suggest
 from ..integral import IntegralOperator, Kernel
-from ..models.modes import evaluating
+from ..modes import evaluating
 from ..registry import qualified_name
 
 CHANNELS_FIRST = (

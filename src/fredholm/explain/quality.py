@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..errors import DomainError, OptionError, ShapeError
-from ..models.modes import evaluating
+from ..modes import evaluating
 from .attention import METHODS, maps_of
 from .removal import Degradation, degradation
 from .targets import localisation, patch_targets

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..errors import OptionError, ShapeError
-from ..models.modes import evaluating
+from ..modes import evaluating
 from ..progress import steps as saying
 
 

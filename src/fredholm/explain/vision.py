@@ -15,7 +15,7 @@ from ..errors import ConversionError, DomainError, OptionError, ShapeError
 from ..integral import IntegralOperator
 from ..integral.attention import AttentionKernel
 from ..models.bodies.body import Seen
-from ..models.modes import evaluating
+from ..modes import evaluating
 from .calls import Call, Noted, check_output, convertible_layers, noted
 
 ELSEWHERE = ("torch.nn.modules.conv", "torch.nn.modules.linear", "torch.nn.modules.pooling")

@@ -4,6 +4,8 @@ Nothing here knows a paper; the papers' kernels and the forms for them alone lie
 :mod:`fredholm.families`.
 """
 
+from ..forms import Anchors, Form, KeyForm, KeyRing, Memory, MonteCarlo, choose, with_offset
+from ..forms.monte_carlo.proposal import Proposal, add_proposal, auxiliary_loss
 from .addition import SumKernel
 from .attention import AttentionKernel, FeatureAttentionKernel
 from .bases import (
@@ -65,8 +67,6 @@ from .feature_map import (
     query_features,
     register_feature_map,
 )
-from .forms import Anchors, Form, KeyForm, KeyRing, Memory, MonteCarlo, choose, with_offset
-from .forms.monte_carlo.proposal import Proposal, add_proposal, auxiliary_loss
 from .fourier import FourierFeatures
 from .lattice import LatticeKernel, RowReads, read_grid, write_points
 from .memo import inference

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..distributed import Shards
 from ..domain import Domain
 from ..errors import DomainError, OptionError, StrategyError
 from ..ops.backend import cast
-from ..parallel import Shards
 from ..quadrature import Quadrature
 from .contract import Form, Kernel, Memory, choose, weight_and_bias
 from .exchange import Exchange

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..domain import Domain, default_line
 from ..errors import DomainError, OptionError
+from ..forms import WeightBlocks, WindowChunks, WindowMoment
 from ..ops.linear_attention import at_scale, linear_density
 from .bases import SEPARABLE, WeightedKernel
 from .capabilities import JointFeatures, Windowed
@@ -26,7 +27,6 @@ from .feature_map import (
     key_features,
     query_features,
 )
-from .forms import WeightBlocks, WindowChunks, WindowMoment
 from .problem import Layout, Problem, head_width, split_heads
 from .projections import Projections, projected_widths
 from .side_by_side import Aligned, SideBySide, side_by_side

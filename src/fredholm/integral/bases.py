@@ -12,10 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..ops.linear_attention import linear_density
-from .capabilities import HiddenReadout, Separable, WeightedValue
-from .contract import Kernel
-from .forms import (
+from ..forms import (
     AnchorKeys,
     Chunks,
     Dense,
@@ -32,6 +29,9 @@ from .forms import (
     Transition,
     WeightBlocks,
 )
+from ..ops.linear_attention import linear_density
+from .capabilities import HiddenReadout, Separable, WeightedValue
+from .contract import Kernel
 from .problem import Problem
 
 # Forms of one domain exclude one another where they can (an order or none, pairs or none); where

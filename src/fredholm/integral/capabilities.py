@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
+from ..distributed import Shards
 from ..domain import Domain
-from ..parallel import Shards
 from .problem import Layout, Point, Problem
 
 

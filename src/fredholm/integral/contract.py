@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ..arguments import Checked
+from ..distributed import Shards
 from ..domain import Domain, default_line
 from ..errors import ConversionError, OptionError, StrategyError
 from ..ops.backend import describe_backend, transforms
-from ..parallel import Shards
 from ..quadrature import Quadrature
 from ..registry import qualified_name
 from .capabilities import lacking
@@ -70,7 +70,7 @@ class Kernel(nn.Module, metaclass=Checked):
             has no other queries.
         sums: each key counts by its mass, and no normaliser of the kernel's own divides it away.
         forms: the algorithms that may integrate the kernel, best first; see
-            :class:`fredholm.integral.forms.Form`. A subclass inherits its base's.
+            :class:`fredholm.forms.Form`. A subclass inherits its base's.
 
     Raises:
         OptionError: a class without one of the four definitions.

@@ -47,7 +47,7 @@ class Converter:
     domain: Callable[[Any], Domain] | None = None
 
 
-CONVERTERS: Registry[Converter] = Registry("converter")
+CONVERTERS: Registry[Converter] = Registry("converter", home="fredholm.layers")
 """Converters by the qualified names of the classes they convert."""
 
 

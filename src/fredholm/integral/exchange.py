@@ -1,7 +1,7 @@
 """What passes between the shards of a domain for an integral over all of them.
 
 A rank has the queries and keys of its own points. Three exchanges serve the forms: a *moment* of
-the keys is summed over the ranks (:func:`fredholm.parallel.summed`), a *ring* brings the keys of
+the keys is summed over the ranks (:func:`fredholm.distributed.summed`), a *ring* brings the keys of
 one rank after another to every query, and where a weight is a functional of all keys at once they
 are *gathered*. The first sends a fixed number of numbers, the other two O(N); only the last holds
 more than a block of the other ranks' keys.
@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ..distributed import Ring, Shards, concatenated
+from ..distributed.part import all_times, places
 from ..domain import Domain
 from ..ops.plain import recomputed
-from ..parallel import Ring, Shards, concatenated
-from ..parallel.part import all_times, places
 from ..quadrature import Quadrature
 from .problem import Layout, Problem
 
@@ -33,7 +33,7 @@ class Exchange:
     Attributes:
         words: what is exchanged.
         numbers: how many numbers this rank gives to the process group, see
-            :class:`fredholm.parallel.Traffic`; a backward sends about as many again, and where
+            :class:`fredholm.distributed.Traffic`; a backward sends about as many again, and where
             blocks are recomputed, twice.
     """
 

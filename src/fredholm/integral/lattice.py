@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..distributed import Shards, fetched
 from ..domain import Domain, default_line
 from ..errors import DomainError, OptionError
 from ..ops.backend import UNCHANGED, full_precision
-from ..parallel import Shards, fetched
 from ..validation import cheap_to_read
 from .bases import MatrixKernel
 from .problem import Layout, Problem, merge_heads, weighed

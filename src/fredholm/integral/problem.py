@@ -15,11 +15,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..arguments import describe, refuse_kind
+from ..distributed import Shards
+from ..distributed.part import fill_empty, part_quadrature
 from ..domain import MEASURES, Domain
 from ..errors import DomainError, OptionError, ShapeError
 from ..ops.backend import at_least_single, cast, followed, promoted
-from ..parallel import Shards
-from ..parallel.part import fill_empty, part_quadrature
 from ..quadrature import Quadrature, Rows, take_rows
 
 if TYPE_CHECKING:

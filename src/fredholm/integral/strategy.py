@@ -157,7 +157,7 @@ class Plan:
             empty.
         exchange: on a sharded domain, what passes between the ranks; otherwise empty.
         numbers: how many numbers this rank sends for it in a forward of one sample, or of the
-            domain's batch; see :class:`fredholm.parallel.Traffic`.
+            domain's batch; see :class:`fredholm.distributed.Traffic`.
     """
 
     strategy: str

@@ -21,7 +21,7 @@ from .operators import make_operator, position_options
 from .pretrained import from_pretrained, save_pretrained
 from .registry import create_model, list_models, model_config, register_model
 
-from . import presets  # isort: skip  registers its names  # noqa: F401
+from .presets import general as presets  # isort: skip  registers its names  # noqa: F401
 
 __all__ = [
     "BODIES",

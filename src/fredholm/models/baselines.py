@@ -9,7 +9,7 @@ from ..errors import OptionError
 from ..integral import IntegralOperator
 from ..registry import Registry
 
-BASELINES: Registry[Callable[..., IntegralOperator]] = Registry("baseline")
+BASELINES: Registry[Callable[..., IntegralOperator]] = Registry("baseline", home="fredholm.layers")
 
 register_baseline = BASELINES.register
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..configuration import Configuration, from_dict, known_fields
-from ..encoders import ENCODERS, EncoderConfig, ImageConfig
 from ..errors import OptionError, suggest
 from ..registry import Registry
 from .bodies import BODIES, BodyConfig, ResidualConfig
+from .encoders import ENCODERS, EncoderConfig, ImageConfig
 from .heads import HEADS, HeadConfig, LinearConfig
 
 Given = Mapping[str, Any] | Configuration | None

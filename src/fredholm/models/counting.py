@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import (
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from .modes import evaluating
+from ..modes import evaluating
 
 
 def _transform(shape: torch.Size, dims: list[int], size: int, share: float) -> int:

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..configuration import Configuration, check_counts, check_known
+from ..distributed import Shards, largest, summed
 from ..domain import Domain
-from ..encoders import Encoder
 from ..errors import OptionError
 from ..ops.backend import at_least_single, cast, unrounded
-from ..parallel import Shards, largest, summed
 from ..registry import Registered, Registry
+from .encoders import Encoder
 
 # --- the read-out ---------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class HeadConfig(Configuration):
         raise NotImplementedError
 
 
-HEADS: Registry[type[HeadConfig]] = Registry("head", attribute="kind")
+HEADS: Registry[type[HeadConfig]] = Registry("head", home="fredholm.models.heads", attribute="kind")
 
 
 def register_head(kind: str) -> Callable[[Registered], Registered]:

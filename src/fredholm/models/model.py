@@ -11,12 +11,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..domain import Domain
-from ..encoders import Inputs
 from ..errors import OptionError
 from ..integral import State, load_state
 from .bodies.body import Seen
 from .config import ModelConfig
 from .decay import weight_decay_groups
+from .encoders import Inputs
 from .heads import Offset, read_out
 from .pretrained import PretrainedMixin
 
@@ -78,7 +78,7 @@ class Model(nn.Module, PretrainedMixin):
         With a ``mesh``, a torch ``DeviceMesh`` of one dimension, all of its ranks call this
         together, and the inputs are this rank's stretch of every sample's points, in the order of
         the ranks: points of clouds and sequences, rows of fields and images. The answer is that of
-        :meth:`answer`; for the gradients see :func:`fredholm.parallel.sum_gradients`.
+        :meth:`answer`; for the gradients see :func:`fredholm.distributed.sum_gradients`.
 
         Raises:
             OptionError: an encoder that needs whole samples, see

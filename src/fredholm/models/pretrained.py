@@ -24,7 +24,7 @@ WEIGHTS, CONFIG = "model.safetensors", "config.json"
 FORMAT = 2  # 1: the flat configurations of six families
 PARTS = ("encoder", "body", "head")
 # Classes beside Model that are saved whole: by the kind of their configuration.
-SAVED: Registry[tuple[type[Any], type[Any]]] = Registry("saved model")
+SAVED: Registry[tuple[type[Any], type[Any]]] = Registry("saved model", home="fredholm.layers")
 Module = TypeVar("Module", bound=type[nn.Module])
 _UNBUILDABLE = (FredholmError, AttributeError, KeyError, TypeError, ValueError)
 

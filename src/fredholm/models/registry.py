@@ -13,7 +13,7 @@ from .migrate import explain
 from .model import Model
 
 Preset = Callable[[], ModelConfig]
-PRESETS: Registry[Preset] = Registry("model")
+PRESETS: Registry[Preset] = Registry("model", home="fredholm.models")
 
 
 def register_model(preset: Preset) -> Preset:

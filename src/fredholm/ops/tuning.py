@@ -1,7 +1,7 @@
 """Tile sizes of Triton kernels: the kernel's own rule, and before it a table of what measured
 fastest, where there is one.
 
-No table comes with the package: no GPU has timed the kernels. ``python -m benchmarks run gpu tune``
+No table comes with the package: no GPU has timed the kernels. ``python -m evidence run gpu tune``
 measures candidates and writes one, the JSON file ``tiles.json`` beside the kernel, from a case
 (direction, compute capability, sizes that matter) to a choice of sizes: ``{"forward sm90 d64 w128":
 {"rows": 128, ...}}``. Nothing is tuned while a model runs, so that equal calls run equal kernels.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from fredholm.families.classical.graph_attention import (
+from fredholm.layers.graph_attention import (
     AdditiveAttentionKernel,
     DynamicAttentionKernel,
 )

@@ -10,21 +10,15 @@ authors' code: https://github.com/dwromero/ckconv
 - ``grid_convolution/``: the fast form on a regular grid, hidden units first, with its op:
   definition, FFT, products of spectra, registration.
 - ``triton/``: the products of spectra on a GPU.
-- ``body.py``, ``presets.py``: the CKCNN and its named sizes.
 """
 
-from .body import CKCNNBody, CKCNNConfig
 from .finite_horizon import FiniteHorizonKernel
 from .kernel import ContinuousConvolutionKernel
 from .naive import ckconv_naive
 from .operator import CKConv
 from .position_network import PositionNetwork
 
-from . import presets  # isort: skip  registers its names  # noqa: F401
-
 __all__ = [
-    "CKCNNBody",
-    "CKCNNConfig",
     "CKConv",
     "ContinuousConvolutionKernel",
     "FiniteHorizonKernel",

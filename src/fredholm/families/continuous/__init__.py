@@ -8,27 +8,11 @@ Xue-Cheng Tai, Hao Liu, Lingfeng Li, Raymond H. Chan. 2025. https://arxiv.org/ab
   ``controls.py`` interpolates their parameters in time, ``evolution.py`` binds all into a module;
   ``encoder_terms.py`` has the terms of known encoders; ``adjoint.py``, ``orders.py`` and
   ``monitors.py`` solve, measure and watch.
-- ``encoder_evolution.py``: an evolution of known encoder layers that can be saved.
-- ``config.py``, ``body.py``, ``stages.py``, ``presets.py``: the bodies, their sizes by name.
-- ``monitors.py``: what every step of a trained model does.
 """
 
-from .body import ContinuousBody, ContinuousConfig
-from .encoder_evolution import EncoderEvolution, EncoderEvolutionConfig
-from .monitors import trajectory
 from .naive import lie_step_naive, paper_step_naive
-from .stages import StagesBody, StagesConfig
-
-from . import presets  # isort: skip  registers its names  # noqa: F401
 
 __all__ = [
-    "ContinuousBody",
-    "ContinuousConfig",
-    "EncoderEvolution",
-    "EncoderEvolutionConfig",
-    "StagesBody",
-    "StagesConfig",
     "lie_step_naive",
     "paper_step_naive",
-    "trajectory",
 ]

@@ -15,24 +15,18 @@ central query. What is where, in the order to read it:
 - :mod:`.graph`: the token graph and its products, tile by tile.
 - :mod:`.centre_kernel`: the linear form's kernels; :mod:`.centres`: their sums.
 - :mod:`.triton`: the same products on a GPU.
-- :mod:`.body`, :mod:`.presets`: InfViT, the paper's vision transformer.
 """
 
-from .body import AccumulatedBody, InfViTConfig
 from .centre_kernel import CentreKernel, StreamingCentreKernel
 from .hops import Neumann
 from .kernel import HopKernel, TokenGraphKernel
 from .operator import InfSA, LinearInfSA
 from .resolvent import Resolvent
 
-from . import presets  # isort: skip  registers its names  # noqa: F401
-
 __all__ = [
-    "AccumulatedBody",
     "CentreKernel",
     "HopKernel",
     "InfSA",
-    "InfViTConfig",
     "LinearInfSA",
     "Neumann",
     "Resolvent",

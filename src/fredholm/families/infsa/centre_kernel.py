@@ -5,8 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ...distributed import Shards, summed
+from ...distributed.part import before_this
 from ...domain import Domain
 from ...errors import DomainError, OptionError
+from ...forms import OwnResponse
 from ...integral import (
     CausalTransition,
     CentredWeights,
@@ -15,10 +18,7 @@ from ...integral import (
     Point,
     Problem,
 )
-from ...integral.forms import OwnResponse
 from ...ops.backend import at_least_single, cast, full_precision, number
-from ...parallel import Shards, summed
-from ...parallel.part import before_this
 from .centres import (
     Sum,
     Tokens,

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from ...distributed import Shards
 from ...domain import Domain
 from ...errors import OptionError
 from ...integral import (
@@ -23,7 +24,6 @@ from ...integral import (
 )
 from ...ops.backend import at_least_single, cast, check_backend, full_precision
 from ...ops.tiles import root_of
-from ...parallel import Shards
 from ...quadrature import Quadrature
 from .graph import EDGE_PRODUCT, NORMS, TokenGraph, activated, sum_of_hops
 from .graph.token_graph import row_factor

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...distributed import Shards, gathered, summed
+from ...distributed.part import before_this
 from ...domain import Domain
 from ...integral import Exchange, Problem, fold_ring, mass_rows, sums, visible_from
 from ...ops.tiles import root_of
-from ...parallel import Shards, gathered, summed
-from ...parallel.part import before_this
 from .graph import NORMS, edge_product
 from .graph.token_graph import row_factor
 

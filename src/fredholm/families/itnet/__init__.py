@@ -12,7 +12,6 @@ and appendices are cited by their numbers.
   on any points, and their op; then definition, forward, first layer, gradients, registration.
 - ``triton/``: the same op on a GPU.
 - ``compress.py``: a low-rank operator fitted to a trained exact one.
-- ``presets.py``: the paper's models, residual blocks around the operator, by name.
 """
 
 from .compress import CompressionReport, compress
@@ -20,8 +19,6 @@ from .kernel import GROUPS, MLPKernel, ablations
 from .low_rank import LowRankKernel
 from .naive import itnet_naive, low_rank_naive
 from .operator import ITNetOperator, LowRankITNetOperator
-
-from . import presets  # isort: skip  registers its names  # noqa: F401
 
 __all__ = [
     "GROUPS",

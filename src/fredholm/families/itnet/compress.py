@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from ...domain import Domain
 from ...errors import ConversionError, OptionError
 from ...integral import Facts, IntegralOperator, Kernel, Problem, choose
-from ...models.modes import evaluating
+from ...modes import evaluating
 from ...ops.backend import at_least_single, cast
 from .low_rank import LowRankKernel
 from .operator import LowRankITNetOperator
@@ -266,7 +266,7 @@ def _descend(
     progress: Callable[[int, float], None] | None,
 ) -> int:
     """Fit in torch alone, which is all that operators need; ``fredholm compress`` fits as all
-    training does (``training/fit.py``). Returns the steps taken.
+    training does (``lab/training/fit.py``). Returns the steps taken.
     """
     optimizer, schedule = optimizer_of(fitting, lr, steps)
     plateau = Plateau(patience)

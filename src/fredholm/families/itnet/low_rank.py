@@ -6,12 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...distributed import Shards, summed
 from ...errors import OptionError, suggest
 from ...integral import FourierFeatures, PairKernel, Pooled, Problem, read_together
 from ...integral.contract import Part
 from ...integral.side_by_side import Aligned, SideBySide, side_by_side
 from ...ops.backend import at_least_single, cast, full_precision, product, sum_of_product
-from ...parallel import Shards, summed
 from .hidden_first import ACTIVATIONS
 from .pooled import HiddenPooled
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
+from ...distributed import Shards
 from ...domain import Domain
 from ...integral import Exchange, Facts, Form, Kernel, Linear, Pooled, Problem, with_offset
-from ...parallel import Shards
 
 
 class HiddenPooled(Form):

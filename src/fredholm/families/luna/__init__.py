@@ -13,7 +13,7 @@ is where, in the order to read it:
 - :mod:`.operator`: ``LunaAttention``.
 
 Its sums, causal chunks and steps are those of every separable kernel, in
-:mod:`fredholm.integral.forms`; the fast forms of the scalar networks are in
+:mod:`fredholm.forms`; the fast forms of the scalar networks are in
 :mod:`fredholm.ops.feature_map`.
 """
 

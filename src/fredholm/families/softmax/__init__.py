@@ -7,14 +7,11 @@ RNNs: Fast Autoregressive Transformers with Linear Attention, ICML 2020.
 - ``kernel.py``: softmax attention's kernel; ``linear.py``: linear attention's.
 - ``feature_maps.py``: the named feature maps φ of linear attention.
 - ``operator.py``: both operators, thin constructors.
-- ``multihead.py``, ``huggingface.py``, ``huggingface_rotary.py``, ``timm.py``: converters of the
-  libraries' attention layers.
 
 The fast ops lie in ``fredholm.ops.attention`` and ``fredholm.ops.linear_attention``, because other
 families use them too.
 """
 
-from . import huggingface, huggingface_rotary, multihead, timm
 from .feature_maps import (
     FourierRandomFeatures,
     HedgehogFeatures,
@@ -35,10 +32,6 @@ __all__ = [
     "SoftmaxAttention",
     "SoftmaxKernel",
     "T2RFeatures",
-    "huggingface",
-    "huggingface_rotary",
     "linear_attention_naive",
-    "multihead",
     "softmax_attention_naive",
-    "timm",
 ]

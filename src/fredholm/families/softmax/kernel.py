@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ...domain import Domain, default_line
 from ...errors import DomainError, OptionError
+from ...forms import Fused
 from ...integral import (
     AttentionKernel,
     JointScores,
@@ -18,7 +19,6 @@ from ...integral import (
     Rotary,
     check_dropout,
 )
-from ...integral.forms import Fused
 from ...ops.attention import attention_density
 
 

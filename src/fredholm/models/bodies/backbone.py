@@ -10,9 +10,9 @@ from torch import nn
 
 from ...configuration import check_counts, check_heads, check_rates, check_ratio
 from ...domain import Domain
-from ...encoders import Encoder, EncoderConfig
 from ...integral import operator_factory, operator_options
 from ..baselines import list_baselines, make_baseline
+from ..encoders import Encoder, EncoderConfig
 from ..operators import make_operator, of_block, suited
 from .body import BodyConfig, register_body
 from .residual import ResidualBody

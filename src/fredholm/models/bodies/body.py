@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from ...configuration import Configuration
 from ...domain import Domain
-from ...encoders import Encoder, EncoderConfig
 from ...errors import OptionError
 from ...integral import IntegralOperator
 from ...registry import Registered, Registry
+from ..encoders import Encoder, EncoderConfig
 
 Seen = tuple[nn.Module, Tensor, Domain]
 
@@ -115,7 +115,9 @@ class BodyConfig(Configuration):
         raise NotImplementedError
 
 
-BODIES: Registry[type[BodyConfig]] = Registry("body", attribute="kind")
+BODIES: Registry[type[BodyConfig]] = Registry(
+    "body", home="fredholm.models.bodies", attribute="kind"
+)
 
 
 def register_body(kind: str) -> Callable[[Registered], Registered]:

@@ -9,10 +9,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from ...configuration import check_counts, check_heads, check_rates, check_ratio
-from ...depth import ResidualBlock
 from ...domain import Domain
-from ...encoders import Encoder, EncoderConfig
 from ...integral import CausalState
+from ..depth import ResidualBlock
+from ..encoders import Encoder, EncoderConfig
 from ..operators import OperatorSum, make_operator, of_block, suited
 from .body import Body, BodyConfig, register_body
 
@@ -82,13 +82,13 @@ class ResidualConfig(BodyConfig):
 
 
 class ResidualBody(Body):
-    r"""L pre-norm residual blocks (:class:`fredholm.depth.ResidualBlock`), then layer norm.
+    r"""L pre-norm residual blocks (:class:`fredholm.models.depth.ResidualBlock`), then layer norm.
 
     Args:
         operators: one a block. An iterator is asked block by block, so that a block's random
             numbers follow its operator's.
         dim: D.
-        ratio, dropout, chunk: see :class:`fredholm.depth.ResidualBlock`.
+        ratio, dropout, chunk: see :class:`fredholm.models.depth.ResidualBlock`.
         drop_path: of each block.
         scaled: whether what a block adds starts scaled by :math:`1/\sqrt{2L}`.
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ...configuration import check_known
-from ...depth import CrossBlock, ResidualBlock
 from ...domain import Domain
 from ...errors import DomainError, OptionError
+from ..depth import CrossBlock, ResidualBlock
 from .body import Body, register_body
 from .residual import ResidualConfig
 

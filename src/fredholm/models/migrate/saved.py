@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...encoders import ENCODERS
 from ...errors import OptionError, suggest
 from ..bodies import BODIES
+from ..encoders import ENCODERS
 
 Flat = Mapping[str, Any]
 Parts = dict[str, dict[str, Any]]

@@ -21,7 +21,7 @@ from .piecewise import piecewise_linear_op, segments, size_of
 
 FEW, FEW_RECORDED = 4096, 256
 """Scalars of a set up to which the networks themselves are run, without and with gradients:
-`python -m benchmarks time small tune`.
+`python -m evidence time small tune`.
 """
 ELEMENTS = 500_000  # hidden units of a chunk that a CPU core works through near its cache
 ACCELERATOR_ELEMENTS = 100_000_000

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from ....distributed import Shards
 from ....domain import Domain
 from ....errors import ShapeError
 from ....integral import (
@@ -36,7 +37,6 @@ from ....ops.backend import (
     promoted,
     values_alone,
 )
-from ....parallel import Shards
 from .limits import spectrum_refusal
 from .registration import convolve_with, grid_convolution_op, spectrum_of
 from .sharded import convolution_sent, convolve_part
@@ -46,7 +46,7 @@ KEPT = 1 << 24  # numbers of a kernel's spectrum that are kept between calls
 
 FEW = 1 << 14
 """Samples times points times lags up to which the products cost less than the transforms, on a
-processor: `python -m benchmarks time small tune`.
+processor: `python -m evidence time small tune`.
 """
 CONVOLUTIONS = (F.conv1d, F.conv2d, F.conv3d)
 WINDOWS = 1 << 17

@@ -14,10 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....domain import Domain
-from ....integral import Exchange, Problem, weighed
-from ....ops.backend import at_least_single, cast, full_precision, promoted
-from ....parallel import (
+from ....distributed import (
     Shards,
     shares,
     summed,
@@ -26,6 +23,9 @@ from ....parallel import (
     transposed_numbers,
     without_holes,
 )
+from ....domain import Domain
+from ....integral import Exchange, Problem, weighed
+from ....ops.backend import at_least_single, cast, full_precision, promoted
 from . import spectrum
 from .registration import GridSizes
 

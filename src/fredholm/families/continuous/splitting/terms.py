@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ....depth.residual import StochasticDepth
 from ....domain import Domain
 from ....errors import OptionError, suggest
 from ....integral import Part, create_operator
 from ....ops.backend import at_least_single, cast, full_precision, promoted
+from ....stochastic_depth import StochasticDepth
 from .term import EXPLICIT, SubstepError, Term, mix
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

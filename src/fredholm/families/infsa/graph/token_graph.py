@@ -23,7 +23,7 @@ EDGE_PRODUCT = "the edge product"
 NORMS = {"frobenius": "squares", "rows": "sums"}
 DEFAULT_BYTES = 1 << 20  # one tile of pairs; a backward holds two, which a CPU core's cache takes
 DEFAULT_CUDA_BYTES = 256_000_000
-FEW = 1 << 17  # pairs that are held at once: `python -m benchmarks time small tune`
+FEW = 1 << 17  # pairs that are held at once: `python -m evidence time small tune`
 WIDEST = 256  # columns of a query or a value that the registers of a Triton program can hold
 STATISTICS = ("squares", "sums", "none")
 

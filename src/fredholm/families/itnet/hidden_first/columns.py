@@ -20,7 +20,7 @@ ENDS = ("query_position", "key_position")
 CONTENT = ("query", "key")
 GROUPS = {*ENDS, "relative", "distance", *CONTENT, "product"}
 LONGEST = 1 << 19  # hidden units of one query up to which keys are not cut into tiles
-LARGEST = 1 << 20  # hidden units of all pairs: `python -m benchmarks time small tune`
+LARGEST = 1 << 20  # hidden units of all pairs: `python -m evidence time small tune`
 
 
 def fits(kernel: Any, problem: Problem) -> bool:

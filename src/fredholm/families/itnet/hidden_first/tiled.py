@@ -45,7 +45,7 @@ DEFAULT_BYTES = 3_200_000  # a tile of hidden units that a CPU core works throug
 DEFAULT_CUDA_BYTES = 256_000_000
 FEW, FEW_RECORDED = 1 << 18, 1 << 21
 """Numbers of a tile up to which it is taken at once, without and with gradients:
-`python -m benchmarks time small tune`.
+`python -m evidence time small tune`.
 """
 FEW_IN_ROW = 1 << 24  # for one query, as in a causal step: the tiled op has nothing to share
 

@@ -1,0 +1,169 @@
+"""What each operator should be good at: six tasks, small enough for minutes on a core; and a seventh
+that only four operators were trained on, which has no row in the decision table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fredholm.lab.compare import ComparedTask
+
+CLASSICAL = ("convolution", "gru", "lstm", "softmax")
+OURS = ("ckconv", "itnet", "itnet_low_rank", "luna", "infsa")
+RATES = (1e-3, 3e-3, 1e-2)
+"""The short list that every operator's learning rate is chosen from, on validation."""
+SEEDS = 5
+
+
+@dataclass(frozen=True)
+class Element:
+    """A task, and the condition that a trained model is judged under.
+
+    Attributes:
+        task: recipe, overrides, options of operators.
+        question: what a user would ask; none: a table of the page and no row of its decision.
+        shown: what the score is, for the page.
+        under: overrides of the evaluation, such as another rate of the test split; none: the test
+            split is as the training was.
+        checked: how the same condition is validated: split and overrides.
+        instead: overrides for operators that refuse the task as it is, such as gaps on a grid
+            in the place of timestamps.
+        without: operators that are left out for their cost.
+    """
+
+    task: ComparedTask
+    question: str
+    shown: str
+    under: tuple[str, ...] = ()
+    checked: tuple[str, tuple[str, ...]] = ("val", ())
+    instead: tuple[str, ...] = ()
+    without: tuple[str, ...] = field(default=())
+
+    @property
+    def name(self) -> str:
+        return self.task.name
+
+    @property
+    def operators(self) -> list[str]:
+        return [name for name in (*CLASSICAL, *OURS) if name not in self.without]
+
+
+BACKBONE = ("model=backbone_nano", "optimizer.name=adamw", "optimizer.weight_decay=0.01")
+VOWELS = (*BACKBONE, "training.epochs=40", "model.body.dropout=0.1", "model.encoder.causal=false")
+HALF = ("data.options.every=2", "model.encoder.spacing=2")
+FIELD = "train: 300, val: 60, test: 100, training: 8"
+
+ELEMENTS = {
+    element.name: element
+    for element in (
+        Element(
+            ComparedTask(
+                "lost",
+                "Japanese vowels, half of the samples lost, the rest with their times",
+                "ckcnn-japanese-vowels",
+                (*VOWELS, "data.options={drop: 0.5, timed: true}"),
+                {"ckconv": {"omega": 8.0}},
+            ),
+            "Samples are lost, times are irregular",
+            "accuracy (%)",
+            instead=("data.options={drop: 0.5}",),
+        ),
+        Element(
+            ComparedTask(
+                "rate",
+                "Japanese vowels, tested at half the rate of the training",
+                "ckcnn-japanese-vowels",
+                VOWELS,
+                {"ckconv": {"omega": 8.0}},
+            ),
+            "The rate is another one at test time",
+            "accuracy (%)",
+            under=HALF,
+            checked=("val", HALF),
+        ),
+        Element(
+            ComparedTask(
+                "scattered",
+                "digits at 32 scattered places of the plane",
+                str(Path(__file__).with_name("scattered.yaml")),
+                ("training.epochs=30",),
+                {"ckconv": {"omega": 8.0}},
+            ),
+            "Points are scattered, without grid or order",
+            "accuracy (%)",
+        ),
+        Element(
+            ComparedTask(
+                "field",
+                "Darcy flow, trained at 8 x 8, tested at 16 x 16",
+                "itnet-darcy",
+                (
+                    *BACKBONE,
+                    "model.encoder.sigma=1.0",
+                    "data.name=darcy-generated",
+                    f"data.options={{{FIELD}, resolution: 8}}",
+                    "training.epochs=30",
+                ),
+                {"ckconv": {"omega": 8.0}},
+            ),
+            "A field at another resolution",
+            "relative error",
+            under=("data.options.resolution=16",),
+            checked=("test", ("data.options.resolution=16", "data.options.seed=1")),
+        ),
+        Element(
+            ComparedTask(
+                "copy",
+                "ten symbols repeated after 30 steps, in causal order",
+                "ckcnn-copy-memory",
+                (
+                    *BACKBONE,
+                    "model.head.pool=every",
+                    "model.encoder.causal=true",
+                    "data.options={delay: 30, train: 2000, val: 200, test: 500}",
+                    "training.epochs=20",
+                ),
+                {"ckconv": {"omega": 19.2}},
+            ),
+            "Something is to be repeated much later",
+            "accuracy of all points (%)",
+        ),
+        Element(
+            ComparedTask(
+                "long",
+                "the sum of two marked numbers among 200",
+                "ckcnn-adding",
+                (
+                    *BACKBONE,
+                    "data.options={length: 200, train: 2000, val: 200, test: 500}",
+                    "training.epochs=8",
+                ),
+                {"ckconv": {"omega": 14.55}},
+            ),
+            "Sequences are long",
+            "squared error",
+            without=("itnet",),
+        ),
+        Element(
+            ComparedTask(
+                "clothes",
+                "20,000 pictures of clothes at 16 x 16, 16 patches",
+                "fashion-mnist",
+                (
+                    *BACKBONE,
+                    "model.encoder.patch=4",
+                    "data.image_size=16",
+                    "data.limit=20000",
+                    "training.epochs=8",
+                    "training.ema_decay=null",
+                ),
+            ),
+            "",
+            "accuracy (%)",
+            without=("lstm", "ckconv", "itnet_low_rank", "luna", "infsa"),
+        ),
+    )
+}
+ROWS = [element for element in ELEMENTS.values() if element.question]
+"""The decision table's."""

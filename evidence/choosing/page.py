@@ -1,0 +1,336 @@
+"""Which operator: docs/choosing.md from operators in their element, the comparison, the speed
+pass, cost models and the operators.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+
+from fredholm.domain import Domain
+from fredholm.errors import FredholmError
+from fredholm.lab.compare import find_task
+from fredholm.lab.compare.tables import best_first, score, summary, to_markdown
+from fredholm.lab.report.comparison import comparison_page
+from fredholm.lab.training.metrics import mean_and_sd
+from fredholm.models import list_baselines
+from fredholm.models.baselines import make_baseline
+from fredholm.models.bodies.backbone import suited
+from fredholm.operators import create_operator, list_operators
+
+from ..kit.machine import machine_line
+from ..kit.page import load, table
+from ..kit.statistics import paired, summarise
+from ..kit.subject import Options
+from ..performance.costs import COSTS
+from .contest import FILE
+from .decide import ABOUT, decision_table, element_tables, omegas
+
+SPEED = "compare-speed.json"
+COMMAND = "fredholm compare --task {tasks} --seeds {seeds} --out runs/compare"
+UNMEASURED = "not measured"  # of an operator that is newer than the results
+LENGTHS, DIM, HEADS = (256, 1024, 4096, 16384), 128, 4
+OPTIONS: dict[str, dict[str, Any]] = {
+    "itnet": {"width": 32},
+    "itnet_low_rank": {"width": 32},
+    "ckconv": {"width": 32},
+}
+WHAT = {
+    "convolution": "a few neighbours on a grid",
+    "gru": "a state from point to point, in the order of their index",
+    "lstm": "the same, with a memory",
+    "ckconv": "a learned function of the displacement: one kernel as long as the signal",
+    "infsa": "one hop over a token graph, normalised as a whole",
+    "itnet": "a matrix for every pair of points, a network of positions and features",
+    "itnet_low_rank": "the same, factored: two networks, each read once per point",
+    "linear_attention": "a fixed feature map in the place of the exponential",
+    "linear_infsa": "one centre per head that every point reads",
+    "luna": "a learned feature map in the place of the exponential",
+    "softmax": "attention",
+}
+
+
+def probes() -> dict[str, Callable[[Any, torch.Tensor], object]]:
+    """What an operator may be asked for: it answers, or refuses by name."""
+    n = 6
+    mask = torch.ones(n, n, dtype=torch.bool).tril(1)
+    times = torch.tensor([0.0, 0.4, 1.0, 2.5, 2.7, 4.0])
+
+    def onto(op: Any, u: torch.Tensor) -> object:
+        return op(u, Domain.line(n), query=u[:, :3], query_domain=Domain.line(3))
+
+    return {
+        "points without a grid": lambda op, u: op(u, suited(op, Domain.points(torch.rand(n, 1)))),
+        "timestamps": lambda op, u: op(u, Domain.timestamps(times, causal=False)),
+        "pair masks, graphs": lambda op, u: op(u, suited(op, Domain.line(n)).replace(pairs=mask)),
+        "causal order": lambda op, u: op(u, suited(op, Domain.line(n, causal=True))),
+        "output at other points": onto,
+    }
+
+
+def make(name: str, *, causal: bool) -> Any:
+    """An operator or baseline; baselines are told the order."""
+    if name in list_baselines():
+        return make_baseline(name, 8, 2, position_dim=1, causal=causal)
+    return create_operator(name, 8, 2)
+
+
+@cache
+def served(name: str) -> dict[str, bool]:
+    """Which probes an operator answers."""
+    torch.manual_seed(0)
+    found = {}
+    for what, probe in probes().items():
+        operator, u = make(name, causal="causal" in what), torch.randn(1, 6, 8)
+        try:
+            with torch.no_grad():
+                probe(operator, u)
+            found[what] = True
+        except FredholmError:
+            found[what] = False
+    return found
+
+
+@cache
+def state_growth(name: str) -> str:
+    """How the state of a causal step grows: from its numbers after 4 and after 16 points."""
+    torch.manual_seed(0)
+    operator, sizes = make(name, causal=True), []
+    try:
+        with torch.no_grad():
+            for n in (4, 16):
+                state = operator.init_state(1, suited(operator, Domain.line(16, causal=True)))
+                for _ in range(n):
+                    _, state = operator.step(torch.randn(1, 8), state)
+                sizes.append(sum(t.numel() for t in state.keys.values()))
+    except FredholmError:
+        return "no step"
+    return "fixed" if sizes[0] == sizes[1] else "grows with N"
+
+
+def domain_table() -> str:
+    """Which domains an operator serves, and its state: asked of the operators when the page is
+    written.
+    """
+    lines = []
+    for name in [*list_operators(), *list_baselines()]:
+        cells = ["yes" if yes else "refused" for yes in served(name).values()]
+        lines.append((name, WHAT.get(name, ""), *cells, state_growth(name)))
+    return table(("operator", "what interacts", *probes(), "state of a causal step"), lines)
+
+
+def accuracy_table(results: dict[str, Any]) -> str:
+    """Scores of all operators on all tasks, the best of a task bold, and the mean rank over tasks
+    that have them all. Operators that no task was measured with come last.
+    """
+    rows = summary(results)
+    missing = sorted({*list_operators()} - {row["operator"] for row in rows})
+    tasks = [
+        task
+        for task in results["tasks"]
+        if any(r["mean"] is not None for r in rows if r["task"] == task["name"])
+    ]
+    names = list(dict.fromkeys(row["operator"] for row in rows))
+    ranks: dict[str, list[int]] = {name: [] for name in names}
+    best = {}
+    for task in tasks:
+        order = [
+            r
+            for r in best_first([r for r in rows if r["task"] == task["name"]])
+            if r["mean"] is not None
+        ]
+        best[task["name"]] = order[0]["operator"]
+        if len(order) == len(names):  # a rank among fewer is another thing
+            for place, row in enumerate(order, 1):
+                ranks[row["operator"]].append(place)
+    lines = []
+    for name in sorted(names, key=lambda n: mean_and_sd([float(r) for r in ranks[n]])[0] or 99.0):
+        cells = []
+        for task in tasks:
+            row = next(
+                (r for r in rows if (r["task"], r["operator"]) == (task["name"], name)), None
+            )
+            text = "" if row is None else score(row)
+            cells.append(f"**{text}**" if best[task["name"]] == name else text)
+        mean = mean_and_sd([float(r) for r in ranks[name]])[0]
+        lines.append((name, *cells, "" if mean is None else f"{mean:.1f}"))
+    lines += [(name, *[UNMEASURED] * len(tasks), "") for name in missing]
+    return table(("operator", *(task["name"] for task in tasks), "mean rank"), lines)
+
+
+def winners(results: dict[str, Any]) -> str:
+    """Of each task the best classical layer and the best of ours, and their difference, paired over
+    the seeds that both have. With so many tasks nothing is concluded from it.
+    """
+    classical, rows, lines = {"softmax", *list_baselines()}, summary(results), []
+    for task in results["tasks"]:
+        mine = [r for r in rows if r["task"] == task["name"] and r["mean"] is not None]
+        order = best_first(mine)
+        theirs = next((r for r in order if r["operator"].split()[0] in classical), None)
+        ours = next((r for r in order if r["operator"].split()[0] not in classical), None)
+        if theirs is None or ours is None:
+            continue
+        first, second = sorted((theirs, ours), key=order.index)
+        kind = "classical layer" if second is theirs else "other operator"
+        lines.append(
+            f"- **{task['name']}** ({task['title']}): {first['operator']} {score(first)}, then "
+            f"{second['operator']} {score(second)} as the best {kind}; "
+            f"{gap(task, first['operator'], second['operator'])}."
+        )
+    return "\n".join(lines)
+
+
+def gap(task: dict[str, Any], first: str, second: str) -> str:
+    """How far two operators are apart on a task, seed by seed."""
+    runs = [
+        {"variant": row["operator"], **run}
+        for row in task["rows"]
+        for run in row["runs"]
+        if "error" not in run
+    ]
+    found = summarise(paired(runs, first, second, task["metric"]))
+    if found is None:
+        return "no seed in common"
+    shown = (lambda x: f"{100 * x:.1f}") if task["metric"] == "accuracy" else (lambda x: f"{x:.2g}")
+    if found.sd is None:
+        return f"apart by {shown(abs(found.mean))}, one seed"
+    return f"apart by {shown(abs(found.mean))} ± {shown(found.sd)} over {found.n} seeds"
+
+
+def flops_table() -> str:
+    """Predicted MFLOPs at lengths, and from which length on an operator needs fewer than softmax
+    attention.
+    """
+    lines = []
+    for name in sorted(COSTS):
+        heads = 1 if name == "ckconv" else HEADS
+
+        def cost(n: int, name: str = name, heads: int = heads) -> float:
+            return COSTS[name](n, DIM, heads, **OPTIONS.get(name, {})).flops
+
+        when = "itself" if name == "softmax" else _first_below(cost)
+        lines.append((name, *(f"{cost(n) / 1e6:,.0f}" for n in LENGTHS), when))
+    missing = sorted({*list_operators()} - {*COSTS})
+    lines += [(name, *[UNMEASURED] * len(LENGTHS), "") for name in missing]
+    sizes = [f"N = {n:,}" for n in LENGTHS]
+    return table(("operator", *sizes, "fewer than softmax from N ="), lines)
+
+
+def _first_below(cost: Callable[[int], float]) -> str:
+    """The smallest power of two, or the half between two, at which a cost is below softmax's and
+    stays so.
+    """
+    lengths = [n for k in range(3, 18) for n in (2**k, 3 * 2 ** (k - 1))]
+    above = [n for n in lengths if cost(n) >= COSTS["softmax"](n, DIM, HEADS).flops]
+    if not above:
+        return "any"
+    later = [n for n in lengths if n > max(above)]
+    return f"{later[0]:,}" if later else "never"
+
+
+def speed_text(speed: dict[str, Any] | None) -> str:
+    """Measured growth, where it was measured."""
+    if not speed:
+        return "Times are not measured yet: `fredholm compare --measure-only --out runs/compare` on a quiet machine.\n"
+    lines = []
+    for curve in speed["scaling"]:
+        pairs = zip(curve["lengths"], curve["milliseconds"])
+        times = ", ".join(f"{n:,}: {ms:.2f}" for n, ms in pairs)
+        power = "" if curve["exponent"] is None else f"{curve['exponent']:.2f}"
+        when = _when(curve, speed["reference"])
+        lines.append((curve["operator"], curve["direction"], power, when, times))
+    heads = "operator", "direction", "exponent", "faster than softmax from", "milliseconds at N"
+    return (
+        f"{table(heads, lines)}\n\nOne operator of width {speed['dim']}, one signal; "
+        f"{machine_line(speed['machine'])} Command: "
+        "`fredholm compare --measure-only --out runs/compare`.\n"
+    )
+
+
+def _when(curve: dict[str, Any], reference: str) -> str:
+    cross = curve["crossover"]
+    if curve["operator"] == reference:
+        return "itself"
+    if cross is None:
+        return "not up to the longest"
+    return "the shortest on" if cross == 0 else f"N ≈ {cross:,.0f}"
+
+
+def page() -> str:
+    """docs/choosing.md."""
+    results, speed, elements = load("compare.json"), load(SPEED), load(FILE)
+    seeds = max((row["n"] for row in summary(results)), default=0)
+    tasks = ",".join(task["name"] for task in results["tasks"])
+    return f"""# Which operator
+
+<!-- Written by `python -m evidence page choosing`; edit the code, not this page. -->
+
+{decision_table(elements)}
+
+{ABOUT}
+What follows comes from runs on this library's small tasks, with tens of thousands of parameters
+(a quarter of a million on movie-reviews) and minutes of training: it shows what an operator does with little data and compute, not what it does at scale. The same comparison on your own recipe is one line:
+`fredholm compare --task my-recipe.yaml --operators softmax,luna,convolution --seeds 3`.
+
+## In their element
+
+{element_tables(elements)}
+
+## By data
+
+The same backbone, data, optimizer, schedule and number of parameters (widths are solved for it); test scores, mean ± standard
+deviation over at most {seeds} seeds, in percent (an error where the table in full says so). No setting differs between operators but the
+sizes and frequencies of `small`, as above, and CKConv's ω0 where the task sets it ({omegas(map(find_task, tasks.split(",")))}); elsewhere
+ω0 is the operator's default.
+
+{accuracy_table(results)}
+
+{winners(results)}
+
+What the operators here add is in the next two tables: domains that a convolution refuses, masks that a recurrence refuses, and a cost
+that grows more slowly with N than that of softmax attention.
+
+## By domain
+
+{domain_table()}
+
+## By length
+
+Predicted MFLOPs of one operator of width {DIM} with {HEADS} heads, forward (itnet and itnet_low_rank with 32 hidden units); FLOPs are not
+time, see [performance](results/performance.md).
+
+{flops_table()}
+
+{speed_text(speed)}
+## By hardware
+
+The tables in [performance](results/performance.md) show, on a CPU, where each peer is faster than this library, and how far every
+operator is from what the machine could do.
+
+## The comparison in full
+
+{to_markdown(results, speed)}
+Command: `{COMMAND.format(tasks=tasks, seeds=seeds)}`, then `fredholm compare --measure-only --out runs/compare` on a quiet machine, and
+`python -m evidence run choosing take --runs runs/compare`. The page that the command writes shows learning curves and scatter plots;
+`python -m evidence run choosing html` writes it from the committed results.
+"""
+
+
+def take(options: Options) -> None:
+    """Copy what ``fredholm compare --out FOLDER`` wrote, ``--runs FOLDER``, to the results."""
+    names = {"compare.json": "compare.json", "compare.csv": "compare.csv", "speed.json": SPEED}
+    for name, target in names.items():
+        if (options.runs / name).is_file():
+            shutil.copyfile(options.runs / name, options.results / target)
+
+
+def write_html(options: Options) -> None:
+    """The comparison's HTML page from the committed results: ``compare.html`` in ``--runs``."""
+    results, speed = load("compare.json"), load(SPEED)
+    options.runs.mkdir(parents=True, exist_ok=True)
+    text = comparison_page(results, summary(results, speed), speed)
+    (options.runs / "compare.html").write_text(text, encoding="utf-8")

@@ -1,0 +1,151 @@
+"""The continuous transformer trained to its plateau, a learning rate per model, and models whose
+number of steps was drawn in training: is depth a numerical choice then? On sentences, and on
+pictures of digits. The claims were named before the first run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+from fredholm.lab import data
+from fredholm.lab.training.build import build_dataset
+from fredholm.lab.training.evaluation import load_run
+from fredholm.lab.training.grid import Cell
+
+from ..kit.answers import pack
+from ..kit.claims import Claim, Sample, claims_tables
+from ..kit.grid import Row, Section, run_sections, sections
+from ..kit.page import load, spread, table
+from ..kit.statistics import Rows, differences, paired
+from ..kit.subject import Options
+from .evidence import SMALL, batches, right_answers
+
+FILE = "continuous-plateau.json"
+OWN, COUNTS = 4, (2, 4, 8, 16)
+DRAWN = "model.body.train_steps=[2, 8]"
+NORMS = ("post", "pre", "soft")
+VARIANTS = {
+    f"{norm}{', drawn' if drawn else ''}": (
+        f"model.body.norm={norm}",
+        *((DRAWN, "model.body.control=linear") if drawn else ()),
+    )
+    for drawn in (False, True)
+    for norm in NORMS
+}
+RATES = tuple(f"optimizer.lr={rate}" for rate in (1e-3, 3e-3))
+PLATEAU = ("schedule={name: plateau, factor: 0.2, patience: 3}",)
+SECTIONS = {
+    "reviews": Section(
+        "Sentences from movie reviews",
+        "continuous-reviews",
+        (*SMALL[:2], "training.epochs=25", *PLATEAU),
+        VARIANTS,
+        seeds=5,
+        choices=dict.fromkeys(VARIANTS, RATES),
+    ),
+    "pictures": Section(
+        "Digits, 8 x 8 pixels in patches of 2",
+        "digits",
+        (
+            "operator=softmax",
+            "model=continuous_text_micro",
+            "model.encoder.kind=image",
+            "model.encoder.patch=2",
+            "model.body.depth=4",
+            "model.body.dim=32",
+            "training.epochs=60",
+            "training.ema_decay=null",
+            *PLATEAU,
+        ),
+        VARIANTS,
+        seeds=5,
+        choices=dict.fromkeys(VARIANTS, RATES),
+    ),
+}
+
+
+def at_steps(cell: Cell) -> Row:
+    """Test accuracy at every number of steps, with the same weights."""
+    model, _ = load_run(cell.place)
+    words: Any = model.extra.get("vocabulary")
+    vocabulary = data.Vocabulary.from_dict(words) if words else None
+    parts = batches(build_dataset(cell.given, "test", vocabulary))
+    right = {
+        str(count): right_answers(lambda _, x, n=count: model(x, steps=n), parts)
+        for count in COUNTS
+    }
+    return {
+        "steps": {count: fmean(values) for count, values in right.items()},
+        "answers": {f"steps {count}": pack(values) for count, values in right.items()},
+    }
+
+
+def run(options: Options) -> None:
+    """The sections of ``--only``, or both."""
+    first = tuple(claim.text for claim in CLAIMS if claim.primary)
+    run_sections(SECTIONS, FILE, replace(options, primary=first), also=at_steps)
+
+
+def lost(section: str, variant: str, count: int) -> Sample:
+    """What a model loses from its own number of steps to another, seed by seed."""
+
+    def sample(found: dict[str, Rows]) -> list[float]:
+        rows = [row for row in found.get(section, []) if row["variant"] == variant]
+        return differences([(at(row, OWN), at(row, count)) for row in rows], "accuracy")
+
+    def at(row: Row, steps: int) -> Row:
+        answers = row.get("answers", {}).get(f"steps {steps}")
+        kept = {} if answers is None else {"answers": {"accuracy": answers}}
+        return {"accuracy": row["steps"][str(steps)], **kept}
+
+    return sample
+
+
+def cost(section: str, norm: str) -> Sample:
+    """What drawing the steps costs at the model's own number of them."""
+    return lambda found: paired(found.get(section, []), norm, f"{norm}, drawn")
+
+
+CLAIMS = [
+    *(
+        Claim(
+            f"{title}: trained with 2 to 8 steps, {count} instead of {OWN} cost the {norm}-norm "
+            "model little",
+            "no number",
+            lost(section, f"{norm}, drawn", count),
+            below=0.01,
+            primary=(norm, section) == ("pre", "reviews") or (norm, count) == ("soft", 16),
+            digits=1,
+        )
+        for section, title in (("reviews", "Sentences"), ("pictures", "Pictures"))
+        for norm in ("pre", "soft")
+        for count in (2, 16)
+    ),
+    Claim(
+        "Sentences: drawing the steps costs the pre-norm model little",
+        "no number",
+        cost("reviews", "pre"),
+        below=0.01,
+        primary=True,
+        digits=1,
+    ),
+]
+
+
+def section() -> str:
+    """The part of docs/results/continuous-transformer.md."""
+    found, command = sections(FILE), "`python -m evidence run continuous plateau`"
+    if not found:
+        return f"Not measured yet: {command}."
+    parts = [command]
+    for name, one in SECTIONS.items():
+        lines = []
+        for variant, mine in one.by_variant(found.get(name, [])).items():
+            cells = [spread(row["steps"][str(n)] for row in mine) for n in COUNTS]
+            lines.append((variant, *cells, len(mine), f"`{mine[0]['overrides'][-1]}`"))
+        if lines:
+            heads = "model", *(f"{n} steps" for n in COUNTS), "seeds", "chosen"
+            parts.append(f"**{one.title}**\n\n{table(heads, lines)}")
+    return "\n\n".join([*parts, claims_tables(CLAIMS, found, load(FILE))])

@@ -1,0 +1,100 @@
+"""AAN: does one paper cite the other? Byte sequences of two abstracts, the Retrieval task of the
+Long Range Arena (Tay et al., 2021).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fredholm.errors import DataError
+from fredholm.lab.data.catalogue.copy_memory import check_counts
+from fredholm.lab.data.formats import read_bytes
+from fredholm.lab.data.kinds.sequences import SEQUENCES
+from fredholm.lab.data.kinds.tokens import Rows, TokenDataset, pairs
+from fredholm.lab.data.registry import Entry, Request, register_dataset
+
+FILES = {
+    "train": "new_aan_pairs.train.tsv",
+    "val": "new_aan_pairs.eval.tsv",
+    "test": "new_aan_pairs.test.tsv",
+}
+LABELS = {"0": 0, "0.0": 0, "1": 1, "1.0": 1}
+
+
+@dataclass(frozen=True)
+class PairOptions:
+    """``max_length``: bytes kept of each text.
+
+    Raises:
+        OptionError: no positive integer.
+    """
+
+    max_length: int = 4000
+
+    def __post_init__(self) -> None:
+        check_counts(self, "max_length")
+
+
+def read(path: Path, max_length: int) -> tuple[Rows, Rows, Tensor]:
+    """First and second texts and labels of an official file: label, two names and two texts a line,
+    divided by tabs, without header.
+
+    Raises:
+        DataError: a missing or empty file, or a line of another form.
+    """
+    first, second, labels = [], [], []
+    for number, line in enumerate(
+        read_bytes(path).decode("utf-8", errors="replace").split("\n"), 1
+    ):
+        if not line.strip():
+            continue
+        cells = line.rstrip("\r").split("\t")
+        if len(cells) != 5 or cells[0] not in LABELS or not cells[3] or not cells[4]:
+            raise DataError(
+                f"{path}: line {number} is {line[:60]!r}; needs 0 or 1, two names and two texts"
+            )
+        labels.append(LABELS[cells[0]])
+        first.append(cells[3])
+        second.append(cells[4])
+    if not labels:
+        raise DataError(f"{path}: holds no pair; it is truncated")
+    return Rows.of_texts(first, max_length), Rows.of_texts(second, max_length), torch.tensor(labels)
+
+
+def pair_dataset(
+    request: Request, first: Rows, second: Rows, labels: Tensor, max_length: int
+) -> TokenDataset:
+    """Two rows of bytes a sample as a data set."""
+    entry, numbers = request.entry, pairs(first, second)
+    shape = {"tokens": 257, "max_length": max_length, "pair": True}
+    return TokenDataset(entry.name, request.split, labels, entry.classes, numbers, **shape)
+
+
+def create(request: Request) -> TokenDataset:
+    """The data set of a request from the user's folder."""
+    length = request.options.max_length
+    return pair_dataset(request, *read(request.folder / FILES[request.split], length), length)
+
+
+ENTRY = Entry(
+    name="aan",
+    title="AAN: does one paper cite the other? The Long Range Arena's Retrieval task, its official "
+    "files",
+    source="your folder: new_aan_pairs.{train,eval,test}.tsv",
+    needs={"path": f"the folder of {', '.join(FILES.values())}"},
+    licence_package="yours",
+    licence_data="Apache-2.0 (google-research/long-range-arena); texts of the ACL Anthology",
+    samples={"train": 147086, "val": 18090, "test": 17437},
+    classes=("unrelated", "cited"),
+    read=create,
+    official="new_aan_pairs.train.tsv, new_aan_pairs.eval.tsv and new_aan_pairs.test.tsv of "
+    "lra_release/tsv_data",
+    notes="options: max_length; bytes of two texts a sample",
+    kind=SEQUENCES,
+    options=PairOptions,
+)
+register_dataset(ENTRY)

@@ -1,0 +1,155 @@
+"""Questions on mosaics of four articles of clothing: pictures and templated questions from
+Fashion-MNIST, with 16 answers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fredholm.errors import OptionError
+from fredholm.lab.data.catalogue import fashion_mnist
+from fredholm.lab.data.composed import base_images
+from fredholm.lab.data.counter import integers
+from fredholm.lab.data.kinds.images import resize
+from fredholm.lab.data.kinds.questions import QUESTIONS, QuestionDataset
+from fredholm.lab.data.registry import Entry, Request, register_dataset
+from fredholm.lab.data.vocabulary import Vocabulary
+
+NAMES = ("top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
+ANSWERS = (*NAMES, "yes", "no", "1", "2", "3", "4")
+PLACES = ("upper left", "upper right", "lower left", "lower right")
+KINDS = ("cell", "count", "existence", "right-of")
+
+
+@dataclass(frozen=True)
+class MosaicOptions:
+    """Samples of each split; ``kinds`` of questions (all four by default); ``seed`` of the
+    generator; ``cell``: pixels of a cell's side.
+
+    Raises:
+        OptionError: an unknown kind, or a number below 1.
+    """
+
+    train: int = 20000
+    val: int = 2000
+    test: int = 4000
+    kinds: tuple[str, ...] | list[str] = KINDS
+    seed: int = 0
+    cell: int = 28
+
+    def __post_init__(self) -> None:
+        for name in ("train", "val", "test", "cell"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise OptionError(f"{name}: received {value!r}; needs an integer of 1 or more")
+        if not self.kinds or not set(self.kinds) <= set(KINDS):
+            raise OptionError(f"kinds: received {self.kinds!r}; needs some of {', '.join(KINDS)}")
+
+
+def ask(cells: list[int], kind: str, *keys: int) -> tuple[str, str]:
+    """A question about the four classes of a mosaic (row by row) and its answer, drawn by ``keys``.
+
+    - cell: which article is at a place;
+    - count: how many of an article that is there (1 to 4);
+    - existence: whether an article is there, yes and no equally often;
+    - right-of: what is to the right of an article that stands once, in the left column; where there
+      is none, a cell is asked.
+
+    Example:
+        >>> ask([8, 5, 8, 9], "count", 1)[1] in ("1", "2")
+        True
+        >>> ask([1, 2, 3, 4], "right-of", 0)[1] in ("pullover", "coat")
+        True
+    """
+
+    def draw(high: int, stream: int) -> int:
+        return int(integers(high, *keys, stream))
+
+    if kind == "right-of":
+        left = [place for place in (0, 2) if cells.count(cells[place]) == 1]
+        if left:
+            place = left[draw(len(left), 1)]
+            return f"what is to the right of the {NAMES[cells[place]]} ?", NAMES[cells[place + 1]]
+        kind = "cell"
+    if kind == "cell":
+        place = draw(4, 2)
+        return f"what is in the {PLACES[place]} ?", NAMES[cells[place]]
+    if kind == "count":
+        chosen = cells[draw(4, 3)]
+        return f"how many articles of the kind {NAMES[chosen]} are there ?", str(
+            cells.count(chosen)
+        )
+    there = sorted(set(cells))
+    if draw(2, 4):
+        return f"is there a {NAMES[there[draw(len(there), 5)]]} ?", "yes"
+    absent = [label for label in range(len(NAMES)) if label not in there]
+    return f"is there a {NAMES[absent[draw(len(absent), 6)]]} ?", "no"
+
+
+def vocabulary() -> Vocabulary:
+    """The words of all templates."""
+    templates = (
+        "what is to the right of the in upper lower left how many articles kind are there a ?",
+        *NAMES,
+    )
+    return Vocabulary.of_words([" ".join(templates)], 1)
+
+
+def create(request: Request) -> QuestionDataset:
+    """The data set of a request; test mosaics are made of test pictures, validation ones of
+    pictures that do not train.
+    """
+    options, split = request.options, request.split
+    source = base_images(request)
+    pixels, kinds = source.images, source.labels
+    if options.cell != pixels.shape[-1]:
+        pixels = resize(pixels, (options.cell, options.cell))
+    key = ("train", "val", "test").index(split)
+    count = getattr(options, split)
+    cells = integers(len(kinds), options.seed, key, torch.arange(count)[:, None], torch.arange(4))
+    wanted = integers(len(options.kinds), options.seed, key, torch.arange(count), 9).tolist()
+    pairs = [
+        ask(row, options.kinds[kind], options.seed, key, number)
+        for number, (row, kind) in enumerate(zip(kinds[cells].tolist(), wanted))
+    ]
+
+    def pictures(indices: Tensor) -> Tensor:
+        four = pixels[cells[indices]]  # (B, 4, 1, c, c)
+        top, bottom = (torch.cat([four[:, i], four[:, i + 1]], -1) for i in (0, 2))
+        return torch.cat([top, bottom], -2)
+
+    return QuestionDataset(
+        request.entry.name,
+        split,
+        pictures,
+        [question for question, _ in pairs],
+        torch.tensor([ANSWERS.index(answer) for _, answer in pairs]),
+        ANSWERS,
+        vocabulary(),
+        12,
+        shape=(1, 2 * options.cell, 2 * options.cell),
+        mean=fashion_mnist.ENTRY.mean,
+        std=fashion_mnist.ENTRY.std,
+    )
+
+
+ENTRY = Entry(
+    name="mosaics-qa",
+    title="Templated questions on mosaics of four Fashion-MNIST pictures, 16 answers",
+    source="generated from fashion-mnist",
+    licence_package="MIT",
+    licence_data="MIT (Zalando SE)",
+    samples={"train": 20000, "val": 2000, "test": 4000},
+    classes=ANSWERS,
+    read=create,
+    official=fashion_mnist.ENTRY.official,
+    notes="questions come from four templates (cell, count, existence, right-of); options: train, "
+    "val, test, kinds, seed, cell (28)",
+    kind=QUESTIONS,
+    options=MosaicOptions,
+    base="fashion-mnist",
+)
+register_dataset(ENTRY)

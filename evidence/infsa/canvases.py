@@ -1,0 +1,182 @@
+"""InfSA on all canvases: biases everywhere, heads of width 12 in every model, both depth rules, and
+each model's learning rate by validation. The claims were named before the first run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fredholm.lab.training.build import build_dataset
+from fredholm.lab.training.evaluation import load_run
+from fredholm.lab.training.grid import Cell
+
+from ..kit.claims import Claim, Sample, claims_tables
+from ..kit.grid import Row, Section, run_sections, sections
+from ..kit.page import load, spread, table
+from ..kit.statistics import Rows, paired
+from ..kit.subject import Options
+from .evidence import judge
+
+FILE, NAME = "infsa-canvas.json", "canvases"
+CONSTANT = ("model.body.depth_rule=constant", "model.body.decay=0.95")
+LINEAR = ("model.name=infvit_linear_pico", "model.body.heads=4")
+PURE = ("model.name=infvit_pure_pico",)
+VARIANTS = {
+    "softmax": (),
+    "pure, constant": (*PURE, *CONSTANT),
+    "pure, power": PURE,
+    "linear, constant": (*LINEAR, *CONSTANT),
+    "linear, power": LINEAR,
+}
+RATES = tuple(f"optimizer.lr={rate}" for rate in (1e-3, 3e-3))
+SECTIONS = {
+    NAME: Section(
+        "All canvases: biases, heads of width 12, two depth rules, the rate by validation",
+        "infvit-softmax-canvas",
+        (
+            "data.val_fraction=0.02",
+            "data.options={train: 58800, val: 1200, test: 2000, clutter: 6}",
+            "data.image_size=42",
+            "model.body.dim=48",
+            "model.body.mlp_ratio=2.0",
+            "training.epochs=20",
+            "training.keep=last",
+        ),
+        VARIANTS,
+        seeds=5,
+        choices=dict.fromkeys(VARIANTS, RATES),
+        brief=("training.epochs=5",),
+    )
+}
+
+
+def quality(cell: Cell) -> Row:
+    """How faithful a trained model's attention is, and how well it finds the article."""
+    model, _ = load_run(cell.place)
+    return judge(model, build_dataset(cell.given, "test"))
+
+
+def run(options: Options) -> None:
+    """The models of all sections."""
+    first = tuple(claim.text for claim in CLAIMS if claim.primary)
+    run_sections(SECTIONS, FILE, replace(options, primary=first), also=quality)
+
+
+def better(a: str, b: str, *path: str) -> Sample:
+    """Model ``a`` less ``b``, paired over seeds, in a number of their rows."""
+
+    def sample(found: dict[str, Rows]) -> list[float]:
+        rows = []
+        for row in found.get(NAME, []):
+            answers = row.get("answers", {}) if path == ("accuracy",) else {}
+            kept = {"x": answers["accuracy"]} if answers else {}
+            rows.append({**row, "x": _at(row, path), "answers": kept})
+        return paired(rows, a, b, "x")
+
+    return sample
+
+
+def _at(row: Row, path: tuple[str, ...]) -> float:
+    value = row
+    for key in path:
+        value = value[key]
+    return float(value)  # type: ignore[arg-type]
+
+
+ROC, PR, MASS = (
+    ("localisation", "attention", "box", key, "mean") for key in ("roc_auc", "pr_auc", "mass")
+)
+MORF, LERF = (("degradation", "attention", key, "mean") for key in ("morf", "lerf"))
+ACCURACY = ("accuracy",)
+CLAIMS = [
+    Claim(f"All canvases: {text}", paper, better(*args), primary=primary, digits=1)
+    for text, paper, args, primary in (
+        (
+            "pure InfSA is more accurate than softmax",
+            "85.1 over 81.5",
+            ("pure, constant", "softmax", *ACCURACY),
+            True,
+        ),
+        (
+            "linear InfSA is more accurate than softmax",
+            "84.7 over 81.5",
+            ("linear, constant", "softmax", *ACCURACY),
+            True,
+        ),
+        (
+            "MoRF: pure above softmax",
+            "71.7 over 42.6",
+            ("pure, constant", "softmax", *MORF),
+            True,
+        ),
+        (
+            "ROC-AUC: pure above softmax",
+            "77.3 over 53.8",
+            ("pure, constant", "softmax", *ROC),
+            True,
+        ),
+        (
+            "LeRF: pure above softmax",
+            "65.3 over 60.1",
+            ("pure, constant", "softmax", *LERF),
+            True,
+        ),
+        (
+            "PR-AUC: pure above softmax",
+            "75.5 over 56.2",
+            ("pure, constant", "softmax", *PR),
+            False,
+        ),
+        (
+            "MoRF: linear above softmax",
+            "76.0 over 42.6",
+            ("linear, constant", "softmax", *MORF),
+            False,
+        ),
+        (
+            "ROC-AUC: linear above softmax",
+            "76.6 over 53.8",
+            ("linear, constant", "softmax", *ROC),
+            False,
+        ),
+        (
+            "LeRF: linear above softmax",
+            "64.0 over 60.1",
+            ("linear, constant", "softmax", *LERF),
+            False,
+        ),
+        (
+            "PR-AUC: linear above softmax",
+            "76.1 over 56.2",
+            ("linear, constant", "softmax", *PR),
+            False,
+        ),
+        (
+            "mass of the map inside the box: pure above softmax",
+            "4.6, pictures",
+            ("pure, constant", "softmax", *MASS),
+            False,
+        ),
+        (
+            "the power of the depth, pure, against the released rule",
+            "γ^l, released γ",
+            ("pure, power", "pure, constant", *ACCURACY),
+            False,
+        ),
+    )
+]
+
+
+def section() -> str:
+    """The part of docs/results/infsa.md."""
+    found, file = sections(FILE), load(FILE)
+    command = "`python -m evidence run infsa canvases`"
+    if not found.get(NAME):
+        return f"Not measured yet: {command}."
+    lines = []
+    for variant, mine in SECTIONS[NAME].by_variant(found[NAME]).items():
+        cells = [spread(_at(row, path) for row in mine) for path in (ACCURACY, MORF, LERF)]
+        seeds = ", ".join(f"{100 * _at(row, ROC):.0f}" for row in mine)
+        lines.append((variant, *cells, seeds, f"`{mine[0]['overrides'][-1]}`"))
+    heads = "model", "accuracy (%)", "MoRF", "LeRF", "ROC-AUC, seed by seed", "chosen"
+    return f"{command}\n\n{table(heads, lines)}\n\n{claims_tables(CLAIMS, found, file)}"

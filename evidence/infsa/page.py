@@ -1,0 +1,322 @@
+"""docs/results/infsa.md."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from fredholm.lab.training.machine import show_megabytes
+from fredholm.models.migrate import migrate_override
+
+from ..kit.claims import claims_section
+from ..kit.machine import machine_line
+from ..kit.page import head, load, spread, table
+from . import canvases, pretrained
+from .claims import CLAIMS
+from .evidence import ABLATIONS, MODELS
+from .scale import LIMIT
+from .speed import FILE as SPEED
+
+LABELS = {"linear": "linear InfSA", "pure": "pure InfSA", "softmax": "softmax"}
+METHODS = {
+    "attention": "class token, last layer",
+    "rollout": "rollout",
+    "incoming": "incoming centrality",
+}
+TASKS = {"canvas": "Fashion-MNIST canvases", "cifar10": "CIFAR-10"}
+NOTE = "What is said to hold on ImageNet is tried on canvases."
+Rows = list[dict[str, Any]]
+TEXT = """InfViT with the linear and the pure form, and a softmax ViT of equal depth, four layers each,
+trained with one recipe (`infvit-linear-canvas`, `infvit-pure-canvas`, `infvit-softmax-canvas`,
+`infvit-*-cifar10`) from the same seeds. The models are small, trained for minutes on one CPU core, and the pictures
+are not ImageNet: these tables say what holds here, not what would hold there.
+
+Command: `python -m evidence run infsa`. Changes to the recipes: canvases {canvas}; CIFAR-10 {cifar10}.
+Machine: {machine}
+
+## Accuracy
+
+{accuracy}
+
+## Attention quality
+
+One article of clothing lies on each canvas among fragments of others; its box and its pixels are known by
+construction. Maps are judged on the first {images} test canvases, in percent: MoRF, the area over the
+curve of relative confidence as the most relevant patches are removed first, LeRF, the area under it as the least
+relevant are, and the area under it in a random order (that of MoRF is over the curve: a blind map's is a hundred minus
+the random figure); then how well the map ranks the patches of the object. PR-AUC and mass of a
+map that knows nothing are the share of patches inside, the last column.
+
+By boxes:
+
+{boxes}
+
+By masks:
+
+{masks}
+
+## Alignment
+
+How near one step comes to the leading eigenvector, on {aligned} test canvases ({samples} head samples a
+layer of the linear model). Linear InfSA: its weights against the Perron vector of φ(QKᵀ), by 200 power iterations;
+other operators: what patches receive in one step against the limit of many.
+
+{alignment}
+
+## Ablations
+
+{ablations}
+
+## Pure form: time and memory
+
+{pure}
+
+Command: `python -m evidence time infsa pure memory`.
+
+## Extreme resolutions
+
+InfViT-4L-64H (width 768), one image, feed-forward networks in pieces of 4,096 tokens; peak memory of the whole
+process, image, weights and libraries included; each length in a process of its own, the second of two passes.
+
+{scale}
+
+Command: `python -m evidence time infsa model train`.
+
+## The mechanisms of the paper's Table 2
+
+Four pre-norm blocks of width 768 and 64 heads around each mechanism, one sequence; "N × N" stores the matrices of all
+heads, as the published forms do. Peak memory is that of the process, of a forward pass without feed-forward networks,
+whose memory a chunk bounds; the largest N is fitted to its growth over three lengths, not run. SOFT, FLatten and MLLA
+have no installable package; linear attention stands for the last two's class.
+
+{mechanisms}
+
+Command: `python -m evidence time infsa table-memory table-time`.
+
+{claims}
+## All canvases, the set-up made equal
+
+58,800 canvases, 20 epochs; biases in queries, keys and values of all models, heads of width 12 in all, both depth rules (the paper's power
+of γ and the released constant), each model's learning rate from a short list by validation. The sign of a map is not identified, so
+that ROC-AUC stands seed by seed.
+
+{canvases}
+
+## Where a pretrained transformer looks
+
+A vision transformer with DINOv2's names (`vit-s-focus`, tuned for saliency) and no training here: each reading of its softmax attention on pictures
+whose objects are known. Mean ± standard error over pictures, in percent; two maps without a model beside, which a map has to beat that is called
+an explanation.
+
+{pretrained}
+"""
+
+
+def pick(rows: Rows, task: str, variant: str) -> Rows:
+    """The runs of one variant."""
+    return [row for row in rows if (row["task"], row["variant"]) == (task, variant)]
+
+
+def accuracy_table(rows: Rows) -> str:
+    """Test accuracy of the three models on each task."""
+    lines = []
+    for task, title in TASKS.items():
+        for model in MODELS:
+            if found := pick(rows, task, model):
+                score, one = spread(row["accuracy"] for row in found), found[0]
+                counts = len(found), f"{one['parameters']:,}", one["epochs"]
+                lines.append((title, LABELS[model], score, *counts))
+    heads = "task", "model", "test accuracy (%)", "seeds", "parameters", "epochs"
+    return table(heads, lines)
+
+
+def quality_table(rows: Rows, kind: str) -> str:
+    """Faithfulness and localisation of every map of every model."""
+    lines = []
+    for model in MODELS:
+        found = pick(rows, "canvas", model)
+        for method, label in METHODS.items():
+            if not found or method not in found[0]["degradation"]:
+                continue
+            kept = [row["degradation"][method] for row in found]
+            places = [row["localisation"][method][kind] for row in found]
+            cells = [spread(r[k]["mean"] for r in kept) for k in ("morf", "lerf", "random")]
+            measures = ("roc_auc", "pr_auc", "mass", "chance")
+            cells += [spread(r[k]["mean"] for r in places) for k in measures]
+            lines.append((LABELS[model], label, *cells))
+    heads = (
+        "model",
+        "map",
+        "MoRF AOC",
+        "LeRF AUC",
+        "random AUC",
+        "ROC-AUC",
+        "PR-AUC",
+        "mass inside",
+        "patches inside",
+    )
+    return table(heads, lines)
+
+
+def alignment_table(rows: Rows) -> str:
+    """One step against the leading eigenvector, layer by layer, trained and untrained."""
+    lines = []
+    for model in MODELS:
+        found = pick(rows, "canvas", model)
+        for layer in range(len(found[0]["alignment"]) if found else 0):
+            cells = [
+                spread((row[when][layer][key] for row in found), 1.0, 3)
+                for key in ("cosine", "spearman")
+                for when in ("alignment", "untrained_alignment")
+            ]
+            lines.append((LABELS[model], layer + 1, *cells))
+    heads = "model", "layer", "cosine, trained", "untrained", "Spearman, trained", "untrained"
+    return table(heads, lines)
+
+
+def ablation_table(rows: Rows) -> str:
+    """γ and activation of the linear form, in the measures of the paper's Table 4."""
+    lines = []
+    for variant in ("linear", *ABLATIONS):
+        found = pick(rows, "canvas", variant)
+        if not found:
+            continue
+        label = variant.replace("gamma", "γ =").replace("activation", "φ =")
+        cells = [spread(row["accuracy"] for row in found)]
+        kept = [row["degradation"]["attention"] for row in found]
+        cells += [spread(one[k]["mean"] for one in kept) for k in ("morf", "lerf")]
+        places = [row["localisation"]["attention"]["box"]["roc_auc"]["mean"] for row in found]
+        own = "γ = 0.7, ReLU" if variant == "linear" else label
+        lines.append((own, *cells, spread(places), len(found)))
+    heads = "linear InfSA", "test accuracy (%)", "MoRF AOC", "LeRF AUC", "ROC-AUC", "seeds"
+    return table(heads, lines)
+
+
+def scale_text(speed: dict[str, Any]) -> str:
+    """InfViT-4L-64H at extreme resolutions."""
+    lines = []
+    rows, step = _found(speed, "model") or [], _found(speed, "train")
+    for row in rows:
+        side = math.isqrt(row["n"]) * 16
+        cells = [f"failed: {row.get('error')}", "", ""]
+        if "seconds" in row:
+            rate = f"{row['microseconds_per_token']:.0f}"
+            cells = [f"{row['seconds']:.2f}", rate, f"{row['megabytes'] / 1024:.2f}"]
+        lines.append((f"{row['n']:,}", f"{side} × {side}", *cells))
+    if not lines and not step:
+        return "Not measured yet."
+    if step and "seconds" in step:
+        n, side = step["n"], math.isqrt(step["n"]) * 16
+        size = f"{step['megabytes'] / 1024:.2f}"
+        cells = [f"{step['seconds']:.1f}", f"{1e6 * step['seconds'] / n:.0f}", size]
+        lines.append((f"{n:,} (training step)", f"{side} × {side}", *cells))
+    heads = "tokens", "image", "seconds", "µs a token", "peak memory (GB)"
+    return f"{table(heads, lines)}\n\n{_machine(speed, 'model' if rows else 'train')}"
+
+
+def table_text(speed: dict[str, Any]) -> str:
+    """The mechanisms of the paper's Table 2."""
+    kept = {row["mechanism"]: row for row in _found(speed, "table-memory") or []}
+    timed = {row["mechanism"]: row for row in _found(speed, "table-time") or []}
+    if not kept and not timed:
+        return "Not measured yet."
+    lines = []
+    for name in kept or timed:
+        row, time = kept.get(name, {}), timed.get(name, {})
+        last = row["memory"][-1] if row.get("memory") else {}
+        cells = [
+            _number(time.get("forward_seconds"), ".2f"),
+            _number(time.get("n"), ",d"),
+            _number(time.get("training_seconds"), ".2f"),
+            _number(last["megabytes"] / 1024 if last else None, ".2f"),
+            _number(last.get("n"), ",d"),
+            _number(row.get("exponent"), ".2f"),
+            _number(row.get("largest"), ",d"),
+        ]
+        lines.append((name, row.get("kind", ""), *cells))
+    heads = (
+        "mechanism",
+        "in the paper",
+        "forward (s)",
+        "at tokens",
+        "training, 1,024 tokens (s)",
+        "peak memory (GB)",
+        "at tokens",
+        "exponent",
+        f"largest N in {LIMIT // 1024} GB (fitted)",
+    )
+    cold = any(row.get("repeats", 1) == 1 for row in timed.values())
+    note = "The forward is the first call of a process, once. " if cold else ""
+    machine = _machine(speed, "table-time" if timed else "table-memory")
+    return f"{table(heads, lines)}\n\n{note}{machine}"
+
+
+def pure_text(speed: dict[str, Any]) -> str:
+    """The tiled pure form against the N² form, and memory exponents."""
+    rows, memory = _found(speed, "pure"), _found(speed, "memory")
+    parts = []
+    if rows:
+        lines = [
+            (
+                row["way"],
+                f"{row['milliseconds']:.1f} ({row['spread']:.1f})",
+                f"{row['ratio']:.2f}",
+                f"{row['difference']:.0e}",
+            )
+            for row in rows
+        ]
+        parts.append(table(("way", "ms", "time / tiled", "difference"), lines))
+        parts.append(
+            f"Forward and backward, {rows[0]['note']}, the same weights; in brackets half the "
+            f"quartile distance. {_machine(speed, 'pure')}"
+        )
+    for found in memory or []:
+        sizes = ", ".join(
+            f"{row['n']:,}: {show_megabytes(row['megabytes'])} MB" for row in found["lengths"]
+        )
+        parts.append(
+            f"Peak memory of forward and backward, {found['case'].removesuffix(' memory')}: "
+            f"exponent {found['exponent']:.2f} ({sizes})."
+        )
+    return "\n\n".join(parts) or "Not measured yet."
+
+
+def _found(speed: dict[str, Any], part: str) -> Any:
+    return speed[part]["found"] if part in speed and not speed[part]["small"] else None
+
+
+def _machine(speed: dict[str, Any], part: str) -> str:
+    return f"Machine: {machine_line(speed[part]['machine'])}"
+
+
+def _number(value: float | None, style: str) -> str:
+    return "" if value is None or value != value else format(value, style)
+
+
+def page() -> str:
+    """The whole page."""
+    found, speed = load("infsa.json"), load(SPEED) or {}
+    rows, settings = found["runs"], found["settings"]
+    changes = {
+        task: ", ".join(f"`{migrate_override(text)}`" for text in texts)
+        for task, texts in settings["small"].items()
+    }
+    title = head("Results: InfSA", "infsa", "infsa.json", SPEED)
+    return title + TEXT.format(
+        **changes,
+        machine=machine_line(found["machine"]),
+        images=settings["images"],
+        aligned=settings["aligned"],
+        samples=pick(rows, "canvas", "linear")[0]["alignment"][0]["samples"],
+        accuracy=accuracy_table(rows),
+        boxes=quality_table(rows, "box"),
+        masks=quality_table(rows, "mask"),
+        alignment=alignment_table(rows),
+        ablations=ablation_table(rows),
+        pure=pure_text(speed),
+        scale=scale_text(speed),
+        mechanisms=table_text(speed),
+        claims=claims_section(CLAIMS, {"runs": rows, "speed": speed}, found, NOTE),
+        canvases=canvases.section(),
+        pretrained=pretrained.section(),
+    )

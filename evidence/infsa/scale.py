@@ -1,0 +1,316 @@
+"""InfViT at extreme resolutions, and the mechanisms of the paper's Table 2 in one stack: time and
+peak memory, a process each.
+
+Peers are used where they can be imported;
+``pip install --no-deps --target DIR performer-pytorch linformer agent-attention-pytorch
+linear-attention-transformer`` and ``PYTHONPATH=DIR`` leave this installation as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fredholm.domain import Domain
+from fredholm.lab.training.machine import process_megabytes, seconds_of
+from fredholm.models import create_model
+from fredholm.models.depth import ResidualBlock
+from fredholm.operators import create_operator
+
+from ..kit.clock import WrongAnswer, difference, require
+from ..kit.memory import alone
+from ..kit.subject import Options
+from .speed import keep
+
+LENGTHS = (4096, 16384, 65536, 331776)
+TRAINED = 65536
+CHUNK = 4096
+TABLE_LENGTHS = (2048, 4096, 8192)
+FEWER = 4
+"""Lengths are divided by it for mechanisms of quadratic cost: the matrices of 64 heads at 4,096
+tokens take 4.3 GB a copy.
+"""
+LIMIT = 16 * 1024  # megabytes
+DIM, HEADS, DEPTH = 768, 64, 4
+
+
+class Quadratic(nn.Module):
+    """The published form of pure InfSA or of softmax attention: the N × N matrix of every head is
+    stored.
+    """
+
+    def __init__(self, name: str):
+        super().__init__()
+        self.inner = create_operator(name, DIM, HEADS)
+        self.softmax = name == "softmax"
+
+    def forward(self, u: Tensor, domain: Domain) -> Tensor:
+        kernel: Any = self.inner.kernel
+        query, key, value = (
+            x.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+            for x in (kernel.query(u), kernel.key(u), kernel.value(u))
+        )
+        graph = query @ key.mT
+        if self.softmax:
+            graph = (graph / math.sqrt(query.shape[-1])).softmax(-1)
+        else:
+            graph = torch.relu(graph)
+            graph = kernel.gamma * graph / (graph.norm(dim=(-2, -1), keepdim=True) + kernel.eps)
+        return self.inner.projection((graph @ value).transpose(1, 2).flatten(2))
+
+
+class Peer(nn.Module):
+    """Another library's layer, which knows no domain."""
+
+    def __init__(self, layer: nn.Module):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, u: Tensor, domain: Domain) -> Tensor:
+        return self.layer(u)
+
+
+def _linformer(points: int) -> nn.Module:
+    from linformer.linformer import LinformerSelfAttention  # type: ignore[import-not-found]
+
+    return Peer(LinformerSelfAttention(DIM, points, k=256, heads=HEADS))
+
+
+def _performer(points: int) -> nn.Module:
+    from performer_pytorch import SelfAttention  # type: ignore[import-not-found]
+
+    return Peer(SelfAttention(DIM, heads=HEADS, dim_head=DIM // HEADS, causal=False))
+
+
+class Agents(Peer):
+    """Agent attention, with learned agents of its own."""
+
+    def __init__(self, layer: nn.Module, agents: int):
+        super().__init__(layer)
+        self.agents = nn.Parameter(torch.randn(1, agents, DIM) * 0.02)
+
+    def forward(self, u: Tensor, domain: Domain) -> Tensor:
+        return self.layer(u, agent_tokens=self.agents.expand(len(u), -1, -1))
+
+
+def _agent(points: int) -> nn.Module:
+    from agent_attention_pytorch.agent_transformer import AgentSelfAttention  # type: ignore[import-not-found]
+
+    options = {"num_agent_tokens": 49, "talking_heads": False, "gate": False}
+    return Agents(AgentSelfAttention(DIM, dim_head=DIM // HEADS, heads=HEADS, **options), 49)
+
+
+def _linear_transformer(points: int) -> nn.Module:
+    from linear_attention_transformer.linear_attention_transformer import SelfAttention  # type: ignore[import-not-found]
+
+    return Peer(SelfAttention(DIM, HEADS, causal=False, dim_head=DIM // HEADS))
+
+
+# Name: (kind in the paper's Table 2, what makes the layer for N points). SOFT, FLatten and MLLA
+# have no installable package.
+MECHANISMS: dict[str, tuple[str, Callable[[int], nn.Module]]] = {
+    "softmax, N × N": ("Standard ViT", lambda n: Quadratic("softmax")),
+    "softmax, fused (ours)": ("Standard ViT", lambda n: create_operator("softmax", DIM, HEADS)),
+    "linformer": ("Linformer", _linformer),
+    "performer-pytorch": ("Performer", _performer),
+    "linear-attention-transformer": ("feature maps, as FLatten and MLLA", _linear_transformer),
+    "linear attention (ours)": (
+        "feature maps, as FLatten and MLLA",
+        lambda n: create_operator("linear_attention", DIM, HEADS),
+    ),
+    "agent-attention-pytorch": ("Agent Attn", _agent),
+    "pure InfSA, N × N": ("InfViT Pure", lambda n: Quadratic("infsa")),
+    "pure InfSA (ours)": ("InfViT Pure", lambda n: create_operator("infsa", DIM, HEADS)),
+    "linear InfSA (ours)": ("InfViT Linear", lambda n: create_operator("linear_infsa", DIM, HEADS)),
+}
+
+
+# --- one measurement, in this process -------------------------------------------------------------
+
+
+def check_model() -> float:
+    """The model on a small image against the same model whose operators use their definition, in
+    float64; refused if it differs.
+    """
+    torch.manual_seed(0)
+    model = create_model("infvit_linear_4", body={"dim": 96, "heads": 8, "depth": 2, "chunk": 3})
+    nn.init.normal_(model.head.weight)
+    image = torch.randn(1, 3, 64, 48)
+    with torch.no_grad():
+        answer = model(image)
+        model.double()
+        for operator in model.body.operators:
+            operator.forward = operator.dense
+        error = difference(answer, model(image.double()))
+    return require("InfViT", error, 1e-4)
+
+
+def forward(points: int) -> dict[str, Any]:
+    """One image of ``points`` patches through InfViT-4L-64H, the second of two passes: the first
+    one finds its memory.
+    """
+    check_model()
+    side = math.isqrt(points) * 16
+    torch.manual_seed(0)
+    model = create_model("infvit_linear_4", body={"chunk": CHUNK}).eval()
+    with torch.no_grad():
+        image = torch.randn(1, 3, side, side)
+        model(image)
+        found: list[Tensor] = []
+        seconds = seconds_of(lambda: found.append(model(image)))
+    return _found(seconds, found[0])
+
+
+def train(points: int) -> dict[str, Any]:
+    """One step, forward, backward and AdamW, on one image of ``points`` patches."""
+    check_model()
+    side = math.isqrt(points) * 16
+    torch.manual_seed(0)
+    model = create_model("infvit_linear_4", body={"chunk": CHUNK})
+    nn.init.normal_(model.head.weight, std=0.02)
+    optimizer = torch.optim.AdamW(model.weight_decay_groups(0.01), lr=5e-4)
+    image = torch.randn(1, 3, side, side)
+
+    def step() -> None:
+        nn.functional.cross_entropy(model(image), torch.tensor([3])).backward()
+        optimizer.step()
+
+    seconds = seconds_of(step)
+    return _found(seconds, torch.stack([p.detach().sum() for p in model.parameters()]))
+
+
+def mechanism(
+    name: str, points: int, repeats: int, backward: bool = False, ratio: float = 4.0
+) -> dict[str, Any]:
+    """Four pre-norm blocks of width 768 and 64 heads around one mechanism; the best of some rounds.
+    ``ratio`` 0: no feed-forward.
+    """
+    torch.manual_seed(0)
+    blocks = nn.ModuleList(
+        ResidualBlock(MECHANISMS[name][1](points), DIM, ratio=ratio, chunk=CHUNK)
+        for _ in range(DEPTH)
+    )
+    parameters = sum(p.numel() for p in blocks.parameters())
+    domain, u = Domain.line(points), torch.randn(1, points, DIM)
+    outputs: list[Tensor] = []
+
+    def once() -> None:
+        with torch.set_grad_enabled(backward):
+            out = u
+            for block in blocks:
+                out = block(out, domain)
+            if backward:
+                out.square().mean().backward()
+        outputs[:] = [out]
+
+    seconds = min(seconds_of(once) for _ in range(repeats))
+    return _found(seconds, outputs[0]) | {"parameters": parameters}
+
+
+def _found(seconds: float, out: Tensor) -> dict[str, Any]:
+    if not bool(out.isfinite().all()):
+        raise WrongAnswer("the answer is not finite; refusing to report its time")
+    return {"seconds": seconds, "megabytes": process_megabytes()}
+
+
+# --- many, each in a process of its own -----------------------------------------------------------
+
+
+def measure(kind: str, threads: int, **options: Any) -> dict[str, Any]:
+    """One measurement in a new process; ``error`` where it fails, a missing peer for instance."""
+    try:
+        return alone(f"{__name__}:in_this_process", kind=kind, threads=threads, options=options)
+    except RuntimeError as error:
+        return {"error": str(error)}
+
+
+def in_this_process(kind: str, threads: int, options: dict[str, Any]) -> dict[str, Any]:
+    torch.set_num_threads(threads)
+    return {"forward": forward, "train": train, "mechanism": mechanism}[kind](**options)
+
+
+def time_model(options: Options) -> None:
+    """Seconds, microseconds a token and peak memory of a forward pass at each length."""
+    rows = []
+    for n in (64, 256) if options.small else LENGTHS:
+        row = {"n": n, **measure("forward", options.threads, points=n)}
+        if "seconds" in row:
+            row["microseconds_per_token"] = 1e6 * row["seconds"] / n
+        rows.append(row)
+        print("InfViT-4L-64H forward", row, flush=True)
+    keep("model", rows, options)
+
+
+def time_train(options: Options) -> None:
+    """One training step."""
+    points = 64 if options.small else TRAINED
+    keep("train", {"n": points, **measure("train", options.threads, points=points)}, options)
+
+
+def table_memory(options: Options) -> None:
+    """Every mechanism's peak memory at each length, and the largest N that fits into 16 GB."""
+    lengths, rows = (128, 256, 512) if options.small else TABLE_LENGTHS, []
+    for name, (kind, _) in MECHANISMS.items():
+        row: dict[str, Any] = {"mechanism": name, "kind": kind, "memory": []}
+        for n in _sizes(name, lengths, ("softmax", "pure")):
+            given = {"name": name, "points": n, "repeats": 1, "ratio": 0.0}
+            found = measure("mechanism", options.threads, **given)
+            if "error" in found:
+                row["error"] = found["error"]
+                break
+            row["parameters"] = found["parameters"]
+            row["memory"].append({"n": n, "megabytes": found["megabytes"]})
+        if "error" not in row:
+            row["largest"], row["exponent"] = largest(row["memory"])
+        rows.append(row)
+        print(row, flush=True)
+    keep("table-memory", rows, options)
+
+
+def table_time(options: Options) -> None:
+    """Every mechanism: seconds of a forward pass at 4,096 tokens (or as many as it stores), and of
+    forward and backward at a quarter.
+    """
+    points, rows = 256 if options.small else 4096, []
+    for name in MECHANISMS:
+        (here,) = _sizes(name, (points,), ("softmax, N", "pure InfSA, N"))
+        training = {"points": points // 4, "repeats": 4, "backward": True}
+        row: dict[str, Any] = {"mechanism": name, "n": here, "trained": points // 4, "repeats": 4}
+        for key, given in (
+            ("forward_seconds", {"points": here, "repeats": 4}),
+            ("training_seconds", training),
+        ):
+            found = measure("mechanism", options.threads, name=name, **given)
+            row |= {"error": found["error"]} if "error" in found else {key: found["seconds"]}
+        rows.append(row)
+        print(row, flush=True)
+    keep("table-time", rows, options)
+
+
+def _sizes(name: str, lengths: tuple[int, ...], kinds: tuple[str, ...]) -> tuple[int, ...]:
+    return tuple(n // FEWER for n in lengths) if name.startswith(kinds) else lengths
+
+
+def largest(memory: list[dict[str, float]]) -> tuple[int, float]:
+    """Largest N whose forward pass takes 16 GB, and the exponent, by :math:`m(N) = a + b N^p`
+    through the last three of equal ratios.
+
+    Example:
+        >>> rows = [{"n": n, "megabytes": 300 + n**2 / 1e5} for n in (1000, 2000, 4000)]
+        >>> count, power = largest(rows)
+        >>> round(power, 2), round(count, -2)
+        (2.0, 40100)
+    """
+    (_, m0), (n1, m1), (n2, m2) = ((row["n"], row["megabytes"]) for row in memory[-3:])
+    if m2 - m1 <= 0 or m1 - m0 <= 0:
+        return 0, math.nan
+    power = math.log((m2 - m1) / (m1 - m0)) / math.log(n2 / n1)
+    power = max(
+        power, 1.0
+    )  # below it, the constant part still shows: linear is the cautious reading
+    slope = (m2 - m1) / (n2**power - n1**power)
+    return int(((LIMIT - m2) / slope + n2**power) ** (1 / power)), power

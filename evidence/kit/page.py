@@ -1,0 +1,158 @@
+"""Pages, tables and pictures of the committed results, and where all of them lie."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fredholm.files import write_text
+
+from .statistics import in_two_groups, summarise
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "evidence" / "results"  # numbers
+DOCS, PAGES, IMAGES = ROOT / "docs", ROOT / "docs" / "results", ROOT / "docs" / "images"
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+def load(name: str, folder: Path = RESULTS) -> Any:
+    """A file of results, or None where nothing was measured yet."""
+    path = folder / name
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def save(value: Any, name: str, folder: Path = RESULTS) -> Path:
+    """Write a file of results in one step."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = write_text(folder / name, json.dumps(value, indent=1) + "\n")
+    print(f"written to {path}", flush=True)
+    return path
+
+
+def rounded(value: Any) -> Any:
+    """Plain data with six significant digits.
+
+    Example:
+        >>> rounded({"a": [1.23456789, 2]})
+        {'a': [1.23457, 2]}
+    """
+    if isinstance(value, dict):
+        return {k: rounded(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(v) for v in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+# --- text -----------------------------------------------------------------------------------------
+
+
+def head(title: str, name: str, *files: str) -> str:
+    """Title and first comment of a written page."""
+    sources = " and ".join(f"evidence/results/{file}" for file in files)
+    note = (
+        f"Written by `python -m evidence page {name}` from {sources}; edit the code, not this page."
+    )
+    return f"# {title}\n\n<!-- {note} -->\n\n"
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A Markdown table.
+
+    Example:
+        >>> print(table(("a", "b"), [(1, 2)]))
+        | a | b |
+        |---|---|
+        | 1 | 2 |
+    """
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    return "\n".join([*lines, *(f"| {' | '.join(map(str, row))} |" for row in rows)])
+
+
+def spread(values: Iterable[float], scale: float = 100.0, digits: int = 1) -> str:
+    """Mean ± sample standard deviation, by default of shares in percent; of seeds in two groups far
+    apart, which a mean says nothing of, each as well.
+
+    Example:
+        >>> spread([0.5, 0.6]), spread([0.4]), spread([])
+        ('55.0 ± 7.1', '40.0', 'not run')
+        >>> spread([0.1, 0.9, 0.1, 0.9])
+        '50.0 ± 46.2 (10.0, 90.0, 10.0, 90.0)'
+    """
+    seeds = list(values)
+    found = summarise(seeds)
+    if found is None:
+        return "not run"
+    mean = f"{scale * found.mean:.{digits}f}"
+    if found.sd is None:
+        return mean
+    each = ", ".join(f"{scale * value:.{digits}f}" for value in seeds)
+    return f"{mean} ± {scale * found.sd:.{digits}f}" + (
+        f" ({each})" if in_two_groups(seeds) else ""
+    )
+
+
+def insert(text: str, name: str, block: str) -> str:
+    """A page with a written block between its markers.
+
+    Example:
+        >>> insert("a\\n<!-- x: written -->\\nold\\n<!-- end of x -->\\nb", "x", "new").split("\\n")[2:-2]
+        ['', 'new', '']
+
+    Raises:
+        ValueError: the page has no such markers.
+    """
+    start, end = f"<!-- {name}: written", f"<!-- end of {name} -->"
+    before, found, rest = text.partition(start)
+    line, _, rest = rest.partition("\n")
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise ValueError(f"the page has no markers {start} ... {end}")
+    return f"{before}{start}{line}\n\n{block}\n\n{end}{after}"
+
+
+def with_block(page: Path, name: str, block: str) -> str:
+    """The text of a page with a new block, see :func:`insert`."""
+    return insert(page.read_text(encoding="utf-8"), name, block)
+
+
+# --- pictures -------------------------------------------------------------------------------------
+
+
+def save_picture(draw: Callable[[Any], Any], path: Path, **options: Any) -> None:
+    """``draw(theme)``'s figure as PNG on white paper: a page may be read in the dark."""
+    import matplotlib
+
+    from fredholm.lab.report.style import DPI, LIGHT, settings
+
+    with matplotlib.rc_context(settings(LIGHT) | {"savefig.facecolor": LIGHT.paper}):  # type: ignore[arg-type]
+        buffer = io.BytesIO()
+        options = {"dpi": DPI, "metadata": {"Software": None}} | options
+        draw(LIGHT).savefig(buffer, format="png", **options)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(buffer.getvalue())
+    print(f"drawn: {path}", flush=True)
+
+
+def band(
+    axes: Any, x: Sequence[float], points: Sequence[Any], colour: str, label: str, **style: Any
+):
+    """Mean over seeds with one standard deviation around it; on a logarithmic axis the band may
+    leave the picture below.
+    """
+    low = [max(p["mean"] - p["sd"], 1e-3 * p["mean"]) for p in points]
+    high = [p["mean"] + p["sd"] for p in points]
+    axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+    axes.plot(x, [p["mean"] for p in points], color=colour, label=label, **style)
+
+
+def logarithmic(axes: Any) -> None:
+    """A logarithmic vertical axis as low as the lines go, not the bands."""
+    values = [v for line in axes.lines for v in line.get_ydata() if v > 0]
+    axes.set_yscale("log")
+    axes.set_ylim(min(values) / 8, max(values) * 2)
+    axes.grid(axis="y")
+    axes.legend(fontsize=7)

@@ -1,0 +1,226 @@
+"""docs/results/luna.md."""
+
+from __future__ import annotations
+
+import statistics
+import textwrap
+from typing import Any
+
+from ..kit.claims import Claim, Sample, claims_section
+from ..kit.machine import machine_line
+from ..kit.page import head, load, spread, table
+from ..kit.statistics import Rows, paired
+from .conversions import COMPARED, METHODS
+from .speed import WAYS, crossover
+from .tasks import ALL, TASKS
+
+LABELS = {
+    "luna": "LUNA",
+    "hedgehog": "Hedgehog",
+    "t2r": "T2R",
+    "performer": "Performer, 64 features",
+    "luna_long": f"LUNA, distilled for {METHODS['luna_long']['distil'].epochs} epochs",
+    "luna_longer": f"LUNA, distilled for {METHODS['luna_longer']['distil'].epochs} epochs",
+    "hedgehog_longer": f"Hedgehog, distilled for {METHODS['luna_longer']['distil'].epochs} epochs",
+    "luna_first": "LUNA in the first three layers, softmax in the others",
+    "luna_last": "LUNA in the last three layers, softmax in the others",
+    "infsa": "pure InfSA",
+    "linear_infsa": "linear InfSA",
+}
+ABOUT = """A pretrained model is fine-tuned with its own softmax (the teacher). Then each method takes the softmax's place,
+everything else kept, and is trained under one recipe: distil trains the maps alone, every layer matching its teacher's
+attention; tune trains everything on the task, as long as the validation score improves. Scores are those of test samples
+that neither stage has seen. [How it works](../linearize.md).
+"""
+COMMAND = "`python -m evidence run linearize` runs it and goes on where it stopped; `--only` and `--seeds` choose."
+NEARNESS = "KL(teacher ‖ student) in nats on validation samples, before the maps learn → after they are distilled, inputs as the teacher gives them."
+SPEED = "One forward pass of MiniLM (6 layers, 384 features, 12 heads), batch 1; in brackets the growth of peak resident memory."
+
+
+def of(runs: Rows, task: str, method: str | None = None) -> Rows:
+    """The runs of a task, and of a method."""
+    return [row for row in runs if row["task"] == task and method in (None, row["method"])]
+
+
+# --- claims ---------------------------------------------------------------------------------------
+
+
+def recovered(task: str) -> Sample:
+    """Percent of the teacher's score, a number per seed."""
+    return lambda runs: [row["recovered"] for row in of(runs, task, "luna")]
+
+
+def ahead(task: str) -> Sample:
+    """LUNA's percent less Hedgehog's."""
+
+    def sample(runs: Rows) -> list[float]:
+        rows = [{**row, "variant": row["method"]} for row in of(runs, task)]
+        return paired(rows, "luna", "hedgehog", "recovered")
+
+    return sample
+
+
+FIRST = ("sentiment", "rating")
+CLAIMS = [
+    *(
+        Claim(
+            f"{TASKS[task].title}: LUNA recovers 99.5% of the teacher",
+            "99.5%",
+            recovered(task),
+            above=99.5,
+            primary=task in FIRST,
+            scale=1,
+            digits=1,
+        )
+        for task in TASKS
+    ),
+    *(
+        Claim(
+            f"{TASKS[task].title}: LUNA recovers more than Hedgehog",
+            "not behind it",
+            ahead(task),
+            primary=task in FIRST,
+            scale=1,
+            digits=1,
+        )
+        for task in TASKS
+    ),
+]
+NOTE = "The primary claims are those of the tasks with several seeds."
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def conversions(runs: Rows) -> str:
+    """A row a task and method: scores and share recovered."""
+    lines = []
+    for task in ALL:
+        for method in METHODS:
+            if not (rows := of(runs, task, method)):
+                continue
+            scores = [row["scores"] for row in rows]
+            parts = [
+                spread((one[key] for one in scores if key in one), digits=2)
+                for key in ("teacher", "distilled", "tuned")
+            ]
+            parts = ["nothing to distil" if part == "not run" else part for part in parts]
+            share, name = spread((r["recovered"] for r in rows), 1, 1), ALL[task]
+            lines.append(
+                (name.title, f"{name.metric} × 100", LABELS[method], *parts, share, len(rows))
+            )
+    heads = (
+        "task",
+        "score",
+        "method",
+        "teacher",
+        "distilled",
+        "tuned",
+        "recovered (%)",
+        "seeds",
+    )
+    return table(heads, lines)
+
+
+def settings(found: dict[str, Any]) -> str:
+    """How many samples, the recipe of each task, and how far to trust the scores."""
+    runs, recipe = found["runs"], found["recipe"]
+    lines, tests = [], []
+    for task in ALL:
+        rows = of(runs, task)
+        if not rows:
+            continue
+        n, learn, tune = rows[0]["samples"], recipe["teacher"][task], recipe["tune"][task]
+        stages = [f"≤ {stage['epochs']}, {stage['lr']:g}" for stage in (learn, tune)]
+        lines.append((ALL[task].title, n["train"], n["val"], n["test"], *stages))
+        tests.append(n["test"])
+    distil, few = recipe["distil"], min(tests)
+    text = (
+        f"Distil: {distil['epochs']} epoch, AdamW at {distil['lr']:g}; batches of "
+        f"{distil['batch_size']} everywhere. Few samples, so "
+        f"that one conversion takes a minute or two on one core: with {few} test samples the "
+        "standard error of an accuracy near "
+        f"one half is {100 * (0.25 / few) ** 0.5:.1f} points, and differences below that say "
+        "nothing. Students see the training "
+        "samples again when they are tuned, so that more than 100% may be the longer training."
+    )
+    heads = "task", "train", "validate", "test", "teacher: epochs, lr", "tune: epochs, lr"
+    return table(heads, lines) + "\n\n" + textwrap.fill(text, 118, break_on_hyphens=False)
+
+
+def divergences(runs: Rows) -> str:
+    """KL(teacher ‖ student) of each layer before and after the maps are distilled, the first seed."""
+    parts = []
+    for task in TASKS:
+        rows = [of(runs, task, method)[0] for method in COMPARED if of(runs, task, method)]
+        if not rows:
+            continue
+        lines = []
+        for row in rows:
+            cells = [_pair(layer["before"], layer["after"]) for layer in row["layers"]]
+            both = [[layer[key] for layer in row["layers"]] for key in ("before", "after")]
+            means = [None if None in values else statistics.mean(values) for values in both]
+            lines.append((LABELS[row["method"]], *cells, _pair(means[0], means[1])))
+        heads = ("method", *(f"layer {i + 1}" for i in range(len(rows[0]["layers"]))), "mean")
+        parts += [f"**{TASKS[task].title}**", table(heads, lines)]
+    return "\n\n".join(parts)
+
+
+def _pair(before: float | None, after: float | None) -> str:
+    return f"{before:.2f}" if after is None else f"{before:.2f} → {after:.2f}"
+
+
+def speed(found: dict[str, Any]) -> str:
+    """Time and memory of a converted MiniLM against its teacher, with the crossover."""
+    rows, lines, parts = found["rows"], [], []
+    for row in rows:
+        sizes = {way: row[way]["bytes"] for way in WAYS}
+        shown = {way: f"{size / 2**20:.0f}" if size else "–" for way, size in sizes.items()}
+        cells = [f"{row[way]['ms']:.1f} ({shown[way]})" for way in WAYS]
+        lines.append((f"{row['length']:,}", *cells))
+    for key, what in (("ms", "Faster"), ("bytes", "Smaller")):
+        where = {way: crossover(rows, way, key) for way in WAYS[1:]}
+        texts = {
+            way: "at no measured length" if n is None else f"from {n:,} tokens"
+            for way, n in where.items()
+        }
+        words = "; ".join(f"{LABELS[way]} {text}" for way, text in texts.items())
+        parts.append(f"{what} than the teacher: {words}.")
+    heads = ("tokens", *(f"{LABELS.get(way, way)}, ms (MiB)" for way in WAYS))
+    return f"{table(heads, lines)}\n\n" + "\n".join(parts) + f"\n\n{machine_line(found['machine'])}"
+
+
+def missing(runs: Rows) -> str:
+    """Tasks and methods that were not run."""
+    parts = []
+    for task in TASKS:
+        absent = [LABELS[method] for method in COMPARED if not of(runs, task, method)]
+        if absent:
+            some = "" if len(absent) == len(COMPARED) else f" with {', '.join(absent)}"
+            parts.append(TASKS[task].title + some)
+    return f"Not run yet: {'; '.join(parts)}." if parts else ""
+
+
+def page(found: dict[str, Any] | None = None) -> str:
+    """The whole page; of the committed results, where none are given."""
+    found = found or load("linearize.json")
+    runs = found["runs"]
+    fast = ["Not measured yet: `python -m evidence time linearize`."]
+    if found.get("speed"):
+        command = "`python -m evidence time linearize` measures it."
+        fast = [SPEED, speed(found["speed"]), command]
+    parts = [
+        head("Results: pretrained models made linear", "linearize", "linearize.json") + ABOUT,
+        claims_section(CLAIMS, runs, found, NOTE).rstrip(),
+        "## Conversions",
+        conversions(runs),
+        settings(found),
+        COMMAND,
+        missing(runs),
+        "## How near each layer's attention comes",
+        NEARNESS,
+        divergences(runs),
+        "## Speed and memory",
+        *fast,
+    ]
+    return "\n\n".join(part.rstrip() for part in parts if part) + "\n"

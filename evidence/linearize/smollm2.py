@@ -1,0 +1,258 @@
+"""SmolLM2-135M-Instruct with a state of fixed size: the receipts, and docs/results/smollm2.md."""
+
+from __future__ import annotations
+
+import statistics
+import textwrap
+from typing import Any
+
+from fredholm.lab import training
+from fredholm.lab.distill.receipt import lost, saved, sentence
+
+from ..kit.machine import describe, machine_line
+from ..kit.page import head, load, save, spread, table
+from ..kit.subject import Options
+
+FILE = "smollm2.json"
+SHARED: dict[str, Any] = {"unseen": "kjv-characters", "distil": {"steps": 40}}
+MATCHED = {"steps": 240, "lr": 2e-4}
+SMALL: dict[str, Any] = {"distil": {"steps": 1}, "match": {"steps": 1}, "max_length": 128}
+HALF = ["model.layers.*[02468].self_attn"]
+RUNS: dict[str, dict[str, Any]] = {
+    "all": {"window": 64, "match": MATCHED},
+    "half": {"window": 64, "match": MATCHED, "layers": HALF},
+    "twice": {"window": 64, "match": MATCHED | {"steps": 480}},
+    "no-window": {"window": 0, "match": MATCHED},
+    "no-window-longer": {"window": 0, "distil": {"steps": 240}, "match": MATCHED},
+    "narrow": {"window": 8, "match": MATCHED},
+    "longer": {"window": 64, "match": MATCHED, "longer": 2048, "lengthen": {"steps": 40}},
+    "first": {"window": 64, "match": MATCHED, "reach": 0},
+    "luna": {"window": 64, "match": MATCHED, "to": "luna"},
+    "t2r": {"window": 64, "match": MATCHED, "to": "t2r"},
+    "performer": {"window": 64, "match": MATCHED, "to": "performer"},
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "luna": {"tied": False},
+    "t2r": {"tied": False, "options": {"features": 128}},
+    "performer": {"options": {"features": 128}},
+}
+LENGTHS = (256, 512, 1024, 2048, 4096, 8192)  # of prompts, before the tokens that are timed
+RECEIPTS = (
+    "all",
+    "half",
+    "twice",
+    "no-window",
+    "longer",
+    "first",
+)  # of seed 0; of the others perplexities alone
+LABELS = {
+    "all": "all layers, a window of 64",
+    "half": "every second layer, a window of 64",
+    "twice": "all layers, a window of 64, twice the steps",
+    "no-window": "all layers, no window",
+    "no-window-longer": "all layers, no window, maps learned for 240 steps",
+    "narrow": "all layers, a window of 8",
+    "longer": "all layers, then 40 steps on windows of 2,048",
+    "first": "all layers, all windows at the first positions",
+    "luna": "LUNA's map, all layers, a window of 64",
+    "t2r": "T2R's map, all layers, a window of 64",
+    "performer": "Performer's map, all layers, a window of 64",
+}
+LAST = {"longer": "lengthened"}  # the last stage, where it is not the match
+GOALS = {"twice": 1.12, "half": 1.05, "no-window": 1.5}
+ABOUT = """SmolLM2-135M-Instruct (30 layers, 9 heads on 3 heads of keys, 4-bit weights of the package, computed in float32) gets
+Hedgehog's features beside softmax on a window, learns its teacher's attention layer by layer and then its teacher's
+logits, in windows of 512 tokens of Python's documentation, every second one at a position of its own below 4,096. Texts of
+the receipt are held-out documents of the same kind and the King James Bible, a kind that it never saw. Batch 1; learning and
+receipts shared the machine with other work, so that their times are those of a busy machine. [How it works](../linearize.md).
+"""
+COMMAND = "fredholm linearize smollm2 --window 64 --unseen kjv-characters --distil-steps 40 --match-steps 240 --match-lr 2e-4 --out slm"
+
+
+def run(options: Options) -> None:
+    """Convert, train and measure; what is in ``runs`` is gone on with, and a row that has its result
+    is left as it is. The rows of ``--only``, or those that have a goal; ``--seeds`` of each, under
+    their number from the second on.
+    """
+    found = load(FILE, options.results) or {}
+    wanted = options.chosen(RUNS) if options.only else list(GOALS)
+    for seed in range(options.seeds or 1):
+        for name in wanted:
+            key = row_name(name, seed)
+            if key in found:
+                continue
+            folder = options.runs / "smollm2" / key
+            given = SHARED | RUNS[name] | OPTIONS.get(name, {}) | {"seed": seed}
+            given |= {"receipt": key in RECEIPTS} | (SMALL if options.small else {})
+            given |= {"resume": (folder / "progress.json").is_file(), "say": print}
+            done = training.linearize_source("smollm2", out=folder, **given)
+            found = load(FILE, options.results) or {}  # others may have written meanwhile
+            found[key] = done.report.to_dict() | {"threads": options.threads}
+            save(found, FILE, options.results)
+
+
+def time(options: Options) -> None:
+    """A token and a prompt by length beside the teacher's, where maps are as they start: neither
+    time nor bytes depend on their values. The median of three rounds.
+    """
+    import torch
+
+    from fredholm.convert import replace_attention
+    from fredholm.lab import data
+    from fredholm.lab.distill.decoding import crossings, measure_decoding
+    from fredholm.lab.distill.sources import MAP
+    from fredholm.linearization.transformers_folder import load_gguf
+
+    torch.set_num_threads(options.threads)
+    teacher = load_gguf(data.fetch("smollm2"))[0].eval()
+    student = replace_attention(teacher, **MAP, window=64, probe=False).model
+    draw = torch.Generator().manual_seed(0)
+    text = torch.randint(100, 40_000, (max(LENGTHS),), generator=draw)
+    lengths = [64, 128] if options.small else list(LENGTHS)
+    rounds = []
+    with torch.inference_mode():
+        for _ in range(1 if options.small else 3):
+            rounds.append(measure_decoding({"teacher": teacher, "student": student}, text, lengths))
+            print(rounds[-1], flush=True)
+    rows = [
+        {key: statistics.median(row[key] for row in same) for key in same[0]}
+        for same in zip(*rounds)
+    ]
+    found = load(FILE, options.results) or {}
+    found["decoding"] = {"machine": describe(), "rows": rows, **crossings(rows)}
+    save(found, FILE, options.results)
+
+
+def row_name(name: str, seed: int) -> str:
+    """Of a row in the file of results.
+
+    Example:
+        >>> row_name("all", 0), row_name("all", 2)
+        ('all', 'all-2')
+    """
+    return name if seed == 0 else f"{name}-{seed}"
+
+
+def page(found: dict[str, Any] | None = None) -> str:
+    """The whole page, from the committed receipts."""
+    found = load(FILE) or {} if found is None else found
+    parts = [head("SmolLM2 with a state of fixed size", "linearize", FILE), ABOUT]
+    parts.append(
+        f"\n`{COMMAND}` gives the first row,\n"
+        "and `python -m evidence run linearize smollm2 --only NAME --seeds 3` any other.\n"
+    )
+    parts.append(f"\n## Perplexity\n\n{_perplexities(found)}\n")
+    if "decoding" in found:
+        parts.append(f"\n{_alone(found['decoding'])}")
+    quiet = "decoding" in found
+    for name in (x for x in RECEIPTS if x in found):
+        text = _receipt(found[name], quiet=quiet)
+        parts.append(f"\n## {LABELS[name].capitalize()}\n\n{text}\n")
+    return "".join(parts)
+
+
+def _perplexities(found: dict[str, Any]) -> str:
+    rows = []
+    for name, label in LABELS.items():
+        goal = f"≤ {GOALS[name]}" if name in GOALS else ""
+        seeds = [found[key] for key in (row_name(name, i) for i in range(9)) if key in found]
+        if not seeds and not goal:  # tried by name, and promised nowhere
+            continue
+        ratios = [
+            spread([one["scores"][key] / one["scores"]["teacher"] for one in seeds], 1, 3)
+            for key in ("before", "distilled", LAST.get(name, "matched"))
+            if all(key in one["scores"] for one in seeds)
+        ]
+        ratios.insert(1, "nothing to learn") if len(ratios) == 2 else None
+        minutes = spread([one["threads"] * sum(one["minutes"].values()) for one in seeds], 1, 0)
+        rows.append([label, str(len(seeds)), *ratios, minutes, goal])
+    heads = ("", "seeds", "maps as they start", "attention learned", "logits learned")
+    text = "Times the teacher's, on 16 validation windows of 512 tokens."
+    return f"{text}\n\n{table((*heads, 'processor minutes', 'goal'), rows)}"
+
+
+def _receipt(report: dict[str, Any], *, quiet: bool) -> str:
+    """A receipt; ``quiet``: times stand in a section of their own, measured on an idle machine, and
+    of this receipt's the bytes alone are told.
+    """
+    receipt = report["receipt"]
+    said = f"{_cache(receipt)} Its {lost(receipt)}" if quiet else sentence(receipt)
+    blocks = [textwrap.fill(said + ".", 120)]
+    rows = [
+        (
+            kind,
+            f"{x['from']:,} to {x['to']:,}",
+            f"{x['teacher']:.2f}",
+            f"{x['student']:.2f}",
+            f"{x['ratio']:.3f}",
+        )
+        for kind, part in receipt["perplexity"].items()
+        for x in part
+    ]
+    blocks.append(table(("texts", "positions", "teacher", "converted", "ratio"), rows))
+    rows = [
+        (f"needle, {x['distance']:,} tokens back", f"{x['teacher']:.0%}", f"{x['student']:.0%}")
+        for x in receipt["recall"]
+    ] + [
+        (f"copy of {x['length']:,} tokens", f"{x['teacher']:.0%}", f"{x['student']:.0%}")
+        for x in receipt["copying"]
+    ]
+    blocks.append(table(("task", "teacher", "converted"), rows))
+    if not quiet:
+        blocks.append(f"Threads: {report['threads']}.\n\n{_decoding(receipt['decoding'])}")
+    blocks += [
+        f"**{x['prompt']}**\n\n- teacher: {_line(x['teacher'])}\n- converted: {_line(x['student'])}"
+        for x in receipt["continuations"]
+    ]
+    return "\n\n".join(blocks)
+
+
+def _cache(receipt: dict[str, Any]) -> str:
+    """What the cache takes: the same at every length, or more where layers keep softmax's keys."""
+    first, last = receipt["decoding"][0], receipt["decoding"][-1]
+    smaller = receipt["smaller_from"]
+    below = "at no length" if smaller is None else f"from {smaller:,.0f} tokens on"
+    start, end = (f"{x['student_bytes'] / 1e6:.1f} MB" for x in (first, last))
+    theirs = f"{last['teacher_bytes'] / 1e6:.1f} MB"
+    if last["student_softmax_bytes"]:
+        return (
+            f"The layers that keep softmax keep its keys and values, so the cache still grows: {start} "
+            f"after {first['length']:,.0f} tokens, {end} after {last['length']:,.0f}, where the "
+            f"teacher's takes {theirs}; it is smaller {below}."
+        )
+    return (
+        f"Its cache takes {end} at every length, the teacher's {theirs} after "
+        f"{last['length']:,.0f} tokens; it is smaller {below}."
+    )
+
+
+def _decoding(found: list[dict[str, float]]) -> str:
+    """Bytes, tokens a second and time of a prompt by length, of both."""
+    sides = ("teacher", "student")
+    rows = [
+        (
+            f"{x['length']:,.0f}",
+            *(f"{x[f'{side}_bytes']:,.0f}" for side in sides),
+            *(f"{x[f'{side}_tokens_a_second']:.1f}" for side in sides),
+            *(f"{x[f'{side}_prompt_ms'] / 1e3:.2f}" for side in sides),
+        )
+        for x in found
+    ]
+    heads = ["tokens before"]
+    for what in ("bytes", "tokens a second", "prompt, s"):
+        heads += [f"{what}, teacher", f"{what}, converted"]
+    return table(heads, rows)
+
+
+def _alone(found: dict[str, Any]) -> str:
+    """What a step costs, measured by itself."""
+    speed = [x["student_tokens_a_second"] for x in found["rows"]]
+    even = f"between {min(speed):.1f} and {max(speed):.1f} tokens a second at all lengths"
+    text = f"""`python -m evidence time linearize smollm2`: all layers, a window of 64, maps as they start, since neither time nor
+bytes depend on what they learn; on an idle machine, the median of three rounds. {saved(found)}; {even}. {machine_line(found["machine"])}"""
+    return f"## Time and bytes\n\n{text}\n\n{_decoding(found['rows'])}\n"
+
+
+def _line(text: str) -> str:
+    """A continuation on one line."""
+    return "`" + " ".join(text.replace("`", "'").split()) + "`"

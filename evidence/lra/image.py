@@ -1,0 +1,129 @@
+"""The Arena's Image task with all pictures at 16 x 16: LUNA beside other attentions, each alone and
+with a depthwise convolution, its sizes and its variants. The claims were named before the first run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..kit.claims import Claim, better, claims_tables
+from ..kit.grid import Section, run_sections, sections
+from ..kit.page import load, spread, table
+from ..kit.subject import Options
+from .rows import ATTENTIONS
+
+FILE = "lra-image.json"
+CONVOLUTION = "{name: convolution, depthwise: true, taps: 3}"
+RATES = tuple(f"optimizer.lr={rate}" for rate in (1e-3, 3e-3))
+
+
+def beside(attention: str) -> tuple[str]:
+    """An attention and a depthwise convolution, added."""
+    return (f"operator={{sum: [{attention}, {CONVOLUTION}]}}",)
+
+
+def luna(option: str) -> tuple[str]:
+    """LUNA with an option, beside the convolution."""
+    return beside(f"{{name: luna, {option}}}")
+
+
+ALONE = ATTENTIONS | {"performer": "{name: linear_attention, feature_map: performer}"}
+RANDOM = "{name: linear_attention, feature_map: rff, feature_options: {features: 64}}"
+ROWS = {name: (f"operator={operator}",) for name, operator in ALONE.items()} | {
+    f"{name} + convolution": beside(name) for name in ("luna", "softmax")
+}
+KERNELS = {
+    "M = 8, L = 8": beside("luna"),
+    **{f"L = {channels}": luna(f"channels: {channels}") for channels in (2, 4, 16)},
+    **{f"M = {directions}": luna(f"directions: {directions}") for directions in (4, 16, 32)},
+    "random features": beside(RANDOM),
+    "bank + coefficients": luna("bank: true"),
+    "gated": luna("envelope: channels"),
+}
+SECTIONS = {
+    "attentions": Section(
+        "Attentions, the rate of each by validation",
+        "lra-image",
+        ("training.epochs=3",),
+        ROWS,
+        seeds=5,
+        choices=dict.fromkeys(ROWS, RATES),
+        brief=("training.epochs=1",),
+    ),
+    "kernels": Section(
+        "LUNA's sizes and variants beside the convolution, at the recipe's rate",
+        "lra-image",
+        ("training.epochs=2",),
+        KERNELS,
+        seeds=5,
+    ),
+}
+CLAIMS = [
+    Claim(f"Image: {text}", paper, better(section, a, b), primary=primary, digits=1)
+    for text, paper, section, a, b, primary in (
+        ("LUNA above softmax", "64.32 over 39.14", "attentions", "luna", "softmax", True),
+        ("LUNA above Hedgehog", "64.32 over 40.15", "attentions", "luna", "hedgehog", True),
+        (
+            "LUNA above softmax, a convolution beside both",
+            "not said; LUNA alone has one",
+            "attentions",
+            "luna + convolution",
+            "softmax + convolution",
+            True,
+        ),
+        (
+            "learned kernels above random features",
+            "64.32 over 35.72",
+            "kernels",
+            "M = 8, L = 8",
+            "random features",
+            True,
+        ),
+        ("no gate above a gate", "64.32 over 41.52", "kernels", "M = 8, L = 8", "gated", True),
+        (
+            "learned networks above a bank and coefficients",
+            "64.32 over 40.30",
+            "kernels",
+            "M = 8, L = 8",
+            "bank + coefficients",
+            False,
+        ),
+        ("8 channels above 16", "64.32 over 60.89", "kernels", "M = 8, L = 8", "L = 16", False),
+        ("8 channels above 2", "64.32 over 62.62", "kernels", "M = 8, L = 8", "L = 2", False),
+        ("8 directions above 32", "64.32 over 59.15", "kernels", "M = 8, L = 8", "M = 32", False),
+        ("8 directions above 4", "64.32 over 63.06", "kernels", "M = 8, L = 8", "M = 4", False),
+        (
+            "the convolution helps softmax",
+            "not said",
+            "attentions",
+            "softmax + convolution",
+            "softmax",
+            False,
+        ),
+    )
+]
+
+
+def run(options: Options) -> None:
+    """The sections of ``--only``, or both."""
+    first = tuple(claim.text for claim in CLAIMS if claim.primary)
+    run_sections(SECTIONS, FILE, replace(options, primary=first))
+
+
+def section() -> str:
+    """The part of docs/results/lra.md."""
+    found, command = sections(FILE), "`python -m evidence run lra image`"
+    if not found:
+        return f"Not measured yet: {command}."
+    parts = [command]
+    for name, one in SECTIONS.items():
+        lines = []
+        for variant, mine in one.by_variant(found.get(name, [])).items():
+            score, size = spread(row["accuracy"] for row in mine), f"{mine[0]['parameters']:,}"
+            chosen = (f"`{mine[0]['overrides'][-1]}`",) if one.choices else ()
+            lines.append((variant, score, len(mine), size, *chosen))
+        if lines:
+            last = ("chosen",) if one.choices else ()
+            heads = "operator", "test accuracy (%)", "seeds", "parameters", *last
+            parts.append(f"**{one.title}**, `{' '.join(one.common)}`\n\n{table(heads, lines)}")
+    return "\n\n".join([*parts, claims_tables(CLAIMS, found, load(FILE))])

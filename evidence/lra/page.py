@@ -1,0 +1,54 @@
+"""docs/results/lra.md."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from ..kit.claims import claims_tables
+from ..kit.page import head, load, spread, table
+from ..kit.statistics import Rows
+from . import image
+from .rows import ATTENTIONS, CLAIMS, PUBLISHED, TABLE, TASKS, rows_of
+
+
+def task_table(runs: Rows, task: str) -> str:
+    """The rows of a task: mean and spread over seeds."""
+    lines = []
+    for attention in ATTENTIONS:
+        mine = [run for run in rows_of(runs, task) if run["attention"] == attention]
+        if mine:
+            loss = f"{statistics.mean(run['loss'] for run in mine):.3f}"
+            accuracy = spread(run["accuracy"] for run in mine)
+            lines.append((attention, accuracy, loss, len(mine), f"{mine[0]['parameters']:,}"))
+    return table(("attention", "test accuracy (%)", "test loss", "seeds", "parameters"), lines)
+
+
+def page(found: dict[str, Any] | None = None) -> str:
+    """The results page; of the committed results, where none are given."""
+    found = found or load(TABLE.file)
+    machine, runs = found["machine"], found["runs"]
+    parts = [
+        head("Results: the Long Range Arena at CPU size", "lra", TABLE.file, image.FILE)
+        + "One backbone (`lra_skyformer`: two layers, width 64, two heads, feed-forward 128, mean "
+        "pooling), one recipe per task.\n"
+        "Sequences are short and training is minutes: what a small budget gives, not what the Arena "
+        "would.",
+        "## Short rows of two tasks",
+        f"`python -m evidence run lra`, {machine['processor']}, torch {machine['torch']}. No learning "
+        "rate was tuned: these\nrows say that everything runs.",
+        claims_tables(CLAIMS, runs, found),
+    ]
+    for task, (title, recipe, own) in TASKS.items():
+        changes = " ".join(f'"{change}"' if " " in change else change for change in own)
+        if rows_of(runs, task):
+            command = f"`fredholm train {recipe} operator=… {changes}`"
+            parts += [f"### {title}", command, task_table(runs, task)]
+    parts += ["## Image, all pictures of CIFAR-10 in grey at 16 x 16", image.section()]
+    figures = ", ".join(f"{name} {value}" for name, value in PUBLISHED.items())
+    parts.append(
+        f"## Published\n\nAverages over the five tasks of the Arena, LUNA's Table 1:\n{figures}.\n"
+        "They are not reproduced here: the full "
+        "recipes (`lra-*-full`, see [the guide](../lra.md)) are hours each on a GPU."
+    )
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,156 @@
+"""The pages of what was measured: docs/results/parallel.md, and tables in docs/scaling.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..kit.machine import machine_line
+from ..kit.page import DOCS, head, load, table, with_block
+from .memory import FILE as MEMORY
+from .speed import DIM, HEADS, POINTS
+from .speed import FILE as SPEED
+
+
+def page() -> str:
+    """docs/results/parallel.md."""
+    found = load(MEMORY) or {}
+    text = head("A domain in shards: memory, messages, time", "parallel", MEMORY, SPEED)
+    text += memory_tables(found) + "\n\n"
+    text += machine_line(found.get("machine", {})) + "\n"
+    timed = load(SPEED)
+    if timed:
+        text += f"\n{speed_tables(timed)}\n\n{machine_line(timed['machine'])}\n"
+    return text
+
+
+def memory_tables(found: dict[str, Any]) -> str:
+    """The three tables, as far as they were measured."""
+    parts = {"memory": memory_table, "limit": limit_table, "weights": weights_table}
+    return "\n\n".join(make(found[name]) for name, make in parts.items() if name in found)
+
+
+def limit_table(limit: dict[str, Any]) -> str:
+    """A whole training under a limit."""
+    rows = []
+    for row in limit["rows"]:
+        outcome = "fails" if row["failed"] else "trains to the end"
+        rows.append((row["processes"], outcome, f"{row['megabytes']:,}", f"`{row['said']}`"))
+    most, alone = limit["footing"] + limit["beyond"], limit["rows"][0]["command"]
+    typed = alone + limit["rows"][1]["command"].removeprefix(alone)
+    heads = ("processes", "outcome", "MB of address space", "what it said")
+    return (
+        f"A whole training of a CKCNN on series of {limit['points']:,} points, each process of "
+        f"which may have {most:,} MB of address space (`RLIMIT_AS`): {limit['footing']:,} MB, "
+        "which the same command needs at its peak for 64 points, torch and Lightning among it, "
+        f"and {limit['beyond']:,} MB. `python -m evidence run parallel limit`, which sets the "
+        f"limit around\n\n    {typed}\n\nand around the same without its last two words.\n\n"
+        f"{table(heads, rows)}"
+    )
+
+
+def weights_table(rows: list[dict[str, Any]]) -> str:
+    """What is kept where weights are split."""
+    shown, parts = [], ("weights", "gradients", "optimizer", "step")
+    for row in rows:
+        shown.append((row["processes"], *(f"{row[part]:.1f}" for part in parts)))
+    heads = ("processes", "weights", "gradients", "AdamW's state", "rise at the peak of a step")
+    return (
+        f"`training.strategy=fsdp2`: what a process keeps of a model with "
+        f"{rows[0]['parameters'] / 1e6:.0f} million parameters, and by how much a training step "
+        "raises its memory at its peak, gradients and the layers that are put together among it, "
+        f"MB. `python -m evidence run parallel weights`\n\n{table(heads, shown)}"
+    )
+
+
+def memory_table(found: list[dict[str, Any]]) -> str:
+    """What a training step needs over 1, 2 and 4 processes."""
+    rows, alone = [], {}
+    for row in found:
+        whole = alone.setdefault(row["case"], row["megabytes"])
+        share = row["megabytes"] * row["processes"] / whole
+        shown = f"{row['megabytes']:.0f}", f"{share:.2f}", f"{row['numbers']:,}"
+        rows.append((row["case"], f"{row['points']:,}", row["processes"], *shown))
+    heads = ("model", "points", "processes", "MB", "P · MB / MB of one", "numbers sent")
+    return (
+        "Peak resident memory of one training step (forward, backward, sum of the gradients, "
+        "update), of the process that needs most, above what the process has when it is idle. The "
+        "fourth column times the number of processes over that of one process is the fifth: 1 "
+        "where memory falls as 1/P. Numbers sent by one process in the step include the "
+        f"gradients. `python -m evidence run parallel memory`\n\n{table(heads, rows)}"
+    )
+
+
+def scaling() -> str:
+    """docs/scaling.md with the tables of what was measured."""
+    text = "\n\n".join([memory_tables(load(MEMORY) or {}), speed_tables(load(SPEED) or {})])
+    return with_block(DOCS / "scaling.md", "shards", text)
+
+
+def speed_tables(found: dict[str, Any]) -> str:
+    """The three tables, as far as they were measured."""
+    parts = {"traffic": _traffic_table, "overlap": _overlap_table, "steps": _steps_table}
+    return "\n\n".join(make(found[name]) for name, make in parts.items() if name in found)
+
+
+def _traffic_table(rows: list[dict[str, Any]]) -> str:
+    heads = ("operator", "what is sent", "processes")
+    heads += tuple(f"{n:,} points{order}" for order in ("", ", causal") for n in POINTS)
+    shown = []
+    for row in rows:
+        words = row["exchange"]
+        if row["causal"] != words:
+            words += f"; causal: {row['causal']}"
+        sent = (f"{number:,}" for number in row["sent"])
+        shown.append((f"`{row['operator']}`", words, row["processes"], *sent))
+    equal = all(row["equal"] for row in rows)
+    counted = (
+        "counted on every rank as many as `plan` states"
+        if equal
+        else "**on some rank not as many as `plan` states**"
+    )
+    text = (
+        f"Numbers that the first rank gives to the process group in a forward of one sample "
+        f"({DIM} features, {HEADS} heads), {counted}. `python -m evidence time parallel traffic`"
+    )
+    return f"{text}\n\n{table(heads, shown)}"
+
+
+def _overlap_table(rows: list[dict[str, Any]]) -> str:
+    heads = ("ring", "processes", "messages", "sent while computing", "ms computing", "ms waiting")
+    shown = [
+        (
+            f"`{row['operator']}`",
+            row["processes"],
+            row["messages"],
+            row["ahead"],
+            f"{row['computed']:.1f}",
+            f"{row['waited']:.1f}",
+        )
+        for row in rows
+    ]
+    text = (
+        "A forward of a ring, from its trace, on the rank that waits longest: messages between "
+        "whose beginning and whose wait matrix products ran, the time between the two, and the "
+        "time in the wait. A backward asks for the same keys, the first of which nothing hides, "
+        "and waits for every gradient that it sends back. "
+        "`python -m evidence time parallel overlap`"
+    )
+    return f"{text}\n\n{table(heads, shown)}"
+
+
+def _steps_table(rows: list[dict[str, Any]]) -> str:
+    heads = ("model", "points: one, two processes", "ms of one", "ms of two apart")
+    heads = (*heads, "ms of two on one domain", "efficiency", "of two apart")
+    shown = []
+    for row in rows:
+        points = ", ".join(f"{n:,}" for n in row["points"])
+        times = (f"{ms:.0f}" for ms in row["milliseconds"])
+        ratios = (f"{row[key]:.2f}" for key in ("efficiency", "of_apart"))
+        shown.append((row["case"], points, *times, *ratios))
+    text = (
+        "A training step of one process with the whole domain, of two processes that share nothing "
+        "but the machine, and of two with twice the work on one domain (an exact ITNet's grows as "
+        "N²), one thread each. The efficiency is the first median over the third; the second over "
+        "the third is what the messages leave of it. `python -m evidence time parallel steps`"
+    )
+    return f"{text}\n\n{table(heads, shown)}"

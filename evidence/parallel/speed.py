@@ -1,0 +1,201 @@
+"""What a domain in shards sends, whether it is sent while something is computed, and how long a
+step takes: the timed parts.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import torch
+
+from ..kit.machine import describe
+from ..kit.page import load, save
+from ..kit.ranks import over
+from ..kit.subject import Options
+
+FILE = "parallel_speed.json"
+COUNTS = (2, 4)  # of the counted messages
+POINTS = (512, 1024)
+# model -> (points of one process, how its work grows with them): P processes get P times the work
+WORK = {
+    "InfViT, linear": (32768, 1.0),
+    "ITNet, low rank": (32768, 1.0),
+    "CKCNN": (32768, 1.0),
+    "ITNet, exact": (1024, 2.0),
+}
+REPEATS, ROUNDS = 6, 2
+WAYS = {"one": 1, "apart": 2, "together": 2}  # and their processes
+RINGS = {"softmax": {}, "itnet": {"width": 16, "frequencies": 8}}
+DIM, HEADS = 32, 4
+
+
+def time_parts(part: str, options: Options, measure: Any) -> None:
+    """Put what a part measures beside what others did."""
+    found = load(FILE, options.results) or {}
+    rows = []
+    for row in measure(options):
+        print(row, flush=True)
+        rows.append(row)
+    save({**found, "machine": describe(), part: rows}, FILE, options.results)
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+def time_traffic(options: Options) -> None:
+    """Numbers that the process group carries in a forward, and those that ``plan`` states."""
+    time_parts("traffic", options, _traffic)
+
+
+def _traffic(options: Options) -> list[dict[str, Any]]:
+    sizes = (32, 64) if options.small else POINTS
+    rows = []
+    for count in COUNTS[:1] if options.small else COUNTS:
+        ranks = over(count, count_forward, sizes)
+        for row, *others in zip(*(rank["rows"] for rank in ranks)):
+            same = all(each["sent"] == each["planned"] for each in (row, *others))
+            rows.append({**row, "processes": count, "equal": same})
+    return rows
+
+
+def count_forward(mesh: Any, sizes: tuple[int, ...]) -> dict[str, Any]:
+    """Every registered operator on a line in shards: what it sends and what was planned."""
+    from fredholm.distributed import count_traffic
+    from fredholm.domain import Domain
+    from fredholm.operators import create_operator, list_operators
+
+    rows = []
+    for name in list_operators():
+        row: dict[str, Any] = {"operator": name, "sent": [], "planned": []}
+        for causal in (False, True):
+            for n in sizes:
+                operator = create_operator(name, DIM, HEADS).eval()
+                part = Domain.line(n, causal=causal).shard(mesh)
+                with torch.no_grad(), count_traffic() as traffic:
+                    operator(torch.randn(1, part.size, DIM), part)
+                plan = operator.plan(part)
+                row["sent"].append(traffic.numbers)
+                row["planned"].append(plan.numbers)
+                row["causal" if causal else "exchange"] = plan.exchange
+        rows.append(row)
+    return {"rows": rows}
+
+
+# --- overlap --------------------------------------------------------------------------------------
+
+
+def time_overlap(options: Options) -> None:
+    """From a trace: how long messages of a ring travelled while a block was computed, and how long
+    they were waited for.
+    """
+    time_parts("overlap", options, _overlap)
+
+
+def _overlap(options: Options) -> list[dict[str, Any]]:
+    rows = []
+    for count in COUNTS:
+        ranks = over(count, trace_rings, 256 if options.small else 2048)
+        for name in RINGS:
+            found = [rank[name] for rank in ranks]
+            worst = max(found, key=lambda each: each["waited"])
+            rows.append({"operator": name, "processes": count, **worst})
+    return rows
+
+
+def trace_rings(mesh: Any, n: int) -> dict[str, Any]:
+    """The trace of a forward of each ring of keys, summed up."""
+    import torch.distributed as dist
+    from torch.profiler import ProfilerActivity, profile
+
+    from fredholm.domain import Domain
+    from fredholm.operators import create_operator
+
+    found = {}
+    for name, options in RINGS.items():
+        operator = create_operator(name, DIM, HEADS, **options)
+        part = Domain.line(n).shard(mesh)
+        u = torch.randn(1, part.size, DIM)
+        with torch.no_grad():
+            operator(u, part)
+            dist.barrier()
+            with profile(activities=[ProfilerActivity.CPU]) as trace:
+                operator(u, part)
+        found[name] = overlap_of([(e.name, e.time_range) for e in trace.events() or ()])
+    return found
+
+
+def overlap_of(events: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Milliseconds between the beginning of a message and the wait for it, in which matrix
+    products ran, and of the waits.
+    """
+    spans = {kind: {} for kind in ("begins", "is awaited")}
+    for name, span in events:
+        for kind, found in spans.items():
+            if name.startswith("fredholm: ring message") and name.endswith(kind):
+                found[name.split()[3]] = span
+    products = [s for name, s in events if name in ("aten::bmm", "aten::mm", "aten::addmm")]
+    travelled, waited, ahead = 0.0, 0.0, 0
+    for by, wait in spans["is awaited"].items():
+        begun = spans["begins"][by]
+        between = [s for s in products if begun.end <= s.start and s.end <= wait.start]
+        travelled += (wait.start - begun.end) / 1e3
+        waited += (wait.end - wait.start) / 1e3
+        ahead += bool(between)
+    messages = len(spans["is awaited"])
+    return {"messages": messages, "ahead": ahead, "computed": travelled, "waited": waited}
+
+
+# --- time -----------------------------------------------------------------------------------------
+
+
+def time_steps(options: Options) -> None:
+    """A training step of one process, of two that share nothing, and of two with twice the work on
+    one domain, one thread each.
+    """
+    time_parts("steps", options, _steps)
+
+
+def _steps(options: Options) -> list[dict[str, Any]]:
+    names = options.chosen(WORK)
+    times: dict[tuple[str, str], list[float]] = {}
+    for _ in range(1 if options.small else ROUNDS):  # in turn: what drifts, drifts for all
+        for way, count in WAYS.items():
+            ranks = over(count, step_times, names, options.small, way == "apart")
+            for name in names:
+                steps = zip(*(rank["seconds"][name] for rank in ranks))
+                times.setdefault((name, way), []).extend(map(max, steps))
+    rows = []
+    for name in names:
+        one, apart, two = (statistics.median(times[name, way]) for way in WAYS)
+        sizes = [size_of(name, count, options.small) for count in (1, 2)]
+        row = {"case": name, "points": sizes, "milliseconds": [1e3 * one, 1e3 * apart, 1e3 * two]}
+        rows.append({**row, "efficiency": one / two, "of_apart": apart / two})
+    return rows
+
+
+def size_of(name: str, count: int, small: bool) -> int:
+    """Points that are ``count`` times the work of one process."""
+    n, power = WORK[name]
+    n = 128 if small else n
+    return count * round(n * count ** (1 / power) / count)
+
+
+def step_times(mesh: Any, names: list[str], small: bool, apart: bool) -> dict[str, Any]:
+    """Seconds of each training step of each model; one process, or each that is ``apart`` from the
+    others, has a domain whole.
+    """
+    import torch.distributed as dist
+
+    from fredholm.lab.training.machine import seconds_of
+
+    from .memory import make, step
+
+    found, count = {}, 1 if apart else mesh.size()
+    for name in names:
+        model, n, times = make(name), size_of(name, count, small), []
+        for _ in range(2 if small else REPEATS + 1):
+            dist.barrier()
+            times.append(seconds_of(lambda: step(model, mesh if count > 1 else None, n)))  # noqa: B023
+        found[name] = times[1:]  # the first loads what a first step loads
+    return {"seconds": found}

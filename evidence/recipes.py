@@ -1,0 +1,58 @@
+"""All built-in recipes as one table: docs/recipes.md."""
+
+from __future__ import annotations
+
+import re
+
+from fredholm.lab.data.registry import get_entry
+from fredholm.lab.training.recipe_files import find_recipe, list_recipes, load_recipe
+from fredholm.models import model_config
+
+from .kit.page import DOCS, table
+from .kit.subject import Subject
+
+SUBJECT = Subject(__name__, pages={DOCS / "recipes.md": ":page"})
+TIME = re.compile(
+    r"((?:(?:about|under|a few|tens of|a|two|ten|fifteen|twenty) )*"
+    r"(?:minutes?|hours?|days?) on (?:a|two) (?:cores?|GPU))",
+    re.IGNORECASE,
+)
+PAGE = """# Recipes
+
+<!-- Written by `python -m evidence page recipes` from the files of recipes/; edit those or the code, not this page. -->
+
+`fredholm train NAME` trains one of these; `fredholm data fetch` brings its data, which it says where they are missing. *Your files* are
+official ones that cannot be fetched here: `data.path=FOLDER`. The file of a recipe, `recipes/NAME.yaml`, begins with what else may be asked of it.
+[Training](training.md) explains the keys; `fredholm plan NAME` says what a recipe takes on your machine, where no time stands here.
+
+{rows}
+"""
+
+
+def page() -> str:
+    """docs/recipes.md."""
+    heads = "recipe", "task", "data", "model", "operator", "time"
+    return PAGE.format(rows=table(heads, map(row, list_recipes())))
+
+
+def row(name: str) -> tuple[str, ...]:
+    """A recipe: what its first comment and its sections say."""
+    recipe = load_recipe(name)
+    task, time = about(find_recipe(name).read_text(encoding="utf-8"))
+    data = f"`{recipe.data.name}`" + (", your files" if get_entry(recipe.data.name).needs else "")
+    operator = recipe.operator.name or getattr(model_config(recipe.model.name).body, "operator", "")
+    return f"`{name}`", task, data, f"`{recipe.model.name}`", f"`{operator}`", time
+
+
+def about(text: str) -> tuple[str, str]:
+    """The task and the time of a recipe, from its first comment.
+
+    Example:
+        >>> about("# Digits, 10 classes; about a minute on a core. Try more.\\nname: digits")
+        ('Digits, 10 classes', 'about a minute on a core')
+    """
+    lines = text.split("\nname:")[0].splitlines()
+    comment = " ".join(line.removeprefix("#").strip() for line in lines)
+    found = TIME.search(comment)
+    task = re.split(r"(?<=[.?])\s", TIME.sub("", comment))[0]
+    return task.rstrip(".;:, "), found[1].lower().replace("gpu", "GPU") if found else ""

@@ -1,0 +1,200 @@
+"""One set: the search, then what it is judged by.
+
+The minutes of a search are those of its own processor, so that other work on the machine does not
+shorten it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+import subprocess
+import tempfile
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Any
+
+import numpy as np
+import torch
+
+from fredholm.lab.compare.plain import PLAIN
+from fredholm.lab.compare.search import Search, open_search
+from fredholm.lab.compare.splits import batches
+from fredholm.lab.compare.stress import STRESSES
+from fredholm.lab.compare.trial import measure_of
+from fredholm.lab.compare.verdict import compared, is_sure, table
+from fredholm.lab.training.grid import Cell, Report
+
+from ..kit.grid import Row, Table, fill, say
+from ..kit.machine import describe
+from ..kit.page import ROOT
+from ..kit.subject import Options
+from .sets import SETS, written
+
+FILE = "ten-sets.json"
+TABLE = Table(FILE, ("set",))
+MINUTES, SEEDS = 3.0, 5  # of the search of a set
+# An interpreter with aeon: python -m venv .peers-series; .peers-series/bin/pip install aeon==1.6.0
+PEER = ROOT / ".peers-series" / "bin" / "python"
+MINIROCKET, GRU = "MiniROCKET", "gru"
+
+
+def run(options: Options) -> None:
+    """The sets of ``--only``, or all; ``--minutes`` are those of each set's search."""
+    minutes = options.minutes if math.isfinite(options.minutes) else MINUTES
+    if options.small:
+        minutes = min(minutes, 0.3)
+    seeds = options.seeds or (2 if options.small else SEEDS)
+
+    def cell(row: Row) -> Cell:
+        settings = row | {"minutes": minutes, "seeds": seeds, "changes": list(options.changes)}
+        return Cell(settings, options.runs / row["set"])
+
+    rows = [{"set": name} for name in options.chosen(SETS)]
+    always = dataclasses.replace(options, minutes=math.inf)
+    fill(TABLE, rows, work, cell, always, machine=describe())
+
+
+def work(cell: Cell, report: Report) -> Row:
+    """A set's row: what was picked, and how it stands beside the others on the test samples."""
+    given, start = cell.settings, perf_counter()
+    cell.place.mkdir(parents=True, exist_ok=True)
+    files = written(given["set"], cell.place.parent / "files")
+    search = open_search(
+        files,
+        given["minutes"],
+        out=cell.place / "compare",
+        changes=given["changes"],
+        seeds=given["seeds"],
+        always=[GRU],
+        report=say,
+        timer=process_time,
+    )
+    state = search.run()
+    searched = perf_counter() - start
+    rows = list(state["finals"]["rows"])
+    judged = {state["verdict"]["pick"], state["verdict"]["operator"], GRU, *PLAIN}
+    names = dict.fromkeys(row["operator"] for row in rows if row["operator"] in judged)
+    further = search.finals.further([*names], given["seeds"])
+    rows += [row for row in [*further, *search.finals.outsiders()] if "error" not in row]
+    if state["kind"] == "sequences":
+        rows += minirocket(search, given["seeds"])
+    return {
+        "minutes": given["minutes"],
+        "seeds": given["seeds"],
+        "processor_minutes": round(state["spent"] / 60, 2),
+        "searched": round(searched, 1),
+        "seconds": round(perf_counter() - start, 1),
+        "threads": torch.get_num_threads(),
+        **_outcome(state, rows),
+    }
+
+
+def _outcome(state: dict[str, Any], rows: list[Row]) -> Row:
+    """The table of all, and the pick beside each of the others."""
+    higher, verdict = state["higher"], state["verdict"]
+    lines = table(rows, higher)
+    for line in lines:
+        line["finalist"] = line["operator"] in {r["operator"] for r in state["finals"]["rows"]}
+    sign = 1 if higher else -1
+    models = [line for line in lines if line["operator"] not in (*PLAIN, MINIROCKET)]
+    best = max(models, key=lambda line: sign * line["test"])
+    pick = next(line for line in lines if line["operator"] == verdict["pick"])
+    operator = next(line for line in lines if line["operator"] == verdict["operator"])
+    result: Row = {
+        "samples": state["samples"] | {"test": len(rows[0]["test"]["each"])},
+        "kind": state["kind"],
+        "measure": state["measure"],
+        "higher": higher,
+        "folds": state["folds"],
+        "full_steps": state["full_steps"],
+        "steps": state["finals"]["steps"],
+        "pick": verdict["pick"],
+        "operator": verdict["operator"],
+        "best_operator": best["operator"],
+        "regret": sign * (best["test"] - pick["test"]),
+        "operator_regret": sign * (best["test"] - operator["test"]),
+        "lines": lines,
+        "beside": [],
+    }
+    for other in (MINIROCKET, GRU, *PLAIN):
+        if other != verdict["pick"] and any(line["operator"] == other for line in lines):
+            found = compared(rows, verdict["pick"], other, higher)
+            result["beside"].append(found | {"sure": is_sure(found), "p": mcnemar(rows, found)})
+    return result
+
+
+def mcnemar(rows: list[Row], found: dict[str, Any]) -> float | None:
+    """McNemar's exact test of two classifiers on the test samples, each by the majority of its
+    seeds; None of other tasks.
+    """
+    from scipy.stats import binomtest
+
+    sides = []
+    for name in (found["one"], found["other"]):
+        each = [r["test"]["each"] for r in rows if r["operator"] == name and "error" not in r]
+        if not all(isinstance(one, str) for one in each):
+            return None
+        sides.append([statistics.fmean(map(int, votes)) >= 0.5 for votes in zip(*each)])
+    first = sum(a and not b for a, b in zip(*sides))
+    second = sum(b and not a for a, b in zip(*sides))
+    return float(binomtest(first, first + second).pvalue) if first + second else 1.0
+
+
+def minirocket(search: Search, seeds: int) -> list[Row]:
+    """MiniROCKET's rows on the same samples: all but the test's to train on, without a validation
+    split, which it does not need.
+    """
+    if not PEER.is_file():
+        raise SystemExit(
+            f"{PEER}: no such interpreter; make one: python -m venv .peers-series and "
+            ".peers-series/bin/pip install aeon==1.6.0"
+        )
+    parts = search.splits.train, search.splits.val
+    inputs, labels = zip(*(pair for part in parts for pair in batches(part, 256)))
+    arrays = {"train": _together(inputs), "labels": torch.cat(labels).numpy()}
+    test, size = search.splits.test, search.splits.recipe.data.eval_batch_size
+    truth = torch.cat([labels for _, labels in batches(test, size)]).numpy()
+    plain = [inputs for inputs, _ in batches(test, size)]
+    arrays["test"] = _together(plain)
+    for number, change in enumerate(STRESSES.values()):
+        arrays[f"test{number}"] = _together([change(test.timed)(batch) for batch in plain])
+    start = perf_counter()
+    with tempfile.TemporaryDirectory() as name:
+        given, out = Path(name) / "in.npz", Path(name) / "out.npz"
+        np.savez(given, **arrays)
+        program = Path(__file__).with_name("minirocket.py")
+        subprocess.run([PEER, program, given, out, str(seeds)], check=True)
+        found = dict(np.load(out))
+    seconds = (perf_counter() - start) / seeds
+    balanced = measure_of(test)[0] == "balanced_accuracy"
+    return [_peer_row(found, truth, seed, seconds, balanced) for seed in range(seeds)]
+
+
+def _score(found: np.ndarray, truth: np.ndarray, balanced: bool) -> float:
+    """The share that is right; ``balanced``, its mean over the classes."""
+    right = found == truth
+    if not balanced:
+        return float(right.mean())
+    return statistics.fmean(float(right[truth == label].mean()) for label in np.unique(truth))
+
+
+def _peer_row(
+    found: dict[str, Any], truth: np.ndarray, seed: int, seconds: float, balanced: bool
+) -> Row:
+    stress = {
+        name: _score(found[f"test{number}"][seed], truth, balanced)
+        for number, name in enumerate(STRESSES)
+    }
+    each = "".join(str(int(r)) for r in found["test"][seed] == truth)
+    row: Row = {"operator": MINIROCKET, "lr": None, "seed": seed, "seconds": seconds}
+    row |= {"val": {"score": 0.0, "loss": 0.0}, "stress": stress}
+    return row | {"test": {"score": _score(found["test"][seed], truth, balanced), "each": each}}
+
+
+def _together(parts: Any) -> np.ndarray:
+    """Batches of series of different lengths as one array."""
+    from fredholm.lab.data.kinds.sequences import padded
+
+    return padded([series for part in parts for series in part]).numpy()

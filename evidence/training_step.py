@@ -1,0 +1,159 @@
+"""A step of ``fredholm train`` beside a plain loop in PyTorch on the same model and batches."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+import torch.nn.functional as F
+
+from fredholm.lab.training.build import build_dataset, build_loaders, build_mixer, build_model
+from fredholm.lab.training.fit import Limits, fit
+from fredholm.lab.training.module import RecipeLearner
+from fredholm.lab.training.tasks import task_of
+from fredholm.training import load_recipe
+
+from .kit.check import theirs_first
+from .kit.clock import median_and_spread
+from .kit.machine import describe, machine_line
+from .kit.page import PAGES, head, load, save, table
+from .kit.subject import Options, Subject
+
+FILE = "training-step.json"
+SUBJECT = Subject(
+    __name__,
+    times={"steps": ":time_steps"},
+    pages={PAGES / "training-step.md": ":page"},
+    cases=":timed",
+    ratios=":committed",
+)
+RECIPES = ("digits", "fashion-mnist", "reviews")
+STEPS, ROUNDS, WARM = 30, 3, 5
+GOAL = 1.05
+TEXT = """{head}`fredholm train`: its loader with augmentation, Lightning's loop, the table of metrics, clipping, the average of weights where
+the recipe has one. The plain loop: the same batches, made
+beforehand, model, loss, clipping and optimiser, and nothing else. Medians of
+{steps} steps in {rounds} rounds that take turns, and half the distance between the rounds' quartiles in brackets. The goal is a ratio of at most {goal}.
+
+Machine: {machine} Command: `python -m evidence time training-step`.
+
+{rows}
+"""
+
+
+class Ticks(pl.Callback):
+    """When every step began."""
+
+    def __init__(self):
+        self.times: list[float] = []
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        self.times.append(time.perf_counter())
+
+
+def time_steps(options: Options) -> None:
+    save({"machine": describe(), "rows": list(timed(options))}, FILE, options.results)
+
+
+def timed(options: Options) -> Iterator[dict[str, Any]]:
+    """A row per recipe and way."""
+    for name in options.chosen(RECIPES):
+        recipe = load_recipe(name)
+        data = [build_dataset(recipe, split) for split in ("train", "val")]
+        steps = min(STEPS, len(data[0]) // recipe.data.batch_size)
+        found: dict[str, list[float]] = {"plain loop": [], "fredholm train": []}
+        for _ in range(1 if options.small else ROUNDS):
+            found["plain loop"].append(plain(recipe, data, steps))
+            found["fredholm train"].append(ours(recipe, data, steps))
+        first = median(found["plain loop"])
+        for way, seconds in found.items():
+            middle, spread = median_and_spread(seconds)
+            row = {"case": name, "way": way, "ratio": middle / first}
+            print(f"{name:16} {way:16} {row['ratio']:5.2f} {1e3 * middle:8.2f} ms", flush=True)
+            yield row | {"milliseconds": 1e3 * middle, "spread": 1e3 * spread}
+
+
+def committed() -> list[dict[str, Any]]:
+    """The rows of ``check``, ours first."""
+    return theirs_first((load(FILE) or {"rows": []})["rows"])
+
+
+def ours(recipe: Any, data: Any, steps: int) -> float:
+    """Seconds a step of the one fit, from the beginning of a step to that of the next."""
+    model = build_model(recipe, data[0])
+    loader, _ = build_loaders(recipe, *data)
+    mixer = build_mixer(recipe, len(data[0].classes))
+    module, ticks = RecipeLearner(model, recipe, loader, mixer, task_of(data[0])), Ticks()
+    options = recipe.training
+    limits = Limits(
+        epochs=None, steps=steps, clip_norm=options.clip_norm, ema_decay=options.ema_decay
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        fit(
+            module,
+            limits=limits,
+            keep=lambda model: None,
+            folder=Path(folder),
+            tensorboard=True,
+            callbacks=[ticks],
+            say=lambda line: None,
+        )
+    return _median(ticks.times)
+
+
+def plain(recipe: Any, data: Any, steps: int) -> float:
+    """Seconds a step of a loop as one would write it."""
+    model = copy.deepcopy(build_model(recipe, data[0])).train()
+    loader, _ = build_loaders(recipe, *data)
+    batches = [batch for batch, _ in zip(loader(0, 1), range(steps))]
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=recipe.optimizer.lr, weight_decay=recipe.optimizer.weight_decay
+    )
+    options, times = recipe.training, []
+    for inputs, labels in batches:
+        times.append(time.perf_counter())
+        loss = F.cross_entropy(model(inputs), labels, label_smoothing=options.label_smoothing)
+        optimizer.zero_grad()
+        loss.backward()
+        if options.clip_norm:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), options.clip_norm)
+        optimizer.step()
+    return _median(times)
+
+
+def _median(times: list[float]) -> float:
+    steps = [after - before for before, after in pairwise(times)]
+    return median(steps[WARM:] or steps)
+
+
+def page() -> str:
+    """docs/results/training-step.md."""
+    measured = load(FILE)
+    start = head("A training step", "training-step", FILE)
+    if measured is None:
+        return start + "Not measured yet.\n"
+    rows = [
+        (
+            row["case"],
+            row["way"],
+            f"{row['milliseconds']:.2f} ({row['spread']:.2f})",
+            f"{row['ratio']:.2f}",
+        )
+        for row in measured["rows"]
+    ]
+    return TEXT.format(
+        head=start,
+        machine=machine_line(measured["machine"]),
+        steps=STEPS,
+        rounds=ROUNDS,
+        goal=GOAL,
+        rows=table(("recipe", "way", "ms a step", "/ plain loop"), rows),
+    )

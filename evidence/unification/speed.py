@@ -1,0 +1,116 @@
+"""Converted layers against the layers themselves: forward, and forward + backward.
+
+The files of this folder have lists ``SPEED``, each row (label, build, make_input,
+reference, apply): ``build()`` makes the layer, ``make_input()`` a tensor or a tuple of them,
+``reference(layer, *inputs)`` and ``apply(operator, *inputs)`` are what is timed. An answer that
+differs is not timed. The aim is a ratio of at most 1.2.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fredholm.convert import as_operator
+
+from ..kit.check import theirs_first
+from ..kit.clock import Case, Entry, no_grad, time_cases, with_gradients
+from ..kit.machine import machine_line, with_rate
+from ..kit.page import load, save
+from ..kit.page import table as as_table
+from ..kit.subject import Options
+
+Row = tuple[
+    str,
+    Callable[[], torch.nn.Module],
+    Callable[[], Any],
+    Callable[..., Tensor],
+    Callable[..., Tensor],
+]
+
+
+def families() -> dict[str, list[Row]]:
+    """The lists ``SPEED`` by the name of their file."""
+    package = importlib.import_module(__package__ or "evidence.unification")
+    names = [module.name for module in pkgutil.iter_modules(package.__path__)]
+    found = {name: importlib.import_module(f"{package.__name__}.{name}") for name in names}
+    return {name: module.SPEED for name, module in found.items() if hasattr(module, "SPEED")}
+
+
+def on_points(y: Tensor, shape: torch.Size) -> Tensor:
+    """A layer's output as the operator gives it, points on the second dimension: channels move
+    behind the grid.
+    """
+    return y if y.shape == shape else y.flatten(2).mT
+
+
+def cases(row: Row, repeats: int = 21) -> Iterator[Case]:
+    """The forward without gradients, and the forward with the gradients of all parameters."""
+    label, build, make_input, reference, apply = row
+    torch.manual_seed(0)
+    layer = build().eval()
+    inputs = make_input()
+    inputs = inputs if isinstance(inputs, tuple) else (inputs,)
+    operator = as_operator(layer)
+    parameters: list[Tensor] = [p for p in layer.parameters() if p.requires_grad]
+    with torch.no_grad():
+        shape = apply(operator, *inputs).shape
+
+    def layer_forward() -> Tensor:
+        return on_points(reference(layer, *inputs), shape)
+
+    def operator_forward() -> Tensor:
+        return apply(operator, *inputs)
+
+    ways = {"layer": layer_forward, "operator": operator_forward}
+    silent = {name: Entry(no_grad(way)) for name, way in ways.items()}
+    yield Case(f"{label}: forward", silent["layer"].run, silent, repeats=repeats)  # type: ignore[arg-type]
+    step = {
+        name: Entry(lambda way=way: with_gradients(way(), parameters)) for name, way in ways.items()
+    }
+    name = f"{label}: forward+backward"
+    yield Case(name, step["layer"].run, step, tolerance=1e-3, repeats=repeats)  # type: ignore[arg-type]
+
+
+def table(found: dict[str, Any]) -> str:
+    """The figures as the documentation shows them: one row a layer."""
+    ratio = {row["case"]: row["ratio"] for row in found["cases"] if row["way"] == "operator"}
+    labels = dict.fromkeys(case.rsplit(": ", 1)[0] for case in ratio)
+    rows = [
+        (label, *(f"{ratio[f'{label}: {way}']:.2f}" for way in ("forward", "forward+backward")))
+        for label in labels
+    ]
+    machine = machine_line(found["machine"] | {"sgemm_gflops": None})
+    return f"{as_table(('layer', 'forward', 'forward and backward'), rows)}\n\n{machine}"
+
+
+def timed(options: Options) -> Iterator[dict[str, Any]]:
+    """Rows of the families in ``options.only``."""
+    known, repeats = families(), 2 if options.small else 21
+    for family in options.chosen(known):
+        for row in known[family]:
+            yield from time_cases(cases(row, repeats), family=family)
+
+
+def time(options: Options) -> None:
+    """Every family; families that are not timed now stay as they were."""
+    machine, rows = with_rate(), list(timed(options))
+    before = load("unification-speed.json", options.results) or {"cases": []}
+    again = {row["family"] for row in rows}
+    kept = [row for row in before["cases"] if row["family"] not in again]
+    found = {"machine": machine, "cases": kept + rows}
+    save(found, "unification-speed.json", options.results)
+
+
+def cases_again(options: Options) -> list[dict[str, Any]]:
+    """As :func:`evidence.kit.check.fallen` reads them."""
+    return theirs_first(list(timed(options)))
+
+
+def committed() -> list[dict[str, Any]]:
+    return theirs_first(load("unification-speed.json")["cases"])

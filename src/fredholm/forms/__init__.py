@@ -1,0 +1,47 @@
+"""Forms: one algorithm for the integral, one class. Those here integrate any kernel that has what
+they need; forms of one paper's kernel lie in its family.
+"""
+
+from ..integral.contract import Form, Memory, choose, with_offset
+from .dense import Dense
+from .fused import Fused
+from .hidden import HiddenBlocks
+from .keys import KeyForm, KeyRing
+from .monte_carlo import AnchorKeys, Anchors, LatticeKeys, MonteCarlo, SampledKeys
+from .own import OwnResponse
+from .quadratic import Quadratic
+from .scan import StatesScan
+from .separable import Chunks, RunningMoment, SeparableForm, Sums
+from .taps import TapConvolution
+from .transition import Transition
+from .weights import WeightBlocks
+from .windowed import WindowChunks, WindowMoment
+
+__all__ = [
+    "AnchorKeys",
+    "Anchors",
+    "Chunks",
+    "Dense",
+    "Form",
+    "Fused",
+    "HiddenBlocks",
+    "KeyForm",
+    "KeyRing",
+    "LatticeKeys",
+    "Memory",
+    "MonteCarlo",
+    "OwnResponse",
+    "Quadratic",
+    "RunningMoment",
+    "SampledKeys",
+    "SeparableForm",
+    "StatesScan",
+    "Sums",
+    "TapConvolution",
+    "Transition",
+    "WeightBlocks",
+    "WindowChunks",
+    "WindowMoment",
+    "choose",
+    "with_offset",
+]

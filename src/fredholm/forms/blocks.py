@@ -1,0 +1,42 @@
+"""Dense evaluation, a block of queries at a time: what three forms share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..integral.contract import Kernel
+from ..integral.problem import Problem
+from ..ops.plain import recomputed
+
+WORKING_SET = 1 << 26  # bytes of one block, where the strategy leaves the choice to us
+
+
+def by_query_blocks(
+    evaluate: Callable[[Kernel, Problem], Tensor],
+    kernel: Kernel,
+    problem: Problem,
+    numbers_per_pair: int,
+    memory: int | None,
+) -> Tensor:
+    """``evaluate`` on blocks of queries that fit ``memory`` bytes, side by side: (B, H, Nq, d_out).
+
+    Each block is computed again in the backward, so that no tensor of Nq × Nk outlives its block.
+    Traced code takes one block: a loop over a symbolic number of queries would fix it.
+    """
+    if torch.compiler.is_compiling():
+        return evaluate(kernel, problem)
+    n = problem.ux.shape[2]
+    pairs = max(1, problem.uy.shape[0]) * kernel.heads * problem.uy.shape[2]  # of a row
+    row_bytes = 8 * pairs * numbers_per_pair
+    block = max(1, min(n, (memory or WORKING_SET) // row_bytes))
+    if block == n:
+        return evaluate(kernel, problem)
+
+    def rows(start: int) -> Tensor:
+        return evaluate(kernel, problem.rows(list(range(start, min(n, start + block)))))
+
+    outs = [recomputed(rows, start) for start in range(0, n, block)]
+    return torch.cat(outs, 2)  # type: ignore[arg-type]

@@ -1,0 +1,51 @@
+"""Hidden units are integrated before the linear readout, a block of queries at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..integral.contract import Kernel, Memory
+from ..integral.problem import Problem
+from ..integral.strategy import Exact
+from ..ops.backend import at_least_single, promoted
+from .blocks import by_query_blocks
+from .keys import KeyRing
+
+
+class HiddenBlocks(KeyRing):
+    """The readout commutes with the integral, so that no kernel matrix is formed: O(N²·w·d) time,
+    memory of one block.
+    """
+
+    word = Exact
+    strategy: Exact
+    name = "hidden units by query block"
+    reason = "the last layer is linear, so hidden units are integrated first"
+
+    def integrate(self, kernel: Kernel, problem: Problem, keys: Memory) -> Tensor:
+        width: int = getattr(kernel, "width", 64)
+        return by_query_blocks(_block, kernel, problem, width, self.strategy.memory)
+
+
+def _block(kernel: Any, problem: Problem) -> Tensor:
+    p, signal = problem, problem.uy
+    x, y = p.x[:, None, :, None], p.y[:, None, None, :]
+    hidden = kernel.hidden(x, y, p.ux[:, :, :, None], signal[:, :, None, :])
+    # hidden units of positions stay in float32 at least, whatever the features are
+    dtype = promoted(hidden.dtype, at_least_single(signal.dtype))
+    signal, weights = signal.to(dtype), p.quadrature.weights().to(dtype)
+    readout, bias = (None if part is None else part.to(dtype) for part in kernel.readout())
+    # Hidden units times signal, summed over the keys first: the readout, d_out times as wide, then
+    # meets one moment per query instead of every pair.
+    moment = torch.einsum(
+        "bhqkw,bhqki->bhqwi", hidden.to(dtype), weights[..., None] * signal[:, :, None]
+    )
+    out = torch.einsum("bhqwi,hoiw->bhqo", moment, readout)
+    if bias is not None:
+        weights = weights.expand(signal.shape[0], -1, -1, -1)
+        total = torch.einsum("bhqk,bhki->bhqi", weights, signal)
+        out = out + torch.einsum("hoi,bhqi->bhqo", bias, total)
+    return out

@@ -1,0 +1,138 @@
+"""A learnable proposal: which keys a query should sample."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import OptionError
+from ...integral.capabilities import OwnForm
+from ...integral.contract import Kernel
+from ...integral.fourier import FourierFeatures
+from ...ops.backend import full_precision
+from .drawn import DrawnKeys
+
+
+class Proposal(nn.Module):
+    r"""Scores of a mixture of few distributions over keys, one mixture a head:
+
+    .. math:: q(y|x) = \sum_a \pi_a(x)\,r_a(y), \quad
+        \pi(x) = \mathrm{softmax}_a f(x, u(x)), \quad r_a = \mathrm{softmax}_y(g_a + \log\mu)
+
+    f and g are two-layer networks of :math:`[\gamma(x), u(x)]`. They read detached features, so
+    that the task's gradient and the proposal's never mix.
+
+    Args:
+        heads, dim: H, and features of a head's slice.
+        position_dim: p.
+        components: A.
+        width: hidden width of f and g.
+        frequencies, sigma: of γ.
+
+    Cost: O(N·A) numbers for all pairs.
+
+    Raises:
+        OptionError: sizes that are not positive.
+
+    Reference: ITNet §3.2; the mixture is ours, the paper leaves the proposal open.
+
+    Example:
+        >>> x, ux = torch.rand(1, 5, 1), torch.rand(1, 2, 5, 4)
+        >>> y, uy = torch.rand(1, 7, 1), torch.rand(1, 2, 7, 4)
+        >>> share, score = Proposal(2, 4, components=3)(x, y, ux, uy)
+        >>> share.shape, score.shape
+        (torch.Size([1, 2, 5, 3]), torch.Size([1, 2, 3, 7]))
+    """
+
+    def __init__(
+        self,
+        heads: int,
+        dim: int,
+        *,
+        position_dim: int = 1,
+        components: int = 8,
+        width: int = 32,
+        frequencies: int = 8,
+        sigma: float = 1.0,
+    ):
+        super().__init__()
+        if components < 1 or width < 1:
+            raise OptionError(
+                f"a proposal needs components and width of at least 1, got {components} and {width}"
+            )
+        self.components = components
+        self.fourier = FourierFeatures(position_dim, frequencies, sigma)
+        columns = 2 * frequencies + dim
+        self.weight1 = nn.Parameter(torch.randn(2, heads, width, columns) * columns**-0.5)
+        self.bias1 = nn.Parameter(torch.zeros(2, heads, width))
+        self.weight2 = nn.Parameter(torch.randn(2, heads, components, width) * width**-0.5)
+        self.bias2 = nn.Parameter(torch.zeros(2, heads, components))
+        self._loss: Tensor | None = None
+
+    def forward(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> tuple[Tensor, Tensor]:
+        """Shares π (B, H, Nq, A), and scores g (B, H, A, Nk) before the softmax over keys. In
+        float32 at least.
+        """
+        with full_precision(ux):
+            return self._scores(0, x, ux).softmax(-1), self._scores(1, y, uy).mT
+
+    def _scores(self, end: int, x: Tensor, u: Tensor) -> Tensor:
+        dtype = torch.promote_types(u.dtype, self.weight1.dtype)
+        gamma = self.fourier(x.detach())[:, None].to(dtype).expand(u.shape[0], u.shape[1], -1, -1)
+        inputs = torch.cat([gamma, u.detach().to(dtype)], -1)
+        hidden = nn.functional.gelu(inputs @ self.weight1[end].mT + self.bias1[end][:, None])
+        return hidden @ self.weight2[end].mT + self.bias2[end][:, None]
+
+    # --- the loss of the last call ----------------------------------------------------------------
+
+    def leave_loss(self, loss: Tensor) -> None:
+        """Keep the loss of a training forward until :func:`auxiliary_loss` takes it."""
+        self._loss = loss
+
+    def take_loss(self) -> Tensor | None:
+        """The loss of the last training forward, once."""
+        loss, self._loss = self._loss, None
+        return loss
+
+    def __getstate__(self) -> dict:
+        """Copies and pickles carry no graph."""
+        return self.__dict__ | {"_loss": None}
+
+
+def add_proposal(module: nn.Module, position_dim: int = 1, **options) -> int:
+    """Give every kernel in a module that may draw its keys a :class:`Proposal` (with these
+    options); the number of kernels that got one.
+
+    Without one, ``MonteCarlo`` draws keys by their measure. Call it before the optimiser is built.
+
+    Example:
+        >>> from fredholm.operators import ITNetOperator
+        >>> add_proposal(ITNetOperator(8, 2, width=4))
+        1
+    """
+    kernels = [m for m in module.modules() if isinstance(m, Kernel) and _draws(m)]
+    for kernel in kernels:
+        proposal = Proposal(kernel.heads, kernel.d_in, position_dim=position_dim, **options)
+        weight = next(kernel.parameters(), None)
+        kernel.proposal = proposal if weight is None else proposal.to(weight)
+    return len(kernels)
+
+
+def _draws(kernel: Kernel) -> bool:
+    """Whether one of a kernel's forms draws keys."""
+    return not isinstance(kernel, OwnForm) and any(issubclass(f, DrawnKeys) for f in kernel.forms)
+
+
+def auxiliary_loss(module: nn.Module) -> Tensor | None:
+    """What a training loop adds to its loss: the mean over layers of the losses their last forward
+    left, or None.
+
+    Taking a loss removes it, so that no graph outlives its step.
+
+    Example:
+        >>> auxiliary_loss(nn.Linear(1, 1)) is None
+        True
+    """
+    losses = [m.take_loss() for m in module.modules() if isinstance(m, Proposal)]
+    left = [loss for loss in losses if loss is not None]
+    return torch.stack(left).mean() if left else None

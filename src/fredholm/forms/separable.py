@@ -1,0 +1,329 @@
+"""Linear attention: the forms of a weight that is an inner product of features. Two sums over the
+keys where there is no order, chunks in causal order, a moment of fixed size point by point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..distributed import Shards, gathered, largest, summed
+from ..distributed.part import before_this
+from ..domain import Domain
+from ..integral.capabilities import (
+    Banked,
+    Expanded,
+    JointFeatures,
+    Separable,
+    Stabilised,
+    Windowed,
+    has_trait,
+)
+from ..integral.contract import Form, Kernel, Memory, StretchForm, with_offset
+from ..integral.exchange import Exchange, mass_rows
+from ..integral.problem import Facts, Problem
+from ..integral.strategy import Linear
+from ..ops.linear_attention import (
+    Moment,
+    advance_moment,
+    at_scale,
+    attend_in_pieces,
+    banked_attention,
+    linear_attention,
+    linear_attention_stretch,
+    moment_of,
+    over_new_factor,
+    wants_pieces,
+)
+from ..quadrature import Quadrature
+from .keys import STEP, one_point
+
+
+class SeparableForm(Form):
+    """Base of the linear forms: the weight is an inner product of features."""
+
+    word = Linear
+    strategy: Linear
+    triton = True
+
+    def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
+        if not isinstance(kernel, Separable):
+            return f"it needs {Linear.needs}; use {Linear.instead} instead"
+        if facts.layout.pairs or (facts.layout.causal and facts.layout.cross):
+            return "pairs, and an order across two domains, leave no moment that all queries share"
+        if isinstance(kernel, Windowed) and kernel.window is not None:
+            return "the last points are weighed by softmax, and not by features"
+        if facts.layout.sharded:
+            return refuses_shards(kernel, self.strategy)
+        return None
+
+    def sums(
+        self, kernel: Any, problem: Problem, query: Tensor, key: Tensor, value: Tensor
+    ) -> Tensor:
+        """The values weighed by inner products of features."""
+        return linear_attention(
+            query,
+            key,
+            value,
+            problem.quadrature,
+            floor=kernel.floor,
+            positive=kernel.nonnegative,
+            chunk=self.strategy.chunk,
+            backend=self.strategy.backend,
+        )
+
+    def compared(self, kernel: Kernel, facts: Facts) -> Sequence[str]:
+        given = ("linear attention",) if facts.layout.causal else ()
+        return ("attention with a bank's features", *given) if isinstance(kernel, Banked) else given
+
+    def respond(self, kernel: Any, problem: Problem) -> Tensor:
+        options = self.strategy
+        # A GPU makes the features of a bank in registers and never keeps them.
+        on_gpu = options.backend == "triton" or problem.uy.is_cuda
+        bank = _bank(kernel, problem) if on_gpu else None
+        if bank is None:
+            out = self.attend(kernel, problem)
+        else:
+            out = banked_attention(
+                value=kernel.values(problem.y, problem.uy),
+                quadrature=problem.quadrature,
+                floor=kernel.floor,
+                chunk=options.chunk,
+                backend=options.backend,
+                **bank,
+            )
+        return with_offset(expanded(kernel, problem, out), kernel, problem)
+
+    def attend(self, kernel: Any, problem: Problem) -> Tensor:
+        """The integral of the values, (B, H, Nq, c)."""
+        raise NotImplementedError(f"{type(self).__name__} must define attend")
+
+
+class Sums(SeparableForm):
+    """One moment of the keys, (r × c), and one of their features: O(N·r·c)."""
+
+    name = "two sums"
+    reason = "the weight is an inner product of features, so the keys need one moment"
+
+    def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
+        return "the domain has an order" if facts.layout.causal else super().refuses(kernel, facts)
+
+    def attend(self, kernel: Any, problem: Problem) -> Tensor:
+        p, options = problem, self.strategy
+        longest = max(p.ux.shape[2], p.uy.shape[2])
+        if (
+            wants_pieces(p.uy, longest, options.piece)
+            and isinstance(kernel, Stabilised)
+            and kernel.pointwise
+            and not isinstance(kernel, Expanded)
+        ):
+            return self._in_pieces(kernel, problem)
+        query, key, _, value = features(kernel, p)
+        return self.sums(kernel, p, query, key, value)
+
+    def exchange(self, kernel: Any, problem: Problem, shards: Shards) -> Tensor:
+        p = problem
+        key = common_key_features(kernel, p, shards)
+        moment = Moment(p.quadrature, kernel.floor)
+        moment.add(slice(None), key, kernel.values(p.y, p.uy))
+        columns = [x.shape[-1] for x in moment.sums]
+        moment.sums = list(summed(torch.cat(moment.sums, -1), shards).split(columns, -1))
+        out = moment.respond(slice(None), query_features(kernel, p.x, p.ux))
+        return with_offset(expanded(kernel, p, out), kernel, p)
+
+    def sent(self, kernel: Kernel, domain: Domain, batch: int, crossed: bool) -> Exchange:
+        size = moment_size(kernel, domain, batch)
+        return Exchange("one moment, summed", size.moment + size.shift)
+
+    def _in_pieces(self, kernel: Any, problem: Problem) -> Tensor:
+        """Features are made a piece of points at a time, so that inference never holds all."""
+        p, valid = problem, problem.quadrature.valid
+
+        def keys(part: slice, least: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+            real = None if valid is None else valid[:, part]
+            y, uy = p.y[:, part], p.uy[:, :, part]
+            features, shift = key_features(kernel, y, uy, real, least)
+            return features, kernel.values(y, uy), shift
+
+        def queries(part: slice) -> Tensor:
+            return query_features(kernel, p.x[:, part], p.ux[:, :, part])
+
+        sizes = p.ux.shape[2], p.uy.shape[2]
+        piece = self.strategy.piece
+        return attend_in_pieces(keys, queries, sizes, p.quadrature, floor=kernel.floor, piece=piece)
+
+
+class Chunks(SeparableForm):
+    """A whole causal sequence: O(N·r·(c + chunk))."""
+
+    name = "causal chunks"
+    reason = (
+        "the weight is an inner product of features: pairs inside a chunk, one moment for all "
+        "chunks before"
+    )
+
+    def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
+        return super().refuses(kernel, facts) if facts.layout.causal else "the domain has no order"
+
+    def attend(self, kernel: Any, problem: Problem) -> Tensor:
+        p = problem
+        query, key, shift, value = features(kernel, p)
+        if shift is not None:
+            query = at_scale(query, key.detach().amax(-1).cummax(-1).values)
+        return self.sums(kernel, p, query, key, value)
+
+    def exchange(self, kernel: Any, problem: Problem, shards: Shards) -> Tensor:
+        p, q = problem, problem.quadrature
+        key = common_key_features(kernel, p, shards)
+        query, value = query_features(kernel, p.x, p.ux), kernel.values(p.y, p.uy)
+        if divided(kernel):
+            query = at_scale(query, running_largest(key, shards))
+        total = moment_of(key, value, q.mass, kernel.floor)
+        out, _ = linear_attention_stretch(
+            query,
+            key,
+            value,
+            q.mass,
+            q.scale,
+            before_this(total, shards),
+            floor=kernel.floor,
+            chunk=self.strategy.chunk,
+        )
+        return with_offset(expanded(kernel, p, out), kernel, p)
+
+    def sent(self, kernel: Kernel, domain: Domain, batch: int, crossed: bool) -> Exchange:
+        assert domain.shards is not None
+        size, others = moment_size(kernel, domain, batch), domain.shards.count - 1
+        rows = 0
+        if divided(kernel):
+            rows = others * size.rows
+        return Exchange("moments of the ranks before", others * size.moment + size.shift + rows)
+
+
+class RunningMoment(SeparableForm, StretchForm):
+    """The same sequence in parts: the moment of the points before is the whole memory, O(r·c) time
+    and memory per point. Stretches go in chunks, single points by themselves.
+    """
+
+    name = "state of fixed size"
+    reason = "the weight is an inner product of features, so the points before need one moment"
+    responds = False
+
+    def advance(
+        self, kernel: Any, x: Tensor, u: Tensor, quadrature: Quadrature, memory: Memory
+    ) -> tuple[Tensor, Memory]:
+        n = u.shape[2]
+        valid = None if quadrature.valid is None else quadrature.valid[:, -n:]
+        if has_trait(kernel, JointFeatures):
+            query, key, shift, value = kernel.together(x, u, valid, memory.get("shift"))
+        else:
+            key, shift = key_features(kernel, x, u, valid, memory.get("shift"))
+            query, value = query_features(kernel, x, u), kernel.values(x, u)
+        points = query, key, value
+        measure = quadrature.mass[:, -n:], quadrature.scale
+        options = {
+            "floor": kernel.floor,
+            "positive": kernel.nonnegative,
+            "chunk": self.strategy.chunk,
+        }
+        out, memory = advance_moment(*points, shift, *measure, memory, **options)
+        problem = Problem(x, x, u, u, quadrature, STEP)
+        return with_offset(expanded(kernel, problem, out), kernel, problem), memory
+
+
+# --- between the ranks of a sharded domain --------------------------------------------------------
+
+
+def refuses_shards(kernel: object, strategy: Linear) -> str | None:
+    """Why the features of a rank's points cannot be made by that rank, or None."""
+    if strategy.backend == "triton":
+        return "Triton's kernels hold no sums between ranks; use backend='auto'"
+    if isinstance(kernel, Stabilised) and not kernel.pointwise:
+        return "the features of a point depend on the other points of a call"
+    return None
+
+
+def divided(kernel: object) -> bool:
+    """Whether features come up to factors, which a denominator takes away."""
+    return isinstance(kernel, Stabilised) and kernel.floor is not None
+
+
+def common_key_features(kernel: Any, problem: Problem, shards: Shards) -> Tensor:
+    """ψ of this rank's keys, divided by one factor of all ranks where anything is divided."""
+    p = problem
+    key, shift = key_features(kernel, p.y, p.uy, p.quadrature.valid)
+    if shift is None:
+        return key
+    return key * over_new_factor(shift, largest(shift, shards)).to(key.dtype)
+
+
+def running_largest(key: Tensor, shards: Shards) -> Tensor:
+    """The largest feature of the keys up to each point, those of the ranks before included."""
+    here = key.detach().amax(-1)
+    every = gathered(here.amax(-1), shards)
+    running = here.cummax(-1).values
+    if shards.rank:
+        running = torch.maximum(running, every[: shards.rank].amax(0)[..., None])
+    return running
+
+
+class MomentSize(NamedTuple):
+    """Numbers of a moment, of the exponent of its factor, and one per row of it."""
+
+    moment: int
+    shift: int
+    rows: int
+
+
+def moment_size(kernel: Any, domain: Domain, batch: int) -> MomentSize:
+    """The sizes for ``batch`` samples, from the features of one point."""
+    y, uy = one_point(kernel, domain, batch)
+    with torch.no_grad():
+        key, shift = key_features(kernel, y, uy, None)
+        value = kernel.values(y, uy)
+        # masses of a batch meet features that the samples share
+        mass = domain.measure.new_ones(mass_rows(domain), 1)
+        moment = moment_of(key, value, mass, kernel.floor)
+    return MomentSize(moment.numel(), 0 if shift is None else shift.numel(), key[..., 0, 0].numel())
+
+
+# --- features, stabilised where the kernel can ----------------------------------------------------
+
+
+def _bank(kernel: object, problem: Problem) -> dict[str, Any] | None:
+    """The arguments of ``banked_attention``, where the features are a bank and nothing else."""
+    return kernel.banked(problem) if isinstance(kernel, Banked) else None
+
+
+def query_features(kernel: Any, x: Tensor, ux: Tensor) -> Tensor:
+    """φ, up to a factor per query where the kernel is ``Stabilised``."""
+    if isinstance(kernel, Stabilised):
+        return kernel.stable_query_features(x, ux)
+    return kernel.query_features(x, ux)
+
+
+def key_features(
+    kernel: Any, y: Tensor, uy: Tensor, valid: Tensor | None, least: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """ψ divided by e^c, and c, (B, H), or None where nothing was divided."""
+    if isinstance(kernel, Stabilised):
+        return kernel.stable_key_features(y, uy, valid, least)
+    return kernel.key_features(y, uy), None
+
+
+def features(kernel: Any, p: Problem) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    """φ, ψ divided by e^c, c, and the values; together where queries are keys."""
+    if p.ux is p.uy and isinstance(kernel, JointFeatures):
+        return kernel.together(p.y, p.uy, p.quadrature.valid)
+    key, shift = key_features(kernel, p.y, p.uy, p.quadrature.valid)
+    return query_features(kernel, p.x, p.ux), key, shift, kernel.values(p.y, p.uy)
+
+
+def expanded(kernel: Any, problem: Problem, response: Tensor) -> Tensor:
+    """The response through the matrix at the query, where the kernel has one."""
+    if isinstance(kernel, Expanded):
+        return kernel.expand(problem.x, problem.ux, response)
+    return response

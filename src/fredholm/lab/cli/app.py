@@ -1,0 +1,745 @@
+"""The commands: each parses its arguments and calls one function. Heavy imports wait until a
+command needs them. A command is as long as its options, each of which is named here once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import comparing, layers, show
+from .reading import (
+    ChannelsFlag,
+    GroupFlag,
+    IdFlag,
+    KindFlag,
+    LabelFlag,
+    PredictAloneFlag,
+    PredictFlag,
+    SplitFlag,
+    TextFlag,
+    TimeFlag,
+    as_command,
+    as_override,
+    as_overrides,
+    reading,
+)
+
+app = typer.Typer(
+    name="fredholm",
+    help="Integral operators with learned kernels: train, evaluate and explain them.",
+    epilog="Start with: fredholm train digits",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_app = typer.Typer(
+    help="Data sets: list them, fetch one, say where it lies; describe your own.",
+    no_args_is_help=True,
+)
+app.add_typer(data_app, name="data")
+
+Runs = Annotated[Path, typer.Option("--runs", help="Folder of all runs.")]
+RunArgument = Annotated[Path, typer.Argument(help="A run's folder, e.g. runs/digits.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(help="Changes to the recipe: key=value.", metavar="[KEY=VALUE]..."),
+]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+WorkerFlag = Annotated[
+    bool,
+    typer.Option(
+        "--worker",
+        help="Share the trainings with every other worker of the same command, on any machine that "
+        "sees the folder.",
+    ),
+]
+TrustFlag = Annotated[
+    bool,
+    typer.Option(
+        "--trust-code", help="Execute the Python files that a run folder's recipe imports."
+    ),
+]
+
+
+def _version(wanted: bool | None) -> None:
+    if wanted:
+        from ... import __version__
+
+        typer.echo(f"fredholm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool | None,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+) -> None:
+    pass
+
+
+@app.command(
+    epilog="fredholm train digits operator=softmax training.epochs=5 --name softmax-5\n\nfredholm "
+    "train mydata/ --label outcome"
+)
+def train(
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            help="A built-in recipe's name, a YAML file, or samples of yours: ./data.csv, mydata/"
+        ),
+    ],
+    overrides: Overrides = None,
+    name: Annotated[
+        str | None, typer.Option(help="The run's name (default: the recipe's).")
+    ] = None,
+    runs: Runs = Path("runs"),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run where it stopped.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Delete the run of this name first.")
+    ] = False,
+    trust_code: TrustFlag = False,
+    kind: KindFlag = None,
+    label: LabelFlag = None,
+    time: TimeFlag = None,
+    id_: IdFlag = None,
+    group: GroupFlag = None,
+    text: TextFlag = None,
+    channels: ChannelsFlag = None,
+    predict: PredictFlag = None,
+    split: SplitFlag = None,
+) -> None:
+    """Train a model from a recipe, or on files of yours, into RUNS/NAME."""
+    from .. import training
+
+    said = reading(
+        kind=kind,
+        label=label,
+        time=time,
+        id=id_,
+        group=group,
+        text=text,
+        channels=channels,
+        task=predict,
+        split=split,
+    )
+    called = [as_override("name", name)] if name else []
+    chosen = [*as_overrides(said), *(overrides or []), *called]
+    show.trusted_code(recipe, trust_code)
+    loaded = training.load_recipe(
+        recipe,
+        chosen,
+        trust_code=trust_code,
+        first=lambda found: (
+            training.first_process() and training.check_folder(runs / found.name, resume, overwrite)
+        ),
+    )
+    result = training.train(
+        loaded,
+        runs / loaded.name,
+        resume,
+        overwrite=overwrite,
+        report=typer.echo,
+        trust_code=trust_code,
+    )
+    if training.first_process():
+        show.run_result(result)
+
+
+@app.command(epilog="fredholm plan cifar10 operator=ckconv data.batch_size=128")
+def plan(
+    recipe: Annotated[str, typer.Argument(help="A built-in recipe's name or a YAML file.")],
+    overrides: Overrides = None,
+    steps: Annotated[int, typer.Option(help="Training steps that are timed.", min=1)] = 3,
+    json: JsonFlag = False,
+    trust_code: TrustFlag = False,
+) -> None:
+    """Say what training by a recipe will cost here: parameters, memory, minutes."""
+    from .. import training
+
+    show.trusted_code(recipe, trust_code)
+    loaded = training.load_recipe(recipe, overrides or [], trust_code=trust_code)
+    show.run_plan(training.plan_run(loaded, steps, trust_code=trust_code), json)
+
+
+@app.command(epilog="fredholm evaluate runs/digits\n\nfredholm evaluate runs/glue --all")
+def evaluate(
+    run: RunArgument,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Changes that fit the weights: model.body.steps=12, operator.strategy=exact.",
+            metavar="[KEY=VALUE]...",
+        ),
+    ] = None,
+    split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="RUN is a folder of runs on GLUE: each of them, and the mean."),
+    ] = False,
+    json: JsonFlag = False,
+    trust_code: TrustFlag = False,
+) -> None:
+    """Measure a run, or the method that a comparison recommends, on a split and write
+    evaluation.json.
+    """
+    from .. import training
+
+    if every:
+        for each in training.glue_runs(run):
+            show.trusted_code(each, trust_code)
+        scores = training.evaluate_glue(run, split, overrides or [], trust_code=trust_code)
+        show.glue_scores(scores, json)
+        return
+    show.trusted_code(run, trust_code)
+    result = training.evaluate(run, split, overrides or [], trust_code=trust_code, report=show.note)
+    show.evaluation(result, json)
+
+
+@app.command(
+    epilog="fredholm predict runs/digits seven.png\n\nfredholm predict runs/mydata new.csv --out "
+    "answers.csv\n\ncat new.csv | fredholm predict runs/mydata - --json"
+)
+def predict(
+    run: RunArgument,
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Files or folders like those that the run was trained on; - is standard input.",
+            metavar="FILE...",
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write .csv, .json or .npz instead of printing.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Samples at a time.", min=1)] = 64,
+    json: JsonFlag = False,
+    trust_code: TrustFlag = False,
+) -> None:
+    """Say what a run's model, or the method that a comparison recommends, makes of new samples."""
+    from .. import training
+
+    show.trusted_code(run, trust_code)
+    rows = training.predict(run, list(files), batch_size=batch_size, trust_code=trust_code, out=out)
+    if out is None:
+        show.predictions(rows, json)
+    else:
+        typer.echo(f"{len(rows):,} predictions: {out}")
+
+
+@app.command(
+    epilog='fredholm generate runs/itnet-kjv --prompt "And God said" --length 100\n\n'
+    'fredholm generate slm --prompt "What is an integral?" --chat'
+)
+def generate(
+    run: Annotated[
+        Path, typer.Argument(help="A run's folder, or one of a language model, converted or not.")
+    ],
+    prompt: Annotated[str, typer.Option(help="The text to go on from.")],
+    length: Annotated[int, typer.Option(help="Tokens to add.")] = 100,
+    temperature: Annotated[
+        float, typer.Option(help="Divides the logits; 0 takes the likeliest token.")
+    ] = 1.0,
+    top_k: Annotated[
+        int | None, typer.Option("--top-k", help="Draw among so many of the likeliest.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="The prompt is a user's turn of a conversation.")
+    ] = False,
+    json: JsonFlag = False,
+    trust_code: TrustFlag = False,
+) -> None:
+    """Continue a text, token by token, with a run's model of the next token, or a language model of
+    transformers.
+    """
+    from .. import training
+
+    draws = {"length": length, "temperature": temperature, "top_k": top_k, "seed": seed}
+    draws["chat"] = chat
+    show.trusted_code(run, trust_code)
+    result = training.generate(run, prompt, **draws, trust_code=trust_code)
+    show.generated(result, json, answered=chat)
+
+
+@app.command(epilog="fredholm compress runs/digits --rank 16")
+def compress(
+    run: RunArgument,
+    rank: Annotated[int, typer.Option(help="Over all heads; each gets its share, rounded up.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The new run's folder (default: RUN-rankRANK).")
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Of optimisation a layer.")] = 500,
+    width: Annotated[
+        int | None, typer.Option(help="Hidden width of the factors (default: the kernel's).")
+    ] = None,
+    samples: Annotated[int, typer.Option(help="Training samples that are fitted to.")] = 256,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with one that was stopped.")
+    ] = False,
+    json: JsonFlag = False,
+    trust_code: TrustFlag = False,
+) -> None:
+    """Distil a run's exact operators into low-rank ones, in a new run folder with a report."""
+    from .. import training
+
+    say = None if json else typer.echo
+    sizes = {"steps": steps, "width": width, "samples": samples}
+    show.trusted_code(run, trust_code)
+    given = {**sizes, "resume": resume, "trust_code": trust_code}
+    report = training.compress_run(run, rank, out=out, **given, report=say)
+    show.compression(report, json)
+
+
+@app.command(
+    epilog="fredholm explain runs/digits\n\nfredholm explain my.models:resnet --module "
+    "layer1.0.conv1 --shape 8,3,64,64"
+)
+def explain(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A run's folder, or that of a model that looks at pictures, or "
+            "package.module:factory; with --module of any model."
+        ),
+    ],
+    module: Annotated[
+        str | None, typer.Option(help="One layer of the model, as an integral operator.")
+    ] = None,
+    inputs: Annotated[
+        Path | None,
+        typer.Option(help="What the model is given: an image, .npy, .npz, .safetensors."),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Or a data set, whose test split is used.")
+    ] = None,
+    shape: Annotated[
+        str | None, typer.Option(help="Or the shape of random numbers: 8,3,64,64.")
+    ] = None,
+    state: Annotated[Path | None, typer.Option(help="Weights for package.module:factory.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The page's folder (default: report, or report-MODULE).")
+    ] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option(help="Signals that are read (default: 8, of pictures 16).", min=1),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of random inputs and of what is drawn (default: 0).")
+    ] = None,
+    trust_code: TrustFlag = False,
+) -> None:
+    """Write a page that shows what a run's operators learned, where a vision transformer looks, or
+    what one layer of any model computes.
+    """
+    if module is None and not layers.is_model(source):
+        from .. import training
+
+        layers.refuse_without_module(
+            inputs=inputs, data=data, shape=shape, state=state, out=out, samples=samples, seed=seed
+        )
+        show.trusted_code(source, trust_code)
+        typer.echo(f"report: {training.explain(Path(source), trust_code=trust_code)}")
+        return
+    from ... import explain as explaining
+
+    given = {"inputs": inputs, "data": data, "shape": layers.read_shape(shape)}
+    given |= layers.given(samples=samples, seed=seed)
+    if module is None:
+        report = explaining.explain_pictures(source, out, state=state, **given)
+    else:
+        layers.import_run_code(source, trust_code)
+        report = explaining.explain_module(source, module, out, state=state, **given)
+    typer.echo(f"report: {report}")
+
+
+@app.command(epilog="fredholm sweep digits operator=itnet,softmax training.epochs=5 seeds=3")
+def sweep(
+    recipe: Annotated[str, typer.Argument(help="A built-in recipe's name or a YAML file.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="key=a,b,c spans the grid; seeds=n repeats it.", metavar="[KEY=A,B,C]..."
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="The sweep's folder below RUNS (default: sweep-RECIPE).")
+    ] = None,
+    runs: Runs = Path("runs"),
+    worker: WorkerFlag = False,
+    trust_code: TrustFlag = False,
+) -> None:
+    """Train a grid of overrides and seeds; run again to resume."""
+    from .. import training
+
+    folder = runs / (name or f"sweep-{Path(recipe).stem}")
+    show.trusted_code(recipe, trust_code)
+    cells, table = training.sweep(
+        recipe,
+        overrides or [],
+        folder,
+        report=typer.echo,
+        trust_code=trust_code,
+        worker=worker,
+    )
+    show.sweep_table(table, folder)
+    show.fail_if_any(cells)
+
+
+@app.command(
+    epilog="fredholm compare mydata/ --minutes 30\n\nfredholm compare --task "
+    "digits,japanese-vowels --seeds 3\n\nfredholm compare --measure-only    # on a quiet machine, "
+    "afterwards"
+)
+def compare(
+    source: Annotated[
+        str | None,
+        typer.Argument(help="Samples of yours (./data.csv, mydata/) or a recipe: recommend one."),
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            help="Or one table of tasks, with commas: 'all', names that --list shows, or recipes.",
+            metavar="T[,T...]",
+        ),
+    ] = None,
+    operators: Annotated[
+        str | None,
+        typer.Option(
+            help="Operators: itnet,gru,{name: luna, channels: 4} (default: all, and baselines)."
+        ),
+    ] = None,
+    budget: Annotated[
+        str, typer.Option(help="What is made equal: params, flops or time (with --task).")
+    ] = "params",
+    minutes: Annotated[
+        float | None,
+        typer.Option(help="Of all of it (default: 30); with --budget time, of one training."),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Of the finalists (default: 5); with --task, of all (1).")
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Trainings at a time (with --task).")] = 1,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A change to the recipe, of every task.", metavar="KEY=VALUE"),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the results; run again to resume (default: runs/compare-NAME, of "
+            "tasks runs/compare)."
+        ),
+    ] = None,
+    measure_only: Annotated[
+        bool, typer.Option("--measure-only", help="Train nothing; time the rows that are in OUT.")
+    ] = False,
+    worker: WorkerFlag = False,
+    list_only: Annotated[bool, typer.Option("--list", help="List the tasks.")] = False,
+    kind: KindFlag = None,
+    label: LabelFlag = None,
+    time: TimeFlag = None,
+    id_: IdFlag = None,
+    group: GroupFlag = None,
+    text: TextFlag = None,
+    channels: ChannelsFlag = None,
+    predict: PredictAloneFlag = None,
+    split: SplitFlag = None,
+    trust_code: TrustFlag = False,
+) -> None:
+    """Which operator suits your data? All of them, and baselines, in the same backbone in the given
+    minutes; or, with --task, one table of every operator on every task, and what each costs.
+    """
+    said = reading(
+        kind=kind,
+        label=label,
+        time=time,
+        id=id_,
+        group=group,
+        text=text,
+        channels=channels,
+        task=predict,
+        split=split,
+    )
+    if list_only:
+        show.compared_tasks()
+        return
+    comparing.check(
+        source, said=said, task=task, measure=measure_only, budget=budget, jobs=jobs, worker=worker
+    )
+    if source is not None:
+        comparing.recommend(
+            source,
+            said,
+            change or [],
+            operators=operators,
+            minutes=minutes,
+            seeds=seeds,
+            out=out,
+            trust_code=trust_code,
+        )
+        return
+    comparing.tabulate(
+        "digits" if task is None else task,
+        operators,
+        Path("runs/compare") if out is None else out,
+        measure_only=measure_only,
+        setting=(budget, minutes, tuple(change or ())),
+        seeds=1 if seeds is None else seeds,
+        jobs=jobs,
+        worker=worker,
+        trust_code=trust_code,
+    )
+
+
+@app.command(
+    epilog="fredholm linearize runs/softmax --to luna --out converted\n\nfredholm linearize "
+    "smollm2 --window 64 --out slm"
+)
+def linearize(
+    source: Annotated[
+        str,
+        typer.Argument(help="A folder of a transformers model or of a run, or weights by name."),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder of the conversion: progress, model/, report.")],
+    to: Annotated[
+        str | None,
+        typer.Option(
+            help="The feature map: luna, hedgehog, t2r, performer, elu, ... (default luna, of a "
+            "decoder hedgehog with softmax=true and keys with a map of their own)."
+        ),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="A data set for a transformers model; runs have their own.")
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            help="classification, regression, steps or tokens; default that of a run's data, of a "
+            "decoder tokens, of a model with one answer regression, else classification."
+        ),
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(help="Of the map: KEY=VALUE; may be repeated.")
+    ] = None,
+    layer: Annotated[
+        list[str] | None, typer.Option(help="Pattern of layers to convert; may be repeated.")
+    ] = None,
+    untied: Annotated[bool, typer.Option("--untied", help="Keys get a map of their own.")] = False,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            help="The last tokens on which a decoder keeps softmax (default: 64); 0 for none.",
+            min=0,
+        ),
+    ] = None,
+    sinks: Annotated[
+        int | None,
+        typer.Option(
+            help="The first tokens on which it keeps softmax beside a window (default: 4); 0 for "
+            "none.",
+            min=0,
+        ),
+    ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            help="Groups of heads of a decoder that keep full softmax: 18.2,17.1 (layer.group), "
+            "the best 12 by a probe of retrieval, or 'probe' for all that retrieve."
+        ),
+    ] = None,
+    keep_refused: Annotated[
+        bool,
+        typer.Option("--keep-refused", help="Leave attention that cannot be converted as it is."),
+    ] = False,
+    samples: Annotated[
+        int | None, typer.Option(help="Training samples used (default: all).", min=1)
+    ] = None,
+    unseen: Annotated[
+        str | None, typer.Option(help="A data set of another kind, for a decoder's receipt.")
+    ] = None,
+    receipt: Annotated[bool, typer.Option(help="Measure what a decoder lost and saves.")] = True,
+    max_length: Annotated[
+        int | None, typer.Option(help="Tokens kept of a text, of a decoder's window.", min=1)
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Default 8, of a decoder 1.", min=1)
+    ] = None,
+    distil_epochs: Annotated[
+        int | None, typer.Option(help="Of the maps (default 1); 0 leaves them as they are.", min=0)
+    ] = None,
+    distil_steps: Annotated[
+        int | None, typer.Option(help="At most so many (default all, of a decoder 60).", min=1)
+    ] = None,
+    distil_lr: Annotated[
+        float | None, typer.Option(help="Default 1e-2, of a decoder 3e-2.")
+    ] = None,
+    match_epochs: Annotated[
+        int | None,
+        typer.Option(help="On the teacher's logits (default 0, of a decoder 1).", min=0),
+    ] = None,
+    match_steps: Annotated[
+        int | None, typer.Option(help="At most so many (default all, of a decoder 400).", min=1)
+    ] = None,
+    match_lr: Annotated[float | None, typer.Option(help="Default 1e-4.")] = None,
+    reach: Annotated[
+        int | None,
+        typer.Option(
+            help="Half of a decoder's windows lie anywhere below this position (default 4096 where "
+            "positions are rotary); 0: all begin at the first.",
+            min=0,
+        ),
+    ] = None,
+    lengthen: Annotated[
+        int | None,
+        typer.Option(help="Tokens of a decoder's windows in a last, short stage.", min=1),
+    ] = None,
+    lengthen_steps: Annotated[
+        int | None, typer.Option(help="Of that stage (default 60).", min=1)
+    ] = None,
+    lora: Annotated[
+        int | None,
+        typer.Option(help="Match by changes of this rank instead of all weights.", min=1),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="On the task at most (default 10, of a decoder 0).", min=0)
+    ] = None,
+    lr: Annotated[float | None, typer.Option(help="On the task (default 1e-5).")] = None,
+    precision: Annotated[str, typer.Option(help="32 or bf16.")] = "32",
+    length: Annotated[
+        list[int] | None, typer.Option(help="Tokens at which speed is measured; may be repeated.")
+    ] = None,
+    seed: Annotated[int, typer.Option()] = 0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where a conversion stopped.")
+    ] = False,
+    trust_code: TrustFlag = False,
+) -> None:
+    """Replace a pretrained model's softmax by linear attention, train it to do the same, and
+    report.
+    """
+    from .. import training
+
+    size = {"batch_size": batch_size}
+    stages = {
+        "distil": layers.given(epochs=distil_epochs, steps=distil_steps, lr=distil_lr, **size),
+        "match": layers.given(
+            epochs=match_epochs, steps=match_steps, lr=match_lr, lora=lora, **size
+        ),
+        "lengthen": layers.given(steps=lengthen_steps),
+        "tune": layers.given(epochs=epochs, lr=lr, **size),
+    }
+    chosen = {
+        "options": layers.read_options(option),
+        "layers": layer,
+        "tied": not untied,
+        "window": "auto" if window is None else window,
+        "sinks": "auto" if sinks is None else sinks,
+        "keep": int(keep) if keep is not None and keep.isdecimal() else keep,
+        "keep_refused": keep_refused,
+    }
+    given = {
+        "task": task,
+        "precision": precision,
+        "seed": seed,
+        "resume": resume,
+        "say": typer.echo,
+        "trust_code": trust_code,
+    }
+    sizes = {"samples": samples, "max_length": max_length, "lengths": length or ()}
+    sizes |= {"receipt": receipt, "unseen": unseen, "reach": reach, "longer": lengthen}
+    show.trusted_code(source, trust_code)
+    result = training.linearize_source(
+        source, to, data=data, out=out, **stages, **chosen, **given, **sizes
+    )
+    show.conversion(result.report, out)
+
+
+@app.command(epilog="fredholm models 'itnet_*'")
+def models(
+    pattern: Annotated[str, typer.Argument(help="Names to list, * and ? allowed.")] = "*",
+) -> None:
+    """List models with their parameters and FLOPs."""
+    show.models_table(pattern)
+
+
+@app.command(epilog="fredholm operators --import my_kernel.py")
+def operators(
+    imports: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--import",
+            help="A Python file of yours, which is executed: its operators are listed too.",
+            metavar="FILE",
+        ),
+    ] = None,
+) -> None:
+    """List operators by name, and what each of them is."""
+    show.operators_table(imports or [])
+
+
+@data_app.command("list", epilog="fredholm data list")
+def data_list() -> None:
+    """List data sets with their source and licence."""
+    show.data_table()
+
+
+@data_app.command("fetch", epilog="fredholm data fetch fashion-mnist")
+def data_fetch(
+    name: Annotated[str, typer.Argument(help="A data set's name.")],
+    force: Annotated[
+        bool, typer.Option("--force", help="Fetch again what is already there.")
+    ] = False,
+) -> None:
+    """Download a data set, check it and unpack it."""
+    from .. import data
+
+    typer.echo(f"{name}: {data.fetch(name, force=force)}")
+
+
+@data_app.command("path", epilog="fredholm data path mnist")
+def data_path(name: Annotated[str, typer.Argument(help="A data set's name.")]) -> None:
+    """Print the folder of a data set."""
+    from .. import data
+
+    typer.echo(data.dataset_path(name))
+
+
+@data_app.command("describe", epilog="fredholm data describe mydata/ --label outcome")
+def data_describe(
+    path: Annotated[Path, typer.Argument(help="A file or folder of yours.")],
+    kind: KindFlag = None,
+    label: LabelFlag = None,
+    time: TimeFlag = None,
+    id_: IdFlag = None,
+    group: GroupFlag = None,
+    text: TextFlag = None,
+    channels: ChannelsFlag = None,
+    predict: PredictFlag = None,
+    split: SplitFlag = None,
+    json: JsonFlag = False,
+) -> None:
+    """Say what a file or folder of yours holds and how it would be read; train nothing."""
+    from ..training import own_files
+
+    said = reading(
+        kind=kind,
+        label=label,
+        time=time,
+        id=id_,
+        group=group,
+        text=text,
+        channels=channels,
+        task=predict,
+        split=split,
+    )
+    show.description(own_files.describe(path, said), as_command(path, said), json)

@@ -1,0 +1,298 @@
+"""Random changes of training images, drawn from counters so that they do not depend on batch order,
+processes or resuming.
+
+:class:`Augment` changes each image by numbers that follow from (seed, epoch, index of the sample).
+:func:`mixup` and :func:`cutmix` blend the images of a batch by numbers that follow from (seed,
+epoch, step), or from a generator.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor
+from torch.nn import functional
+
+from ...errors import OptionError, ShapeError, suggest
+from .counter import hash64, integers, permutation, uniform
+from .pictures import LEVELS, erase, jitter_colours, randaugment, resized_crop
+
+_CROP, _SHIFT, _FLIP, _MIXUP, _CUTMIX = 1, 2, 3, 4, 5  # one stream of random numbers each
+FILLS = {"zero": "constant", "reflect": "reflect", "edge": "replicate"}
+
+
+@dataclass(frozen=True)
+class Augment:
+    """Random crop with padding, random shift and horizontal flip of each image, and what
+    :mod:`fredholm.lab.data.pictures` adds; shapes are kept.
+
+    With the image I padded by ``fill``, the result is I[y + a, x + b], mirrored or not; a, b
+    uniform in {−crop … crop} for the crop, {−shift … shift} for the shift, whose border is zero.
+    O(pixels). Works on bytes and floats, on any device.
+
+    Args:
+        crop: pixels of padding on each side before a crop of the original size.
+        shift: largest shift in pixels, up or down and left or right.
+        flip: probability of a left-right mirror image; True means 0.5.
+        fill: what the crop's padding is: zero (black, for bytes), reflect or edge.
+        area: first of all, a crop of so much of the image (from, to), resized; shares of 1.
+        color: after those, brightness, contrast, saturation and hue, up to so much of each.
+        randaugment: how many changes, and their magnitude out of 30.
+        erase: last, probability of a rectangle of noise.
+
+    Raises:
+        OptionError: for negative or non-integer pixels, a probability outside 0 … 1, an unknown
+            fill, or amounts out of their range.
+
+    Example:
+        >>> images = torch.arange(32, dtype=torch.uint8).view(2, 1, 4, 4)
+        >>> augment = Augment(crop=1, flip=True)
+        >>> both = augment(images, torch.tensor([5, 9]), seed=0, epoch=3)
+        >>> alone = augment(images[1:], torch.tensor([9]), seed=0, epoch=3)
+        >>> torch.equal(both[1:], alone)
+        True
+    """
+
+    crop: int = 0
+    shift: int = 0
+    flip: bool | float = False
+    fill: str = "zero"
+    area: Sequence[float] | None = None
+    color: Sequence[float] | None = None
+    randaugment: Sequence[float] | None = None
+    erase: float = 0.0
+
+    def __post_init__(self):
+        for name in ("crop", "shift"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise OptionError(
+                    f"{name}: received {value!r}; needs pixels, an integer of 0 or more"
+                )
+        if not isinstance(self.flip, bool | int | float) or not 0 <= self.flip <= 1:
+            raise OptionError(
+                f"flip: received {self.flip!r}; needs a probability from 0 to 1, or True for 0.5"
+            )
+        if self.fill not in FILLS:
+            raise OptionError(f"fill: received {self.fill!r}{suggest(self.fill, FILLS)}")
+        for name, (needs, fits) in _AMOUNTS.items():
+            value = getattr(self, name)
+            if value is not None and not (_numbers(value) and fits(value)):
+                raise OptionError(f"{name}: received {value!r}; needs {needs}")
+        if not isinstance(self.erase, int | float) or not 0 <= self.erase <= 1:
+            raise OptionError(f"erase: received {self.erase!r}; needs a probability from 0 to 1")
+
+    def __call__(
+        self,
+        images: Shaped[Tensor, "b c h w"],
+        indices: Int[Tensor, " b"],
+        *,
+        seed: int,
+        epoch: int,
+    ) -> Shaped[Tensor, "b c h w"]:
+        """The changed images; ``indices`` are the samples' numbers in their data set.
+
+        Raises:
+            ShapeError: when a reflecting crop is as large as the image.
+        """
+        indices = indices.cpu()
+        key = (seed, epoch, indices)
+        if self.area is not None:
+            images = resized_crop(images, (self.area[0], self.area[1]), *key)
+        if self.crop:
+            images = _translate(images, self.crop, self.fill, seed, epoch, indices, _CROP)
+        if self.shift:
+            images = _translate(images, self.shift, "zero", seed, epoch, indices, _SHIFT)
+        probability = 0.5 if self.flip is True else float(self.flip)
+        if probability:
+            mirrored = (uniform(seed, epoch, indices, _FLIP) < probability).to(images.device)
+            images = torch.where(mirrored[:, None, None, None], images.flip(-1), images)
+        if self.color is not None:
+            images = jitter_colours(images, self.color, *key)
+        if self.randaugment is not None:
+            images = randaugment(images, int(self.randaugment[0]), self.randaugment[1], *key)
+        return erase(images, self.erase, *key) if self.erase else images
+
+
+def _numbers(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(
+        isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x) for x in value
+    )
+
+
+# What an option needs, and whether a list of numbers is that.
+_AMOUNTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "area": (
+        "the least and the largest share of the area, such as [0.08, 1.0]",
+        lambda x: len(x) == 2 and 0 < x[0] <= x[1] <= 1,
+    ),
+    "color": (
+        "brightness, contrast and saturation from 0 to 1, and hue up to 0.5, such as "
+        "[0.4, 0.4, 0.4, 0.1]",
+        lambda x: len(x) == 4 and all(0 <= v <= 1 for v in x) and x[3] <= 0.5,
+    ),
+    "randaugment": (
+        "how many changes and their magnitude up to 30, such as [2, 9]",
+        lambda x: len(x) == 2 and x[0] >= 1 and x[0] == int(x[0]) and 0 <= x[1] <= LEVELS,
+    ),
+}
+
+
+def _translate(
+    images: Tensor, reach: int, fill: str, seed: int, epoch: int, indices: Tensor, stream: int
+) -> Tensor:
+    """A window of each padded image, its corner drawn from (seed, epoch, index, stream)."""
+    height, width = images.shape[-2:]
+    if fill == "reflect" and reach >= min(height, width):
+        raise ShapeError(
+            f"crop: {reach} pixels reflected around {height}x{width} images; needs less than "
+            f"{min(height, width)}"
+        )
+    pad = (reach,) * 4
+    # torch pads bytes with a constant only
+    padded = (
+        functional.pad(images, pad)
+        if fill == "zero"
+        else functional.pad(images.float(), pad, mode=FILLS[fill]).to(images.dtype)
+    )
+    top = integers(2 * reach + 1, seed, epoch, indices, stream, 0).to(images.device)
+    left = integers(2 * reach + 1, seed, epoch, indices, stream, 1).to(images.device)
+    windows = padded.unfold(2, height, 1).unfold(
+        3, width, 1
+    )  # (B, C, 2r + 1, 2r + 1, H, W), a view
+    return windows[torch.arange(len(images), device=images.device), :, top, left]
+
+
+def one_hot(labels: Tensor, num_classes: int) -> Float[Tensor, "b k"]:
+    """Labels as probabilities: class numbers (B,) become one-hot rows, rows (B, K) stay.
+
+    Raises:
+        ShapeError: for labels of another shape, or outside 0 … K − 1.
+    """
+    if labels.ndim == 2 and labels.shape[1] == num_classes and labels.is_floating_point():
+        return labels
+    if labels.ndim != 1 or labels.is_floating_point():
+        raise ShapeError(
+            f"labels: received {tuple(labels.shape)} of {labels.dtype}; needs (B,) integers or (B, "
+            f"{num_classes}) probabilities"
+        )
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
+        raise ShapeError(
+            f"labels: from {int(labels.min())} to {int(labels.max())}; needs 0 to {num_classes - 1}"
+        )
+    return functional.one_hot(labels.long(), num_classes).float()
+
+
+def mixup(
+    images: Float[Tensor, "b c h w"],
+    labels: Tensor,
+    num_classes: int,
+    alpha: float = 0.2,
+    *,
+    seed: int = 0,
+    epoch: int = 0,
+    step: int = 0,
+    generator: torch.Generator | None = None,
+) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, "b k"]]:
+    """Convex combinations of images and of their labels.
+
+    x̃ = λ x + (1 − λ) x_π, ỹ = λ y + (1 − λ) y_π; λ ~ Beta(α, α), π a permutation of the batch,
+    both from (seed, epoch, step), or from ``generator`` where one is given.
+
+    Raises:
+        OptionError: when α is not finite and positive.
+        ShapeError: for bytes, or labels that do not fit.
+
+    Reference: Zhang et al., "mixup: Beyond empirical risk minimization" (2018), equation 2.
+
+    Example:
+        >>> x, y = mixup(torch.randn(4, 1, 2, 2), torch.tensor([0, 1, 2, 0]), 3, alpha=0.4, seed=1)
+        >>> torch.allclose(y.sum(1), torch.ones(4))
+        True
+    """
+    _check_float(images)
+    key = _key(_MIXUP, seed, epoch, step, generator)
+    share, targets = _beta(alpha, key), one_hot(labels, num_classes)
+    order = permutation(len(images), key).to(images.device)
+    return share * images + (1 - share) * images[order], share * targets + (1 - share) * targets[
+        order
+    ]
+
+
+def cutmix(
+    images: Float[Tensor, "b c h w"],
+    labels: Tensor,
+    num_classes: int,
+    alpha: float = 1.0,
+    *,
+    seed: int = 0,
+    epoch: int = 0,
+    step: int = 0,
+    generator: torch.Generator | None = None,
+) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, "b k"]]:
+    """A rectangle of each image replaced by that of another; labels in proportion to the areas.
+
+    The rectangle has sides √(1 − λ) of the image, λ ~ Beta(α, α), its centre anywhere, cut off at
+    the border; λ is then the share of pixels that stayed. One rectangle and one permutation a
+    batch, from (seed, epoch, step) or ``generator``.
+
+    Raises:
+        OptionError: when α is not finite and positive.
+        ShapeError: for bytes, or labels that do not fit.
+
+    Reference: Yun et al., "CutMix: Regularization strategy to train strong classifiers with
+    localizable features" (2019), §3.
+
+    Example:
+        >>> x, y = cutmix(torch.randn(4, 1, 8, 8), torch.tensor([0, 1, 2, 0]), 3, seed=1)
+        >>> torch.allclose(y.sum(1), torch.ones(4))
+        True
+    """
+    _check_float(images)
+    key = _key(_CUTMIX, seed, epoch, step, generator)
+    targets = one_hot(labels, num_classes)
+    height, width = images.shape[-2:]
+    side = math.sqrt(1 - _beta(alpha, key))
+    middle_y, middle_x = (
+        int(integers(size, key, axis)) for axis, size in enumerate((height, width))
+    )
+    top, bottom = _interval(middle_y, int(height * side), height)
+    left, right = _interval(middle_x, int(width * side), width)
+    order = permutation(len(images), key).to(images.device)
+    mixed = images.clone()
+    mixed[:, :, top:bottom, left:right] = images[order, :, top:bottom, left:right]
+    share = 1 - (bottom - top) * (right - left) / (height * width)
+    return mixed, share * targets + (1 - share) * targets[order]
+
+
+def _interval(middle: int, length: int, size: int) -> tuple[int, int]:
+    start = middle - length // 2
+    return max(start, 0), min(start + length, size)
+
+
+def _check_float(images: Tensor) -> None:
+    if not images.is_floating_point():
+        raise ShapeError(
+            f"images: received {images.dtype}; needs floats: blend after normalisation"
+        )
+
+
+def _key(stream: int, seed: int, epoch: int, step: int, generator: torch.Generator | None) -> int:
+    if generator is not None:
+        seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+    return int(hash64(seed, epoch, step, stream))
+
+
+def _beta(alpha: float, key: int) -> float:
+    if not math.isfinite(alpha) or alpha <= 0:
+        raise OptionError(
+            f"alpha: received {alpha!r}; needs a finite number above 0 (leave the blend out to "
+            "switch it off)"
+        )
+    return random.Random(key).betavariate(alpha, alpha)

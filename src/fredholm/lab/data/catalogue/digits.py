@@ -1,0 +1,68 @@
+"""Digits: 1,797 handwritten digits, 8 × 8 grey, that come inside scikit-learn (Alpaydin and Kaynak,
+1998).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+
+from ....errors import require
+from ..create import ImageOptions, create_arrays
+from ..kinds.images import ArrayDataset
+from ..kinds.sequences import SequenceDataset
+from ..kinds.tokens import TokenDataset
+from ..registry import Entry, Request, register_dataset
+from ..splits import stratified
+
+TEST_FRACTION = 0.2
+
+
+def folder() -> Path:
+    """Where scikit-learn keeps the file.
+
+    Raises:
+        MissingExtraError: when scikit-learn is not installed.
+    """
+    module = require("sklearn.datasets", "train", "the digits data set")
+    return Path(str(module.__file__)).parent / "data"
+
+
+def read(part: str) -> tuple[UInt8[np.ndarray, "n 1 8 8"], UInt8[np.ndarray, " n"]]:
+    """Images, their 17 levels scaled to 0 … 255, and labels: 80% of each class to train on, 20% to
+    test on.
+    """
+    module = require("sklearn.datasets", "train", "the digits data set")
+    pixels, labels = module.load_digits(return_X_y=True)
+    images = np.rint(pixels.reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)
+    rest, held = stratified(torch.from_numpy(labels).long(), TEST_FRACTION)
+    chosen = (held if part == "test" else rest).numpy()
+    return images[chosen], labels[chosen].astype(np.uint8)
+
+
+def create(request: Request) -> ArrayDataset | SequenceDataset | TokenDataset:
+    """The data set of a request."""
+    return create_arrays(request, read)
+
+
+ENTRY = Entry(
+    name="digits",
+    title="Optical recognition of handwritten digits",
+    source="scikit-learn's own data (load_digits), no download",
+    licence_package="BSD-3-Clause",
+    licence_data="CC BY 4.0 (UCI repository)",
+    samples={"train": 1438, "test": 359},
+    classes=tuple("0123456789"),
+    shape=(1, 8, 8),
+    mean=(0.3048,),
+    std=(0.3758,),
+    read=create,
+    embedded=folder,
+    val_fraction=0.125,
+    notes="no official split: a fixed stratified one, 70 / 10 / 20%",
+    options=ImageOptions,
+)
+register_dataset(ENTRY)

@@ -1,0 +1,62 @@
+"""The four idx files that MNIST and Fashion-MNIST have in common."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt8
+
+from ....errors import DataError
+from ..create import create_arrays, source_folder
+from ..formats import check_pairs, read_idx
+from ..kinds.images import ArrayDataset
+from ..kinds.sequences import SequenceDataset
+from ..kinds.tokens import TokenDataset
+from ..registry import Request
+
+PREFIX = {"train": "train", "test": "t10k"}
+
+
+def find(folder: Path, part: str, kind: str) -> Path:
+    """The idx file of a part (train or test) and kind (images or labels): raw or ``.gz``, here or
+    in ``raw/``.
+
+    Raises:
+        DataError: when there is none.
+    """
+    stem = f"{PREFIX[part]}-{kind}"
+    ndim = {"images": 3, "labels": 1}[kind]
+    for place in (folder, folder / "raw"):
+        for name in (f"{stem}-idx{ndim}-ubyte", f"{stem}.idx{ndim}-ubyte"):
+            for candidate in (place / name, place / f"{name}.gz"):
+                if candidate.is_file():
+                    return candidate
+    raise DataError(
+        f"{folder}: has no {stem}-idx{ndim}-ubyte (raw or .gz); needs the four official files "
+        "train-* and t10k-*"
+    )
+
+
+def read(
+    folder: Path, part: str, classes: int
+) -> tuple[UInt8[np.ndarray, "n 1 h w"], UInt8[np.ndarray, " n"]]:
+    """Images (N, 1, H, W) and labels of one part.
+
+    Raises:
+        DataError: when a file is missing, damaged, of the wrong dimension, or the two do not fit.
+    """
+    files = {kind: find(folder, part, kind) for kind in ("images", "labels")}
+    images, labels = read_idx(files["images"]), read_idx(files["labels"])
+    for kind, array, ndim in (("images", images, 3), ("labels", labels, 1)):
+        if array.ndim != ndim:
+            raise DataError(f"{files[kind]}: has {array.ndim} dimensions; needs {ndim} ({kind})")
+    check_pairs(images, labels, classes, files["labels"])
+    return images[:, None], labels
+
+
+def create(request: Request) -> ArrayDataset | SequenceDataset | TokenDataset:
+    """The data set of a request; only the files of its part are read."""
+    prefix = PREFIX["test" if request.split == "test" else "train"]
+    folder = source_folder(request, lambda file: file.name.startswith(prefix))
+    return create_arrays(request, lambda part: read(folder, part, len(request.entry.classes)))

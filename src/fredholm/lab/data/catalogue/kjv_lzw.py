@@ -1,0 +1,105 @@
+"""The King James Bible (1611), read from the compressed file of its package."""
+
+from __future__ import annotations
+
+import re
+import struct
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+
+from ....errors import DataError
+from ..formats import read_bytes
+
+# The books in their order, by their OSIS names; the King James file has names of its own, in the
+# same order.
+BOOKS: list[str] = re.findall(
+    r"\w+",
+    "Gen Exod Lev Num Deut Josh Judg Ruth 1Sam 2Sam 1Kgs 2Kgs 1Chr 2Chr Ezra Neh Esth Job Ps Prov "
+    "Eccl Song Isa Jer Lam Ezek Dan Hos "
+    "Joel Amos Obad Jonah Mic Nah Hab Zeph Hag Zech Mal Matt Mark Luke John Acts Rom 1Cor 2Cor Gal "
+    "Eph Phil Col 1Thess 2Thess 1Tim "
+    "2Tim Titus Phlm Heb Jas 1Pet 2Pet 1John 2John 3John Jude Rev",
+)
+KJV_FILE = "bible.data"
+
+Place = tuple[int, int, int]  # book, chapter, verse
+_VERSE = re.compile(r"(\d?[A-Za-z]+)(\d+):(\d+) (.*)")
+
+
+@lru_cache(maxsize=2)
+def read_kjv(path: Path) -> dict[Place, str]:
+    """The verses of ``bible.data`` in their order, by (book, chapter, verse), books from 0.
+
+    The file holds windows of 64 KiB, each compressed by itself with LZW as the Unix program
+    *compress* does.
+
+    Raises:
+        DataError: when the file is missing, or is something else.
+    """
+    data = read_bytes(path)
+    try:
+        size, count = struct.unpack_from(">II", data, 0x54)
+        starts = [*struct.unpack_from(f">{count}I", data, 0x5C), len(data)]
+        windows = [expand_lzw(data[a:b]) for a, b in pairwise(starts)]
+        if not data.startswith(b"EC02Compressed") or any(
+            len(window) != size for window in windows[:-1]
+        ):
+            raise ValueError("no windows of the size it says")
+        lines = b"".join(windows).decode("ascii").splitlines()[1:]
+    except (struct.error, ValueError, IndexError) as error:
+        raise DataError(
+            f"{path}: no text of bible-kjv-text ({error}); it is corrupt or another file"
+        ) from error
+    verses: dict[Place, str] = {}
+    names: list[str] = []
+    for number, line in enumerate(lines, 2):
+        result = _VERSE.fullmatch(line)
+        if result is None:
+            raise DataError(
+                f"{path}: line {number} is {line[:60]!r}; needs a book, chapter:verse and a text"
+            )
+        if result[1] not in names:
+            names.append(result[1])
+        verses[names.index(result[1]), int(result[2]), int(result[3])] = result[4].strip()
+    return verses
+
+
+def expand_lzw(data: bytes, bits: int = 16) -> bytes:
+    """Data of the Unix program *compress* in block mode, with or without its header of three bytes.
+
+    Codes grow from 9 to ``bits`` bits, low bits first; where their width changes, the rest of eight
+    codes is padding.
+
+    Raises:
+        ValueError: a code that no entry has.
+
+    Example:
+        >>> expand_lzw(bytes([0x61, 0xC4, 0x04, 0x04]))
+        b'abab'
+    """
+    position = start = 24 if data[:2] == b"\x1f\x9d" else 0
+    width, before, out, end = 9, b"", [], 8 * len(data)
+    table = [bytes([i]) for i in range(256)] + [b""]  # 256 clears the table
+    while position + width <= end:
+        byte = position >> 3
+        code = (int.from_bytes(data[byte : byte + 4], "little") >> (position & 7)) & (
+            (1 << width) - 1
+        )
+        position += width
+        if code == 256:
+            del table[257:]
+            position = start = start + -(-(position - start) // (8 * width)) * 8 * width
+            width, before = 9, b""
+            continue
+        if code > len(table) or (code == len(table) and not before):
+            raise ValueError(f"code {code} of {len(table)} entries")
+        entry = table[code] if code < len(table) else before + before[:1]
+        if before and len(table) < 1 << bits:
+            table.append(before + entry[:1])
+        out.append(entry)
+        before = entry
+        if len(table) >= 1 << width and width < bits:
+            position = start = start + -(-(position - start) // (8 * width)) * 8 * width
+            width += 1
+    return b"".join(out)

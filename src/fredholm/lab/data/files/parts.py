@@ -1,0 +1,132 @@
+"""Training, validation and test: as the files say, else stratified, by groups or by time."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from ....errors import DataError
+from ..counter import permutation
+from ..splits import SPLIT_SEED, stratified
+from .collection import TEST, TRAIN, VAL, Collection
+from .table import Coded
+
+BINS = 10  # of a regression's targets, so that each split has small and large ones
+
+
+def divide(collection: Collection, val: float) -> np.ndarray:
+    """TRAIN, VAL or TEST of each sample, the same for the same files and seed.
+
+    Where the files hold two sets only, the second is the test set.
+
+    Raises:
+        DataError: too few samples, groups or times, or nothing that is called train.
+    """
+    parts = collection.parts
+    if parts is None:
+        parts = np.full(len(collection), TRAIN, np.int8)
+        everything = np.arange(len(collection))
+        parts[_held(collection, everything, collection.reading.test, "test")] = TEST
+    else:
+        if not (parts == TRAIN).any():
+            raise DataError(
+                f"{collection.name}: its files (or folders of files) are called test or val, and "
+                "none train: none is left for training; rename one, or give one file by itself"
+            )
+        parts = parts.copy()
+        if not (parts == TEST).any():
+            parts[parts == VAL] = TEST
+    if not (parts == VAL).any():
+        training = np.flatnonzero(parts == TRAIN)
+        parts[training[_held(collection, training, val, "validation")]] = VAL
+    for number, name in ((TRAIN, "training"), (VAL, "validation"), (TEST, "test")):
+        if not (parts == number).any():
+            raise DataError(
+                f"{collection.name}: {len(collection)} samples leave none for {name}; add samples"
+            )
+    return parts
+
+
+def divided_groups(collection: Collection, parts: np.ndarray) -> list[str]:
+    """What is said of groups that are in several parts, as files called train and test may have
+    them.
+    """
+    if collection.groups is None:
+        return []
+    pairs = np.unique(np.stack([collection.groups, parts], 1), axis=0)
+    counts = np.unique(pairs[:, 0], return_counts=True)[1]
+    if counts.max() < 2:
+        return []
+    return [
+        f"{int((counts > 1).sum()):,} of {len(counts):,} values of {collection.reading.group!r} "
+        "are in several parts, as the files are called: the test does not tell how new ones are "
+        "answered; to divide by them, give one file"
+    ]
+
+
+def _held(collection: Collection, rows: np.ndarray, share: float, what: str) -> np.ndarray:
+    """Places in ``rows`` of the samples that are held out."""
+    reading = collection.reading
+    rule = reading.split or "random"
+    if rule == "group":
+        return _groups(collection, rows, share, what)
+    if rule == "time":
+        return _latest(collection, rows, share)
+    strata = _strata(collection, rows)
+    held = stratified(torch.as_tensor(strata), share, SPLIT_SEED + reading.seed)[1].numpy()
+    if not len(held) and len(rows) > 1:  # too few in each class: of all
+        count = max(1, round(share * len(rows)))
+        held = np.sort(permutation(len(rows), SPLIT_SEED + reading.seed).numpy()[:count])
+    return held
+
+
+def _strata(collection: Collection, rows: np.ndarray) -> np.ndarray:
+    """Classes, or tenths of a regression's targets."""
+    labels = collection.labels
+    if collection.kind == "fields" or collection.steps is not None:
+        return np.zeros(len(rows), np.int64)
+    if isinstance(labels, Coded):
+        return labels.codes[rows].astype(np.int64)
+    values = labels[rows]
+    bins = min(BINS, max(1, len(rows) // BINS))
+    edges = np.quantile(values, np.linspace(0, 1, bins + 1)[1:-1])
+    return np.searchsorted(edges, values).astype(np.int64)
+
+
+def _groups(collection: Collection, rows: np.ndarray, share: float, what: str) -> np.ndarray:
+    """Whole groups: those that keep the classes' shares best."""
+    from sklearn.model_selection import GroupShuffleSplit, StratifiedGroupKFold
+
+    groups = collection.groups
+    if groups is None:
+        raise DataError(f"{collection.name}: has no groups; name their column: group")
+    mine = groups[rows]
+    folds, seed = max(2, round(1 / share)), collection.reading.seed
+    count = len(np.unique(mine))
+    if count < 2:
+        raise DataError(
+            f"{collection.name}: {count} value of {collection.reading.group!r} is left to divide "
+            f"for {what}; needs three groups or more"
+        )
+    if isinstance(collection.labels, Coded) and collection.steps is None and count >= folds:
+        codes = collection.labels.codes[rows]
+        if np.bincount(codes).max() >= folds:  # else no class is in each fold
+            splitter = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
+            return next(splitter.split(rows, codes, mine))[1]
+    splitter = GroupShuffleSplit(1, test_size=max(share, 1 / count), random_state=seed)
+    return next(splitter.split(rows, groups=mine))[1]
+
+
+def _latest(collection: Collection, rows: np.ndarray, share: float) -> np.ndarray:
+    if collection.order is None:
+        raise DataError(
+            f"{collection.name}: has no time by which it could be divided; name the column: time"
+        )
+    odd = ~np.isfinite(collection.order)
+    if odd.any():
+        raise DataError(
+            f"{collection.where(int(odd.argmax()))}: has no time, by which the samples are "
+            "divided; give it one, or leave it out"
+        )
+    order = np.argsort(collection.order[rows], kind="stable")
+    return np.sort(order[len(order) - max(1, round(share * len(rows))) :])

@@ -1,0 +1,52 @@
+"""Sounds in ``.wav`` files, one folder per class or named by a table: series with a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ....errors import DataError
+from ....progress import steps
+from ..audio import read_sound
+
+SUFFIXES = frozenset({".wav"})
+
+
+def sounds_of(files: Sequence[Path], labelled: bool) -> dict[str, Any]:
+    """The ``samples``, ``times`` in seconds and ``channels`` of a collection of sounds; those that
+    are learned from have one rate.
+
+    Raises:
+        DataError: a file that cannot be read or holds no sample, other channels than the first file
+            has, or another rate to learn from.
+    """
+    samples, rates = [], []
+    for file in steps("read sounds", files):
+        sound, rate = read_sound(file)
+        if not len(sound):
+            raise DataError(f"{file}: holds no sample; remove it")
+        first, width = (rates[0], samples[0].shape[1]) if samples else (rate, sound.shape[1])
+        if sound.shape[1] != width:
+            raise DataError(
+                f"{file}: {sound.shape[1]} channels; {files[0]} has {width}; bring all to the same"
+            )
+        if labelled and rate != first:
+            raise DataError(
+                f"{file}: {rate:,} samples a second; {files[0]} has {first:,}; a model learns from "
+                "one rate: convert them"
+            )
+        samples.append(sound)
+        rates.append(rate)
+    width = samples[0].shape[1]
+    names = ("sound",) if width == 1 else tuple(f"channel {i + 1}" for i in range(width))
+    return {"samples": samples, "times": _clocks(samples, rates), "channels": names}
+
+
+def _clocks(samples: Sequence[np.ndarray], rates: Sequence[int]) -> list[np.ndarray]:
+    """When each sample was taken; sounds of one rate have the same numbers in memory."""
+    longest = np.arange(max(map(len, samples)), dtype=np.float64)
+    clocks = {rate: longest / rate for rate in set(rates)}
+    return [clocks[rate][: len(sound)] for sound, rate in zip(samples, rates)]

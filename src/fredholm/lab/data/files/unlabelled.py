@@ -1,0 +1,339 @@
+"""Samples whose label is asked for, read as the training samples were."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from ....errors import DataError, OptionError
+from ....progress import current
+from ..kinds.images import read_as_trained, standardised
+from ..kinds.kind import saved_kind
+from ..kinds.sequences import padded
+from ..kinds.texts import encode_rows, read_lines
+from ..vocabulary import Vocabulary
+from .collect import KIND_OF, TABLES, collect, files_of
+from .collection import Collection
+from .columns import Trained
+from .reading import Reading
+from .scaling import as_read
+from .suffixes import LINES, suffix_of
+from .table import DELIMITERS
+
+# What a run reads that was trained on a data set of the catalogue, by the kind of its samples.
+_CATALOGUE = {
+    "images": "images",
+    "text": "texts",
+    "sequence": "series",
+    "points": "clouds",
+    "field": "fields",
+}
+_GZIP = b"\x1f\x8b"
+_MAGIC = {
+    b"PK\x03\x04": ".npz",
+    b"\x89HDF": ".h5",
+    b"\x89PNG": ".png",
+    b"\xff\xd8\xff": ".jpg",
+    b"PAR1": ".parquet",
+    b"RIFF": ".wav",
+}
+_STDIN = "stdin"
+_JSON = (".json", *LINES)
+
+
+@dataclass(frozen=True)
+class Unlabelled:
+    """Samples to be asked about.
+
+    Attributes:
+        places: of each sample, its ``file`` and what else tells it from the others.
+        batch: inputs of a model by numbers of samples.
+        shape: of the answer to each sample, where it is a field: (h, w) or (points,).
+        texts: as they are written, where samples are.
+    """
+
+    places: list[dict[str, Any]]
+    batch: Callable[[Sequence[int]], Tensor]
+    shape: Callable[[int], tuple[int, ...]] | None = None
+    texts: Sequence[str] | None = None
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+
+def read_unlabelled(
+    files: Sequence[str | Path], facts: Mapping[str, Any], encoder: Any
+) -> Unlabelled:
+    """The samples of files and folders (``-``: standard input), as the data set was read that
+    ``facts`` describe (:meth:`fredholm.data.LabelledDataset.describe`).
+
+    Raises:
+        DataError: a file that cannot be read, or holds other columns than the training files.
+        OptionError: no file, or samples that are not read from files.
+    """
+    reading, source = _reading(facts), facts.get("source") or {}
+    if facts.get("prepared"):
+        raise OptionError(
+            f"predict: the run reads {facts['prepared']}, which {facts['dataset']} makes of its "
+            "own files; no other file is read so. Put the prepared samples into files of your own "
+            "(.npz, .csv) and train on those"
+        )
+    if reading is None:
+        kind = saved_kind(facts)
+        known = ", ".join(_CATALOGUE.values())
+        raise OptionError(
+            f"predict: the run reads {kind.many} of {facts['dataset']}; it takes {known}"
+        )
+    if not files:
+        raise OptionError("files: received none; needs files or folders, or - for standard input")
+    with _files(files, reading) as paths:
+        parts = [_one(path, reading, source, facts, encoder) for path in paths]
+        for file, path, part in zip(files, paths, parts):
+            if str(file) == "-":
+                _rename(part, path)
+    if len(parts) == 1:
+        return parts[0]
+    return _chained(parts)
+
+
+def _reading(facts: Mapping[str, Any]) -> Reading | None:
+    """How the training files were read; of the catalogue's, how such files would be."""
+    if facts.get("source"):
+        return Reading.from_dict(facts["source"]["reading"])
+    kind = _CATALOGUE.get(saved_kind(facts).name)
+    return None if kind is None else Reading(kind=kind, task=_task(facts))
+
+
+def _task(facts: Mapping[str, Any]) -> str:
+    task = facts.get("task", "classification")
+    return task if task in ("regression", "steps") else "classification"
+
+
+@contextmanager
+def _files(files: Sequence[str | Path], reading: Reading) -> Iterator[list[Path]]:
+    """The paths of files; what comes from standard input lies in a file for as long."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = []
+        for file in files:
+            if str(file) != "-":
+                paths.append(Path(file))
+                continue
+            content = _plain(sys.stdin.buffer.read())
+            place = Path(folder) / f"{_STDIN}{_suffix(content, reading)}"
+            place.write_bytes(content)
+            paths.append(place)
+        try:
+            yield paths
+        except DataError as error:
+            raise DataError(_named(str(error), Path(folder))) from error
+
+
+def _plain(content: bytes) -> bytes:
+    """What was compressed, as it was before."""
+    if not content.startswith(_GZIP):
+        return content
+    try:
+        return gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"standard input: cannot be read ({error})") from error
+
+
+def _named(text: str, folder: Path) -> str:
+    """A path or a message without the folder that standard input lies in."""
+    return re.sub(re.escape(f"{folder}/{_STDIN}") + r"\.\w+", "standard input", text)
+
+
+def _rename(part: Unlabelled, path: Path) -> None:
+    for place in part.places:
+        if "file" in place:
+            place["file"] = _named(str(place["file"]), path.parent)
+
+
+def _suffix(content: bytes, reading: Reading) -> str:
+    """Of what comes without a name: by how it begins; texts without a header are lines."""
+    known = next((s for magic, s in _MAGIC.items() if content.startswith(magic)), None)
+    if known is not None:
+        return known
+    if (reading.channels or reading.text) and content.lstrip().startswith(b"{"):  # of a table
+        return LINES[0]
+    return ".txt" if reading.kind == "texts" and not _has_column(content, reading.text) else ".csv"
+
+
+def _has_column(content: bytes, name: str | None) -> bool:
+    """Whether the first line is a header with a column of this name."""
+    header = re.split(rb"[\r\n]", content, maxsplit=1)[0].decode("utf-8-sig", "replace")
+    rows = [row for sign in DELIMITERS for row in csv.reader([header], delimiter=sign)]
+    return name in {cell.strip() for row in rows for cell in row}
+
+
+def _one(
+    path: Path, reading: Reading, source: Mapping[str, Any], facts: Mapping[str, Any], encoder: Any
+) -> Unlabelled:
+    tabled = suffix_of(path) in TABLES
+    if reading.kind == "texts" and not path.is_dir() and not (tabled and reading.text):
+        return _lines(path, facts)
+    if reading.kind == "images" and not path.is_dir() and not tabled:
+        return _pictures([path], [{"file": str(path)}], facts, encoder)
+    if not path.exists():
+        raise DataError(f"{path}: no such file or folder")
+    family, _ = files_of(path, reading)
+    if KIND_OF.get(family, reading.kind) != reading.kind:
+        raise DataError(f"{path}: holds {family}; the run was trained on {reading.kind}")
+    trained = Trained.of(source, reading)
+    collection = collect(path, reading, labelled=False, trained=trained)
+    for line in collection.remarks:
+        current().note(line)
+    places = [_place(collection, i) for i in range(len(collection))]
+    if reading.kind == "images":
+        return _pictures(collection.samples, places, facts, encoder)
+    if reading.kind == "texts":
+        return _texts(collection.samples, places, facts, str(path))
+    return _numbers(collection, places, source, facts, encoder)
+
+
+def _place(collection: Collection, number: int) -> dict[str, Any]:
+    """``{"file": ..., "row": 7}``, with the id where the file has one."""
+    ids = collection.ids
+    return collection.place(number) | ({} if ids is None else {"id": ids[number]})
+
+
+# --- kinds ----------------------------------------------------------------------------------------
+
+
+def _lines(path: Path, facts: Mapping[str, Any]) -> Unlabelled:
+    if path.suffix.lower() in _JSON:
+        raise DataError(
+            f"{path}: JSON is not read; needs a text a line, or a table (.csv, .tsv, .parquet) "
+            "with the column of texts that training read"
+        )
+    lines = read_lines(path)
+    places = [{"file": where} for where, _ in lines]
+    return _texts([text for _, text in lines], places, facts, "text")
+
+
+def _texts(
+    texts: Sequence[str], places: list[dict[str, Any]], facts: Mapping[str, Any], where: str
+) -> Unlabelled:
+    vocabulary = Vocabulary.from_dict(facts["vocabulary"])
+    numbers, cut = encode_rows(texts, vocabulary, facts["max_length"], where)
+    told = [place | {"truncated": bool(lost)} for place, lost in zip(places, cut, strict=True)]
+    return Unlabelled(told, lambda chosen: numbers[torch.as_tensor(chosen)], texts=texts)
+
+
+def _pictures(
+    files: Sequence[Path], places: list[dict[str, Any]], facts: Mapping[str, Any], encoder: Any
+) -> Unlabelled:
+    channels, height, width = encoder.input_shape
+    mean, std = (
+        torch.tensor(facts[key], dtype=torch.float32).view(1, -1, 1, 1) for key in ("mean", "std")
+    )
+
+    def read(file: Path) -> Tensor:
+        return read_as_trained(Path(file), facts, channels, (height, width))
+
+    def batch(chosen: Sequence[int]) -> Tensor:
+        return (torch.stack([read(files[i]) for i in chosen]) - mean) / std
+
+    return Unlabelled(places, batch)
+
+
+def _numbers(
+    collection: Collection,
+    places: list[dict[str, Any]],
+    source: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    encoder: Any,
+) -> Unlabelled:
+    _check_fields(collection, facts)
+    scaling = source.get("scaling") or _scaling(collection, facts, encoder)
+    if collection.kind == "fields" and collection.coordinates is None:
+        return _fields(collection, places, facts)
+    if collection.kind != "rows":  # whose columns were found by their names
+        extra = 0 if collection.coordinates is None else collection.coordinates[0].shape[1]
+        _check_width(collection, collection.samples[0].shape[1] + extra, encoder.channels)
+    rows = as_read(collection, scaling)
+    if collection.kind == "clouds":
+        rows = rows[:, : scaling["points"]]
+    if isinstance(rows, Tensor):
+        return Unlabelled(places, lambda chosen: rows[torch.as_tensor(chosen)])
+    return Unlabelled(
+        places, lambda chosen: padded([rows[i] for i in chosen]), lambda i: (len(rows[i]),)
+    )
+
+
+def _check_fields(collection: Collection, facts: Mapping[str, Any]) -> None:
+    """DataError for fields on points where those on a grid were learned, or the other way round."""
+    gridded = "shift" in facts
+    if collection.kind == "fields" and (collection.coordinates is None) != gridded:
+        way = "on a grid, (N, H, W) or (N, C, H, W)" if gridded else "on points, with coordinates"
+        raise DataError(
+            f"{collection.where(0)}: the run was trained on fields {way}; needs such arrays"
+        )
+
+
+def _scaling(collection: Collection, facts: Mapping[str, Any], encoder: Any) -> dict[str, Any]:
+    """Of a run on a data set of the catalogue that says none: samples are taken as they are."""
+    if collection.kind == "clouds":
+        widest = max(len(cloud) for cloud in collection.samples)
+        return {"points": facts.get("points", widest), "coordinates": 3}
+    width = collection.samples[0].shape[1]
+    identity = {"mean": [0.0] * width, "std": [1.0] * width}
+    timed = getattr(encoder, "timed", False)
+    return identity | {"step": 1.0, "timed": timed, "clocked": False}
+
+
+def _fields(
+    collection: Collection, places: list[dict[str, Any]], facts: Mapping[str, Any]
+) -> Unlabelled:
+    shift, scale = facts["shift"], facts["input_scale"]
+    fields = torch.from_numpy(np.asarray(collection.samples))
+    _check_width(collection, fields.shape[1], max(len(shift), len(scale)))
+    grid = tuple(fields.shape[2:])
+    return Unlabelled(
+        places,
+        lambda chosen: standardised(fields[torch.as_tensor(chosen)], shift, scale),
+        lambda i: grid,
+    )
+
+
+def _check_width(collection: Collection, width: int, needed: int) -> None:
+    if width != needed:
+        raise DataError(
+            f"{collection.where(0)}: samples of {width} channels; the run was trained on {needed}"
+        )
+
+
+def _chained(parts: Sequence[Unlabelled]) -> Unlabelled:
+    """Several files one after the other; a batch may need padding that only its kind knows, so it
+    is made of samples of one file.
+    """
+    owners = [(part, i) for part in parts for i in range(len(part))]
+
+    def batch(chosen: Sequence[int]) -> Tensor:
+        samples = [owners[i][0].batch([owners[i][1]])[0] for i in chosen]
+        if len({sample.shape for sample in samples}) == 1:
+            return torch.stack(samples)
+        padding = torch.nan if samples[0].is_floating_point() else 0
+        return pad_sequence(samples, batch_first=True, padding_value=padding)
+
+    def shape(number: int) -> tuple[int, ...]:
+        part, i = owners[number]
+        return () if part.shape is None else part.shape(i)
+
+    places = [place for part in parts for place in part.places]
+    texts = [text for part in parts for text in part.texts or ()]
+    return Unlabelled(places, batch, shape, texts or None)

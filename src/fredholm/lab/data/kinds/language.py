@@ -1,0 +1,185 @@
+"""Texts as questions about tokens: which one comes next, and which one is hidden."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from ....errors import DataError, OptionError
+from ..counter import uniform
+from ..vocabulary import PADDING, UNKNOWN, Vocabulary
+from .dataset import IGNORED, LabelledDataset
+from .texts import TextDataset, TokenizedDataset
+
+HIDDEN, RANDOM = 0.8, 0.1  # of the tokens that are asked for; the rest stay as they are
+_MASKS = 0x3A  # the stream of random numbers of the masks
+
+
+class NextTokens(TokenizedDataset):
+    """A long text in windows of N tokens: a batch is (B, N) token numbers and, at each of them, the
+    number that follows.
+
+    The windows lie side by side, so that every token but the first is asked for once; what is left
+    at the end is not. The first tokens of a window have little before them.
+
+    Args:
+        name, split: what this is.
+        numbers: the text's token numbers.
+        vocabulary: of its tokens.
+        max_length: N.
+        documents: the texts that it consists of, for models with tokens of their own.
+
+    Raises:
+        DataError: a text shorter than one window.
+
+    Example:
+        >>> vocabulary = Vocabulary.of_characters(["abc"])
+        >>> tokens = torch.tensor(vocabulary.encode("abcab"))
+        >>> data = NextTokens("tiny", "train", tokens, vocabulary, 2)
+        >>> data.batch([0, 1])
+        (tensor([[2, 3],
+                [4, 2]]), tensor([[3, 4],
+                [2, 3]]))
+    """
+
+    task = "tokens"
+
+    def __init__(
+        self,
+        name: str,
+        split: str,
+        numbers: Int[Tensor, " n"],
+        vocabulary: Vocabulary,
+        max_length: int,
+        documents: Sequence[str] = (),
+    ):
+        count = (len(numbers) - 1) // max_length
+        if count < 1:
+            raise DataError(
+                f"{name} {split}: a text of {len(numbers)} tokens; a window of max_length takes "
+                f"{max_length + 1}"
+            )
+        super().__init__(
+            name,
+            split,
+            numbers[1 : count * max_length + 1].view(count, max_length),
+            token_names(vocabulary),
+        )
+        self.numbers, self.vocabulary, self.max_length = numbers, vocabulary, max_length
+        self.documents = tuple(documents)
+
+    def raw(
+        self, indices: Int[Tensor, " b"] | Sequence[int]
+    ) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]:
+        indices = torch.as_tensor(indices, dtype=torch.int64)
+        inputs = self.numbers[: self.labels.numel()].view_as(self.labels)
+        return inputs[indices].long(), self.labels[indices].long()
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "classes": []}  # they are the vocabulary
+
+    def __repr__(self) -> str:
+        tokens = f"{self.max_length} of {len(self.vocabulary):,} {self.vocabulary.kind}"
+        return f"NextTokens({self.name!r}, {self.split!r}, {len(self)} windows of {tokens})"
+
+
+class HiddenTokens(TokenizedDataset):
+    """Texts of which some tokens are hidden: a batch is (B, N) token numbers, and the hidden
+    numbers, -100 where nothing is asked.
+
+    A share of the tokens is asked for; of these 80% become number 1, 10% a random token, 10% stay
+    as they are. In training the loader's ``augment`` chooses them anew each epoch; without one
+    (validation, test) they follow from the sample alone.
+
+    Args:
+        texts: the texts; their labels are not read.
+        share: of the tokens that are asked for.
+
+    Raises:
+        OptionError: a share outside (0, 1).
+
+    Reference: ITNet App. K.2; Devlin et al. 2019.
+
+    Example:
+        >>> vocabulary = Vocabulary.of_words(["a b c d"], min_count=1)
+        >>> lines, labels = ["a b c d", "d c"], torch.zeros(2).long()
+        >>> texts = TextDataset("tiny", "val", lines, labels, ("one",), vocabulary, 4)
+        >>> inputs, asked = HiddenTokens(texts, 0.5).batch([0, 1])
+        >>> inputs.shape, bool((asked[inputs == 1] > 1).all())
+        (torch.Size([2, 4]), True)
+    """
+
+    task = "tokens"
+
+    def __init__(self, texts: LabelledDataset, share: float):
+        if not isinstance(texts, TextDataset):
+            raise OptionError(
+                f"masked: {texts.name} asks for {texts.task} already; needs texts with labels"
+            )
+        if not 0.0 < share < 1.0:
+            raise OptionError(
+                f"masked: received {share}; needs a share of the tokens between 0 and 1"
+            )
+        super().__init__(texts.name, texts.split, texts.labels, token_names(texts.vocabulary))
+        self.texts, self.share, self.notes = texts, share, texts.notes
+        self.vocabulary, self.max_length, self.cut = texts.vocabulary, texts.max_length, texts.cut
+
+    def raw(
+        self, indices: Int[Tensor, " b"] | Sequence[int]
+    ) -> tuple[Int[Tensor, "b n"], Int[Tensor, " b"]]:
+        return self.texts.raw(indices)
+
+    def batch(
+        self,
+        indices: Int[Tensor, " b"] | Sequence[int],
+        transform: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None,
+    ) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]:
+        """Token numbers and what is asked; ``transform`` hides tokens."""
+        numbers, _ = self.raw(indices)
+        if transform is None:
+            return self.hide(numbers, torch.as_tensor(indices), seed=0, epoch=-1)
+        return transform(numbers)
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "classes": []}  # they are the vocabulary
+
+    def select(self, chosen: Int[Tensor, " m"]) -> HiddenTokens:
+        return HiddenTokens(self.texts.select(chosen), self.share)
+
+    def augmentation(self, options: Mapping[str, Any]) -> Callable[..., Any]:
+        self.refuse(options)
+        return self.hide
+
+    def hide(
+        self, numbers: Tensor, indices: Tensor, *, seed: int, epoch: int
+    ) -> tuple[Tensor, Tensor]:
+        """Hidden numbers and what is asked, a function of (seed, epoch, index, place) alone; a text
+        has one question at least.
+        """
+        place = torch.arange(numbers.shape[1])
+        draw, how, other = (
+            uniform(seed, epoch + 1, _MASKS, k, indices[:, None], place) for k in range(3)
+        )
+        real = numbers != PADDING
+        draw = torch.where(real, draw.to(torch.float64), 2.0)
+        asked = (draw < self.share) | ((draw == draw.amin(1, keepdim=True)) & real)
+        words = 2 + (other * (len(self.vocabulary) - 2)).long()
+        changed = torch.where(
+            how < HIDDEN, UNKNOWN, torch.where(how < HIDDEN + RANDOM, words, numbers)
+        )
+        return torch.where(asked, changed, numbers), torch.where(asked, numbers, IGNORED)
+
+    def __repr__(self) -> str:
+        return f"HiddenTokens({self.texts!r}, {self.share:g})"
+
+
+def token_names(vocabulary: Vocabulary) -> tuple[str, ...]:
+    """A name for each number of a vocabulary: the classes of a question about tokens."""
+    names = ("padding", "unknown")
+    if vocabulary.kind == "bytes":
+        return (names[0], *(f"byte {i}" for i in range(len(vocabulary) - 1)))
+    return (*names, *vocabulary.words)

@@ -1,0 +1,231 @@
+"""Point clouds as a torch data set, and their random changes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ....errors import DataError, OptionError, ShapeError
+from ..counter import hash64, uniform
+from ..stored import StoredRows
+from ..summaries import of_clouds
+from .dataset import Cut, LabelledDataset, Transform, check_labels, stretched
+from .kind import Cloud, Kind, Page, register_kind
+
+_SCALE, _TURN, _JITTER, _ORDER = 21, 22, 23, 24  # one stream of random numbers each
+
+
+class Points(Kind):
+    """Point clouds (N, points, p), coordinates first."""
+
+    name, one, many, encoder = "points", "cloud", "point clouds", "points"
+    assumed, summarised = False, True
+    takes = ("augment.scale", "augment.jitter", "augment.rotate")
+    legend = " Seen along the axis of least extent."
+
+    def fits(self, inputs: Any) -> bool:
+        return isinstance(inputs, Tensor) and inputs.dim() == 3
+
+    def summarise(self, inputs: Any, *, timed: bool = False) -> np.ndarray:
+        return of_clouds(np.asarray(inputs, np.float64))
+
+    def prepare(self, inputs: Any, facts: Page) -> tuple[Any, list[Any] | None]:
+        return inputs, [Cloud(points) for points in inputs[..., :3].detach().float().cpu().numpy()]
+
+    def size(self, inputs: Any) -> str:
+        return f"{inputs.shape[1]} points"
+
+    def made_of(self, encoder: Any) -> str:
+        return "points"
+
+
+POINTS = register_kind(Points())
+
+
+class PointDataset(LabelledDataset):
+    """Labelled clouds of the same number of stored points: a batch is (B, points, C), the first
+    ``points`` of each.
+
+    Args:
+        name, split: what this is.
+        clouds: (N, P, C) floats, in random order, coordinates first; NaN where a cloud has fewer
+            points. A tensor, or :class:`fredholm.data.StoredRows`, which stay on disk and are
+            checked when a batch is read.
+        labels, classes: class numbers and names.
+        points: how many of a cloud a model reads; in training :class:`CloudAugment` draws others
+            each time.
+        coordinates: how many of the channels, the first ones, are coordinates (default all).
+        task: ``classification``, or ``regression``: the labels are numbers.
+
+    Raises:
+        ShapeError: clouds or labels of another shape, or more points than are stored.
+        DataError: a cloud without any point, infinite coordinates, or labels outside the classes.
+
+    Example:
+        >>> clouds, labels = torch.rand(4, 9, 3), torch.zeros(4).long()
+        >>> data = PointDataset("tiny", "train", clouds, labels, ("a", "b"), points=5)
+        >>> data.batch([0, 1])[0].shape
+        torch.Size([2, 5, 3])
+    """
+
+    kind = POINTS
+
+    def __init__(
+        self,
+        name: str,
+        split: str,
+        clouds: Tensor | StoredRows,
+        labels: Tensor,
+        classes: Sequence[str],
+        points: int | None = None,
+        coordinates: int | None = None,
+        task: str = "classification",
+    ):
+        regression = task == "regression"
+        super().__init__(name, split, labels.float() if regression else labels.long(), classes)
+        self.task, self.coordinates = task, coordinates
+        points = clouds.shape[1] if points is None else points
+        if clouds.dim() != 3 or len(labels) != len(clouds) or not 1 <= points <= clouds.shape[1]:
+            got = f"clouds {tuple(clouds.shape)}, labels {tuple(labels.shape)}, points {points}"
+            raise ShapeError(f"{name}: received {got}; needs (N, P, C), (N,) and 1 to P points")
+        if not regression:
+            check_labels(labels, classes)
+        self.clouds, self.points, self.channels = clouds, points, clouds.shape[2]
+        self.whole = True  # a part of a cloud may have no point
+        if isinstance(clouds, Tensor):
+            self._check(torch.arange(len(clouds)), clouds)
+
+    def _check(self, rows: Tensor, clouds: Tensor) -> None:
+        """Refuse clouds ``rows`` without a point, or with infinite coordinates."""
+        missing = clouds.isnan().any(-1)
+        empty = missing[:, : self.points].all(1) & self.whole
+        bad = empty | clouds.isinf().flatten(1).any(1)
+        if bool(bad.any()):
+            raise DataError(
+                f"{self.name} {self.split}: cloud {int(rows[bad.nonzero()[0]])} has no point, or "
+                "an infinite coordinate"
+            )
+
+    def raw(self, indices: Tensor | Sequence[int]) -> tuple[Float[Tensor, "b n c"], Tensor]:
+        indices = torch.as_tensor(indices, dtype=torch.int64)
+        clouds = self.clouds[indices]
+        if isinstance(self.clouds, StoredRows):
+            self._check(indices, clouds)
+        return clouds.float(), self.labels[indices]
+
+    def batch(
+        self, indices: Tensor | Sequence[int], transform: Transform | None = None
+    ) -> tuple[Float[Tensor, "b n c"], Tensor]:
+        """Clouds and labels of ``indices``; ``transform`` changes all stored points, of which the
+        first are then taken.
+        """
+        clouds, labels = self.raw(indices)
+        clouds = clouds if transform is None else transform(clouds)
+        return clouds[:, : self.points], labels
+
+    def stretch(self, axis: int, cut: Cut) -> PointDataset | None:
+        if axis != 1 or "raw" in vars(self):
+            return None
+        result = copy.copy(self)
+        start, stop = cut(self.points)  # of those that a model reads
+        result.clouds = stretched(self.clouds, 1, lambda stored: (start, stop))
+        result.points, result.whole = stop - start, False
+        return result
+
+    def encoder(self) -> dict[str, Any]:
+        fields = {**super().encoder(), "channels": self.channels}
+        return fields if self.coordinates is None else fields | {"position_dim": self.coordinates}
+
+    def describe(self) -> dict[str, Any]:
+        return super().describe() | {"points": self.points}
+
+    def augmentation(self, options: Mapping[str, Any]) -> CloudAugment:
+        known = ("scale", "jitter", "rotate")
+        self.refuse(options, known)
+        coordinates = min(3, self.channels) if self.coordinates is None else self.coordinates
+        given = {key: options[key] for key in known if key in options}
+        return CloudAugment(**given, coordinates=coordinates)
+
+    def __repr__(self) -> str:
+        size = f"{len(self)} clouds of {self.points} points, {len(self.classes)} classes"
+        return f"PointDataset({self.name!r}, {self.split!r}, {size})"
+
+
+@dataclass(frozen=True)
+class CloudAugment:
+    """Another draw of points, a turn about an axis, a scale and a jitter for each cloud, from
+    (seed, epoch, index).
+
+    Args:
+        resample: take the stored points in another random order; what is NaN, where a cloud has
+            fewer, stays behind them.
+        scale: factor from 1 / (1 + scale) to 1 + scale.
+        jitter: standard deviation of noise on each coordinate.
+        rotate: turn by any angle about the third coordinate (gravity).
+        coordinates: how many of the channels, the first ones, are changed.
+
+    Raises:
+        OptionError: a negative scale or jitter, or a turn in fewer than three coordinates.
+
+    Reference: ITNet K.3 (the amounts are lost in its text; ours are in the recipes).
+
+    Example:
+        >>> augment = CloudAugment(scale=0.2, jitter=0.01, rotate=True)
+        >>> augment(torch.rand(2, 8, 3), torch.tensor([3, 4]), seed=0, epoch=1).shape
+        torch.Size([2, 8, 3])
+    """
+
+    resample: bool = True
+    scale: float = 0.0
+    jitter: float = 0.0
+    rotate: bool = False
+    coordinates: int = 3
+
+    def __post_init__(self) -> None:
+        if self.scale < 0 or self.jitter < 0:
+            raise OptionError(
+                f"scale and jitter: received {self.scale} and {self.jitter}; need 0 or more"
+            )
+        if self.rotate and self.coordinates < 3:
+            raise OptionError(
+                f"rotate: received True for clouds of {self.coordinates} coordinates; a turn is "
+                "about the third, leave it out"
+            )
+
+    def __call__(
+        self, clouds: Float[Tensor, "b n c"], indices: Int[Tensor, " b"], *, seed: int, epoch: int
+    ) -> Float[Tensor, "b n c"]:
+        """The changed clouds; ``indices`` are their numbers in the data set."""
+        key = indices[:, None]
+        if self.resample:
+            place = hash64(seed, epoch, key, _ORDER, torch.arange(clouds.shape[1]))
+            missing = clouds.isnan().any(-1)
+            order = place.masked_fill(missing, torch.iinfo(torch.int64).max).argsort(1)
+            clouds = clouds.gather(1, order[..., None].expand_as(clouds))
+        position, rest = clouds[..., : self.coordinates], clouds[..., self.coordinates :]
+        if self.rotate:
+            angle = (2 * np.pi * uniform(seed, epoch, indices, _TURN)).float()
+            zero, one = torch.zeros_like(angle), torch.ones_like(angle)
+            c, s = angle.cos(), angle.sin()
+            turn = torch.stack([c, -s, zero, s, c, zero, zero, zero, one], -1).view(-1, 3, 3)
+            position = torch.cat([position[..., :3] @ turn.mT, position[..., 3:]], -1)
+        if self.scale:
+            power = 2 * uniform(seed, epoch, indices, _SCALE).float() - 1
+            position = position * (1 + self.scale) ** power[:, None, None]
+        if self.jitter:
+            position = position + self.jitter * _normal(position.shape, seed, epoch, key)
+        return torch.cat([position, rest], -1)
+
+
+def _normal(shape: torch.Size, seed: int, epoch: int, key: Tensor) -> Tensor:
+    """Standard normal numbers (Box-Muller) for each point's coordinates."""
+    place = torch.arange(shape[1] * shape[2])
+    u, v = (uniform(seed, epoch, key, _JITTER, part, place) for part in (0, 1))
+    return ((-2 * (1 - u).log()).sqrt() * (2 * np.pi * v).cos()).view(shape).float()

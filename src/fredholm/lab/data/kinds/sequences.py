@@ -1,0 +1,220 @@
+"""Sequences of numbers as torch data sets: what is not there is NaN, and what is asked is the data
+set's task.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ....errors import DataError, ShapeError
+from ..stored import StoredRows
+from ..summaries import of_series
+from .dataset import Cut, LabelledDataset, check_labels, stretched
+from .images import ImageDataset
+from .kind import Kind, Page, Signal, register_kind
+
+TASKS = ("classification", "steps", "regression")
+
+
+class Sequences(Kind):
+    """Sequences of numbers (N, points, C), NaN where nothing is."""
+
+    name, one, many, encoder = "sequence", "sequence", "sequences", "sequence"
+    legend = " A line a channel, over time; each on its own scale."
+    axis, unit = "time", "1 is the longest sequence that the model takes"
+    sampled = summarised = True
+
+    def fits(self, inputs: Any) -> bool:
+        return isinstance(inputs, Tensor) and inputs.dim() == 3 and inputs.is_floating_point()
+
+    def summarise(self, inputs: Any, *, timed: bool = False) -> np.ndarray:
+        return of_series(np.asarray(inputs, np.float64), timed)
+
+    def prepare(self, inputs: Any, facts: Page) -> tuple[Any, list[Any] | None]:
+        rows = inputs.detach().float().cpu().numpy()
+        return inputs, [_signal(row, facts.timed) for row in rows]
+
+    def size(self, inputs: Any) -> str:
+        return f"{inputs.shape[1]} points"
+
+
+SEQUENCES = register_kind(Sequences())
+
+
+class Tables(Sequences):
+    """Rows of a table (N, columns, 1): a point a column, NaN where a cell is empty."""
+
+    name, one, many = "row", "row", "rows"
+    legend = " A point a column, each on its own scale."
+    point = axis = "column"
+    sampled = False
+    unit = "columns stand in the order of the file, 1 is the number of them"
+
+    def fits(self, inputs: Any) -> bool:
+        return False  # not to be told from a sequence; only their data set knows
+
+    def summarise(self, inputs: Any, *, timed: bool = False) -> np.ndarray:
+        return np.asarray(inputs, np.float64)[..., 0]
+
+    def size(self, inputs: Any) -> str:
+        return f"{inputs.shape[1]} columns"
+
+
+TABLES = register_kind(Tables())
+
+
+class SequenceDataset(LabelledDataset):
+    """Sequences of numbers of one width: ``batch(indices)`` gives (B, N, C) floats as long as the
+    longest, and what is asked.
+
+    A point that is not there is NaN in every channel. Where ``timed``, the first channel is time,
+    and a point whose values alone are NaN is a missing observation. ``task`` says what is asked of
+    a sequence: a class (``classification``), a class at every point (``steps``; -100 where nothing
+    is asked), or a number (``regression``).
+
+    Args:
+        name, split: what this is.
+        labels: classes (N,), a number each (N,), or classes at every point (N, points).
+        classes: their names; empty for a regression.
+        values: the padded sequences of some indices (int64), (B, N, C): a function, or
+            :class:`fredholm.data.StoredRows` (N, points, C), which stay on disk.
+        shape: points of the longest training sequence, and channels without time.
+        task, timed: see above.
+
+    Raises:
+        DataError: for an unknown task, labels outside the classes, or times that go back.
+
+    Example:
+        >>> walk = torch.randn(4, 9, 1)
+        >>> rows, labels = walk.__getitem__, torch.zeros(4).long()
+        >>> data = SequenceDataset("walk", "train", labels, ("a", "b"), rows, shape=(9, 1))
+        >>> data.batch([1, 2])[0].shape
+        torch.Size([2, 9, 1])
+    """
+
+    kind = SEQUENCES
+
+    def __init__(
+        self,
+        name: str,
+        split: str,
+        labels: Tensor,
+        classes: Sequence[str],
+        values: Callable[[Tensor], Tensor] | StoredRows,
+        *,
+        shape: tuple[int, int],
+        task: str = "classification",
+        timed: bool = False,
+    ):
+        super().__init__(name, split, labels, classes)
+        if task not in TASKS:
+            raise DataError(f"task: received {task!r}; needs one of {', '.join(TASKS)}")
+        if task != "regression":
+            check_labels(labels, classes)
+        self.stored = values if isinstance(values, StoredRows) else None
+        self.values = values.__getitem__ if isinstance(values, StoredRows) else values
+        self.length, self.channels = shape
+        self.task, self.timed = task, timed
+        self.spacing = 1.0  # steps of the full rate between two samples
+        self.pool: str | None = None  # of the head, where the data determine it
+
+    def raw(self, indices: Tensor | Sequence[int]) -> tuple[Float[Tensor, "b n c"], Tensor]:
+        indices = torch.as_tensor(indices, dtype=torch.int64)
+        values = self.values(indices)
+        if self.timed:
+            self._check_times(values[..., 0], indices)
+        labels = self.labels[indices]
+        return values, labels[:, : values.shape[1]] if self.task == "steps" else labels
+
+    def stretch(self, axis: int, cut: Cut) -> SequenceDataset | None:
+        if axis != 1 or self.stored is None or "raw" in vars(self):
+            return None
+        result = copy.copy(self)
+        result.stored = stretched(self.stored, 1, cut)
+        result.values = result.stored.__getitem__
+        if self.task == "steps":
+            result.labels = stretched(self.labels[:, : self.stored.shape[1]], 1, cut)
+        return result
+
+    def _check_times(self, times: Tensor, indices: Tensor) -> None:
+        """Here, on the CPU, and not in a model, which may run on a device."""
+        back = (times.diff(dim=1) < 0).any(1)
+        if bool(back.any()):
+            first = int(indices[back][0])
+            raise DataError(
+                f"{self.name}: the times of sequence {first} go back; sort each sequence by its "
+                "times, NaN behind the last"
+            )
+
+    def encoder(self) -> dict[str, Any]:
+        fields = {**super().encoder(), "length": self.length, "channels": self.channels}
+        fields |= {"spacing": self.spacing} if self.spacing != 1 else {}
+        return fields | ({"timed": True} if self.timed else {})
+
+    def head(self) -> dict[str, Any]:
+        return {} if self.pool is None else {"pool": self.pool}
+
+    def example(self) -> Tensor:
+        times = torch.arange(self.length)[:, None] if self.timed else torch.zeros(self.length, 0)
+        return torch.cat([times, torch.zeros(self.length, self.channels)], 1)[None]
+
+    def __repr__(self) -> str:
+        size = f"at most {self.length} points, {self.channels} channels"
+        what = f"{self.name!r}, {self.split!r}, {len(self)} sequences"
+        return f"SequenceDataset({what}, {size}, {self.task})"
+
+
+def _signal(row: np.ndarray, timed: bool) -> Signal:
+    """One sequence up to its last point that is there."""
+    x = row[:, 0] if timed else np.arange(len(row), dtype=np.float32)
+    values = row[:, 1:] if timed else row
+    there = ~np.isnan(values).all(1) & ~np.isnan(x)
+    last = int(there.nonzero()[0].max(initial=0)) + 1
+    return Signal(x[:last], values[:last])
+
+
+def padded(rows: Sequence[Tensor]) -> Float[Tensor, "b m c"]:
+    """Sequences (n, C) of different lengths as one tensor, NaN where the shorter ones have ended.
+
+    Example:
+        >>> padded([torch.ones(1, 1), torch.ones(2, 1)])[0].flatten().tolist()
+        [1.0, nan]
+    """
+    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=torch.nan)
+
+
+def image_sequences(images: ImageDataset, order: Tensor | None = None) -> SequenceDataset:
+    """Images as sequences of pixels, row after row, or in the ``order`` given: (H·W, C) each.
+
+    Raises:
+        ShapeError: an order of another number of pixels.
+    """
+    channels, height, width = images.shape
+    if order is not None and len(order) != height * width:
+        raise ShapeError(
+            f"order: received {len(order)} places; needs one for each of {height * width} pixels"
+        )
+
+    def values(indices: Tensor) -> Tensor:
+        pixels = images.batch(indices)[0].flatten(2).mT
+        return pixels if order is None else pixels[:, order]
+
+    result = SequenceDataset(
+        images.name,
+        images.split,
+        images.labels,
+        images.classes,
+        values,
+        shape=(height * width, channels),
+    )
+    result.prepared = (
+        f"pixels of pictures, {'row after row' if order is None else 'in one fixed order'}"
+    )
+    return result

@@ -1,0 +1,251 @@
+"""Sequences of symbols, and pairs of them, as torch data sets of padded token numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from ....errors import DataError, ShapeError
+from .dataset import LabelledDataset, check_labels
+from .images import ImageDataset
+from .kind import Kind, Page, register_kind
+from .texts import prepare_texts
+
+
+class Rows:
+    """Rows of symbols 0 … 255, one byte each, of different lengths; called with indices, they come
+    as padded token numbers.
+
+    A token's number is 1 + its symbol; 0 is padding.
+
+    Example:
+        >>> rows = Rows.of([torch.tensor([7, 8]), torch.tensor([9])])
+        >>> rows(torch.tensor([0, 1])).tolist()
+        [[8, 9], [10, 0]]
+    """
+
+    def __init__(self, symbols: Tensor, ends: Tensor):
+        self.symbols, self.ends = symbols, ends
+
+    @classmethod
+    def of(cls, rows: Sequence[Tensor]) -> Rows:
+        """From one tensor a row.
+
+        Raises:
+            DataError: an empty row.
+        """
+        lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
+        if len(rows) and int(lengths.min()) < 1:
+            raise DataError(f"row {int(lengths.argmin()) + 1}: holds no symbol; needs at least one")
+        whole = (
+            torch.cat([row.to(torch.uint8) for row in rows])
+            if rows
+            else torch.empty(0, dtype=torch.uint8)
+        )
+        return cls(whole, lengths.cumsum(0))
+
+    @classmethod
+    def of_texts(cls, texts: Sequence[str], max_length: int) -> Rows:
+        """The first ``max_length`` bytes of each text's UTF-8."""
+        return cls.of(
+            [
+                torch.tensor(list(text.encode("utf-8")[:max_length]), dtype=torch.uint8)
+                for text in texts
+            ]
+        )
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @property
+    def lengths(self) -> Int[Tensor, " n"]:
+        """Symbols of each row."""
+        return self.ends.diff(prepend=self.ends.new_zeros(1))
+
+    def __getitem__(self, index: int) -> Tensor:
+        start = int(self.ends[index - 1]) if index else 0
+        return self.symbols[start : int(self.ends[index])]
+
+    def __call__(self, indices: Int[Tensor, " b"], width: int = 1) -> Int[Tensor, "b n"]:
+        rows = [self[i].long() + 1 for i in indices.tolist()]
+        out = torch.zeros(len(rows), max([width, *map(len, rows)]), dtype=torch.int64)
+        for place, row in enumerate(rows):
+            out[place, : len(row)] = row
+        return out
+
+
+def pairs(first: Rows, second: Rows) -> Callable[[Tensor], Tensor]:
+    """Two rows a sample: (B, 2, N) token numbers.
+
+    Example:
+        >>> a, b = Rows.of([torch.tensor([7, 8])]), Rows.of([torch.tensor([9])])
+        >>> pairs(a, b)(torch.tensor([0])).tolist()
+        [[[8, 9], [10, 0]]]
+    """
+
+    def numbers(indices: Tensor) -> Tensor:
+        width = (
+            int(torch.cat([rows.lengths[indices] for rows in (first, second)]).max())
+            if len(indices)
+            else 1
+        )
+        return torch.stack([first(indices, width), second(indices, width)], 1)
+
+    return numbers
+
+
+class Symbols(Kind):
+    """Sequences of symbols as token numbers, (N, length) or pairs (N, 2, length)."""
+
+    name, one, many, encoder = "symbols", "sequence", "sequences", "text"
+
+    def fits(self, inputs: Any) -> bool:
+        # A single sequence is not to be told from a text; only its data set knows.
+        return isinstance(inputs, Tensor) and inputs.dim() == 3 and not inputs.is_floating_point()
+
+    def prepare(self, inputs: Any, facts: Page) -> tuple[Any, list[Any] | None]:
+        return inputs, prepare_texts(inputs.flatten(1), facts.texts)
+
+    def size(self, inputs: Any) -> str:
+        return f"{inputs[0].numel()} tokens"
+
+
+SYMBOLS = register_kind(Symbols())
+
+
+class TokenDataset(LabelledDataset):
+    """Sequences of symbols with a class each: ``batch(indices)`` gives (B, N) token numbers, (B, 2,
+    N) of ``pair``, 0 where padded.
+
+    Args:
+        name, split: what this is.
+        labels: classes (N,).
+        classes: their names.
+        numbers: the padded token numbers of some indices (int64).
+        tokens: how many token numbers there are, padding included.
+        max_length: of the longest sequence.
+        pair: two sequences a sample.
+
+    Raises:
+        DataError: labels outside the classes.
+
+    Example:
+        >>> rows = Rows.of([torch.tensor([7, 8]), torch.tensor([9])])
+        >>> labels, sizes = torch.tensor([1, 0]), {"tokens": 11, "max_length": 2}
+        >>> data = TokenDataset("tiny", "train", labels, ("a", "b"), rows, **sizes)
+        >>> data[1]
+        (tensor([10]), tensor(0))
+    """
+
+    kind = SYMBOLS
+
+    def __init__(
+        self,
+        name: str,
+        split: str,
+        labels: Int[Tensor, " n"],
+        classes: Sequence[str],
+        numbers: Callable[[Tensor], Tensor],
+        *,
+        tokens: int,
+        max_length: int,
+        pair: bool = False,
+    ):
+        super().__init__(name, split, labels, classes)
+        check_labels(labels, classes)
+        self.numbers, self.tokens, self.max_length, self.pair = numbers, tokens, max_length, pair
+
+    def raw(
+        self, indices: Tensor | Sequence[int]
+    ) -> tuple[Int[Tensor, "b ..."], Int[Tensor, " b"]]:
+        indices = torch.as_tensor(indices, dtype=torch.int64)
+        return self.numbers(indices), self.labels[indices]
+
+    def encoder(self) -> dict[str, Any]:
+        fields = {**super().encoder(), "vocabulary": self.tokens, "max_length": self.max_length}
+        return fields | ({"views": 2} if self.pair else {})
+
+    def example(self) -> Tensor:
+        shape = (1, 2, self.max_length) if self.pair else (1, self.max_length)
+        return torch.ones(shape, dtype=torch.int64)
+
+    def __repr__(self) -> str:
+        what = "pairs of sequences" if self.pair else "sequences"
+        size = f"at most {self.max_length} of {self.tokens} tokens"
+        shape = f"{len(self)} {what}, {size}"
+        return f"TokenDataset({self.name!r}, {self.split!r}, {shape}, {len(self.classes)} classes)"
+
+
+def image_tokens(images: ImageDataset) -> TokenDataset:
+    """Images as sequences of pixels, row after row, the grey level of each a token: 257 numbers.
+
+    Colours become grey as 0.2989 R + 0.587 G + 0.114 B, rounded down as the Long Range Arena's
+    conversion does.
+
+    Raises:
+        ShapeError: neither one channel nor three.
+    """
+    channels, height, width = images.shape
+    if channels not in (1, 3):
+        raise ShapeError(f"grey levels: received images of {channels} channels; needs 1 or 3")
+
+    def numbers(indices: Tensor) -> Tensor:
+        pixels = images.raw(indices)[0]
+        if channels == 3:
+            grey = (
+                pixels.double()
+                * torch.tensor([0.2989, 0.587, 0.114], dtype=torch.float64)[:, None, None]
+            ).sum(1)
+            pixels = (grey * (255.5 / 255)).clamp(max=255).floor()
+        return pixels.flatten(1).long() + 1
+
+    return TokenDataset(
+        images.name,
+        images.split,
+        images.labels,
+        images.classes,
+        numbers,
+        tokens=257,
+        max_length=height * width,
+    )
+
+
+def generated(
+    folder: Path, options: Any, make: Callable[[], dict[str, Tensor]]
+) -> dict[str, Tensor]:
+    """What ``make()`` gives, kept in ``folder`` under a name that follows from ``options``, so that
+    it is made once.
+
+    Raises:
+        DataError: a kept file that cannot be read, or a folder that cannot be written.
+    """
+    key = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:16]
+    path = folder / f"{key}.safetensors"
+    if path.is_file():
+        try:
+            return load_file(path)
+        except Exception as error:
+            raise DataError(
+                f"{path}: cannot be read ({error}); delete it, it is made again"
+            ) from error
+    result = make()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as work:
+            save_file(result, Path(work) / path.name)
+            os.replace(Path(work) / path.name, path)
+    except OSError as error:
+        raise DataError(
+            f"could not write under {folder} ({error}); choose another folder by FREDHOLM_DATA"
+        ) from error
+    return result

@@ -1,0 +1,404 @@
+"""Pretrained models made linear: attention distillation, then the task, with everything measured on
+the way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...errors import OptionError
+from ...linearization import ConversionReport, Replaced, replace_attention, save_linearized
+from ..training.fit import check_precision
+from ..training.tasks import Task, create_task
+from .data import as_dataset, decoder_of, two_splits
+from .fit import Run, StageOptions, run_stage
+from .matching import Lengthening, Matching
+from .progress import Progress, digest_weights
+from .receipt import Documents, measure_receipt
+from .retrieval import Retrieval, best_groups, rank_groups
+from .scores import check_head, divergences, evaluate
+from .speed import measure_speed
+from .stages import Distillation, FineTuning
+
+DISTIL = StageOptions(epochs=1, lr=1e-2)
+MATCH = StageOptions(epochs=0, lr=1e-4, batch_size=1, warmup=0.05)
+LENGTHEN = replace(MATCH, lr=5e-5)
+TUNE = StageOptions(epochs=10, lr=1e-5, patience=3)
+
+
+@dataclass(eq=False)
+class Conversion:
+    """A converted model, its report, and what is needed to save it."""
+
+    model: Any
+    report: ConversionReport
+    replaced: Replaced
+
+    def save(self, folder: str | Path, *, processor: Any = None) -> Path:
+        """The model (:func:`fredholm.convert.save_linearized`), ``conversion.json`` and
+        ``conversion.html``.
+
+        Args:
+            processor: of a transformers model, a tokenizer or image processor saved beside it.
+        """
+        lines = self.report.summary()
+        folder = save_linearized(self.replaced, folder, processor=processor, lines=lines)
+        self._report(folder)
+        return folder
+
+    def report_again(self, folder: Path) -> None:
+        """Write the report of a saved model anew, and its card: more was measured since."""
+        if self.replaced.ecosystem == "transformers":
+            from ...linearization.auto import write_card
+
+            write_card(self.model, folder, self.report.summary())
+        self._report(folder)
+
+    def _report(self, folder: Path) -> None:
+        from .page import write_page
+
+        self.report.save(folder / "conversion.json")
+        write_page(self.report, folder / "conversion.html")
+
+
+def linearize(
+    model: nn.Module,
+    to: str = "luna",
+    *,
+    data: tuple[Any, Any] | None = None,
+    task: str = "classification",
+    metric: str | None = None,
+    options: dict[str, Any] | None = None,
+    tied: bool = True,
+    window: int | str | None = "auto",
+    sinks: int | str = "auto",
+    keep: int | str | Sequence[str] | None = None,
+    retrieval: Retrieval | None = None,
+    layers: Sequence[str] | None = None,
+    inputs: dict[str, Any] | None = None,
+    keep_refused: bool = False,
+    probe: bool = True,
+    distil: StageOptions = DISTIL,
+    match: StageOptions = MATCH,
+    lengthen: StageOptions = LENGTHEN,
+    longer: Any | None = None,
+    tune: StageOptions = TUNE,
+    folder: str | Path | None = None,
+    resume: bool = False,
+    precision: str = "32",
+    lengths: Sequence[int] | dict[int, Any] = (),
+    documents: Documents | None = None,
+    seed: int = 0,
+    say: Callable[[str], None] | None = None,
+) -> Conversion:
+    r"""A pretrained model with linear attention in place of its softmax, trained to do what it did.
+
+    The projections, networks and norms are kept; each layer gets a feature map φ, and attention
+    costs O(N) instead of O(N²). *Distil* trains the maps alone: every layer is given what the
+    teacher gives it, and minimises
+    :math:`\mathrm{KL}(\mathrm{softmax}(QK^\top/\sqrt e)\,\|\,\phi(Q)\phi(K)^\top / Z)` over real
+    keys. *Match*, where asked for, trains everything, or low-rank changes of it, to give the logits
+    of the teacher, :math:`\mathrm{KL}(p \,\|\, s)` end to end; *lengthen*, where asked for, goes on
+    with that on longer samples. *Tune* trains everything on the task, with early stopping.
+
+    Args:
+        model: an encoder or decoder of transformers, a model of fredholm, or one with
+            ``nn.MultiheadAttention`` or timm's ``Attention``; it is copied, and stays as it is.
+        to: a name of :data:`fredholm.kernels.FEATURE_MAPS`: ``"luna"``, ``"hedgehog"``, ``"t2r"``,
+            ``"performer"``, ``"elu"``, …; or ``"infsa"``, ``"linear_infsa"``, which have nothing to
+            distil.
+        data: training and validation split: data sets of :mod:`fredholm.data`, or torch data sets
+            of (inputs, label), inputs a tensor or a mapping of a model's arguments, or of mappings
+            with ``labels`` among them, padded to one length (Hugging Face data sets). Of tokens, a
+            mapping's ``labels`` are those that its decoder takes, the tokens themselves; a label
+            beside the inputs is the token that follows each. Without data the model is replaced and
+            not trained.
+        task: ``"classification"``, ``"regression"``, ``"steps"`` or ``"tokens"``, see
+            :class:`fredholm.lab.training.tasks.Task`.
+        metric: a name of :data:`fredholm.lab.training.metrics.METRICS`; default ``"accuracy"``, of
+            regressions ``"spearman"``, of tokens ``"perplexity"``.
+        options, tied, window, sinks, layers, inputs, keep_refused, probe: see
+            :func:`fredholm.convert.replace_attention`.
+        keep: groups of heads that keep full softmax: named as in
+            :func:`fredholm.convert.replace_attention`, the best of so many by a probe of retrieval,
+            or with ``"probe"`` all that retrieve. The ranking is in the report.
+        retrieval: of a decoder, the texts on which groups are ranked, see
+            :class:`fredholm.lab.distill.retrieval.Retrieval`.
+        distil, match, tune: the options of these stages.
+        lengthen, longer: the options of ``lengthen``, and its training split of longer samples.
+        folder: where progress is kept, the converted model (``model/``) and its report; needed to
+            resume.
+        resume: go on in ``folder``; what is finished is read.
+        precision: ``"32"`` or ``"bf16"`` (autocast; statistics stay in float32). A model in
+            half precision learns in float32 and is rounded to its own after each stage; the maps of
+            a transformers model stay in float32.
+        lengths: at which time and memory of both models are measured, see
+            :func:`fredholm.lab.distill.speed.measure_speed`.
+        documents: of a decoder, held-out texts on which its receipt is measured, see
+            :class:`fredholm.lab.distill.receipt.Documents`.
+        seed: of the maps' start, the batches' order and dropout.
+        say: receives a line at every step of the conversion and every epoch.
+
+    Raises:
+        ConversionError: nothing to convert, attention that cannot be, by name, or a model without
+            the head of a task.
+        OptionError: an unknown map, metric or task; a folder that holds something else.
+        InUseError: another process trains in the folder.
+        RecipeError: the conversion to resume was started otherwise, on another model or other data.
+        TrainingFailed: a loss that is not finite, with step and layer.
+        DataError: a sample that is padding from end to end.
+        Interrupted: Ctrl-C; with a folder the same call with ``resume=True`` goes on.
+
+    Reference: LUNA, §5.2, §10.2.
+    """
+    check_precision(precision, ("32", "bf16"))  # weights in double would not fit the others
+    chosen = judged_task(task, metric)
+    run = Run(chosen, precision, seed, say or (lambda line: None))
+    settings = {
+        "to": to,
+        "options": options or {},
+        "tied": tied,
+        "layers": None if layers is None else list(layers),
+        "task": task,
+    }
+    settings |= {
+        "metric": chosen.chosen,
+        "precision": precision,
+        "seed": seed,
+        "model": type(model).__name__,
+    }
+    settings |= {"distil": dataclasses.asdict(distil), "tune": dataclasses.asdict(tune)}
+    settings |= {"match": dataclasses.asdict(match)}
+    if longer is not None:
+        settings |= {"lengthen": dataclasses.asdict(lengthen)}
+    for stage, given in (("distil", distil), ("tune", tune)):
+        _without_lora(stage, given)
+    if longer is not None and not lengthen.epochs:
+        raise OptionError(
+            "longer: received samples for a stage of epochs=0; give "
+            "lengthen=StageOptions(epochs=1, ...), or leave longer out"
+        )
+    decoder = chosen.follows and decoder_of(model)
+    splits = None if data is None else two_splits(data, decoder)
+    if splits is not None:
+        check_head(model, splits[0])
+        settings |= _scale(splits[0])
+        splits.append(None if longer is None else as_dataset(longer, decoder))
+        settings["data"] = [_facts(split) for split in splits if split is not None]
+    if folder is not None:
+        settings["weights"] = digest_weights(model)
+    if retrieval is None and (isinstance(keep, int) or keep == "probe"):
+        raise OptionError(
+            f"expected texts on which groups of heads are ranked beside keep={keep!r}, got none; "
+            "give retrieval=Retrieval(texts, tokenizer), or name the groups"
+        )
+
+    def replaced_with(groups: str | Sequence[str] | None) -> Replaced:
+        torch.manual_seed(seed)
+        return replace_attention(
+            model,
+            to,
+            options=options,
+            tied=tied,
+            window=window,
+            sinks=sinks,
+            keep=groups,
+            layers=layers,
+            inputs=inputs,
+            keep_refused=keep_refused,
+            probe=probe,
+        )
+
+    named = None if isinstance(keep, int) or keep == "probe" else keep
+    replaced = replaced_with(named)
+    # What "auto" came to.
+    settings |= {"window": replaced.window, "sinks": replaced.sinks}
+    settings["keep"] = list(keep) if isinstance(keep, list | tuple) else keep
+    progress = Progress(None if folder is None else Path(folder), settings, resume)
+    ranking: list[dict[str, Any]] = []
+    if retrieval is not None and isinstance(keep, int | str) and named is None:
+        first = replaced
+        ranking = progress.get(
+            "ranking", lambda: rank_groups(first, retrieval), of=retrieval.facts()
+        )
+        replaced = replaced_with(best_groups(ranking, keep))
+    report = ConversionReport.of(replaced, type(model).__name__)
+    report.ranking = ranking
+    if splits is not None:
+        sizes = f"{len(splits[0]):,} training and {len(splits[1]):,} validation samples"
+        report.data = f"{_name(splits[0])}, {sizes}"
+        stages = (distil, match, lengthen, tune)
+        _train(run, progress, model, replaced, report, splits, stages)
+    replaced.model.eval()
+    conversion = Conversion(replaced.model, report, replaced)
+    place = None if progress.folder is None else progress.folder / "model"
+    if place is not None:
+        conversion.save(place)  # whatever becomes of what is measured now
+    if lengths:
+        report.speed = progress.get(
+            "speed", lambda: measure_speed(model, replaced.model, lengths), of=list(lengths)
+        )
+    if documents:
+        report.receipt = progress.get(
+            "receipt",
+            lambda: measure_receipt(model, replaced.model, documents, run.say),
+            of=documents.facts(),
+        )
+    if place is not None and (lengths or documents):
+        conversion.report_again(place)
+    for line in report.summary():
+        run.say(line)
+    return conversion
+
+
+def fine_tune(
+    model: nn.Module,
+    *,
+    data: tuple[Any, Any],
+    task: str = "classification",
+    metric: str | None = None,
+    options: StageOptions = TUNE,
+    folder: str | Path | None = None,
+    resume: bool = False,
+    precision: str = "32",
+    seed: int = 0,
+    say: Callable[[str], None] | None = None,
+) -> float:
+    """Train any model on a task as :func:`linearize` tunes one, in place; returns the
+    validation score of the weights it keeps.
+
+    The arguments are those of :func:`linearize`; this is how a teacher is made where none was
+    fine-tuned yet.
+
+    Raises:
+        OptionError: an unknown metric, task or precision, no epochs, ``lora``; a folder that holds
+            something else.
+        ConversionError: a model without the head of a task.
+        RecipeError: what is resumed was started otherwise, on another model or other data.
+    """
+    check_precision(precision, ("32", "bf16"))  # weights in double would not fit the others
+    chosen = judged_task(task, metric)
+    run = Run(chosen, precision, seed, say or (lambda line: None))
+    if not options.epochs:
+        raise OptionError("fine_tune: received epochs=0; needs 1 or more")
+    _without_lora("options", options)
+    train, val = two_splits(data, chosen.follows and decoder_of(model))
+    check_head(model, train)
+    settings = {"task": task, "metric": chosen.chosen, "precision": precision, "seed": seed}
+    settings |= {"tune": dataclasses.asdict(options), **_scale(train)}
+    settings["data"] = [_facts(train), _facts(val)]
+    if folder is not None:
+        settings["weights"] = digest_weights(model)
+    progress = Progress(None if folder is None else Path(folder), settings, resume)
+    stub = Replaced(model, "torch", "softmax", {}, True, [], {}, {})
+    run_stage(
+        run,
+        progress,
+        "tuned",
+        FineTuning,
+        stub,
+        train,
+        val,
+        options,
+        ConversionReport.of(stub, type(model).__name__),
+        chosen,
+    )
+    model.eval()
+    return progress.get("score", lambda: evaluate(model, val, chosen, precision, chosen.at_once))
+
+
+def judged_task(name: str, metric: str | None) -> Task:
+    """The task of a conversion, judged by a metric, or by its usual one.
+
+    Raises:
+        OptionError: an unknown task, or a metric that does not suit it.
+    """
+    task = create_task(name)
+    usual = task.score if task.score in task.judges() else "loss"
+    return task.judge_by(usual if metric is None else metric)
+
+
+def _without_lora(stage: str, options: StageOptions) -> None:
+    if options.lora is not None:
+        raise OptionError(
+            f"{stage}: received lora={options.lora}; low-rank changes are what match and lengthen "
+            "train; leave it out"
+        )
+
+
+def _train(
+    run: Run,
+    progress: Progress,
+    teacher: nn.Module,
+    replaced: Replaced,
+    report: ConversionReport,
+    data: list[Any],
+    stages: tuple[StageOptions, StageOptions, StageOptions, StageOptions],
+) -> None:
+    """All stages, measured before and after each; what was done before is read."""
+    train, val, longer = data
+    distil, match, lengthen, tune = stages
+    report.metric, report.mode = run.task.chosen, run.task.metric[1]
+    student, at_once = replaced.model, run.task.at_once
+    few = min(16, at_once)
+
+    def score(key: str, of: nn.Module) -> None:
+        report.scores[key] = progress.get(
+            key, lambda: evaluate(of, val, run.task, run.precision, at_once)
+        )
+        run.say(f"{report.metric} of {key}: {report.scores[key]:.4f}")
+
+    score("teacher", teacher)
+    report.measured(
+        "before",
+        progress.get("divergence before", lambda: divergences(replaced, val, run.precision, few)),
+    )
+    score("before", student)
+    if distil.epochs and replaced.distils:
+        run_stage(run, progress, "distilled", Distillation, replaced, train, None, distil, report)
+        report.measured(
+            "after",
+            progress.get(
+                "divergence after", lambda: divergences(replaced, val, run.precision, few)
+            ),
+        )
+        score("distilled", student)
+    if match.epochs:
+        extra = (teacher, run.say)
+        run_stage(run, progress, "matched", Matching, replaced, train, None, match, report, *extra)
+        score("matched", student)
+    if lengthen.epochs and longer is not None:
+        given = (Lengthening, replaced, longer, None, lengthen, report, teacher, run.say)
+        run_stage(run, progress, "lengthened", *given)
+        score("lengthened", student)
+    if tune.epochs:
+        given = (FineTuning, replaced, train, val, tune, report, run.task)
+        run_stage(run, progress, "tuned", *given)
+        score("tuned", student)
+
+
+def _scale(data: Any) -> dict[str, Any]:
+    """By what pictures are normalised: a conversion goes on with the same."""
+    whole = getattr(data, "whole", data)
+    if not (hasattr(whole, "mean") and hasattr(whole, "std")):
+        return {}
+    return {"mean": list(whole.mean), "std": list(whole.std)}
+
+
+def _facts(split: Any) -> dict[str, Any]:
+    """What a split is, as far as it says so without being read: a conversion goes on with it."""
+    whole = getattr(split, "whole", split)
+    said = {key: getattr(whole, key, None) for key in ("max_length", "reach")}
+    lengths = {key: value for key, value in said.items() if isinstance(value, int)}
+    return {"name": _name(split), "samples": len(split), **lengths}
+
+
+def _name(split: Any) -> str:
+    return getattr(split, "name", "") or type(split).__name__

@@ -1,0 +1,114 @@
+"""Low-rank changes of a model's linear layers: what is trained where a model is too large to train
+whole.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...errors import ConversionError, OptionError
+from ...linearization import Replaced
+
+
+class LowRankChange(nn.Module):
+    r"""A linear layer and a change of rank r, :math:`W x + b + B A x`, zero at first.
+
+    The change is in float32 at least, whatever the layer is in, so that small steps change it.
+
+    Args:
+        layer: keeps its weights, which learn nothing.
+        rank: r.
+
+    Example:
+        >>> layer = nn.Linear(6, 4)
+        >>> changed = LowRankChange(layer, 2)
+        >>> torch.equal(changed(torch.ones(1, 6)), layer(torch.ones(1, 6)))
+        True
+    """
+
+    affine = True
+
+    def __init__(self, layer: nn.Linear, rank: int):
+        super().__init__()
+        self.layer = layer
+        dtype = torch.promote_types(layer.weight.dtype, torch.float32)
+        like: dict[str, Any] = {"device": layer.weight.device, "dtype": dtype}
+        self.down = nn.Parameter(torch.empty(rank, layer.in_features, **like))
+        self.up = nn.Parameter(torch.zeros(layer.out_features, rank, **like))
+        nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.layer(x)
+        change = F.linear(F.linear(x.to(self.down.dtype), self.down), self.up)
+        return out + change.to(out.dtype)
+
+    @property
+    def weight(self) -> Tensor:
+        """W + B A in W's dtype, for operators that read their layers' weights."""
+        return self.layer.weight + (self.up @ self.down).to(self.layer.weight.dtype)
+
+    @property
+    def bias(self) -> Tensor | None:
+        """That of the layer."""
+        return self.layer.bias
+
+    @torch.no_grad()
+    def merged(self) -> nn.Linear:
+        """The layer with the change in its weights."""
+        self.layer.weight += self.up @ self.down
+        return self.layer
+
+
+class Lora:
+    """Low-rank changes of every linear layer inside the converted attention of a model; with the
+    maps they are all that learns, until :meth:`merge`.
+
+    Args:
+        replaced: the converted model.
+        rank: of each change.
+        seed: of what they begin with, whatever was drawn before: a resumed conversion draws less.
+
+    Raises:
+        OptionError: a rank below 1.
+        ConversionError: attention without linear layers of torch.
+
+    Reference: Hu et al. 2022, §4.1.
+    """
+
+    def __init__(self, replaced: Replaced, rank: int, seed: int):
+        if rank < 1:
+            raise OptionError(f"lora: received {rank}; needs a rank of 1 or more")
+        self.model, self.replaced = replaced.model, replaced
+        attention = tuple(f"{layer.name}." for layer in replaced.layers)
+        self.names = [
+            name
+            for name, module in self.model.named_modules()
+            if type(module) is nn.Linear and name.startswith(attention)
+        ]
+        if not self.names:
+            kind = type(self.model).__name__
+            raise ConversionError(
+                f"lora: the converted attention of {kind} holds no torch.nn.Linear; train it "
+                "whole, lora=None"
+            )
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            layers = map(self.model.get_submodule, self.names)
+            self.changes = [LowRankChange(layer, rank) for layer in layers]
+        for name, change in zip(self.names, self.changes):
+            self.model.set_submodule(name, change)
+
+    def parameters(self) -> list[nn.Parameter]:
+        """What learns: the changes and the maps."""
+        changes = [p for change in self.changes for p in (change.down, change.up)]
+        return [*changes, *self.replaced.new_parameters().values()]
+
+    def merge(self) -> None:
+        """Add the changes to the weights, and leave the model as it was built."""
+        for name, change in zip(self.names, self.changes):
+            self.model.set_submodule(name, change.merged())

@@ -1,0 +1,166 @@
+"""The receipt of a converted decoder as sections of its page."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+from ..report.page import Picture, Section, table
+from ..report.style import Theme, new_figure, render
+
+Row = dict[str, Any]
+SIDES = (("teacher", "teacher"), ("student", "converted"))
+
+
+def receipt_sections(receipt: Row) -> list[Section]:
+    """What a receipt holds: perplexity, recall and copying, decoding, continuations."""
+    return [_perplexity(receipt), _memory(receipt), _decoding(receipt), _continuations(receipt)]
+
+
+def _perplexity(receipt: Row) -> Section:
+    text = (
+        "<p>Held-out documents, each predicted from its first token on; the first kind is that of "
+        "the training texts. A stretch of positions is given all before it.</p>"
+    )
+    caption = (
+        "<b>Perplexity over the teacher's</b> by position: 1 is no loss. Lengths beyond the "
+        "windows of training show whether the state goes on."
+    )
+    picture = Picture(
+        "perplexity",
+        "Perplexity over the teacher's by position, a line for each kind of text",
+        caption,
+        render(lambda theme: _ratio_lines(theme, receipt)),
+    )
+    rows = [
+        [
+            kind,
+            f"{row['from']:,} to {row['to']:,}",
+            f"{row['teacher']:.2f}",
+            f"{row['student']:.2f}",
+            f"{row['ratio']:.3f}",
+            f"{row['segments']:,}",
+        ]
+        for kind, part in receipt["perplexity"].items()
+        for row in part
+    ]
+    head = ["texts", "positions", "teacher", "converted", "ratio", "segments"]
+    return Section("perplexity", "What it lost", text, [picture], table(head, rows))
+
+
+def _memory(receipt: Row) -> Section:
+    text = (
+        "<p>A needle is a number told once, and asked for after so many tokens of held-out text: "
+        "the share of its digits that are the likeliest. A copy is a passage of tokens in random "
+        "order, twice: the share of the second round that is right.</p>"
+    )
+    picture = Picture(
+        "recall",
+        "Needles found by distance, and copies by length",
+        "<b>What a state of fixed size keeps</b>: needles by distance, copies by length.",
+        render(lambda theme: _recall_lines(theme, receipt)),
+    )
+    rows = [
+        [
+            f"needle, {row['distance']:,} tokens back",
+            _percent(row["teacher"]),
+            _percent(row["student"]),
+        ]
+        for row in receipt["recall"]
+    ] + [
+        [f"copy of {row['length']:,} tokens", _percent(row["teacher"]), _percent(row["student"])]
+        for row in receipt["copying"]
+    ]
+    head = ["task", "teacher", "converted"]
+    return Section("recall", "Recall and copying", text, [picture], table(head, rows))
+
+
+def _decoding(receipt: Row) -> Section:
+    smaller, faster = receipt["smaller_from"], receipt["faster_from"]
+    text = (
+        "<p>Batch 1 on the machine that measured; bytes are exact, those of every tensor in the "
+        f"cache. Smaller from {_length(smaller)}, a token faster from {_length(faster)}.</p>"
+    )
+    picture = Picture(
+        "decoding",
+        "Tokens a second and bytes of the cache by length",
+        "<b>Decoding after a prompt</b>: tokens a second, and the bytes of the cache.",
+        render(lambda theme: _decoding_lines(theme, receipt)),
+    )
+    rows = [
+        [
+            f"{row['length']:,.0f}",
+            *(f"{row[f'{side}_bytes']:,.0f}" for side, _ in SIDES),
+            *(f"{row[f'{side}_tokens_a_second']:.1f}" for side, _ in SIDES),
+            *(f"{row[f'{side}_prompt_ms']:,.0f}" for side, _ in SIDES),
+        ]
+        for row in receipt["decoding"]
+    ]
+    head = ["tokens before"]
+    for what in ("bytes", "tokens a second", "prompt, ms"):
+        head += [f"{what}: {label}" for _, label in SIDES]
+    return Section("decoding", "What it saves", text, [picture], table(head, rows))
+
+
+def _continuations(receipt: Row) -> Section:
+    blocks = "".join(
+        f"<h3>{escape(x['prompt'])}</h3><p><b>teacher</b> {escape(x['teacher'])}</p>"
+        f"<p><b>converted</b> {escape(x['student'])}</p>"
+        for x in receipt["continuations"]
+    )
+    text = "<p>The likeliest token each time.</p>"
+    return Section("continuations", "Continuations side by side", text, [], blocks)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}%"
+
+
+def _length(value: int | None) -> str:
+    return "no length" if value is None else f"{value:,} tokens"
+
+
+def _ratio_lines(theme: Theme, receipt: Row):
+    figure = new_figure(7.0, 2.6)
+    axes = figure.subplots()
+    for (kind, rows), colour in zip(receipt["perplexity"].items(), (theme.good, theme.bad)):
+        ends = [row["to"] for row in rows]
+        axes.semilogx(
+            ends, [row["ratio"] for row in rows], marker="o", markersize=4, color=colour, label=kind
+        )
+    axes.axhline(1.0, linewidth=0.8, color=theme.ink, alpha=0.5)
+    axes.set_xlabel("position")
+    axes.set_ylabel("perplexity ratio")
+    axes.legend()
+    return figure
+
+
+def _recall_lines(theme: Theme, receipt: Row):
+    figure = new_figure(7.0, 2.6)
+    parts = (("recall", "distance", "tokens back"), ("copying", "length", "tokens of a passage"))
+    for axes, (key, place, label) in zip(figure.subplots(1, 2, sharey=True), parts):
+        rows = receipt[key]
+        for (side, name), colour in zip(SIDES, (theme.bad, theme.good)):
+            values = [100 * row[side] for row in rows]
+            places = [row[place] for row in rows]
+            axes.semilogx(places, values, marker="o", markersize=4, color=colour, label=name)
+        axes.set_xlabel(label)
+        axes.set_ylim(-5, 105)
+    figure.axes[0].set_ylabel("right, %")
+    figure.axes[0].legend()
+    return figure
+
+
+def _decoding_lines(theme: Theme, receipt: Row):
+    figure = new_figure(7.0, 2.8)
+    rows = receipt["decoding"]
+    lengths = [row["length"] for row in rows]
+    parts = (("tokens_a_second", "tokens a second", 1.0), ("bytes", "MiB", 2.0**20))
+    for axes, (key, label, unit) in zip(figure.subplots(1, 2), parts):
+        for (side, name), colour in zip(SIDES, (theme.bad, theme.good)):
+            values = [row[f"{side}_{key}"] / unit for row in rows]
+            axes.loglog(lengths, values, marker="o", markersize=4, color=colour, label=name)
+        axes.set_xlabel("tokens before")
+        axes.set_ylabel(label)
+    figure.axes[0].legend()
+    return figure

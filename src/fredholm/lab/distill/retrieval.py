@@ -1,0 +1,227 @@
+"""Which groups of heads retrieve: ranked by the attention that they give to what is asked for.
+
+Nothing is trained. Needles and key–value lists are made from texts, the teacher reads them, and
+each group is scored by the mass that the token before an answer's digit gives to that digit where
+it was said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...errors import DataError, OptionError
+from ...files import digest_json
+from ...linearization import Replaced
+from ...linearization.heads import Heads
+from ...linearization.positions import positions_of
+from ...linearization.replace import layer_numbers
+
+DIGITS = 5  # of a number that is asked for
+PAIRS = 8  # of a key–value list
+LEAST = 0.1  # mass from which on a group counts as one that retrieves
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """Texts on which groups of heads are ranked.
+
+    Attributes:
+        texts: documents, from which filler and the words of lists are taken.
+        tokenizer: of the model.
+        samples: needles, and as many lists.
+        distance: tokens of filler between what is said and the question for it.
+        seed: of what is drawn.
+    """
+
+    texts: Sequence[str] = field(repr=False)
+    tokenizer: Any = field(repr=False)
+    samples: int = 12
+    distance: int = 384
+    seed: int = 0
+
+    def facts(self) -> dict[str, Any]:
+        """What tells this probe from another, without its texts."""
+        sizes = {"samples": self.samples, "distance": self.distance, "seed": self.seed}
+        return sizes | {"texts": digest_json(list(self.texts))}
+
+
+class Sample(NamedTuple):
+    """A text that ends in an answer.
+
+    Attributes:
+        tokens: (N,).
+        queries: places of the tokens before each of the answer's.
+        keys: places of the same tokens where they were said first.
+    """
+
+    tokens: Tensor
+    queries: Tensor
+    keys: Tensor
+
+
+@torch.inference_mode()
+def rank_groups(replaced: Replaced, retrieval: Retrieval) -> list[dict[str, Any]]:
+    """Rank every group of heads of the causal layers by retrieval, the best first.
+
+    Args:
+        replaced: a converted model, none of whose groups is kept; its softmax is read.
+        retrieval: the texts.
+
+    Returns:
+        Rows of ``group`` (layer.group) and ``mass``: the attention that its best head gives to the
+        digit that is to be said next, the mean over digits and samples, between 0 and 1.
+
+    Raises:
+        DataError: texts that are too short, or a tokenizer without a digit of its own.
+        OptionError: a model with fewer positions than the samples have tokens.
+    """
+    calls: Any = [layer for layer in replaced.layers if layer.causal]
+    numbers = layer_numbers(replaced.model, [layer.name for layer in replaced.layers])
+    draw = torch.Generator().manual_seed(retrieval.seed)
+    samples = _samples(retrieval, draw)
+    longest, limit = max(len(x.tokens) for x in samples), positions_of(replaced.model)
+    if limit is not None and longest > limit:
+        raise OptionError(
+            f"expected a model with positions for the probe's {longest} tokens, got {limit}; name "
+            "the groups to keep, as in keep='3.0,2.1'"
+        )
+    sums = {layer.name: torch.zeros(layer.heads, dtype=torch.float64) for layer in calls}
+    model = replaced.model.eval()
+    device = next(model.parameters()).device
+    with replaced.mode("softmax"):
+        for sample in samples:
+            with ExitStack() as hooks:
+                for name, total in sums.items():
+                    hook = _Reader(sample, total)
+                    part = replaced.parts[name]
+                    hooks.callback(part.register_forward_pre_hook(hook, with_kwargs=True).remove)
+                model(input_ids=sample.tokens[None].to(device), use_cache=False)
+
+    rows = []
+    for layer in calls:
+        heads = (sums[layer.name] / len(samples)).view(layer.groups, -1)
+        for group, mass in enumerate(heads.amax(1).tolist()):
+            rows.append({"group": f"{numbers[layer.name]}.{group}", "mass": round(mass, 6)})
+    return sorted(rows, key=lambda row: -row["mass"])
+
+
+def best_groups(ranking: Sequence[dict[str, Any]], keep: int | str) -> list[str]:
+    """The groups to keep: the first ``keep``, or with ``"probe"`` those with a mass of at least
+    :data:`LEAST`.
+
+    Raises:
+        OptionError: more groups than there are, or none that retrieves.
+
+    Example:
+        >>> ranking = [{"group": "3.1", "mass": 0.8}, {"group": "0.0", "mass": 0.01}]
+        >>> best_groups(ranking, 2), best_groups(ranking, "probe")
+        (['3.1', '0.0'], ['3.1'])
+    """
+    if keep == "probe":
+        found = [row["group"] for row in ranking if row["mass"] >= LEAST]
+        if not found:
+            raise OptionError(
+                f"expected groups that retrieve, got none with a mass of {LEAST} or more (the best "
+                f"has {ranking[0]['mass']:.3f}); give a number, or leave keep out"
+            )
+        return found
+    if not isinstance(keep, int) or not 1 <= keep <= len(ranking):
+        raise OptionError(f"expected keep as 1 to {len(ranking)} groups of heads, got {keep!r}")
+    return [row["group"] for row in ranking[:keep]]
+
+
+class _Reader:
+    """Before a layer's heads answer: add the mass that each gives from queries to their keys."""
+
+    def __init__(self, sample: Sample, total: Tensor):
+        self.sample, self.total = sample, total
+
+    def __call__(self, part: Heads, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        query, key = args[0][0], part.share(args[1])[0]
+        places = self.sample.queries.to(query.device)
+        scores = query[:, places].float() @ key.float().mT * part.factor(kwargs.get("scale"))
+        later = torch.arange(key.shape[1], device=key.device) > places[:, None]
+        share = scores.masked_fill(later, -torch.inf).softmax(-1)
+        rows = torch.arange(len(places), device=key.device)
+        found = share[:, rows, self.sample.keys.to(key.device)]
+        self.total += found.mean(-1).double().cpu()
+
+
+def _samples(retrieval: Retrieval, draw: torch.Generator) -> list[Sample]:
+    """Needles and key–value lists, in turns."""
+    tokenizer = retrieval.tokenizer
+    special = set(getattr(tokenizer, "all_special_ids", ()))
+
+    def encode(text: str) -> Tensor:
+        found = tokenizer([text])["input_ids"][0]
+        return torch.tensor([x for x in found if x not in special], dtype=torch.long)
+
+    text = torch.cat([encode(one) for one in retrieval.texts])
+    if len(text) <= retrieval.distance:
+        raise DataError(
+            f"expected texts of more than {retrieval.distance} tokens for the probe of groups, got "
+            f"{len(text)}; give more text"
+        )
+    words = sorted({x for one in retrieval.texts for x in one.split() if x.isalpha()})
+    samples = []
+    for _ in range(retrieval.samples):
+        numbers = [_number(draw) for _ in range(PAIRS)]
+        said = f"The pass key is {numbers[0]}. Remember it.\n\n", "\n\nThe pass key is"
+        samples.append(_sample(encode, *said, numbers[0], _filler(text, retrieval, draw)))
+        if len(words) >= PAIRS:
+            chosen = [words[i] for i in torch.randperm(len(words), generator=draw)[:PAIRS]]
+            lines = "".join(f"{word}: {number}\n" for word, number in zip(chosen, numbers))
+            asked = int(torch.randint(PAIRS, (), generator=draw))
+            said = lines + "\n", f"\n\n{chosen[asked]}:"
+            samples.append(_sample(encode, *said, numbers[asked], _filler(text, retrieval, draw)))
+    return samples
+
+
+def _number(draw: torch.Generator) -> str:
+    return "".join(str(int(x)) for x in torch.randint(1, 10, (DIGITS,), generator=draw))
+
+
+def _filler(text: Tensor, retrieval: Retrieval, draw: torch.Generator) -> Tensor:
+    start = int(torch.randint(len(text) - retrieval.distance + 1, (), generator=draw))
+    return text[start : start + retrieval.distance]
+
+
+def _sample(encode: Any, said: str, question: str, number: str, filler: Tensor) -> Sample:
+    """What is said, filler, the question, and the answer."""
+    first, asked = encode(said), encode(question)
+    whole = encode(f"{question} {number}")
+    answer = whole[len(asked) :]
+    if not torch.equal(whole[: len(asked)], asked) or len(answer) < 1:
+        raise DataError(
+            "expected a tokenizer that reads a question as the same tokens with and without its "
+            "answer; name the groups to keep, as in keep='3.0,2.1'"
+        )
+    place = _place(first, answer)
+    if place is None:
+        # A leading space may be a token of its own, or a part of the first digit's.
+        answer, place = answer[1:], _place(first, answer[1:])
+    if place is None or not len(answer):
+        raise DataError(
+            "expected a tokenizer with a vocabulary of digits, got one that reads a number "
+            "differently where it is said and where it is asked for; name the groups to keep, as "
+            "in keep='3.0,2.1'"
+        )
+    tokens = torch.cat([first, filler, whole])
+    begin = len(tokens) - len(answer)
+    steps = torch.arange(len(answer))
+    return Sample(tokens, begin - 1 + steps, place + steps)
+
+
+def _place(tokens: Tensor, part: Tensor) -> int | None:
+    """Where a part begins in a text; None where it does not occur."""
+    if not len(part) or len(part) > len(tokens):
+        return None
+    rows = tokens.unfold(0, len(part), 1)
+    found = (rows == part).all(1).nonzero().flatten()
+    return int(found[0]) if len(found) else None

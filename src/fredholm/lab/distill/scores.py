@@ -1,0 +1,82 @@
+"""What is measured on a validation split: a model's score, and each layer's divergence from its
+teacher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...linearization import Replaced
+from ...linearization.divergence import ExactDivergence
+from ...modes import evaluating
+from ..data import make_loader
+from ..training.tasks import Tally, Task
+from .stages import check_batch, outputs_of
+
+BATCHES = 8  # of the validation split, on which divergences are measured
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    dataset: Any,
+    task: Task,
+    precision: str = "32",
+    batch_size: int = 32,
+    each: list[float] | None = None,
+) -> float:
+    """A model's score on a split by the task's metric, in evaluation mode. To a list ``each`` the
+    task's number for every sample is appended, where it has one.
+    """
+    tally = Tally(task)
+    for out, target in _forward(model, dataset, precision, batch_size):
+        outputs, labels = out.float().cpu(), target.cpu()
+        tally.add(outputs, labels)
+        numbers = None if each is None else task.each(*task.pairs(outputs, labels))
+        if each is not None and numbers is not None:
+            each.extend(numbers.tolist())
+    return tally.metrics()[task.metric[0]]
+
+
+@torch.no_grad()
+def check_head(model: nn.Module, dataset: Any) -> None:
+    """ConversionError where a model gives no logits, before anything is written or trained."""
+    for _ in _forward(model, dataset, "32", 1, 1):
+        pass
+
+
+@torch.no_grad()
+def divergences(
+    replaced: Replaced, dataset: Any, precision: str = "32", batch_size: int = 16
+) -> dict[str, ExactDivergence]:
+    """Each layer's exact divergence from its teacher over the first batches of a split, inputs as
+    the teacher gives them.
+    """
+    with replaced.mode("measure"):
+        for _ in _forward(replaced.model, dataset, precision, batch_size, BATCHES):
+            pass
+        return replaced.exact_divergences()
+
+
+def _forward(
+    model: nn.Module, dataset: Any, precision: str, batch_size: int, limit: int | None = None
+):
+    """(outputs, labels) of the batches of a split."""
+    device = next(model.parameters()).device
+    with evaluating(model):
+        for number, (inputs, labels) in enumerate(make_loader(dataset, batch_size)):
+            if limit is not None and number >= limit:
+                break
+            check_batch(inputs)
+            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+                yield outputs_of(model, _to(inputs, device)), labels
+
+
+def _to(inputs: Any, device: torch.device) -> Any:
+    if isinstance(inputs, Mapping):
+        return {key: value.to(device) for key, value in inputs.items()}
+    return inputs.to(device)

@@ -1,0 +1,629 @@
+"""Models as scikit-learn has them: ``fit``, ``predict``, ``score``.
+
+Samples are in memory, and of any kind that the command line reads from files; model and training
+are those of ``fredholm train`` on such files. Needs the extra ``train``.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+from ..errors import require
+
+for _package in ("sklearn", "lightning", "pydantic"):  # before anything below imports them
+    require(_package, "train", "fredholm.estimators")
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.metrics import r2_score
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    check_array,
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
+from torch import Tensor
+
+from .. import models
+from ..errors import CheckpointError, OptionError, ShapeError
+from .compare.memory import choose_for
+from .compare.tasks import small_options
+from .data.files.collection import Collection
+from .data.files.table import Coded
+from .data.kinds.dataset import LabelledDataset
+from .data.kinds.texts import TextDataset
+from .data.samples import (
+    MemorySource,
+    collect_answers,
+    collect_samples,
+    read_samples,
+    recognise,
+    warn_of_cut,
+)
+from .training.build import build_loaders, build_model, in_float32
+from .training.calibration import fit_temperature
+from .training.fit import Goal, Limits, fit
+from .training.module import RecipeLearner
+from .training.own_files import usual_recipe
+from .training.recipe import Recipe
+from .training.tasks import task_of
+
+DEVICES = {"auto": "auto", "cpu": "cpu", "cuda": "gpu"}  # as Lightning calls them
+# What is learned in seconds to minutes on a CPU: all pairs of few points, sums over many.
+OPERATORS = {
+    "rows": "softmax",
+    "images": "softmax",
+    "texts": "softmax",
+    "series": "luna",
+    "clouds": "luna",
+    "fields": "luna",
+}
+AUTO = "auto"
+FLOATS = [np.float64, np.float32]  # what columns of rows become: the first, if none of these
+EVALUATED = 256  # samples at a time where nothing is learned
+
+
+class _Estimator(BaseEstimator):
+    """What the classifier and the regressor share."""
+
+    # scikit-learn's rule: a constructor takes anything, and `fit` checks it.
+    def __init__(
+        self,
+        operator: Any = None,
+        *,
+        minutes: Any = 5.0,
+        kind: Any = None,
+        dim: Any = None,
+        depth: Any = None,
+        heads: Any = None,
+        epochs: Any = None,
+        batch_size: Any = None,
+        lr: Any = None,
+        validation_fraction: Any = 0.1,
+        patience: Any = None,
+        random_state: Any = None,
+        device: Any = "auto",
+        verbose: Any = False,
+    ):
+        self.operator = operator
+        self.minutes = minutes
+        self.kind = kind
+        self.dim = dim
+        self.depth = depth
+        self.heads = heads
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.lr = lr
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.random_state = random_state
+        self.device = device
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True  # what was not measured
+        tags.input_tags.three_d_array = True
+        return tags
+
+    # --- samples ----------------------------------------------------------------------------------
+
+    def _task(self) -> str:
+        raise NotImplementedError
+
+    def _collect(self, X: Any, kind: str, *, fitting: bool) -> Collection:
+        """The samples of ``X``; of rows, what scikit-learn asks of arrays is checked."""
+        if kind == "rows":
+            least = 2 if fitting else 1
+            options: dict[str, Any] = {"dtype": FLOATS, "ensure_all_finite": "allow-nan"}
+            options["ensure_min_samples"] = least
+            return collect_samples(
+                validate_data(self, X, reset=fitting, **options), kind, self._task()
+            )
+        result = collect_samples(X, kind, self._task())
+        if len(result) < 1 + fitting:
+            raise ShapeError(f"X: n_samples={len(result)}; needs {1 + fitting} or more")
+        if fitting:
+            for name in ("n_features_in_", "feature_names_in_"):  # of an earlier fit on rows
+                self.__dict__.pop(name, None)
+            if kind != "texts":
+                axis = 0 if getattr(result.samples, "ndim", 0) == 4 else 1
+                self.n_features_in_ = int(result.samples[0].shape[axis])
+        return result
+
+    # --- fitting ----------------------------------------------------------------------------------
+
+    @in_float32()
+    def _fit(self, collection: Collection) -> None:
+        """Train on labelled samples."""
+        self._check_options()
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        source = MemorySource(collection, float(self.validation_fraction or 0), seed)
+        recipe = self._recipe(source, seed)
+        self.operator_ = recipe.operator.model_dump()
+        train, val = (_dataset(source, recipe, part) for part in ("train", "val"))
+        assert train is not None
+        texts = [part for part in (train, val) if isinstance(part, TextDataset)]
+        if texts:
+            cut = sum(part.truncated for part in texts)
+            warn_of_cut(cut, len(collection), texts[0].max_length)
+        task = task_of(train)
+        with _own_randomness():
+            loader, validation = build_loaders(recipe, train, train if val is None else val)
+            model = build_model(recipe, train)
+            goal = None if val is None else Goal("val_loss", "min", _plain(self.patience))
+            last = self.patience is None and recipe.training.keep == "last"
+            kept: dict[str, Tensor] = {}
+            fitted = fit(
+                RecipeLearner(model, recipe, loader, None, task),
+                limits=Limits(recipe.training.epochs, accelerator=self._accelerator()),
+                keep=lambda best: kept.update(deepcopy(best.state_dict())),
+                validation=None if val is None else validation,
+                best=None if last else goal,
+                stop=goal,
+                say=print if self.verbose else None,
+            )
+            model.load_state_dict(kept)
+        self.model_: Any = model.cpu().eval()
+        self.kind_, self.facts_ = collection.kind, train.describe()
+        self.history_, self.n_iter_ = fitted.rows, len(fitted.rows)
+        self.temperature_ = 1.0
+        if task.classifies and val is not None:
+            pairs = [(self._forward(inputs), labels) for inputs, labels in validation]
+            self.temperature_ = fit_temperature(*(torch.cat(part) for part in zip(*pairs)))
+
+    def _check_options(self) -> None:
+        """OptionError for what no training can be made of, by the names that the caller gave."""
+        for name in ("dim", "depth", "heads", "epochs", "batch_size", "patience"):
+            value = getattr(self, name)
+            whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+            if value is not None and not (whole and value > 0):
+                raise OptionError(
+                    f"{name}: received {value!r}; needs a positive whole number, or None"
+                )
+        lr, share = self.lr, self.validation_fraction
+        if lr is not None and not (_is_number(lr) and 0 < lr < math.inf):
+            raise OptionError(f"lr: received {lr!r}; needs a positive number, or None")
+        if share is not None and not (_is_number(share) and 0 <= share < 1):
+            raise OptionError(
+                f"validation_fraction: received {share!r}; needs a share of the samples, at least "
+                "0 and less than 1"
+            )
+        minutes = self.minutes
+        if self.operator == AUTO and not (_is_number(minutes) and 0 < minutes < math.inf):
+            raise OptionError(f"minutes: received {minutes!r}; needs a positive number")
+        if self.patience is not None and not share:
+            raise OptionError("patience: needs held-out samples: validation_fraction=0.1")
+        if not (self.operator is None or isinstance(self.operator, str)):
+            raise OptionError(
+                f"operator: received {self.operator!r}; needs the name of one, as "
+                "fredholm.operators.list_operators() gives them, or None"
+            )
+        if self._accelerator() == "gpu" and not torch.cuda.is_available():
+            raise OptionError(
+                "device: received 'cuda', and PyTorch finds no CUDA device here; needs cpu or auto"
+            )
+
+    def _recipe(self, source: MemorySource, seed: int) -> Recipe:
+        """The usual recipe of such samples, with what the caller said."""
+        recipe = usual_recipe(source)
+        body = {"dim": self.dim, "depth": self.depth, "heads": self.heads}
+        _set(recipe["model"]["body"], **body)
+        _set(recipe["data"], batch_size=self.batch_size)
+        _set(recipe["optimizer"], lr=self.lr)
+        _set(recipe["training"], epochs=self.epochs)
+        recipe["data"]["batch_size"] = min(recipe["data"]["batch_size"], len(source.training))
+        recipe["schedule"]["warmup_epochs"] = recipe["training"]["epochs"] / 10
+        if self.operator == AUTO:
+            self._choose(source, recipe)
+            return Recipe.model_validate({"name": "estimator", "seed": seed, **recipe})
+        name = OPERATORS[source.collection.kind] if self.operator is None else self.operator
+        if name != recipe["operator"]["name"]:
+            recipe["operator"] = {"name": name, **small_options(str(name))}
+        return Recipe.model_validate({"name": "estimator", "seed": seed, **recipe})
+
+    def _choose(self, source: MemorySource, recipe: dict[str, Any]) -> None:
+        """Put what a comparison of all operators on these samples recommends into their recipe;
+        what the caller said stays.
+        """
+        if not (source.parts == 1).any():
+            raise OptionError(
+                f"operator: received {AUTO!r} and no held-out samples to compare on; needs "
+                "validation_fraction=0.2, say"
+            )
+        with _own_randomness():
+            found = choose_for(source, recipe, self.minutes, report=print if self.verbose else None)
+        recipe["operator"] = found.operator
+        recipe["model"]["body"]["dim"] = found.dim if self.dim is None else _plain(self.dim)
+        recipe["optimizer"]["lr"] = found.lr if self.lr is None else _plain(self.lr)
+
+    def _accelerator(self) -> str:
+        if self.device not in DEVICES:
+            raise OptionError(f"device: received {self.device!r}; needs {', '.join(DEVICES)}")
+        return DEVICES[self.device]
+
+    # --- answers ----------------------------------------------------------------------------------
+
+    @in_float32()
+    def _outputs(self, X: Any) -> tuple[Tensor, Collection]:
+        """What the model says of each sample, and the samples."""
+        check_is_fitted(self)
+        collection = self._collect(X, self.kind_, fitting=False)
+        batch = read_samples(collection, self.facts_, self.model_.config.encoder)
+        parts = []
+        for start in range(0, len(collection), EVALUATED):
+            chosen = range(start, min(start + EVALUATED, len(collection)))
+            parts.append(self._forward(batch(chosen)))
+        if len({part.shape[1:] for part in parts}) > 1:  # fields on points, padded by batches
+            points = max(part.shape[1] for part in parts)
+            parts = [
+                torch.nn.functional.pad(part, (0, 0, 0, points - part.shape[1])) for part in parts
+            ]
+        outputs = torch.cat(parts)
+        odd = ~outputs.isfinite().reshape(len(outputs), -1).all(1)
+        if odd.any():
+            raise OptionError(
+                f"{collection.where(int(odd.int().argmax()))}: the answer is no finite number; "
+                "needs values like those that were fitted"
+            )
+        return outputs, collection
+
+    def _forward(self, inputs: Tensor) -> Tensor:
+        cuda = self._accelerator() != "cpu" and torch.cuda.is_available()
+        model = self.model_.to("cuda" if cuda else "cpu")
+        with torch.inference_mode():
+            return model(inputs.to("cuda" if cuda else "cpu")).float().cpu()
+
+    # --- files ------------------------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        """With the model on the processor, wherever it answered last: others read the pickle."""
+        known: Any = super().__getstate__()
+        state = dict(known)
+        model = state.get("model_")
+        if model is not None and next(model.parameters()).is_cuda:
+            state["model_"] = deepcopy(model).cpu()
+        return state
+
+    def save(self, path: str | Path) -> Path:
+        """Write the fitted estimator into the folder ``path``: weights as safetensors, all else as
+        JSON.
+
+        Raises:
+            NotFittedError: before ``fit``.
+            OptionError: ``random_state`` is a generator, or classes are no numbers, words or dates
+                of NumPy.
+            StorageError: the folder cannot be written.
+        """
+        check_is_fitted(self)
+        if not (self.random_state is None or isinstance(self.random_state, int | np.integer)):
+            raise OptionError(
+                f"random_state: received {self.random_state!r}; a number or None can be saved"
+            )
+        state: dict[str, Any] = {"class": type(self).__name__, "params": self.get_params()}
+        state["params"] = {name: _plain(value) for name, value in state["params"].items()}
+        for name in (
+            "kind_",
+            "operator_",
+            "n_iter_",
+            "temperature_",
+            "history_",
+            "n_features_in_",
+            "single_",
+        ):
+            if hasattr(self, name):
+                state[name] = getattr(self, name)
+        for name in ("classes_", "feature_names_in_"):
+            if hasattr(self, name):
+                values = getattr(self, name)
+                state[name] = {"dtype": str(values.dtype), "values": _listed(name, values)}
+        return models.save_pretrained(self.model_, path, **self.facts_, estimator=state)
+
+    @classmethod
+    @in_float32()
+    def load(cls, path: str | Path) -> Any:
+        """The estimator that :meth:`save` wrote; no code is executed.
+
+        Raises:
+            CheckpointError: no such estimator there, or one of the other class.
+        """
+        model = models.from_pretrained(path)
+        facts = dict(model.extra)
+        state = facts.pop("estimator", {})
+        if state.get("class") != cls.__name__:
+            what = state.get("class", "a model that no estimator saved")
+            raise CheckpointError(f"{str(path)!r} holds {what}; needs a {cls.__name__}")
+        result = cls(**state["params"])
+        del model.extra
+        result.model_, result.facts_ = model, facts
+        for name, value in state.items():
+            if name.endswith("_"):
+                arrays = isinstance(value, dict) and set(value) == {"dtype", "values"}
+                setattr(result, name, np.array(**_array(value)) if arrays else value)
+        return result
+
+
+class FredholmClassifier(ClassifierMixin, _Estimator):
+    r"""A classifier of rows, series, point clouds, images and texts by a model of integral
+    operators.
+
+    The model is ``encoder → depth × (operator, feed-forward network) → mean → linear``, trained by
+    AdamW on the cross-entropy; probabilities are :math:`\mathrm{softmax}(z / T)`, the temperature T
+    fitted on samples that were held out.
+
+    Args:
+        operator: a registered operator (:func:`fredholm.operators.list_operators`) or baseline.
+            None: ``softmax`` of rows, images and texts, ``luna`` of series, clouds and fields.
+            ``auto`` compares all of them on held-out samples first, as ``fredholm compare`` does
+            before its finalists; methods beside the operators, which stand among these, are not
+            tried.
+        minutes: of that comparison.
+        kind: ``rows``, ``series``, ``clouds``, ``images`` or ``texts``; None: recognised, see
+            below.
+        dim, depth, heads: of the model; None: 32, 2 and 4, from 500 samples on 64, 3 and 4.
+        epochs, batch_size: None: about 1,500 steps of up to 32 samples, in 5 to 100 epochs.
+        lr: the peak of the learning rate, after a warm-up and before a cosine (None: 2e-3).
+        validation_fraction: the share of each class that is held out, to calibrate probabilities
+            and to choose the weights by; None or 0 trains on all.
+        patience: epochs without a lower validation loss that end the training. None: all epochs,
+            and the last weights unless 200 samples or more are held out.
+        random_state: of the held-out samples, the weights and the order of batches. A number makes
+            fits on a CPU equal.
+        device: ``auto``, ``cpu`` or ``cuda``.
+        verbose: print a line per epoch.
+
+    Shape: ``X`` is an array (N, columns), (N, times, channels) or (N, H, W, C), a list of arrays
+    (times, channels) of any lengths, one of pairs (times, values), or texts; with
+    ``kind="clouds"`` an array or list of (points, channels), coordinates first, with
+    ``kind="images"`` also (N, H, W). NaN in rows and series is what was not measured; points of
+    clouds that have NaN are left out. ``y`` (N,) are numbers or words.
+
+    Cost: that of the operator, ``epochs`` times: O(columns²) per row with ``softmax``, O(times) per
+        series with ``luna``.
+
+    Attributes:
+        classes_: (C,) the classes, sorted.
+        model_: the :class:`fredholm.models.Model`.
+        operator_: the operator's name and options.
+        kind_: what the samples were taken for.
+        n_features_in_: columns of rows, else channels.
+        temperature_: T.
+        history_: the table of epochs; ``n_iter_`` is how many there were.
+
+    Raises:
+        ShapeError, OptionError: samples or options that do not fit; both are ValueErrors.
+
+    Example:
+        >>> t = np.linspace(0, 6, 20)
+        >>> X = np.stack([np.sin(f * t) for f in (1, 2) for _ in range(8)])[..., None]
+        >>> y = ["slow"] * 8 + ["fast"] * 8
+        >>> model = FredholmClassifier(dim=8, depth=1, epochs=8, lr=0.02, random_state=0)
+        >>> model.fit(X, y).predict(X[[0, -1]]).tolist()
+        ['slow', 'fast']
+        >>> model.predict_proba(X).shape
+        (16, 2)
+    """
+
+    def _task(self) -> str:
+        return "classification"
+
+    def fit(self, X: Any, y: Any) -> FredholmClassifier:
+        """Train on samples ``X`` and their classes ``y``."""
+        with _all_or_nothing(self):
+            collection = self._collect(X, self.kind or recognise(X), fitting=True)
+            if collection.kind == "fields":
+                raise OptionError(
+                    "kind: received 'fields'; a classifier needs another, or a regressor"
+                )
+            labels = column_or_1d(_checked(self, y), warn=True)
+            check_consistent_length(collection.samples, labels)
+            check_classification_targets(labels)
+            self.classes_, codes = np.unique(labels, return_inverse=True)
+            if len(self.classes_) < 2:
+                raise OptionError(
+                    f"y: one class only, {str(self.classes_[0])!r}; needs two or more"
+                )
+            collection.labels = Coded(codes, [str(name) for name in self.classes_])
+            self._fit(collection)
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """(N, C) probabilities, columns in the order of ``classes_``."""
+        outputs, _ = self._outputs(X)
+        return (outputs.double() / self.temperature_).softmax(-1).numpy()
+
+    def predict(self, X: Any) -> np.ndarray:
+        """(N,) the most probable classes."""
+        best = self.predict_proba(X).argmax(1)
+        return self.classes_[best]
+
+
+class FredholmRegressor(RegressorMixin, _Estimator):
+    """A regression of numbers, or of whole fields, by a model of integral operators.
+
+    The model and its parameters are those of :class:`FredholmClassifier`. It is trained on the mean
+    squared error of the standardised targets; of fields on the relative L2 error.
+
+    Args: as of :class:`FredholmClassifier`; ``kind`` may be ``fields`` as well, and is so wherever
+        ``y`` holds an array per sample.
+
+    Shape: ``X`` as of the classifier, ``y`` (N,) numbers. Of fields on a grid ``X`` is (N, H, W) or
+    (N, C, H, W) and ``y`` (N, H, W) or (N, K, H, W); of fields on points ``X`` is a list of pairs
+    (coordinates (points, d), values (points, C)) and ``y`` a list of (points, K).
+
+    Cost: that of the operator, ``epochs`` times.
+
+    Attributes: as of :class:`FredholmClassifier`, but for ``classes_``; ``single_`` is whether
+        fields in ``y`` came without an axis of channels.
+
+    Raises:
+        ShapeError, OptionError: samples or options that do not fit; both are ValueErrors.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.normal(size=(40, 2))
+        >>> model = FredholmRegressor(dim=8, depth=1, epochs=20, lr=0.02, random_state=0)
+        >>> model.fit(X, 3 * X[:, 0]).score(X, 3 * X[:, 0]) > 0.5
+        True
+    """
+
+    def _task(self) -> str:
+        return "regression"
+
+    def fit(self, X: Any, y: Any) -> FredholmRegressor:
+        """Train on samples ``X`` and their targets ``y``."""
+        with _all_or_nothing(self):
+            fields = _are_fields(y)
+            kind = self.kind or ("fields" if fields else recognise(X))
+            if (kind == "fields") != fields:
+                raise ShapeError("y: fields go with fields, numbers (N,) with all other kinds")
+            collection = self._collect(X, kind, fitting=True)
+            if not fields:
+                y = column_or_1d(_checked(self, y), warn=True).astype(np.float64)
+            check_consistent_length(collection.samples, y)
+            collection.labels = collect_answers(y, collection)
+            axes = 2 if collection.coordinates is None else 1
+            self.single_ = bool(fields and np.ndim(y[0]) == axes)
+            self._fit(collection)
+        return self
+
+    def predict(self, X: Any) -> Any:
+        """(N,) numbers; of fields arrays as those of ``y``, on points a list of them."""
+        outputs, collection = self._outputs(X)
+        if collection.kind != "fields":
+            shift, scale = self.facts_.get("units", (0.0, 1.0))
+            return outputs.flatten().double().numpy() * scale + shift
+        values = (outputs * torch.tensor(self.facts_["scale"])).numpy()
+        if collection.coordinates is None:
+            grid = collection.samples.shape[2:]
+            result = values.swapaxes(1, 2).reshape(len(values), -1, *grid)
+            return result[:, 0] if self.single_ else result
+        rows = [row[: len(places)] for row, places in zip(values, collection.coordinates)]
+        return [row[:, 0] for row in rows] if self.single_ else rows
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """R² of the predictions; of fields over all their values, of which each has the weight of
+        its sample.
+
+        Raises:
+            ShapeError: fields in ``y`` of other sizes than those in ``X``.
+        """
+        if not _are_fields(y):
+            return super().score(X, y, sample_weight)
+        found = self.predict(X)
+        _check_alike(y, found)
+        weights = None
+        if sample_weight is not None:
+            check_consistent_length(y, sample_weight)
+            weights = np.repeat(column_or_1d(sample_weight), [np.size(field) for field in y])
+        truth = np.concatenate([np.ravel(field) for field in y])
+        answers = np.concatenate([np.ravel(field) for field in found])
+        return float(r2_score(truth, answers, sample_weight=weights))
+
+
+# --- parts ----------------------------------------------------------------------------------------
+
+
+def _checked(estimator: BaseEstimator, y: Any) -> np.ndarray:
+    """Labels without gaps."""
+    if y is None:
+        raise ValueError(
+            f"{type(estimator).__name__} requires y to be passed, but the target y is None"
+        )
+    options: dict[str, Any] = {"ensure_2d": False, "dtype": None, "input_name": "y"}
+    return check_array(y, estimator=estimator, **options)
+
+
+def _are_fields(y: Any) -> bool:
+    """Whether ``y`` holds an array per sample; (N, 1) is a column of numbers."""
+    if y is None or (hasattr(y, "ndim") and y.ndim < 3) or not hasattr(y, "__len__"):
+        return False
+    if not len(y):
+        return False
+    axes = np.ndim(y[0])
+    return axes > 1 or (axes == 1 and isinstance(y, list) and hasattr(y[0], "shape"))
+
+
+def _check_alike(truth: Any, found: Any) -> None:
+    """Refuse true fields of other sizes than those that were found; axes of length 1 do not count.
+
+    Raises:
+        ShapeError: naming the first.
+    """
+    check_consistent_length(found, truth)
+    for number, (field, answer) in enumerate(zip(truth, found)):
+        if np.squeeze(field).shape != np.squeeze(answer).shape:
+            raise ShapeError(
+                f"y, sample {number}: received {np.shape(field)}; the answer is {answer.shape}"
+            )
+
+
+def _dataset(source: MemorySource, recipe: Recipe, part: str) -> LabelledDataset | None:
+    """A split, None where it is empty."""
+    if part == "val" and len(source.training) == len(source.parts):
+        return None
+    size = recipe.data.image_size
+    return source.dataset(part, image_size=None if size is None else (size[0], size[1]))
+
+
+def _set(section: dict[str, Any], **given: Any) -> None:
+    section.update({name: _plain(value) for name, value in given.items() if value is not None})
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _listed(name: str, values: np.ndarray) -> list[Any]:
+    """As JSON holds them; dates and spans of time as numbers of their unit."""
+    dates = values.dtype.kind in "mM"
+    result = [_plain(value) for value in (values.astype(np.int64) if dates else values).tolist()]
+    odd = next((value for value in result if not isinstance(value, str | Real)), None)
+    if odd is not None:
+        raise OptionError(
+            f"{name}: received {odd!r}; numbers, words and np.datetime64 can be saved: fit on these"
+        )
+    return result
+
+
+def _array(saved: dict[str, Any]) -> dict[str, Any]:
+    return {"object": saved["values"], "dtype": saved["dtype"]}
+
+
+@contextmanager
+def _all_or_nothing(estimator: BaseEstimator) -> Iterator[None]:
+    """A fit that fails, or is interrupted, leaves the estimator as it was."""
+    before = dict(vars(estimator))
+    try:
+        yield
+    except BaseException:
+        vars(estimator).clear()
+        vars(estimator).update(before)
+        raise
+
+
+@contextmanager
+def _own_randomness() -> Iterator[None]:
+    """Training seeds every generator; a caller's go on as if it had not been."""
+    plain, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng():
+        try:
+            yield
+        finally:
+            random.setstate(plain)
+            np.random.set_state(numpy)

@@ -1,0 +1,1 @@
+"""HTML reports: of runs, of single layers, of pretrained vision transformers, of comparisons."""

@@ -1,0 +1,126 @@
+"""What a report is given: the samples, how much of them is looked at, and what is known of the
+run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ...errors import OptionError
+from ...files import MEASURED, read_checksum, read_state
+from ...models.encoders import Inputs
+from ...models.pretrained import WEIGHTS
+from ..data.kinds.kind import Kind
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Inputs of a model or an operator, and what is known of them.
+
+    Attributes:
+        inputs: of a model what it takes: images or fields (N, C, H, W), also as uint8 pixels to be
+            normalised by ``mean`` and ``std``, token numbers (N, length) of texts, sequences (N,
+            points, C) with NaN where nothing is, point clouds (N, points, p), or
+            :class:`fredholm.encoders.Inputs`; of an operator its features (B, N, D).
+        labels: the samples' classes (N,); without them the page computes no accuracy and has no
+            examples.
+        classes, mean, std: class names, and the per-channel normalisation of the inputs in units of
+            [0, 1]; by default those that the model was saved with.
+        texts: the texts themselves, for the examples.
+        boxes, masks: where the objects of the images are, (N, H, W) bool: filled boxes, and pixels;
+            all False where that is unknown.
+        kind: of the samples, which their data set knows; by default told by their shapes and the
+            model's encoder.
+    """
+
+    inputs: Tensor | Inputs
+    labels: Tensor | None = None
+    classes: Sequence[str] | None = None
+    mean: Sequence[float] | None = None
+    std: Sequence[float] | None = None
+    texts: Sequence[str] | None = None
+    boxes: Tensor | None = None
+    masks: Tensor | None = None
+    kind: Kind | None = None
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """How much is looked at.
+
+    Attributes:
+        samples: signals from which kernels are read, drawn with ``seed``.
+        queries: query points of a signal from which the profile is read.
+        map_queries: indices of the points whose maps are drawn; by default chosen by contrast and
+            place.
+        picture: index of the sample whose maps are drawn, by default the first of those drawn.
+        quality: images whose attention maps are judged
+            (:func:`fredholm.explain.attention_quality`), 0 for none.
+        seed: of all that is drawn at random; equal seeds give equal pictures.
+
+    Raises:
+        OptionError: no samples.
+    """
+
+    samples: int = 24
+    queries: int = 32
+    map_queries: Sequence[int] | None = None
+    picture: int | None = None
+    quality: int = 64
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise OptionError(f"a report needs at least one sample, got samples={self.samples}")
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What is known of the run that trained a model.
+
+    Attributes:
+        metrics: a ``metrics.csv``, or rows of one, for the training curves.
+        evaluation: an ``evaluation.json`` as a dictionary; its accuracy and confusion matrix then
+            stand for the computed ones.
+        recipe: text of the recipe.
+        counted: what ``evaluation`` counts where that is not the samples: its tokens, or its
+            points.
+    """
+
+    metrics: str | Path | Iterable[Mapping[str, Any]] | None = None
+    evaluation: Mapping[str, Any] | None = None
+    recipe: str | None = None
+    counted: str | None = None
+
+    @classmethod
+    def of(cls, run: Path, counted: str | None = None) -> RunFacts:
+        """Those of a run's folder, as far as it has them.
+
+        Raises:
+            FredholmError: an ``evaluation.json`` that cannot be read.
+        """
+        metrics, recipe = run / "metrics.csv", run / "recipe.yaml"
+        return cls(
+            metrics if metrics.is_file() else None,
+            read_evaluation(run),
+            recipe.read_text(encoding="utf-8") if recipe.is_file() else None,
+            counted,
+        )
+
+
+def read_evaluation(run: Path) -> dict[str, Any] | None:
+    """The ``evaluation.json`` of a run's folder; None where there is none, or where it measured
+    other weights than the folder's, such as those of an epoch while the run was still training.
+
+    Raises:
+        FredholmError: a file that cannot be read.
+    """
+    result = read_state(run / "evaluation.json", "run fredholm evaluate again")
+    checksums = (result.get(MEASURED), read_checksum(run / "model" / WEIGHTS))
+    # Of earlier versions either may be unknown.
+    return None if None not in checksums and checksums[0] != checksums[1] else result or None

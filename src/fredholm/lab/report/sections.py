@@ -1,0 +1,318 @@
+"""What the operators learned, as sections of a page: profile, shares, maps. Captions say what is
+plotted and from how much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...domain import Domain
+from ...errors import DomainError, ShapeError
+from ...explain.kernels import (
+    class_token,
+    image_grid,
+    kernel_map,
+    kernel_profile,
+    masses,
+    output_points,
+    take_samples,
+)
+from ...explain.variance import variance_share
+from ...progress import steps
+from ..data.kinds.kind import SAMPLES, Cloud, Kind
+from . import plots
+from .page import Picture, Section, words
+from .style import render
+
+MAX_LAYERS, MAX_HEADS = 8, 6  # of a map: more would be too small to read
+SCALES = (
+    "Rows: layers; columns: heads. Darker blue (brighter in dark mode) is more, from 0 to each "
+    "panel's own largest value; the numbers "
+    "below a panel are its smallest and largest weight."
+)
+GRID = f"{SCALES} Ring: the query."
+PANELS = f"{SCALES} Orange: the {{}}'s outline. Ring: the query."
+SCATTER = f"{SCALES} Ring: the query. Points are seen along the axis of least extent."
+DRAWABLE = 3  # coordinates of points that can be drawn, one of them left out
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """An operator and what it saw: features u (B, N, D) of B samples on a domain. The maps show
+    sample 0.
+    """
+
+    name: str
+    operator: Any
+    u: Tensor
+    domain: Domain
+
+
+def profile_section(
+    layers: Sequence[Layer], *, seed: int, queries: int, kind: Kind = SAMPLES
+) -> tuple[Section, dict[str, Any]]:
+    """Mean kernel norm against distance, a panel a layer; the weights too where they are not the
+    norm times a constant.
+    """
+    result = [
+        kernel_profile(layer.operator, layer.u, layer.domain, queries=queries, seed=seed)
+        for layer in steps("explain: kernels and distance", layers, unit="layers")
+    ]
+    names = [layer.name for layer in layers]
+    count = f"{result[0].samples} samples × {result[0].queries} queries × all keys a layer, seed {seed}."
+    numbers = {layer.name: _plain(vars(profile)) for layer, profile in zip(layers, result)}
+    if max(float(profile.distance.max()) for profile in result) == 0:
+        text = words("profile", lengthless=True, point=kind.point)
+        return Section("profile", "Kernel and distance", text), numbers
+    many = result[0].norm.shape[0] > 1
+    caption = words("profile_caption", many=many, count=count, kind=kind)
+    pictures = [_profile_picture("profile", names, result, "norm", "‖K‖_F", caption)]
+    if not all(_proportional(profile) for profile in result):
+        caption = words("weights_caption", scalar=_scalar(layers[0]), count=count)
+        pictures.append(
+            _profile_picture(
+                "profile-weights", names, result, "weight", "weight of a pair", caption
+            )
+        )
+    text = words("profile", lengthless=False, point=kind.point)
+    return Section("profile", "Kernel and distance", text, pictures), numbers
+
+
+def share_section(
+    layers: Sequence[Layer], *, seed: int, kind: Kind = SAMPLES
+) -> tuple[Section, dict[str, Any]]:
+    """Content against position in the kernel's variance, a bar a layer; where that is undefined,
+    the reason.
+    """
+    heading = "Content and position"
+    try:
+        result = [
+            variance_share(layer.operator, layer.u, layer.domain, seed=seed)
+            for layer in steps("explain: content and position", layers, unit="layers")
+        ]
+    except (DomainError, ShapeError) as error:
+        return Section("shares", heading, words("shares", refused=str(error), point=kind.point)), {}
+    names = [layer.name for layer in layers]
+    one = result[0]
+    caption = words("shares_caption", samples=one.samples, pairs=one.pairs, seed=seed, kind=kind)
+    alt = "; ".join(
+        f"{name}: {_percent(share.share)} position" for name, share in zip(names, result)
+    )
+    drawn = render(lambda theme: plots.shares(theme, names, result))
+    numbers = {name: _plain(vars(share)) for name, share in zip(names, result)}
+    text = words("shares", refused="", point=kind.point)
+    return Section("shares", heading, text, [Picture("shares", alt, caption, drawn)]), numbers
+
+
+def map_section(
+    layers: Sequence[Layer],
+    image: np.ndarray | None,
+    queries: list[int] | None,
+    kind: Kind = SAMPLES,
+) -> tuple[Section | None, dict[str, Any]]:
+    """One query's weights over the picture, along the line or among the points, in the layers that
+    live on the first one's; nothing for domains that cannot be drawn.
+    """
+    alike = [layer for layer in layers if layer.domain.size == layers[0].domain.size]
+    places = np.linspace(0, len(alike) - 1, min(MAX_LAYERS, len(alike)))
+    shown = [alike[i] for i in sorted({round(i) for i in places})]
+    domain = shown[0].domain
+    grid = image_grid(domain)
+    scattered = grid is None and domain.dim > 1
+    if scattered and (
+        domain.dim > DRAWABLE or output_points(shown[0].operator, domain) is not domain
+    ):
+        return None, {}
+    target = output_points(shown[0].operator, domain)
+    points = (
+        [(f"{kind.point} {q + 1}", q) for q in queries]
+        if queries is not None
+        else choose_map_queries(target, image, kind.point)
+    )
+    indices = [index for _, index in points]
+    with torch.no_grad():
+        result = [
+            kernel_map(layer.operator, layer.u[:1], _first(layer.domain), queries=indices)[0]
+            for layer in shown
+        ]
+    pictures = []
+    for place, (label, index) in enumerate(points):
+        weights = [layer[:MAX_HEADS, place].numpy() for layer in result]
+        pictures.append(_map_picture(place, label, index, shown, weights, grid, image, kind))
+    left = [f"{len(shown)} of {len(layers)} layers"] if len(shown) < len(layers) else []
+    left += [f"{MAX_HEADS} of {len(result[0])} heads"] if len(result[0]) > MAX_HEADS else []
+    omitted = f" Shown: {' and '.join(left)}." if left else ""
+    gridded = "grid" if image is None else kind.one
+    laid = gridded if grid is not None else "points" if scattered else "line"
+    note = (
+        (GRID if image is None else PANELS.format(kind.one))
+        if grid is not None
+        else SCATTER
+        if scattered
+        else "A panel a layer, a line a head."
+    )
+    text = words(
+        "maps", place=laid, scalar=_scalar(shown[0]), omitted=omitted, note=note, kind=kind
+    )
+    numbers = {
+        layer.name: {"queries": indices, "weights": _plain(w)} for layer, w in zip(shown, result)
+    }
+    return Section("maps", "One query at a time", text, pictures), numbers
+
+
+def choose_map_queries(
+    domain: Domain, image: np.ndarray | None, point: str = "patch"
+) -> list[tuple[str, int]]:
+    """Up to three queries worth a picture of the first sample, (label, index): of a class token,
+    the patch least like the background, a corner, the centre.
+
+    Example:
+        >>> choose_map_queries(Domain.grid(5, 5), None)
+        [('a corner', 0), ('the centre', 12)]
+        >>> before = Domain.points(torch.full((5, 2), 0.5))
+        >>> choose_map_queries(Domain.join(before, Domain.grid(3, 3)), None)
+        [('the class token', 0), ('a corner', 5), ('the centre', 9)]
+    """
+    there = masses(domain)[0] > 0
+    there = there if bool(there.any()) else torch.ones_like(there)
+    x = domain.positions.reshape(-1, domain.size, domain.dim)[0].double().cpu()
+    real, token = there.nonzero()[:, 0].cpu(), class_token(domain)
+    result = [] if token is None else [("the class token", token)]
+    real = real[real != token] if token is not None else real
+    grid = image_grid(domain)
+    if grid is not None:  # without the registers that may stand before it
+        real = grid.flatten().cpu()
+    low, high = x[real].amin(0), x[real].amax(0)
+    if image is not None and grid is not None:
+        grey = torch.from_numpy(image.mean(-1))[None, None]
+        contrast = torch.nn.functional.adaptive_avg_pool2d(
+            (grey - grey.median()) ** 2, (grid.shape[0], grid.shape[1])
+        )
+        result.append(
+            (f"the {point} that stands out most", int(grid.flatten()[contrast.flatten().argmax()]))
+        )
+    for label, place in (
+        ("a corner" if domain.dim > 1 else "the first point", low),
+        ("the centre", (low + high) / 2),
+    ):
+        result.append((label, int(real[(x[real] - place).norm(dim=-1).argmin()])))
+    unique: dict[int, str] = {}
+    for label, index in result:
+        unique.setdefault(index, label)
+    return [(label, index) for index, label in unique.items()][:3]
+
+
+# --- parts ----------------------------------------------------------------------------------------
+
+
+def _profile_picture(key, names, found, what, label, caption) -> Picture:
+    label = "‖K‖ (Frobenius)" if label == "‖K‖_F" else label
+    near = ", ".join(
+        f"{n}: {p.pooled(what)[0][0]:.3g} at distance 0, {p.pooled(what)[0][-1]:.3g} farthest"
+        for n, p in zip(names, found)
+    )
+    return Picture(
+        key,
+        f"{label} against distance. {near}",
+        caption,
+        render(lambda t: plots.profiles(t, names, found, what, label)),
+    )
+
+
+def _in_picture(y: np.ndarray, grid: np.ndarray, place: np.ndarray) -> tuple[float, float]:
+    """A place as (row, column), in units of the picture whose points (N, 2) form a grid."""
+    found = []
+    for axis, line in enumerate((grid[:, 0], grid[0])):
+        first, last, n = y[line[0], axis], y[line[-1], axis], len(line)
+        cell = (last - first) / (n - 1) if n > 1 else 1.0
+        found.append(float((place[axis] - first) / cell + 0.5) / n)
+    return found[0], found[1]
+
+
+def _map_picture(place, label, index, shown, weights, grid, image, kind) -> Picture:
+    names = [layer.name for layer in shown]
+    keys, target = shown[0].domain, output_points(shown[0].operator, shown[0].domain)
+    y, x = (
+        d.positions.reshape(-1, d.size, d.dim)[0].double().cpu().numpy() for d in (keys, target)
+    )
+    if grid is None and keys.dim > 1:
+        real = (keys.quadrature().mass[0] > 0).cpu().numpy()
+        places = y if image is None else np.stack([y[:, 1], -y[:, 0]], 1)  # rows run downwards
+        among, cloud = int(real[:index].sum()), Cloud(places[real])  # padding is not drawn
+        drawn = render(
+            lambda theme: plots.clouds(
+                theme, cloud, names, [layer[:, real] for layer in weights], among
+            )
+        )
+        where = ""
+    elif grid is None:
+        drawn = render(
+            lambda theme: plots.lines(
+                theme, y[:, 0], names, weights, float(x[index, 0]), ("weight", kind.axis)
+            )
+        )
+        where = f" at {x[index, 0]:.3g} (dashed line)"
+    else:
+        panels = [layer[:, grid.numpy()] for layer in weights]
+        picture = np.zeros((*grid.shape, 1)) if image is None else image
+        at = _in_picture(y, grid.numpy(), x[index])
+        drawn = render(lambda theme: plots.maps(theme, picture, names, panels, at))
+        where = (
+            "" if _mass_at(target, index) else " (ring at its place; it is no part of the picture)"
+        )
+    caption = words(
+        "map_caption", label=label, where=where, index=index, count=len(x), point=kind.point
+    )
+    return Picture(
+        f"map-{place + 1}",
+        f"Weights of {label} over the domain, {len(names)} layers",
+        caption,
+        drawn,
+    )
+
+
+def _mass_at(domain: Domain, index: int) -> float:
+    """Measure of a point, of the first sample."""
+    return float(domain.measure.reshape(-1, domain.size)[0, index])
+
+
+def _scalar(layer: Layer) -> bool:
+    """Whether a pair has a scalar weight; else it is the norm of its kernel matrix."""
+    return bool(layer.operator.has_weights)
+
+
+def _proportional(profile) -> bool:
+    """Whether weights are norms times one constant a head, so that a second picture would show the
+    same.
+    """
+    there = profile.norm > 0
+    ratio = profile.weight / profile.norm.where(there, torch.ones(()))
+    mean = (ratio * there).sum(1, keepdim=True) / there.sum(1, keepdim=True).clamp(min=1)
+    return bool((((ratio - mean).abs() <= 1e-3 * mean) | (~there & (profile.weight == 0))).all())
+
+
+def _first(domain: Domain) -> Domain:
+    return take_samples(domain, slice(0, 1))
+
+
+def _percent(value: float) -> str:
+    return "undefined" if value != value else f"{value:.0%}"
+
+
+def _plain(value: Any) -> Any:
+    """Tensors and dictionaries of them as JSON has it; NaN as null."""
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, Tensor):
+        return _plain(value.tolist())
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if np.isfinite(value) else None
+    return value

@@ -1,0 +1,152 @@
+"""One look for all pictures, in a light and a dark version; matplotlib without its global state."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ...errors import require
+from .page import DPI
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WIDTH = 9.0  # inches of a full-width picture
+PHONE = 3.6  # of one that a phone shows without making its letters smaller
+
+
+def literal(text: str) -> str:
+    """Text as it is written: matplotlib takes what stands between dollars for a formula."""
+    return text.replace("$", r"\$")
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colours and width of one version. ``series`` are told apart by people who confuse red and
+    green (after Okabe and Ito).
+    """
+
+    name: str
+    ink: str
+    faint: str
+    rule: str
+    paper: str
+    series: tuple[str, ...]
+    position: str
+    content: str
+    mark: str
+    good: str
+    bad: str
+    sequential: tuple[str, ...]
+    width: float = WIDTH
+
+    @property
+    def narrow(self) -> bool:
+        """Whether panels stand below one another rather than side by side."""
+        return self.width < WIDTH
+
+    def side_by_side(self, count: int) -> tuple[int, int]:
+        """(rows, columns) of ``count`` panels of a figure."""
+        return (count, 1) if self.narrow else (1, count)
+
+
+LIGHT = Theme(
+    name="light", ink="#1d2430", faint="#667080", rule="#d5dae1", paper="#ffffff",
+    series=("#0072b2", "#d55e00", "#009e73", "#b0589a", "#8a6d00", "#3aa3d8", "#444c56", "#c98b00"),
+    position="#0072b2", content="#e69f00", mark="#d6006e", good="#00795a", bad="#c04a00",
+    sequential=("#f4f7fb", "#c6dbef", "#6baed6", "#2171b5", "#08306b"),
+)  # fmt: skip
+DARK = Theme(
+    name="dark", ink="#e4e8ee", faint="#98a2b0", rule="#39414d", paper="#14181f",
+    series=("#56b4e9", "#f08a45", "#2fc79a", "#dd8cc4", "#e6cf4a", "#8fd0f5", "#c4ccd6", "#f5b942"),
+    position="#56b4e9", content="#d89a1d", mark="#ff5fae", good="#2fc79a", bad="#f08a45",
+    sequential=("#1a212b", "#173f66", "#2878b5", "#7cc0ee", "#eaf6ff"),
+)  # fmt: skip
+
+
+NARROW = tuple(replace(theme, name=f"{theme.name}-narrow", width=PHONE) for theme in (LIGHT, DARK))
+THEMES = (LIGHT, DARK, *NARROW)
+
+
+def settings(theme: Theme) -> dict[str, Any]:
+    """matplotlib parameters of a theme."""
+    return {
+        "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none",
+        "text.color": theme.ink, "axes.labelcolor": theme.ink, "axes.titlecolor": theme.ink,
+        "axes.edgecolor": theme.rule, "xtick.color": theme.faint, "ytick.color": theme.faint,
+        "grid.color": theme.rule, "grid.linewidth": 0.6, "axes.grid": False,
+        "font.family": "DejaVu Sans", "font.size": 9, "axes.titlesize": 9.5, "axes.labelsize": 9,
+        "xtick.labelsize": 8, "ytick.labelsize": 8, "legend.fontsize": 8, "legend.frameon": False,
+        "axes.spines.top": False, "axes.spines.right": False, "lines.linewidth": 1.6, "axes.titlelocation": "left",
+        "mathtext.fontset": "dejavusans",
+    }  # fmt: skip
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """A figure of its own, outside pyplot.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    require("matplotlib", "train", "drawing a report's pictures")
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def colormap(theme: Theme):
+    """Sequential colours from the paper to the strongest ink."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list(f"fredholm-{theme.name}", list(theme.sequential))
+
+
+def grid_of_panels(figure: Figure, theme: Theme, rows: int, columns: int) -> list[list[Any]]:
+    """Axes in rows and columns; on a narrow figure a row goes on below itself, see
+    :func:`panels_across`.
+    """
+    across = panels_across(theme, columns)
+    lines = -(-columns // across)
+    panels = figure.subplots(rows * lines, across, squeeze=False)
+    result = []
+    for row in range(rows):
+        flat = list(panels[row * lines : (row + 1) * lines].ravel())
+        for axes in flat[columns:]:
+            axes.set_axis_off()
+        result.append(flat[:columns])
+    return result
+
+
+def panels_across(theme: Theme, columns: int) -> int:
+    """How many panels of :func:`grid_of_panels` stand side by side: on a narrow figure three, or
+    two where that leaves fewer places empty.
+
+    Example:
+        >>> [panels_across(NARROW[0], count) for count in (1, 4, 5, 6)], panels_across(LIGHT, 5)
+        ([1, 2, 3, 3], 5)
+    """
+    if not theme.narrow or columns < 3:
+        return columns
+    return min((3, 2), key=lambda across: -columns % across)
+
+
+def render(draw: Callable[[Theme], Figure]) -> dict[str, bytes]:
+    """PNG of ``draw(theme)`` in each theme, by the theme's name; narrow ones for a phone where the
+    drawing has one. The same input gives the same bytes.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    matplotlib = require("matplotlib", "train", "drawing a report's pictures")
+    pictures = {}
+    for theme in THEMES:
+        with matplotlib.rc_context(settings(theme)):
+            figure = draw(theme)
+            if figure.get_figwidth() > theme.width + 0.1:  # drawn in one width only
+                continue
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
+        pictures[theme.name] = buffer.getvalue()
+    return pictures

@@ -1,0 +1,154 @@
+"""Classical layers in an operator's place: what a user would pick instead, in the same blocks.
+
+Registered as the baselines ``convolution``, ``gru`` and ``lstm``. Their kernels are stencils and
+recurrences: a convolution needs a grid; a recurrence reads points in the order of their index with
+a mass of one each, wherever they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..domain import Domain
+from ..errors import OptionError
+from ..integral import CausalState, IntegralOperator, Plan
+from ..integral.problem import check_domains
+from ..models.baselines import register_baseline
+from .convolution import StencilKernel
+from .recurrence import RecurrentKernel
+
+
+class Recurrence(IntegralOperator):
+    """A GRU or an LSTM over points in the order of their index, whatever their positions and
+    masses, and a projection.
+
+    Both directions of half the width each, or one of the full width where ``causal``. Padding is
+    passed by.
+
+    Args:
+        cell: ``"gru"`` or ``"lstm"``.
+        dim: width of the features; even where both directions are read.
+        causal: forwards only.
+
+    Shape: (B, N, dim) on any domain without pairs, causal as said, to (B, N, dim).
+
+    Raises:
+        OptionError: an odd width for two directions.
+
+    Example:
+        >>> import torch
+        >>> Recurrence("gru", 8)(torch.randn(2, 6, 8), Domain.grid(2, 3)).shape
+        torch.Size([2, 6, 8])
+    """
+
+    def __init__(self, cell: str, dim: int, *, causal: bool = False):
+        if dim % 2 and not causal:
+            raise OptionError(
+                f"dim: received {dim}; a {cell} of two directions needs an even width"
+            )
+        layer = {"gru": nn.GRU, "lstm": nn.LSTM}[cell]
+        width = dim if causal else dim // 2
+        recurrent = layer(dim, width, batch_first=True, bidirectional=not causal)
+        super().__init__(dim, kernel=RecurrentKernel(recurrent), residual=False)
+
+    def plan(self, domain: Domain, query_domain: Domain | None = None) -> Plan:
+        return super().plan(in_reading_order(domain), query_domain)
+
+    def init_state(self, batch: int, domain: Domain) -> CausalState:
+        return super().init_state(batch, in_reading_order(domain))
+
+    def _problem(self, u, domain, query, query_domain):
+        if domain is not None:
+            domain = in_reading_order(domain, getattr(u, "device", None))
+        return super()._problem(u, domain, query, query_domain)
+
+
+class Convolution(IntegralOperator):
+    """A convolution: 3 x 3 taps on an image, 7 on a line, all in the past where
+    ``causal``.
+
+    Args:
+        dim: channels.
+        position_dim: axes of the grid.
+        causal: on a line, taps at the point and before it.
+        taps: along each axis; odd, unless causal.
+        dilation: points from one tap to the next: those of a temporal convolutional network double
+            from block to block, ``{"blocks": [1, 2, 4, 8]}`` in a backbone.
+        depthwise: one filter per channel instead of all pairs of channels.
+
+    Shape: (B, N, dim) on a regular grid with a mass of one per point to (B, N, dim).
+
+    Raises:
+        OptionError: an even number of taps around a point, or a dilation below 1.
+
+    Example:
+        >>> import torch
+        >>> grid = Domain.grid(2, 3, measure="counting")
+        >>> Convolution(8, position_dim=2)(torch.randn(2, 6, 8), grid).shape
+        torch.Size([2, 6, 8])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        position_dim: int = 1,
+        causal: bool = False,
+        taps: int | None = None,
+        dilation: int = 1,
+        depthwise: bool = False,
+    ):
+        taps = taps or (7 if position_dim == 1 else 3)
+        if taps % 2 == 0 and not causal:
+            raise OptionError(
+                f"taps: received {taps}; needs an odd number, as many before a point as after it"
+            )
+        if dilation < 1:
+            raise OptionError(f"dilation: received {dilation}; needs 1 or more")
+        span = dilation * (taps - 1)
+        ends = (span, 0) if causal else (span // 2, span // 2)
+        groups = dim if depthwise else 1
+        # torch's layer is made for its initial weights alone.
+        layer = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[position_dim](
+            dim, dim, taps, groups=groups
+        )
+        ends = [ends] * position_dim
+        kernel = StencilKernel(
+            layer.weight, layer.bias, heads=groups, dilation=dilation, padding=ends
+        )
+        super().__init__(dim, groups, kernel=kernel, residual=False, projection=False)
+
+
+def in_reading_order(domain: Domain, device: torch.device | None = None) -> Domain:
+    """Points on a line in the order of their index, a mass of one each, on ``device`` or where they
+    are; padding and masks stay.
+    """
+    check_domains(domain=domain)
+    domain.refuse_shards("a recurrence in reading order")
+    device = device or domain.positions.device
+
+    def make() -> Domain:
+        line = Domain.line(domain.size, causal=domain.causal, measure="counting", device=device)
+        return line.replace(valid=domain.valid, pairs=domain.pairs)
+
+    return domain.kept(("reading order", device), make)
+
+
+@register_baseline("convolution")
+def _convolution(
+    dim: int, heads: int, *, position_dim: int, causal: bool, **options: Any
+) -> IntegralOperator:
+    return Convolution(dim, position_dim=position_dim, causal=causal, **options)
+
+
+@register_baseline("gru")
+def _gru(dim: int, heads: int, *, position_dim: int, causal: bool) -> IntegralOperator:
+    return Recurrence("gru", dim, causal=causal)
+
+
+@register_baseline("lstm")
+def _lstm(dim: int, heads: int, *, position_dim: int, causal: bool) -> IntegralOperator:
+    return Recurrence("lstm", dim, causal=causal)

@@ -1,0 +1,190 @@
+r"""Linear systems in real time: K(t, s) = C e^{A (t - s)} B, whatever the steps between points.
+
+:func:`fredholm.layers.state_space.linear_system` builds their operators, with
+``continuous=True``.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..domain import Domain, default_line
+from ..errors import DomainError
+from ..integral import (
+    CausalTransition,
+    LagTaps,
+    Layout,
+    MatrixKernel,
+    Point,
+    Problem,
+    StateScan,
+    weighed,
+)
+from ..ops.backend import full_precision
+from ..ops.scan import krylov, transition_scan
+from .time_invariant import as_parameter, check_matrices, check_sequence, full
+
+
+class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
+    r"""The linear system h' = A h + B u, y = C h at real times: :math:`K(t, s) = C\,e^{A(t-s)}\,B`,
+    whatever the steps between them.
+
+    The domain's measure is the measure of time: ``spacing`` (or :meth:`Domain.timestamps`)
+    approximates the integral, masses of any quadrature do so better. The free response
+    :math:`C\,e^{A(t - t_0)}\,h_0` is the offset, with t_0 = ``origin``. A feedthrough D is the
+    operator's pointwise term W.
+
+    Args:
+        state_matrix, input_matrix, output_matrix: A (S, S), B (S, d_in), C (d_out, S). Parameters
+            are kept as they are.
+        initial_state: h_0 (S,), or None for zero.
+        origin: t_0, where the state is h_0.
+
+    Shape: positions are times, (N, 1) or (B, N, 1). Queries may live at other times
+    (``query_domain``).
+
+    Cost: on a regular grid a convolution by FFT, on any other times a scan with one matrix
+    exponential per step; the dense kernel has one per pair. Step O(S³).
+
+    Raises:
+        ShapeError: matrices that do not fit one another.
+        DomainError: positions of more than one coordinate.
+
+    Reference: ITNet Theorem 3 (a), E.2.
+
+    Example:
+        >>> from fredholm.operators import IntegralOperator
+        >>> kernel = ContinuousStateSpaceKernel(-torch.eye(1), torch.ones(1, 1), torch.ones(1, 1))
+        >>> op = IntegralOperator(1, kernel=kernel, residual=False, projection=False)
+        >>> times = Domain.timestamps(torch.tensor([0.0, 1.0, 3.0]))
+        >>> row = op.kernel_matrix(torch.ones(1, 3, 1), times, rows=[2]).flatten()
+        >>> [round(k, 4) for k in row.tolist()]
+        [0.0498, 0.1353, 1.0]
+    """
+
+    reads_query = False
+    sums = True
+    skips_padding = False
+
+    def __init__(
+        self,
+        state_matrix: Tensor,
+        input_matrix: Tensor,
+        output_matrix: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        origin: float = 0.0,
+    ):
+        check_matrices(state_matrix, input_matrix, output_matrix, initial_state)
+        super().__init__(1, input_matrix.shape[1], output_matrix.shape[0])
+        self.state_matrix = as_parameter(state_matrix)
+        self.input_matrix = as_parameter(input_matrix)
+        self.output_matrix = as_parameter(output_matrix)
+        self.initial_state = None if initial_state is None else as_parameter(initial_state)
+        self.origin = origin
+
+    # --- what the domain must be ------------------------------------------------------------------
+
+    def check(self, layout: Layout) -> None:
+        if layout.causal and layout.cross:  # real time: other times are other queries
+            return
+        check_sequence(self, layout)
+
+    def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
+        return default_line(n, causal=True, measure="spacing", device=device, dtype=dtype)
+
+    def regular(self, layout: Layout) -> bool:
+        return (
+            self.scans(layout)
+            and layout.grid is not None
+            and len(layout.grid) == 1
+            and not layout.padded
+        )
+
+    def scans(self, layout: Layout) -> bool:
+        return layout.causal and not (layout.pairs or layout.cross)
+
+    # --- the definition ---------------------------------------------------------------------------
+
+    def flow(self, elapsed: Float[Tensor, "*b"]) -> Float[Tensor, "*b s s"]:
+        """e^{Aτ}; times come in the domain's precision, their differences go on in the system's."""
+        matrix = full(self.state_matrix)
+        return torch.linalg.matrix_exp(matrix * elapsed[..., None, None].to(matrix.dtype))
+
+    def matrix(self, problem: Problem) -> Float[Tensor, "b 1 q k o i"]:
+        elapsed = times_of(problem.x)[:, :, None] - times_of(problem.y)[:, None]
+        seen = problem.quadrature.visible()
+        if seen is not None:  # an unstable system must not overflow where nothing is read
+            seen = seen if problem.real is None else seen & problem.real[:, None, :, None]
+            elapsed = torch.where(seen[:, 0], elapsed, 0.0)
+        dense = full(self.output_matrix) @ self.flow(elapsed) @ full(self.input_matrix)
+        return dense[:, None].expand(problem.uy.shape[0], -1, -1, -1, -1, -1)
+
+    def offset(self, problem: Problem) -> Tensor | None:
+        if self.initial_state is None:
+            return None
+        return self.free(times_of(problem.x))[:, None]
+
+    def free(self, times: Float[Tensor, "*b"]) -> Float[Tensor, "*b o"]:
+        """Response to the initial state."""
+        assert self.initial_state is not None
+        return (
+            self.flow(times - self.origin) @ full(self.initial_state) @ full(self.output_matrix).mT
+        )
+
+    # --- fast forms -------------------------------------------------------------------------------
+
+    def taps(self, problem: Problem) -> Float[Tensor, "1 n o i"]:
+        times = times_of(problem.y)[0]
+        step = times[1] - times[0] if times.shape[0] > 1 else times.new_zeros(())
+        with full_precision(times):
+            return (
+                full(self.output_matrix)
+                @ krylov(self.flow(step), full(self.input_matrix), times.shape[0])
+            )[None]
+
+    def scan(self, problem: Problem) -> Float[Tensor, "b 1 n o"]:
+        q, times = problem.quadrature, times_of(problem.y)
+        n, first = times.shape[1], torch.zeros_like(times[:, :1])
+        if q.valid is not None:  # at padding time stands still
+            index = torch.where(q.valid, torch.arange(n, device=times.device), -1).cummax(-1).values
+            # nor does any pass before the first point
+            index = torch.where(index < 0, q.valid.int().argmax(-1, keepdim=True), index)
+            times, index = torch.broadcast_tensors(times, index)
+            times = times.gather(1, index)
+        with full_precision(times):
+            elapsed = torch.cat([first.expand(times.shape[0], -1), times.diff(dim=1)], 1)
+            drive = weighed(problem.uy, q.mass)[:, 0] @ full(self.input_matrix).mT
+            states = transition_scan(self.flow(elapsed), drive)
+            out = (states @ full(self.output_matrix).mT)[:, None]
+        if q.scale is not None:
+            out = out * q.scale[..., None].to(out.dtype)
+        offset = self.offset(problem)
+        return out if offset is None else out + offset
+
+    def start(self, u: Tensor) -> dict[str, Tensor]:
+        zero = full(u.new_zeros(u.shape[0], self.state_matrix.shape[0]))
+        return {"state": zero, "time": torch.full_like(zero[:, 0], torch.inf)}
+
+    def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        time = times_of(point.x).expand(point.u.shape[0])
+        with full_precision(time):
+            # no time passes before the first point, nor back to padding, which stands at 0
+            passes = memory["time"].isfinite()
+            passes = passes if point.real is None else passes & point.real
+            elapsed = torch.where(passes, time - memory["time"], 0.0)
+            moved = (self.flow(elapsed) @ memory["state"][..., None])[..., 0]
+            state = moved + point.weighed()[:, 0] @ full(self.input_matrix).mT
+            out = point.scaled((state @ full(self.output_matrix).mT)[:, None])[:, 0]
+            if self.initial_state is not None:
+                out = out + self.free(time)
+        return out[:, None], {"state": state, "time": time}
+
+
+def times_of(x: Float[Tensor, "*b p"]) -> Float[Tensor, "*b"]:
+    """Positions (..., 1) as times."""
+    if x.shape[-1] != 1:
+        raise DomainError(f"a system in time needs positions of one coordinate, got {x.shape[-1]}")
+    return x[..., 0]

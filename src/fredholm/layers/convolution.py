@@ -1,0 +1,390 @@
+"""Convolution: K(x, y) = Σ_t w_t [y = x + h (t d - p)], a stencil of taps on a regular grid.
+
+The kernel, then the converters of ``torch.nn.Conv1d`` to ``Conv3d`` and of ``ConvTranspose1d`` to
+``ConvTranspose3d``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..distributed import Shards, fetched_numbers
+from ..domain import Domain
+from ..errors import OptionError
+from ..integral import (
+    OWN_FIRST,
+    CausalTransition,
+    IntegralOperator,
+    LatticeKernel,
+    Layout,
+    OwnExchange,
+    Point,
+    Problem,
+    RowReads,
+    Window,
+    merge_heads,
+    own_parameter,
+    read_grid,
+    weighed,
+    write_points,
+)
+from ..integral.conversion import refuse, register_converter
+from ..integral.lattice import call_on_grid, summed
+from ..ops.backend import at_least_single, cast, full_precision
+
+CONVOLVE = {2: F.conv2d, 3: F.conv3d}
+SCATTER = {2: F.conv_transpose2d, 3: F.conv_transpose3d}
+AXES = (("a", "m"), ("b", "n"), ("c", "p"))
+
+
+class Reads(NamedTuple):
+    """What torch's convolution is told about windows, read off them once.
+
+    Attributes:
+        stride, dilation, padding: of each axis.
+        ends: padding that comes first, from the last axis to the first; torch itself pads both ends
+            alike and with zeros. None where it may.
+        mode: of that padding.
+    """
+
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    padding: tuple[int, ...]
+    ends: list[int] | None
+    mode: str
+
+    @classmethod
+    def of(cls, windows: tuple[Window, ...]) -> Reads:
+        stride, dilation, padding = (
+            tuple(getattr(w, name) for w in windows) for name in ("stride", "dilation", "before")
+        )
+        mode, ends = windows[-1].mode, None
+        if mode != "zeros" or any(w.before != w.after for w in windows):
+            ends = [p for w in reversed(windows) for p in (w.before, w.after)]
+            padding = (0,) * len(windows)
+        return cls(stride, dilation, padding, ends, "constant" if mode == "zeros" else mode)
+
+    def convolve(self, image: Tensor, weight: Tensor, bias: Tensor | None, heads: int) -> Tensor:
+        """torch's convolution of (B, C, *grid)."""
+        if self.ends is not None:
+            image = F.pad(image, self.ends, self.mode)
+        convolve = CONVOLVE[len(self.stride)]
+        return convolve(image, weight, bias, self.stride, self.padding, self.dilation, heads)
+
+
+class StencilKernel(LatticeKernel, OwnExchange, CausalTransition):
+    r"""Taps on a regular grid of spacing h: :math:`K(x, y) = \sum_t w_t\,[y = x + h\,(t d - p)]`,
+    under a mass of one per point.
+
+    torch cross-correlates, so that the kernel at displacement :math:`\delta = (x - y)/h` is the
+    weight at the centre minus δ. With a stride queries are a sub-grid, x = s q; a transposed
+    stencil exchanges the roles of x and y. Padding other than zeros reads a real point instead, and
+    K sums all taps that read the same point.
+
+    On a causal line the output at a point is the one with the point's index, and taps that would
+    read ahead are hidden: a layer padded by d (k - 1) has all taps in the past, and its operator
+    leaves out the outputs behind the last point.
+
+    Args:
+        weight: taps as torch stores them, ``(out, in / heads, *taps)``, or
+            ``(in, out / heads, *taps)`` where ``transposed``.
+        bias: (out,) or None.
+        heads: number of groups; each reads and writes a slice of the channels.
+        stride, dilation: s and d, one number, or one per axis.
+        padding: p: one number, or one per axis, or (before, after) per axis. A transposed stencil
+            cuts as many outputs.
+        padding_mode: ``"zeros"``, ``"reflect"``, ``"replicate"`` or ``"circular"``.
+        transposed: keys write taps instead of queries reading them.
+        output_padding: outputs that a transposed stencil keeps at the far end, one number, or one
+            per axis.
+
+    Shape: u (B, N, in) with N points of the grid in row-major order to (B, M, out), M points of the
+    output grid.
+
+    Cost: that of the layer in the fast form; the definition is O(Nq·Nk·d_out·d_in).
+
+    Raises:
+        OptionError: sizes that do not fit.
+        DomainError: no regular grid with the stencil's number of axes, or one that the padding does
+            not fit; a causal grid of several axes, with stride, pairs or other padding than zeros.
+
+    Reference: ITNet Theorem 1, Appendix C.
+
+    Example:
+        >>> from fredholm.operators import IntegralOperator
+        >>> kernel = StencilKernel(torch.tensor([[[1.0, -2.0, 1.0]]]), padding=1)
+        >>> op = IntegralOperator(1, kernel=kernel, residual=False, projection=False)
+        >>> op.kernel_matrix(torch.zeros(1, 4, 1)).squeeze().tolist()[1]
+        [1.0, -2.0, 1.0, 0.0]
+    """
+
+    ordered = True
+    counts_padding = True  # taps count the grid's points, padding among them
+    forms = OWN_FIRST
+
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        heads: int = 1,
+        stride: int | Sequence[int] = 1,
+        dilation: int | Sequence[int] = 1,
+        padding: int | Sequence[int] | Sequence[tuple[int, int]] = 0,
+        padding_mode: str = "zeros",
+        transposed: bool = False,
+        output_padding: int | Sequence[int] = 0,
+    ):
+        taps = tuple(weight.shape[2:])
+        stride, dilation, output_padding = (
+            _each(v, len(taps)) for v in (stride, dilation, output_padding)
+        )
+        ends = [(p, p) if isinstance(p, int) else p for p in _each(padding, len(taps))]
+        if transposed and padding_mode != "zeros":
+            raise OptionError(
+                f"a transposed stencil cuts outputs, it has no padding_mode={padding_mode!r}"
+            )
+        if any(o and not transposed for o in output_padding):
+            raise OptionError(
+                f"output_padding={output_padding} is an option of a transposed stencil"
+            )
+        if any(o >= max(s, d) for o, s, d in zip(output_padding, stride, dilation)):
+            raise OptionError(
+                f"output_padding={output_padding} must be less than stride or dilation"
+            )
+        windows = tuple(
+            Window(k, s, d, before, after - o, padding_mode, transposed)
+            for k, s, d, (before, after), o in zip(taps, stride, dilation, ends, output_padding)
+        )
+        if weight.shape[0] % heads:
+            raise OptionError(
+                f"heads must divide the channels: {heads} does not divide {weight.shape[0]}"
+            )
+        sizes = weight.shape[1], weight.shape[0] // heads
+        d_out, d_in = sizes if transposed else sizes[::-1]
+        if bias is not None and bias.shape != (heads * d_out,):
+            raise OptionError(
+                f"the bias must have shape ({heads * d_out},), got {tuple(bias.shape)}"
+            )
+        super().__init__(heads, d_in, d_out, windows)
+        self.weight = own_parameter(weight)
+        self.bias = None if bias is None else own_parameter(bias)
+        self.transposed = transposed
+        self.reads = Reads.of(self.image_windows)
+
+    def taps(self) -> Tensor:
+        """Weights as (H, d_out, d_in, *taps)."""
+        grouped = self.weight.unflatten(0, (self.heads, -1))
+        return grouped.transpose(1, 2) if self.transposed else grouped
+
+    # --- the definition ---------------------------------------------------------------------------
+
+    def matrix(self, problem: Problem) -> Tensor:
+        keys, taps = problem.layout.keys or (), self.taps()
+        factors = [
+            w.incidence(q, n, taps.dtype)
+            for w, q, n in zip(self.windows, self.outputs(problem), keys)
+        ]
+        axes = AXES[: len(keys)]
+        inner, points = "".join(t for t, _ in axes), "".join(k for _, k in axes)
+        formula = f"hoi{inner}," + ",".join(f"r{k}{t}" for t, k in axes) + f"->hr{points}oi"
+        dense = torch.einsum(formula, taps, *factors).flatten(2, 1 + len(keys))
+        return dense.expand(problem.uy.shape[0], -1, -1, -1, -1, -1)
+
+    def offset(self, problem: Problem) -> Tensor | None:
+        return None if self.bias is None else self.bias.view(1, self.heads, 1, self.d_out)
+
+    # --- as torch computes it ---------------------------------------------------------------------
+
+    def evaluates(self, layout: Layout) -> bool:
+        return not layout.pairs
+
+    def evaluate(self, problem: Problem) -> Tensor:
+        image = read_grid(problem)
+        weight, bias = self._image_taps(problem, image.dtype)
+        with summed(problem):
+            if self.transposed:
+                out = self._scatter(image, weight, bias)
+            else:
+                out = self.reads.convolve(image, weight, bias, self.heads)
+        out = write_points(out, self.heads)
+        if problem.layout.causal:
+            out = out[:, :, : problem.uy.shape[2]]
+        return self._scaled(out, problem)
+
+    def _image_taps(self, problem: Problem, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+        """Taps of an image of a dtype, and the bias where no scale comes between."""
+        weight = self.weight
+        if problem.layout.causal:  # taps that read ahead weigh nothing
+            past = torch.tensor(
+                [away <= 0 for away in self.windows[0].offsets], device=weight.device
+            )
+            weight = weight * past.to(weight.dtype)
+        if len(self.windows) == 1:  # a line is an image of one row
+            weight = weight.unsqueeze(2)
+        bias = self.bias if problem.quadrature.scale is None else None
+        return cast(weight, dtype), None if bias is None else cast(bias, dtype)
+
+    def _scaled(self, out: Tensor, problem: Problem) -> Tensor:
+        scale = problem.quadrature.scale
+        if scale is None:
+            return out
+        out, offset = out * scale[..., None].to(out.dtype), self.offset(problem)
+        return out if offset is None else out + offset
+
+    # --- where the grid is in shards --------------------------------------------------------------
+
+    passed = "the rows that stencils read beyond a rank's own"
+
+    def passes(self, layout: Layout) -> bool:
+        return not self.transposed
+
+    def evaluate_part(self, problem: Problem, shards: Shards) -> Tensor:
+        p, grid = problem, shards.extents or ()
+        reads = RowReads.of(grid, self.windows[0], shards)
+        u = merge_heads(weighed(p.uy, p.quadrature.mass)).mT
+        image, within = (
+            reads.image(u, shards, grid[1:]),
+            replace(self.windows[0], before=0, after=0),
+        )
+        windows = (replace(within, mode="zeros"), *self.windows[1:])
+        if len(grid) == 1:  # a line is an image of one row
+            image, windows = image.mT, (Window(1), *windows)
+        weight, bias = self._image_taps(p, image.dtype)
+        with summed(p):
+            out = Reads.of(windows).convolve(image, weight, bias, self.heads)
+        out = write_points(out, self.heads)
+        before = shards.start - sum(shards.sizes[r] for r in shards.holes if r < shards.rank)
+        skip = before - reads.first * reads.width
+        return self._scaled(out[:, :, skip : skip + p.uy.shape[2]], p)
+
+    def sends(self, domain: Domain, batch: int) -> int:
+        assert domain.shards is not None
+        shards = domain.shards.filled
+        reads = RowReads.of(shards.extents or (), self.windows[0], shards)
+        return fetched_numbers(shards, reads.points(), batch * self.heads * self.d_in)
+
+    # --- as torch computes it ---------------------------------------------------------------------
+
+    def _scatter(self, image: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """torch's transposed convolution of (B, C, *grid)."""
+        windows = self.image_windows
+        stride, dilation, cut = (
+            [getattr(w, name) for w in windows] for name in ("stride", "dilation", "before")
+        )
+        spare = [w.before - w.after for w in windows]
+        more = [max(0, s) for s in spare]
+        out = SCATTER[len(windows)](image, weight, bias, stride, cut, more, self.heads, dilation)
+        if min(spare) < 0:  # torch cuts no more outputs at the end than at the start
+            out = out[(..., *(slice(0, n + min(0, s)) for n, s in zip(out.shape[2:], spare)))]
+        return out
+
+    # --- one point at a time ----------------------------------------------------------------------
+
+    def start(self, u: Tensor) -> dict[str, Tensor]:
+        """The inputs, times their masses, that the next outputs may read: (B, H, d_in, lags)."""
+        lags = max(0, *(-away for away in self.windows[0].offsets))
+        return {"past": u.new_zeros(*u.shape, lags, dtype=at_least_single(u.dtype))}
+
+    def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        seen = torch.cat([memory["past"], point.weighed()[..., None]], -1)
+        last = seen.shape[-1] - 1
+        pairs = [(t, last + away) for t, away in enumerate(self.windows[0].offsets) if away <= 0]
+        taps, places = (torch.tensor(part, device=seen.device) for part in zip(*pairs))
+        read = seen.index_select(-1, places)
+        weight = cast(self.taps(), read.dtype).index_select(-1, taps)
+        with full_precision(read):
+            out = point.scaled(torch.einsum("hoit,bhit->bho", weight, read))
+        if self.bias is not None:
+            out = out + self.bias.view(1, self.heads, self.d_out)
+        return out, {"past": seen[..., 1:]}
+
+    def extra_repr(self) -> str:
+        parts = (
+            f"{name}={tuple(getattr(w, name) for w in self.windows)}"
+            for name in ("taps", "stride", "dilation")
+        )
+        return f"{super().extra_repr()}, {', '.join(parts)}, padding_mode={self.windows[0].mode!r}"
+
+
+def _each(value, axes: int) -> tuple:
+    """One value per axis."""
+    if isinstance(value, int):
+        return (value,) * axes
+    if len(value) != axes:
+        raise OptionError(f"{axes} axes need {axes} values, got {tuple(value)}")
+    return tuple(value)
+
+
+@register_converter(
+    *(f"torch.nn.modules.conv.Conv{axes}d" for axes in (1, 2, 3)), call=call_on_grid
+)
+def convolution(module: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> IntegralOperator:
+    """A convolution with any channels, groups, stride, dilation and padding; heads are its groups.
+
+    Its default domain is the line with a mass of one per point; on a grid pass ``Domain.grid(h, w,
+    measure="counting")``.
+    """
+    _check(module)
+    reach = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size)]
+    padding = module.padding
+    if padding == "same":
+        padding = [(r // 2, r - r // 2) for r in reach]
+    elif padding == "valid":
+        padding = 0
+    kernel = StencilKernel(
+        module.weight,
+        module.bias,
+        heads=module.groups,
+        stride=module.stride,
+        dilation=module.dilation,
+        padding=padding,  # type: ignore[arg-type]
+        padding_mode=module.padding_mode,
+    )
+    return _bind(module, kernel)
+
+
+@register_converter(
+    *(f"torch.nn.modules.conv.ConvTranspose{axes}d" for axes in (1, 2, 3)), call=call_on_grid
+)
+def transposed_convolution(
+    module: nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d,
+) -> IntegralOperator:
+    """A transposed convolution; its output lives on the finer grid.
+
+    ``output_size`` at a call has no counterpart here: set ``output_padding``.
+    """
+    _check(module)
+    kernel = StencilKernel(
+        module.weight,
+        module.bias,
+        heads=module.groups,
+        stride=module.stride,
+        dilation=module.dilation,
+        padding=module.padding,  # type: ignore[arg-type]
+        transposed=True,
+        output_padding=module.output_padding,
+    )
+    return _bind(module, kernel)
+
+
+def _check(module) -> None:
+    if not module.weight.is_floating_point():
+        raise refuse(module, f"dtype={module.weight.dtype}", "real floating point")
+
+
+def _bind(module, kernel: StencilKernel) -> IntegralOperator:
+    return IntegralOperator(
+        module.in_channels,
+        module.groups,
+        kernel=kernel,
+        out_dim=module.out_channels,
+        residual=False,
+        projection=False,
+    )

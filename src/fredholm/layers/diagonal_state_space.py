@@ -1,0 +1,238 @@
+r"""Diagonal state spaces: S4D, S5, the LRU. K(t, s) = 2 Re Σ_n C_n λ̄_n^(t-s) B̄_n.
+
+The kernel, then :func:`diagonal_system`, which makes an operator of given poles.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Complex, Float
+from torch import Tensor, nn
+
+from ..errors import OptionError, ShapeError
+from ..integral import IntegralOperator, prepared
+from ..ops.scan import scan
+from .time_invariant import TimeInvariantKernel, check_rule, full, with_feedthrough
+
+
+class DiagonalStateSpaceKernel(TimeInvariantKernel):
+    r"""Complex diagonal systems, one per head:
+    :math:`K_h(t, s) = 2\,\mathrm{Re} \sum_n C_n \bar\lambda_n^{t-s} \bar B_n`.
+
+    S4D is this kernel with one head per channel (d_in = d_out = 1); S5 and the LRU are it with one
+    head of many channels. With λ and B of h' = λ h + B u and a step Δ per head: *zoh*
+    :math:`\bar λ = e^{Δλ}, \bar B = (e^{Δλ} - 1) B / λ`; *bilinear*
+    :math:`\bar λ = (1 + Δλ/2) / (1 - Δλ/2), \bar B = ΔB / (1 - Δλ/2)`; *euler*
+    :math:`\bar λ = 1 + Δλ, \bar B = ΔB`; None
+    :math:`\bar λ = e^λ, \bar B = B`, without Δ.
+
+    Args:
+        heads: H.
+        d_in, d_out: features that a head reads and writes.
+        state: S, states per head; of conjugate pairs, one each.
+        discretization: as above.
+        conjugate: states stand for conjugate pairs (the factor 2); otherwise the real part is taken
+            as it is.
+        initial_state: learn the state before the first point.
+        steps: smallest and largest initial Δ, drawn log-uniformly per head.
+
+    Parameters are real: ``log_decay`` with Re λ = -exp(log_decay), ``frequency`` = Im λ (H, S),
+    ``input`` (H, S, d_in, 2), ``readout`` (H, d_out, S, 2), ``log_step`` (H,). Initially λ_n = -1/2
+    + iπn (S4D-Lin).
+
+    Cost: FFT O(N log N) per pair of channels after O(N·S) for the taps; scan O(N·S); step O(S).
+
+    Reference: Gu et al. 2022 (S4D); ITNet Theorem 3 (d).
+
+    Example:
+        >>> from fredholm.operators import IntegralOperator
+        >>> s4d = IntegralOperator(8, heads=8, kernel=DiagonalStateSpaceKernel(8, state=4))
+        >>> s4d(torch.randn(2, 5, 8)).shape, s4d.plan(Domain.line(5, causal=True)).path
+        (torch.Size([2, 5, 8]), 'FFT convolution')
+    """
+
+    def __init__(
+        self,
+        heads: int,
+        d_in: int = 1,
+        d_out: int | None = None,
+        *,
+        state: int = 64,
+        discretization: str | None = "zoh",
+        conjugate: bool = True,
+        initial_state: bool = False,
+        steps: tuple[float, float] = (1e-3, 1e-1),
+    ):
+        super().__init__(heads, d_in, d_out)
+        if state < 1 or not 0 < steps[0] <= steps[1]:
+            raise OptionError(
+                f"a diagonal system needs state >= 1 and 0 < steps[0] <= steps[1], got {state} and "
+                f"{steps}"
+            )
+        self.size, self.conjugate = state, conjugate
+        self.discretization = check_rule(discretization)
+        self.steps = steps
+        self.log_step = nn.Parameter(torch.empty(heads)) if discretization is not None else None
+        self.log_decay = nn.Parameter(torch.empty(heads, state))
+        self.frequency = nn.Parameter(torch.empty(heads, state))
+        self.input = nn.Parameter(torch.empty(heads, state, d_in, 2))
+        self.readout = nn.Parameter(torch.empty(heads, self.d_out, state, 2))
+        self.initial_state = nn.Parameter(torch.empty(heads, state, 2)) if initial_state else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """S4D-Lin: Re λ = -1/2, Im λ = πn, B = 1, C complex normal, log Δ uniform, zero initial
+        state.
+        """
+        with torch.no_grad():
+            if self.log_step is not None:
+                self.log_step.uniform_(math.log(self.steps[0]), math.log(self.steps[1]))
+            self.log_decay.fill_(math.log(0.5))
+            self.frequency.copy_(math.pi * torch.arange(self.size).expand(self.heads, -1))
+            self.input.copy_(torch.tensor([1.0, 0.0]).expand_as(self.input))
+            self.readout.normal_(std=0.5**0.5)
+            if self.initial_state is not None:
+                self.initial_state.zero_()
+
+    def recurrence(
+        self,
+    ) -> tuple[Complex[Tensor, "h s"], Complex[Tensor, "h s"], Complex[Tensor, "h s i"]]:
+        """log λ̄, λ̄ and B̄."""
+        return prepared(self, ("recurrence", self.discretization), self._recurrence)
+
+    def _recurrence(self) -> tuple[Tensor, Tensor, Tensor]:
+        pole = torch.complex(-full(self.log_decay).exp(), full(self.frequency))
+        b = _complex(self.input)
+        if self.log_step is None:
+            return pole, pole.exp(), b
+        step = full(self.log_step).exp()[:, None]
+        z = pole * step
+        if self.discretization == "zoh":
+            return z, z.exp(), (_expm1(z) / pole)[..., None] * b
+        if self.discretization == "bilinear":
+            a, gain = (1 + z / 2) / (1 - z / 2), step / (1 - z / 2)
+        else:
+            a, gain = 1 + z, step.to(z.dtype)
+        # A pole at zero has no logarithm; the smallest number stands for it.
+        nonzero = torch.where(a == 0, torch.finfo(step.dtype).tiny, a)
+        return nonzero.log(), a, gain[..., None] * b
+
+    def read(self, states: Complex[Tensor, "b h n s"]) -> Float[Tensor, "b h n o"]:
+        """Re C h, twice for conjugate pairs."""
+        out = (states @ _complex(self.readout).mT).real
+        return 2 * out if self.conjugate else out
+
+    def lags(self, n: int) -> Float[Tensor, "h n o i"]:
+        log_a, _, b = self.recurrence()
+        powers = _powers(log_a, 0, n)
+        if self.d_in == self.d_out == 1:  # C and B multiply first: no (N, S) product per channel
+            gain = _complex(self.readout)[:, 0] * b[..., 0]
+            taps = (powers @ gain[..., None])[..., None]
+        else:
+            taps = torch.einsum("hos,hns,hsi->hnoi", _complex(self.readout), powers, b)
+        return 2 * taps.real if self.conjugate else taps.real
+
+    def states(self, signal: Float[Tensor, "b h n i"], recurrence: Any = scan) -> Tensor:
+        _, a, b = self.recurrence()
+        drive = (signal.to(b.dtype) @ b.mT).movedim(1, 2)
+        return self.read(recurrence(a[None, None], drive).movedim(2, 1))
+
+    def free(self, n: int) -> Tensor | None:
+        if self.initial_state is None:
+            return None
+        powers = _powers(self.recurrence()[0], 1, n)
+        return self.read((powers * _complex(self.initial_state)[:, None])[None])[0]
+
+    def rest(self, u: Tensor) -> dict[str, Tensor]:
+        dtype = torch.complex(u.new_zeros(()), u.new_zeros(())).dtype
+        zero = torch.zeros(u.shape[0], self.heads, self.size, dtype=dtype, device=u.device)
+        if self.initial_state is None:
+            return {"state": zero}
+        return {"state": zero, "free": zero + _complex(self.initial_state)}
+
+    def move(self, state: Tensor, u: Tensor | None) -> tuple[Tensor, Tensor]:
+        _, a, b = self.recurrence()
+        state = a * state
+        if u is not None:
+            state = state + (u[:, :, None].to(b.dtype) @ b.mT)[:, :, 0]
+        return self.read(state[:, :, None])[:, :, 0], state
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, state={self.size}, discretization={self.discretization!r}"
+
+
+def _complex(x: Tensor) -> Tensor:
+    """Pairs of real numbers as complex ones, whatever memory format a model was moved to."""
+    return torch.view_as_complex(full(x).contiguous())
+
+
+def _powers(log_a: Complex[Tensor, "h s"], first: int, n: int) -> Complex[Tensor, "h n s"]:
+    k = torch.arange(first, first + n, dtype=log_a.real.dtype, device=log_a.device)
+    return (log_a[:, None] * k[:, None]).exp()
+
+
+def _expm1(z: Complex[Tensor, "*s"]) -> Complex[Tensor, "*s"]:
+    """e^z - 1 without cancellation at small z."""
+    x, y = z.real, z.imag
+    return torch.complex(torch.expm1(x) * y.cos() - 2 * (y / 2).sin().square(), x.exp() * y.sin())
+
+
+def diagonal_system(
+    poles: Tensor,
+    input_matrix: Tensor,
+    output_matrix: Tensor,
+    feedthrough: Tensor | None = None,
+    *,
+    discretization: str = "zoh",
+    step: float = 1.0,
+    conjugate: bool = True,
+) -> IntegralOperator:
+    r"""The system with complex poles λ, :math:`y = D u + \mathrm{Re}\,C h`, h' = λ h + B u, sampled
+    every ``step``: values are copied.
+
+    Args:
+        poles: λ (S,), complex, with negative real part.
+        input_matrix, output_matrix, feedthrough: B (S, d_in) and C (d_out, S), complex, and D
+            (d_out, d_in), real, or None.
+        discretization, step: of :class:`fredholm.kernels.DiagonalStateSpaceKernel`.
+        conjugate: each pole stands for a conjugate pair, :math:`y = 2\,\mathrm{Re}\,C h`.
+
+    Raises:
+        OptionError: a pole that does not decay.
+        ShapeError: matrices that do not fit one another.
+
+    Example:
+        >>> pole, one = torch.tensor([-0.5 + 3j]), torch.ones(1, 1) + 0j
+        >>> system = diagonal_system(pole, one, one, step=0.1)
+        >>> system(torch.randn(2, 9, 1)).shape
+        torch.Size([2, 9, 1])
+    """
+    size, fits = poles.shape[0], poles.dim() == 1 and input_matrix.dim() == output_matrix.dim() == 2
+    if not fits or input_matrix.shape[0] != size or output_matrix.shape[1] != size:
+        got = f"{tuple(poles.shape)}, {tuple(input_matrix.shape)}, {tuple(output_matrix.shape)}"
+        raise ShapeError(
+            f"a diagonal system needs poles (S,), B (S, d_in) and C (d_out, S); got {got}"
+        )
+    if not bool((poles.real < 0).all()):
+        raise OptionError(
+            f"poles must decay (Re < 0), the largest real part is {float(poles.real.max())}"
+        )
+    kernel = DiagonalStateSpaceKernel(
+        1,
+        input_matrix.shape[1],
+        output_matrix.shape[0],
+        state=size,
+        discretization=discretization,
+        conjugate=conjugate,
+    ).to(poles.real.dtype)
+    with torch.no_grad():
+        assert kernel.log_step is not None
+        kernel.log_step.fill_(step).log_()
+        kernel.log_decay.copy_((-poles.real).log()[None])
+        kernel.frequency.copy_(poles.imag[None])
+        kernel.input.copy_(torch.view_as_real(input_matrix.to(poles.dtype))[None])
+        kernel.readout.copy_(torch.view_as_real(output_matrix.to(poles.dtype))[None])
+    return with_feedthrough(kernel, feedthrough)

@@ -1,0 +1,104 @@
+"""Stacks: where an encoder, or a whole model, keeps its layers and its final norm, and how both are
+called on features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from ...errors import ConversionError
+from ...registry import qualified_name
+from ..huggingface_attention import sources
+from .readers import BERT_LAYERS, CLIP_LAYERS, VIT_LAYERS
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """Layers, a final norm or None, and what they make of features (B, N, dim)."""
+
+    layers: Sequence[nn.Module]
+    norm: nn.Module | None
+    call: Callable[[Tensor], Tensor]
+
+
+def read_stack(encoder: nn.Module) -> Stack:
+    """The stack in a module; a lone layer is a stack of one."""
+    name = qualified_name(type(encoder))
+    if type(encoder) is nn.ModuleList:
+        stack = _in_turn(list(encoder))
+    elif name in STACKS:
+        stack = STACKS[name](encoder)
+    else:
+        return _in_turn([encoder])
+    if not stack.layers:
+        raise ConversionError(f"{name} has no layers")
+    return stack
+
+
+def _in_turn(layers: Sequence[nn.Module], norm: nn.Module | None = None) -> Stack:
+    """Layers called one after the other, then the norm."""
+
+    def call(u: Tensor) -> Tensor:
+        for layer in layers:
+            u = _layer(layer, u)
+        return u if norm is None else norm(u)
+
+    return Stack(layers, norm, call)
+
+
+def _layer(layer: Any, u: Tensor) -> Tensor:
+    """One layer on (B, N, dim), without masks."""
+    attention = getattr(layer, "self_attn", None)
+    if isinstance(attention, nn.MultiheadAttention):
+        return layer(u) if attention.batch_first else layer(u.transpose(0, 1)).transpose(0, 1)
+    out = (
+        layer(u, None) if hasattr(layer, "layer_norm1") else layer(u)
+    )  # CLIP's mask has no default
+    return out if isinstance(out, Tensor) else out[0]
+
+
+def _torch_encoder(encoder: nn.TransformerEncoder) -> Stack:
+    first: Any = encoder.layers[0] if len(encoder.layers) else None
+
+    def call(u: Tensor) -> Tensor:
+        attention = getattr(first, "self_attn", None)
+        if getattr(attention, "batch_first", True):
+            return encoder(u)
+        return encoder(u.transpose(0, 1)).transpose(0, 1)
+
+    return Stack(list(encoder.layers), encoder.norm, call)
+
+
+def _bert_encoder(encoder: Any) -> Stack:
+    return Stack(list(encoder.layer), None, lambda u: encoder(u).last_hidden_state)
+
+
+def _clip_encoder(encoder: Any) -> Stack:
+    call = lambda u: encoder(inputs_embeds=u).last_hidden_state  # noqa: E731
+    return Stack(list(encoder.layers), None, call)
+
+
+def _timm_model(model: Any) -> Stack:
+    """The blocks and the norm behind them: ``forward_features`` after ``norm_pre``."""
+    norm = None if isinstance(model.norm, nn.Identity) else model.norm
+    return _in_turn(list(model.blocks), norm)
+
+
+# A model's embeddings, pooler and heads are not part of its stack.
+STACKS: dict[str, Callable[[Any], Stack]] = {
+    "torch.nn.modules.transformer.TransformerEncoder": _torch_encoder,
+    "timm.models.vision_transformer.VisionTransformer": _timm_model,
+    **dict.fromkeys(sources(BERT_LAYERS, "Encoder"), _bert_encoder),
+    **dict.fromkeys(sources(BERT_LAYERS, "Model"), lambda model: _bert_encoder(model.encoder)),
+    **dict.fromkeys(
+        sources(VIT_LAYERS, "Model"), lambda model: _in_turn(list(model.layers), model.layernorm)
+    ),
+    **dict.fromkeys(sources(CLIP_LAYERS, "Encoder"), _clip_encoder),
+    **dict.fromkeys(
+        sources(CLIP_LAYERS, "VisionModel"), lambda model: _clip_encoder(model.encoder)
+    ),
+}

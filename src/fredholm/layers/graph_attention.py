@@ -1,0 +1,255 @@
+"""Graph attention: weights of additive scores, normalised over the neighbours.
+
+Two kernels, of static and of dynamic attention, then the converters of PyTorch Geometric's
+``GATConv`` and ``GATv2Conv``. The graph is the domain: ``Domain.graph``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import OptionError
+from ..integral import IntegralOperator, Problem, WeightedKernel, check_dropout, own_parameter
+from ..integral.conversion import refuse, refuse_dropout, register_converter
+from ..ops.attention import attention_density
+from .graph import call_on_graph, check_layer, small_graph, weight_of
+
+
+class AdditiveAttentionKernel(WeightedKernel):
+    r"""Attention with additive scores:
+    :math:`K_h(x, y; u) = Z_h(x)^{-1} \exp(\sigma(a_h \cdot V_h u(x) + b_h \cdot V_h u(y)))\,V_h`.
+
+    σ is the leaky ReLU. The normaliser integrates over the points that x sees: on ``Domain.graph``
+    over its neighbours.
+
+    Args:
+        value: V, the weight (H · d_out, dim) that maps u to all heads; every head reads all of u.
+        query, key: a and b, (H, d_out), or any shape of as many elements.
+        heads: H.
+        bias: (H · d_out,) or None.
+        slope: of σ where its argument is negative.
+        dropout: of a converted layer; in training mode it is random, not an integral operator.
+
+    Shape: u (B, N, dim) to (B, Nq, H · d_out).
+
+    Cost: O(N²), a block of queries at a time.
+
+    Raises:
+        OptionError: sizes that do not fit.
+        ConversionError: training mode with ``dropout``.
+
+    Reference: Velickovic et al. 2018, Eqs. 1-6.
+
+    Example:
+        >>> from fredholm.domain import Domain
+        >>> from fredholm.operators import IntegralOperator
+        >>> value, query, key = torch.randn(4, 3), torch.randn(2, 2), torch.randn(2, 2)
+        >>> kernel = AdditiveAttentionKernel(value, query, key, heads=2)
+        >>> op = IntegralOperator(3, 2, kernel=kernel, out_dim=4, residual=False, projection=False)
+        >>> graph = Domain.graph(torch.tensor([[0, 1], [1, 2]]), 3)
+        >>> op.weights(torch.randn(1, 3, 3), graph)[0, 0, 0].tolist()
+        [1.0, 0.0, 0.0]
+    """
+
+    whole = True
+    rowwise = True
+
+    def __init__(
+        self,
+        value: Tensor,
+        query: Tensor,
+        key: Tensor,
+        *,
+        heads: int,
+        bias: Tensor | None = None,
+        slope: float = 0.2,
+        dropout: float = 0.0,
+    ):
+        width, dim = value.shape
+        for name, size in (("query", query.numel()), ("key", key.numel())):
+            if size != width or width % heads:
+                raise OptionError(
+                    f"{heads} heads that read {width} features do not fit {size} of {name}"
+                )
+        super().__init__(heads, dim, width // heads)
+        self.slope, self.dropout = slope, dropout
+        self.value, self.query, self.key = (own_parameter(x) for x in (value, query, key))
+        self.bias = None if bias is None else own_parameter(bias)
+
+    def value_map(self) -> Tensor:
+        return self.value.unflatten(0, (self.heads, self.d_out))
+
+    def offset(self, problem: Problem) -> Tensor | None:
+        return None if self.bias is None else self.bias.view(1, self.heads, 1, self.d_out)
+
+    def weights(self, problem: Problem) -> Tensor:
+        check_dropout(self.training, self.dropout)
+        values = self.value_map()
+        of_query, of_key = (
+            u[:, 0] @ torch.einsum("hoi,ho->ih", values, a.view(self.heads, -1))
+            for a, u in ((self.query, problem.ux), (self.key, problem.uy))
+        )
+        scores = F.leaky_relu(of_query.mT[..., None] + of_key.mT[:, :, None], self.slope)
+        q = problem.quadrature
+        return attention_density(scores, q.weights(), q.visible())
+
+
+class DynamicAttentionKernel(WeightedKernel):
+    r"""Attention with a network of both ends:
+    :math:`K_h(x, y; u) = Z_h(x)^{-1} \exp(a_h \cdot \sigma(Q_h u(x) + V_h u(y) + c_h))\,V_h`.
+
+    σ is the leaky ReLU, so that which neighbour counts most depends on the query, unlike in
+    :class:`AdditiveAttentionKernel`.
+
+    Args:
+        value: V, the weight (H · d_out, dim); every head reads all of u.
+        query: Q, of the same shape; V itself where they are shared.
+        score: a, (H, d_out), or any shape of as many elements.
+        heads: H.
+        value_bias, query_bias: (H · d_out,) or None, of the maps V and Q; c is their sum. The
+            values have the first too, where a point sees any.
+        bias: (H · d_out,) or None, of the output.
+        slope: of σ where its argument is negative.
+        dropout: of a converted layer; in training mode it is random, not an integral operator.
+
+    Shape: u (B, N, dim) to (B, Nq, H · d_out).
+
+    Cost: O(N²·H·d_out), a block of queries at a time.
+
+    Raises:
+        OptionError: sizes that do not fit.
+        ConversionError: training mode with ``dropout``.
+
+    Reference: Brody, Alon, Yahav 2022, Eq. 7.
+
+    Example:
+        >>> from fredholm.domain import Domain
+        >>> from fredholm.operators import IntegralOperator
+        >>> kernel = DynamicAttentionKernel(
+        ...     torch.randn(4, 3), torch.randn(4, 3), torch.randn(2, 2), heads=2
+        ... )
+        >>> op = IntegralOperator(3, 2, kernel=kernel, out_dim=4, residual=False, projection=False)
+        >>> graph = Domain.graph(torch.tensor([[0, 1], [1, 2]]), 3)
+        >>> op.weights(torch.randn(1, 3, 3), graph)[0, 0, 0].tolist()
+        [1.0, 0.0, 0.0]
+    """
+
+    whole = True
+    rowwise = True
+
+    def __init__(
+        self,
+        value: Tensor,
+        query: Tensor,
+        score: Tensor,
+        *,
+        heads: int,
+        value_bias: Tensor | None = None,
+        query_bias: Tensor | None = None,
+        bias: Tensor | None = None,
+        slope: float = 0.2,
+        dropout: float = 0.0,
+    ):
+        width, dim = value.shape
+        if query.shape != value.shape or score.numel() != width or width % heads:
+            sizes = f"{tuple(value.shape)}, {tuple(query.shape)} and {tuple(score.shape)}"
+            raise OptionError(f"value, query and score of {sizes} do not fit {heads} heads")
+        super().__init__(heads, dim, width // heads)
+        self.slope, self.dropout = slope, dropout
+        self.value, self.query, self.score = (own_parameter(x) for x in (value, query, score))
+        self.value_bias, self.query_bias, self.bias = (
+            None if x is None else own_parameter(x) for x in (value_bias, query_bias, bias)
+        )
+
+    def value_map(self) -> Tensor:
+        return self.value.unflatten(0, (self.heads, self.d_out))
+
+    def offset(self, problem: Problem) -> Tensor | None:
+        shape = (1, self.heads, 1, self.d_out)
+        out = None if self.bias is None else self.bias.view(shape)
+        if self.value_bias is None:
+            return out
+        value, visible = self.value_bias.view(shape), problem.quadrature.visible()
+        if visible is not None:
+            value = value * visible.any(-1, keepdim=True)
+        return value if out is None else out + value
+
+    def weights(self, problem: Problem) -> Tensor:
+        check_dropout(self.training, self.dropout)
+        of_query = F.linear(problem.ux[:, 0], self.query, self.query_bias)
+        of_key = F.linear(problem.uy[:, 0], self.value, self.value_bias)
+        of_query, of_key = (
+            x.unflatten(-1, (self.heads, self.d_out)).transpose(1, 2) for x in (of_query, of_key)
+        )
+        both = F.leaky_relu(of_query[:, :, :, None] + of_key[:, :, None], self.slope)
+        scores = torch.einsum("bhqko,ho->bhqk", both, self.score.view(self.heads, -1))
+        q = problem.quadrature
+        return attention_density(scores, q.weights(), q.visible())
+
+
+@register_converter(
+    "torch_geometric.nn.conv.gat_conv.GATConv", call=call_on_graph, domain=small_graph
+)
+def graph_attention(module: nn.Module) -> IntegralOperator:
+    """Graph attention; ``edge_index`` goes into ``Domain.graph(edge_index, n,
+    self_loops=add_self_loops)``.
+    """
+    layer: Any = module
+    _check(layer)
+    kernel = AdditiveAttentionKernel(
+        weight_of(layer, "lin"),
+        layer.att_dst,
+        layer.att_src,
+        heads=layer.heads,
+        bias=layer.bias,
+        slope=layer.negative_slope,
+        dropout=layer.dropout,
+    )
+    return _bind(layer, kernel)
+
+
+@register_converter(
+    "torch_geometric.nn.conv.gatv2_conv.GATv2Conv", call=call_on_graph, domain=small_graph
+)
+def dynamic_graph_attention(module: nn.Module) -> IntegralOperator:
+    """Dynamic graph attention; ``edge_index`` goes into ``Domain.graph(edge_index, n,
+    self_loops=add_self_loops)``.
+    """
+    layer: Any = module
+    _check(layer)
+    kernel = DynamicAttentionKernel(
+        weight_of(layer, "lin_l"),
+        weight_of(layer, "lin_r"),
+        layer.att,
+        heads=layer.heads,
+        value_bias=layer.lin_l.bias,
+        query_bias=layer.lin_r.bias,
+        bias=layer.bias,
+        slope=layer.negative_slope,
+        dropout=layer.dropout,
+    )
+    return _bind(layer, kernel)
+
+
+def _check(layer: Any) -> None:
+    if not isinstance(layer.in_channels, int):
+        raise refuse(layer, f"in_channels={layer.in_channels}", "one width for sources and targets")
+    if layer.heads > 1 and not layer.concat:
+        raise refuse(layer, "concat=False", "concat=True")
+    check_layer(layer, {"edge_dim": None, "residual": False, "flow": "source_to_target"})
+    refuse_dropout(layer, layer.dropout)
+
+
+def _bind(layer: Any, kernel: WeightedKernel) -> IntegralOperator:
+    return IntegralOperator(
+        layer.in_channels,
+        layer.heads,
+        kernel=kernel,
+        out_dim=layer.heads * layer.out_channels,
+        residual=False,
+        projection=False,
+    )

@@ -1,0 +1,217 @@
+"""The attention of Hugging Face's encoders, of BART and of GPT-2. Classes are matched by name;
+nothing is imported.
+
+One reading serves several classes: the library copies its code from model to model, and those that
+are listed together have the same code. Attention with rotary positions is in
+``huggingface_rotary.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..domain import Domain
+from ..families.softmax.kernel import SoftmaxKernel
+from ..integral import IntegralOperator, TransposedLinear
+from ..integral.conversion import refuse, refuse_dropout, register_converter
+from ..registry import qualified_name
+from .multihead_attention import bind, linear, refuse_hooks
+
+# Backends of the same function; a registered one of any other name may be another function.
+SOFTMAX_BACKENDS = {
+    None,
+    "eager",
+    "sdpa",
+    "flex_attention",
+    "flash_attention_2",
+    "flash_attention_3",
+    "flash_attention_4",
+}
+BERT = (
+    "bert.modeling_bert.Bert",
+    "bert_generation.modeling_bert_generation.BertGeneration",
+    "bridgetower.modeling_bridgetower.BridgeTower",
+    "camembert.modeling_camembert.Camembert",
+    "data2vec.modeling_data2vec_text.Data2VecText",
+    "electra.modeling_electra.Electra",
+    "ernie.modeling_ernie.Ernie",
+    "roberta.modeling_roberta.Roberta",
+    "roberta_prelayernorm.modeling_roberta_prelayernorm.RobertaPreLayerNorm",
+    "roc_bert.modeling_roc_bert.RoCBert",
+    "xlm_roberta.modeling_xlm_roberta.XLMRoberta",
+    "xlm_roberta_xl.modeling_xlm_roberta_xl.XLMRobertaXL",
+    "xmod.modeling_xmod.Xmod",
+)
+VIT = (
+    "audio_spectrogram_transformer.modeling_audio_spectrogram_transformer.AST",
+    "deit.modeling_deit.DeiT",
+    "dinov2.modeling_dinov2.Dinov2",
+    "dinov2_with_registers.modeling_dinov2_with_registers.Dinov2WithRegisters",
+    "ijepa.modeling_ijepa.IJepa",
+    "vit.modeling_vit.ViT",
+    "vit_mae.modeling_vit_mae.ViTMAE",
+    "vit_msn.modeling_vit_msn.ViTMSN",
+    "vivit.modeling_vivit.Vivit",
+)
+CLIP = (
+    "altclip.modeling_altclip.AltCLIP",
+    "chinese_clip.modeling_chinese_clip.ChineseCLIPVision",
+    "clip.modeling_clip.CLIP",
+    "clipseg.modeling_clipseg.CLIPSeg",
+    "metaclip_2.modeling_metaclip_2.MetaClip2",
+    "x_clip.modeling_x_clip.XCLIP",
+)
+BART = (
+    "bart.modeling_bart.Bart",
+    "biogpt.modeling_biogpt.BioGpt",
+    "blenderbot.modeling_blenderbot.Blenderbot",
+    "blenderbot_small.modeling_blenderbot_small.BlenderbotSmall",
+    "m2m_100.modeling_m2m_100.M2M100",
+    "marian.modeling_marian.Marian",
+    "mbart.modeling_mbart.MBart",
+    "pegasus.modeling_pegasus.Pegasus",
+    "plbart.modeling_plbart.PLBart",
+    "time_series_transformer.modeling_time_series_transformer.TimeSeriesTransformer",
+)
+
+
+def sources(names: tuple[str, ...], tail: str) -> list[str]:
+    """Qualified names of the classes ``name + tail``."""
+    return [f"transformers.models.{name}{tail}" for name in names]
+
+
+# --- how the layers are called --------------------------------------------------------------------
+
+
+def additive_mask(u: Tensor, domain: Domain) -> Tensor | None:
+    """The mask that the model of a layer would give it, (1, 1, N, N), or None where a point sees
+    all.
+    """
+    if not domain.causal:
+        return None
+    seen = torch.ones(domain.size, domain.size, dtype=torch.bool, device=u.device).tril()
+    if domain.pairs is not None:
+        seen = seen & domain.pairs
+    return torch.zeros_like(seen, dtype=u.dtype).masked_fill(~seen, torch.finfo(u.dtype).min)[
+        None, None
+    ]
+
+
+def takes_masks(layer: Any) -> bool:
+    """Whether the layer's backend reads additive masks; the others run on a GPU or compiled."""
+    return layer.config._attn_implementation in (None, "eager", "sdpa")
+
+
+def call_first(layer: Any, u: Tensor, domain: Domain) -> Tensor | None:
+    """A layer that takes u and a mask, and gives its output first."""
+    return layer(u, attention_mask=additive_mask(u, domain))[0] if takes_masks(layer) else None
+
+
+def _call_across(layer: Any, u: Tensor, domain: Domain) -> Tensor | None:
+    """A cross attention, from u to u."""
+    return layer(u, encoder_hidden_states=u)[0] if takes_masks(layer) else None
+
+
+# --- the converters -------------------------------------------------------------------------------
+
+
+def bert_attention(module: Any) -> IntegralOperator:
+    """BERT's attention, and RoBERTa's, ELECTRA's and their relatives', without its output layer,
+    which lives in ``BertSelfOutput``; causal in a decoder.
+    """
+    options = {"causal": module.is_causal, "scale": module.scaling, "dropout": module.dropout.p}
+    names = ("query", "key", "value")
+    return bind(separate(module, names, module.num_attention_heads, options), None)
+
+
+register_converter(*sources(BERT, "SelfAttention"), call=call_first)(bert_attention)
+register_converter(*sources(BERT, "CrossAttention"), call=_call_across)(bert_attention)
+
+
+@register_converter(
+    "transformers.models.distilbert.modeling_distilbert.DistilBertSelfAttention", call=call_first
+)
+def distilbert_attention(module: Any) -> IntegralOperator:
+    """DistilBERT's attention with its output layer."""
+    options = {"scale": module.scaling, "dropout": module.dropout.p}
+    kernel = separate(module, ("q_lin", "k_lin", "v_lin"), module.n_heads, options)
+    return bind(kernel, linear(module, "out_lin"))
+
+
+@register_converter(*sources(VIT, "Attention"), call=call_first)
+def vit_attention(module: Any) -> IntegralOperator:
+    """The attention of ViT, DeiT, DINOv2 and their relatives with its output layer."""
+    options = {"scale": module.scaling, "dropout": module.attention_dropout}
+    kernel = separate(module, ("q_proj", "k_proj", "v_proj"), module.num_attention_heads, options)
+    return bind(kernel, linear(module, "o_proj"))
+
+
+@register_converter(*sources(CLIP, "Attention"), call=call_first)
+def clip_attention(module: Any) -> IntegralOperator:
+    """CLIP's attention with its output layer. The text model gives it a causal mask: pass a domain
+    with ``causal=True``.
+    """
+    options = {"scale": module.scale, "dropout": module.dropout}
+    kernel = separate(module, ("q_proj", "k_proj", "v_proj"), module.num_heads, options)
+    return bind(kernel, linear(module, "out_proj"))
+
+
+@register_converter(*sources(BART, "Attention"), call=call_first)
+def bart_attention(module: Any) -> IntegralOperator:
+    """The attention of BART and its relatives with its output layer: of an encoder, of a decoder
+    (causal), or across, where ``query`` are the decoder's features.
+    """
+    options = {"scale": module.scaling, "dropout": module.dropout, "causal": module.is_causal}
+    kernel = separate(module, ("q_proj", "k_proj", "v_proj"), module.num_heads, options)
+    return bind(kernel, linear(module, "out_proj"))
+
+
+@register_converter("transformers.models.gpt2.modeling_gpt2.GPT2Attention", call=call_first)
+def gpt2_attention(module: Any) -> IntegralOperator:
+    """GPT-2's causal attention: one packed layer, weights stored as (in, out)."""
+    if module.is_cross_attention:
+        raise refuse(module, "is_cross_attention=True", "is_cross_attention=False")
+    if module.reorder_and_upcast_attn:
+        raise refuse(module, "reorder_and_upcast_attn=True", "reorder_and_upcast_attn=False")
+    _check_backend(module)
+    dropout = max(module.attn_dropout.p, module.resid_dropout.p)
+    refuse_dropout(module, dropout)
+    packed, out = _conv1d(module, "c_attn"), _conv1d(module, "c_proj")
+    options = {"scale": module.scaling, "causal": True, "dropout": dropout}
+    return bind(
+        SoftmaxKernel(module.embed_dim, module.num_heads, projections=packed, **options), out
+    )
+
+
+def separate(
+    module: Any, names: tuple[str, str, str], heads: int, options: dict[str, Any]
+) -> SoftmaxKernel:
+    """The kernel of three layers, or a ConversionError."""
+    _check_backend(module)
+    refuse_dropout(module, options["dropout"])
+    query, key, value = (linear(module, name) for name in names)
+    if not query.in_features == key.in_features == value.in_features:
+        got = ", ".join(
+            f"{n} of {layer.in_features}" for n, layer in zip(names, (query, key, value))
+        )
+        raise refuse(module, got, "queries, keys and values read from signals of one width")
+    return SoftmaxKernel(query.in_features, heads, projections=(query, key, value), **options)
+
+
+def _conv1d(module: Any, name: str) -> nn.Linear:
+    layer = getattr(module, name)
+    kind = qualified_name(type(layer))
+    if kind != "transformers.pytorch_utils.Conv1D":
+        raise refuse(module, f"{name}={kind}", "transformers.pytorch_utils.Conv1D")
+    refuse_hooks(module, name)
+    return TransposedLinear(layer.weight, layer.bias)
+
+
+def _check_backend(module: Any) -> None:
+    backend = module.config._attn_implementation
+    if backend not in SOFTMAX_BACKENDS:
+        known = ", ".join(sorted(str(name) for name in SOFTMAX_BACKENDS if name))
+        raise refuse(module, f"attn_implementation={backend!r}", f"softmax attention: {known}")

@@ -1,0 +1,114 @@
+"""A linear map at every point: K(x, y) = A [x = y], a convolution with one tap.
+
+The kernel, then the converter of ``torch.nn.Linear``.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ..domain import Domain, default_line
+from ..errors import DomainError
+from ..integral import (
+    OWN_FIRST,
+    CausalTransition,
+    IntegralOperator,
+    Layout,
+    MatrixKernel,
+    OwnForm,
+    Point,
+    Problem,
+    weighed,
+)
+from ..integral.conversion import refuse, register_converter
+from ..ops.backend import cast
+
+
+class PointwiseKernel(MatrixKernel, OwnForm, CausalTransition):
+    r"""One linear map at every point: :math:`K(x, y) = A\,[x = y]`, under a mass of one per point.
+
+    Points are the same when they have the same index, so that any domain will do.
+
+    Args:
+        linear: A, with a bias or without; the kernel uses its parameters, not copies.
+
+    Shape: u (B, N, in) to (B, N, out).
+
+    Cost: O(N); the definition O(N²).
+
+    Raises:
+        DomainError: queries on another domain, or an order together with ``pairs``.
+
+    Example:
+        >>> from fredholm.operators import IntegralOperator
+        >>> layer = nn.Linear(2, 3)
+        >>> kernel = PointwiseKernel(layer)
+        >>> op = IntegralOperator(2, kernel=kernel, out_dim=3, residual=False, projection=False)
+        >>> u = torch.randn(1, 4, 2)
+        >>> torch.allclose(op(u), layer(u))
+        True
+    """
+
+    reads_query = False
+    sums = True
+    forms = OWN_FIRST
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__(1, linear.in_features, linear.out_features)
+        self.linear = linear
+
+    def check(self, layout: Layout) -> None:
+        if layout.given:
+            raise DomainError(
+                "PointwiseKernel reads each point at itself; leave query and query_domain out"
+            )
+        if layout.causal and layout.pairs:
+            raise DomainError(
+                "PointwiseKernel takes no pairs in an order; build the domain with causal=False"
+            )
+
+    def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
+        return default_line(n, measure="counting", device=device, dtype=dtype)
+
+    def matrix(self, problem: Problem) -> Tensor:
+        index, n = problem.index, problem.uy.shape[2]
+        keys = torch.arange(n, device=problem.uy.device)
+        same = (keys if index is None else index)[:, None] == keys
+        dense = same.to(self.linear.weight.dtype)[:, :, None, None] * self.linear.weight
+        return dense.expand(problem.uy.shape[0], 1, -1, -1, -1, -1)
+
+    def offset(self, problem: Problem) -> Tensor | None:
+        return None if self.linear.bias is None else self.linear.bias.view(1, 1, 1, -1)
+
+    def evaluates(self, layout: Layout) -> bool:
+        return not layout.pairs
+
+    def evaluate(self, problem: Problem) -> Tensor:
+        u, q = problem.uy, problem.quadrature
+        if problem.layout.measure != "counting":
+            u = weighed(u, q.mass)
+        if q.scale is not None:
+            u = u * q.scale[..., None].to(u.dtype)
+        return self.linear(cast(u, problem.uy.dtype))
+
+    def start(self, u: Tensor) -> dict[str, Tensor]:
+        """Nothing is remembered."""
+        return {}
+
+    def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.linear(cast(point.scaled(point.weighed()), point.u.dtype)), memory
+
+
+@register_converter("torch.nn.modules.linear.Linear")
+def linear(module: nn.Linear) -> IntegralOperator:
+    """The same map at every point, K = A δ; on any domain."""
+    if not module.weight.is_floating_point():
+        raise refuse(module, f"dtype={module.weight.dtype}", "real floating point")
+    return IntegralOperator(
+        module.in_features,
+        kernel=PointwiseKernel(module),
+        out_dim=module.out_features,
+        residual=False,
+        projection=False,
+    )

@@ -1,0 +1,218 @@
+"""The whole Mamba mixer as one kernel: projection, causal convolution, selective scan and gate.
+
+The kernel, then the converters of Hugging Face's ``MambaMixer`` and ``mambapy``'s ``MambaBlock``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..errors import ShapeError
+from ..integral import IntegralOperator, Point, Problem, prepared
+from ..integral.conversion import refuse, register_converter
+from ..ops.backend import full_precision
+from ..ops.scan import reorder, scan
+from .selective import TrajectoryKernel, packed, selective_matrix
+from .time_invariant import full
+
+
+class MambaKernel(TrajectoryKernel):
+    r"""All of a Mamba block before its output projection; u enters through W_x alone, everything
+    else is part of K.
+
+    With a convolution w of k taps, the gate g of the other half of the projection, and
+    :math:`\mathrm{silu}(c) = σ(c)\,c`,
+
+    .. math::
+        K(t, s) = \mathrm{diag}\Big(\mathrm{silu}(g_t)
+            \sum_{r=s}^{\min(t, s+k-1)} M(t, r)\,σ(c_r)\,w_{r-s}\Big)\,W_x, \qquad
+        M(t, r) = C_t \Big[\prod_{q=r+1}^{t} e^{Δ_q A}\Big] Δ_r B_r + D\,δ_{tr},
+
+    where c, g, Δ, B and C are read off the trajectory of u. The biases of projection and
+    convolution make the offset. The output projection is the operator's.
+
+    Args:
+        in_proj: u to the convolved half (E) and the gate (E).
+        conv: depthwise causal convolution, k taps; its ``padding`` is not used.
+        x_proj: E to (rank + 2S): the step's squeezed features, B and C.
+        dt_proj: rank to E, with bias.
+        log_decay: A = -exp(log_decay), (E, S).
+        feedthrough: D, (E,).
+
+    Raises:
+        ShapeError: layers that do not fit one another.
+
+    Cost: O(N·E·S) by a scan; step O(E·S); the dense kernel O(N²·E·(S + dim)).
+
+    Reference: Gu and Dao 2023, Fig. 3; ITNet Theorem 3 (d), E.6.
+
+    Example:
+        >>> in_proj, conv = nn.Linear(4, 12), nn.Conv1d(6, 6, 2, groups=6)
+        >>> x_proj, dt_proj = nn.Linear(6, 1 + 2 * 3, bias=False), nn.Linear(1, 6)
+        >>> log_decay, feedthrough = nn.Parameter(torch.zeros(6, 3)), nn.Parameter(torch.ones(6))
+        >>> MambaKernel(in_proj, conv, x_proj, dt_proj, log_decay, feedthrough)
+        MambaKernel(
+          heads=1, d_in=4, d_out=6
+          (in_proj): Linear(in_features=4, out_features=12, bias=True)
+          (conv): Conv1d(6, 6, kernel_size=(2,), stride=(1,), groups=6)
+          (x_proj): Linear(in_features=6, out_features=7, bias=False)
+          (dt_proj): Linear(in_features=1, out_features=6, bias=True)
+        )
+    """
+
+    def __init__(
+        self,
+        in_proj: nn.Linear,
+        conv: nn.Conv1d,
+        x_proj: nn.Linear,
+        dt_proj: nn.Linear,
+        log_decay: nn.Parameter,
+        feedthrough: nn.Parameter,
+    ):
+        width, state = log_decay.shape
+        super().__init__(1, in_proj.in_features, width)
+        self.split = (dt_proj.in_features, state, state)
+        sizes = (
+            in_proj.out_features,
+            conv.in_channels,
+            conv.groups,
+            x_proj.in_features,
+            x_proj.out_features,
+        )
+        needs = (2 * width, width, width, width, sum(self.split))
+        if sizes != needs or dt_proj.out_features != width or feedthrough.shape != (width,):
+            raise ShapeError(
+                f"a mixer of width {width} and state {state} needs layers of sizes {needs}, got "
+                f"{sizes}"
+            )
+        self.in_proj, self.conv, self.x_proj, self.dt_proj = in_proj, conv, x_proj, dt_proj
+        self.log_decay, self.feedthrough = log_decay, feedthrough
+        self.taps = conv.kernel_size[0]
+
+    # --- what is read off the trajectory ----------------------------------------------------------
+
+    def convolve(self, x: Float[Tensor, "b m e"]) -> Float[Tensor, "b n e"]:
+        """The convolution of points that k - 1 earlier ones precede."""
+        return F.conv1d(x.mT, self.conv.weight, self.conv.bias, groups=self.conv.groups).mT
+
+    def terms(self, inner: Float[Tensor, "b n e"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Δ, A, B and C from what the scan reads."""
+        squeezed, inputs, outputs = (full(x) for x in self.x_proj(inner).split(self.split, -1))
+        with full_precision(inner):
+            step = F.softplus(
+                F.linear(squeezed, full(self.dt_proj.weight), full(self.dt_proj.bias))
+            )
+        poles = prepared(self, "poles", lambda: -full(self.log_decay).exp())
+        return step, poles, inputs, outputs
+
+    def response(self, u: Float[Tensor, "b n i"]) -> Float[Tensor, "b n o"]:
+        x, gate = self.in_proj(u).chunk(2, -1)
+        inner = F.silu(self.convolve(F.pad(x, (0, 0, self.taps - 1, 0))))
+        step, poles, inputs, outputs = self.terms(inner)
+        with full_precision(u):
+            inner = full(inner)
+            drive = (step * inner)[..., None] * inputs[:, :, None]
+            states = scan((step[..., None] * poles).exp(), drive)
+            out = (states @ outputs[..., None])[..., 0] + self.feedthrough * inner
+            return (out * F.silu(full(gate))).to(u.dtype)
+
+    # --- the definition ---------------------------------------------------------------------------
+
+    def coefficients(self, u: Float[Tensor, "b n i"], at: Tensor) -> tuple[Tensor, Tensor]:
+        """What a convolution's output c_r, and the projected x_s, contribute to the gated output at
+        t: (B, Nq, N, E) twice.
+        """
+        x, gate = self.in_proj(u).chunk(2, -1)
+        c = self.convolve(F.pad(x, (0, 0, self.taps - 1, 0)))
+        step, poles, inputs, outputs = self.terms(F.silu(c))
+        dense = selective_matrix(step, poles, step[..., None] * inputs[:, :, None], outputs, at)
+        now = torch.arange(u.shape[1], device=u.device) == at[:, :, None]
+        dense = dense + torch.where(now[..., None], self.feedthrough, 0.0)
+        after = F.silu(reorder(gate, at, 1))[:, :, None] * dense * c.sigmoid()[:, None]
+        n, weight = u.shape[1], self.conv.weight[:, 0]
+        later = F.pad(after, (0, 0, 0, self.taps - 1))
+        before = sum(
+            later[:, :, j : j + n] * weight[:, self.taps - 1 - j] for j in range(self.taps)
+        )
+        assert isinstance(before, Tensor)
+        return after, before
+
+    def unrolled(self, u: Float[Tensor, "b n i"], at: Tensor) -> Float[Tensor, "b q k o i"]:
+        return self.coefficients(u, at)[1][..., None] * self.in_proj.weight[: self.d_out]
+
+    def offset(self, problem: Problem) -> Tensor | None:
+        if self.in_proj.bias is None and self.conv.bias is None:
+            return None
+        u, at, _ = packed(problem)
+        after, before = self.coefficients(u, at)
+        out = torch.zeros_like(after[:, :, 0])
+        if self.conv.bias is not None:
+            out = out + after.sum(2) * self.conv.bias
+        if self.in_proj.bias is not None:
+            out = out + before.sum(2) * self.in_proj.bias[: self.d_out]
+        return out[:, None]
+
+    # --- one step ---------------------------------------------------------------------------------
+
+    def start(self, u: Tensor) -> dict[str, Tensor]:
+        window = u.new_zeros(u.shape[0], self.taps - 1, self.d_out)
+        return {"window": window, "state": full(u.new_zeros(u.shape[0], *self.log_decay.shape))}
+
+    def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        x, gate = self.in_proj(point.u).chunk(2, -1)
+        window = torch.cat([memory["window"].to(x.dtype), x], 1)
+        inner = F.silu(self.convolve(window))
+        step, poles, inputs, outputs = self.terms(inner)
+        with full_precision(x):
+            step, inner = step[:, 0], full(inner[:, 0])
+            drive = (step * inner)[..., None] * inputs[:, 0, None]
+            state = (step[..., None] * poles).exp() * memory["state"] + drive
+            out = (state @ outputs[:, 0, :, None])[..., 0] + self.feedthrough * inner
+            out = (out * F.silu(full(gate[:, 0]))).to(point.u.dtype)
+            return out[:, None], {"window": window[:, 1:], "state": state}
+
+
+@register_converter("transformers.models.mamba.modeling_mamba.MambaMixer")
+def from_transformers(module: nn.Module) -> IntegralOperator:
+    """Hugging Face's mixer, called without a cache or a mask; padding is the domain's ``valid``.
+
+    The mixer casts parts of its scan to float32 whatever its dtype; the operator computes in the
+    dtype of its parameters, float32 at the least.
+    """
+    activation: Any = getattr(module, "activation", None)
+    if activation not in ("silu", "swish"):
+        raise refuse(module, f"hidden_act={activation!r}", "'silu', 'swish'")
+    return _operator(module)
+
+
+@register_converter("mambapy.mamba.MambaBlock")
+def from_mambapy(module: nn.Module) -> IntegralOperator:
+    """mamba.py's block, in either of its scan modes."""
+    options: Any = module.config
+    if options.inner_layernorms:
+        raise refuse(module, "inner_layernorms=True", "inner_layernorms=False")
+    if options.use_cuda:
+        raise refuse(module, "use_cuda=True", "use_cuda=False")
+    return _operator(module)
+
+
+def _operator(module: Any) -> IntegralOperator:
+    """The operator of a module with the layers and names of the authors' released code."""
+    if module.dt_proj.bias is None:
+        raise refuse(module, "dt_proj without bias", "a bias of the step")
+    kernel = MambaKernel(
+        module.in_proj, module.conv1d, module.x_proj, module.dt_proj, module.A_log, module.D
+    )
+    project = module.out_proj
+    return IntegralOperator(
+        project.out_features,
+        kernel=kernel,
+        out_dim=project.out_features,
+        residual=False,
+        projection=project,
+    )

@@ -1,0 +1,243 @@
+r"""Nonlinear systems that are affine in the signal, h' = f(h) + B(h) u, exactly along a trajectory.
+
+The kernel, then :func:`affine_system`, which makes an operator of f and B and solves with
+``torchdiffeq``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..domain import Domain, default_line
+from ..errors import DomainError, OptionError, require
+from ..integral import IntegralOperator, Layout, MatrixKernel, Problem
+from .continuous_time import times_of
+from .time_invariant import as_parameter, check_matrices, check_sequence
+
+Field = Callable[[Tensor], Tensor]
+Solver = Callable[[Callable[[Tensor, Tensor], Tensor], Tensor, Tensor], Tensor]
+Path = Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]]
+
+
+class AffineSystemKernel(MatrixKernel):
+    r"""The nonlinear system h' = f(h) + B(h) u, y = C h, exactly: unforced sensitivities, started
+    from the driven trajectory.
+
+    .. math::
+        K(t, s) = C\,\frac{\partial φ^0_{t,s}(h)}{\partial h}\Big|_{h = h(s)} B(h(s)), \qquad
+        \text{offset}(t) = C\,φ^0_{t,t_0}(h_0),
+
+    where h is the driven solution and φ⁰ the flow of f alone. (Both sides of d/ds [C
+    φ⁰_{t,s}(h(s))] = K(t, s) u(s), integrated over s.) The Jacobian along the *driven* trajectory,
+    ``sensitivity="driven"``, is the paper's; it is exact only where f is linear and B constant, and
+    is kept for comparison.
+
+    Args:
+        field: f, (..., S) to (..., S), at each state alone.
+        input_matrix: B, (..., S) to (..., S, d_in), or a constant tensor (S, d_in).
+        output_matrix: C, (d_out, S).
+        initial_state: h_0 (S,), the state at the first point.
+        solve: ``solve(function(t, h), h, times) -> (T, *h)``, such as ``torchdiffeq.odeint``.
+        path: u between the points: ``path(times (N,), u (B, N, d_in))`` is a function of time;
+            default linear interpolation.
+        sensitivity: ``"unforced"`` or ``"driven"``.
+
+    The domain is causal, its positions are times shared by the batch, and its masses are weights of
+    a quadrature in time; the kernel is exact, and the output as accurate as that quadrature, the
+    path and the solver.
+
+    Cost: O(N²) flows, solved together, one interval at a time.
+
+    Reference: ITNet Theorem 3 (a'), E.3 (Alekseev's formula, corrected).
+
+    Example: see :func:`fredholm.layers.nonlinear_system.affine_system`.
+    """
+
+    reads_query = False
+    field: Field
+
+    def __init__(
+        self,
+        field: Field,
+        input_matrix: Field | Tensor,
+        output_matrix: Tensor,
+        initial_state: Tensor,
+        solve: Solver,
+        *,
+        path: Path | None = None,
+        sensitivity: str = "unforced",
+    ):
+        constant = isinstance(input_matrix, Tensor)
+        size = initial_state.shape[0]
+        b = input_matrix if constant else input_matrix(initial_state)
+        check_matrices(torch.empty(size, size), b, output_matrix, initial_state)
+        super().__init__(1, b.shape[-1], output_matrix.shape[0])
+        if sensitivity not in ("unforced", "driven"):
+            raise OptionError(
+                f"sensitivity is 'unforced' (exact) or 'driven' (the paper's), got {sensitivity!r}"
+            )
+        self.field, self.solve, self.sensitivity = field, solve, sensitivity
+        self.path = path or interpolate
+        self.input_matrix = as_parameter(input_matrix) if constant else input_matrix
+        self.output_matrix = as_parameter(output_matrix)
+        self.initial_state = as_parameter(initial_state)
+
+    def check(self, layout: Layout) -> None:
+        check_sequence(self, layout, measures=("spacing", "weighted"))
+        if layout.padded or not layout.fixed:
+            raise DomainError(
+                f"{type(self).__name__} needs times shared by the batch, without padding or "
+                "gradient"
+            )
+
+    def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
+        return default_line(n, causal=True, measure="spacing", device=device, dtype=dtype)
+
+    # --- the definition ---------------------------------------------------------------------------
+
+    def matrix(self, problem: Problem) -> Float[Tensor, "b 1 q k o i"]:
+        times, u = times_of(problem.y)[0], problem.uy[:, 0]
+        signal, driven = self.path(times, u), self.trajectory(times, u)
+        columns = self._input(driven).mT  # (B, N, d_in, S)
+        # Each interval moves the sensitivities started at earlier points, and starts one more.
+        flows, rows = None, []
+        for k in range(times.shape[0]):
+            start = torch.stack([driven[:, k, None].expand_as(columns[:, k]), columns[:, k]], -2)[
+                :, None
+            ]
+            if flows is None:
+                flows = start
+            else:
+                moved = self.solve(
+                    lambda t, z: self._vary(z, signal(t)), flows, times[k - 1 : k + 1]
+                )[-1]
+                flows = torch.cat([moved, start], 1)
+            seen = flows[..., 1, :].mT  # (B, k + 1, S, d_in)
+            rows.append(
+                nn.functional.pad(
+                    self.output_matrix @ seen, (0, 0, 0, 0, 0, times.shape[0] - k - 1)
+                )
+            )
+        dense = torch.stack(rows, 1)
+        return (dense if problem.index is None else dense[:, problem.index])[:, None]
+
+    def offset(self, problem: Problem) -> Tensor:
+        times = times_of(problem.y)[0]
+        free = self._solve_on(times, lambda t, h: self.field(h), self.initial_state[None])
+        free = free @ self.output_matrix.mT
+        return (free if problem.index is None else free[:, problem.index])[:, None]
+
+    def trajectory(
+        self, times: Float[Tensor, " n"], u: Float[Tensor, "b n i"]
+    ) -> Float[Tensor, "b n s"]:
+        """The driven solution at the points."""
+        signal = self.path(times, u)
+        first = self.initial_state.expand(u.shape[0], -1)
+        return self._solve_on(times, lambda t, h: self._drive(h, signal(t)), first)
+
+    def _solve_on(
+        self, times: Tensor, function: Callable[[Tensor, Tensor], Tensor], first: Tensor
+    ) -> Tensor:
+        """Solutions at all points, (B, N, S): one interval at a time, since u may have a kink at
+        each point.
+        """
+        states = [first]
+        for k in range(1, times.shape[0]):
+            states.append(self.solve(function, states[-1], times[k - 1 : k + 1])[-1])
+        return torch.stack(states, 1)
+
+    def _input(self, h: Tensor) -> Tensor:
+        b = self.input_matrix
+        return b.expand(*h.shape[:-1], -1, -1) if isinstance(b, Tensor) else b(h)
+
+    def _drive(self, h: Tensor, u: Tensor) -> Tensor:
+        return self.field(h) + (self._input(h) @ u[..., None])[..., 0]
+
+    def _vary(self, z: Float[Tensor, "b k i 2 s"], u: Float[Tensor, "b i"]) -> Tensor:
+        """Rates of states and of their derivatives in a direction."""
+        h, v = z.unbind(-2)
+        along = (
+            self.field
+            if self.sensitivity == "unforced"
+            else lambda h: self._drive(h, u[:, None, None])
+        )
+        return torch.stack(torch.func.jvp(along, (h,), (v,)), -2)
+
+
+def interpolate(
+    times: Float[Tensor, " n"], u: Float[Tensor, "b n i"]
+) -> Callable[[Tensor], Tensor]:
+    """u between its points, linearly: (B, d_in) at a time.
+
+    Example:
+        >>> signal = interpolate(torch.tensor([0.0, 2.0]), torch.tensor([[[0.0], [1.0]]]))
+        >>> signal(torch.tensor(0.5)).item()
+        0.25
+    """
+
+    def at(t: Tensor) -> Tensor:
+        if times.shape[0] == 1:
+            return u[:, 0]
+        k = (torch.searchsorted(times, t.detach().reshape(1), right=True)[0] - 1).clamp(
+            0, times.shape[0] - 2
+        )
+        share = (t - times[k]) / (times[k + 1] - times[k])
+        return u[:, k] * (1 - share) + u[:, k + 1] * share
+
+    return at
+
+
+def affine_system(
+    field: Callable[[Tensor], Tensor],
+    input_matrix: Callable[[Tensor], Tensor] | Tensor,
+    output_matrix: Tensor,
+    initial_state: Tensor,
+    *,
+    method: str = "dopri5",
+    rtol: float = 1e-7,
+    atol: float = 1e-9,
+    options: dict[str, Any] | None = None,
+    path: Path | None = None,
+    sensitivity: str = "unforced",
+) -> IntegralOperator:
+    r"""The system h' = f(h) + B(h) u, y = C h, h(t_0) = h_0, as an operator on causal times.
+
+    .. math::
+        y(t) = C\,φ^0_{t,t_0}(h_0)
+            + \int_{t_0}^t C\,\frac{\partial φ^0_{t,s}}{\partial h}(h(s))\,B(h(s))\,u(s)\,ds
+
+    Args:
+        field, input_matrix, output_matrix, initial_state, path, sensitivity: of
+        :class:`fredholm.kernels.AffineSystemKernel`.
+        method, rtol, atol, options: of ``torchdiffeq.odeint``.
+
+    Shape: (B, N, d_in) on a causal domain of times to (B, N, d_out).
+
+    Raises:
+        MissingExtraError: torchdiffeq is not installed (extra ``ode``).
+
+    Reference: ITNet Theorem 3 (a'), E.3.
+
+    Example:
+        >>> one = torch.ones(1, 1)
+        >>> system = affine_system(lambda h: -(h**3) - h / 2, one, one, torch.ones(1))
+        >>> times = Domain.timestamps(torch.linspace(0, 1, 5), step=1.0)
+        >>> system(torch.ones(2, 5, 1), times).shape
+        torch.Size([2, 5, 1])
+    """
+    odeint = require("torchdiffeq", "ode", "a continuous-time system").odeint
+
+    def solve(function: Callable[[Tensor, Tensor], Tensor], state: Tensor, times: Tensor) -> Tensor:
+        return odeint(function, state, times, rtol=rtol, atol=atol, method=method, options=options)
+
+    kernel = AffineSystemKernel(
+        field, input_matrix, output_matrix, initial_state, solve, path=path, sensitivity=sensitivity
+    )
+    return IntegralOperator(
+        kernel.d_in, kernel=kernel, out_dim=kernel.d_out, residual=False, projection=False
+    )

@@ -1,0 +1,334 @@
+"""Pooling: averages, K(x, y) = [y in W(x)] / |W(x)|, and maxima, K(x, y; u) = [y = argmax of W(x)].
+
+Three kernels (averages over windows, averages over the parts of an axis, maxima), then the
+converters of ``torch.nn.AvgPool1d`` to ``3d``, ``AdaptiveAvgPool1d`` to ``3d`` and ``MaxPool1d`` to
+``3d``. They share windows and one way through torch's images, so that they stay in one file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from ..errors import OptionError
+from ..integral import (
+    IntegralOperator,
+    Kernel,
+    LatticeKernel,
+    Layout,
+    OwnForm,
+    Problem,
+    Window,
+    read_grid,
+    write_points,
+)
+from ..integral.conversion import refuse, register_converter
+from ..integral.lattice import call_on_grid
+
+AVERAGE = {2: F.avg_pool2d, 3: F.avg_pool3d}
+ADAPTIVE = {2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}
+LARGEST = {2: F.max_pool2d_with_indices, 3: F.max_pool3d_with_indices}
+KEYS = "mnp"
+
+
+@dataclass(frozen=True)
+class AdaptiveWindow:
+    """Windows that divide n keys into m parts: output q reads the keys from ⌊q n / m⌋ up to, not
+    including, ⌈(q + 1) n / m⌉.
+
+    Attributes:
+        outputs: m, or None for as many as there are keys.
+
+    Example:
+        >>> AdaptiveWindow(2).averages(torch.arange(2), 3, torch.float64).tolist()
+        [[0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]
+    """
+
+    outputs: int | None
+
+    mode = "zeros"
+
+    @property
+    def keeps(self) -> bool:
+        return self.outputs is None
+
+    def size(self, n):
+        return n if self.outputs is None else self.outputs
+
+    def centre(self, outputs, n: int):
+        """The middle of the output's part of the line."""
+        return (outputs + 0.5) * (n / self.size(n)) - 0.5
+
+    def refusal(self, n: int) -> str | None:
+        return None
+
+    def averages(
+        self, outputs: Int[Tensor, " r"], n: int, dtype: torch.dtype
+    ) -> Float[Tensor, "r n"]:
+        """Weight with which an output reads a key along one axis."""
+        m = self.size(n)
+        start = (outputs * n).div(m, rounding_mode="floor")
+        stop = -(-(outputs + 1) * n).div(m, rounding_mode="floor")
+        keys = torch.arange(n, device=outputs.device)
+        read = (start[:, None] <= keys) & (keys < stop[:, None])
+        return read.to(dtype) / (stop - start)[:, None]
+
+
+class _Average(LatticeKernel, OwnForm):
+    """A weighted mean that is a product over the axes; every channel is a head."""
+
+    def averages(self, axis: int, outputs: Tensor, n: int, dtype: torch.dtype) -> Tensor:
+        """Weight with which an output reads a key along one axis, (R, n)."""
+        raise NotImplementedError
+
+    def _pool(self, image: Tensor) -> Tensor:
+        """The same by torch, (B, C, *grid)."""
+        raise NotImplementedError
+
+    def matrix(self, problem: Problem) -> Tensor:
+        keys, dtype = problem.layout.keys or (), problem.uy.dtype
+        factors = [
+            self.averages(a, q, n, dtype)
+            for a, (q, n) in enumerate(zip(self.outputs(problem), keys))
+        ]
+        axes = KEYS[: len(keys)]
+        dense = torch.einsum(",".join(f"r{a}" for a in axes) + f"->r{axes}", *factors).flatten(1)
+        return dense[:, :, None, None].expand(problem.uy.shape[0], self.heads, -1, -1, 1, 1)
+
+    def evaluates(self, layout: Layout) -> bool:
+        return not layout.pairs
+
+    def evaluate(self, problem: Problem) -> Tensor:
+        return write_points(self._pool(read_grid(problem)), self.heads)
+
+
+class AveragePoolKernel(_Average):
+    r"""Averages over windows: :math:`K(x, y) = [y \in W(x)] / |W(x)|`, under a mass of one per
+    point; every channel is a head.
+
+    Args:
+        dim: channels.
+        windows: one :class:`Window` per axis, of zero padding; a last window may reach over the
+            end (``ceil``).
+        include_padding: ``|W|`` counts the padding that the window covers.
+        divisor: ``|W|`` for every window instead.
+
+    Shape: u (B, N, dim) with N points of the grid in row-major order to (B, M, dim).
+
+    Cost: O(N) times the window; the definition O(N·M).
+
+    Raises:
+        DomainError: no regular grid with as many axes as windows, or a causal one.
+
+    Reference: ITNet Appendix C, a stencil with equal taps.
+
+    Example:
+        >>> from fredholm.operators import IntegralOperator
+        >>> kernel = AveragePoolKernel(1, (Window(2, stride=2),))
+        >>> op = IntegralOperator(1, kernel=kernel, residual=False, projection=False)
+        >>> op(torch.tensor([[[1.0], [3.0], [5.0], [7.0]]])).flatten().tolist()
+        [2.0, 6.0]
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        windows: Sequence[Window],
+        *,
+        include_padding: bool = True,
+        divisor: int | None = None,
+    ):
+        super().__init__(dim, 1, 1, tuple(windows))
+        self.include_padding, self.divisor = include_padding, divisor
+
+    def padding_refusal(self) -> str | None:
+        if self.divisor is None and (not self.include_padding or any(w.ceil for w in self.windows)):
+            return "windows at the end of the real points have other divisors"
+        return super().padding_refusal()
+
+    def averages(self, axis: int, outputs: Tensor, n: int, dtype: torch.dtype) -> Tensor:
+        window = self.windows[axis]
+        read = window.incidence(outputs, n, dtype).sum(-1)
+        if self.divisor is not None:
+            return read / self.divisor if axis == 0 else read
+        count = read.sum(-1)
+        if self.include_padding:  # a window counts up to the end of the padding
+            start = outputs * window.stride - window.before
+            count = ((start + window.taps).clamp(max=n + window.after) - start).to(dtype)
+        return read / count[:, None]
+
+    def _pool(self, image: Tensor) -> Tensor:
+        w = self.image_windows
+        sizes = [x.taps for x in w], [x.stride for x in w], [x.before for x in w]
+        return AVERAGE[len(w)](image, *sizes, w[-1].ceil, self.include_padding, self.divisor)
+
+
+class AdaptivePoolKernel(_Average):
+    r"""Averages over the m parts of each axis, :math:`K(x, y) = [y \in W(x)] / |W(x)|`; every
+    channel is a head.
+
+    Args:
+        dim: channels.
+        sizes: outputs per axis, None for as many as there are points.
+
+    Shape: u (B, N, dim) with N points of the grid in row-major order to (B, M, dim).
+
+    Raises:
+        DomainError: no regular grid with as many axes as sizes, a causal one, or padding.
+
+    Example:
+        >>> from fredholm.operators import IntegralOperator
+        >>> kernel = AdaptivePoolKernel(1, (1,))
+        >>> op = IntegralOperator(1, kernel=kernel, residual=False, projection=False)
+        >>> op(torch.tensor([[[1.0], [3.0], [5.0]]])).flatten().tolist()
+        [3.0]
+    """
+
+    def __init__(self, dim: int, sizes: Sequence[int | None]):
+        super().__init__(dim, 1, 1, tuple(AdaptiveWindow(m) for m in sizes))
+
+    def padding_refusal(self) -> str | None:
+        return "the parts of a padded axis are not those of the real points"
+
+    def averages(self, axis: int, outputs: Tensor, n: int, dtype: torch.dtype) -> Tensor:
+        return self.windows[axis].averages(outputs, n, dtype)
+
+    def _pool(self, image: Tensor) -> Tensor:
+        sizes = [w.outputs for w in self.windows]
+        return ADAPTIVE[image.dim() - 2](image, sizes if len(sizes) > 1 else [1, *sizes])
+
+
+class MaxPoolKernel(LatticeKernel, OwnForm):
+    r"""The largest value of a window, exactly along the signal:
+    :math:`K(x, y; u) = [y = \arg\max_{W(x)} u]`; every channel is a head.
+
+    Args:
+        dim: channels.
+        windows: one :class:`Window` per axis; padding never wins.
+
+    Shape: u (B, N, dim) with N points of the grid in row-major order to (B, M, dim).
+
+    Raises:
+        DomainError: no regular grid with as many axes as windows, a causal one, or padding.
+
+    Example:
+        >>> from fredholm.operators import IntegralOperator
+        >>> kernel = MaxPoolKernel(1, (Window(2, stride=2),))
+        >>> op = IntegralOperator(1, kernel=kernel, residual=False, projection=False)
+        >>> op.kernel_matrix(torch.tensor([[[1.0], [3.0], [9.0], [7.0]]])).squeeze().tolist()
+        [[0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]]
+    """
+
+    def __init__(self, dim: int, windows: Sequence[Window]):
+        super().__init__(dim, 1, 1, tuple(windows))
+
+    def padding_refusal(self) -> str | None:
+        return "padded points count as zeros, and a zero may be the largest value"
+
+    def _pool(self, image: Tensor) -> tuple[Tensor, Tensor]:
+        """Values and the index of each in its image, (B, C, *grid)."""
+        w = self.image_windows
+        sizes = (
+            [x.taps for x in w],
+            [x.stride for x in w],
+            [x.before for x in w],
+            [x.dilation for x in w],
+        )
+        return LARGEST[len(w)](image, *sizes, w[-1].ceil, True)
+
+    def chosen(self, problem: Problem) -> Tensor:
+        """Index of the key each output takes, (B, H, M)."""
+        return self._pool(read_grid(problem, masses=False))[1].flatten(2)
+
+    def matrix(self, problem: Problem) -> Tensor:
+        chosen = self.chosen(problem)
+        if problem.index is not None:
+            chosen = chosen.index_select(2, problem.index)
+        return F.one_hot(chosen, problem.uy.shape[2]).to(problem.uy.dtype)[..., None, None]
+
+    def evaluates(self, layout: Layout) -> bool:
+        return not layout.pairs
+
+    def evaluate(self, problem: Problem) -> Tensor:
+        if problem.layout.measure == "counting":
+            return write_points(self._pool(read_grid(problem))[0], self.heads)
+        # The largest value is chosen before masses multiply it, which might choose another.
+        return read_grid(problem).flatten(2).gather(2, self.chosen(problem))[..., None]
+
+
+@register_converter(
+    *(f"torch.nn.modules.pooling.AvgPool{axes}d" for axes in (1, 2, 3)), call=call_on_grid
+)
+def average_pooling(
+    module: nn.AvgPool1d | nn.AvgPool2d | nn.AvgPool3d, *, dim: int | None = None
+) -> IntegralOperator:
+    """A mean over windows; ``dim`` is the number of channels, which the layer does not know."""
+    kernel = AveragePoolKernel(
+        _width(module, dim),
+        _windows(module),
+        include_padding=module.count_include_pad,
+        divisor=getattr(module, "divisor_override", None),
+    )
+    return _bind(kernel)
+
+
+@register_converter(
+    *(f"torch.nn.modules.pooling.AdaptiveAvgPool{axes}d" for axes in (1, 2, 3)), call=call_on_grid
+)
+def adaptive_pooling(
+    module: nn.AdaptiveAvgPool1d | nn.AdaptiveAvgPool2d | nn.AdaptiveAvgPool3d,
+    *,
+    dim: int | None = None,
+) -> IntegralOperator:
+    """A mean over the parts of each axis; ``dim`` is the number of channels."""
+    return _bind(AdaptivePoolKernel(_width(module, dim), _each(module, module.output_size)))
+
+
+@register_converter(
+    *(f"torch.nn.modules.pooling.MaxPool{axes}d" for axes in (1, 2, 3)), call=call_on_grid
+)
+def max_pooling(
+    module: nn.MaxPool1d | nn.MaxPool2d | nn.MaxPool3d, *, dim: int | None = None
+) -> IntegralOperator:
+    """The largest value of a window; ``dim`` is the number of channels."""
+    if module.return_indices:
+        raise refuse(module, "return_indices=True", "False: an operator returns values")
+    return _bind(MaxPoolKernel(_width(module, dim), _windows(module)))
+
+
+def _axes(module: nn.Module) -> int:
+    """``MaxPool2d``, or a subclass of it, pools over two axes."""
+    names = [c.__name__ for c in type(module).__mro__ if c.__module__ == "torch.nn.modules.pooling"]
+    return int(names[0][-2])
+
+
+def _each(module: nn.Module, value) -> tuple:
+    return (value,) * _axes(module) if value is None or isinstance(value, int) else tuple(value)
+
+
+def _windows(module) -> tuple[Window, ...]:
+    sizes = (module.kernel_size, module.stride, module.padding, getattr(module, "dilation", 1))
+    return tuple(
+        Window(k, s, d, p, p, ceil=module.ceil_mode)
+        for k, s, p, d in zip(*(_each(module, size) for size in sizes))
+    )
+
+
+def _width(module: nn.Module, dim: int | None) -> int:
+    if dim is None or dim < 1:
+        name = type(module).__name__
+        raise OptionError(
+            f"{name} does not know its channels: as_operator(module, dim=channels); got dim={dim}"
+        )
+    return dim
+
+
+def _bind(kernel: Kernel) -> IntegralOperator:
+    return IntegralOperator(
+        kernel.heads, kernel.heads, kernel=kernel, residual=False, projection=False
+    )

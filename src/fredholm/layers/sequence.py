@@ -1,0 +1,279 @@
+"""Layers one after the other: the kernels of a chain make one kernel,
+K(x, y) = ∫ K₂(x, z) K₁(z, y) dμ(z).
+
+The kernel, then the converter of ``torch.nn.Sequential``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..domain import Domain
+from ..errors import ConversionError, DomainError
+from ..integral import (
+    OWN_FIRST,
+    IntegralOperator,
+    LatticeKernel,
+    Layout,
+    MatrixKernel,
+    OwnForm,
+    Problem,
+    as_operator,
+    merge_heads,
+)
+from ..integral.conversion import call_on_points, find_converter, refuse, register_converter
+from ..integral.lattice import call_on_grid
+
+
+class SequenceKernel(MatrixKernel, OwnForm):
+    r"""Operators in turn: :math:`K(x, y; u) = \int K_2(x, z; T_1 u)\,K_1(z, y; u)\,d\mu(z)`,
+    under a mass of one per point.
+
+    Each kernel is taken along the signal that reaches it, so that the chain is exact whatever its
+    links depend on. Their projections and pointwise terms are part of K, their biases of the
+    offset.
+
+    Args:
+        operators: the first is applied first.
+
+    Shape: u (B, N, dim of the first) to (B, M, out_dim of the last), on the last one's output
+    points.
+
+    Cost: that of the operators; the definition O(N³) and the memory of each one's kernel.
+
+    Raises:
+        DomainError: another measure than counting, pairs, queries on another domain, causal steps,
+            and what the operators refuse.
+
+    Example:
+        >>> from fredholm.convert import as_operator
+        >>> layers = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1, bias=False))
+        >>> matrix = as_operator(layers).kernel_matrix(torch.zeros(1, 4, 2))
+        >>> torch.allclose(matrix[0, 0, 2, 2], layers[1].weight @ layers[0].weight)
+        True
+    """
+
+    whole = True
+    reads_query = False
+    sums = True
+    forms = OWN_FIRST
+
+    def __init__(self, operators: Sequence[IntegralOperator]):
+        super().__init__(1, operators[0].dim, operators[-1].out_dim)
+        self.operators = nn.ModuleList(operators)
+
+    # --- the definition ---------------------------------------------------------------------------
+
+    def matrix(self, problem: Problem) -> Float[Tensor, "b 1 q k o i"]:
+        matrix, _ = self._composed(problem)
+        matrix = matrix.permute(0, 1, 3, 2, 4)[:, None]
+        return matrix if problem.index is None else matrix.index_select(2, problem.index)
+
+    def offset(self, problem: Problem) -> Tensor:
+        _, offset = self._composed(problem)
+        return offset if problem.index is None else offset.index_select(2, problem.index)
+
+    def _composed(self, problem: Problem) -> tuple[Tensor, Tensor]:
+        """The whole chain as one affine map, (B, M, o, N, i), and its offset (B, 1, M, o)."""
+        u, matrix, offset = problem.uy[:, 0], None, None
+        for operator, domain in self._links(problem_domain(problem)):
+            link, shift = affine_map(operator, u, domain)
+            if matrix is None or offset is None:
+                matrix, offset = link, shift
+            else:
+                matrix = torch.einsum("bqozc,bzcki->bqoki", link, matrix)
+                offset = torch.einsum("bqozc,bzc->bqo", link, offset) + shift
+            u = operator(u, domain)
+        assert matrix is not None
+        assert offset is not None
+        return matrix, offset[:, None]
+
+    # --- as the layers compute it -----------------------------------------------------------------
+
+    def evaluates(self, layout: Layout) -> bool:
+        return True
+
+    def evaluate(self, problem: Problem) -> Tensor:
+        u = problem.uy.squeeze(1)
+        for operator, domain in self._links(problem_domain(problem)):
+            u = operator(u, domain)
+        return u[:, None]
+
+    # --- where the kernel lives -------------------------------------------------------------------
+
+    def check(self, layout: Layout) -> None:
+        if layout.given:
+            raise DomainError(
+                "a sequence of layers has its output where they put it; leave query and "
+                "query_domain out"
+            )
+        if layout.stepping:
+            raise DomainError(
+                "a sequence of layers has no causal step of its own; step the operators in "
+                "operator.kernel.operators one after the other"
+            )
+        if layout.measure != "counting" or layout.pairs:
+            what = "pairs" if layout.pairs else f"the measure {layout.measure!r}"
+            raise DomainError(
+                f"a sequence of layers has a mass of one per point and hides none, got {what}; "
+                "build the domain with measure='counting', without pairs"
+            )
+
+    def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
+        kernels: list[Any] = [operator.kernel for operator in self.operators]
+        result = [kernel.default_domain(n, device=device, dtype=dtype) for kernel in kernels]
+        causal = [domain for domain in result if domain.causal]
+        domain = (causal or result)[0]
+        masses = torch.ones(n, device=device, dtype=dtype)
+        return Domain(domain.positions, masses, None, None, bool(causal), domain.shape, "counting")
+
+    def small_domain(self) -> Domain:
+        """The smallest grid on which every layer has an output."""
+        first = self.operators[0].kernel
+        if not isinstance(first, LatticeKernel | SequenceKernel):
+            return super().small_domain()
+        axes = len(first.small_domain().shape or ())
+        for n in range(4, 1000):
+            domain = Domain.grid(*range(n, n + axes), measure="counting")
+            try:
+                for operator, place in self._links(domain):
+                    operator.kernel.check(Layout.of(place))
+            except DomainError:
+                continue
+            return domain
+        raise DomainError("no grid of less than a thousand points along each axis fits the layers")
+
+    def output_domain(self, domain: Domain) -> Domain | None:
+        out = None
+        for operator, place in self._links(domain):
+            out = operator.kernel.output_domain(place) or out
+        return out
+
+    def _links(self, domain: Domain) -> Iterator[tuple[IntegralOperator, Domain]]:
+        """Each operator and the domain that it reads."""
+        for operator in self.operators:
+            assert isinstance(operator, IntegralOperator)
+            yield operator, domain
+            domain = operator.kernel.output_domain(domain) or domain
+
+
+def problem_domain(problem: Problem) -> Domain:
+    """The domain of a problem's keys, with a mass of one per point."""
+    whole = problem.whole or problem
+    layout, q = whole.layout, whole.quadrature
+    positions = whole.y[0] if whole.y.shape[0] == 1 else whole.y
+    masses = torch.ones_like(q.mass[0])
+    return Domain(positions, masses, q.valid, None, layout.causal, layout.keys, "counting")
+
+
+def affine_map(operator: IntegralOperator, u: Tensor, domain: Domain) -> tuple[Tensor, Tensor]:
+    """An operator along u as a matrix (B, Nq, o, Nk, i), masses included, and its offset
+    (B, Nq, o).
+    """
+    problem = operator.problem(u, domain)
+    valid = problem.real
+    weights = problem.quadrature.weights()[..., None, None]
+    dense = (operator.kernel.matrix(problem) * weights).to(u.dtype)
+    if operator.kernel.whole:
+        matrix = dense.permute(0, 2, 1, 4, 3, 5).flatten(2, 3)
+    else:  # a head reads its own slice of the features
+        same = torch.eye(operator.heads, dtype=u.dtype, device=u.device)
+        matrix = torch.einsum("bhqkoi,hg->bqhokgi", dense, same).flatten(2, 3).flatten(4, 5)
+    offset = operator.kernel.offset(problem)
+    shape = (len(u), operator.heads, matrix.shape[1], operator.kernel.d_out)
+    shift = merge_heads((u.new_zeros(()) if offset is None else offset).expand(shape))
+    if operator.projection is not None:
+        matrix = torch.einsum("po,bqoki->bqpki", operator.projection.weight, matrix)
+        shift = operator.projection(shift)
+    if operator.residual is not None:
+        same = torch.eye(u.shape[1], dtype=u.dtype, device=u.device)
+        matrix = matrix + torch.einsum("qk,oi->qoki", same, operator.residual.weight)
+    if valid is not None:  # nothing is passed on from padding
+        matrix, shift = matrix * valid[..., None, None, None], shift * valid[..., None]
+    return matrix, shift
+
+
+def _on_grid(layer: nn.Module) -> bool:
+    """Whether a layer takes images, (B, C, *grid), instead of points, (B, N, dim)."""
+    if isinstance(layer, nn.Sequential):
+        return _on_grid(_layers(layer)[0][1])
+    return find_converter(layer).call is call_on_grid
+
+
+def _layers(module: nn.Sequential) -> list[tuple[str, nn.Module]]:
+    """The layers that do something, by name."""
+    layers = [(n, m) for n, m in module.named_children() if type(m) is not nn.Identity]
+    if not layers:
+        raise ConversionError(f"{type(module).__name__} has no layers to convert")
+    return layers
+
+
+def _call(layer: nn.Sequential, u: Tensor, domain: Domain) -> Tensor:
+    if _on_grid(layer):
+        return call_on_grid(layer, u, domain)
+    out = layer(u)
+    return out if isinstance(out, Tensor) else out[0]
+
+
+@register_converter("torch.nn.modules.container.Sequential", call=_call)
+def sequence(module: nn.Sequential, *, dim: int | None = None) -> IntegralOperator:
+    """Layers in turn, each convertible: convolutions and poolings, or layers that take points with
+    the features last (linear layers, timm's attention, layers of your own), at the end perhaps a
+    recurrence with ``batch_first=True``. ``dim`` is the number of channels where the first layer
+    does not know it.
+    """
+    layers = _layers(module)
+    operators: list[IntegralOperator] = []
+    for number, (name, layer) in enumerate(layers):
+        try:
+            _check(layer, last=number == len(layers) - 1)
+            if _on_grid(layer) != _on_grid(layers[0][1]):
+                other = type(layers[0][1]).__name__
+                raise refuse(
+                    module,
+                    f"{type(layer).__name__} after {other}",
+                    "layers that agree where the features are, on dimension 1 (convolutions, "
+                    "pooling) or the last one",
+                )
+            width = operators[-1].out_dim if operators else dim
+            options: dict[str, Any] = {"dim": width} if _takes_width(layer) else {}
+            operators.append(as_operator(layer, probe=False, **options))
+        except ConversionError as error:
+            raise ConversionError(f"{type(module).__name__}, layer {name!r}: {error}") from error
+    widths = [(a.out_dim, b.dim) for a, b in pairwise(operators) if a.out_dim != b.dim]
+    if widths:
+        raise refuse(module, f"{widths[0][0]} features into {widths[0][1]}", "widths that fit")
+    kernel = SequenceKernel(operators)
+    return IntegralOperator(
+        kernel.d_in, kernel=kernel, out_dim=kernel.d_out, residual=False, projection=False
+    )
+
+
+def _check(layer: nn.Module, *, last: bool) -> None:
+    """ConversionError for a layer that a Sequential cannot call, or whose output it cannot pass
+    on.
+    """
+    if isinstance(layer, nn.RNNBase):
+        if not (last and layer.batch_first):
+            raise refuse(
+                layer,
+                f"batch_first={layer.batch_first}" if last else "before another layer",
+                "a recurrence at the end, with batch_first=True",
+            )
+    elif not isinstance(layer, nn.Sequential):
+        call = find_converter(layer).call
+        if call not in (call_on_grid, call_on_points):
+            raise refuse(layer, "inside a Sequential", "layers that are called with one tensor")
+
+
+def _takes_width(layer: nn.Module) -> bool:
+    """Whether a layer does not know its channels: pooling, or a sequence that begins with it."""
+    if isinstance(layer, nn.Sequential):
+        return _takes_width(_layers(layer)[0][1])
+    return type(layer).__module__ == "torch.nn.modules.pooling"

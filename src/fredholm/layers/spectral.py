@@ -1,0 +1,151 @@
+"""Layers that commute with the shifts of a periodic grid: K(x, y) = κ(x - y mod 1).
+
+A Fourier multiplier is one. The kernel reads κ off the layer's response to an impulse; then the
+converter of ``neuralop``'s ``SpectralConv``.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..domain import Domain
+from ..errors import DomainError
+from ..integral import (
+    IntegralOperator,
+    LatticeKernel,
+    Layout,
+    OwnForm,
+    Problem,
+    Window,
+    read_grid,
+    write_points,
+)
+from ..integral.conversion import refuse, register_converter
+from ..integral.lattice import call_on_grid
+
+
+class PeriodicKernel(LatticeKernel, OwnForm):
+    r"""A translation-invariant kernel on a periodic grid, under a mass of one per point:
+    :math:`K(x, y) = \kappa(x - y \bmod 1)`.
+
+    The layer is affine and commutes with the grid's shifts, so that its response to an impulse at
+    the origin is all of κ:
+    :math:`\kappa\,e_i = \text{layer}(\delta e_i) - \text{layer}(0)`. A Fourier multiplier is one.
+
+    Args:
+        layer: ``(B, d_in, *grid)`` to ``(B, d_out, *grid)``.
+        d_in, d_out: channels.
+        axes: number of axes of the grid.
+        even: axes whose number of points must be even for the layer to commute with shifts.
+
+    Shape: u (B, N, d_in) with N points of the grid in row-major order to (B, N, d_out).
+
+    Cost: that of the layer in the fast form; the definition is d_in responses and O(N²·d_out·d_in)
+    memory.
+
+    Raises:
+        DomainError: no regular grid with as many axes, a causal one, or padding.
+
+    Reference: Li et al. 2021, Fourier Neural Operator, Definition 3; ITNet Theorem 1.
+
+    Example:
+        >>> from fredholm.operators import IntegralOperator
+        >>> layer = nn.Conv1d(1, 1, 3, padding=1, padding_mode="circular")
+        >>> kernel = PeriodicKernel(layer, 1, 1, axes=1)
+        >>> op = IntegralOperator(1, kernel=kernel, residual=False, projection=False)
+        >>> u = torch.randn(2, 5, 1)
+        >>> torch.allclose(op.dense(u), layer(u.mT).mT, atol=1e-6)
+        True
+    """
+
+    def __init__(
+        self, layer: nn.Module, d_in: int, d_out: int, *, axes: int, even: tuple[int, ...] = ()
+    ):
+        super().__init__(1, d_in, d_out, (Window(1, mode="circular"),) * axes)
+        self.layer, self.even = layer, even
+
+    def check(self, layout: Layout) -> None:
+        super().check(layout)
+        odd = {a: layout.keys[a] for a in self.even if layout.keys and layout.keys[a] % 2}
+        if odd:
+            raise DomainError(
+                f"{type(self.layer).__name__} is not a convolution on an odd number of points: "
+                f"it moves modes along axes {list(odd)}, of extents {list(odd.values())}; use even "
+                "numbers"
+            )
+
+    def matrix(self, problem: Problem) -> Tensor:
+        grid = problem.layout.keys or ()
+        responses = self._responses(problem)
+        kappa = (responses[1:] - responses[:1]).flatten(2)  # (i, o, displacement)
+        index = torch.zeros((), dtype=torch.int64, device=kappa.device)
+        for axis, (outputs, n) in enumerate(zip(self.outputs(problem), grid)):
+            keys = torch.arange(n, device=kappa.device).reshape(-1, *(1,) * (len(grid) - 1 - axis))
+            away = (outputs.reshape(-1, *(1,) * len(grid)) - keys) % n
+            index = index + away * prod(grid[axis + 1 :])
+        dense = kappa[:, :, index.flatten(1)].permute(2, 3, 1, 0)  # (q, k, o, i)
+        return dense.expand(problem.uy.shape[0], 1, -1, -1, -1, -1)
+
+    def offset(self, problem: Problem) -> Tensor | None:
+        points = write_points(self._responses(problem, impulses=False), 1)
+        return points if problem.index is None else points.index_select(2, problem.index)
+
+    def evaluates(self, layout: Layout) -> bool:
+        return not layout.pairs
+
+    def evaluate(self, problem: Problem) -> Tensor:
+        image = read_grid(problem)
+        return write_points(self.layer(image if len(self.windows) > 1 else image.squeeze(2)), 1)
+
+    def _responses(self, problem: Problem, *, impulses: bool = True) -> Tensor:
+        """To nothing and, one per channel, to impulses at the origin: (1 + d_in, d_out, *grid)."""
+        n = problem.uy.shape[2]
+        inputs = problem.uy.new_zeros(1 + impulses * self.d_in, self.d_in, n)
+        if impulses:
+            inputs[1:, :, 0] = torch.eye(self.d_in, dtype=inputs.dtype, device=inputs.device)
+        return self.layer(inputs.unflatten(-1, problem.layout.keys or ()))
+
+
+def _grid(module: Any) -> Domain:
+    """A periodic grid that has all of the layer's modes, and an even number of points."""
+    extents = [2 * max(2, int(modes)) for modes in module.n_modes]
+    return Domain.grid(*extents, measure="counting")
+
+
+@register_converter(
+    "neuralop.layers.spectral_convolution.SpectralConv", call=call_on_grid, domain=_grid
+)
+def spectral_convolution(module: nn.Module) -> IntegralOperator:
+    """A Fourier multiplier on a periodic grid, any factorisation of its weights; on
+    ``Domain.grid(..., measure="counting")``.
+
+    The library computes in single precision. It shifts modes in a way that loses the convolution on
+    an odd number of points along all axes but the last, which is refused.
+    """
+    layer: Any = module
+    expected = {
+        "complex_data": False,
+        "resolution_scaling_factor": None,
+        "fno_block_precision": "full",
+    }
+    for option, value in expected.items():
+        if getattr(layer, option) != value:
+            raise refuse(module, f"{option}={getattr(layer, option)!r}", f"{option}={value!r}")
+    kernel = PeriodicKernel(
+        module,
+        layer.in_channels,
+        layer.out_channels,
+        axes=layer.order,
+        even=tuple(range(layer.order - 1)),
+    )
+    return IntegralOperator(
+        layer.in_channels,
+        kernel=kernel,
+        out_dim=layer.out_channels,
+        residual=False,
+        projection=False,
+    )

@@ -1,0 +1,215 @@
+r"""Linear state spaces and linear RNNs: K(t, s) = C Ā^(t-s) B̄, with a dense state matrix.
+
+The kernel, then :func:`linear_system`, which makes an operator of matrices: of a recurrence, of a
+system sampled every Δ, or of one in real time (``continuous_time.py``). Diagonal systems (S4D, S5,
+LRU) are in ``diagonal_state_space.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..errors import OptionError
+from ..integral import IntegralOperator, Kernel, prepared
+from ..ops.scan import krylov, transition_scan
+from .continuous_time import ContinuousStateSpaceKernel
+from .time_invariant import (
+    TimeInvariantKernel,
+    as_parameter,
+    check_matrices,
+    check_rule,
+    full,
+    with_feedthrough,
+)
+
+
+class StateSpaceKernel(TimeInvariantKernel):
+    r"""A linear system with a dense state matrix:
+    :math:`h_t = \bar A h_{t-1} + \bar B u_t + b,\; y_t = C h_t`.
+
+    .. math::
+        K(t, s) = C \bar A^{t-s} \bar B, \qquad
+        \text{offset}_t = C \bar A^{t+1} h_{-1} + \sum_{k \le t} C \bar A^k b
+
+    Without ``discretization`` the matrices are those of the recurrence: a linear RNN is
+    ``StateSpaceKernel(W_h, W_x)``. With one they are those of h' = A h + B u, sampled every Δ:
+    *zoh* :math:`\bar A = e^{ΔA}, \bar B = \int_0^Δ e^{τA} dτ\,B` (exact where u is constant
+    between samples); *bilinear*
+    :math:`\bar A = (1 - ΔA/2)^{-1}(1 + ΔA/2), \bar B = (1 - ΔA/2)^{-1} ΔB`; *euler*
+    :math:`\bar A = 1 + ΔA, \bar B = ΔB`. A feedthrough D is the operator's pointwise term W.
+
+    Args:
+        state_matrix: A, (S, S).
+        input_matrix: B, (S, d_in).
+        output_matrix: C, (d_out, S), or None for the state itself.
+        discretization: ``"zoh"``, ``"bilinear"``, ``"euler"``, or None for matrices of the
+            recurrence.
+        step: Δ, a number or a parameter.
+        initial_state: h before the first point, (S,), or None for zero.
+        bias: b, (S,), or None.
+
+    Parameters are kept as the objects they are, other tensors become parameters.
+
+    Cost: FFT O(N log N·d_in·d_out) and taps O(N·S²·d_in); scan O(N·S²); step O(S²).
+
+    Raises:
+        ShapeError: matrices that do not fit one another.
+        OptionError: an unknown rule.
+
+    Reference: ITNet Theorem 3 (a, b), E.11; CKConv A.3.
+
+    Example:
+        >>> kernel = StateSpaceKernel(torch.tensor([[0.5]]), torch.ones(1, 1))
+        >>> kernel.lags(3).flatten().tolist()
+        [1.0, 0.5, 0.25]
+    """
+
+    def __init__(
+        self,
+        state_matrix: Tensor,
+        input_matrix: Tensor,
+        output_matrix: Tensor | None = None,
+        *,
+        discretization: str | None = None,
+        step: float | Tensor = 1.0,
+        initial_state: Tensor | None = None,
+        bias: Tensor | None = None,
+    ):
+        check_matrices(state_matrix, input_matrix, output_matrix, initial_state, bias)
+        size = state_matrix.shape[0]
+        super().__init__(
+            1, input_matrix.shape[1], size if output_matrix is None else output_matrix.shape[0]
+        )
+        self.size, self.discretization = size, check_rule(discretization)
+        self.state_matrix = as_parameter(state_matrix)
+        self.input_matrix = as_parameter(input_matrix)
+        self.output_matrix = None if output_matrix is None else as_parameter(output_matrix)
+        self.initial_state = None if initial_state is None else as_parameter(initial_state)
+        self.bias = None if bias is None else as_parameter(bias)
+        self.step = as_parameter(step) if isinstance(step, Tensor) else step
+
+    def recurrence(self) -> tuple[Float[Tensor, "s s"], Float[Tensor, "s i"]]:
+        """Ā and B̄."""
+        return prepared(self, ("recurrence", self.discretization, self.step), self._recurrence)
+
+    def _recurrence(self) -> tuple[Tensor, Tensor]:
+        if self.discretization is None:
+            return full(self.state_matrix), full(self.input_matrix)
+        a, b = full(self.state_matrix) * self.step, full(self.input_matrix) * self.step
+        one = torch.eye(self.size, dtype=a.dtype, device=a.device)
+        if self.discretization == "euler":
+            return one + a, b
+        if self.discretization == "bilinear":
+            return torch.linalg.solve(one - a / 2, one + a / 2), torch.linalg.solve(one - a / 2, b)
+        # The exponential of [[ΔA, ΔB], [0, 0]] contains both, and needs no inverse of A.
+        block = torch.cat(
+            [torch.cat([a, b], 1), torch.zeros(b.shape[1], self.size + b.shape[1]).to(a)], 0
+        )
+        both = torch.linalg.matrix_exp(block)[: self.size]
+        return both[:, : self.size], both[:, self.size :]
+
+    def read(self, states: Float[Tensor, "*b s"]) -> Float[Tensor, "*b o"]:
+        """C h."""
+        return states if self.output_matrix is None else states @ full(self.output_matrix).mT
+
+    def lags(self, n: int) -> Float[Tensor, "h n o i"]:
+        columns = krylov(*self.recurrence(), n)
+        return (columns if self.output_matrix is None else full(self.output_matrix) @ columns)[None]
+
+    dense = True
+
+    def states(self, signal: Float[Tensor, "b h n i"], recurrence: Any = transition_scan) -> Tensor:
+        a, b = self.recurrence()
+        return self.read(recurrence(a[None, None], signal[:, 0] @ b.mT))[:, None]
+
+    def free(self, n: int) -> Tensor | None:
+        if self.initial_state is None and self.bias is None:
+            return None
+        a, _ = self.recurrence()
+        # One more coordinate, always one, carries the bias.
+        drive = torch.zeros_like(a[:, :1]) if self.bias is None else full(self.bias)[:, None]
+        last = torch.zeros(1, self.size + 1, dtype=a.dtype, device=a.device)
+        last[:, -1] = 1.0
+        affine = torch.cat([torch.cat([a, drive], 1), last], 0)
+        first = a.new_zeros(self.size) if self.initial_state is None else full(self.initial_state)
+        start = torch.cat([first, first.new_ones(1)])[:, None]
+        return self.read(krylov(affine, affine @ start, n)[:, : self.size, 0])[None]
+
+    def rest(self, u: Tensor) -> dict[str, Tensor]:
+        zero = u.new_zeros(u.shape[0], 1, self.size)
+        if self.initial_state is None and self.bias is None:
+            return {"state": zero}
+        return {
+            "state": zero,
+            "free": zero if self.initial_state is None else zero + full(self.initial_state),
+        }
+
+    def move(self, state: Tensor, u: Tensor | None) -> tuple[Tensor, Tensor]:
+        a, b = self.recurrence()
+        state = state @ a.mT
+        if u is not None:
+            state = state + u @ b.mT
+        elif self.bias is not None:
+            state = state + full(self.bias)
+        return self.read(state), state
+
+
+def linear_system(
+    state_matrix: Tensor,
+    input_matrix: Tensor,
+    output_matrix: Tensor,
+    feedthrough: Tensor | None = None,
+    *,
+    discretization: str | None = None,
+    step: float | Tensor = 1.0,
+    initial_state: Tensor | None = None,
+    continuous: bool = False,
+) -> IntegralOperator:
+    r"""The system (A, B, C, D) as an operator: :math:`y = D u + \int K u\,d\mu + \text{offset}`.
+
+    In discrete time :math:`h_t = \bar A h_{t-1} + \bar B u_t` with the matrices as they are or
+    discretised; the textbook's forward Euler reads u one step later, which is this operator on a
+    signal shifted by one. ``continuous=True`` keeps real time,
+    :math:`K(t, s) = C e^{A(t-s)} B` on the domain's timestamps.
+
+    Args:
+        state_matrix, input_matrix, output_matrix, feedthrough: A (S, S), B (S, d_in), C (d_out, S),
+            D (d_out, d_in) or None; parameters are kept as the objects they are.
+        discretization, step: of :class:`fredholm.kernels.StateSpaceKernel`.
+        initial_state: h before the first point (at time 0 where ``continuous``), (S,).
+        continuous: real time instead of steps.
+
+    Raises:
+        ShapeError: matrices that do not fit one another.
+        OptionError: an unknown rule, or a rule of discretisation for real time.
+
+    Reference: ITNet Theorem 3 (a, b), E.2, E.11.
+
+    Example:
+        >>> one = torch.eye(1)
+        >>> leaky = linear_system(-one, one, one, discretization="zoh", step=0.1)
+        >>> round(leaky(torch.ones(1, 10, 1))[0, -1].item(), 4)
+        0.6321
+    """
+    if continuous and discretization is not None:
+        raise OptionError(
+            f"a system in real time is not discretised, got discretization={discretization!r}"
+        )
+    if continuous:
+        kernel: Kernel = ContinuousStateSpaceKernel(
+            state_matrix, input_matrix, output_matrix, initial_state=initial_state
+        )
+    else:
+        kernel = StateSpaceKernel(
+            state_matrix,
+            input_matrix,
+            output_matrix,
+            discretization=discretization,
+            step=step,
+            initial_state=initial_state,
+        )
+    return with_feedthrough(kernel, feedthrough)

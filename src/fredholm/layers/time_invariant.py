@@ -1,0 +1,266 @@
+"""Causal kernels that depend on the number of steps between two points: what linear systems share.
+
+The base class from which ``state_space.py`` and ``diagonal_state_space.py`` follow by giving their
+taps, their scan and one step; and the checks of all systems in time.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..distributed import Shards
+from ..distributed.part import before_this
+from ..domain import Domain, default_line
+from ..errors import DomainError, OptionError, ShapeError, suggest
+from ..integral import (
+    CausalTransition,
+    IntegralOperator,
+    Kernel,
+    LagTaps,
+    Layout,
+    MatrixKernel,
+    Point,
+    Problem,
+    ScanExchange,
+    weighed,
+)
+from ..ops.backend import full_precision
+from ..ops.scan import pack, ranks, reorder
+
+RULES = ("zoh", "bilinear", "euler")
+
+
+def check_sequence(
+    kernel: Kernel, layout: Layout, *, measures: tuple[str, ...] | None = None
+) -> None:
+    """DomainError unless the domain is one causal sequence, without pairs, and its measure one of
+    ``measures`` where these are given.
+    """
+    name = type(kernel).__name__
+    if not layout.causal:
+        raise DomainError(f"{name} runs forward in time; build the domain with causal=True")
+    if layout.pairs:
+        raise DomainError(
+            f"{name} has a state, which sees all points before; a domain with pairs hides some of "
+            "them"
+        )
+    if layout.cross:
+        raise DomainError(
+            f"{name} answers at the points it has read; a query_domain needs a kernel of real time"
+        )
+    if measures is not None and layout.measure not in measures:
+        need = " or ".join(repr(m) for m in measures)
+        raise DomainError(f"{name} needs the measure {need}, this domain has {layout.measure!r}")
+
+
+class TimeInvariantKernel(MatrixKernel, LagTaps, ScanExchange, CausalTransition):
+    r"""A discrete linear system, seen as a kernel: :math:`K(t, s) = \kappa_{t-s}` for s ≤ t, with a
+    free response as offset.
+
+    A point is a step, wherever it is; padding is not a point. The domain is causal, its masses
+    multiply u, and ``counting`` (a unit mass per step) is what a recurrence does. A subclass
+    gives κ, the free response and one step; the matrix, the convolution by FFT, the scan and the
+    causal step follow.
+    """
+
+    reads_query = False
+    sums = True
+    skips_padding = True
+    dense = False  # whether the transition of a state is a matrix, or else a diagonal
+
+    @abstractmethod
+    def lags(self, n: int) -> Float[Tensor, "h n o i"]:
+        """κ at lags 0 to n - 1."""
+
+    @abstractmethod
+    def states(self, signal: Float[Tensor, "b h n i"], recurrence: Any = None) -> Tensor:
+        """Outputs of the system at rest, (B, H, N, d_out), through all its states; ``recurrence``
+        in place of the scan over them.
+        """
+
+    @abstractmethod
+    def free(self, n: int) -> Tensor | None:
+        """Response of the first n steps to initial state and bias, (H, n, d_out), or None where
+        there is neither.
+        """
+
+    @abstractmethod
+    def rest(self, u: Tensor) -> dict[str, Tensor]:
+        """The state before the first point, for features like ``u`` (B, H, d_in): ``state``, and
+        ``free`` for the free response.
+        """
+
+    @abstractmethod
+    def move(self, state: Tensor, u: Tensor | None) -> tuple[Tensor, Tensor]:
+        """One step from a state (B, H, S): output (B, H, d_out) and state after it; ``u`` None for
+        the free response.
+        """
+
+    # --- what the domain must be ------------------------------------------------------------------
+
+    def check(self, layout: Layout) -> None:
+        check_sequence(self, layout)
+
+    def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
+        return default_line(n, causal=True, measure="counting", device=device, dtype=dtype)
+
+    def regular(self, layout: Layout) -> bool:
+        return layout.causal and not (layout.pairs or layout.cross)
+
+    def scans(self, layout: Layout) -> bool:
+        return self.regular(layout)
+
+    # --- the definition ---------------------------------------------------------------------------
+
+    def matrix(self, problem: Problem) -> Float[Tensor, "b h q k o i"]:
+        at, keys = _ranks(problem)
+        lag = at[:, :, None] - keys[:, None, :]
+        dense = self.taps(problem)[:, lag.clamp(min=0)].movedim(0, 1)
+        dense = torch.where((lag >= 0)[:, None, :, :, None, None], dense, 0.0)
+        return dense.expand(problem.uy.shape[0], -1, -1, -1, -1, -1)
+
+    def offset(self, problem: Problem) -> Tensor | None:
+        with full_precision(problem.uy):
+            free = self.free(problem.uy.shape[2])
+        return None if free is None else free[:, _ranks(problem)[0].clamp(min=0)].movedim(0, 1)
+
+    # --- fast forms -------------------------------------------------------------------------------
+
+    def taps(self, problem: Problem) -> Float[Tensor, "h n o i"]:
+        with full_precision(problem.uy):
+            return self.lags(problem.uy.shape[2])
+
+    def scan(self, problem: Problem) -> Float[Tensor, "b h n o"]:
+        q = problem.quadrature
+        order, back = (None, None) if q.valid is None else pack(q.valid)
+        with full_precision(problem.uy):
+            signal = weighed(problem.uy, q.mass)
+            out = reorder(self.states(reorder(signal, order, 2)), back, 2)
+        if q.scale is not None:
+            out = out * q.scale[..., None].to(out.dtype)
+        offset = self.offset(problem)
+        return out if offset is None else out + offset
+
+    def scan_part(
+        self, problem: Problem, shards: Shards, recurrence: Any
+    ) -> Float[Tensor, "b h n o"]:
+        q, valid = problem.quadrature, real_points(problem)
+        order, back = (None, None) if valid is None else pack(valid)
+        real = None if valid is None else reorder(valid, order, 1)
+        with full_precision(problem.uy):
+            signal = weighed(problem.uy, q.mass)
+            out = self.states(reorder(signal, order, 2), lambda a, b: recurrence(a, b, real))
+            out = reorder(out, back, 2)
+        if q.scale is not None:
+            out = out * q.scale[..., None].to(out.dtype)
+        if self.free(1) is None:
+            return out
+        at = ranks(valid, problem.uy.shape[2], out.device)
+        steps = at[:, -1:] + 1
+        before = before_this(steps.to(out.dtype), shards).long()
+        with full_precision(problem.uy):
+            free = self.free(shards.total)
+        assert free is not None
+        return out + free[:, (at + before).clamp(min=0)].movedim(0, 1)
+
+    def scan_sends(self, domain: Domain, batch: int) -> int:
+        assert domain.shards is not None
+        like = torch.zeros(batch, self.heads, self.d_in, dtype=domain.positions.dtype)
+        state = self.rest(full(like))["state"]
+        each = state.numel() * (2 if state.is_complex() else 1)
+        each += each * state.shape[-1] if self.dense else each
+        whole = domain.valid is None and 0 not in domain.shards.sizes
+        rows = 1 if whole else batch
+        each += rows if self.free(1) is not None else 0
+        return (domain.shards.count - 1) * each
+
+    def start(self, u: Tensor) -> dict[str, Tensor]:
+        return self.rest(full(u))
+
+    def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        with full_precision(point.u):
+            out, after = self.move(memory["state"], point.weighed())
+            memory_after = {"state": after}
+            out = point.scaled(out)
+            if "free" in memory:
+                response, memory_after["free"] = self.move(memory["free"], None)
+                out = out + response
+        return out, memory_after
+
+
+def _ranks(problem: Problem) -> tuple[Tensor, Tensor]:
+    """Step numbers of queries and keys, (1 | B, Nq) and (1 | B, Nk)."""
+    keys = ranks(problem.quadrature.valid, problem.uy.shape[2], problem.uy.device)
+    return (keys if problem.index is None else keys[:, problem.index]), keys
+
+
+def real_points(problem: Problem) -> Tensor | None:
+    """Which points are real, for every sample, (B, N); None for all."""
+    valid = problem.quadrature.valid
+    return None if valid is None else valid.expand(problem.uy.shape[0], -1)
+
+
+def full(u: Tensor) -> Tensor:
+    """At least float32."""
+    return u.to(torch.promote_types(u.dtype, torch.float32))
+
+
+def check_matrices(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None,
+    initial_state: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> None:
+    """ShapeError unless the matrices are those of one system."""
+    size = a.shape[0] if a.dim() else 0
+    vectors = [v for v in (initial_state, bias) if v is not None]
+    fits = a.shape == (size, size) and b.dim() == 2 and b.shape[0] == size
+    fits = (
+        fits
+        and (c is None or (c.dim() == 2 and c.shape[1] == size))
+        and all(v.shape == (size,) for v in vectors)
+    )
+    if not fits:
+        got = ", ".join(str(tuple(x.shape)) for x in (a, b, c, *vectors) if x is not None)
+        raise ShapeError(
+            f"a linear system needs A (S, S), B (S, d_in), C (d_out, S) and vectors (S,); got {got}"
+        )
+    if a.is_complex() or b.is_complex():
+        raise ShapeError("a dense system is real; complex poles are DiagonalStateSpaceKernel's")
+
+
+def as_parameter(x: Tensor) -> nn.Parameter:
+    """A parameter as it is, another tensor as a new one."""
+    return x if isinstance(x, nn.Parameter) else nn.Parameter(x.clone())
+
+
+def check_rule(rule: str | None) -> str | None:
+    """The rule of discretisation, or an OptionError."""
+    if rule is not None and rule not in RULES:
+        raise OptionError(f"unknown discretization {rule!r}{suggest(str(rule), RULES)}, or None")
+    return rule
+
+
+def with_feedthrough(kernel: Kernel, feedthrough: Tensor | None) -> IntegralOperator:
+    """The operator of a system; its pointwise term W is D, where there is one."""
+    operator = IntegralOperator(
+        kernel.d_in,
+        kernel=kernel,
+        out_dim=kernel.d_out,
+        residual=feedthrough is not None,
+        projection=False,
+    )
+    if feedthrough is not None and operator.residual is not None:
+        if feedthrough.shape != operator.residual.weight.shape:
+            need = tuple(operator.residual.weight.shape)
+            raise ShapeError(
+                f"the feedthrough must have shape {need}, got {tuple(feedthrough.shape)}"
+            )
+        operator.residual.weight = as_parameter(feedthrough)
+    return operator

@@ -1,0 +1,347 @@
+"""A cache of fixed size inside transformers' own: what a converted layer keeps between calls.
+
+This file imports transformers, and is imported when a model of the library is given.
+
+Models and ``generate`` make a ``DynamicCache``, with a layer for each attention. Before a converted
+attention runs, its layer becomes a :class:`LinearState`, and is handed to the attention function as
+one more argument. A layer that keeps its softmax keeps its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import (
+    Cache,
+    CacheLayerMixin,
+    DynamicLayer,
+    EncoderDecoderCache,
+    LinearAttentionLayer,
+)
+
+from ..errors import ConversionError
+from ..integral import Memory
+from .heads import LinearHeads, clean
+from .interface import SLOT, STATE
+from .kept import KEPT, MixedHeads
+from .masks import new_tokens
+from .state import advance, has_state, step, steps_in_place
+
+# Of a layer with a window its last tokens, and the dimension along which they lie.
+NEAR = {"near_key": 2, "near_value": 2, "near_mass": 1}
+# The recurrent states of a layer, by their index.
+NAMES = ("moment", "shift", "real", *NEAR, "sinks_filled", *KEPT)
+
+
+class LinearState(CacheLayerMixin):
+    """A layer of a cache that holds the state of linear attention: the same bytes after any number
+    of tokens. To the library it is a layer of keys, by which masks are made.
+
+    Attributes:
+        length: tokens so far, padding included; so the library's masks and positions count them.
+        oldest: of a window, where its oldest token lies: a token of its own replaces it there. One
+            number, or one per row, (B,), once a step hid a token in some of them.
+        first: how many sinks lie in front of the window.
+        watches: whether masks are compared with what the state holds: in the first layer of a
+            cache, for all of them.
+        hidden: how many tokens so far were padding, (B,), counted where it watches.
+    """
+
+    is_compileable = False  # the first stretch makes the state
+    supports_early_init = False
+    watches = False  # of caches that earlier versions kept, who counted nothing
+    hidden: Tensor | int = 0
+    oldest: Tensor | int
+    first = 0
+
+    def __init__(self, watches: bool = True) -> None:
+        super().__init__()
+        self.recurrent_states: dict[int, Tensor | None] = dict.fromkeys(range(len(NAMES)))
+        self.length, self.pending, self.oldest = 0, 0, 0
+        self.watches, self.hidden, self.stepping = watches, 0, False
+
+    # what a layer of keys does, with none kept
+
+    @property
+    def keys(self) -> Any:
+        """ConversionError: somebody wants to read what is not kept."""
+        raise ConversionError(
+            "keys and values were asked of a layer with linear attention, which keeps a state in "
+            "their place; pass use_cache=False"
+        )
+
+    @keys.setter
+    def keys(self, value: None) -> None: ...
+
+    values = keys  # type: ignore[assignment]
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """The new keys and values as they come: the attention function adds them to the state."""
+        self.pending = key_states.shape[2]
+        return key_states, value_states
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+    def get_max_length(self) -> int:
+        return -1
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.length + query_length, 0
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Nothing: the first stretch makes the state."""
+
+    # the state
+
+    def memory(self) -> Memory:
+        """The state by its names, the last tokens in their order; empty before the first."""
+        result = self._tensors()
+        if isinstance(self.oldest, int) and not self.oldest:
+            return result
+        for name, dim in NEAR.items():
+            result[name] = self._in_order(result[name], dim)
+        return result
+
+    def _in_order(self, x: Tensor, dim: int) -> Tensor:
+        """The sinks, then the window from its oldest token on."""
+        window = x.shape[dim] - self.first
+        sinks, ring = x.split([self.first, window], dim)
+        if isinstance(self.oldest, int):
+            ring = ring.roll(-self.oldest, dim)
+        else:
+            index = (self.oldest[:, None] + torch.arange(window, device=x.device)) % window
+            if dim == 2:
+                index = index[:, None, :, None].expand_as(ring)
+            ring = ring.gather(dim, index)
+        return torch.cat([sinks, ring], dim) if self.first else ring
+
+    def _tensors(self) -> Memory:
+        result = {name: self.recurrent_states.get(i) for i, name in enumerate(NAMES)}
+        return {name: value for name, value in result.items() if value is not None}
+
+    def advance(
+        self,
+        heads: LinearHeads | MixedHeads,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        scale: float | None,
+    ) -> Tensor:
+        """What the next tokens receive, (B, H, n, d), after which the state is theirs.
+
+        Args:
+            mask: of padding, (B, N), of these tokens at its end; None where there is none.
+
+        Raises:
+            ConversionError: another batch than that of the state, a mask of pairs, or one that
+                hides tokens of the past other than it did.
+        """
+        valid = new_tokens(mask, key.shape[2])
+        known = self.recurrent_states[NAMES.index("moment")]
+        if known is not None and known.shape[0] != query.shape[0]:
+            raise ConversionError(
+                f"the cache holds {known.shape[0]} sequences, and the call has {query.shape[0]}; "
+                "pass a new cache"
+            )
+        if self.watches:
+            self._watch(mask, valid, query.shape[2])
+        self.length += query.shape[2]
+        if isinstance(heads, LinearHeads):
+            return self._advance(heads, query, key, value, valid, scale)
+        heads.check(query, key)
+        points = heads.points(query, key, value, False)
+        out = self._advance(heads.linear, *points, valid, scale)
+        past = {name: x for name, x in self._tensors().items() if name in KEPT}
+        points = heads.points(query, clean(key, valid), clean(value, valid), True)
+        beside, past = heads.advance_kept(*points, valid, past, heads.factor(scale))
+        self._keep(past)
+        return heads.joined(out, beside)
+
+    def _advance(
+        self,
+        heads: LinearHeads,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        valid: Tensor | None,
+        scale: float | None,
+    ) -> Tensor:
+        memory = {name: x for name, x in self._tensors().items() if name not in KEPT}
+        if steps_in_place(heads, query, key, memory):
+            slot = self.first + self.oldest
+            out = step(heads, query, key, value, valid, memory, slot, scale=scale)
+            moved = 1 if valid is None or heads.window is None else valid[:, 0].long()
+            self.oldest = (self.oldest + moved) % (heads.window or 1)
+            return out
+        memory = {name: x for name, x in self.memory().items() if name not in KEPT}
+        out, memory = advance(heads, query, key, value, valid, memory, scale=scale)
+        self._count_sinks(heads, memory)
+        self.device, self.dtype = query.device, memory["moment"].dtype
+        # a part of what the stretch was computed from would keep all of that
+        state = {name: memory[name].clone() for name in memory}
+        gone = {name: None for name in NAMES if name not in KEPT}
+        self._keep(gone | state)
+        self.oldest, self.is_initialized = 0, True
+        return out
+
+    def _keep(self, tensors: Mapping[str, Tensor | None]) -> None:
+        for name, x in tensors.items():
+            self.recurrent_states[NAMES.index(name)] = x
+
+    def _count_sinks(self, heads: LinearHeads, memory: Memory) -> None:
+        """Note how many sinks lie before the window; forget the count of each row once all are
+        full, since tokens one by one need none then.
+        """
+        if heads.window is None:
+            return
+        self.first = memory["near_key"].shape[2] - heads.window
+        filled = memory.get("sinks_filled")
+        if filled is None or torch.compiler.is_compiling():
+            return
+        if bool((filled >= heads.sinks).all()):
+            del memory["sinks_filled"]
+
+    def _watch(self, mask: Tensor | None, valid: Tensor | None, count: int) -> None:
+        """ConversionError for a mask that hides other tokens of the past than it did when they
+        came, or for none where some were hidden. Of tokens one by one at the first alone: a GPU
+        would wait for each answer.
+        """
+        looks = (count > 1 or not self.stepping) and not torch.compiler.is_compiling()
+        self.stepping = count == 1
+        before: Tensor | None = None
+        if mask is None and isinstance(self.hidden, Tensor):
+            before = torch.zeros_like(self.hidden)
+        elif mask is not None and mask.shape[1] == self.length + count:
+            before = (~mask[:, :-count].bool()).sum(1)
+        if looks and before is not None and bool((before != self.hidden).any()):
+            known = self.hidden if isinstance(self.hidden, int) else self.hidden.tolist()
+            what = "attention_mask hides" if mask is not None else "a call without a mask hides"
+            raise ConversionError(
+                f"{what} {before.tolist()} tokens of the past, by sequence, and the mask hid "
+                f"{known} when they came: a state of fixed size is a sum, out of which no token "
+                "can be taken. Pass the mask of all tokens so far from the first call on, with "
+                "padding on the left, or pass use_cache=False"
+            )
+        if valid is not None:
+            self.hidden = self.hidden + (~valid).sum(1)
+
+    # what is done to a cache as a whole
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        self.__init__(self.watches)
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """ConversionError: no token can be taken out of a sum over tokens."""
+        raise ConversionError(
+            "linear attention keeps a sum over all tokens, out of which none can be cropped "
+            f"(asked for {tokens_to_remove}); generate without an assistant model, or copy the "
+            "cache before the tokens that may have to go"
+        )
+
+    def activate_past_recording(self) -> None:
+        """ConversionError: as :meth:`crop`, for which the past would be recorded."""
+        self.crop(0)
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """The sequences in another order, of beams."""
+        self.batch_select_indices(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Every sequence so many times."""
+        self._map(lambda x: x.repeat_interleave(repeats, 0))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Some of the sequences."""
+        self._map(lambda x: x[indices.to(x.device)])
+
+    def _map(self, change: Any) -> None:
+        self.recurrent_states = {
+            i: None if x is None else change(x) for i, x in self.recurrent_states.items()
+        }
+        if isinstance(self.hidden, Tensor):
+            self.hidden = change(self.hidden)
+        if isinstance(self.oldest, Tensor):
+            self.oldest = change(self.oldest)
+
+
+# --- in the place of a layer of keys --------------------------------------------------------------
+
+
+# Users save caches by torch.save, which writes the class by its module: a public one, which stays.
+LinearState.__module__ = "fredholm.convert"
+
+
+def keep_state(module: nn.Module) -> None:
+    """Let a converted attention module keep a state wherever it is called with a cache.
+
+    A module of somebody's own that passes no arguments on to the attention function keeps keys.
+    """
+    kinds = {p.kind for p in inspect.signature(module.forward).parameters.values()}
+    if inspect.Parameter.VAR_KEYWORD in kinds:
+        module.register_forward_pre_hook(with_state, with_kwargs=True)
+
+
+def with_state(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Before a converted attention module runs: its layer of the cache as one more argument.
+
+    In training, where models make a cache that nobody reads, keys stay keys.
+
+    Raises:
+        ConversionError: a cache that cannot hold a state, by name and reason.
+    """
+    cache = next((x for x in (*kwargs.values(), *args) if isinstance(x, Cache)), None)
+    if isinstance(cache, EncoderDecoderCache):
+        cache = cache.self_attention_cache
+    if cache is None:
+        return None
+    heads, index = getattr(module, SLOT), module.layer_idx
+    known = cache.layers[index] if index < len(cache.layers) else None
+    linear = heads.mode == "linear"
+    if not isinstance(known, LinearState):
+        if not linear or heads.training or not has_state(heads):
+            return None
+        known = _placed(cache, index, type(module).__name__)
+    elif not linear:
+        raise ConversionError(
+            f"layer {index} of this cache holds the state of linear attention, and the mode is "
+            f"{heads.mode!r}, which needs keys; pass a new cache"
+        )
+    elif known.pending:
+        raise ConversionError(
+            f"{type(module).__name__} gave its keys to the cache, and not its state to the "
+            "attention function; pass use_cache=False"
+        )
+    return args, kwargs | {STATE: known}
+
+
+def _placed(cache: Cache, index: int, kind: str) -> LinearState:
+    """A state in the place of an empty layer of keys."""
+    while cache.layer_class_to_replicate is not None and len(cache.layers) <= index:
+        cache.layers.append(cache.layer_class_to_replicate())  # type: ignore[arg-type]
+    layer = cache.layers[index]
+    why = ""
+    if cache.offloading:
+        why = "is offloaded layer by layer"
+    elif type(layer) is not DynamicLayer:
+        why = f"has a {type(layer).__name__} there"
+    elif layer.get_seq_length() > 0:
+        why = f"holds the keys of {layer.get_seq_length()} tokens, from softmax or training,"
+    if why:
+        own = isinstance(layer, LinearAttentionLayer)  # of a hybrid, whose other half needs it
+        advice = "" if own else "Leave the cache out, pass a new transformers.DynamicCache(), or "
+        raise ConversionError(
+            f"{kind}, layer {index}, keeps a state of fixed size in place of keys; this "
+            f"{type(cache).__name__} {why} and cannot hold it. {advice or 'Pass '}use_cache=False"
+        )
+    first = not any(isinstance(one, LinearState) for one in cache.layers)
+    cache.layers[index] = state = LinearState(watches=first)
+    return state

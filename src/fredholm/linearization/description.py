@@ -1,0 +1,119 @@
+"""``linear_attention.json``: what was converted, how, and the checksums of what lies beside it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ..errors import CheckpointError, ConversionError
+from ..files import CHECKSUM, digest_json, storing
+from ..integral.code_path import LIBRARIES
+from .interface import SLOT
+from .replaced import Layer
+
+ADAPTER = "linear_attention.json"
+FORMAT = 2  # 1: models of transformers as softmax models, the maps in a file of their own
+ECOSYSTEMS = ("transformers", "torch", "fredholm")
+KINDS = {"ecosystem": str, "class": str, "to": str, "options": dict, "layers": list}
+FIELDS = ("name", "kind", "heads", "groups", "width", "causal", "dropout")  # of a layer
+NEEDED = set(FIELDS) - {"kind"}
+FIX = "restore it or convert again"
+
+
+def describe(layer: Layer) -> dict[str, Any]:
+    """What loading needs of a layer."""
+    return {name: getattr(layer, name) for name in FIELDS}
+
+
+def sealed(description: dict[str, Any]) -> dict[str, Any]:
+    """A description with its format and its own checksum."""
+    whole = {"format": FORMAT, **description}
+    return whole | {CHECKSUM: digest_json(whole)}
+
+
+def read_description(folder: Path) -> dict[str, Any]:
+    """The description in a folder, checked.
+
+    Raises:
+        CheckpointError: none, or one that is damaged, unknown or of a later version.
+    """
+    path = folder / ADAPTER
+    if not path.is_file():
+        raise CheckpointError(
+            f"no {ADAPTER} in {str(folder)!r}; give a folder written by save_linearized or "
+            "linearize"
+        )
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        newer = result["format"] > FORMAT
+        absent = {
+            "ecosystem",
+            "class",
+            "to",
+            "options",
+            "tied",
+            "layers",
+            "refused",
+        } - result.keys()
+        wrong = [
+            key for key, kind in KINDS.items() if not isinstance(result.get(key, kind()), kind)
+        ]
+        wrong += (
+            ["layers"] if any(NEEDED - layer.keys() for layer in result.get("layers", ())) else []
+        )
+        wrong += ["ecosystem"] if result.get("ecosystem", "torch") not in ECOSYSTEMS else []
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path} is no description of a conversion ({error})") from error
+    if newer:
+        raise CheckpointError(
+            f"{path} has format {result['format']}, this version reads up to {FORMAT}; update "
+            "fredholm"
+        )
+    if absent:
+        raise CheckpointError(
+            f"{path} is no description of a conversion: it lacks {', '.join(sorted(absent))}"
+        )
+    if wrong:
+        raise CheckpointError(
+            f"{path} is no description of a conversion: {wrong[0]}={result[wrong[0]]!r} is not "
+            f"what is written there; {FIX}"
+        )
+    expected = result.pop(CHECKSUM, None)  # absent from files of earlier versions
+    if expected is not None and digest_json(result) != expected:
+        raise CheckpointError(
+            f"{path} is not as it was saved (its content does not match its checksum); {FIX}, or "
+            f"remove its line {CHECKSUM!r} if the change was meant"
+        )
+    return result
+
+
+def check_classes(model: nn.Module, source: type) -> None:
+    """ConversionError for parts that the converted class would not build again from its files."""
+    if not source.__module__.startswith(LIBRARIES):  # somebody's own code, which may
+        return
+    for name, part in model.named_modules():
+        if part is model or f".{SLOT}" in name:  # a map may be anybody's: register_feature_map
+            continue
+        if not type(part).__module__.startswith(LIBRARIES):
+            raise ConversionError(
+                f"{type(part).__module__}.{type(part).__name__} at {name!r} is no layer of torch "
+                f"or transformers (an adapter?), and loading {source.__name__} from its folder "
+                "would not bring it back; merge it into the weights first"
+            )
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds.
+
+    Raises:
+        CheckpointError: it is not one.
+        StorageError: it cannot be read.
+    """
+    with storing(path):
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise CheckpointError(f"{path} is no JSON ({error}); {FIX}") from error

@@ -1,0 +1,477 @@
+"""Linear attention on queries, keys and values that a model has made: what takes softmax's place in
+it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from ..domain import Domain
+from ..errors import ConversionError, OptionError
+from ..integral import (
+    FeatureMap,
+    build_feature_map,
+    check_window,
+    first_gain,
+    floor_of,
+    is_per_head,
+    is_pointwise,
+    key_features,
+    near_pairs,
+    query_features,
+    query_parts,
+    window_density,
+)
+from ..ops.linear_attention import (
+    Far,
+    advance_window,
+    at_scale,
+    attend_in_pieces,
+    linear_attention,
+    linear_density,
+    wants_pieces,
+)
+from ..quadrature import Quadrature
+from .divergence import Noted, divergence, exact_divergence
+
+CONVERSION_OPTIONS: dict[str, dict[str, Any]] = {
+    "luna": {
+        "per_head": True,
+        "preset": "exponential",
+    }  # each head has queries of its own scale, and softmax to begin with
+}
+PIECE = 2048  # points whose features a processor makes at a time, in inference
+STRETCH = 512  # and in causal order: what is made of them stays in its cache
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """Which keys the queries of a call see.
+
+    Attributes:
+        valid: keys that are no padding, (B, Nk), or None for all.
+        causal: query i sees the keys up to i; queries and keys are then the same tokens.
+        pairs: any other mask, boolean or additive, (B | 1, H | 1, Nq, Nk); it takes the quadratic
+            form.
+    """
+
+    valid: Bool[Tensor, "b k"] | None = None
+    causal: bool = False
+    pairs: Tensor | None = None
+
+    def quadrature(self, queries: int, keys: int, like: Tensor) -> Quadrature:
+        """The weights of the sum over keys, equal masses over what a query sees."""
+        options: dict[str, Any] = {
+            "device": like.device,
+            "dtype": torch.promote_types(like.dtype, torch.float32),
+        }
+        domain = Domain.line(keys, causal=self.causal, **options).replace(
+            valid=self.valid, pairs=self.pairs
+        )
+        if self.causal and queries != keys:
+            raise ConversionError(
+                f"causal attention of {queries} queries over {keys} keys needs a mask of pairs"
+            )
+        return domain.quadrature(None if queries == keys else Domain.line(queries, **options))
+
+    def real(self, query: Tensor, key: Tensor) -> Tensor | None:
+        """Queries that are no padding, where they are the same tokens as the keys."""
+        return self.valid if query.shape[2] == key.shape[2] else None
+
+    def bias(self, queries: int, keys: int, like: Tensor) -> Tensor | None:
+        """The same as an additive mask of a softmax, (B | 1, H | 1, Nq, Nk), or None."""
+        seen = self.quadrature(queries, keys, like).visible()
+        if seen is None:
+            return None
+        bias = torch.zeros(seen.shape, dtype=like.dtype, device=like.device).masked_fill(
+            ~seen, -torch.inf
+        )
+        if self.pairs is not None and self.pairs.dtype != torch.bool:
+            bias = bias + self.pairs.to(like.dtype)
+        return bias
+
+
+class Heads(nn.Module):
+    """What takes softmax's place on given heads: the modes, groups of keys, padding; a subclass
+    says how it responds.
+
+    Attributes:
+        mode: ``"linear"``; ``"softmax"``, the teacher's own response; ``"distil"``, the same, and
+            ``loss`` is the divergence of the two attentions, the mean over the calls of one pass;
+            ``"measure"``, the same with the exact divergence, see
+            :func:`fredholm.linearization.divergence.exact_divergence`;
+            ``"calibrate"``, the same as softmax, and what follows from data without a gradient is
+            set by them, see :meth:`calibrate`.
+    """
+
+    name: str
+
+    def __init__(self, heads: int, width: int):
+        super().__init__()
+        self.heads, self.width = heads, width
+        self.mode = "linear"
+        self.noted = Noted()
+
+    @property
+    def loss(self) -> Tensor | None:
+        return self.noted.mean()
+
+    def forward(
+        self,
+        query: Float[Tensor, "b h q e"],
+        key: Float[Tensor, "b g k e"],
+        value: Float[Tensor, "b g k d"],
+        seen: Seen,
+        *,
+        scale: float | None = None,
+        dropout: float = 0.0,
+    ) -> Float[Tensor, "b h q d"]:
+        self.check(query, key)
+        scale = self.factor(scale)
+        if self.training and self.mode in ("linear", "distil"):
+            self.observe(query, key, seen, scale)
+        if self.mode == "linear":
+            return self._respond(
+                query, clean(key, seen.valid), clean(value, seen.valid), seen, scale
+            )
+        key, value = (self.share(x) for x in (key, value))
+        if self.mode == "calibrate":
+            self.calibrate(query, key, seen, scale)
+        if self.mode in ("softmax", "calibrate"):
+            return softmax_attention(query, key, value, seen, scale, dropout)
+        weights = self.teacher_weights(query, key, seen, scale)
+        ours, real = self.student_weights(query, key, seen, scale), seen.real(query, key)
+        if self.mode == "measure":
+            self.noted.measure(exact_divergence(weights, ours, real))
+        else:
+            visible = seen.quadrature(query.shape[2], key.shape[2], query).visible()
+            self.noted.add(divergence(weights, ours, real, visible))
+        return weights.to(value.dtype) @ value
+
+    def weights(
+        self,
+        query: Float[Tensor, "b h q e"],
+        key: Float[Tensor, "b g k e"],
+        seen: Seen,
+        *,
+        scale: float | None = None,
+    ) -> Float[Tensor, "b h q k"]:
+        """The share of each value in what a query receives, dense, rows of sum one: O(N²). In the
+        modes of the teacher softmax's.
+        """
+        self.check(query, key)
+        scale, key = self.factor(scale), self.share(clean(key, seen.valid))
+        ours = self.student_weights if self.mode == "linear" else self.teacher_weights
+        return ours(query, key, seen, scale).expand(-1, -1, query.shape[2], -1)
+
+    def observe(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> None:
+        """Take note of the points of a call in training: running statistics; nothing here."""
+
+    def calibrate(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> None:
+        """Set what follows from data without a gradient; nothing here."""
+
+    def student_weights(
+        self, query: Tensor, key: Tensor, seen: Seen, scale: float
+    ) -> Float[Tensor, "b h q k"]:
+        """What a query gives each key, dense, rows of sum one: O(N²)."""
+        raise NotImplementedError(f"{type(self).__name__} must define student_weights")
+
+    def _respond(
+        self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float
+    ) -> Tensor:
+        raise NotImplementedError(f"{type(self).__name__} must define _respond")
+
+    @staticmethod
+    def teacher_weights(
+        query: Tensor, key: Tensor, seen: Seen, scale: float
+    ) -> Float[Tensor, "b h q k"]:
+        """Softmax's weights; zero in rows that see nothing."""
+        scores = (query.float() @ key.float().mT) * scale
+        bias = seen.bias(query.shape[2], key.shape[2], scores)
+        if bias is None:
+            return scores.softmax(-1)
+        some = (bias > -torch.inf).any(-1, keepdim=True)
+        return torch.where(some, torch.where(some, scores + bias, 0.0).softmax(-1), 0.0)
+
+    def check(self, query: Tensor, key: Tensor) -> None:
+        """ConversionError for queries that the maps are not for, and keys that form no groups."""
+        if query.shape[1] != self.heads or query.shape[-1] != self.width:
+            got = f"{query.shape[1]} heads of width {query.shape[-1]}"
+            raise ConversionError(
+                f"these maps are for {self.heads} heads of width {self.width}, the model gives "
+                f"{got}"
+            )
+        if self.heads % key.shape[1]:
+            raise ConversionError(
+                f"{key.shape[1]} heads of keys and values do not divide {self.heads} heads of "
+                "queries, so that no group is defined"
+            )
+
+    def factor(self, scale: float | None) -> float:
+        """What multiplies the products of queries and keys; one over the root of the width by
+        default.
+        """
+        return float(self.width**-0.5 if scale is None else scale)
+
+    def share(self, x: Tensor) -> Tensor:
+        """Keys or values of fewer heads than queries, each repeated for its group."""
+        if x.shape[1] == self.heads:
+            return x
+        return x.repeat_interleave(self.heads // x.shape[1], 1)
+
+
+class LinearHeads(Heads):
+    r"""Linear attention of given heads,
+    :math:`\phi(q_i)\cdot\sum_j \psi(k_j) v_j / \phi(q_i)\cdot\sum_j \psi(k_j)`, ψ = φ where tied.
+
+    Queries and keys are scaled by the root of the softmax's factor times :math:`\sqrt e`, so that
+    maps see what they see at the usual factor :math:`1/\sqrt e`.
+
+    With a ``window`` the last w visible keys, and the first ``sinks`` of all, keep softmax's
+    :math:`e^{s q_i\cdot k_j}`, the others have :math:`e^g \phi(q_i)\cdot\psi(k_j)`, and one
+    normaliser is over all; the gain g is learned.
+
+    Args:
+        heads, width: H and e, of the queries; keys and values may come in fewer heads, each for a
+            group of neighbours.
+        feature_map: a name of :data:`fredholm.kernels.FEATURE_MAPS`.
+        options: of the map; conversions of ``luna`` default to maps of each head's own.
+        tied: one φ for queries and keys, or keys with a map of their own.
+        floor: of the denominator.
+        window: w, of causal layers: the last keys that softmax sees, the query's own included.
+        sinks: beside a window, the first keys of all, which softmax sees from everywhere.
+
+    Shape: query (B, H, Nq, e), key (B, G, Nk, e), value (B, G, Nk, d) to (B, H, Nq, d); a query
+    that sees nothing gets zero.
+
+    Cost: O(N·H·r·d); with ``pairs``, and in the modes of the teacher, O(N²).
+
+    Raises:
+        ConversionError: key heads that do not divide the query heads.
+        OptionError: an unknown map or option.
+
+    Example:
+        >>> x = torch.randn(2, 4, 5, 8)
+        >>> LinearHeads(4, 8, feature_map="hedgehog")(x, x, x, Seen()).shape
+        torch.Size([2, 4, 5, 8])
+    """
+
+    def __init__(
+        self,
+        heads: int,
+        width: int,
+        *,
+        feature_map: str = "luna",
+        options: dict[str, Any] | None = None,
+        tied: bool = True,
+        floor: float = 1e-6,
+        window: int | None = None,
+        sinks: int = 0,
+    ):
+        super().__init__(heads, width)
+        if not floor > 0:
+            raise OptionError(f"the denominator's floor must be positive, got {floor}")
+        options = {**CONVERSION_OPTIONS.get(feature_map, {}), **(options or {})}
+        if options.get("cap") == "batch":
+            raise OptionError(
+                'cap="batch" is a statistic of a call, which counts padding; use cap="running"'
+            )
+        self.name = feature_map
+        self.feature_map = build_feature_map(feature_map, width, heads, **options)
+        self.key_map = None if tied else build_feature_map(feature_map, width, heads, **options)
+        self.floor = floor_of(floor, self.feature_map, self.key_map)
+        check_window(window, self.feature_map, floor, sinks)
+        self.window, self.sinks = window, sinks
+        gain = None
+        if window is not None:
+            gain = first_gain(self.feature_map, self._key_map, width, heads)
+        self.gain = None if gain is None else nn.Parameter(gain)
+
+    @property
+    def _key_map(self) -> Any:
+        return self.feature_map if self.key_map is None else self.key_map
+
+    def query_features(self, query: Tensor, scale: float) -> Tensor:
+        """φ(q) up to a factor of each query, which the denominator takes away, in
+        float32 at least.
+        """
+        return query_features(self.feature_map, self._scaled(query, scale))
+
+    def key_features(
+        self, key: Tensor, scale: float, valid: Tensor | None = None, least: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """ψ(k) over a common e^c, and c, see :func:`fredholm.integral.key_features`."""
+        return key_features(self._key_map, self._scaled(key, scale), valid, least)
+
+    def far(self, query: Tensor, scale: float) -> Far:
+        """What queries see before the window."""
+
+        def keys(
+            x: Tensor, valid: Tensor | None, least: Tensor | None
+        ) -> tuple[Tensor, Tensor | None]:
+            x = self.share(x) if is_per_head(self._key_map) else x
+            return self.key_features(x, scale, valid, least)
+
+        assert self.gain is not None
+        return Far(*query_parts(self.feature_map, self._scaled(query, scale), self.gain), keys)
+
+    def observe(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> None:
+        """Show queries and keys that are no padding to their maps."""
+        for one, x, real in (
+            (self.feature_map, query, seen.real(query, key)),
+            (self._key_map, self.share(clean(key, seen.valid)), seen.valid),
+        ):
+            if isinstance(one, FeatureMap) and one.observes and one.training:
+                one.observe(self._scaled(x, scale), real)
+
+    @torch.no_grad()
+    def calibrate(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> None:
+        r"""Of a window the gain of each head: that with which the sum over the points before the
+        window is softmax's, in the geometric mean over queries,
+        :math:`g = \operatorname{mean}_i \log \sum_j e^{s q_i\cdot k_j} - \log \sum_j
+        \phi(q_i)\cdot\psi(k_j)`. O(N²).
+        """
+        if self.window is None or self.gain is None:
+            return
+        quadrature, far = (
+            seen.quadrature(query.shape[2], key.shape[2], query),
+            self.far(query, scale),
+        )
+        sees = quadrature.visible()
+        near = near_pairs(sees, self.window, key.shape[2], key.device, self.sinks)
+        before = ~near if sees is None else sees & ~near
+        scores = (query.float() @ key.float().mT) * scale
+        features, shift = far.keys(key, seen.valid, None)
+        ours = torch.where(before, far.query.float() @ features.float().mT, 0.0).sum(-1)
+        theirs = scores.masked_fill(~before, -torch.inf).logsumexp(-1)
+        missing = theirs - ours.log()
+        for exponent in (far.exponent, None if shift is None else shift[..., None]):
+            missing = missing if exponent is None else missing - exponent.float()
+        real = missing.isfinite()
+        mean = torch.where(real, missing, 0.0).sum((0, 2)) / real.sum((0, 2)).clamp(min=1)
+        self.gain += mean.to(self.gain.dtype)
+
+    def _scaled(self, x: Tensor, scale: float) -> Tensor:
+        factor = (scale * self.width**0.5) ** 0.5
+        return x * factor if abs(factor - 1.0) > 1e-6 else x
+
+    def student_weights(
+        self, query: Tensor, key: Tensor, seen: Seen, scale: float
+    ) -> Float[Tensor, "b h q k"]:
+        """What a query gives each key, dense: O(N²)."""
+        quadrature = seen.quadrature(query.shape[2], key.shape[2], query)
+        if self.window is not None:
+            weights, far = quadrature.weights(), self.far(query, scale)
+            sees = quadrature.visible()
+            near = near_pairs(sees, self.window, key.shape[2], key.device, self.sinks)
+            features = far.keys(key, seen.valid, None)
+            dtype = torch.promote_types(query.dtype, torch.float32)
+            scores = (query.to(dtype) @ key.to(dtype).mT) * scale
+            return window_density(scores, far[:2], features, weights, near) * weights
+        left = self.query_features(query, scale)
+        right, shift = self.key_features(key, scale, seen.valid)
+        weights = quadrature.weights()
+        if shift is not None:
+            size = right.detach().amax(-1)[:, :, None]
+            left = at_scale(left, torch.where(weights > 0, size, 0.0).amax(-1))
+        return linear_density(left, right, weights, self.floor) * weights
+
+    def _respond(
+        self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float
+    ) -> Tensor:
+        single = self.window is not None and not seen.causal  # a step over keys in a cache
+        pairs = seen.pairs is not None or single
+        if self.window is not None and not pairs:
+            return self.in_window(query, key, value, seen.valid, scale, {})[0]
+        key, value = self.share(key), self.share(value)
+        if pairs:
+            return self.student_weights(query, key, seen, scale).to(value.dtype) @ value
+        sizes = query.shape[2], key.shape[2]
+        quadrature = seen.quadrature(*sizes, query)
+        pointwise = all(
+            is_pointwise(one) for one in (self.feature_map, self.key_map) if one is not None
+        )
+        if seen.causal or not pointwise or not wants_pieces(query, max(sizes), PIECE):
+            left = self.query_features(query, scale)
+            right, shift = self.key_features(key, scale, seen.valid)
+            if seen.causal and shift is not None:
+                left = at_scale(left, right.detach().amax(-1).cummax(-1).values)
+            return linear_attention(left, right, value, quadrature, floor=self.floor).to(
+                value.dtype
+            )
+
+        def keys(part: slice, least: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+            valid = None if seen.valid is None else seen.valid[:, part]
+            features, shift = self.key_features(key[:, :, part], scale, valid, least)
+            return features, value[:, :, part], shift
+
+        def queries(part: slice) -> Tensor:
+            return self.query_features(query[:, :, part], scale)
+
+        options = {"floor": self.floor, "piece": PIECE}
+        return attend_in_pieces(keys, queries, sizes, quadrature, **options).to(value.dtype)
+
+    def in_window(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        valid: Tensor | None,
+        scale: float,
+        memory: dict[str, Tensor],
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The next tokens of a layer with a window, and the memory after them; keys and values of
+        the model's own heads, zero at padding.
+        """
+        assert self.window is not None
+        outs, n = [], query.shape[2]
+        for part in stretches(query, n):
+            q, k, v = (x[:, :, part] for x in (query, key, value))
+            mass = q.new_ones(1, q.shape[2]) if valid is None else valid[:, part].to(q.dtype)
+            points, far = (q * scale, k, v, mass), self.far(q, scale)
+            options = {"window": self.window, "sinks": self.sinks}
+            real = None if valid is None else valid[:, part]
+            out, memory = advance_window(*points, far, memory, **options, valid=real)
+            outs.append(out.to(value.dtype))
+        return outs[0] if len(outs) == 1 else torch.cat(outs, 2), memory
+
+    def extra_repr(self) -> str:
+        shape = f"heads={self.heads}, width={self.width}"
+        window = "" if self.window is None else f", window={self.window}"
+        window += f", sinks={self.sinks}" if self.sinks else ""
+        return f"{shape}, feature_map={self.name}, tied={self.key_map is None}{window}"
+
+
+def stretches(like: Tensor, n: int) -> list[slice]:
+    """n tokens in causal order in parts of :data:`STRETCH`, in inference on a processor."""
+    if not wants_pieces(like, n, STRETCH):
+        return [slice(0, n)]
+    return [slice(start, min(start + STRETCH, n)) for start in range(0, n, STRETCH)]
+
+
+def clean(x: Tensor, valid: Tensor | None) -> Tensor:
+    """Zero at padding, which may hold anything."""
+    return (
+        x
+        if valid is None
+        else torch.where(
+            valid[:, None, :, None], x, torch.zeros((), dtype=x.dtype, device=x.device)
+        )
+    )
+
+
+def softmax_attention(
+    query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float, dropout: float = 0.0
+) -> Tensor:
+    """The teacher's response, by torch's fused attention."""
+    plain = seen.causal and seen.valid is None and seen.pairs is None
+    bias = None if plain else seen.bias(query.shape[2], key.shape[2], query)
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask=bias, dropout_p=dropout, is_causal=plain, scale=scale
+    )

@@ -1,0 +1,188 @@
+"""Groups of heads that keep full softmax inside a layer whose other groups are linear."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..errors import ConversionError, OptionError, suggest
+from ..integral import Memory
+from .heads import Heads, LinearHeads, Seen, softmax_attention
+from .interface import Call
+
+KEPT = ("kept_key", "kept_value", "kept_valid")  # of a state: all tokens of the kept groups
+Keep = dict[str, tuple[int, ...]]  # the kept groups of each layer, by its name
+
+
+class MixedHeads(Heads):
+    """Linear attention on some groups of heads, full softmax on the others.
+
+    A group is one head of keys and values with the heads of queries that share it.
+
+    Args:
+        linear: of the groups that are not kept.
+        kept: numbers of the groups that keep softmax.
+        groups: heads of keys and values in the layer.
+
+    Shape: as of :class:`LinearHeads`, of all heads.
+
+    Cost: O(N²) time for the kept groups, and O(N) memory in a cache.
+
+    Example:
+        >>> heads = MixedHeads(LinearHeads(2, 8, feature_map="hedgehog"), (1,), 2)
+        >>> heads(torch.randn(2, 4, 5, 8), *torch.randn(2, 2, 2, 5, 8), Seen()).shape
+        torch.Size([2, 4, 5, 8])
+    """
+
+    def __init__(self, linear: LinearHeads, kept: Sequence[int], groups: int):
+        if not kept or len(set(kept)) != len(kept) or not set(kept) < set(range(groups)):
+            raise OptionError(f"expected some of {groups} groups, not all, got {tuple(kept)}")
+        share = linear.heads // (groups - len(kept))
+        super().__init__(share * groups, linear.width)
+        self.linear, self.groups, self.kept = linear, groups, tuple(sorted(kept))
+        self.name = linear.name
+
+    @property
+    def window(self) -> int | None:
+        return self.linear.window
+
+    @property
+    def sinks(self) -> int:
+        return self.linear.sinks
+
+    def _places(self, heads: int, kept: bool, device: torch.device) -> Tensor:
+        """The kept heads, or the others, of so many."""
+        share = heads // self.groups
+        groups = [g for g in range(self.groups) if (g in self.kept) == kept]
+        return torch.tensor([g * share + i for g in groups for i in range(share)], device=device)
+
+    def part(self, x: Tensor, kept: bool) -> Tensor:
+        """The kept heads of queries, keys or values (B, H | G, ...), or the others."""
+        return x.index_select(1, self._places(x.shape[1], kept, x.device))
+
+    def points(
+        self, query: Tensor, key: Tensor, value: Tensor, kept: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """:meth:`part` of queries, keys and values."""
+        return self.part(query, kept), self.part(key, kept), self.part(value, kept)
+
+    def joined(self, linear: Tensor, kept: Tensor) -> Tensor:
+        """All heads in their order."""
+        places = [self._places(self.heads, which, kept.device) for which in (False, True)]
+        return torch.cat([linear, kept], 1).index_select(1, torch.cat(places).argsort())
+
+    def observe(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> None:
+        self.linear.observe(self.part(query, False), self.part(key, False), seen, scale)
+
+    def calibrate(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> None:
+        self.linear.calibrate(self.part(query, False), self.part(key, False), seen, scale)
+
+    def student_weights(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> Tensor:
+        queries = [self.part(query, kept) for kept in (False, True)]
+        keys = [self.part(key, kept) for kept in (False, True)]
+        linear = self.linear.student_weights(queries[0], keys[0], seen, scale)
+        softmax = self.teacher_weights(queries[1], keys[1], seen, scale)
+        sizes = (len(query), -1, query.shape[2], -1)
+        return self.joined(*(x.expand(sizes) for x in (linear, softmax.to(linear.dtype))))
+
+    def _respond(
+        self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float
+    ) -> Tensor:
+        linear = self.linear._respond(*self.points(query, key, value, False), seen, scale)
+        points = self._alone(*self.points(query, key, value, True))
+        kept = softmax_attention(*points, seen, scale)
+        return self.joined(linear, kept)
+
+    def _alone(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Kept queries, and keys and values repeated for each of them."""
+        share = query.shape[1] // key.shape[1]
+        return query, key.repeat_interleave(share, 1), value.repeat_interleave(share, 1)
+
+    def advance_kept(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        valid: Tensor | None,
+        memory: Memory,
+        scale: float,
+    ) -> tuple[Tensor, Memory]:
+        """The next n tokens of the kept groups, (B, Hk, n, ·): what they receive from all tokens so
+        far, and these tokens' keys and values.
+
+        Args:
+            valid: those that are no padding, (B, n); None for all.
+            memory: ``kept_key`` and ``kept_value`` (B, Gk, N, ·), and ``kept_valid`` (B, N) once a
+                token was hidden; empty before the first.
+        """
+        past = memory["kept_key"].shape[2] if "kept_key" in memory else 0
+        known = memory.get("kept_valid")
+        if past:
+            key = torch.cat([memory["kept_key"].to(key.dtype), key], 2)
+            value = torch.cat([memory["kept_value"].to(value.dtype), value], 2)
+        n, total = query.shape[2], key.shape[2]
+        if valid is not None or known is not None:
+            new = key.new_ones(len(key), n, dtype=torch.bool) if valid is None else valid
+            new = new.expand(len(key), -1)
+            old = key.new_ones(len(key), past, dtype=torch.bool) if known is None else known
+            known = torch.cat([old, new], 1)
+
+        points, mask = self._alone(query, key, value), None
+        plain = known is None and (not past or n == 1)
+        if not plain:
+            order = torch.ones(n, total, dtype=torch.bool, device=key.device).tril(past)
+            mask = order[None, None] if known is None else order & known[:, None, None]
+        causal = plain and n > 1
+        out = F.scaled_dot_product_attention(*points, attn_mask=mask, is_causal=causal, scale=scale)
+        if mask is not None:  # a query that sees nothing gets zero
+            out = torch.where(mask.any(-1, keepdim=True), out, 0.0)
+        after = {"kept_key": key, "kept_value": value}
+        return out, after if known is None else after | {"kept_valid": known}
+
+    def extra_repr(self) -> str:
+        return f"heads={self.heads}, groups={self.groups}, kept={self.kept}"
+
+
+def read_keep(keep: Any, calls: Sequence[Call], indices: Mapping[str, int]) -> Keep:
+    """The groups that keep softmax, by layer.
+
+    Args:
+        keep: ``"18.2,17.1"``, or a list of such, each a layer's number and a group's; None for
+            none.
+        calls: of the layers that are converted.
+        indices: the number of each layer.
+
+    Raises:
+        OptionError: groups that do not exist, or are not written so.
+        ConversionError: groups of a layer without causal order.
+    """
+    if keep is None:
+        return {}
+    names = keep.split(",") if isinstance(keep, str) else keep
+    if not isinstance(names, list | tuple) or not all(isinstance(x, str) for x in names):
+        raise OptionError(
+            f"expected keep as groups such as '18.2,17.1' (layer.group), got {keep!r}; a number "
+            "of groups needs the probe of fredholm.linearize, which has texts"
+        )
+    by_index = {indices[call.name]: call for call in calls}
+    known = [f"{i}.{g}" for i, call in by_index.items() for g in range(call.groups)]
+    result: dict[str, set[int]] = {}
+    for name in (x.strip() for x in names):
+        if name not in known:
+            raise OptionError(
+                f"expected keep as layer.group among {known[0]} … {known[-1]}, got "
+                f"{name!r}{suggest(name, known)}"
+            )
+        layer, group = (int(x) for x in name.split("."))
+        call = by_index[layer]
+        if not call.causal:
+            raise ConversionError(
+                f"expected keep={name} in a causal layer, got {call.name}, which sees all tokens; "
+                "leave keep out, or keep whole layers by layers="
+            )
+        result.setdefault(call.name, set()).add(group)
+    return {name: tuple(sorted(groups)) for name, groups in result.items()}

@@ -1,0 +1,91 @@
+"""An operator with linear attention that still knows its softmax, and the calls it answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..domain import Domain
+from ..families.infsa.kernel import TokenGraphKernel
+from ..integral import AttentionKernel, IntegralOperator
+from .divergence import Noted, divergence, exact_divergence
+
+
+class LinearizedOperator(IntegralOperator):
+    """Linear attention that took a softmax operator's place, and still knows its teacher.
+
+    Args:
+        teacher: the softmax operator, which shares its projections; it holds no parameters of its
+            own.
+        kernel: the linear one.
+
+    Attributes:
+        mode, loss: see :class:`fredholm.linearization.replaced.Part`.
+    """
+
+    def __init__(self, teacher: IntegralOperator, kernel: AttentionKernel):
+        projection = False if teacher.projection is None else teacher.projection
+        options = {"out_dim": teacher.out_dim, "residual": False, "projection": projection}
+        self._graph = isinstance(kernel, TokenGraphKernel)
+        super().__init__(kernel.d_in, kernel.heads, kernel=kernel, **options)  # type: ignore[arg-type]
+        self._teacher = (teacher,)  # in a tuple, so that it is no part of the state
+        self.mode = "linear"
+        self.noted = Noted()
+
+    @property
+    def loss(self) -> Tensor | None:
+        return self.noted.mean()
+
+    def forward(self, u, domain=None, *, query=None, query_domain=None):
+        if self.mode == "linear":
+            return super().forward(u, domain, query=query, query_domain=query_domain)
+        (teacher,) = self._teacher
+        teacher.eval()  # its dropout would be no operator
+        call: dict[str, Any] = {"query": query, "query_domain": query_domain}
+        if self.mode in ("distil", "measure"):
+            own = query_domain is None
+            real = domain.valid if domain is not None and own else None
+            if real is not None:
+                real = real.expand(u.shape[0], -1)
+            weights = super().weights(u, domain, **call)
+            if self._graph:  # whose rows do not sum to one
+                weights = weights / weights.sum(-1, keepdim=True).clamp(min=1e-6)
+            softmax = teacher.weights(u, domain, **call)
+            if self.mode == "measure":
+                self.noted.measure(exact_divergence(softmax, weights, real))
+            else:
+                visible = self.problem(u, domain, **call).quadrature.visible()
+                self.noted.add(divergence(softmax, weights, real, visible))
+        return teacher(u, domain, **call)
+
+    def weights(self, u, domain=None, *, query=None, query_domain=None, rows=None) -> Tensor:
+        """Its own; in the modes of the teacher softmax's."""
+        call: dict[str, Any] = {"query": query, "query_domain": query_domain, "rows": rows}
+        if self.mode == "linear":
+            return super().weights(u, domain, **call)
+        return self._teacher[0].weights(u, domain, **call)
+
+    def _finish(self, response: Tensor, query: Tensor | None, valid: Tensor | None) -> Tensor:
+        if self._graph and query is not None:  # linear InfSA gives all queries one response
+            response = response.expand(-1, -1, query.shape[1], -1)
+        return super()._finish(response, query, valid)
+
+
+class TimmAdapter(nn.Module):
+    """An operator behind the call of timm's ``Attention``: ``forward(x, attn_mask=None,
+    is_causal=False)``.
+    """
+
+    def __init__(self, operator: IntegralOperator):
+        super().__init__()
+        self.operator = operator
+        self.num_heads = operator.heads
+
+    def forward(
+        self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
+    ) -> Tensor:
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        domain = Domain.line(x.shape[1], causal=is_causal, device=x.device, dtype=dtype)
+        return self.operator(x, domain if attn_mask is None else domain.replace(pairs=attn_mask))

@@ -1,0 +1,83 @@
+"""Masks that transformers makes for attention: padding alone where order and padding say all.
+
+This file imports transformers, and is imported when a model of the library is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import masking_utils
+
+from ..errors import ConversionError
+
+
+def padding_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: Any = 0,
+    kv_offset: Any = 0,
+    mask_function: Callable[..., Any] | None = None,
+    attention_mask: Tensor | None = None,
+    **options: Any,
+) -> Tensor | None:
+    """The library asks for a mask: padding alone, (B, Nk), where order and padding say all; else
+    pairs, (B, 1, Nq, Nk).
+
+    Raises:
+        ConversionError: a mask of another kind than causal or none: windows, packed sequences,
+            blocks.
+    """
+    if _plain(mask_function) is None:
+        advice = "Give it padded sequences, or keep its softmax"
+        if torch.compiler.is_compiling() and attention_mask is None:
+            # transformers cannot look at positions while it is traced
+            advice = (
+                "While it is traced, a call without attention_mask counts as packed: pass one, "
+                "torch.ones_like(input_ids) where nothing is padding"
+            )
+        raise ConversionError(
+            "this model asks for a mask that is neither causal nor none (a sliding window, chunks, "
+            f"packed sequences); linear attention keeps no pairs to mask. {advice}"
+        )
+    sizes = (batch_size, q_length, kv_length, q_offset, kv_offset)
+    return any_mask(*sizes, mask_function, attention_mask, **options)
+
+
+def any_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: Any = 0,
+    kv_offset: Any = 0,
+    mask_function: Callable[..., Any] | None = None,
+    attention_mask: Tensor | None = None,
+    **options: Any,
+) -> Tensor | None:
+    """The same for a model that keeps some of its softmax: every other mask as pairs, boolean."""
+    causal, stop = _plain(mask_function), kv_offset + kv_length
+    fits = attention_mask is None or attention_mask.shape[-1] == stop
+    if fits and (causal is False or (causal and q_offset + q_length == stop)):
+        # A state of fixed size sees none of the keys before.
+        return attention_mask if attention_mask is None else attention_mask[:, kv_offset:]
+    return masking_utils.sdpa_mask(
+        batch_size,
+        q_length,
+        kv_length,
+        q_offset=q_offset,
+        kv_offset=kv_offset,
+        mask_function=mask_function or masking_utils.causal_mask_function,
+        attention_mask=attention_mask,
+        **{**options, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False},
+    )
+
+
+def _plain(mask_function: Callable[..., Any] | None) -> bool | None:
+    """Whether a mask is causal; None where it is neither causal nor none."""
+    if mask_function is None or mask_function is masking_utils.causal_mask_function:
+        return True
+    return False if mask_function is masking_utils.bidirectional_mask_function else None

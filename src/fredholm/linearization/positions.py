@@ -1,0 +1,80 @@
+"""Learned positions of a converted model: what lies beyond them is refused by name."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import DomainError
+
+PAST = "past_key_values_length"  # by which a table of OPT or BART makes positions of its own
+
+
+def positions_of(model: Any) -> int | None:
+    """How many tokens a model has positions for; None where its configuration names none. Those of
+    RoBERTa and its kin begin behind the place of padding.
+    """
+    limit = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            first = 0 if module.padding_idx is None else module.padding_idx + 1
+            return None if limit is None else limit - first
+    return limit
+
+
+def limit_positions(model: Any) -> None:
+    """Let a transformers model's table of positions say which tokens lie beyond it; rotary
+    positions have no table, and go on.
+    """
+    length = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    try:
+        words = model.get_input_embeddings()
+    except (NotImplementedError, AttributeError):
+        words = None
+    for module in model.modules():
+        if not isinstance(module, nn.Embedding) or module is words:
+            continue
+        own = PAST in inspect.signature(module.forward).parameters
+        if (type(module) is nn.Embedding or own) and _length(module) == length:
+            module.register_forward_pre_hook(refuse_beyond, with_kwargs=True)
+
+
+def refuse_beyond(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """DomainError for positions that a table does not have.
+
+    Not in compiled code, and on a GPU only of a stretch: a step would wait for the answer.
+    """
+    if torch.compiler.is_compiling():
+        return
+    last = _positions(module, args, kwargs)
+    if isinstance(last, Tensor):
+        if last.numel() == 0 or (last.is_cuda and last.shape[-1] == 1):
+            return
+        last = int(last.max())
+    if isinstance(last, int) and last >= _length(module):
+        raise DomainError(
+            f"{last + 1} tokens, and the model has learned {_length(module)} positions; "
+            "shorten the prompt, or generate fewer tokens"
+        )
+
+
+def _length(module: Any) -> int:
+    """The positions of a table, whose first rows may be for something else."""
+    return module.num_embeddings - getattr(module, "offset", 0)
+
+
+def _positions(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a table is asked for: positions, or the last of those that it makes of tokens; None
+    where that is not known.
+    """
+    if type(module) is nn.Embedding:
+        return args[0] if args else None
+    given = dict(zip(inspect.signature(module.forward).parameters, args)) | kwargs
+    tokens = next(iter(given.values()), None)
+    shape = getattr(tokens, "shape", tokens)
+    if given.get("position_ids") is not None or "attention_mask" in given or shape is None:
+        return given.get("position_ids")
+    return given.get(PAST, 0) + shape[1] - 1

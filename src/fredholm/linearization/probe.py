@@ -1,0 +1,310 @@
+"""What a transformers model does with its attention, found by one small call; and whether it still
+does the same after its conversion, with the softmax inside.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import ConversionError
+from ..integral.code_path import LIBRARIES, check_path
+from ..integral.probe import probe as compare
+from .interface import (
+    MIXED,
+    SLOT,
+    Call,
+    Implementations,
+    implementation,
+    implementations,
+    keep_softmax,
+    recorded,
+    register,
+    uses_interface,
+)
+
+TOKENS = 6  # of the small call, the last of them padding
+FRAMES = 8  # of a sound, after its convolutions
+UNREACHED = (
+    "was not reached by the small call that finds attention; give inputs={...} of a call that "
+    "comes through it"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """One small call of a model, and what its attention modules asked of the interface.
+
+    Attributes:
+        calls: one of every module that was called, in order.
+        unreached: modules that were not called, though their code has the interface in it, and
+            why they are not converted.
+        inputs: the arguments of the call.
+        before: the attention implementations that the model had.
+        shape: of the signal that the model is compared on: its input where that is real, else what
+            it embeds tokens to; None where there is neither.
+    """
+
+    calls: list[Call]
+    unreached: dict[str, str]
+    inputs: dict[str, Any]
+    before: Implementations
+    shape: tuple[int, ...] | None
+
+
+@torch.no_grad()
+def probe(model: Any, inputs: dict[str, Any] | None = None, *, keep_refused: bool = False) -> Probe:
+    """Which modules call the interface and with what heads, in order, by one forward pass.
+
+    Args:
+        model: of the library; comes back with the attention implementation it had, and in its mode.
+        inputs: arguments of one call; default a few tokens, a blank image, a short silence, as the
+            configuration says.
+        keep_refused: whether cross attention, of an encoder-decoder, may stay as it is.
+
+    Raises:
+        ConversionError: a model that does not go through the interface, or needs other inputs, by
+            name.
+    """
+    register()
+    _check_interface(model, keep_refused)
+    keep_softmax(model)
+    given = inputs is not None
+    inputs = small_call(model) if inputs is None else inputs
+    names = {id(module): name for name, module in model.named_modules()}
+    before, modes = implementations(model), {m: m.training for m in model.modules()}
+    try:
+        shapes: list[tuple[int, ...]] = []
+        with implementation(model, MIXED), recorded() as calls, _embedded(model, None, shapes):
+            _call(model.eval(), inputs, given)
+    finally:
+        for module, training in modes.items():
+            module.training = training
+    result: dict[str, Call] = {}
+    for module, call in calls:
+        name = names.get(id(module))
+        if name is None:  # of another model, to which a patch leads: see below
+            continue
+        known = result.get(name)
+        problem = (known.problem if known else "") or call.problem or path_problem(model, module)
+        result[name] = replace(call, name=name, problem=problem)
+    unreached = {
+        name: path_problem(model, module) or UNREACHED
+        for name, module in model.named_modules()
+        if uses_interface(module) and name not in result
+    }
+    main = _real_input(model, inputs)
+    shape = tuple(main.shape) if main is not None else shapes[0] if shapes else None
+    return Probe(list(result.values()), unreached, inputs, before, shape)
+
+
+def _check_interface(model: Any, keep_refused: bool) -> None:
+    kind = type(model).__name__
+    if any(hasattr(module, SLOT) for module in model.modules()):
+        raise ConversionError(
+            f"{kind} was converted already; convert its source, with all layers at once"
+        )
+    if _has_decoder(model) and not keep_refused:
+        raise ConversionError(
+            f"{kind} is an encoder-decoder, whose cross attention is not converted; "
+            "keep_refused=True leaves that as it is and converts the rest, and with "
+            "layers=['*encoder.*'] beside it its encoder alone"
+        )
+    if not model._can_set_attn_implementation():
+        raise ConversionError(
+            f"{kind} does not compute its attention through transformers' attention interface (a "
+            "relative bias inside, as T5 and DeBERTa have, or an older implementation), so that "
+            "nothing can take its place"
+        )
+
+
+def _has_decoder(model: Any) -> bool:
+    """Whether a model is an encoder-decoder."""
+    return "decoder_input_ids" in inspect.signature(model.forward).parameters
+
+
+def path_problem(model: nn.Module, module: nn.Module) -> str:
+    """What in an attention module is not its class's code, and would be lost where the converted
+    model is loaded; or "".
+    """
+    try:
+        check_path(module)
+    except ConversionError as error:
+        return str(error)
+    if not type(model).__module__.startswith(LIBRARIES):  # loaded by its owner's code
+        return ""
+    for path, part in module.named_modules():
+        if not type(part).__module__.startswith(LIBRARIES):
+            where = f" at {path!r}" if path else ""
+            return (
+                f"{type(part).__module__}.{type(part).__name__}{where} is no layer of torch or "
+                f"transformers (an adapter?), and loading {type(model).__name__} would not bring "
+                "it back; merge it into the weights first"
+            )
+    return ""
+
+
+# --- a small call ---------------------------------------------------------------------------------
+
+
+def small_call(model: Any) -> dict[str, Any]:
+    """Arguments of a small call: tokens, an image of the configuration's size, a short sound.
+
+    Raises:
+        ConversionError: a model that reads something else.
+    """
+    names = inspect.signature(model.forward).parameters
+    device, dtype = model.device, model.dtype
+    config, main = model.config, model.main_input_name
+    result: dict[str, Any] = {}
+    if main == "input_ids":
+        ids = torch.arange(2, 2 + TOKENS, device=device)
+        result[main] = ids[None] % _vocabulary(model)
+        if "attention_mask" in names:
+            result["attention_mask"] = torch.ones(1, TOKENS, dtype=torch.long, device=device)
+            result["attention_mask"][:, -1] = 0
+    vision = getattr(config, "vision_config", config)
+    both = (
+        main == "input_ids" and hasattr(config, "text_config") and hasattr(config, "projection_dim")
+    )
+    sizes: tuple[int, ...] | None = None
+    if main == "pixel_values" or both:
+        sizes = _image(vision)
+        main = "pixel_values"
+    elif main == "input_values" and hasattr(config, "conv_stride"):
+        sizes = (1, _samples(config))
+    elif main == "input_features" and hasattr(config, "max_source_positions"):
+        sizes = (1, config.num_mel_bins, 2 * config.max_source_positions)
+    if sizes is not None:
+        values = torch.randn(sizes, generator=torch.Generator().manual_seed(0))
+        result[main] = values.to(device, dtype)
+    if _has_decoder(model):  # of another length, by which cross attention is known
+        ids = torch.arange(2, TOKENS, device=device)
+        result["decoder_input_ids"] = ids[None] % _vocabulary(model)
+    if not result:
+        raise ConversionError(
+            f"{type(model).__name__} reads {main}, of which no small example is known; give one, "
+            f"inputs={{{main!r}: ...}}, the arguments of one call"
+        )
+    return result
+
+
+def _vocabulary(model: Any) -> int:
+    size = getattr(model.config.get_text_config(), "vocab_size", None)
+    return int(size or 2 + TOKENS)
+
+
+def _image(config: Any) -> tuple[int, ...] | None:
+    size = getattr(config, "image_size", None)
+    if size is None or hasattr(config, "num_frames"):
+        return None
+    height, width = (size, size) if isinstance(size, int) else tuple(size)
+    return (1, config.num_channels, height, width)
+
+
+def _samples(config: Any) -> int:
+    """So many samples of a sound that convolutions make FRAMES of them."""
+    length = FRAMES
+    for kernel, stride in zip(reversed(config.conv_kernel), reversed(config.conv_stride)):
+        length = (length - 1) * stride + kernel
+    return length
+
+
+def _call(model: Any, inputs: dict[str, Any], given: bool) -> Any:
+    try:
+        return model(**inputs)
+    except ConversionError:
+        raise
+    except Exception as error:
+        which = "the inputs given" if given else "the small example that was tried"
+        raise ConversionError(
+            f"{type(model).__name__} cannot be called on {which}, {', '.join(inputs)} "
+            f"({type(error).__name__}: {error}); give arguments of one call that it takes, "
+            "inputs={...}"
+        ) from error
+
+
+def _real_input(model: Any, inputs: dict[str, Any]) -> Tensor | None:
+    """The main input where it is real: an image, a sound."""
+    main = inputs.get(model.main_input_name)
+    return main if isinstance(main, Tensor) and main.is_floating_point() else None
+
+
+# --- the same as before ---------------------------------------------------------------------------
+
+
+def verify(model: Any, probed: Probe) -> None:
+    """ConversionError unless a converted model, its layers switched to the softmax inside them,
+    gives what it gave before, and the same gradient.
+    """
+    modes = {module: module.training for module in model.modules()}
+    real = _real_input(model, probed.inputs) is not None
+
+    def run(u: Tensor) -> Tensor:
+        inputs = probed.inputs | ({model.main_input_name: u} if real else {})
+        with _embedded(model, None if real or probed.shape is None else u, []):
+            return _numbers(model(**inputs))
+
+    def original(u: Tensor) -> Tensor:
+        with implementation(model, probed.before):
+            return run(u)
+
+    advice = (
+        "a model that does something else with its attention cannot be converted; give other "
+        "inputs={...}, or probe=False"
+    )
+    try:
+        compare(model.eval(), original, run, probed.shape or (1,), advice=advice)
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
+@contextmanager
+def _embedded(model: Any, u: Tensor | None, shapes: list[tuple[int, ...]]) -> Iterator[None]:
+    """Inside, a model's embedding gives u, or notes the shape of what it gives."""
+
+    def replaced(module: nn.Module, args: Any, output: Any) -> Any:
+        if u is not None:
+            return u if u.shape == output.shape else output  # a decoder's tokens stay
+        if isinstance(output, Tensor):
+            shapes.append(tuple(output.shape))
+        return output
+
+    try:
+        embedding = model.get_input_embeddings()
+    except (NotImplementedError, AttributeError):
+        embedding = None
+    if not isinstance(embedding, nn.Module):
+        yield
+        return
+    handle = embedding.register_forward_hook(replaced)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _numbers(output: Any) -> Tensor:
+    """All real tensors of a model's output, one after another; caches are left out."""
+    result: list[Tensor] = []
+
+    def collect(value: Any) -> None:
+        if isinstance(value, Tensor):
+            if value.is_floating_point():
+                result.append(value.flatten())
+        elif isinstance(value, Mapping):
+            for one in value.values():
+                collect(one)
+        elif isinstance(value, tuple | list):
+            for one in value:
+                collect(one)
+
+    collect(output)
+    return torch.cat(result) if result else torch.zeros(0)

@@ -1,0 +1,72 @@
+"""Models of fredholm with linear attention: built again from their configuration."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from ..errors import ConversionError
+from ..families.softmax.kernel import SoftmaxKernel
+from ..integral import IntegralOperator
+from ..models import Model
+from .graph_heads import GRAPHS, graph_options
+from .heads import CONVERSION_OPTIONS
+
+NEW = ("feature_map", "key_map", "decay_logit")  # what a converted kernel has beside projections
+
+
+def operator_fields(to: str, options: dict[str, Any], tied: bool) -> dict[str, Any]:
+    """The fields of a model's configuration that name the converted operator."""
+    if to in GRAPHS:
+        return {"operator": to, "operator_options": {"bias": True, **graph_options(options)}}
+    chosen = {**CONVERSION_OPTIONS.get(to, {}), **options}
+    if to == "luna":
+        return {"operator": "luna", "operator_options": {**chosen, "tied": tied}}
+    return {
+        "operator": "linear_attention",
+        "operator_options": {"feature_map": to, "feature_options": chosen, "tied": tied},
+    }
+
+
+def rebuilt(model: Any, to: str, options: dict[str, Any], tied: bool) -> Any:
+    """The same model with the converted operator by its configuration; every other weight is
+    copied, and so is what was saved beside them (class names, the mean of pictures, words).
+    """
+    if not hasattr(model.config.body, "operator_options"):
+        raise ConversionError(
+            f"{type(model.body).__name__} has no operator in its configuration to be exchanged"
+        )
+    rebuilt: Any = Model(model.config.replace(body=operator_fields(to, options, tied)))
+    parameter = next(model.parameters())
+    rebuilt.to(parameter.device, parameter.dtype)
+    missing, unknown = rebuilt.load_state_dict(model.state_dict(), strict=False)
+    stray = [name for name in missing if not any(f".kernel.{key}" in name for key in NEW)]
+    if stray or unknown:
+        raise ConversionError(
+            f"{type(model).__name__}: weights without a place: {stray + list(unknown)}"
+        )
+    if hasattr(model, "extra"):
+        rebuilt.extra = copy.deepcopy(model.extra)
+        rebuilt.extra.pop("estimator", None)  # whose probabilities are calibrated for the source
+    return rebuilt
+
+
+def shared_teacher(built: Any, teacher: IntegralOperator) -> IntegralOperator:
+    """A softmax operator on the projections of a rebuilt model's operator."""
+    kernel = built.kernel
+    projections = (
+        kernel.packed if kernel.packed is not None else (kernel.query, kernel.key, kernel.value)
+    )
+    own: Any = teacher.kernel
+    softmax = SoftmaxKernel(
+        kernel.d_in, kernel.heads, projections=projections, scale=own.scale, causal=own.causal
+    )
+    projection = False if built.projection is None else built.projection
+    return IntegralOperator(
+        kernel.d_in,
+        kernel.heads,
+        kernel=softmax,
+        out_dim=built.out_dim,
+        residual=False,
+        projection=projection,
+    )

@@ -1,0 +1,425 @@
+"""Linear attention in the place of a model's softmax, matched by structure; nothing is trained
+here.
+"""
+
+from __future__ import annotations
+
+import copy
+import fnmatch
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from ..errors import CheckpointError, ConversionError, OptionError, suggest
+from ..integral import FEATURE_MAPS
+from .graph_heads import GRAPHS, GraphHeads
+from .heads import Heads, LinearHeads
+from .interface import (
+    MIXED,
+    NAME,
+    SLOT,
+    Call,
+    is_transformers,
+    keep_softmax,
+    register,
+    uses_interface,
+)
+from .kept import Keep, MixedHeads, read_keep
+from .positions import limit_positions
+from .replaced import Layer, Replaced
+
+AUTO, WINDOW = "auto", 64  # tokens that causal layers keep softmax on, where nothing else is said
+SINKS = 4  # first tokens that stay in softmax's part beside a window
+
+
+def replace_attention(
+    model: nn.Module,
+    to: str = "luna",
+    *,
+    options: dict[str, Any] | None = None,
+    tied: bool = True,
+    window: int | str | None = AUTO,
+    sinks: int | str = AUTO,
+    keep: int | str | Sequence[str] | None = None,
+    layers: Sequence[str] | None = None,
+    inputs: dict[str, Any] | None = None,
+    keep_refused: bool = False,
+    copied: bool = True,
+    probe: bool = True,
+) -> Replaced:
+    """The model with linear attention in place of its softmax: projections, networks and norms are
+    kept, maps are new.
+
+    Args:
+        model: an encoder or decoder of transformers; a model of :mod:`fredholm.models`; or a model
+            with ``nn.MultiheadAttention`` or timm's ``Attention`` inside.
+        to: a name of :data:`fredholm.kernels.FEATURE_MAPS`, ``"infsa"`` or ``"linear_infsa"``.
+        options: of the map, such as ``{"channels": 16}``.
+        tied: one map for queries and keys, or one for each.
+        window: of causal layers of transformers: the last tokens that keep softmax, over one
+            normaliser with the linear attention of all before. ``"auto"`` is 64 where the layer is
+            causal and the map positive; None or 0 for linear attention alone.
+        sinks: beside a window, the first tokens of all, which keep softmax. ``"auto"`` is 4 where
+            there is a window.
+        keep: groups of heads of causal layers of transformers that keep full softmax,
+            ``"18.2,17.1"`` or a list: layer.group, where a group is one head of keys and values
+            with the heads of queries that share it. Not to be confused with ``keep_refused``.
+        layers: patterns of module names to convert (``"*.layer.[0-3].*"``); default all.
+        inputs: arguments of one small call of a transformers model, where its dummy inputs do not
+            suffice.
+        keep_refused: leave attention that cannot be converted as it is, named in ``refused``;
+            otherwise it is an error.
+        copied: convert a copy and leave ``model`` as it is.
+        probe: compare output and input gradient on a small signal: of the model before, and of the
+            converted one with the softmax inside it. Random state, buffers and gradients stay as
+            they are.
+
+    Raises:
+        ConversionError: nothing to convert, attention that cannot be, by name and reason, or a
+            model that does something else with its softmax than its converted layers do.
+        OptionError: an unknown map, an option it does not have, or a pattern that fits no layer.
+
+    Example:
+        >>> layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        >>> encoder = nn.TransformerEncoder(layer, 2).eval()
+        >>> replaced = replace_attention(encoder, "hedgehog")
+        >>> [layer.name for layer in replaced.layers]
+        ['layers.0.self_attn', 'layers.1.self_attn']
+    """
+    if not isinstance(model, nn.Module):
+        raise ConversionError(f"a torch.nn.Module can be converted, got {type(model).__name__}")
+    if to not in FEATURE_MAPS and to not in GRAPHS:
+        raise OptionError(
+            f"unknown linear attention to={to!r}{suggest(to, [*FEATURE_MAPS, *GRAPHS])}"
+        )
+    if to in GRAPHS and keep is not None:
+        raise OptionError(f"expected keep beside a feature map, got to={to!r}; leave keep out")
+    if to in GRAPHS and not tied:
+        raise OptionError(f"{to} has no feature maps that could be untied")
+    choose, options = _chooser(layers), dict(options or {})
+    softmax = SoftmaxPart.of(window, sinks, to, options)
+    if copied:
+        model = copy.deepcopy(model)
+    with nullcontext() if copied else kept_on_error(model):
+        if is_transformers(model):
+            if not copied:
+                _own_configuration(model)
+            asked = window != AUTO or sinks not in (AUTO, 0)
+            given = (model, to, options, tied, softmax, asked, choose, inputs, keep_refused)
+            return _transformers(*given, probe, keep)
+        if keep is not None:
+            raise ConversionError(
+                f"expected keep={keep!r} with causal layers of transformers, got "
+                f"{type(model).__name__}; leave keep out"
+            )
+        if sinks not in (AUTO, 0):
+            raise ConversionError(
+                f"expected sinks={sinks} with causal layers of transformers, got "
+                f"{type(model).__name__}; leave sinks out"
+            )
+        if softmax.window is not None and window != AUTO:
+            raise ConversionError(
+                f"window={window} is of causal layers of transformers, got {type(model).__name__}; "
+                "leave window out, or train a model of fredholm with this option of its operator"
+            )
+        from .modules import replace_modules
+
+        return replace_modules(model, to, options, tied, choose, keep_refused, probe)
+
+
+@contextmanager
+def kept_on_error(model: nn.Module) -> Iterator[None]:
+    """A model that is converted in place is left as it was where that ends in an error."""
+    before = []
+    for module in model.modules():
+        tables = [(x, dict(x)) for x in vars(module).values() if isinstance(x, dict)]
+        before.append((module, type(module), dict(vars(module)), tables))
+    try:
+        yield
+    except BaseException:
+        for module, kind, fields, tables in before:
+            module.__class__ = kind
+            vars(module).clear()
+            vars(module).update(fields)
+            for table, content in tables:
+                table.clear()
+                table.update(content)
+        raise
+
+
+def window_length(window: int | str | None, to: str, options: dict[str, Any]) -> int | None:
+    """The window that causal layers get.
+
+    Raises:
+        OptionError: no number, or a window beside what it cannot share a normaliser with.
+
+    Example:
+        >>> window_length("auto", "luna", {}), window_length(0, "luna", {})
+        (64, None)
+    """
+    if window == AUTO:
+        positive = to not in GRAPHS and getattr(FEATURE_MAPS[to], "positive", True)
+        return WINDOW if positive and options.get("nonneg", True) else None
+    if window is None or window == 0:
+        return None
+    if type(window) is not int or window < 0:
+        raise OptionError(f"window is a number of tokens, 0 or {AUTO!r}, got {window!r}")
+    if to in GRAPHS:
+        raise OptionError(f"{to} has no feature map beside which a window could stand")
+    return window
+
+
+class SoftmaxPart(NamedTuple):
+    """The tokens that causal layers keep softmax on: the last ``window`` ones, and the first
+    ``sinks``.
+    """
+
+    window: int | None
+    sinks: int
+
+    @classmethod
+    def of(
+        cls, window: int | str | None, sinks: int | str, to: str, options: dict[str, Any]
+    ) -> SoftmaxPart:
+        """The sizes that the arguments of :func:`replace_attention` ask for.
+
+        Raises:
+            OptionError: no number, sinks without a window, or a window beside what it cannot share
+                a normaliser with.
+
+        Example:
+            >>> SoftmaxPart.of("auto", "auto", "luna", {})
+            SoftmaxPart(window=64, sinks=4)
+        """
+        length = window_length(window, to, options)
+        if sinks == AUTO:
+            return cls(length, SINKS if length is not None else 0)
+        if type(sinks) is not int or sinks < 0:
+            raise OptionError(f"expected sinks as a number of tokens or {AUTO!r}, got {sinks!r}")
+        if sinks and length is None:
+            raise OptionError(
+                f"expected a window beside sinks={sinks}, got window={window!r} with to={to!r}; "
+                "give window=..., or leave sinks out"
+            )
+        return cls(length, sinks)
+
+
+Chooser = Callable[[list[str]], list[str]]
+
+
+def _chooser(patterns: Sequence[str] | None) -> Chooser:
+    """Which of the found names the caller wants, in their order."""
+
+    def choose(names: list[str]) -> list[str]:
+        for pattern in patterns or ():
+            if not fnmatch.filter(names, pattern):
+                raise OptionError(
+                    f"layers: {pattern!r} fits no attention of the model{suggest(pattern, names)}"
+                )
+        if patterns is None:
+            return names
+        return [
+            name
+            for name in names
+            if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+        ]
+
+    return choose
+
+
+def check_found(
+    model: nn.Module, found: list[str], refused: dict[str, str], keep_refused: bool
+) -> None:
+    """ConversionError where nothing can be converted, or something cannot and must."""
+    kind = type(model).__name__
+    reasons = "; ".join(f"{name}: {why}" for name, why in refused.items())
+    if not found:
+        what = (
+            f"none of its attention can be converted ({reasons})"
+            if refused
+            else "it has no attention that is understood"
+        )
+        raise ConversionError(
+            f"{kind}: nothing to convert, {what}. Understood: transformers' attention interface, "
+            "torch.nn.MultiheadAttention, "
+            f"timm's Attention, and softmax operators of fredholm{_advice(model, refused)}"
+        )
+    if refused and not keep_refused:
+        raise ConversionError(
+            f"{kind}: some attention cannot be converted ({reasons}); keep_refused=True leaves "
+            "these layers as they are"
+        )
+
+
+def _advice(model: Any, refused: dict[str, str]) -> str:
+    """The way out where every layer has the same window."""
+    windowed = all("sliding window" in why for why in refused.values())
+    if not refused or not windowed or getattr(model, "config", None) is None:
+        return ""
+    return (
+        ". Loaded with sliding_window=None its queries see the whole past, and it can be converted"
+    )
+
+
+def _transformers(
+    model: Any,
+    to: str,
+    options: dict[str, Any],
+    tied: bool,
+    softmax: SoftmaxPart,
+    asked: bool,
+    choose: Chooser,
+    inputs: Any,
+    keep_refused: bool,
+    compared: bool,
+    keep: int | str | Sequence[str] | None,
+) -> Replaced:
+    from .probe import probe, verify
+
+    probed = probe(model, inputs, keep_refused=keep_refused)
+    calls = {call.name: call for call in probed.calls}
+    reasons = {name: call.problem for name, call in calls.items() if call.problem}
+    reasons |= probed.unreached
+    if softmax.window is not None and asked and not any(call.causal for call in calls.values()):
+        reasons |= dict.fromkeys(
+            calls,
+            f"has no causal order, along which window={softmax.window} could look back, with "
+            f"sinks={softmax.sinks} at its beginning",
+        )
+    wanted = choose([*calls, *probed.unreached])
+    refused = {name: reasons[name] for name in wanted if name in reasons}
+    names = [name for name in wanted if name not in refused]
+    check_found(model, names, refused, keep_refused)
+    chosen = [calls[name] for name in names]
+    kept = read_keep(keep, chosen, layer_numbers(model, names))
+    for call in chosen:
+        if len(kept.get(call.name, ())) == call.groups:
+            refused[call.name] = "keep names all of its groups"
+            del kept[call.name]
+    chosen = [call for call in chosen if call.name not in refused]
+    check_found(model, [call.name for call in chosen], refused, True)
+    replaced = attach(model, chosen, to, options, tied, softmax, refused, kept)
+    if compared:
+        with replaced.mode("softmax"):
+            verify(model, probed)
+    return replaced
+
+
+def layer_numbers(model: Any, names: Sequence[str]) -> dict[str, int]:
+    """The number of each attention layer: its own, or its place among those named."""
+    numbers = {}
+    for place, name in enumerate(names):
+        own = getattr(model.get_submodule(name), "layer_idx", None)
+        numbers[name] = place if own is None else int(own)
+    if len(set(numbers.values())) < len(numbers):  # an encoder's beside a decoder's
+        return {name: place for place, name in enumerate(names)}
+    return numbers
+
+
+def _own_configuration(model: nn.Module) -> None:
+    """Give a part of a larger model configurations of its own, so that the rest keeps the attention
+    it has.
+    """
+    memo: dict[int, Any] = {}
+    for module in model.modules():
+        if "config" in vars(module):
+            module.config = copy.deepcopy(module.config, memo)  # type: ignore[assignment]
+
+
+def attach(
+    model: Any,
+    calls: list[Call],
+    to: str,
+    options: dict[str, Any],
+    tied: bool,
+    softmax: SoftmaxPart,
+    refused: dict[str, str] | None = None,
+    keep: Keep | None = None,
+) -> Replaced:
+    """Put :class:`Heads` into a transformers model's attention modules and switch the model to
+    them.
+    """
+    from .auto import become_linear, facts_of
+    from .cache import keep_state
+
+    register()
+    keep_softmax(model)
+    layers, parts = [], {}
+    for call in calls:
+        module = model.get_submodule(call.name)
+        kept = {f"{call.name}.{name}": p.numel() for name, p in module.named_parameters()}
+        part: Heads
+        if to in GRAPHS:
+            part = GraphHeads(call.heads, call.width, to, options)
+        else:
+            given = {"options": options, "tied": tied}
+            if call.causal:
+                given |= softmax._asdict()
+            groups = (keep or {}).get(call.name, ())
+            heads = call.heads - len(groups) * (call.heads // call.groups)
+            part = LinearHeads(heads, call.width, feature_map=to, **given)
+            if groups:
+                part = MixedHeads(part, groups, call.groups)
+        part.to(next(module.parameters()).device).train(module.training)
+        setattr(module, SLOT, part)
+        if call.causal:
+            keep_state(module)
+        new = tuple(f"{call.name}.{SLOT}.{name}" for name, _ in part.named_parameters())
+        kind, sizes = type(module).__name__, (call.heads, call.groups, call.width)
+        facts = (call.name, kind, *sizes, call.causal, call.dropout)
+        layers.append(Layer(*facts, tuple(kept), new, sum(kept.values())))
+        parts[call.name] = part
+    limit_positions(model)
+    mixed = any(uses_interface(m) and not hasattr(m, SLOT) for m in model.modules())
+    model.set_attn_implementation(MIXED if mixed else NAME)
+    roots = [f"{call.name}.{SLOT}" for call in calls]
+    if not any(call.causal for call in calls):
+        softmax = SoftmaxPart(None, 0)
+    replaced = Replaced(
+        *(model, "transformers", to, options, tied, layers, refused or {}, parts),
+        {"roots": roots},
+        softmax.window,
+        softmax.sinks,
+        keep or {},
+    )
+    become_linear(model, facts_of(replaced))
+    return replaced
+
+
+def restore(
+    model: Any, facts: dict[str, Any], maps: dict[str, Tensor] | None, folder: Path
+) -> None:
+    """Put linear attention into a transformers model that was read as softmax, as its conversion is
+    described, and the weights of its maps, where they are given.
+
+    Raises:
+        CheckpointError: layers that the model does not have, or weights that do not fit.
+    """
+    present = {name for name, _ in model.named_modules()}
+    names = [layer["name"] for layer in facts["layers"]]
+    # A base model's names lack the prefix that they have in a model with a head.
+    prefix = "" if present & set(names) else f"{model.base_model_prefix}."
+
+    def local(name: str) -> str:
+        return name.removeprefix(prefix)
+
+    absent = [name for name in names if local(name) not in present]
+    if absent:
+        raise CheckpointError(
+            f"{folder}: {type(model).__name__} has no attention {', '.join(absent)}; restore it or "
+            "convert again"
+        )
+    calls = [
+        Call(local(x["name"]), x["heads"], x["groups"], x["width"], x["causal"], None, x["dropout"])
+        for x in facts["layers"]
+    ]
+    # Both are absent from what earlier versions wrote.
+    softmax = SoftmaxPart(facts.get("window"), facts.get("sinks", 0))
+    map_facts = facts["to"], facts["options"], facts["tied"]
+    keep = {local(name): tuple(groups) for name, groups in facts.get("keep", {}).items()}
+    replaced = attach(model, calls, *map_facts, softmax, facts["refused"], keep)
+    if maps is not None:
+        replaced.fill({local(name): value for name, value in maps.items()}, folder)

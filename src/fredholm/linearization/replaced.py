@@ -1,0 +1,192 @@
+"""A model whose attention was replaced: its layers, what each kept and what is new, and the switch
+between teacher and student.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from torch import Tensor, nn
+
+from ..errors import CheckpointError, ConversionError
+from .divergence import ExactDivergence, Noted
+from .graph_heads import GRAPHS
+
+
+class Part(Protocol):
+    """What stands in one layer's attention: ``mode`` is ``"linear"``, ``"softmax"``,
+    ``"distil"``, which notes the divergences whose mean is ``loss``, or ``"measure"``, which notes
+    exact ones.
+    """
+
+    mode: str
+    noted: Noted
+
+    @property
+    def loss(self) -> Tensor | None: ...
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]: ...
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One attention layer of a conversion.
+
+    Attributes:
+        name: the attention module's, in the source model.
+        kind: its class.
+        heads, groups, width: query heads, key and value heads, features of a query.
+        causal: whether a query sees only what came before.
+        dropout: rate on the attention weights, which linear attention does not have: dropped.
+        kept, new: names of parameters taken over as they are, in the source, and of those that
+            start anew, in the converted model.
+        numbers: how many numbers the kept ones hold.
+    """
+
+    name: str
+    kind: str
+    heads: int
+    groups: int
+    width: int
+    causal: bool
+    dropout: float = 0.0
+    kept: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
+    numbers: int = 0
+
+
+@dataclass(eq=False)
+class Replaced:
+    """A model with linear attention in the places of ``layers``.
+
+    Attributes:
+        model: the converted model.
+        ecosystem: ``"transformers"``, ``"torch"`` or ``"fredholm"``: whose format it is saved in.
+        to, options, tied: the map, its options, and whether keys share it.
+        layers: those converted, in the order of the forward pass.
+        refused: attention modules that keep their softmax, and why.
+        parts: what stands in each layer, by its name.
+        extra: what loading needs beside.
+        window: the last tokens on which causal layers keep softmax; None where they keep none.
+        sinks: the first tokens, on which they keep it too.
+        keep: groups of heads that keep softmax on all tokens, by layer.
+    """
+
+    model: Any
+    ecosystem: str
+    to: str
+    options: dict[str, Any]
+    tied: bool
+    layers: list[Layer]
+    refused: dict[str, str]
+    parts: dict[str, Any]
+    extra: dict[str, Any] = field(default_factory=dict)
+    window: int | None = None
+    sinks: int = 0
+    keep: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def switch(self, mode: str) -> None:
+        """Set the mode of every layer."""
+        for part in self.parts.values():
+            part.mode = mode
+            part.noted.clear()
+
+    @contextmanager
+    def mode(self, mode: str) -> Iterator[None]:
+        """Every layer in a mode for a while; linear after it."""
+        self.switch(mode)
+        try:
+            yield
+        finally:
+            self.switch("linear")
+
+    def losses(self) -> dict[str, Tensor]:
+        """Each layer's divergence on the last pass in the mode ``"distil"``.
+
+        Raises:
+            ConversionError: a layer was not called.
+        """
+        return _all_called({name: part.loss for name, part in self.parts.items()})
+
+    def exact_divergences(self) -> dict[str, ExactDivergence]:
+        """Each layer's exact divergence over the passes in the mode ``"measure"``.
+
+        Raises:
+            ConversionError: a layer was not called.
+        """
+        return _all_called({name: part.noted.exact for name, part in self.parts.items()})
+
+    def new_parameters(self) -> dict[str, nn.Parameter]:
+        """The parameters that are not the source's, by name."""
+        wanted = {name for layer in self.layers for name in layer.new}
+        return {name: p for name, p in self.model.named_parameters() if name in wanted}
+
+    def new_tensors(self) -> dict[str, Tensor]:
+        """Parameters and buffers that are not the source's (random frequencies among them), by
+        name.
+        """
+        roots = self.extra["roots"]
+        inside = tuple(f"{root}." for root in roots)
+        return {
+            n: value
+            for n, value in self.model.state_dict().items()
+            if n in roots or n.startswith(inside)
+        }
+
+    def repeated(self) -> dict[str, str]:
+        """Names of the state under which a tensor stands once more, and its first name: of a module
+        at several places, or tied weights. Files hold each tensor once.
+        """
+        first: dict[int, str] = {}
+        state = self.model.state_dict(keep_vars=True)
+        firsts = {name: first.setdefault(id(value), name) for name, value in state.items()}
+        return {name: other for name, other in firsts.items() if name != other}
+
+    def fill(self, tensors: dict[str, Tensor], folder: Path) -> None:
+        """Copy saved tensors into their places, all of them and nothing else: what is new in a
+        model of transformers, all that another model has, each tensor once.
+
+        Raises:
+            CheckpointError: tensors that are missing, unknown or of other shapes.
+        """
+        own = self.model.state_dict()
+        wanted = self.new_tensors() if self.ecosystem == "transformers" else own
+        if self.ecosystem != "transformers":
+            again = {x: first for x, first in self.repeated().items() if first in tensors}
+            tensors = tensors | {name: tensors[first] for name, first in again.items()}
+        missing = sorted(wanted.keys() - tensors.keys())
+        unknown = sorted(tensors.keys() - wanted.keys())
+        wrong = [
+            f"{k} {tuple(tensors[k].shape)} for {tuple(own[k].shape)}"
+            for k in wanted.keys() & tensors.keys()
+            if tensors[k].shape != own[k].shape
+        ]
+        if missing or unknown or wrong:
+            raise CheckpointError(
+                f"{folder}: the maps do not fit: missing {missing}, unknown {unknown}, shapes "
+                f"{wrong}"
+            )
+        self.model.load_state_dict(tensors, strict=self.ecosystem != "transformers")
+
+    @property
+    def distils(self) -> bool:
+        """Whether there is anything to distil: maps with parameters that change how attention is
+        shared out.
+        """
+        return self.to not in GRAPHS and bool(self.new_parameters())
+
+
+Value = TypeVar("Value")
+
+
+def _all_called(found: dict[str, Value | None]) -> dict[str, Value]:
+    silent = [name for name, value in found.items() if value is None]
+    if silent:
+        raise ConversionError(
+            f"the forward pass did not come through {', '.join(silent)}; nothing to distil there"
+        )
+    return {name: value for name, value in found.items() if value is not None}

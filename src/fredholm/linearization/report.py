@@ -1,0 +1,292 @@
+"""The conversion report: every layer, what was kept, new and refused, how well attention and task
+were recovered, speed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ..files import write_json
+from .divergence import ExactDivergence
+from .replaced import Replaced
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """One layer: its facts, the names of parameters kept and new and how many numbers they hold,
+    and the exact divergence of its attention from the teacher's in nats.
+
+    ``before`` and ``after`` the maps are distilled, the mean over rows (a query and a head each)
+    where it is finite; None where it was not measured. ``zeros_before`` and ``zeros_after`` count
+    the rows where it is infinite: the student gives nothing to a key that the teacher weighs.
+    Reports of earlier versions have neither count, and a divergence with 1e-6 in its logarithm.
+    ``kept_numbers`` and ``new_numbers`` are None in reports of earlier versions. Buffers, such as
+    random frequencies, are not parameters, and a parameter that two names share counts once.
+    """
+
+    name: str
+    kind: str
+    heads: int
+    groups: int
+    width: int
+    causal: bool
+    dropped: float
+    kept: list[str]
+    new: list[str]
+    before: float | None = None
+    after: float | None = None
+    kept_numbers: int | None = None
+    new_numbers: int | None = None
+    zeros_before: int | None = None
+    zeros_after: int | None = None
+
+
+@dataclass
+class ConversionReport:
+    """What :func:`fredholm.linearize` did.
+
+    Attributes:
+        source: class of the model.
+        to, options, tied: the map; ``window``: the last tokens on which causal layers keep softmax;
+            ``sinks``: the first, on which they keep it too; ``keep``: groups of heads that keep it
+            on all tokens, by layer.
+        ranking: of groups of heads by retrieval, where they were probed, see
+            :func:`fredholm.lab.distill.retrieval.rank_groups`.
+        layers, refused: see :class:`LayerReport`; refused modules with the reason.
+        data: what it was trained on.
+        parameters, new_parameters: numbers of the converted model, and of those that are new.
+        metric: name of the score; ``scores`` holds it for ``teacher``, ``before``, ``distilled``
+            (after the maps' stage), ``matched`` (after the teacher's logits), ``lengthened`` and
+            ``tuned``.
+        mode: whether more (``"max"``) or less (``"min"``) of it is better.
+        epochs: of each stage; ``minutes`` likewise.
+        speed: rows of ``length``, milliseconds and peak bytes of teacher and student, of one
+            forward pass of batch 1.
+        receipt: of a decoder, what it costs and what it lost by length; see
+            :mod:`fredholm.lab.distill.receipt`.
+    """
+
+    source: str
+    to: str
+    options: dict[str, Any]
+    tied: bool
+    layers: list[LayerReport]
+    refused: dict[str, str]
+    parameters: int
+    new_parameters: int
+    data: str | None = None
+    metric: str | None = None
+    mode: str | None = None
+    scores: dict[str, float] = field(default_factory=dict)
+    epochs: dict[str, int] = field(default_factory=dict)
+    minutes: dict[str, float] = field(default_factory=dict)
+    speed: list[dict[str, float]] = field(default_factory=list)
+    window: int | None = None
+    sinks: int = 0
+    keep: dict[str, list[int]] = field(default_factory=dict)
+    ranking: list[dict[str, Any]] = field(default_factory=list)
+    receipt: dict[str, Any] | None = None
+    format: int = FORMAT
+
+    @classmethod
+    def of(cls, replaced: Replaced, source: str) -> ConversionReport:
+        """The report of a model whose attention was replaced and not yet trained."""
+        result = dict(replaced.model.named_parameters(remove_duplicate=False))
+        rows = [
+            LayerReport(
+                *(x.name, x.kind, x.heads, x.groups, x.width, x.causal, x.dropout),
+                list(x.kept),
+                list(x.new),
+                kept_numbers=x.numbers,
+                new_numbers=_count(result[name] for name in x.new),
+            )
+            for x in replaced.layers
+        ]
+        return cls(
+            source=source,
+            to=replaced.to,
+            options=replaced.options,
+            tied=replaced.tied,
+            layers=rows,
+            refused=dict(replaced.refused),
+            parameters=_count(result.values()),
+            new_parameters=_count(replaced.new_parameters().values()),
+            window=replaced.window,
+            sinks=replaced.sinks,
+            keep={name: list(groups) for name, groups in replaced.keep.items()},
+        )
+
+    def measured(self, when: str, found: Mapping[str, ExactDivergence | Sequence[float] | float]):
+        """Record the layers' divergences ``"before"`` or ``"after"`` the maps are distilled: as
+        they were measured, as a folder keeps them, or as one of an earlier version kept them.
+        """
+        rows = []
+        for row in self.layers:
+            value = found[row.name]
+            if isinstance(value, float | int):
+                changes = {when: float(value)}
+            else:
+                exact = ExactDivergence(value[0], int(value[1]), int(value[2]))
+                mean = exact.mean if exact.rows else None
+                changes = {when: mean, f"zeros_{when}": exact.zero_rows}
+            rows.append(dataclasses.replace(row, **changes))
+        self.layers = rows
+
+    @property
+    def smaller(self) -> bool:
+        """Whether the smaller score is the better one; reports of earlier versions do not say."""
+        return self.mode == "min" or (self.mode is None and self.metric == "perplexity")
+
+    @property
+    def recovered(self) -> float | None:
+        """Percent of the teacher's score that the converted model has after its last stage; None
+        where less is better, and of a teacher below zero.
+        """
+        teacher, student = self.scores.get("teacher"), self._last()
+        if self.smaller or not teacher or teacher < 0 or student is None:
+            return None
+        return 100.0 * student / teacher
+
+    @property
+    def ratio(self) -> float | None:
+        """The converted model's score over the teacher's; None where more is better."""
+        teacher, student = self.scores.get("teacher"), self._last()
+        if not self.smaller or not teacher or student is None:
+            return None
+        return student / teacher
+
+    def _last(self) -> float | None:
+        stages = ("tuned", "lengthened", "matched", "distilled")
+        return next((self.scores[key] for key in stages if key in self.scores), None)
+
+    @property
+    def crossover(self) -> int | None:
+        """The shortest measured length from which on the converted model is faster; None where
+        there is none.
+        """
+        return faster_from(self.speed, lambda row: row["student_ms"] >= row["teacher_ms"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, as in ``conversion.json``."""
+        return {
+            **dataclasses.asdict(self),
+            "recovered": self.recovered,
+            "ratio": self.ratio,
+            "crossover": self.crossover,
+        }
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> ConversionReport:
+        """The report that :meth:`to_dict` wrote."""
+        known = {f.name for f in dataclasses.fields(cls)}
+        values = {key: value for key, value in saved.items() if key in known}
+        return cls(**{**values, "layers": [LayerReport(**row) for row in values["layers"]]})
+
+    def save(self, path: str | Path) -> Path:
+        """Write it as JSON, in one atomic step."""
+        return write_json(Path(path), self.to_dict())
+
+    def summary(self) -> list[str]:
+        """Lines that say what became of the score and the speed."""
+        lines = [
+            f"{self.source} → {self.to}: {len(self.layers)} attention layers converted, "
+            f"{self.new_parameters:,} of {self.parameters:,} parameters are new"
+        ]
+        if self.window is not None:
+            first = f" and the first {self.sinks}" if self.sinks else ""
+            lines.append(f"causal layers keep softmax on the last {self.window} tokens{first}")
+        if self.keep:
+            count = sum(map(len, self.keep.values()))
+            where = "; ".join(f"{name}: {groups}" for name, groups in self.keep.items())
+            lines.append(f"groups of heads that keep softmax on all tokens: {count} ({where})")
+        if self.ranking:
+            best = ", ".join(f"{x['group']} {x['mass']:.2f}" for x in self.ranking[:5])
+            lines.append(f"groups by their mass on what is to be retrieved: {best}, …")
+        lines += [f"kept as it was: {name} ({why})" for name, why in self.refused.items()]
+        rates = {row.dropped for row in self.layers if row.dropped}
+        if rates:
+            lines.append(
+                f"dropped: dropout on attention weights ({max(rates):g}), which linear attention "
+                "does not form"
+            )
+        if self.data:
+            lines.append(f"data: {self.data}")
+        if self.scores:
+            names = {
+                "teacher": "teacher",
+                "before": "replaced",
+                "distilled": "distilled",
+                "matched": "matched",
+                "lengthened": "lengthened",
+                "tuned": "tuned",
+            }
+            shown = ", ".join(
+                f"{label} {self.scores[key]:.4f}"
+                for key, label in names.items()
+                if key in self.scores
+            )
+            percent = "" if self.recovered is None else f"; {self.recovered:.1f}% recovered"
+            if self.ratio is not None:
+                percent = f"; {self.ratio:.3f} times the teacher's"
+            lines.append(f"{self.metric}: {shown}{percent}")
+        if self.receipt:
+            lines.append(f"{self.receipt['sentence']}")
+        if self.speed:
+            where = "none measured" if self.crossover is None else f"{self.crossover} tokens"
+            lines.append(f"faster than its teacher from: {where}")
+        return lines
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Head and rows of the layers' table."""
+        head = ["layer", "kind", "heads", "kept", "new", "divergence before", "distilled"]
+        rows = []
+        for x in self.layers:
+            heads = f"{x.heads}×{x.width}" + (
+                f", {x.groups} of keys" if x.groups != x.heads else ""
+            )
+            values = [
+                _divergence(x.before, x.zeros_before),
+                _divergence(x.after, x.zeros_after),
+            ]
+            counts = [_whole(x.kept_numbers), _whole(x.new_numbers)]
+            rows.append([x.name, x.kind, heads, *counts, *values])
+        return head, rows
+
+    def __str__(self) -> str:
+        head, rows = self.table()
+        widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+        table = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
+            for row in [head, *rows]
+        ]
+        return "\n".join([*self.summary(), *table])
+
+
+def _count(parameters: Iterable[Tensor]) -> int:
+    """How many numbers parameters hold, each once."""
+    return sum(p.numel() for p in {id(p): p for p in parameters}.values())
+
+
+def _whole(value: int | None) -> str:
+    return "–" if value is None else f"{value:,}"
+
+
+def _divergence(value: float | None, zeros: int | None) -> str:
+    text = "–" if value is None else f"{value:.4f}"
+    return f"{text} ({zeros:,} rows infinite)" if zeros else text
+
+
+def faster_from(
+    rows: list[dict[str, float]], slower: Callable[[dict[str, float]], bool]
+) -> int | None:
+    """The shortest measured length from which on no row is slower; None where the longest is."""
+    last = max((row["length"] for row in rows if slower(row)), default=0.0)
+    return next((int(n) for n in sorted(row["length"] for row in rows) if n > last), None)

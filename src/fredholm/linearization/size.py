@@ -1,0 +1,126 @@
+"""How large a decoder's memory of the tokens before is: a state of fixed size, or keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from ..errors import OptionError
+
+
+@dataclass(frozen=True)
+class CacheSize:
+    """What a cache holds, converted layers and those that keep softmax apart.
+
+    Attributes:
+        tokens: so far, padding included.
+        linear_layers, linear_bytes: layers with a state, and its bytes, the same after any token.
+        softmax_layers, softmax_bytes: layers with keys and values, and theirs, and those of groups
+            of heads that keep softmax in layers with a state.
+    """
+
+    tokens: int
+    linear_layers: int
+    linear_bytes: int
+    softmax_layers: int
+    softmax_bytes: int
+
+    def __str__(self) -> str:
+        return (
+            f"after {self.tokens:,} tokens: {self.linear_layers} layers with a state of fixed "
+            f"size, {self.linear_bytes:,} bytes; {self.softmax_layers} layers with keys, "
+            f"{self.softmax_bytes:,} bytes"
+        )
+
+
+def cache_size(cache: Any) -> CacheSize:
+    """The bytes of a cache of transformers, those of converted layers and of layers that keep
+    softmax apart; of an encoder-decoder those of cross attention are among the latter.
+
+    Example:
+        >>> from transformers import DynamicCache
+        >>> cache_size(DynamicCache()).linear_bytes
+        0
+    """
+    from transformers import EncoderDecoderCache
+
+    from .cache import LinearState
+    from .kept import KEPT
+
+    both = isinstance(cache, EncoderDecoderCache)
+    caches = (cache.self_attention_cache, cache.cross_attention_cache) if both else (cache,)
+    layers = [layer for part in caches for layer in part.layers]
+    states = [layer for layer in layers if isinstance(layer, LinearState)]
+    others = [layer for layer in layers if not isinstance(layer, LinearState)]
+    return CacheSize(
+        cache.get_seq_length(),
+        len(states),
+        _bytes(x for state in states for name, x in state.memory().items() if name not in KEPT),
+        len(others),
+        _bytes(x for layer in others for x in _kept(layer))
+        + _bytes(x for state in states for name, x in state.memory().items() if name in KEPT),
+    )
+
+
+def _kept(layer: Any) -> list[Tensor]:
+    """Keys and values, or the states of a hybrid model's own layer."""
+    found = [getattr(layer, "keys", None), getattr(layer, "values", None)]
+    for name in ("conv_states", "recurrent_states"):
+        found += getattr(layer, name, {}).values()
+    return [x for x in found if isinstance(x, Tensor)]
+
+
+def _bytes(tensors: Any) -> int:
+    return sum(x.numel() * x.element_size() for x in tensors)
+
+
+def smaller_from(
+    states: int,
+    features: int,
+    width: int,
+    *,
+    groups: int,
+    exponential: bool = True,
+    window: int = 0,
+    sinks: int = 0,
+    state_bytes: int = 4,
+    cache_bytes: int = 4,
+) -> int:
+    r"""The number of tokens N from which on a layer's state takes fewer bytes than a cache of its
+    keys and values.
+
+    .. math:: \big(S\,(r\,(e + 1) + 1) + m\big)\,s + 2\,m\,G\,e\,c \;<\; 2\,N\,G\,e\,c
+
+    Args:
+        states: S, heads that keep a state: those of the queries, or of the keys where heads that
+            share a key share a map.
+        features: r, of a map.
+        width: e, of a key and a value.
+        groups: G, heads of keys and values.
+        exponential: whether a state has the exponent of a common factor, one number more.
+        window, sinks: last and first tokens whose keys, values and mass (one number) are kept, m
+            together.
+        state_bytes, cache_bytes: s and c, of a number; a state is in float32 at least.
+
+    Raises:
+        OptionError: a size below one, or a negative window.
+
+    Example:
+        >>> smaller_from(9, 128, 64, groups=3, exponential=False)  # equal at 195
+        196
+        >>> smaller_from(9, 128, 64, groups=3, window=64)
+        260
+    """
+    sizes = (states, features, width, groups, state_bytes, cache_bytes)
+    if min(sizes) < 1:
+        raise OptionError(f"heads, features, widths and bytes are at least 1, got {sizes}")
+    if window < 0:
+        raise OptionError(f"a window is a number of tokens or 0, got {window}")
+    if sinks < 0:
+        raise OptionError(f"expected sinks as a number of tokens or 0, got {sinks}")
+    near = window + sinks
+    numbers = states * (features * (width + 1) + int(exponential)) + near
+    token = 2 * groups * width * cache_bytes
+    return numbers * state_bytes // token + near + 1

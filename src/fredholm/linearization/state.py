@@ -1,0 +1,202 @@
+"""The state of a converted causal layer: what it keeps of the tokens before, whose size does not
+depend on their number.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from ..integral import Memory, is_per_head, is_pointwise
+from ..ops.backend import at_least_single, cast
+from ..ops.linear_attention import (
+    advance_moment,
+    guarded,
+    step_window,
+)
+from ..quadrature import reciprocal
+from .heads import Heads, LinearHeads, clean, stretches
+from .kept import KEPT, MixedHeads
+
+
+def has_state(heads: Heads) -> bool:
+    """Whether a layer can keep a state of fixed size: linear attention, and features of a key that
+    depend on no other.
+    """
+    if isinstance(heads, MixedHeads):
+        heads = heads.linear
+    if not isinstance(heads, LinearHeads):
+        return False
+    maps = (heads.feature_map, heads.key_map)
+    return all(is_pointwise(one) for one in maps if one is not None)
+
+
+def shares_keys(heads: LinearHeads) -> bool:
+    """Whether heads that share a key also share its features: one state for all of them."""
+    return not is_per_head(heads.feature_map if heads.key_map is None else heads.key_map)
+
+
+def advance(
+    heads: LinearHeads,
+    query: Float[Tensor, "b h n e"],
+    key: Float[Tensor, "b g n e"],
+    value: Float[Tensor, "b g n d"],
+    valid: Bool[Tensor, "b n"] | None,
+    memory: Memory,
+    *,
+    scale: float | None = None,
+) -> tuple[Float[Tensor, "b h n d"], Memory]:
+    r"""The next n tokens of a causal sequence: what they receive, and the state after them.
+
+    Without a window the state is :math:`\sum_j \psi(k_j) [v_j, 1]^T / e^c` over the real tokens j
+    so far, their number, and c where the map is exponential: of every head of keys where maps are
+    shared, else of every head of queries. With one it is that sum over the tokens before the last
+    w, these w, and the sinks: see :func:`fredholm.ops.linear_attention.advance_window`.
+
+    Args:
+        heads: the converted layer's.
+        valid: tokens that are no padding; None for all.
+        memory: the state before; empty before the first token.
+
+    Shape: ``moment`` (B, G, r, d + 1), ``real`` (B,), ``shift`` (B, G); G is H where each head has
+    a map of its own. Of a window the keys and values are those of the model's heads of keys.
+
+    Cost: O(n·H·r·d) time, whatever came before.
+
+    Raises:
+        ConversionError: heads that the layer's maps are not for.
+
+    Example:
+        >>> heads, x = LinearHeads(2, 4, feature_map="elu"), torch.randn(1, 2, 3, 4)
+        >>> _, memory = advance(heads, x, x, x, None, {})
+        >>> out, memory = advance(heads, x, x, x, None, memory)
+        >>> tuple(memory["moment"].shape), memory["real"].tolist()
+        ((1, 2, 4, 5), [6])
+    """
+    heads.check(query, key)
+    scale = heads.factor(scale)
+    key, value = clean(key, valid), clean(value, valid)
+    if heads.window is not None:
+        return heads.in_window(query, key, value, valid, scale, memory)
+    if len(parts := stretches(query, query.shape[2])) > 1:
+        outs = []
+        for part in parts:
+            seen = None if valid is None else valid[:, part]
+            tokens = query[:, :, part], key[:, :, part], value[:, :, part], seen
+            out, memory = advance(heads, *tokens, memory, scale=scale)
+            outs.append(out)
+        return torch.cat(outs, 2), memory
+    if not shares_keys(heads):
+        key, value = heads.share(key), heads.share(value)
+    b, h, n, _ = query.shape
+    groups = key.shape[1]
+    dtype = torch.promote_types(key.dtype, torch.float32)  # the state's may be another
+    sums = {name: memory[name].to(dtype) for name in ("moment", "shift") if name in memory}
+    features, shift = heads.key_features(key, scale, valid, sums.get("shift"))
+    mass = torch.ones(b, n, dtype=features.dtype, device=key.device)
+    mass = mass if valid is None else mass * valid
+    counted = (
+        mass.long().cumsum(-1) + memory.get("real", mass.new_zeros(b, dtype=torch.long))[:, None]
+    )
+
+    def folded(x: Tensor) -> Tensor:  # (B·G, H/G | 1, ...): heads of a group share one state
+        return x.reshape(b * groups, x.shape[1] // groups, *x.shape[2:])
+
+    def per_group(x: Tensor) -> Tensor:
+        return x.repeat_interleave(groups, 0)
+
+    before = {name: folded(x) for name, x in sums.items()}
+    out, after = advance_moment(
+        folded(heads.query_features(query, scale)),
+        folded(features),
+        folded(value),
+        None if shift is None else folded(shift),
+        per_group(mass),
+        per_group(reciprocal(counted.to(features.dtype)))[:, None],
+        before,
+        floor=heads.floor,
+    )
+    after = {name: x.reshape(b, groups, *x.shape[2:]) for name, x in after.items()}
+    return out.reshape(b, h, n, -1).to(value.dtype), after | {"real": counted[:, -1]}
+
+
+def advance_mixed(
+    heads: MixedHeads,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    valid: Tensor | None,
+    memory: Memory,
+    *,
+    scale: float | None = None,
+) -> tuple[Tensor, Memory]:
+    """:func:`advance` of a layer in which some groups keep softmax: their keys and values of all
+    tokens lie in the memory beside the state.
+    """
+    heads.check(query, key)
+    past = {name: x for name, x in memory.items() if name in KEPT}
+    state = {name: x for name, x in memory.items() if name not in KEPT}
+    points = heads.points(query, key, value, False)
+    out, state = advance(heads.linear, *points, valid, state, scale=scale)
+    points = heads.points(query, clean(key, valid), clean(value, valid), True)
+    kept, past = heads.advance_kept(*points, valid, past, heads.factor(scale))
+    return heads.joined(out, kept), state | past
+
+
+def steps_in_place(heads: LinearHeads, query: Tensor, key: Tensor, memory: Memory) -> bool:
+    """Whether :func:`step` can take the next tokens: one, of a sequence that has begun, without
+    gradients, in the memory's own precision.
+    """
+    moment = memory.get("moment")
+    if moment is None or query.shape[2] != 1 or torch.is_grad_enabled() or moment.requires_grad:
+        return False
+    if torch.compiler.is_compiling() or moment.dtype != at_least_single(query.dtype):
+        return False
+    if moment.is_inference() and not torch.is_inference_mode_enabled():
+        return False  # torch does not let it be written to
+    if heads.window is None:  # a common factor of all keys has a form of its own: see advance
+        return "shift" not in memory
+    if "sinks_filled" in memory or memory["near_key"].shape[2] < heads.sinks + heads.window:
+        return False
+    return memory["near_key"].dtype == key.dtype
+
+
+def step(
+    heads: LinearHeads,
+    query: Float[Tensor, "b h 1 e"],
+    key: Float[Tensor, "b g 1 e"],
+    value: Float[Tensor, "b g 1 d"],
+    valid: Bool[Tensor, "b 1"] | None,
+    memory: Memory,
+    slot: int | Int[Tensor, " b"],
+    *,
+    scale: float | None = None,
+) -> Float[Tensor, "b h 1 d"]:
+    """:func:`advance` for one token, which changes the tensors of the memory: nothing is allocated
+    that stays.
+
+    Args:
+        slot: of a window, where its oldest token lies; the new one takes its place. One per row
+            where hidden tokens came.
+    """
+    heads.check(query, key)
+    scale = heads.factor(scale)
+    key, value = clean(key, valid), clean(value, valid)
+    if heads.window is not None:
+        mass = key.new_ones(1, 1) if valid is None else valid.to(key.dtype)
+        points = query * scale, key, value, mass, heads.far(query, scale)
+        return cast(step_window(*points, memory, slot, valid), value.dtype)
+    if not shares_keys(heads):
+        key, value = heads.share(key), heads.share(value)
+    (b, h, _, _), groups, moment = query.shape, key.shape[1], memory["moment"]
+    features, _ = heads.key_features(key, scale, valid)
+    if valid is not None:
+        features = features * valid[:, :, None, None]
+    memory["real"].add_(1 if valid is None else valid[:, 0])
+    with_one = torch.nn.functional.pad(cast(value, moment.dtype), (0, 1), value=1.0)
+    moment.addcmul_(features.mT, with_one)
+    out = heads.query_features(query, scale).reshape(b, groups, h // groups, -1) @ moment
+    total = out[..., -1:] / memory["real"].clamp_min(1)[:, None, None, None]
+    mean = out[..., :-1] / memory["real"].clamp_min(1)[:, None, None, None]
+    return cast((mean / guarded(total, heads.floor)).view(b, h, 1, -1), value.dtype)

@@ -1,0 +1,66 @@
+"""transformers' Trainer with converted models.
+
+This file imports transformers, and is imported when somebody asks for its class.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import transformers
+
+from ..errors import CheckpointError
+from ..files import read_tensors
+from .auto import WEIGHTS
+from .description import FIX
+
+
+class FredholmLinearTrainer(transformers.Trainer):
+    """The library's, which also finds the weights of a converted model in its checkpoints: to go on
+    from one, and for ``load_best_model_at_end``, where the library's own keeps the last ones.
+
+    Of other trainers: ``class Mine(FredholmLinearTrainer, transformers.Seq2SeqTrainer)``.
+
+    Raises:
+        CheckpointError: weights in a checkpoint that are damaged or not the model's.
+    """
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        if not self._read(resume_from_checkpoint, model):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_best_model(self) -> None:
+        if not self._read(self.state.best_model_checkpoint, None):
+            super()._load_best_model()
+
+    def _read(self, folder: Any, model: Any) -> bool:
+        """Whether a checkpoint is of a converted model, which then has its weights."""
+        path = Path(folder) / WEIGHTS
+        if self.is_deepspeed_enabled or self.is_fsdp_enabled or not path.is_file():
+            return False
+        read_into(self.model if model is None else model, path)
+        return True
+
+
+def read_into(model: Any, path: Path) -> None:
+    """The weights of a file of :data:`WEIGHTS` into a model, each tied weight once.
+
+    Raises:
+        CheckpointError: tensors that are damaged, missing, unknown or of other shapes.
+    """
+    tensors, own = read_tensors(path, FIX), model.state_dict(keep_vars=True)
+    given = {id(own[name]) for name in tensors.keys() & own.keys()}
+    faults = {
+        "missing": sorted(name for name, x in own.items() if id(x) not in given),
+        "unknown": sorted(tensors.keys() - own.keys()),
+        "of another shape": sorted(
+            name for name in tensors.keys() & own.keys() if tensors[name].shape != own[name].shape
+        ),
+    }
+    if any(faults.values()):
+        raise CheckpointError(
+            f"{path}: the weights do not fit {type(model).__name__}: {faults}; the checkpoint is "
+            "of another model"
+        )
+    model.load_state_dict(tensors, strict=False)

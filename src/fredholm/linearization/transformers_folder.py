@@ -1,0 +1,147 @@
+"""Reading folders of transformers: nothing is downloaded, and no code in them is executed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ..errors import CheckpointError, TrustError, require
+
+
+def load_local(kind: Any, folder: str | Path, **options: Any) -> Any:
+    """``kind.from_pretrained(folder)`` of a class of transformers, from local files alone and
+    without code of the folder's own.
+
+    A folder can name Python files in ``auto_map``. Left to itself the library asks on the terminal
+    whether to run them, or waits for an answer that nobody gives; here the answer is no.
+
+    Raises:
+        TrustError: the folder cannot be read without its own code, or names files outside of it.
+    """
+    from .hub import register_config
+
+    refuse_pointers(Path(folder))
+    register_config()  # a converted model is loaded as what it is
+    try:
+        return kind.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False, **options
+        )
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        raise TrustError(
+            f"{folder}: needs Python code that lies in it (auto_map in its JSON files), and that "
+            "is never executed here; read it, load the model in a file of your own, and give that "
+            "as package.module:factory"
+        ) from error
+
+
+def refuse_pointers(folder: Path) -> None:
+    """Refuse a folder whose JSON files name weights that lie outside of it.
+
+    The index of weights in several files can name any path, and an adapter names the model that it
+    adapts. In a folder that somebody sent, either could be any file of its reader.
+
+    Raises:
+        TrustError: naming the file and what it points to.
+        CheckpointError: an index or a configuration that is not JSON.
+    """
+    if not folder.is_dir():
+        return
+
+    for index in sorted(folder.glob("*.index.json")):
+        names = _json_of(index).get("weight_map")
+        if not isinstance(names, dict):
+            continue
+        for name in sorted({str(name) for name in names.values()}):
+            if Path(name).name != name or name == "..":
+                raise TrustError(
+                    f"{index}: expected names of files beside it, got {name!r}, which is not read; "
+                    "save the model again as one folder"
+                )
+
+    adapter = folder / "adapter_config.json"
+    if adapter.is_file():
+        base = _json_of(adapter).get("base_model_name_or_path")
+        if base is not None:
+            raise TrustError(
+                f"{adapter}: expected a whole model, got an adapter of {base!r}, which is not "
+                "read; merge both (peft's merge_and_unload) and save the result"
+            )
+
+
+def _json_of(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file}: expected JSON, got {error}; copy it again") from error
+    if isinstance(found, dict):
+        return found
+    return {}
+
+
+def picture_scale(folder: str | Path) -> dict[str, Any]:
+    """``mean`` and ``std`` by which a folder's image processor normalises pictures in [0, 1], and
+    ``picture_size``, (height, width) to which it cuts them; each where a file says so.
+
+    Raises:
+        CheckpointError: a file that is no JSON.
+    """
+    facts: dict[str, Any] = {}
+    for name in ("processor_config.json", "preprocessor_config.json"):  # the latter's words hold
+        file = Path(folder) / name
+        if not file.is_file():
+            continue
+        try:
+            found = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise CheckpointError(f"{file} is no JSON ({error})") from error
+        found = found.get("image_processor", found)  # a processor of texts as well holds its parts
+        cut = found.get("do_center_crop", "crop_size" in found)
+        size = _size(found.get("crop_size" if cut else "size"))
+        facts |= {} if size is None else {"picture_size": size}
+        if found.get("do_normalize") is False:
+            facts |= {"mean": 0.0, "std": 1.0}
+        elif {"image_mean", "image_std"} <= set(found):
+            facts |= {"mean": found["image_mean"], "std": found["image_std"]}
+    return facts
+
+
+def _size(said: Any) -> tuple[int, int] | None:
+    """Height and width as image processors write them: a side, both, or neither."""
+    if isinstance(said, int):
+        return said, said
+    if isinstance(said, dict) and {"height", "width"} <= set(said):
+        return int(said["height"]), int(said["width"])
+    return None
+
+
+def load_gguf(folder: str | Path) -> tuple[Any, Any]:
+    """The language model in a folder's one GGUF file, its weights in float32, and its tokenizer.
+
+    Raises:
+        MissingExtraError: gguf or accelerate is not installed.
+        CheckpointError: several such files, or one that transformers cannot read.
+    """
+    library: Any = require("transformers", "hf", "reading a GGUF file")
+    for module in ("gguf", "accelerate"):
+        require(module, "gguf", "reading a GGUF file")
+    names = sorted(path.name for path in Path(folder).glob("*.gguf"))
+    if len(names) != 1:
+        raise CheckpointError(
+            f"{folder}: holds {len(names)} GGUF files ({', '.join(names)}); needs one"
+        )
+    try:
+        model, tokenizer = (
+            load_local(kind, folder, gguf_file=names[0])
+            for kind in (library.AutoModelForCausalLM, library.AutoTokenizer)
+        )
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        raise CheckpointError(
+            f"{Path(folder) / names[0]}: transformers cannot read it ({error})"
+        ) from error
+    # The weights are no longer quantised, and what is saved of them must not say so.
+    vars(model.config).pop("quantization_config", None)
+    model.hf_quantizer = None
+    return model.eval(), tokenizer

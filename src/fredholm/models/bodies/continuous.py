@@ -1,0 +1,198 @@
+"""The continuous body: one evolution by operator splitting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...configuration import check_counts, check_heads
+from ...domain import Domain
+from ...families.continuous.splitting import (
+    Evolution,
+    FeedForwardTerm,
+    Hybrid,
+    MomentConstraint,
+    Observer,
+    OperatorTerm,
+    Substep,
+    Term,
+    encoder_terms,
+)
+from ..depth import output_layers
+from ..encoders import Encoder, EncoderConfig
+from ..operators import position_options
+from .body import Body, register_body
+from .continuous_config import PENALTY, EvolutionConfig
+
+
+@register_body("continuous")
+@dataclass(frozen=True)
+class ContinuousConfig(EvolutionConfig):
+    """One evolution, see :class:`EvolutionConfig` for the fields that are not here.
+
+    Attributes:
+        dim, heads: width d of the features, heads H of the attention term.
+        depth: K, the number of knots.
+    """
+
+    dim: int = 64
+    heads: int = 4
+    depth: int = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_counts(self, "dim", "heads", "depth")
+        check_heads(self.dim, self.heads)
+
+    @property
+    def width(self) -> int:
+        return self.dim
+
+    def build(self, encoder: Encoder, config: EncoderConfig) -> ContinuousBody:
+        def terms(drop_path: float) -> list[Term]:
+            return encoder_terms(
+                self.dim,
+                self.heads,
+                round(self.mlp_ratio * self.dim),
+                norm="pre" if self.norm == "pre" else "none",
+                operator=self.operator,
+                activation=self.activation,
+                dropout=self.dropout,
+                drop_path=drop_path,
+                **position_options(self.operator, encoder.position_dim, self.operator_options),
+            )
+
+        sizes = {"dim": self.dim, "depth": self.depth}
+        return ContinuousBody(
+            [make_evolution(self, terms, **sizes, steps=self.steps, horizon=self.horizon)],
+            self.train_steps,
+        )
+
+
+class ContinuousBody(Body):
+    r""":math:`u_t = \text{attention} + \text{network} + \text{constraints}` solved on [0, T].
+
+    Depth is a numerical choice: ``model(inputs, steps=N)`` takes N time steps with the same
+    weights. At N = K = T and the Lie scheme the body is that of an ordinary encoder, post-norm or
+    pre-norm.
+
+    Initialisation: Xavier-uniform terms, output layers scaled by :math:`1/\sqrt{2K}` unless
+    post-norm.
+
+    Reference: continuous transformer, Eq. 10, 13, 16-21, 57.
+
+    Example:
+        >>> from fredholm.models import create_model
+        >>> model = create_model("continuous_text_micro", encoder={"vocabulary": 10})
+        >>> tokens = torch.tensor([[4, 2, 0], [3, 9, 9]])
+        >>> model(tokens).shape, model(tokens, steps=16).shape
+        (torch.Size([2, 2]), torch.Size([2, 2]))
+    """
+
+    def __init__(self, evolutions: list[Evolution], train_steps: tuple[int, int] | None = None):
+        super().__init__()
+        self.evolutions: Any = nn.ModuleList(evolutions)
+        self.train_steps = train_steps
+
+    @property
+    def evolution(self) -> Evolution:
+        """The evolution, of the last stage where there are several."""
+        return self.evolutions[-1]
+
+    def forward(
+        self,
+        u: Tensor,
+        domain: Domain,
+        steps: int | None = None,
+        observer: Observer | None = None,
+    ) -> tuple[Tensor, Domain]:
+        """``observer`` is told of every substep. In training ``steps`` are drawn where the body was
+        built with a range of them, unless they are given.
+        """
+        if steps is None and self.training and self.train_steps is not None:
+            least, most = self.train_steps
+            steps = int(torch.randint(least, most + 1, ()))
+        u, domain = self.start(u, domain, steps, observer)
+        return self.evolution(u, domain, steps=steps, observer=observer), domain
+
+    def start(
+        self,
+        u: Tensor,
+        domain: Domain,
+        steps: int | None = None,
+        observer: Observer | None = None,
+    ) -> tuple[Tensor, Domain]:
+        """u(0) of the evolution, or of the last stage's where there are several, and its domain."""
+        return u, domain
+
+    @torch.no_grad()
+    def trace(self, u: Tensor, domain: Domain) -> list[tuple[nn.Module, Tensor, Domain]]:
+        """What each step's attention term sees: (operator, its input u (B, N, D), domain), first
+        step first, of the last stage.
+
+        Where a scheme acts more than once per step, its first time. Interpolated controls show the
+        operator of the nearest knot.
+        """
+        first: dict[int, tuple[nn.Module, Tensor]] = {}
+
+        def look(substep: Substep) -> None:
+            term = substep.term
+            if isinstance(term, OperatorTerm) and substep.step not in first:
+                seen = substep.before if term.norm is None else term.norm(substep.before)
+                first[substep.step] = term.operator, seen
+
+        u, domain = self.start(u, domain)
+        self.evolution(u, domain, observer=look)
+        return [(operator, u, domain) for operator, u in first.values()]
+
+
+def make_evolution(
+    c: EvolutionConfig,
+    terms: Any,
+    *,
+    dim: int,
+    depth: int,
+    steps: int | None,
+    horizon: float | None,
+) -> Evolution:
+    """An evolution of width ``dim`` with ``depth`` knots, each of ``terms(drop_path)``."""
+    count = 1 if c.control == "shared" else depth
+    rates = [c.drop_path * k / max(1, count - 1) for k in range(count)]
+    knots = [constrained(c, terms(rate), dim) for rate in rates]
+    if c.norm != "post":
+        _scale_outputs(knots, (2 * depth) ** -0.5)
+    return Evolution(
+        knots,
+        scheme=c.scheme if isinstance(c.scheme, str) else Hybrid(groups=c.scheme),
+        controls="linear" if c.control == "linear" else "constant",
+        horizon=float(depth) if horizon is None else horizon,
+        steps=depth if steps is None else steps,
+        norm=None if c.norm == "post" else nn.LayerNorm(dim),
+    )
+
+
+def constrained(c: EvolutionConfig, terms: list[Term], dim: int) -> list[Term]:
+    """The terms of one knot, with the constraints that its norm asks for."""
+    if c.norm in ("pre", "none"):
+        return terms
+    options: Any = {}
+    if c.norm == "soft":
+        options = {"affine": "scalar", "penalty": PENALTY if c.penalty is None else c.penalty}
+    *before, network = terms
+    first, second = (MomentConstraint(dim, **options) for _ in range(2))
+    return [*before, first, network, second]
+
+
+@torch.no_grad()
+def _scale_outputs(knots: list[list[Term]], scale: float) -> None:
+    """Shrink the output layers of attention and network: u(T) must not grow with the depth."""
+    for term in (term for terms in knots for term in terms):
+        if isinstance(term, OperatorTerm):
+            for projection in output_layers(term.operator):
+                projection.weight.mul_(scale)
+        elif isinstance(term, FeedForwardTerm):
+            last: Any = term.layers[-1]
+            last.weight.mul_(scale)

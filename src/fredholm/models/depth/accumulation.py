@@ -1,0 +1,113 @@
+"""Decayed accumulation over layers: deeper layers count less."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from ...domain import Domain
+from ...errors import OptionError
+from ...stochastic_depth import StochasticDepth
+from .residual import FeedForward
+
+
+class Accumulation(nn.Module):
+    r"""A stack of any operators T_l whose responses are summed with a decay,
+    :math:`S_L = \sum_{l=1}^{L} \gamma^l Z^{(l)}`.
+
+    Two readings of the responses Z:
+
+    - ``residual=True``, the stack of the paper's models: :math:`Z^{(l)} = T_l(\mathrm{LN}\,h)`,
+      added to a residual stream with its feed-forward network,
+      :math:`h \leftarrow h + \gamma^l Z^{(l)}`,
+      :math:`h \leftarrow h + \mathrm{FFN}(\mathrm{LN}\,h)`; the output is h.
+    - ``residual=False``, the series itself: :math:`Z^{(l)} = T_l Z^{(l-1)}`, :math:`Z^{(0)} = u`;
+      the output is S_L. With one linear T this is the truncation of
+      :math:`(I - \gamma T)^{-1}u - u`.
+
+    :meth:`accumulate` returns S_L beside the output in both.
+
+    Args:
+        operators: T_1 … T_L, each maps (B, N, dim) on a domain to (B, N, dim). An InfSA brings a γ
+            of its own: give it ``power=0``.
+        dim: width of u.
+        decay: γ in (0, 1).
+        learned_decay: γ is the sigmoid of a parameter, started at ``decay``.
+        residual: see above.
+        ratio: expansion of the feed-forward networks of a residual stack; 0 leaves them out.
+        dropout, drop_path, chunk: as in :class:`ResidualBlock`; of a residual stack.
+
+    Raises:
+        OptionError: no operator, γ outside (0, 1).
+
+    Reference: InfSA Eqs. 9, 12, 23; the two readings are equal only without residuals and
+    feed-forward networks.
+
+    Example:
+        >>> from fredholm.operators import create_operator
+        >>> stack = Accumulation([create_operator("softmax", 8, heads=2) for _ in range(3)], 8)
+        >>> stack(torch.zeros(1, 4, 8), Domain.line(4)).shape
+        torch.Size([1, 4, 8])
+    """
+
+    def __init__(
+        self,
+        operators: Iterable[nn.Module],
+        dim: int,
+        *,
+        decay: float = 0.7,
+        learned_decay: bool = False,
+        residual: bool = True,
+        ratio: float = 4.0,
+        dropout: float = 0.0,
+        drop_path: float = 0.0,
+        chunk: int | None = None,
+    ):
+        super().__init__()
+        self.operators = nn.ModuleList(operators)
+        if not self.operators:
+            raise OptionError("an accumulation needs at least one operator, got none")
+        if not 0.0 < decay < 1.0:
+            raise OptionError(f"decay is γ in (0, 1), got {decay}; for γ = 1 stack ResidualBlocks")
+        self.decay, self.residual, count = decay, residual, len(self.operators)
+        logit = math.log(decay / (1 - decay))
+        self.decay_logit = nn.Parameter(torch.tensor(logit)) if learned_decay else None
+        blocks = count if residual else 0
+        with_network = blocks if ratio else 0
+        self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(blocks))
+        self.network_norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(with_network))
+        self.networks = nn.ModuleList(
+            FeedForward(dim, ratio=ratio, dropout=dropout, chunk=chunk) for _ in range(with_network)
+        )
+        self.dropout, self.drop_path = nn.Dropout(dropout), StochasticDepth(drop_path)
+
+    def forward(self, u: Tensor, domain: Domain) -> Tensor:
+        return self.accumulate(u, domain)[0]
+
+    def accumulate(self, u: Tensor, domain: Domain) -> tuple[Tensor, Tensor]:
+        """The output and S_L, both (B, N, dim)."""
+        gamma = (
+            self.decay if self.decay_logit is None else torch.sigmoid(self.decay_logit).to(u.dtype)
+        )
+        stream, response, total = u, u, torch.zeros_like(u)
+        for layer, operator in enumerate(self.operators):
+            if not self.residual:
+                response = operator(response, domain)
+                total = total + gamma ** (layer + 1) * response
+                continue
+            branch = self.dropout(operator(self.norms[layer](stream), domain))
+            branch = self.drop_path(branch, domain.shards)
+            part = gamma ** (layer + 1) * branch
+            total, stream = total + part, stream + part
+            if self.networks:
+                stream = stream + self.drop_path(
+                    self.networks[layer](self.network_norms[layer](stream)), domain.shards
+                )
+        return (stream if self.residual else total), total
+
+    def extra_repr(self) -> str:
+        gamma = "learned" if self.decay_logit is not None else f"{self.decay:g}"
+        return f"decay={gamma}, residual={self.residual}"

@@ -1,0 +1,200 @@
+"""Pre-norm residual blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ...distributed import Shards
+from ...domain import Domain
+from ...errors import OptionError
+from ...integral import CausalState
+from ...ops.plain import recomputed
+from ...stochastic_depth import StochasticDepth
+
+
+class FeedForward(nn.Module):
+    """Pointwise network d → ratio·d → d with GELU, dropout inside, Xavier-uniform weights.
+
+    Args:
+        dim: d.
+        ratio: expansion.
+        dropout: of the hidden units.
+        chunk: points that are computed at once; without it all. The hidden units then take
+            ``chunk`` · ratio·d numbers a sample whatever N, forward and backward, which computes
+            them a second time. It changes no weight and no output, and may be set later.
+
+    Raises:
+        OptionError: a chunk below one point.
+
+    Example:
+        >>> FeedForward(8, ratio=4)(torch.zeros(2, 3, 8)).shape
+        torch.Size([2, 3, 8])
+    """
+
+    def __init__(
+        self, dim: int, *, ratio: float = 4.0, dropout: float = 0.0, chunk: int | None = None
+    ):
+        super().__init__()
+        if chunk is not None and chunk < 1:
+            raise OptionError(
+                f"chunk is a number of points computed at once, 1 or more, got {chunk}"
+            )
+        hidden = round(ratio * dim)
+        self.expand = nn.Linear(dim, hidden)
+        self.activation = nn.GELU()
+        self.dropout = nn.Dropout(dropout)
+        self.contract = nn.Linear(hidden, dim)
+        self.chunk = chunk
+        for layer in (self.expand, self.contract):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, u: Tensor) -> Tensor:
+        if self.chunk is None or u.shape[-2] <= self.chunk:
+            return self._apply_to(u)
+        parts = u.split(self.chunk, dim=-2)
+        if torch.is_grad_enabled():  # the hidden units of a piece are not kept but computed again
+            return torch.cat([recomputed(self._apply_to, part) for part in parts], dim=-2)
+        out = None
+        for start, part in zip(range(0, u.shape[-2], self.chunk), parts):
+            piece = self._apply_to(part)
+            out = piece.new_empty(u.shape) if out is None else out
+            out[..., start : start + part.shape[-2], :] = piece
+        assert out is not None
+        return out
+
+    def _apply_to(self, u: Tensor) -> Tensor:
+        return self.contract(self.dropout(self.activation(self.expand(u))))
+
+    def extra_repr(self) -> str:
+        return "" if self.chunk is None else f"chunk={self.chunk}"
+
+
+def output_layers(operator: nn.Module) -> list[Any]:
+    """The output projections of an operator, those of a sum's parts among them."""
+    parts = getattr(getattr(operator, "kernel", None), "parts", [operator])
+    found = (getattr(part, "projection", None) for part in parts)
+    return [projection for projection in found if projection is not None]
+
+
+class ResidualBlock(nn.Module):
+    r"""Any operator in a pre-norm block: :math:`v = u + \mathrm{Drop}(T(\mathrm{LN}\,u))`,
+    :math:`u' = v + \mathrm{FFN}(\mathrm{LN}\,v)`.
+
+    Args:
+        operator: maps (B, N, D) on a domain to (B, N, D).
+        dim: D.
+        ratio: expansion of the feed-forward network; 0 leaves it out.
+        dropout: after the operator and inside the feed-forward network.
+        drop_path: stochastic depth of both branches.
+        chunk: points that the feed-forward network computes at once, see :class:`FeedForward`.
+
+    Reference: ITNet Eqs. 5, 194.
+
+    Example:
+        >>> from fredholm.operators import create_operator
+        >>> block = ResidualBlock(create_operator("softmax", 8, heads=2), 8)
+        >>> block(torch.zeros(1, 4, 8), Domain.line(4)).shape
+        torch.Size([1, 4, 8])
+    """
+
+    def __init__(
+        self,
+        operator: nn.Module,
+        dim: int,
+        *,
+        ratio: float = 4.0,
+        dropout: float = 0.0,
+        drop_path: float = 0.0,
+        chunk: int | None = None,
+    ):
+        super().__init__()
+        self.norm1 = nn.LayerNorm(dim)
+        self.operator = operator
+        self.dropout = nn.Dropout(dropout)
+        self.norm2 = nn.LayerNorm(dim) if ratio else None
+        self.feed_forward = (
+            FeedForward(dim, ratio=ratio, dropout=dropout, chunk=chunk) if ratio else None
+        )
+        self.drop_path = StochasticDepth(drop_path)
+
+    @torch.no_grad()
+    def scale_outputs(self, factor: float) -> None:
+        """Multiply what both branches add to the stream: the operator's output projection and the
+        feed-forward's last matrix.
+        """
+        for projection in output_layers(self.operator):
+            projection.weight.mul_(factor)
+        if self.feed_forward is not None:
+            self.feed_forward.contract.weight.mul_(factor)
+
+    def forward(self, u: Tensor, domain: Domain) -> Tensor:
+        return self._added(u, self.operator(self.norm1(u), domain), domain.shards)
+
+    def _added(self, u: Tensor, branch: Tensor, shards: Shards | None = None) -> Tensor:
+        """The stream with both branches, of which the operator's is given."""
+        u = u + self.drop_path(self.dropout(branch), shards)
+        if self.feed_forward is not None and self.norm2 is not None:
+            u = u + self.drop_path(self.feed_forward(self.norm2(u)), shards)
+        return u
+
+    def step(
+        self, u: Float[Tensor, "b d"], state: CausalState
+    ) -> tuple[Float[Tensor, "b d"], CausalState]:
+        """One more point of a causal domain: the block's output there, and the state after it."""
+        return self._advance(u, state, "step")
+
+    def prefill(
+        self, u: Float[Tensor, "b n d"], state: CausalState
+    ) -> tuple[Float[Tensor, "b n d"], CausalState]:
+        """The next n points at once."""
+        return self._advance(u, state, "prefill")
+
+    def _advance(self, u: Tensor, state: CausalState, move: str) -> tuple[Tensor, CausalState]:
+        out, after = getattr(self.operator, move)(self.norm1(u), state)
+        return self._added(u, out), after
+
+
+class CrossBlock(ResidualBlock):
+    r"""A block that reads another signal s:
+    :math:`v = u + \mathrm{Drop}(T(\mathrm{LN}\,s)(x_u, \mathrm{LN}\,u))`,
+    :math:`u' = v + \mathrm{FFN}(\mathrm{LN}\,v)`, the integral over the domain of s at the points
+    of u.
+
+    Args:
+        operator, dim: see :class:`ResidualBlock`.
+        options: its others.
+
+    Raises:
+        DomainError: when called, of an operator that answers at its own points only.
+
+    Reference: Vaswani et al. 2017, the decoder's attention to the encoder.
+
+    Example:
+        >>> from fredholm.operators import create_operator
+        >>> block = CrossBlock(create_operator("softmax", 8, heads=2), 8)
+        >>> u, words = torch.zeros(1, 4, 8), torch.zeros(1, 3, 8)
+        >>> block(u, Domain.line(4), source=words, source_domain=Domain.line(3)).shape
+        torch.Size([1, 4, 8])
+    """
+
+    def __init__(self, operator: nn.Module, dim: int, **options: Any):
+        super().__init__(operator, dim, **options)
+        self.norm_source = nn.LayerNorm(dim)
+
+    def forward(
+        self,
+        u: Tensor,
+        domain: Domain,
+        *,
+        source: Tensor,
+        source_domain: Domain,
+    ) -> Tensor:
+        branch = self.operator(
+            self.norm_source(source), source_domain, query=self.norm1(u), query_domain=domain
+        )
+        return self._added(u, branch)

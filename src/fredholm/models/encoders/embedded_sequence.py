@@ -1,0 +1,193 @@
+"""Sequences of numbers as features of the model's width."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ...configuration import check_counts, check_positive, given
+from ...domain import Domain
+from ...errors import OptionError
+from ...integral import FourierFeatures
+from .encoder import Encoder, register_encoder
+from .sequence import SequenceEncoder, SequenceInputs
+from .windows import standardised, windows
+
+
+@register_encoder("sequence")
+@dataclass(frozen=True)
+class SequenceConfig(SequenceInputs):
+    """Sequences of numbers, embedded; see :class:`EmbeddedSequence`.
+
+    Attributes:
+        channels, length: values per point, and points of a training sequence.
+        timed: whether times come first.
+        spacing: of a regular sequence, steps of training between two samples.
+        causal: a point sees those up to its own.
+        patch: samples of training that are one point; of a regular sequence that is not causal.
+        standard: whether each sequence is read on a scale of its own, which its points know; of one
+            that is not causal.
+        frequencies, sigma: of the positions.
+    """
+
+    own = ("patch",)
+
+    channels: int = 1
+    length: int = 784
+    timed: bool = False
+    spacing: float = 1.0
+    causal: bool = False
+    patch: int = 1
+    standard: bool = False
+    frequencies: int | None = None
+    sigma: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_counts(self, "channels", "length", "patch", "frequencies")
+        check_positive(self, "spacing", "sigma")
+        check_whole(self.patch, self.standard, timed=self.timed, causal=self.causal)
+
+    def build(
+        self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
+    ) -> EmbeddedSequence:
+        assert dim is not None
+        return EmbeddedSequence(
+            channels=self.channels,
+            length=self.length,
+            timed=self.timed,
+            spacing=self.spacing,
+            causal=self.causal,
+            patch=self.patch,
+            standard=self.standard,
+            dim=dim,
+            dropout=dropout,
+            **given(self, "frequencies", "sigma"),
+        )
+
+    @property
+    def pools(self) -> tuple[str, ...]:
+        """A sample in a patch has no answer of its own."""
+        return ("mean", "points", "last") if self.patch > 1 else SequenceInputs.pools
+
+    @property
+    def points(self) -> int:
+        return math.ceil(self.length / self.patch)
+
+
+def check_whole(patch: int, standard: bool, **given: Any) -> None:
+    """OptionError for patches or a scale where a sequence is not known as they need it."""
+    refused = [name for name in ("timed", "causal") if given.get(name)]
+    if patch > 1 and refused:
+        raise OptionError(
+            f"patch: received {patch} with {refused[0]}=True; patches are of regular sequences "
+            "without causal order; needs patch=1"
+        )
+    if standard and given.get("causal"):
+        raise OptionError(
+            "standard: received True with causal=True; a sequence's scale tells what comes later; "
+            "needs standard=False"
+        )
+
+
+class EmbeddedSequence(Encoder):
+    r"""Samples of a sequence as features of width D: :math:`E\,u_i + P\,\gamma(t_i)`; times in
+    units of a training sequence.
+
+    With ``patch`` P, the P samples of training from kP on are the k-th point, as the patches of a
+    picture are: :math:`E\,(u_{kP}, \dots, u_{kP+P-1}) + P\,\gamma(kP / L)`, ⌈N/P⌉ points of a mass
+    of one. Samples that are not there, or that another ``spacing`` leaves out, are those of the
+    straight line between their neighbours (:func:`.windows.windows`); a patch without any sample is
+    no point. With ``standard`` the values are those on a sequence's own scale, and every point is
+    told that scale, :math:`E\,(u_i, m, \log s)` (:func:`.windows.standardised`): series of very
+    different size are told apart by their shape.
+
+    Args:
+        dim: D.
+        channels, length, spacing: see :class:`fredholm.encoders.SequenceEncoder`.
+        patch: P.
+        standard: see above.
+        frequencies, sigma: of γ.
+        dropout: after the embedding.
+        options: of :class:`fredholm.encoders.SequenceEncoder`.
+
+    Shape: sequences as :class:`fredholm.encoders.SequenceEncoder` takes them, to (B, ⌈N/P⌉, dim)
+    and their domain.
+
+    Raises:
+        OptionError: patches of a sequence with times of its own, or in causal order, where a patch
+            would tell what comes later.
+
+    Reference: Nie et al., A time series is worth 64 words, 2023, for the patches.
+
+    Example:
+        >>> EmbeddedSequence(channels=2, dim=8, length=5)(torch.zeros(3, 5, 2))[0].shape
+        torch.Size([3, 5, 8])
+        >>> EmbeddedSequence(channels=2, dim=8, length=5, patch=2)(torch.zeros(3, 5, 2))[0].shape
+        torch.Size([3, 3, 8])
+    """
+
+    position_dim, axis = 1, 1
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        channels: int,
+        length: int,
+        spacing: float = 1.0,
+        patch: int = 1,
+        standard: bool = False,
+        frequencies: int = 16,
+        sigma: float = 3.0,
+        dropout: float = 0.0,
+        **options: Any,
+    ):
+        super().__init__()
+        check_whole(patch, standard, **options)
+        self.dim, self.patch, self.spacing, self.standard = dim, patch, spacing, standard
+        facts = 2 * channels if standard else 0
+        if patch > 1:
+            channels, length, spacing = patch * channels, math.ceil(length / patch), 1.0
+        self.samples = SequenceEncoder(
+            channels=channels,
+            length=length,
+            spacing=spacing,
+            mask="point",
+            fill_gaps=False,
+            **options,
+        )
+        self.embed = nn.Linear(self.samples.dim + facts, dim)
+        self.fourier = FourierFeatures(1, frequencies, sigma)
+        self.position = nn.Linear(2 * frequencies, dim, bias=False)
+        self.dropout = nn.Dropout(dropout)
+        nn.init.xavier_uniform_(self.embed.weight)
+        nn.init.zeros_(self.embed.bias)
+        nn.init.trunc_normal_(self.position.weight, std=0.02)
+
+    def forward(self, sequences: Float[Tensor, "b n c"]) -> tuple[Float[Tensor, "b m d"], Domain]:
+        facts = None
+        if self.standard:
+            times, values = sequences.tensor_split([int(self.samples.timed)], -1)
+            values, facts = standardised(values)
+            sequences = torch.cat([times, values], -1)
+        if self.patch > 1:
+            sequences = windows(sequences, self.patch, self.spacing)
+        samples, domain = self.samples(sequences)
+        if facts is not None:
+            samples = torch.cat([samples, facts[:, None].expand(-1, samples.shape[1], -1)], -1)
+        return self._embedded(samples, domain)
+
+    def part(self, inputs: Float[Tensor, "b n c"], mesh: Any) -> tuple[Tensor, Domain]:
+        if self.patch > 1 or self.standard:
+            self.refuse_part("patches are filled from their neighbours, scales are of all samples")
+        return self._embedded(*self.samples.part(inputs, mesh))
+
+    def _embedded(self, samples: Tensor, domain: Domain) -> tuple[Tensor, Domain]:
+        position = self.position(self.fourier(domain.positions).to(self.position.weight.dtype))
+        return self.dropout(self.embed(samples) + position), domain

@@ -1,0 +1,133 @@
+"""Fields on a grid as signals at every grid point, for operators from fields to fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ...configuration import check_counts, check_positive, given
+from ...domain import Domain
+from ...errors import ShapeError
+from ...integral import FourierFeatures
+from .encoder import Encoder, EncoderConfig, part_of_grid, register_encoder
+
+
+@register_encoder("field")
+@dataclass(frozen=True)
+class FieldConfig(EncoderConfig):
+    """Numbers on a grid of the unit square, answered at every point; see :class:`FieldEncoder`.
+
+    Attributes:
+        channels: values of a field at a point.
+        frequencies, sigma: of the positions.
+    """
+
+    of_data = ("channels",)
+    pools = ("every", "mean", "points")
+
+    channels: int = 1
+    frequencies: int | None = None
+    sigma: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_counts(self, "channels", "frequencies")
+        check_positive(self, "sigma")
+
+    def build(
+        self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
+    ) -> FieldEncoder:
+        assert dim is not None
+        return FieldEncoder(
+            channels=self.channels, dim=dim, dropout=dropout, **given(self, "frequencies", "sigma")
+        )
+
+    @property
+    def points(self) -> int:
+        return 256  # of a field of 16 x 16; any other resolution works
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.channels, 16, 16)
+
+
+class FieldEncoder(Encoder):
+    r"""Values at the cells of a grid over the unit cube: features :math:`E\,a(x) + P\,\gamma(x)` at
+    the cells' centres x.
+
+    The same weights serve every resolution: a finer grid is another domain, of total measure 1 as
+    well.
+
+    Args:
+        channels: values of a field at a point.
+        dim: width D of the features.
+        position_dim: of the cube.
+        frequencies, sigma: of γ. A σ far beyond the training grid's resolution does not carry over
+            to a finer one.
+        dropout: after the embedding.
+
+    Shape: fields (B, C, n1, …, np) to features (B, n1·…·np, D) and their grid.
+
+    Raises:
+        ShapeError: fields of other channels or dimension.
+
+    Reference: ITNet §3.4 (positions are raw coordinates); Li et al. 2020 for the task.
+
+    Example:
+        >>> features, domain = FieldEncoder(channels=1, dim=8)(torch.zeros(2, 1, 4, 6))
+        >>> features.shape, domain.shape
+        (torch.Size([2, 24, 8]), (4, 6))
+    """
+
+    axis = 2
+
+    def __init__(
+        self,
+        *,
+        channels: int,
+        dim: int,
+        position_dim: int = 2,
+        frequencies: int = 16,
+        sigma: float = 1.0,
+        dropout: float = 0.0,
+    ):
+        super().__init__()
+        self.channels, self.position_dim, self.dim = channels, position_dim, dim
+        self.embed = nn.Linear(channels, dim)
+        self.fourier = FourierFeatures(position_dim, frequencies, sigma)
+        self.position = nn.Linear(2 * frequencies, dim, bias=False)
+        self.dropout = nn.Dropout(dropout)
+        for layer in (self.embed, self.position):
+            nn.init.xavier_uniform_(layer.weight)
+        nn.init.zeros_(self.embed.bias)
+
+    def forward(self, fields: Float[Tensor, "b c *n"]) -> tuple[Float[Tensor, "b m d"], Domain]:
+        self._check(fields)
+        domain = Domain.grid(*fields.shape[2:], **self._place(fields))
+        return self._features(fields, domain), domain
+
+    def part(self, inputs: Float[Tensor, "b c *n"], mesh: Any) -> tuple[Tensor, Domain]:
+        self._check(inputs)
+        rows, others = inputs.shape[2], tuple(inputs.shape[3:])
+        domain = part_of_grid(rows, others, mesh, **self._place(inputs))
+        return self._features(inputs, domain), domain
+
+    def _check(self, fields: Tensor) -> None:
+        if fields.dim() != 2 + self.position_dim or fields.shape[1] != self.channels:
+            need = (
+                f"(B, {self.channels}, {', '.join(f'n{i + 1}' for i in range(self.position_dim))})"
+            )
+            raise ShapeError(f"fields must have shape {need}, got {tuple(fields.shape)}")
+
+    def _place(self, fields: Tensor) -> dict[str, Any]:
+        dtype = torch.promote_types(self.embed.weight.dtype, torch.float32)
+        return {"device": fields.device, "dtype": dtype}
+
+    def _features(self, fields: Tensor, domain: Domain) -> Tensor:
+        features = self.embed(fields.flatten(2).mT)
+        position = self.position(self.fourier(domain.positions).to(features.dtype))
+        return self.dropout(features + position)

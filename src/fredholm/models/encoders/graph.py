@@ -1,0 +1,277 @@
+"""Graphs as signals on their nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from ...configuration import check_counts, check_known, given
+from ...domain import Domain
+from ...errors import OptionError, ShapeError, suggest
+from ...ops.backend import at_least_single
+from .encoder import Encoder, EncoderConfig, check_numbers, register_encoder
+from .inputs import Inputs
+
+OFF_EDGES = ("learned", "none", "all")
+GRAPH_MEASURES = ("weights", "nodes")
+
+
+@register_encoder("graph")
+@dataclass(frozen=True)
+class GraphConfig(EncoderConfig):
+    """Nodes and edges; see :class:`GraphEncoder`.
+
+    Attributes:
+        channels: width of node features; or
+        vocabulary: how many tokens there are, where nodes are bags of tokens.
+        eigenvectors: how many a position has.
+        off_edges: what a pair without an edge counts: ``learned``, ``none`` or ``all``.
+        measure: ``weights``, a mean by the weights of pairs, or ``nodes``, 1 / N per node.
+    """
+
+    of_data = ("channels", "vocabulary", "eigenvectors")
+    pools = ("mean", "points", "first", "every")
+
+    channels: int | None = None
+    vocabulary: int | None = None
+    eigenvectors: int = 8
+    off_edges: str = "learned"
+    measure: str = "weights"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_known(self, off_edges=OFF_EDGES, measure=GRAPH_MEASURES)
+        check_counts(self, "channels", "vocabulary", "eigenvectors")
+        if (self.channels is None) == (self.vocabulary is None):
+            got = f"channels={self.channels}, vocabulary={self.vocabulary}"
+            raise OptionError(f"a graph's nodes need channels or a vocabulary; got {got}")
+
+    def build(
+        self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
+    ) -> GraphEncoder:
+        assert dim is not None
+        return GraphEncoder(
+            eigenvectors=self.eigenvectors,
+            off_edges=self.off_edges,
+            measure=self.measure,
+            dim=dim,
+            dropout=dropout,
+            **given(self, "channels", "vocabulary"),
+        )
+
+
+class GraphEncoder(Encoder):
+    r"""Nodes as points at their Laplacian eigenvectors, and edges as a density of pairs.
+
+    Features are :math:`E f_i` (node features), or :math:`\sum_w E[w]` over a node's tokens. A pair
+    on an edge (and a node with itself) has weight 1, any other λ; what a node sees is averaged with
+    these weights:
+
+    .. math:: (Tu)_i = W u_i +
+        \frac{\sum_j w_{ij}\, K(x_i, x_j, u_i, u_j)\, u_j}{\sum_j w_{ij}},\qquad
+              w_{ij} = 1 \text{ on edges},\ \lambda \text{ elsewhere}
+
+    λ = 0 is graph convolution, λ = 1 the global operator. ``learned``: one λ = sigmoid(θ) for the
+    model, θ starting at ``start``; ``none``: 0; ``all``: 1. An isolated node sees itself. An
+    eigenvector's sign is arbitrary: in training each is flipped at random for each graph, so that
+    the model learns not to depend on it; in evaluation it is what the data set fixed.
+
+    Args:
+        dim: width D of the features.
+        eigenvectors: how many a position has, the p of the domain.
+        channels: width of node features; or
+        vocabulary: how many tokens there are, 0 being padding.
+        off_edges: see above.
+        start: of θ.
+        measure: ``weights``: the mean above; ``nodes``: the paper's formula to the letter,
+            :math:`\frac{1}{N}\sum_j w_{ij} K u_j`, whose size grows with a node's degree.
+        dropout: after the embedding.
+
+    Shape: :class:`Inputs` with ``edges`` (B, N, N) boolean, row target and column source,
+    ``positions`` (B, N, p) (see
+    :func:`laplacian_positions`), ``valid`` (B, N), and ``features`` (B, N, channels) or ``tokens``
+    (B, N, T); to features (B, N, D) and their domain. Memory O(B·N²) for the pairs.
+
+    Raises:
+        OptionError: an unknown option, or neither or both of channels and vocabulary.
+        ShapeError: inputs that do not fit.
+
+    Reference: ITNet App. J.1, Eqs. 261-263; dividing by the weights is ours, it makes λ = 0 the
+    mean over neighbours.
+
+    Example:
+        >>> edges = torch.tensor([[[0, 1, 0], [1, 0, 0], [0, 0, 0]]], dtype=torch.bool)
+        >>> graph = Inputs(
+        ...     edges=edges,
+        ...     positions=laplacian_positions(edges, 2),
+        ...     valid=torch.ones(1, 3, dtype=torch.bool),
+        ...     features=torch.rand(1, 3, 5),
+        ... )
+        >>> features, domain = GraphEncoder(dim=8, channels=5, eigenvectors=2)(graph)
+        >>> features.shape, domain.quadrature().weights().shape
+        (torch.Size([1, 3, 8]), torch.Size([1, 1, 3, 3]))
+    """
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        eigenvectors: int,
+        channels: int = 0,
+        vocabulary: int = 0,
+        off_edges: str = "learned",
+        start: float = -2.0,
+        measure: str = "weights",
+        dropout: float = 0.0,
+    ):
+        super().__init__()
+        checks = (("off_edges", off_edges, OFF_EDGES), ("measure", measure, GRAPH_MEASURES))
+        for name, value, known in checks:
+            if value not in known:
+                raise OptionError(f"{name}: received {value!r}{suggest(str(value), known)}")
+        if bool(channels) == bool(vocabulary) or eigenvectors < 1:
+            got = f"channels={channels}, vocabulary={vocabulary}, eigenvectors={eigenvectors}"
+            raise OptionError(
+                "a graph's nodes need channels or a vocabulary, and 1 or more eigenvectors; got "
+                f"{got}"
+            )
+        self.position_dim, self.channels, self.dim = eigenvectors, channels, dim
+        self.off_edges, self.measure = off_edges, measure
+        self.embed = nn.Linear(channels, dim) if channels else None
+        self.words = nn.Embedding(vocabulary, dim, padding_idx=0) if vocabulary else None
+        self.theta = nn.Parameter(torch.tensor(float(start))) if off_edges == "learned" else None
+        self.dropout = nn.Dropout(dropout)
+        if self.embed is not None:
+            nn.init.xavier_uniform_(self.embed.weight)
+            nn.init.zeros_(self.embed.bias)
+        if self.words is not None:
+            nn.init.normal_(self.words.weight, std=dim**-0.5)
+            with torch.no_grad():
+                self.words.weight[0] = 0.0
+
+    def forward(self, graph: Inputs) -> tuple[Float[Tensor, "b n d"], Domain]:
+        edges, positions, valid = graph["edges"], graph["positions"], graph["valid"]
+        self._check(graph)
+        positions = torch.where(valid[..., None], positions, 0.0)
+        if self.training:
+            sign = (
+                torch.randint(2, (len(positions), 1, positions.shape[-1]), device=positions.device)
+                * 2
+                - 1
+            )
+            positions = positions * sign.to(positions.dtype)
+        features = self._features(graph)
+        wide = at_least_single(features.dtype)  # of autocast or half precision, counts are rounded
+        places = positions.to(at_least_single(positions.dtype))
+        domain = Domain.points(places, valid=valid).replace(pairs=self.pairs(edges, valid, wide))
+        return self.dropout(torch.where(valid[..., None], features, 0.0)), domain
+
+    def _features(self, graph: Inputs) -> Tensor:
+        if self.embed is not None:
+            return self.embed(graph["features"].to(self.embed.weight.dtype))
+        assert self.words is not None
+        check_numbers(graph["tokens"], self.words)
+        return self.words(graph["tokens"]).sum(-2)
+
+    def _check(self, graph: Inputs) -> None:
+        edges, need = graph["edges"], "features" if self.embed is not None else "tokens"
+        b, n = edges.shape[:2]
+        if edges.dim() != 3 or edges.shape[2] != n or edges.dtype != torch.bool:
+            raise ShapeError(
+                f"edges must be a mask (B, N, N), got {tuple(edges.shape)} of {edges.dtype}"
+            )
+        shapes = {"positions": (b, n, self.position_dim), "valid": (b, n)}
+        shapes[need] = (b, n, self.channels if self.embed is not None else -1)
+        for name, shape in shapes.items():
+            if name not in graph:
+                raise ShapeError(f"a graph needs {name}, got {', '.join(graph.tensors)}")
+            result = tuple(graph[name].shape)
+            if len(result) != len(shape) or any(f != s for f, s in zip(result, shape) if s >= 0):
+                raise ShapeError(f"{name} of this graph must have shape {shape}, got {result}")
+
+    def pairs(
+        self, edges: Bool[Tensor, "b n n"], valid: Bool[Tensor, "b n"], dtype: torch.dtype
+    ) -> Tensor:
+        """log(w / mean of w over the real points), or log w under the measure of nodes, -inf where
+        nothing is seen, (B, N, N): the domain's density of pairs.
+        """
+        linked = edges | torch.eye(edges.shape[1], dtype=torch.bool, device=edges.device)
+        real = valid[:, None, :]
+        if self.off_edges == "none":
+            weight = linked.to(dtype)
+        elif self.off_edges == "all":
+            weight = torch.ones_like(linked, dtype=dtype)
+        else:
+            assert self.theta is not None
+            weight = torch.where(linked, 1.0, self.theta.sigmoid().to(dtype))
+        weight = torch.where(real, weight, 0.0)
+        seen = weight > 0
+        total = weight.sum(-1, keepdim=True)
+        if self.measure == "nodes":
+            total = real.sum(-1, keepdim=True).to(dtype)
+        # The domain divides by the number of points a node sees; the density undoes that, so that a
+        # node takes the weighted mean.
+        count = seen.sum(-1, keepdim=True).clamp(min=1)
+        log = (torch.where(seen, weight, 1.0) * count / torch.where(total > 0, total, 1.0)).log()
+        return torch.where(seen, log, -torch.inf)
+
+
+@torch.no_grad()
+def laplacian_positions(edges: Bool[Tensor, "*b n n"], k: int) -> Float[Tensor, "*b n k"]:
+    r"""The first k eigenvectors of :math:`I - D^{-1/2} A D^{-1/2}` that are not of its null space,
+    times :math:`\sqrt{n}`.
+
+    Directions of edges are ignored. The null space tells only the components apart, so it is left
+    out: in a graph of several components each eigenvector belongs to one of them, or to several
+    where they share an eigenvalue, and isolated (or padded) nodes are at the origin. Its dimension
+    is the number of components, counted from the edges: small eigenvalues belong to long or
+    clustered graphs, however small. Missing eigenvectors are zero. The sign makes an entry of the
+    largest size positive; between equal eigenvalues the basis is the solver's. n counts the nodes
+    that have an edge. O(n³).
+
+    Raises:
+        ShapeError: edges that are no square mask.
+
+    Example:
+        >>> path = torch.tensor([[0, 1, 0], [1, 0, 1], [0, 1, 0]], dtype=torch.bool)
+        >>> laplacian_positions(path, 1).abs().flatten().tolist()[1] < 1e-6
+        True
+    """
+    if edges.dim() < 2 or edges.shape[-1] != edges.shape[-2] or edges.dtype != torch.bool:
+        raise ShapeError(
+            f"edges must be a mask (..., N, N), got {tuple(edges.shape)} of {edges.dtype}"
+        )
+    n = edges.shape[-1]
+    adjacent = (edges | edges.mT).double()
+    adjacent = adjacent * (1 - torch.eye(n, dtype=torch.float64, device=edges.device))
+    degree = adjacent.sum(-1)
+    scale = torch.where(degree > 0, degree.clamp(min=1).rsqrt(), 0.0)
+    laplacian = (
+        torch.diag_embed((degree > 0).double())
+        - scale[..., :, None] * adjacent * scale[..., None, :]
+    )
+    vectors = torch.linalg.eigh(laplacian).eigenvectors  # eigenvalues rise: the null space is first
+    order = _components(adjacent > 0)[..., None] + torch.arange(min(k, n), device=edges.device)
+    real, order = order < n, order.clamp(max=n - 1)
+    chosen = vectors.gather(-1, order[..., None, :].expand(*vectors.shape[:-1], -1))
+    largest = chosen.gather(-2, chosen.abs().argmax(-2, keepdim=True))
+    size = (degree > 0).sum(-1).clamp(min=1).double().sqrt()
+    chosen = (
+        torch.where(real[..., None, :], chosen * torch.where(largest < 0, -1.0, 1.0), 0.0)
+        * size[..., None, None]
+    )
+    short = k - chosen.shape[-1]
+    return torch.nn.functional.pad(chosen, (0, max(short, 0))).float()
+
+
+def _components(edges: Bool[Tensor, "*b n n"]) -> Tensor:
+    """How many connected components each graph of undirected edges has. O(n³ log n)."""
+    n = edges.shape[-1]
+    own = torch.arange(n, device=edges.device)
+    linked = (edges | (own == own[:, None])).float()
+    for _ in range(max(0, n - 1).bit_length()):  # each round reaches twice as far
+        linked = (linked @ linked).clamp(max=1.0)
+    return (linked.argmax(-1) == own).sum(-1)  # nodes of which none before is reached

@@ -1,0 +1,258 @@
+"""Images as signals on patch centres."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ...configuration import (
+    check_counts,
+    check_known,
+    check_patch,
+    check_positive,
+    given,
+    image_sides,
+)
+from ...distributed import Shards
+from ...domain import Domain
+from ...errors import OptionError, ShapeError, suggest
+from ...integral import FourierFeatures
+from .encoder import TOKENS, Encoder, EncoderConfig, register_encoder, with_token
+
+POSITIONS = ("fourier", "learned")
+
+
+@register_encoder("image")
+@dataclass(frozen=True)
+class ImageConfig(EncoderConfig):
+    """Pictures as patches; see :class:`ImageEncoder`.
+
+    Attributes:
+        image_size: height and width that the model is built for, or one number for both; other
+            sizes work where the patch divides them.
+        channels: of a picture.
+        patch: side of a patch in pixels, or (height, width).
+        positions: ``fourier``, a function of the coordinates, or ``learned``, a table interpolated
+            for other sizes.
+        frequencies, sigma: of ``fourier`` positions.
+        token: a class token's mass: ``reader`` (none: it reads, and no patch reads it) or
+            ``ordinary`` (that of a patch, as of a vision transformer).
+    """
+
+    of_data = ("image_size", "channels")
+    pools = ("mean", "points", "cls", "every")
+
+    image_size: tuple[int, int] | int = (28, 28)
+    channels: int = 1
+    patch: int | tuple[int, int] = 4
+    positions: str = "fourier"
+    frequencies: int | None = None
+    sigma: float | None = None
+    token: str = "reader"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "image_size", image_sides(self.image_size))
+        check_known(self, positions=POSITIONS, token=TOKENS)
+        super().__post_init__()
+        check_counts(self, "image_size", "channels", "patch", "frequencies")
+        check_positive(self, "sigma")
+        check_patch(self.sides, self.patch)
+
+    @classmethod
+    def idle(cls, given: Mapping[str, Any]) -> dict[str, str]:
+        if given.get("positions") != "learned":
+            return {}
+        return dict.fromkeys(("frequencies", "sigma"), "positions='learned'")
+
+    def build(
+        self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
+    ) -> ImageEncoder:
+        assert dim is not None
+        return ImageEncoder(
+            patch=self.patch,
+            channels=self.channels,
+            dim=dim,
+            class_token=class_token,
+            dropout=dropout,
+            positions=self.positions,
+            grid=self.grid,
+            token=self.token,
+            **given(self, "frequencies", "sigma"),
+        )
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Height and width."""
+        height, width = image_sides(self.image_size)
+        return height, width
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        (h, w), (ph, pw) = self.sides, image_sides(self.patch)
+        return h // ph, w // pw
+
+    @property
+    def points(self) -> int:
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.channels, *self.sides)
+
+
+class ImageEncoder(Encoder):
+    r"""Patches as points of the unit square: features :math:`E\,\mathrm{patch} + p(x)` at the patch
+    centres x.
+
+    Args:
+        patch: side of a square patch in pixels, or (height, width).
+        channels: C.
+        dim: width D of the features.
+        class_token: whether a token stands at the centre of the square. It leaves the regular
+            grid, so displacement tables no longer apply.
+        token: ``reader``: it has measure 0, reads the image and no patch reads it; ``ordinary``:
+            the measure of a patch.
+        frequencies, sigma: of γ. Positions lie in [0, 1]².
+        dropout: after the embedding.
+        positions: ``fourier``: :math:`p(x) = P\,\gamma(x)`, a function of the coordinate;
+            ``learned``: a table with a row for every patch of ``grid``, interpolated (bicubic) for
+            images of another size.
+        grid: rows and columns of patches that the table is made for.
+
+    Shape: images (B, C, H, W), sides divisible by the patch, to features (B, N, D) and a domain of
+    N = H·W / patch² points (one more with a class token, which comes first). Any image size works,
+    square or not.
+
+    Raises:
+        OptionError: an unknown kind of positions, or a table without a grid.
+        ShapeError: images whose channels or sides do not fit.
+
+    Reference: ITNet §3.4, App. J; Dosovitskiy et al. 2021 for the table.
+
+    Example:
+        >>> features, domain = ImageEncoder(patch=2, channels=1, dim=8)(torch.zeros(3, 1, 8, 8))
+        >>> features.shape, domain.shape
+        (torch.Size([3, 16, 8]), (4, 4))
+    """
+
+    axis = 2
+
+    def __init__(
+        self,
+        *,
+        patch: int | tuple[int, int],
+        channels: int,
+        dim: int,
+        class_token: bool = False,
+        frequencies: int = 64,
+        sigma: float = 10.0,
+        dropout: float = 0.0,
+        positions: str = "fourier",
+        grid: tuple[int, int] | None = None,
+        token: str = "reader",
+    ):
+        super().__init__()
+        for name, value, known in (("positions", positions, POSITIONS), ("token", token, TOKENS)):
+            if value not in known:
+                raise OptionError(f"{name}: received {value!r}{suggest(str(value), known)}")
+        if positions == "learned" and grid is None:
+            raise OptionError(
+                "learned positions need grid=(rows, columns), the patches of the images in training"
+            )
+        self.patch = (patch, patch) if isinstance(patch, int) else tuple(patch)
+        self.channels, self.position_dim, self.dim = channels, 2, dim
+        self.grain = self.patch[0]
+        self.embed = nn.Linear(channels * self.patch[0] * self.patch[1], dim)
+        self.fourier = FourierFeatures(2, frequencies, sigma) if positions == "fourier" else None
+        self.position = (
+            nn.Linear(2 * frequencies, dim, bias=False) if positions == "fourier" else None
+        )
+        self.table = (
+            nn.Parameter(torch.zeros(dim, *grid)) if positions == "learned" and grid else None
+        )
+        self.token = nn.Parameter(torch.zeros(dim)) if class_token else None
+        self.token_kind = token
+        self.dropout = nn.Dropout(dropout)
+        nn.init.trunc_normal_(self.embed.weight, std=0.02)
+        nn.init.zeros_(self.embed.bias)
+        for weight in (self.position.weight if self.position else None, self.token, self.table):
+            if weight is not None:
+                nn.init.trunc_normal_(weight, std=0.02)
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b n d"], Domain]:
+        domain = self.domain(images)
+        return self._features(images, domain, self._grid(images)), domain
+
+    def part(self, inputs: Float[Tensor, "b c h w"], mesh: Any) -> tuple[Tensor, Domain]:
+        rows, columns = self._grid(inputs)
+        tokens = 0 if self.token is None else 1
+        here = rows * columns + (tokens if mesh.get_local_rank() == 0 else 0)
+        shards = Shards.of_parts(mesh, here)
+        grid = (shards.total - tokens) // columns, columns
+        domain = self._domain(grid, inputs.device).shard(mesh, sizes=shards.sizes)
+        return self._features(inputs, domain, grid), domain
+
+    def _features(self, images: Tensor, domain: Domain, grid: tuple[int, int]) -> Tensor:
+        """Of the patches that are here, of a ``grid`` of them."""
+        features = self.embed(self._patches(images))
+        tokens = domain.size - features.shape[1]
+        if self.table is not None:
+            start = 0 if domain.shards is None else domain.shards.start
+            start -= 0 if start == 0 or self.token is None else 1
+            rows = self._interpolated(grid)[start : start + features.shape[1]]
+            features = features + rows.to(features.dtype)
+        if self.token is not None:
+            token = self.token.to(features.dtype).expand(images.shape[0], tokens, -1)
+            features = torch.cat([token, features], 1)  # it stands in the first of several parts
+        if self.fourier is not None and self.position is not None:
+            features = features + self.position(
+                self.fourier(domain.positions).to(self.position.weight.dtype)
+            )
+        return self.dropout(features)
+
+    def _interpolated(self, grid: tuple[int, int]) -> Tensor:
+        """The table's rows for a grid of patches, (N, D)."""
+        assert self.table is not None
+        table = self.table
+        if tuple(table.shape[1:]) != grid:
+            table = functional.interpolate(table[None], grid, mode="bicubic", align_corners=False)[
+                0
+            ]
+        return table.flatten(1).mT
+
+    def domain(self, images: Tensor) -> Domain:
+        """Patch centres of these images, and the class token's point if there is one."""
+        return self._domain(self._grid(images), images.device)
+
+    def _domain(self, grid: tuple[int, int], device: torch.device) -> Domain:
+        dtype = torch.promote_types(self.embed.weight.dtype, torch.float32)
+        domain = Domain.grid(*grid, device=device, dtype=dtype)
+        if self.token is None:
+            return domain
+        centre = Domain.points(torch.full_like(domain.positions[:1], 0.5))
+        return with_token(centre, domain, self.token_kind)
+
+    def _grid(self, images: Tensor) -> tuple[int, int]:
+        if images.dim() != 4 or images.shape[1] != self.channels:
+            raise ShapeError(
+                f"images must have shape (B, {self.channels}, H, W), got {tuple(images.shape)}"
+            )
+        (h, w), (ph, pw) = images.shape[2:], self.patch
+        if h % ph or w % pw:
+            raise ShapeError(
+                f"image sides must be multiples of the patch {ph}x{pw}, got {h}x{w}; resize or pad "
+                "the images"
+            )
+        return h // ph, w // pw
+
+    def _patches(self, images: Tensor) -> Tensor:
+        (b, c), (gh, gw), (ph, pw) = images.shape[:2], self._grid(images), self.patch
+        tiles = images.reshape(b, c, gh, ph, gw, pw)
+        return tiles.permute(0, 2, 4, 1, 3, 5).reshape(b, gh * gw, c * ph * pw)

@@ -1,0 +1,69 @@
+"""What a model reads when one tensor does not say it: named tensors of one batch."""
+
+from __future__ import annotations
+
+from typing import Any, overload
+
+from torch import Tensor
+
+from ...errors import ShapeError
+
+
+class Inputs:
+    """Named tensors that share their first dimension, the batch; a training loop moves, counts and
+    cuts it as it would a tensor.
+
+    Raises:
+        ShapeError: tensors of different batch sizes, or none; a name that none of them has.
+
+    Example:
+        >>> import torch
+        >>> batch = Inputs(image=torch.zeros(4, 1, 8, 8), tokens=torch.ones(4, 3, dtype=torch.long))
+        >>> len(batch), len(batch[::2]), batch["tokens"].shape
+        (4, 2, torch.Size([4, 3]))
+    """
+
+    def __init__(self, **tensors: Tensor):
+        sizes = {name: len(tensor) for name, tensor in tensors.items()}
+        if len(set(sizes.values())) != 1:
+            raise ShapeError(f"the tensors of a batch need one batch size, got {sizes}")
+        self.tensors = tensors
+
+    @overload
+    def __getitem__(self, key: str) -> Tensor: ...
+    @overload
+    def __getitem__(self, key: int) -> dict[str, Tensor]: ...
+    @overload
+    def __getitem__(self, key: slice | Tensor | list[int]) -> Inputs: ...
+
+    def __getitem__(self, key: str | int | slice | Tensor | list[int]) -> Any:
+        """A tensor by its name; with anything else, the same samples of every tensor."""
+        if isinstance(key, str):
+            if key not in self.tensors:
+                raise ShapeError(
+                    f"inputs: received {', '.join(self.tensors)}; the model reads {key}: "
+                    f"Inputs({key}=..., ...)"
+                )
+            return self.tensors[key]
+        if isinstance(key, int):
+            return {name: tensor[key] for name, tensor in self.tensors.items()}
+        return Inputs(**{name: tensor[key] for name, tensor in self.tensors.items()})
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.tensors
+
+    def __len__(self) -> int:
+        return len(next(iter(self.tensors.values())))
+
+    def to(self, *args, **kwargs) -> Inputs:
+        """As :meth:`torch.Tensor.to`; integers and masks keep their dtype."""
+        moved = {}
+        for name, tensor in self.tensors.items():
+            result = tensor.to(*args, **kwargs)
+            moved[name] = result if tensor.is_floating_point() else tensor.to(result.device)
+        return Inputs(**moved)
+
+    def __repr__(self) -> str:
+        return (
+            f"Inputs({', '.join(f'{name}={tuple(t.shape)}' for name, t in self.tensors.items())})"
+        )

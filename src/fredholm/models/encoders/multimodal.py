@@ -1,0 +1,226 @@
+"""A picture and a text as one signal on one plane."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ...configuration import check_counts, check_patch, check_positive, given, image_sides
+from ...domain import Domain
+from ...errors import OptionError, ShapeError
+from ...integral import FourierFeatures
+from .encoder import Encoder, EncoderConfig, check_numbers, register_encoder
+from .image import ImageEncoder
+from .inputs import Inputs
+
+ROW = 1.5  # where the text stands: below the picture, which lies in [0, 1]²
+
+
+@register_encoder("multimodal")
+@dataclass(frozen=True)
+class MultimodalConfig(EncoderConfig):
+    """A picture and a text; see :class:`MultimodalEncoder`.
+
+    Attributes:
+        image_size, channels: of the picture.
+        vocabulary, max_length: of the text: token numbers, and the unit of position.
+        views: pictures of one sample, each joined with its text.
+        patch: side of a patch in pixels, or (height, width).
+        measure: ``balanced``, ``uniform``, or the picture's share of the mass.
+        frequencies, sigma: of the positions.
+    """
+
+    of_data = ("image_size", "channels", "vocabulary", "max_length", "views")
+    pools = ("mean", "points", "cls")
+
+    image_size: tuple[int, int] | int = (28, 28)
+    channels: int = 1
+    vocabulary: int = 257
+    max_length: int = 256
+    views: int = 1
+    patch: int | tuple[int, int] = 4
+    measure: str | float = "balanced"
+    frequencies: int | None = None
+    sigma: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "image_size", image_sides(self.image_size))
+        super().__post_init__()
+        check_counts(self, "image_size", "channels", "vocabulary", "max_length", "views", "patch")
+        check_counts(self, "frequencies")
+        check_positive(self, "sigma")
+        check_patch(self.sides, self.patch)
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """Height and width of a picture."""
+        return image_sides(self.image_size)
+
+    @property
+    def patches(self) -> int:
+        """Points of a picture of this size."""
+        return math.prod(n // part for n, part in zip(self.sides, image_sides(self.patch)))
+
+    def build(
+        self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
+    ) -> MultimodalEncoder:
+        assert dim is not None
+        return MultimodalEncoder(
+            patch=self.patch,
+            channels=self.channels,
+            vocabulary=self.vocabulary,
+            max_length=self.max_length,
+            dim=dim,
+            measure=self.measure,
+            views=self.views,
+            class_token=class_token,
+            dropout=dropout,
+            **given(self, "frequencies", "sigma"),
+        )
+
+
+class MultimodalEncoder(Encoder):
+    r"""Patches at their centres in the unit square, tokens on a line apart from it, one measure
+    over both.
+
+    A patch's feature is :math:`E\,\mathrm{patch} + P\gamma(x) + e_{image}`, a token's
+    :math:`E[t] + P\gamma(x) + e_{text}`; token i stands at (1.5, i / max_length). The kernel sees
+    both alike, so that what passes between picture and text is learned.
+
+    Args:
+        patch, channels: of the picture, see :class:`ImageEncoder`.
+        vocabulary, max_length: of the text; token 0 is padding, max_length the unit of positions.
+        dim: width D of the features.
+        measure: ``balanced``: mass 1/2 each; ``uniform``: every patch and every token the same
+            mass; or the picture's share of the mass, a number in (0, 1): 0.75 is the paper's 3:1.
+        views: pictures of one sample, (B, V, C, H, W), each of which its text is joined with:
+            V·B signals, those of a sample one after the other.
+        class_token: whether a token stands in the middle of the picture with measure 0, which reads
+            all and is read by nothing.
+        frequencies, sigma: of γ.
+        dropout: after the embedding.
+
+    Shape: :class:`Inputs` with ``image`` (B, C, H, W) and ``tokens`` (B, T) integers, to features
+    (B, N, D) and a domain of N = patches + T points, patches first (one more with a class token,
+    which comes before them).
+
+    Raises:
+        OptionError: an unknown measure.
+        ShapeError: inputs that do not fit.
+
+    Reference: ITNet §3.4, App. J, Table 22; modality embeddings N(0, 0.02²), H.3.
+
+    Example:
+        >>> encoder = MultimodalEncoder(patch=4, channels=1, vocabulary=9, max_length=6, dim=8)
+        >>> image, tokens = torch.zeros(2, 1, 8, 8), torch.tensor([[3, 4, 0], [5, 6, 7]])
+        >>> features, domain = encoder(Inputs(image=image, tokens=tokens))
+        >>> features.shape, domain.quadrature().weights()[0, 0, 0].tolist()
+        (torch.Size([2, 7, 8]), [0.125, 0.125, 0.125, 0.125, 0.25, 0.25, 0.0])
+    """
+
+    position_dim = 2
+    only_size: tuple[int, ...] | None = None  # of pictures, where a body takes no other
+
+    def __init__(
+        self,
+        *,
+        patch: int | tuple[int, int],
+        channels: int,
+        vocabulary: int,
+        max_length: int,
+        dim: int,
+        measure: str | float = "balanced",
+        views: int = 1,
+        class_token: bool = False,
+        frequencies: int = 64,
+        sigma: float = 10.0,
+        dropout: float = 0.0,
+    ):
+        super().__init__()
+        share = (
+            isinstance(measure, int | float) and not isinstance(measure, bool) and 0 < measure < 1
+        )
+        if measure not in ("balanced", "uniform") and not share:
+            raise OptionError(
+                f"measure: received {measure!r}; needs balanced, uniform, or the picture's share "
+                "in (0, 1)"
+            )
+        self.measure, self.views, self.max_length, self.dim = measure, views, max_length, dim
+        self.image = ImageEncoder(
+            patch=patch, channels=channels, dim=dim, frequencies=frequencies, sigma=sigma
+        )
+        self.words = nn.Embedding(vocabulary, dim, padding_idx=0)
+        self.fourier = FourierFeatures(2, frequencies, sigma)
+        self.position = nn.Linear(2 * frequencies, dim, bias=False)
+        self.modality = nn.Parameter(torch.empty(2, dim))
+        self.token = nn.Parameter(torch.empty(dim)) if class_token else None
+        self.dropout = nn.Dropout(dropout)
+        nn.init.normal_(self.words.weight, std=dim**-0.5)
+        with torch.no_grad():
+            self.words.weight[0] = 0.0
+        nn.init.trunc_normal_(self.position.weight, std=0.02)
+        nn.init.normal_(self.modality, std=0.02)
+        if self.token is not None:
+            nn.init.trunc_normal_(self.token, std=0.02)
+
+    def forward(self, inputs: Inputs) -> tuple[Float[Tensor, "b n d"], Domain]:
+        image, tokens = self._pairs(inputs["image"], inputs["tokens"])
+        if (
+            tokens.dim() != 2
+            or tokens.is_floating_point()
+            or len(tokens) != len(image)
+            or tokens.shape[1] < 1
+        ):
+            need = f"({len(image)}, T) with T of 1 or more"
+            raise ShapeError(
+                f"tokens must be integers {need}, got {tuple(tokens.shape)} of {tokens.dtype}"
+            )
+        if self.only_size not in (None, tuple(image.shape[-2:])):
+            need = " x ".join(map(str, self.only_size or ()))
+            raise ShapeError(
+                f"image must be of {need} pixels, those that this body was built for, got "
+                f"{tuple(image.shape)}: another size moves the point where the text begins; needs "
+                "a model with that encoder.image_size, or a joint body such as 'residual'"
+            )
+        patches, picture = self.image(image)
+        line = self._line(tokens, picture.positions)
+        check_numbers(tokens, self.words)
+        words = self.words(tokens) + self.position(self.fourier(line.positions).to(patches.dtype))
+        features = torch.cat([patches + self.modality[0], words + self.modality[1]], 1)
+        domain = self._join(picture, line)
+        if self.token is not None:
+            features = torch.cat(
+                [self.token.to(features.dtype).expand(len(features), 1, -1), features], 1
+            )
+            domain = Domain.join(
+                Domain.points(torch.full_like(line.positions[:1], 0.5)), domain, balance=(0.0, 1.0)
+            )
+        return self.dropout(features), domain
+
+    def _pairs(self, image: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Each picture with its text."""
+        if self.views == 1:
+            return image, tokens
+        if image.dim() != 5 or image.shape[1] != self.views:
+            raise ShapeError(
+                f"image must have shape (B, {self.views}, C, H, W), got {tuple(image.shape)}"
+            )
+        return image.flatten(0, 1), tokens.repeat_interleave(self.views, 0)
+
+    def _line(self, tokens: Tensor, like: Tensor) -> Domain:
+        place = (
+            torch.arange(tokens.shape[1], device=like.device, dtype=like.dtype) / self.max_length
+        )
+        return Domain.points(torch.stack([torch.full_like(place, ROW), place], -1)).replace(
+            valid=tokens != 0
+        )
+
+    def _join(self, picture: Domain, line: Domain) -> Domain:
+        if self.measure == "uniform":
+            return Domain.join(picture, line)
+        share = 0.5 if isinstance(self.measure, str) else float(self.measure)
+        return Domain.join(picture, line, balance=(share, 1.0 - share))

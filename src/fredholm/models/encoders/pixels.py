@@ -1,0 +1,87 @@
+"""Pixels as points, for stages that begin with a convolution."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ...configuration import check_counts, image_sides
+from ...domain import Domain
+from ...errors import ShapeError
+from .encoder import Encoder, EncoderConfig, part_of_grid, register_encoder
+
+
+@register_encoder("pixels")
+@dataclass(frozen=True)
+class PixelConfig(EncoderConfig):
+    """Pictures as they are; see :class:`PixelEncoder`.
+
+    Attributes:
+        image_size, channels: of a picture.
+    """
+
+    data = "image"
+    own_width = True
+    of_data = ("image_size", "channels")
+
+    image_size: tuple[int, int] | int = (28, 28)
+    channels: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "image_size", image_sides(self.image_size))
+        super().__post_init__()
+        check_counts(self, "image_size", "channels")
+
+    def build(
+        self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
+    ) -> PixelEncoder:
+        return PixelEncoder(self.channels)
+
+    @property
+    def points(self) -> int:
+        height, width = image_sides(self.image_size)
+        return height * width
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.channels, *image_sides(self.image_size))
+
+
+class PixelEncoder(Encoder):
+    """Images as they are: a pixel a point of the grid, for stages that begin with a convolution.
+
+    Shape: images (B, C, H, W) to (B, H·W, C) and the grid of pixels.
+
+    Example:
+        >>> PixelEncoder(3)(torch.zeros(2, 3, 4, 5))[0].shape
+        torch.Size([2, 20, 3])
+    """
+
+    position_dim, axis = 2, 2
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.channels = self.dim = channels
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b n c"], Domain]:
+        place = self._place(images)
+        return images.flatten(2).mT, Domain.grid(*images.shape[2:], **place)
+
+    def part(self, inputs: Float[Tensor, "b c h w"], mesh: Any) -> tuple[Tensor, Domain]:
+        place = self._place(inputs)
+        rows, columns = inputs.shape[2:]
+        return inputs.flatten(2).mT, part_of_grid(rows, (columns,), mesh, **place)
+
+    def _place(self, images: Tensor) -> dict[str, Any]:
+        if images.dim() != 4 or images.shape[1] != self.channels:
+            raise ShapeError(
+                f"images must have shape (B, {self.channels}, H, W), got {tuple(images.shape)}"
+            )
+        return {
+            "device": images.device,
+            "dtype": torch.promote_types(images.dtype, torch.float32),
+        }

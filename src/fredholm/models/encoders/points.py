@@ -1,0 +1,244 @@
+"""Point clouds as signals on their own coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from ...configuration import check_counts, check_known, check_positive, given
+from ...domain import Domain
+from ...errors import OptionError, ShapeError, suggest
+from ...integral import FourierFeatures
+from ...ops.anchors import distances
+from .encoder import Encoder, EncoderConfig, register_encoder
+
+FEATURES = ("raw", "fourier")
+
+
+@register_encoder("points")
+@dataclass(frozen=True)
+class PointConfig(EncoderConfig):
+    """Point clouds; see :class:`PointEncoder`.
+
+    Attributes:
+        channels: coordinates and further channels of a point.
+        position_dim: how many of them are coordinates (None: all).
+        features: ``raw`` or ``fourier``.
+        neighbours: k of the local pre-extraction, 0 for none.
+        frequencies, sigma: of ``fourier`` features.
+    """
+
+    of_data = ("channels",)
+
+    channels: int = 3
+    position_dim: int | None = None
+    features: str = "raw"
+    neighbours: int = 0
+    frequencies: int | None = None
+    sigma: float | None = None
+
+    def __post_init__(self) -> None:
+        check_known(self, features=FEATURES)
+        super().__post_init__()
+        check_counts(self, "channels", "position_dim", "frequencies")
+        check_positive(self, "sigma")
+
+    @classmethod
+    def idle(cls, given: Mapping[str, Any]) -> dict[str, str]:
+        if given.get("features", "raw") == "fourier":
+            return {}
+        return dict.fromkeys(("frequencies", "sigma"), "features='raw'")
+
+    def build(
+        self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
+    ) -> PointEncoder:
+        assert dim is not None
+        return PointEncoder(
+            channels=self.channels,
+            dim=dim,
+            position_dim=self.position_dim,
+            features=self.features,
+            neighbours=self.neighbours,
+            dropout=dropout,
+            **given(self, "frequencies", "sigma"),
+        )
+
+    @property
+    def points(self) -> int:
+        return 1024  # any other number works
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.points, self.channels)
+
+
+class PointEncoder(Encoder):
+    r"""Points as they are: positions the raw coordinates, uniform measure, and features from the
+    coordinates and the neighbours.
+
+    The features are :math:`E\,[x, c]` (``raw``; c are further channels, such as normals or colours)
+    or
+    :math:`E\,[x, c] + P\,\gamma(x)` (``fourier``). With ``neighbours`` k, a network runs over the k
+    nearest points of each, itself among them, and :math:`\max_j \mathrm{MLP}[x_i, x_j - x_i, c_j]`
+    is added.
+
+    A point with a NaN is no point: it is padding, nothing reads it. Points that coincide are points
+    of their own, each with its mass and each a neighbour; equal distances are settled by order, so
+    clouds on a grid may depend on it. Where a cloud has fewer than k points its neighbourhoods are
+    all of it, and a cloud without any point gives zeros. Beside weights in half precision clouds
+    may be in float32: their positions are then not rounded.
+
+    Args:
+        channels: coordinates and further channels of a point.
+        dim: width D of the features.
+        position_dim: how many of the channels, the first ones, are coordinates (default all).
+        features: ``raw`` or ``fourier``.
+        neighbours: k; 0 leaves the neighbourhoods out.
+        frequencies, sigma: of γ; clouds of radius 1 want a σ of 1 to 3.
+        dropout: after the embedding.
+
+    Shape: clouds (B, N, channels), any N, to features (B, N, D) and their domain. ``valid`` (B, N)
+    marks further padding. Time and memory O(N²) for the neighbours, which no gradient passes.
+
+    Raises:
+        OptionError: unknown features, or sizes that cannot be.
+        ShapeError: clouds of other channels.
+
+    Reference: ITNet §3.4, App. J, Table 21 (k = 16). The neighbourhood's network is not given
+    there; this one is ours.
+
+    Example:
+        >>> features, domain = PointEncoder(channels=3, dim=8, neighbours=16)(torch.rand(2, 5, 3))
+        >>> features.shape, domain.dim
+        (torch.Size([2, 5, 8]), 3)
+    """
+
+    axis = 1
+
+    def __init__(
+        self,
+        *,
+        channels: int = 3,
+        dim: int,
+        position_dim: int | None = None,
+        features: str = "raw",
+        neighbours: int = 0,
+        frequencies: int = 64,
+        sigma: float = 1.0,
+        dropout: float = 0.0,
+    ):
+        super().__init__()
+        self.channels, self.position_dim = (
+            channels,
+            channels if position_dim is None else position_dim,
+        )
+        if features not in FEATURES:
+            raise OptionError(f"features: received {features!r}{suggest(str(features), FEATURES)}")
+        if not 1 <= self.position_dim <= channels or neighbours < 0:
+            got = f"position_dim={position_dim}, channels={channels}, neighbours={neighbours}"
+            raise OptionError(
+                f"needs 1 to channels coordinates and 0 or more neighbours, got {got}"
+            )
+        self.neighbours, self.dim = neighbours, dim
+        self.embed = nn.Linear(channels, dim)
+        self.fourier = (
+            FourierFeatures(self.position_dim, frequencies, sigma)
+            if features == "fourier"
+            else None
+        )
+        self.position = (
+            nn.Linear(2 * frequencies, dim, bias=False) if self.fourier is not None else None
+        )
+        width = channels + self.position_dim
+        self.local = (
+            nn.Sequential(nn.Linear(width, dim), nn.GELU(), nn.Linear(dim, dim))
+            if neighbours
+            else None
+        )
+        self.dropout = nn.Dropout(dropout)
+        for layer in self.modules():
+            if isinstance(layer, nn.Linear):
+                nn.init.xavier_uniform_(layer.weight)
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
+
+    def forward(
+        self, clouds: Float[Tensor, "b n c"], valid: Bool[Tensor, "b n"] | None = None
+    ) -> tuple[Float[Tensor, "b n d"], Domain]:
+        if clouds.dim() != 3 or clouds.shape[-1] != self.channels:
+            raise ShapeError(
+                f"point clouds must have shape (B, N, {self.channels}), got {tuple(clouds.shape)}"
+            )
+        here = ~clouds.isnan().any(-1)
+        valid = here if valid is None else valid & here
+        clouds = torch.where(valid[..., None], clouds, 0.0)
+        dtype = torch.promote_types(clouds.dtype, torch.float32)
+        domain = Domain.points(clouds[..., : self.position_dim].to(dtype), valid=valid)
+        features = self.embed(self._as_weights(clouds))
+        if self.fourier is not None and self.position is not None:
+            features = features + self.position(self.fourier(domain.positions).to(features.dtype))
+        if self.local is not None:
+            features = features + self._local(clouds, valid)
+        return self.dropout(features), domain
+
+    def part(self, inputs: Float[Tensor, "b n c"], mesh: Any) -> tuple[Tensor, Domain]:
+        if self.local is not None:
+            self.refuse_part(f"of {self.neighbours} neighbours some may be in another one")
+        features, domain = self(inputs)
+        return features, Domain.from_shard(domain, mesh)
+
+    def _as_weights(self, x: Tensor) -> Tensor:
+        """Numbers beside weights in half precision, rounded as those are."""
+        dtype = self.embed.weight.dtype
+        return x.to(dtype) if dtype.itemsize < 4 else x
+
+    def _local(self, clouds: Tensor, valid: Tensor) -> Tensor:
+        """max over the nearest real points j of MLP[x_i, x_j − x_i, c_j]; zero where
+        there is none.
+        """
+        assert self.local is not None
+        index = nearest(clouds[..., : self.position_dim], valid, self.neighbours)
+        batch = torch.arange(clouds.shape[0], device=clouds.device)[:, None, None]
+        result, real = clouds[batch, index], valid[batch, index]
+        centre = clouds[..., None, : self.position_dim]
+        offset = result[..., : self.position_dim] - centre
+        pairs = torch.cat([centre.expand_as(offset), offset, result[..., self.position_dim :]], -1)
+        response = self.local(self._as_weights(pairs))
+        lowest = torch.finfo(response.dtype).min
+        best = torch.where(real[..., None], response, lowest).amax(-2)
+        return torch.where(real.any(-1, keepdim=True), best, 0.0)
+
+
+@torch.no_grad()
+def nearest(positions: Float[Tensor, "b n p"], valid: Bool[Tensor, "b n"], k: int) -> Tensor:
+    """Numbers of the min(k, N) nearest real points of each, by distance, itself first among equals
+    and the others in their order; where fewer are real, padding fills up.
+
+    Example:
+        >>> line = torch.tensor([[[0.0], [1.0], [3.0], [9.0]]])
+        >>> nearest(line, torch.tensor([[True, True, True, False]]), 2).tolist()[0][:3]
+        [[0, 1], [1, 0], [2, 1]]
+    """
+    distance = distances(positions, positions).masked_fill(~valid[:, None, :], torch.inf)
+    distance.diagonal(dim1=1, dim2=2).masked_fill_(
+        valid, -1.0
+    )  # a twin at distance zero must not come first
+    return _smallest(distance, min(k, positions.shape[1]))
+
+
+def _smallest(values: Float[Tensor, "*b n"], k: int) -> Tensor:
+    """Indices of the k smallest values, of equal ones the first; a stable sort of all n takes
+    several times as long.
+    """
+    n = values.shape[-1]
+    last = values.topk(k, dim=-1, largest=False).values[..., -1:]
+    place = torch.arange(n, dtype=torch.int32, device=values.device)
+    # No two candidates have the same rank: topk alone may take any of equal values.
+    rank = torch.where(values < last, place - n, torch.where(values > last, n, place))
+    index = rank.topk(k, dim=-1, largest=False).indices
+    return index.gather(-1, values.gather(-1, index).sort(dim=-1, stable=True).indices)

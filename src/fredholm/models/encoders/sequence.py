@@ -1,0 +1,230 @@
+"""Sequences of numbers as signals in time: regular, at another rate, or with timestamps of their
+own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ...configuration import check_counts, check_known, check_positive, given
+from ...distributed import Shards, concatenated
+from ...domain import Domain
+from ...errors import OptionError, ShapeError, suggest
+from .encoder import Encoder, EncoderConfig, register_encoder
+
+MASKS = ("none", "point", "channel")
+
+
+class SequenceInputs(EncoderConfig):
+    """What configurations of encoders of sequences have in common."""
+
+    of_data = ("channels", "length", "timed")
+    pools = ("mean", "points", "last", "every")
+
+    channels: int
+    length: int
+    timed: bool
+    causal: bool
+
+    @property
+    def default_pool(self) -> str:
+        return "last" if self.causal else "mean"
+
+    @property
+    def points(self) -> int:
+        return self.length
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.length, self.channels + self.timed)
+
+
+@register_encoder("samples")
+@dataclass(frozen=True)
+class SampleConfig(SequenceInputs):
+    """Sequences of numbers as they are, for convolutions; see :class:`SequenceEncoder`.
+
+    Attributes:
+        channels, length: values per point, and points of a training sequence.
+        timed: whether times come first.
+        spacing: of a regular sequence, steps of training between two samples.
+        step: of times, their unit.
+        causal: a point sees those up to its own.
+        mask: ``none``, ``point`` or ``channel``: what marks missing values.
+    """
+
+    data = "sequence"
+    own_width = True
+
+    channels: int = 1
+    length: int = 784
+    timed: bool = False
+    spacing: float = 1.0
+    step: float | None = None
+    causal: bool = True
+    mask: str = "none"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_known(self, mask=MASKS)
+        check_counts(self, "channels", "length")
+        check_positive(self, "spacing", "step")
+
+    @classmethod
+    def idle(cls, given: Mapping[str, Any]) -> dict[str, str]:
+        return {} if given.get("timed") else {"step": "timed=False"}
+
+    def build(
+        self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
+    ) -> SequenceEncoder:
+        return SequenceEncoder(
+            channels=self.channels,
+            length=self.length,
+            spacing=self.spacing,
+            timed=self.timed,
+            causal=self.causal,
+            mask=self.mask,
+            **given(self, "step"),
+        )
+
+
+class SequenceEncoder(Encoder):
+    r"""Samples as points of a time axis whose unit is the length of a training sequence; their
+    values are the features.
+
+    What is not there is NaN. A regular sequence stands at 0, spacing, 2·spacing, … steps of
+    training; a point without any value is no point (padding at the end, a gap elsewhere). A
+    ``timed`` one brings its times in the first channel; a point without a time is padding, one with
+    a time and without values is a missing observation: zero, and marked by ``mask``. Every point's
+    mass is the time it stands for in steps of training, so that sums over other rates or irregular
+    samples keep their size: samples lost from a grid give the same as gaps of NaN, by FFT, as they
+    give without the gaps but with their times.
+
+    Args:
+        channels: values of a point.
+        length: L, steps of a training sequence.
+        spacing: of a regular sequence, steps of training between two samples: 2 at half the rate,
+            any positive number.
+        timed: times come first, in units where a step of training is ``step``.
+        step: see ``timed``.
+        causal: a point sees those up to its own.
+        fill_gaps: whether the neighbours of a gap in a regular sequence stand for its time.
+            Otherwise a point has the mass of one sample wherever it stands, as recurrences need it.
+        mask: ``point`` appends a channel that is 1 where any value is there, ``channel`` one for
+            each channel.
+
+    Shape: sequences (B, N, C), with times (B, N, 1 + C), to features (B, N, C + masks) and a domain
+    of N points.
+
+    Raises:
+        OptionError: an unknown mask, or a size that is not positive.
+        ShapeError: sequences of other channels.
+
+    Reference: CKConv §4.1, App. A, E.1-E.2.
+
+    Example:
+        >>> sequences = torch.tensor([[[0.0, 5.0], [1.5, 7.0], [float("nan"), float("nan")]]])
+        >>> features, domain = SequenceEncoder(channels=1, length=10, timed=True)(sequences)
+        >>> features.flatten().tolist(), domain.valid.tolist(), domain.measure.tolist()
+        ([5.0, 7.0, 0.0], [[True, True, False]], [[1.0, 1.5, 0.0]])
+    """
+
+    position_dim, axis = 1, 1
+
+    def __init__(
+        self,
+        *,
+        channels: int,
+        length: int,
+        spacing: float = 1.0,
+        timed: bool = False,
+        step: float = 1.0,
+        causal: bool = True,
+        fill_gaps: bool = True,
+        mask: str = "none",
+    ):
+        super().__init__()
+        if mask not in MASKS:
+            raise OptionError(f"mask: received {mask!r}{suggest(str(mask), MASKS)}")
+        for name, value in (
+            ("channels", channels),
+            ("length", length),
+            ("spacing", spacing),
+            ("step", step),
+        ):
+            if not value > 0:
+                raise OptionError(f"{name}: received {value!r}; needs a positive number")
+        self.channels, self.length, self.spacing, self.step = channels, length, spacing, step
+        self.timed, self.causal, self.fill_gaps, self.mask = timed, causal, fill_gaps, mask
+        self.dim = channels + {"none": 0, "point": 1, "channel": channels}[mask]
+
+    def forward(self, sequences: Float[Tensor, "b n c"]) -> tuple[Float[Tensor, "b n d"], Domain]:
+        features, places = self._read(sequences)
+        return features, self._domain(places)
+
+    def part(self, inputs: Float[Tensor, "b n c"], mesh: Any) -> tuple[Tensor, Domain]:
+        features, places = self._read(inputs)
+        shards = Shards.of_parts(mesh, inputs.shape[1])
+        # A point's mass depends on who else is there: the domain of the whole, one number a point.
+        whole = self._domain(concatenated(places, shards, 1))
+        return features, whole.shard(mesh, sizes=shards.sizes)
+
+    def _read(self, sequences: Tensor) -> tuple[Tensor, Tensor]:
+        """Features (B, N, D), and what says where the points are (B, N): their times, or 1 where
+        one is there.
+        """
+        need = self.channels + self.timed
+        if sequences.dim() != 3 or sequences.shape[-1] != need or sequences.shape[1] < 1:
+            first = "times and " if self.timed else ""
+            raise ShapeError(
+                f"sequences must have shape (B, N, {need}), {first}{self.channels} channels; got "
+                f"{tuple(sequences.shape)}"
+            )
+        values = sequences[..., 1:] if self.timed else sequences
+        known = ~values.isnan()
+        present = known.any(-1)
+        features = torch.where(known, values, 0.0)
+        marks = {
+            "none": [],
+            "point": [present[..., None].to(values.dtype)],
+            "channel": [known.to(values.dtype)],
+        }
+        features = torch.cat([features, *marks[self.mask]], -1)
+        return features, sequences[..., 0] if self.timed else present.to(values.dtype)
+
+    def _domain(self, places: Tensor) -> Domain:
+        return self._times(places) if self.timed else self._line(places)
+
+    def _line(self, places: Tensor) -> Domain:
+        dtype = torch.promote_types(places.dtype, torch.float32)
+        place: Any = {"device": places.device, "dtype": dtype}
+        n, present = places.shape[1], places > 0
+        line = Domain.line(
+            n, length=self.length / self.spacing, causal=self.causal, measure="counting", **place
+        )
+        line = line.replace(valid=present)
+        if self.fill_gaps:
+            index = torch.arange(n, **place).expand(len(places), n)
+            cells = Domain.timestamps(index, causal=self.causal, valid=present).measure
+            return line.replace(measure=cells * self.spacing, kind="spacing")
+        return (
+            line
+            if self.spacing == 1
+            else line.replace(measure=line.measure * self.spacing, kind="spacing")
+        )
+
+    def _times(self, times: Tensor) -> Domain:
+        # masses are differences of the times as they came: divided before, they would be rounded
+        real = ~times.isnan()
+        domain = Domain.timestamps(times, step=self.step, causal=self.causal, valid=real)
+        return domain.replace(positions=domain.positions / (self.length * self.step))
+
+    def extra_repr(self) -> str:
+        size = f"channels={self.channels}, length={self.length}"
+        return f"{size}, timed={self.timed}, mask={self.mask!r}"

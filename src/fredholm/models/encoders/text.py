@@ -1,0 +1,315 @@
+"""Texts as signals on a line of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from ...configuration import check_counts, check_known, check_positive, check_rates, given
+from ...distributed import Shards, concatenated
+from ...domain import Domain
+from ...errors import OptionError, ShapeError, suggest
+from ...integral import FourierFeatures
+from ...validation import cheap_to_read
+from .encoder import (
+    TOKENS,
+    Encoder,
+    EncoderConfig,
+    embedded,
+    register_encoder,
+    with_token,
+)
+
+POSITIONS = ("fourier", "learned", "none")
+
+
+@register_encoder("text")
+@dataclass(frozen=True)
+class TextConfig(EncoderConfig):
+    """Texts; see :class:`TextEncoder`.
+
+    Attributes:
+        vocabulary: how many token numbers there are, padding included.
+        max_length: the unit of positions.
+        views: texts of one sample, each encoded by itself: 2 for pairs.
+        causal: a token sees those up to its own.
+        positions: ``fourier``, ``learned`` or ``none``.
+        frequencies, sigma: of ``fourier`` positions.
+        token: a class token's mass: ``reader`` (none: it reads, and no token reads it) or
+            ``ordinary`` (that of a token).
+        initial: standard deviation of the embeddings at first; None for dim^(-1/2), so that tokens
+            outweigh their places.
+        embedding_dropout: share of the vocabulary that a training step leaves out.
+    """
+
+    input_dtype = torch.int64
+    of_data = ("vocabulary", "max_length", "views")
+    pools = ("mean", "points", "cls", "last", "every")
+
+    vocabulary: int = 257
+    max_length: int = 256
+    views: int = 1
+    causal: bool = False
+    positions: str = "fourier"
+    frequencies: int | None = None
+    sigma: float | None = None
+    token: str = "reader"
+    initial: float | None = None
+    embedding_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_known(self, positions=POSITIONS, token=TOKENS)
+        super().__post_init__()
+        check_counts(self, "vocabulary", "max_length", "views", "frequencies")
+        check_positive(self, "sigma", "initial")
+        check_rates(self, "embedding_dropout")
+
+    @classmethod
+    def idle(cls, given: Mapping[str, Any]) -> dict[str, str]:
+        positions = given.get("positions", "fourier")
+        if positions == "fourier":
+            return {}
+        return dict.fromkeys(("frequencies", "sigma"), f"positions={positions!r}")
+
+    def build(
+        self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
+    ) -> TextEncoder:
+        assert dim is not None
+        return TextEncoder(
+            vocabulary=self.vocabulary,
+            dim=dim,
+            max_length=self.max_length,
+            positions=self.positions,
+            class_token=class_token,
+            causal=self.causal,
+            views=self.views,
+            dropout=dropout,
+            token=self.token,
+            embedding_dropout=self.embedding_dropout,
+            **given(self, "frequencies", "sigma", "initial"),
+        )
+
+    @property
+    def default_pool(self) -> str:
+        return "last" if self.causal else "mean"
+
+    @property
+    def points(self) -> int:
+        return self.max_length
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.max_length,) if self.views == 1 else (self.views, self.max_length)
+
+
+class TextEncoder(Encoder):
+    r"""Token numbers as points of a line: features :math:`E[t_i] + p(x_i)` at
+    :math:`x_i = i / \mathrm{max\_length}`.
+
+    Number 0 is padding: its points are not valid, so nothing reads them. The line's scale is fixed,
+    so a batch padded to another length gives the same features.
+
+    Args:
+        vocabulary: how many token numbers there are, padding included.
+        dim: width D of the features.
+        max_length: the unit of positions, and the longest text where positions are learned.
+        positions: ``fourier``: p(x) = P γ(x), a function of the coordinate; ``learned``: a table of
+            ``max_length`` rows; ``none``: for operators that read positions themselves.
+        class_token: whether a token stands in front.
+        token: ``reader``: it has measure 0, reads the text and no token reads it; ``ordinary``: the
+            measure of a token.
+        initial: standard deviation of the embeddings at first, default :math:`D^{-1/2}`; the paper
+            of ITNet has 0.02.
+        embedding_dropout: share of the vocabulary that a training step leaves out.
+        views: texts of one sample: numbers (B, V, N) make V·B signals, those of a sample one after
+            the other.
+        causal: a token sees those up to its own.
+        frequencies, sigma: of γ.
+        dropout: after the embedding.
+
+    Shape: numbers (B, N) int64 to features (B, N, D) and a domain of N points (one more with a
+    class token, which comes first).
+
+    Raises:
+        OptionError: unknown positions, or a class token in front of a causal text, where it
+            would see nothing.
+        ShapeError: numbers that are no (B, N) integers, or longer than a learned table.
+
+    Reference: continuous transformer §2.1 (tokens x, features y); ITNet §3.4 for positions as raw
+    coordinates.
+
+    Example:
+        >>> encoder = TextEncoder(vocabulary=10, dim=8, max_length=6)
+        >>> features, domain = encoder(torch.tensor([[4, 2, 0], [3, 9, 9]]))
+        >>> features.shape, domain.valid.tolist()
+        (torch.Size([2, 3, 8]), [[True, True, False], [True, True, True]])
+    """
+
+    axis = 1
+
+    def __init__(
+        self,
+        *,
+        vocabulary: int,
+        dim: int,
+        max_length: int,
+        positions: str = "fourier",
+        class_token: bool = False,
+        causal: bool = False,
+        views: int = 1,
+        frequencies: int = 16,
+        sigma: float = 3.0,
+        dropout: float = 0.0,
+        token: str = "reader",
+        initial: float | None = None,
+        embedding_dropout: float = 0.0,
+    ):
+        super().__init__()
+        for name, value, known in (("positions", positions, POSITIONS), ("token", token, TOKENS)):
+            if value not in known:
+                raise OptionError(f"{name}: received {value!r}{suggest(str(value), known)}")
+        if causal and class_token:
+            raise OptionError(
+                "pool: a class token in front of a causal text sees nothing; use pool='last' or "
+                "'mean'"
+            )
+        self.causal, self.views, self.dim = causal, views, dim
+        self.max_length, self.position_dim = max_length, 1
+        self.embed = nn.Embedding(vocabulary, dim, padding_idx=0)
+        self.fourier = FourierFeatures(1, frequencies, sigma) if positions == "fourier" else None
+        self.position = (
+            nn.Linear(2 * frequencies, dim, bias=False) if positions == "fourier" else None
+        )
+        self.table = nn.Parameter(torch.empty(max_length, dim)) if positions == "learned" else None
+        self.token = nn.Parameter(torch.empty(dim)) if class_token else None
+        self.token_kind, self.initial = token, initial
+        self.embedding_dropout = embedding_dropout
+        self.dropout = nn.Dropout(dropout)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        r"""Embeddings normal, of ``initial`` or variance 1 / D; positions truncated normal 0.02;
+        padding zero.
+        """
+        std = self.embed.embedding_dim**-0.5 if self.initial is None else self.initial
+        nn.init.normal_(self.embed.weight, std=std)
+        for weight in (self.table, self.token, self.position.weight if self.position else None):
+            if weight is not None:
+                nn.init.trunc_normal_(weight, std=0.02)
+        self.embed.weight[0] = 0.0
+
+    def forward(self, numbers: Int[Tensor, "b *v n"]) -> tuple[Float[Tensor, "c m d"], Domain]:
+        numbers = self._rows(numbers)
+        domain = self.domain(numbers)
+        return self._features(numbers, domain), domain
+
+    def part(self, inputs: Int[Tensor, "b n"], mesh: Any) -> tuple[Tensor, Domain]:
+        if self.views > 1:
+            self.refuse_part(f"a sample is {self.views} texts")
+        if self.embedding_dropout:
+            self.refuse_part("which tokens are left out is drawn for all of them")
+        shards, tokens = Shards.of_parts(mesh, inputs.shape[1]), 0 if self.token is None else 1
+        whole = self.domain(concatenated(inputs, shards, 1))  # padding is known by its number
+        sizes = (shards.sizes[0] + tokens, *shards.sizes[1:])
+        domain = whole.shard(mesh, sizes=sizes)
+        return self._features(inputs, domain), domain
+
+    def _features(self, numbers: Tensor, domain: Domain) -> Tensor:
+        features = embedded(self.embed, numbers, self.embedding_dropout)
+        if self.table is not None:
+            start = 0 if domain.shards is None else domain.shards.start
+            start -= 0 if start == 0 or self.token is None else 1
+            features = features + self.table[start : start + numbers.shape[1]]
+        if self.token is not None:
+            tokens = domain.size - numbers.shape[1]  # it stands in the first of several parts
+            token = self.token.to(features.dtype).expand(numbers.shape[0], tokens, -1)
+            features = torch.cat([token, features], 1)
+        if self.fourier is not None and self.position is not None:
+            features = features + self.position(
+                self.fourier(domain.positions).to(self.position.weight.dtype)
+            )
+        return self.dropout(features)
+
+    def _rows(self, numbers: Tensor) -> Tensor:
+        """Each text of a sample by itself."""
+        if self.views == 1:
+            return numbers
+        if numbers.dim() != 3 or numbers.shape[1] != self.views:
+            raise ShapeError(
+                f"token numbers must have shape (B, {self.views}, N), got {tuple(numbers.shape)}"
+            )
+        return numbers.flatten(0, 1)
+
+    def line(self, length: int, **place: Any) -> Domain:
+        if not self.causal:
+            raise OptionError("init_state: needs encoder.causal=True, texts that are read in order")
+        if length > self.max_length:
+            raise OptionError(
+                f"length: received {length}; the model was built for texts of {self.max_length} "
+                "tokens"
+            )
+        return self._line(length, self.embed.weight.device)
+
+    def _line(self, length: int, device: torch.device) -> Domain:
+        """The line of so many tokens, in float32 at least: in bfloat16 most would share a place."""
+        dtype = torch.promote_types(self.embed.weight.dtype, torch.float32)
+        return Domain.line(
+            length, length=self.max_length, causal=self.causal, device=device, dtype=dtype
+        )
+
+    def point(
+        self, numbers: Int[Tensor, "b ..."], position: Float[Tensor, "... 1"]
+    ) -> Float[Tensor, "b ... d"]:
+        """Features of one token of each text at one position: what :meth:`forward` gives there; or
+        (B, n, D) of n tokens (B, n) at as many positions.
+
+        Raises:
+            OptionError: learned positions, which are no function of the position; padding, which a
+                state would take for a token (it is looked for in eager code alone).
+        """
+        if self.table is not None:
+            raise OptionError(
+                "positions: a learned table has no value between its rows; use 'fourier' to go "
+                "token by token"
+            )
+        # an accelerator's answer is waited for at every token anyway
+        if cheap_to_read(numbers, waited=True) and bool((numbers == 0).any()):
+            raise OptionError(
+                "numbers: received 0, which is padding; token by token every number is one of the "
+                "text: go through texts of one length together, and of others each by itself"
+            )
+        features = self.embed(numbers)
+        if self.fourier is not None and self.position is not None:
+            features = features + self.position(
+                self.fourier(position).to(self.position.weight.dtype)
+            )
+        return self.dropout(features)
+
+    def domain(self, numbers: Tensor) -> Domain:
+        """The line of these tokens, padding marked, and the class token's point at its start if
+        there is one.
+        """
+        if numbers.dim() != 2 or numbers.is_floating_point() or numbers.shape[1] < 1:
+            raise ShapeError(
+                f"token numbers must be integers (B, N), got {tuple(numbers.shape)} of "
+                f"{numbers.dtype}"
+            )
+        if self.table is not None and numbers.shape[1] > self.max_length:
+            raise ShapeError(
+                f"learned positions end at {self.max_length} tokens, got {numbers.shape[1]}; cut "
+                "the text"
+            )
+        line = self._line(numbers.shape[1], numbers.device)
+        line = line.replace(
+            valid=numbers != 0
+        )  # the positions stay those of one grid, shared by the batch
+        if self.token is None:
+            return line
+        start = Domain.points(torch.zeros_like(line.positions[:1]))
+        return with_token(start, line, self.token_kind)

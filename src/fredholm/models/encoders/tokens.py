@@ -1,0 +1,147 @@
+"""Tokens without padding, each with a mass of one: texts for convolutions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from ...configuration import check_counts, check_rates
+from ...distributed import Shards
+from ...domain import Domain
+from ...errors import OptionError, ShapeError
+from .encoder import Encoder, EncoderConfig, embedded, register_encoder
+
+
+@register_encoder("tokens")
+@dataclass(frozen=True)
+class TokenConfig(EncoderConfig):
+    """Texts without padding; see :class:`TokenEncoder`.
+
+    Attributes:
+        vocabulary, max_length: token numbers, and the length of a training text.
+        dim: width of the embedding.
+        causal: a token sees those up to its own.
+        embedding_dropout: share of the vocabulary that a training step leaves out.
+    """
+
+    data = "text"
+    own_width = True
+    input_dtype = torch.int64
+    ties = True
+    of_data = ("vocabulary", "max_length")
+    pools = ("mean", "points", "last", "every")
+
+    vocabulary: int = 50
+    max_length: int = 1024
+    dim: int = 100
+    causal: bool = True
+    embedding_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_rates(self, "embedding_dropout")
+        check_counts(self, "vocabulary", "max_length", "dim")
+
+    def build(
+        self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
+    ) -> TokenEncoder:
+        return TokenEncoder(
+            self.vocabulary,
+            self.dim,
+            length=self.max_length,
+            causal=self.causal,
+            embedding_dropout=self.embedding_dropout,
+        )
+
+    @property
+    def default_pool(self) -> str:
+        return "last" if self.causal else "mean"
+
+    @property
+    def points(self) -> int:
+        return self.max_length
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.max_length,)
+
+
+class TokenEncoder(Encoder):
+    """Token numbers as points of a line with a mass of one each, their embedding as features.
+
+    Every number is a token: there is no padding. Positions are in units of ``length``, and a longer
+    text goes beyond 1.
+
+    Shape: numbers (B, N) int64 to (B, N, D) and the line of N points.
+
+    Raises:
+        ShapeError: numbers that are not (B, N) integers.
+
+    Example:
+        >>> TokenEncoder(50, 8, length=100)(torch.zeros(2, 7, dtype=torch.int64))[0].shape
+        torch.Size([2, 7, 8])
+    """
+
+    position_dim, axis = 1, 1
+
+    def __init__(
+        self,
+        vocabulary: int,
+        dim: int,
+        *,
+        length: int,
+        causal: bool = True,
+        embedding_dropout: float = 0.0,
+    ):
+        super().__init__()
+        self.embedding_dropout = embedding_dropout
+        self.embed = nn.Embedding(vocabulary, dim)
+        nn.init.normal_(self.embed.weight, std=dim**-0.5)
+        self.dim, self.length, self.causal = dim, length, causal
+
+    def forward(self, numbers: Int[Tensor, "b n"]) -> tuple[Float[Tensor, "b n d"], Domain]:
+        self._check(numbers)
+        vectors = embedded(self.embed, numbers, self.embedding_dropout)
+        return vectors, self._line(numbers.shape[1], device=numbers.device)
+
+    def part(self, inputs: Int[Tensor, "b n"], mesh: Any) -> tuple[Tensor, Domain]:
+        self._check(inputs)
+        if self.embedding_dropout:
+            self.refuse_part("which tokens are left out is drawn for all of them")
+        shards = Shards.of_parts(mesh, inputs.shape[1])
+        whole = self._line(shards.total, device=inputs.device)
+        return self.embed(inputs), whole.shard(mesh, sizes=shards.sizes)
+
+    def _check(self, numbers: Tensor) -> None:
+        if numbers.dim() != 2 or numbers.is_floating_point() or numbers.shape[1] < 1:
+            raise ShapeError(
+                f"token numbers must be integers (B, N), got {tuple(numbers.shape)} of "
+                f"{numbers.dtype}"
+            )
+
+    def line(self, length: int, **place: Any) -> Domain:
+        if not self.causal:
+            raise OptionError("init_state: needs encoder.causal=True, texts that are read in order")
+        if length > self.length:
+            raise OptionError(
+                f"length: received {length}; the model was built for texts of {self.length} tokens"
+            )
+        return self._line(length, device=self.embed.weight.device)
+
+    def _line(self, length: int, device: torch.device) -> Domain:
+        return Domain.line(
+            length,
+            length=self.length,
+            causal=self.causal,
+            measure="counting",
+            device=device,
+            dtype=torch.promote_types(self.embed.weight.dtype, torch.float32),
+        )
+
+    def point(self, numbers: Int[Tensor, "b ..."], position: Tensor) -> Float[Tensor, "b ... d"]:
+        """Features of one token of each text; its position plays no part."""
+        return self.embed(numbers)

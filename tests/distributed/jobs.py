@@ -1,0 +1,473 @@
+"""What the processes of a :class:`.pool.Pool` do. Each job returns what every rank found."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fredholm.distributed import Shards, count_traffic, sum_gradients
+from fredholm.domain import Domain
+from fredholm.errors import FredholmError
+
+from ..contracts.cases import BATCH, POINTS, OperatorCase, cases
+
+SIZES = {2: (4, 2), 3: (4, 0, 2), 4: (3, 0, 2, 1)}  # of POINTS: uneven, one rank has none
+
+
+def find_case(label: str) -> OperatorCase:
+    return next(case for case in cases() if case.label == label)
+
+
+def features(case: OperatorCase, seed: int, batch: int = BATCH) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(batch, POINTS, case.dim, generator=generator, dtype=torch.float64)
+
+
+def differences(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> dict[str, float]:
+    """Largest differences relative to the largest magnitude."""
+    out = {}
+    for name, want in wanted.items():
+        scale = max(float(want.detach().abs().max()) if want.numel() else 0.0, 1e-3)
+        gap = (found[name] - want).abs().max() if want.numel() else torch.zeros(())
+        out[name] = float(gap) / scale if bool(gap.isfinite()) else float("inf")
+    return out
+
+
+def compare(mesh: Any, label: str, where: str, strategy: Any = None) -> dict[str, float]:
+    """Output and gradients of an operator at this rank's points against the whole's."""
+    case = find_case(label)
+    operator, domain = case.operator().eval(), case.domains()[where]
+    if strategy is not None:
+        operator.strategy = strategy
+    u = features(case, 3).requires_grad_()
+    inputs = {"u": u, **dict(operator.named_parameters())}
+    whole = operator(u, domain)
+    direction = torch.randn(whole.shape, dtype=whole.dtype, generator=seeded(4))
+    grads = torch.autograd.grad(whole, list(inputs.values()), direction, allow_unused=True)
+    zeros = [torch.zeros_like(x) if g is None else g for x, g in zip(inputs.values(), grads)]
+    part, rows = shard(domain, mesh)
+    local = u.detach()[:, rows].requires_grad_()
+    out = operator(local, part)
+    operator.zero_grad()
+    (out * direction[:, rows]).sum().backward()
+    sum_gradients(operator, part.shards)
+    found = {"output": out.detach(), "u": local.grad}
+    wanted = {"output": whole.detach()[:, rows], "u": zeros[0][:, rows]}
+    for (name, parameter), g in zip(operator.named_parameters(), zeros[1:]):
+        wanted[name] = g
+        found[name] = torch.zeros_like(g) if parameter.grad is None else parameter.grad
+    return differences(found, wanted)
+
+
+def shard(domain: Domain, mesh: Any) -> tuple[Domain, slice]:
+    sizes = SIZES[mesh.size()]
+    part = domain.shard(mesh, sizes=sizes)
+    return part, slice(part.shards.start, part.shards.start + part.size)
+
+
+def contract(mesh: Any, label: str, domains: list[str] | None = None) -> dict[str, Any]:
+    """:func:`compare` and :func:`numbers` on domains of a case; what is refused, by the error."""
+    out: dict[str, Any] = {}
+    for where in domains or list(find_case(label).domains()):
+        try:
+            out[where] = compare(mesh, label, where), numbers(mesh, label, where)
+        except FredholmError as error:
+            out[where] = f"{type(error).__name__}: {error}"
+    return out
+
+
+def numbers(mesh: Any, label: str, where: str, strategy: Any = None) -> tuple[int, int, str]:
+    """What a forward sent, what ``plan`` says it sends, and in which words."""
+    case = find_case(label)
+    operator, domain = case.operator().eval(), case.domains()[where]
+    if strategy is not None:
+        operator.strategy = strategy
+    part, rows = shard(domain, mesh)
+    u = features(case, 3, domain.batch or 1)[:, rows]
+    plan = operator.plan(part)
+    with torch.no_grad(), count_traffic() as traffic:
+        operator(u, part)
+    return traffic.numbers, plan.numbers, str(plan)
+
+
+def crossed(mesh: Any, label: str, where: str) -> tuple[dict[str, float], tuple[int, int]]:
+    """Queries on a domain of their own, sharded over the same ranks."""
+    case = find_case(label)
+    operator, domain = case.operator(), case.domains()[where]
+    places = torch.rand(4, case.position_dim, dtype=torch.float64, generator=seeded(9))
+    target = Domain.points(places)
+    batch = domain.batch or 1
+    query = torch.randn(batch, 4, case.dim, dtype=torch.float64, generator=seeded(5))
+    if domain.pairs is not None:
+        domain = domain.replace(pairs=domain.pairs[..., :4, :])
+    part, rows = shard(domain.replace(pairs=None), mesh)
+    sizes = {2: (1, 3), 3: (3, 1, 0), 4: (2, 1, 0, 1)}[mesh.size()]
+    here = target.shard(mesh, sizes=sizes)
+    there = slice(here.shards.start, here.shards.start + here.size)
+    if domain.pairs is not None:
+        part = part.replace(pairs=domain.pairs[..., there, :])
+    u, signals = features(case, 3, batch), {}
+    for name, x, index, places in (
+        ("whole", u, slice(None), slice(None)),
+        ("part", u, rows, there),
+    ):
+        local = x[:, index].clone().requires_grad_()
+        there_ = query[:, places].clone().requires_grad_()
+        on, at = (domain, target) if name == "whole" else (part, here)
+        operator.zero_grad()
+        with count_traffic() as traffic:
+            out = operator(local, on, query=there_, query_domain=at)
+        out.square().sum().backward()
+        if name == "part":
+            sum_gradients(operator, part.shards)
+        grads = {n: p.grad for n, p in operator.named_parameters() if p.grad is not None}
+        reads = torch.zeros_like(there_) if there_.grad is None else there_.grad
+        signals[name] = {"out": out.detach(), "u": local.grad, "query": reads, **grads}
+    whole = signals["whole"]
+    wanted = {**whole, "u": whole["u"][:, rows]}
+    wanted |= {name: whole[name][:, there] for name in ("out", "query")}
+    planned = operator.plan(part, here).numbers
+    return differences(signals["part"], wanted), (traffic.numbers, planned)
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+SIZE = {"dim": 8, "depth": 1, "heads": 2}
+# name -> (preset, its changes, shape of its inputs)
+MODELS: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
+    "itnet": (
+        "itnet_nano",
+        {
+            "encoder": {"kind": "points", "channels": 3, "features": "raw", "neighbours": 0},
+            "body": {**SIZE, "depth": 2, "operator_options": {"width": 8}},
+        },
+        (2, 9, 3),
+    ),
+    "infvit": (
+        "infvit_linear_pico",
+        {"encoder": {"kind": "image", "patch": 7}, "body": {**SIZE, "depth": 2}},
+        (2, 1, 28, 21),
+    ),
+    "learned positions": (
+        "infvit_linear_pico",
+        {"encoder": {"kind": "image", "patch": 7, "positions": "learned"}, "body": SIZE},
+        (2, 1, 35, 21),
+    ),
+    "ckcnn": (
+        "ckcnn_small",
+        {"body": {"widths": [6, 6], "operator_options": {"width": 8}}},
+        (2, 11, 1),
+    ),
+    "gaps": (
+        "ckcnn_small",
+        {"body": {"widths": [6], "operator_options": {"width": 8}}},
+        (3, 11, 1),
+    ),
+    "times": (
+        "ckcnn_small",
+        {"encoder": {"timed": True}, "body": {"widths": [6], "operator_options": {"width": 8}}},
+        (2, 7, 2),
+    ),
+    "samples": (
+        "itnet_nano",
+        {"encoder": {"kind": "sequence"}, "body": {**SIZE, "operator": "softmax"}},
+        (2, 9, 1),
+    ),
+    "field": (
+        "itnet_nano",
+        {
+            "encoder": {"kind": "field"},
+            "body": {**SIZE, "operator": "itnet_low_rank"},
+            "head": {"pool": "mean"},
+        },
+        (2, 1, 5, 4),
+    ),
+    "text": (
+        "itnet_nano",
+        {
+            "encoder": {"kind": "text", "vocabulary": 9, "max_length": 12, "positions": "learned"},
+            "body": {**SIZE, "operator": "softmax"},
+            "head": {"pool": "cls"},
+        },
+        (3, 9),
+    ),
+    "tokens": (
+        "ckcnn_small",
+        {
+            "encoder": {"kind": "tokens", "vocabulary": 9},
+            "body": {"widths": [6], "operator_options": {"width": 8}},
+        },
+        (2, 9),
+    ),
+}
+
+
+def make_inputs(name: str, shape: tuple[int, ...]) -> Tensor:
+    """With padding, gaps and times where the name says so."""
+    values = torch.randn(shape, generator=seeded(1), dtype=torch.float64)
+    if name == "gaps":
+        # An end of the first sample: where the grid ends is read off other samples' positions.
+        values[0, 8:], values[2, 4:6] = torch.nan, torch.nan
+    if name == "times":
+        values[..., 0] = torch.rand(shape[:2], generator=seeded(2)).double().cumsum(1)
+        values[1, 5:] = torch.nan
+    if len(shape) == 2:
+        values = torch.randint(1, 9, shape, generator=seeded(1))
+        values[1, 3:] = 0
+    return values
+
+
+def make_model(name: str) -> tuple[torch.nn.Module, Tensor]:
+    from fredholm.models import create_model
+
+    preset, changes, shape = MODELS[name]
+    torch.manual_seed(0)
+    head = {"outputs": 3, **changes.get("head", {})}
+    model = create_model(preset, **{**changes, "head": head}).double().eval()
+    with torch.no_grad():  # off the initial values, at which some gradients vanish
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return model, make_inputs(name, shape)
+
+
+def model_on_shards(mesh: Any, name: str) -> dict[str, float]:
+    """Loss and all gradients of a model of whose samples this rank reads its part only against the
+    whole's.
+    """
+    from fredholm.lab.data.parts import Stretch
+
+    model, inputs = make_model(name)
+    target = torch.arange(len(inputs)) % 3
+    whole = torch.nn.functional.cross_entropy(model(inputs), target)
+    whole.backward()
+    wanted = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    wanted["loss"] = whole.detach()
+    model.zero_grad()
+    rank, count, axis = mesh.get_local_rank(), mesh.size(), model.encoder.axis
+    start, stop = Stretch(rank, count, axis, grain=model.encoder.grain)(inputs.shape[axis])
+    answer = model(inputs.narrow(axis, start, stop - start), mesh=mesh)
+    loss = torch.nn.functional.cross_entropy(answer, target)
+    (loss / count).backward()  # computed alike on every rank
+    sum_gradients(model, Shards.over(mesh))
+    found = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    found["loss"] = loss.detach()
+    return differences(found, wanted)
+
+
+def read_outs(mesh: Any) -> dict[str, float]:
+    """Every read-out of sharded points against the whole's, values and gradients."""
+    from fredholm.models.heads import read_out
+
+    valid = torch.tensor([[True] * POINTS, [True] * 3 + [False] * 3, [False] * POINTS])
+    masses = torch.rand(POINTS, dtype=torch.float64, generator=seeded(2)) + 0.1
+    domain = Domain.points(torch.rand(POINTS, 1).double(), measure=masses, valid=valid)
+    domain = domain.replace(positions=torch.arange(POINTS).double()[:, None])
+    u = torch.randn(3, POINTS, 4, dtype=torch.float64, generator=seeded(3))
+    part, rows = shard(domain, mesh)
+    out = {}
+    for pool in ("mean", "points", "first", "last"):
+        whole, local = u.clone().requires_grad_(), u[:, rows].clone().requires_grad_()
+        answer, here = read_out(whole, domain, pool), read_out(local, part, pool)
+        answer.square().sum().backward()
+        (here.square().sum() / part.shards.count).backward()
+        found = {"value": here.detach(), "gradient": local.grad}
+        wanted = {"value": answer.detach(), "gradient": whole.grad[:, rows]}
+        out |= {f"{pool} {k}": v for k, v in differences(found, wanted).items()}
+    return out
+
+
+def refusals(mesh: Any) -> dict[str, str]:
+    """What bad input is answered with, by name."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    from fredholm.convert import as_operator
+    from fredholm.integral import create_operator
+
+    line, count = Domain.line(8, dtype=torch.float64), mesh.size()
+    part = line.shard(mesh)
+    size, rank = part.size, part.shards.rank
+    softmax = create_operator("softmax", 8, 2).double()
+    strided = as_operator(torch.nn.Conv1d(8, 8, 3, stride=2).double())
+    resolvent = create_operator("infsa", 8, 2, strategy="resolvent").double()
+    u = torch.randn(1, size, 8, dtype=torch.float64)
+    both = init_device_mesh("cpu", (1, count), mesh_dim_names=("data", "domain"))
+    calls = {
+        "no mesh": lambda: line.shard("cpu"),
+        "no dimension": lambda: line.shard(mesh, dimension="tensor"),
+        "several dimensions": lambda: line.shard(both),
+        "one of several": lambda: line.shard(both, dimension="domain"),
+        "more ranks": lambda: Domain.line(1).shard(mesh),
+        "sizes": lambda: line.shard(mesh, sizes=(8,) * count),
+        "points": lambda: Domain.line(8 + rank).shard(mesh),
+        "order": lambda: Domain.line(8, causal=bool(rank)).shard(mesh),
+        "other values": lambda: Domain.points(torch.rand(8, 1) + rank).shard(mesh),
+        "parts of two kinds": lambda: Domain.from_shard(Domain.line(3, causal=rank > 0), mesh),
+        "parts of times": lambda: Domain.from_shard(Domain.timestamps(torch.arange(3.0)), mesh),
+        "sharded again": lambda: part.shard(mesh),
+        "slice": lambda: part[:2],
+        "quadrature": lambda: part.quadrature(),
+        "dense": lambda: softmax.dense(u, part),
+        "weights": lambda: softmax.weights(u, part),
+        "init_state": lambda: softmax.init_state(1, part),
+        "collate": lambda: Domain.collate([part, part]),
+        "stencil": lambda: strided(u, part.replace(kind="counting")),
+        "resolvent": lambda: resolvent(u, part),
+        "resolvent plan": lambda: resolvent.plan(part),
+        "query domain": lambda: softmax(u, part, query=u, query_domain=line[:size]),
+    }
+    out = {}
+    for name, call in calls.items():
+        try:
+            call()
+            out[name] = "answered"
+        except FredholmError as error:
+            out[name] = f"{type(error).__name__}: {error}"
+    return out
+
+
+def own_parts(mesh: Any) -> dict[str, float]:
+    """A domain from each rank's own points, none of which another rank has seen, grid or not."""
+    case = find_case("itnet")
+    operator, whole = case.operator(), case.domains()["masses"]
+    part, rows = shard(whole, mesh)
+    alone = part.replace(shards=None, shape=None)
+    built = Domain.from_shard(alone, mesh)
+    u = features(case, 3)
+    operator.requires_grad_(False)
+    wanted = {"points": operator(u, whole)[:, rows]}
+    found = {"points": operator(u[:, rows], built)}
+    case = find_case("ckconv")
+    operator = case.operator().requires_grad_(False)
+    whole = operator.kernel.default_domain(POINTS, device=u.device, dtype=u.dtype)
+    part, rows = shard(whole, mesh)
+    built = Domain.from_shard(part.replace(shards=None), mesh, shape=(POINTS,))
+    assert operator.plan(built).path == operator.plan(part).path
+    wanted["grid"], found["grid"] = operator(u, whole)[:, rows], operator(u[:, rows], built)
+    return differences(found, wanted)
+
+
+def traced_ring(mesh: Any) -> dict[str, int]:
+    """Of the messages of a forward of a ring, how many began before the block before was computed:
+    by its matrix products in the trace.
+    """
+    from evidence.parallel.speed import overlap_of
+
+    from fredholm.integral import create_operator
+
+    operator = create_operator("softmax", 8, 2)
+    part = Domain.line(24).shard(mesh)
+    u = torch.randn(1, part.size, 8)
+    with torch.no_grad(), torch.profiler.profile() as trace:
+        operator(u, part)
+    found = overlap_of([(event.name, event.time_range) for event in trace.events()])
+    return {name: found[name] for name in ("messages", "ahead")}
+
+
+def leave(mesh: Any, how: str) -> str:
+    """Rank 1 dies, or answers too late; what the others are told."""
+    from fredholm.integral import create_operator
+
+    part = Domain.line(8).shard(mesh)
+    operator = create_operator("linear_attention" if how == "sum" else "softmax", 8, 2)
+    if part.shards.rank == 1:
+        if how == "late":
+            time.sleep(60)
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        operator(torch.randn(1, part.size, 8), part)
+    except FredholmError as error:
+        return f"{type(error).__name__}: {error}"
+    return "answered"
+
+
+def drawn_in_parts(mesh: Any, where: str, draws: int = 512) -> dict[str, float]:
+    """How far the mean of many draws in training, the samples of a batch, is from the exact
+    integral and its gradient, in standard errors of it; what is sent beside what is planned.
+    """
+    case = find_case("itnet")
+    operator, domain = case.operator().requires_grad_(False), case.domains()[where]
+    whole = features(case, 3, 1).requires_grad_()
+    exact = operator(whole, domain)
+    exact.sum().backward()
+    assert whole.grad is not None
+    part, rows = shard(domain, mesh)
+    operator.train().strategy = {"name": "monte_carlo", "samples": 4}
+    torch.manual_seed(mesh.get_local_rank())  # each rank draws for its own queries
+    local = whole.detach()[:, rows].repeat(draws, 1, 1).requires_grad_()
+    out = operator(local, part)
+    out.sum().backward()
+    with torch.no_grad(), count_traffic() as traffic:
+        operator(whole.detach()[:, rows], part)
+    gaps = {"numbers": float(traffic.numbers - operator.plan(part).numbers), "spread": 1.0}
+    pairs = {"output": (exact.detach(), out.detach()), "gradient": (whole.grad, local.grad)}
+    for name, (want, found) in pairs.items():
+        if rows.stop > rows.start:
+            assert found is not None
+            error = found.std(0) / draws**0.5
+            gaps[name] = float(((found.mean(0) - want[0, rows]).abs() / (error + 1e-12)).max())
+            gaps["spread"] = min(gaps["spread"], float(error.max()))
+    return gaps
+
+
+def dropped_branches(mesh: Any, name: str) -> Tensor:
+    """The answer at this rank's first point of samples that are the same at all of their points:
+    other ranks have the same exactly where they drop the same branches.
+    """
+    from fredholm.families.continuous.splitting import Evolution, FeedForwardTerm, OperatorTerm
+    from fredholm.integral import create_operator
+    from fredholm.models.depth import Accumulation, ResidualBlock
+
+    torch.manual_seed(0)
+    operator = create_operator("softmax", 8, 2)
+    stacks = {
+        "block": lambda: ResidualBlock(operator, 8, drop_path=0.5),
+        "accumulation": lambda: Accumulation([operator], 8, drop_path=0.5),
+        "operator term": lambda: Evolution([OperatorTerm(operator, drop_path=0.5)]),
+        "network term": lambda: Evolution([FeedForwardTerm(8, 16, drop_path=0.5)]),
+    }
+    stack = stacks[name]().double().train()
+    domain = Domain.line(POINTS, dtype=torch.float64)
+    u = torch.randn(16, 1, 8, generator=seeded(1), dtype=torch.float64).expand(-1, POINTS, -1)
+    part, rows = shard(domain, mesh)
+    torch.manual_seed(1 + mesh.get_local_rank())
+    return stack(u[:, rows], part)[:, 0].detach()
+
+
+def dense_system(mesh: Any, padded: bool) -> dict[str, float]:
+    """A system with a matrix of states, a bias and a state before the first point."""
+    from fredholm.integral import IntegralOperator
+    from fredholm.kernels import StateSpaceKernel
+
+    generator = seeded(1)
+    shapes = {"state_matrix": (3, 3), "input_matrix": (3, 2), "output_matrix": (2, 3)}
+    shapes |= {"initial_state": (3,), "bias": (3,)}
+    given = {k: torch.randn(s, generator=generator).double() / 2 for k, s in shapes.items()}
+    kernel = StateSpaceKernel(**given)
+    operator = IntegralOperator(2, kernel=kernel, strategy="scan").double()
+    domain = Domain.line(POINTS, causal=True, measure="counting", dtype=torch.float64)
+    valid = torch.tensor([[True, False, True, True, False, True], [False] * 2 + [True] * 4])
+    domain = domain.replace(valid=valid) if padded else domain
+    part, rows = shard(domain, mesh)
+    u = torch.randn(1 + padded, POINTS, 2, generator=generator).double()
+    grads = {}
+    for name, at, index in (("whole", domain, slice(None)), ("part", part, rows)):
+        operator.zero_grad()
+        local = u[:, index].clone().requires_grad_()
+        with count_traffic() as traffic:
+            out = operator(local, at)
+        out.square().sum().backward()
+        if name == "part":
+            sum_gradients(operator, part.shards)
+        found = {n: p.grad for n, p in operator.named_parameters() if p.grad is not None}
+        grads[name] = {"out": out.detach(), "u": local.grad, **found}
+    wanted = grads["whole"]
+    wanted |= {name: wanted[name][:, rows] for name in ("out", "u")}
+    unplanned = traffic.numbers - operator.plan(part).numbers
+    return differences(grads["part"], wanted) | {"numbers": float(abs(unplanned))}

@@ -1,0 +1,79 @@
+"""A slice of the fuzz: random operators on random domains, and that it would notice a slip."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from evidence import fuzz
+from fredholm.integral import IntegralOperator
+
+
+@pytest.mark.slow
+def test_a_slice(tmp_path, capsys):
+    out = tmp_path / "fuzz.json"
+    assert fuzz.main(["--cases", "120", "--seed", "42", "--out", str(out)]) == 0, (
+        capsys.readouterr()
+    )
+    result = json.loads(out.read_text())
+    assert result["cases"] == 120
+    assert not result["failures"]
+    for checks in result["operators"].values():
+        assert list(checks) == list(fuzz.CHECKS)
+        assert checks["forward"]["passed"] >= 5
+
+
+def test_a_case_is_its_number():
+    a, b = (fuzz.make_case(11, ["luna"]) for _ in range(2))
+    assert str(a) == str(b)
+    assert torch.equal(a.u, b.u)
+    assert torch.equal(a.operator(a.u, a.domain), b.operator(b.u, b.domain))
+
+
+def _first(names, wanted):
+    """The first case that is answered and has what is wanted."""
+    for number in range(100):
+        try:
+            case = fuzz.make_case(number, names)
+            case.operator(case.u, case.domain, query=case.query, query_domain=case.query_domain)
+        except ValueError:
+            continue
+        if wanted(case):
+            return case
+    raise AssertionError("no such case")
+
+
+def test_a_wrong_answer_is_noticed(monkeypatch):
+    case = _first(["softmax"], lambda case: case.query_domain is None)
+    dense = IntegralOperator.dense
+    monkeypatch.setattr(IntegralOperator, "dense", lambda *a, **k: dense(*a, **k) * (1 + 1e-6))
+    outcomes = {check: outcome for check, outcome, _ in fuzz.run_case(case.number, ["softmax"])}
+    assert outcomes["forward"] == "failed"
+    assert outcomes["gradient"] == "passed"
+
+
+def test_a_wrong_step_is_noticed(monkeypatch):
+    case = _first(["softmax"], lambda c: c.domain.causal and c.query_domain is None)
+    advance = IntegralOperator._advance
+
+    def wrong(self, *arguments):
+        out, state = advance(self, *arguments)
+        return out + 1e-6, state
+
+    monkeypatch.setattr(IntegralOperator, "_advance", wrong)
+    outcomes = {check: outcome for check, outcome, _ in fuzz.run_case(case.number, ["softmax"])}
+    assert outcomes["forward"] == "passed"
+    assert outcomes["step"] == "failed"
+
+
+def test_a_refusal_of_forward_alone_is_noticed(monkeypatch):
+    case = _first(["softmax"], lambda case: "strategy" not in case.options)
+
+    def refuse(*_, **__):
+        raise fuzz.StrategyError("no")
+
+    monkeypatch.setattr(IntegralOperator, "forward", refuse)
+    (first, *_) = fuzz.run_case(case.number, ["softmax"])
+    assert first[:2] == ("forward", "failed")

@@ -1,0 +1,110 @@
+"""The page of conversions holds what was measured, and its tables say what their rows say."""
+
+from __future__ import annotations
+
+from evidence.linearize import page as linearize_report
+from evidence.linearize import smollm2
+from evidence.linearize.speed import crossover
+
+
+def run(task: str, method: str, seed: int, tuned: float):
+    layers = [{"name": "a", "before": 0.9, "after": None if method == "performer" else 0.1}]
+    scores = {"teacher": 0.8, "tuned": tuned} | (
+        {} if method == "performer" else {"distilled": 0.75}
+    )
+    sizes = {"train": 9, "val": 4, "test": 100}
+    shared = {"samples": sizes, "scores": scores, "layers": layers}
+    return {"task": task, "method": method, "seed": seed, "recovered": 100 * tuned / 0.8, **shared}
+
+
+FOUND = {
+    "runs": [
+        run("sentiment", "luna", 0, 0.8),
+        run("sentiment", "luna", 1, 0.79),
+        run("sentiment", "hedgehog", 0, 0.82),
+        run("sentiment", "performer", 0, 0.6),
+    ],
+    "recipe": {
+        "distil": {"epochs": 1, "lr": 0.02, "batch_size": 8},
+        "tune": {"sentiment": {"epochs": 2, "lr": 1e-5, "patience": 2, "batch_size": 8}},
+        "teacher": {"sentiment": {"epochs": 3, "lr": 5e-5}},
+    },
+}
+
+
+def test_tables_say_what_the_rows_say():
+    page = linearize_report.page(FOUND)
+    assert "| LUNA | 80.00 ± 0.00 | 75.00 ± 0.00 | 79.50 ± 0.71 | 99.4 ± 0.9 | 2 |" in page
+    assert "| Performer, 64 features | 80.00 | nothing to distil | 60.00 | 75.0 | 1 |" in page
+    claim = "sentiment of movie reviews: LUNA recovers"
+    few = "open: 1 to 4 seeds |"
+    recovered = "99.5% of the teacher | 99.5% | +99.4 ± 0.9 (2 seeds) | seeds alone | 1.000"
+    assert f"| {claim} {recovered} | {few}" in page
+    behind = "more than Hedgehog | not behind it | -2.5 (1 seed) |  | "
+    assert f"| {claim} {behind} | {few}" in page
+    assert "| LUNA | 0.90 → 0.10 | 0.90 → 0.10 |" in page
+    assert "Not measured yet" in page
+    assert "| sentiment of movie reviews | 9 | 4 | 100 | ≤ 3, 5e-05 | ≤ 2, 1e-05 |" in page
+    assert "standard error of an accuracy near one half is 5.0 points" in " ".join(page.split())
+
+
+def test_crossover_is_the_last_change():
+    def row(length, teacher, luna):
+        return {"length": length, "teacher": {"ms": teacher}, "luna": {"ms": luna}}
+
+    assert crossover([row(64, 1, 2), row(128, 3, 2), row(256, 9, 4)], "luna") == 128
+    assert crossover([row(64, 3, 2), row(128, 3, 4)], "luna") is None
+    assert crossover([row(64, 3, 2), row(128, 5, 4)], "luna") == 64
+
+
+def test_rows_of_smollm2_are_means_over_seeds_and_decoding_stands_alone():
+    def row(matched):
+        scores = {"teacher": 10.0, "before": 20.0, "distilled": 15.0, "matched": matched}
+        return {"scores": scores, "minutes": {"distilled": 5.0, "matched": 60.0}, "threads": 1}
+
+    sides = {"bytes": (512.0, 700.0), "prompt_ms": (900.0, 800.0), "tokens_a_second": (9.0, 8.0)}
+    numbers = {
+        f"{side}_{what}": x
+        for what, pair in sides.items()
+        for side, x in zip(("teacher", "student"), pair)
+    }
+    rows = [{"length": 256.0, "student_softmax_bytes": 0.0, **numbers}]
+    machine = {"processor": "a CPU", "threads": 2, "torch": "2.13"}
+    decoding = {"machine": machine, "rows": rows, "smaller_from": 351, "faster_from": None}
+    found = {"luna": row(12.0), "luna-1": row(13.0), "decoding": decoding}
+    page = smollm2.page(found)
+    about = "LUNA's map, all layers, a window of 64"
+    assert f"| {about} | 2 | 2.000 ± 0.000 | 1.500 ± 0.000 | 1.250 ± 0.071 | 65 ± 0 |" in page
+    assert "| all layers, no window | 0 | not run | not run | not run | not run | ≤ 1.5 |" in page
+    assert "from 351 tokens on, and a token faster at no measured length; between 8.0" in page
+    assert "| 256 | 512 | 700 | 9.0 | 8.0 | 0.90 | 0.80 |" in page
+    assert "## LUNA" not in page  # a row without a receipt
+
+
+def test_receipts_of_smollm2_tell_times_only_where_no_idle_machine_did():
+    def row(length, softmax):
+        bytes_ = {"teacher_bytes": length * 4e4, "student_bytes": 1e7 + softmax}
+        times = {f"{side}_prompt_ms": 500.0 for side in ("teacher", "student")}
+        times |= {f"{side}_tokens_a_second": 9.0 for side in ("teacher", "student")}
+        return {"length": length, **bytes_, **times, "student_softmax_bytes": softmax}
+
+    def receipt(keeps):
+        rows = [row(n, keeps * n * 2e4) for n in (256.0, 4096.0)]
+        shared = {"perplexity": {}, "recall": [], "copying": [], "continuations": []}
+        return {"decoding": rows, "smaller_from": 260, "faster_from": None, **shared}
+
+    def page(keeps, **more):
+        scores = {"teacher": 10.0, "before": 20.0, "matched": 11.0}
+        report = {"scores": scores, "minutes": {"matched": 60.0}, "threads": 2}
+        return " ".join(smollm2.page({"all": report | {"receipt": receipt(keeps)}, **more}).split())
+
+    machine = {"processor": "a CPU", "threads": 2, "torch": "2.13"}
+    rows = [row(256.0, 0.0)]
+    idle = {"machine": machine, "rows": rows, "smaller_from": 260, "faster_from": 4096}
+    assert "a token faster at no measured length" in page(False)
+    fixed, grows = page(False, decoding=idle), page(True, decoding=idle)
+    for text in (fixed, grows):
+        assert "a token faster at no measured length" not in text
+        assert text.count("| tokens before |") == 1
+    assert "Its cache takes 10.0 MB at every length, the teacher's 163.8 MB" in fixed
+    assert "the cache still grows: 15.1 MB after 256 tokens, 91.9 MB after 4,096" in grows

@@ -1,0 +1,87 @@
+"""Peers are timed only with right answers; ratios that got worse are named; pages are what the
+committed results say.
+"""
+
+from __future__ import annotations
+
+import pytest
+from evidence.choosing import page as choosing_report
+from evidence.kit import clock as runner
+from evidence.kit.page import load
+from evidence.performance import page as performance_report
+from evidence.performance import peers, roofline
+
+SMALL = [
+    pytest.param(lambda: peers.attention(lengths=(12,), dim=16), id="attention"),
+    pytest.param(lambda: peers.linear(lengths=(16,), dim=16), id="linear"),
+    pytest.param(lambda: peers.classical(n=24, dim=8), id="classical"),
+    pytest.param(lambda: peers.graph_operator(n=12, dim=4, width=8), id="graph"),
+]
+
+
+@pytest.mark.parametrize("cases", SMALL)
+def test_answers_of_peers_are_right(cases):
+    for case in cases():
+        assert all(error <= case.tolerance for error in runner.check(case).values())
+        assert len(case.entries) >= 2
+
+
+def test_a_wrong_peer_is_not_timed(monkeypatch):
+    monkeypatch.setattr(peers, "quadratic", lambda q, k, v, **_: 1.01 * v)
+    with pytest.raises(runner.WrongAnswer):
+        runner.check(next(iter(peers.linear(lengths=(8,), dim=8))))
+
+
+def test_the_least_time_is_a_share():
+    row = {"flops": 10.0, "functions": 0.0, "bytes": 1.0, "seconds": 4.0}
+    assert roofline.share(row, {"matrix_flops": 5.0, "functions": 1.0, "bytes": 1.0}) == 0.5
+
+
+def test_what_an_operator_serves_is_asked_of_it():
+    assert choosing_report.served("softmax")["points without a grid"]
+    assert not choosing_report.served("infsa")["output at other points"]
+    assert choosing_report.state_growth("softmax") == "grows with N"
+    assert choosing_report.state_growth("linear_attention") == "fixed"
+
+
+def test_lost_cases_are_shown():
+    rows = load("performance.json")["cases"]
+    for row in performance_report.lost(rows):
+        assert f"**{row['ratio']:.2f}** | {row['case']}" in performance_report.page()
+
+
+def test_duels_stay_within_their_group():
+    rows = [
+        {"group": group, "case": "infsa forward", "way": way, "milliseconds": ms}
+        for group, way, ms in (
+            ("operators", "infsa", 1.0),
+            ("hidden-first", "tiled", 10.0),
+            ("hidden-first", "N × N", 20.0),
+        )
+    ]
+    duels = performance_report.duels(rows, ("hidden-first",))
+    assert [(row["way"], row["ours"], row["our way"]) for row in duels] == [
+        ("N × N", 10.0, "tiled")
+    ]
+
+
+def test_the_committed_comparison_is_of_operators_that_there_are():
+    from fredholm.models import list_baselines
+    from fredholm.operators import list_operators
+
+    rows = [
+        {row["operator"] for row in task["rows"] if row["runs"] or "refused" in row}
+        for task in load("compare.json")["tasks"]
+    ]
+    compared = set().union(*rows)
+    assert compared <= {*list_operators(), *list_baselines()}
+    assert sum(names == compared for names in rows) >= 4
+
+
+def test_an_operator_that_nobody_measured_has_rows_that_say_so(monkeypatch):
+    names = choosing_report.list_operators
+    monkeypatch.setattr(choosing_report, "list_operators", lambda: ["anew", *names()])
+    scores = choosing_report.accuracy_table(load("compare.json")).splitlines()
+    (score,) = (line for line in scores if line.startswith("| anew |"))
+    assert score.count("not measured") == len(load("compare.json")["tasks"])
+    assert "| anew | not measured |" in choosing_report.flops_table()

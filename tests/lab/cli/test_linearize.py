@@ -1,0 +1,97 @@
+"""``fredholm linearize``: a folder of transformers, a run of ours, and what cannot be converted."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fredholm.convert import load_linearized
+from fredholm.lab.cli.main import main
+from fredholm.models import from_pretrained
+from tests.lab.training.conftest import SMALL
+from tests.linearize import models
+
+pytest.importorskip("transformers")
+
+
+def test_a_folder_of_transformers(tmp_path, capsys):
+    models.bert().save_pretrained(tmp_path / "bert")
+    (tmp_path / "bert" / "tokenizer.json").write_text('{"as": "it is"}')
+    out = tmp_path / "out"
+    arguments = [
+        "linearize",
+        str(tmp_path / "bert"),
+        "--out",
+        str(out),
+        "--to",
+        "performer",
+        "--option",
+        "features=12",
+    ]
+    assert main(arguments) == 0
+    assert "2 attention layers converted" in capsys.readouterr().out
+    assert load_linearized(out / "model")(**models.padded()).logits.isfinite().all()
+    assert (out / "model" / "tokenizer.json").read_text() == '{"as": "it is"}'
+    assert "2 attention layers converted" in (out / "model" / "README.md").read_text()
+    assert main(["linearize", str(out / "model"), "--out", str(tmp_path / "twice")]) == 2
+    assert "was converted already" in capsys.readouterr().err
+
+    assert main(arguments) == 2
+    assert "holds a conversion" in capsys.readouterr().err
+    for wrong, message in (
+        (["--to", "hedgehod"], "did you mean 'hedgehog'"),
+        (["--option", "features"], "KEY=VALUE"),
+        (["--layer", "none.*"], "fits no attention"),
+    ):
+        assert (
+            main(["linearize", str(tmp_path / "bert"), "--out", str(tmp_path / "other"), *wrong])
+            == 2
+        )
+        assert message in capsys.readouterr().err
+    assert main(["linearize", str(tmp_path / "nowhere"), "--out", str(out)]) == 2
+    assert "no config.json" in capsys.readouterr().err
+
+
+def test_a_run_is_converted_on_its_own_data(tmp_path, capsys):
+    assert (
+        main(
+            [
+                "train",
+                "digits",
+                *SMALL,
+                "training.epochs=1",
+                "schedule.warmup_epochs=0",
+                "--runs",
+                str(tmp_path),
+            ]
+        )
+        == 0
+    )
+    run, out = str(tmp_path / "digits"), tmp_path / "linear"
+    stages = ["--samples", "64", "--distil-epochs", "1", "--epochs", "1", "--lr", "1e-4"]
+    assert main(["linearize", run, "--to", "luna", "--out", str(out), *stages]) == 0
+    shown = capsys.readouterr().out
+    assert "accuracy: teacher" in shown
+    assert "recovered" in shown
+    converted = from_pretrained(out / "model")
+    assert converted.config.body.operator == "luna"
+    assert converted(torch.zeros(1, 1, 8, 8)).isfinite().all()
+    assert main(["linearize", run, "--data", "digits", "--out", str(tmp_path / "x")]) == 2
+    assert "a run has data of its own" in capsys.readouterr().err
+
+
+def test_a_model_without_a_head_is_named(tmp_path, capsys, monkeypatch):
+    from transformers import BertModel
+
+    from fredholm.lab.distill import sources
+    from tests.lab.training.test_conversion import DATA
+
+    BertModel(models.bert().config).save_pretrained(tmp_path / "bert")
+    monkeypatch.setattr(sources, "_splits", lambda *arguments: DATA)
+    out = tmp_path / "out"
+    arguments = ["linearize", str(tmp_path / "bert"), "--data", "movie-reviews", "--out", str(out)]
+    assert main(arguments) == 2
+    shown = capsys.readouterr().err
+    assert "BertModel gives last_hidden_state, pooler_output and no logits" in shown
+    assert "BertForSequenceClassification" in shown
+    assert not out.exists()

@@ -1,0 +1,205 @@
+"""Files as people have them: what is guessed is said, and what cannot be meant is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fredholm.errors import DataError, FredholmError
+from fredholm.estimators import FredholmClassifier
+from fredholm.lab.cli.main import main
+from fredholm.lab.data.files import open_files
+from fredholm.lab.data.files.table import no_number
+
+RNG = np.random.default_rng(0)
+
+
+def write(path, header, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join([header, *(",".join(map(str, row)) for row in rows)]) + "\n")
+    return path
+
+
+def numbers(n=60):
+    return [(i % 2, *(f"{x:.3f}" for x in RNG.normal(size=2))) for i in range(n)]
+
+
+def remarks(path, **reading):
+    return open_files(path, reading).collection.remarks
+
+
+def test_a_column_of_texts_beside_numbers_leaves_the_numbers_in(tmp_path):
+    names = [f"Mr. Owen Harris {i}" for i in range(60)]
+    rows = [(y, name, a, b) for (y, a, b), name in zip(numbers(), names)]
+    path = write(tmp_path / "passengers.csv", "survived,Name,age,fare", rows)
+    source = open_files(path, {"label": "survived"})
+    assert (source.collection.kind, source.collection.channels) == ("rows", ("age", "fare"))
+    assert any("'Name' is left out" in remark for remark in source.collection.remarks)
+    few = write(tmp_path / "few.csv", "survived,Name,age", [row[:3] for row in rows])
+    source = open_files(few, {"label": "survived"})
+    assert source.collection.kind == "texts"
+    assert "column 'age' is not read: texts are" in " ".join(source.collection.remarks)
+    assert not remarks(few, label="survived", kind="texts")
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_dates_of_the_estimators_are_seconds_whatever_their_unit(unit):
+    start = np.datetime64("2024-01-01", "s")
+    clocks = [start + np.cumsum(RNG.integers(1, 9, 12)).astype("m8[s]") for _ in range(24)]
+    values = [RNG.normal(size=(12, 1)) for _ in range(24)]
+    labels = [int(v.sum() > 0) for v in values]
+    model = FredholmClassifier(dim=8, epochs=1, random_state=0)
+    model.fit(list(zip(clocks, values)), labels)
+    expected = model.predict_proba(list(zip(clocks, values)))
+    other = [t.astype(f"M8[{unit}]") for t in clocks]
+    assert np.array_equal(model.predict_proba(list(zip(other, values))), expected)
+    other[0][0] = np.datetime64("NaT")
+    with pytest.raises(FredholmError, match="its times do not grow"):
+        model.predict(list(zip(other, values)))
+
+
+def test_a_run_in_the_datas_own_folder_can_be_evaluated(tmp_path, monkeypatch):
+    write(tmp_path / "here" / "rows.csv", "y,a,b", numbers())
+    monkeypatch.chdir(tmp_path / "here")
+    small = ["operator=softmax", "model.body.dim=8", "model.body.depth=1", "training.epochs=1"]
+    assert main(["train", "./", *small, "--runs", "runs"]) == 0
+    assert main(["evaluate", "runs/here"]) == 0
+    for colour in ("red", "blue"):
+        for i in range(8):
+            folder = tmp_path / "pictures" / colour
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (8, 8), (i, 0, 255 * (colour == "red"))).save(folder / f"{i}.png")
+    (tmp_path / "pictures" / "runs").mkdir()
+    (tmp_path / "here" / "runs" / "here").rename(tmp_path / "pictures" / "runs" / "here")
+    assert open_files(tmp_path / "pictures").classes == ("blue", "red")
+
+
+def test_recordings_of_a_file_each_are_said_to_be_read_row_by_row(tmp_path):
+    for folder in ("run", "walk"):
+        for i in range(3):
+            rows = [(t, *row[1:]) for t, row in enumerate(numbers(9))]
+            write(tmp_path / "recordings" / folder / f"{i}.csv", "time,ax,ay", rows)
+    said = " ".join(remarks(tmp_path / "recordings"))
+    assert "where each of the 6 files is a series" in said
+    assert "the names of folders (run, walk) are no labels" in said
+
+
+def test_a_truncated_picture_is_found_before_training(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for i in range(4):
+            pixels = RNG.integers(0, 255, (40, 40, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / name / f"{i}.jpg")
+    whole = (tmp_path / "b" / "3.jpg").read_bytes()
+    (tmp_path / "b" / "3.jpg").write_bytes(whole + b"\0" * 20)  # a camera's padding
+    open_files(tmp_path)
+    (tmp_path / "b" / "3.jpg").write_bytes(whole[:-300])
+    with pytest.raises(DataError, match=r"3\.jpg: not a readable picture .*truncated"):
+        open_files(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("reading", "message"),
+    [
+        ({"label": "y", "id": "y"}, "column 'y' is said to be label and id"),
+        ({"label": "y", "time": "y"}, "column 'y' is said to be label and time"),
+        ({"text": "y", "label": "y"}, "column 'y' is said to be label and text"),
+        ({"group": "a", "channels": ("a", "b")}, "column 'a' is said to be group and channels"),
+        ({"channels": ("a", "a")}, "channels: 'a' comes twice"),
+    ],
+)
+def test_a_column_is_one_thing(tmp_path, reading, message):
+    path = write(tmp_path / "a.csv", "y,a,b", numbers())
+    with pytest.raises(DataError, match=message):
+        open_files(path, {"label": "y", **reading})
+
+
+def test_counted_columns_are_a_header(tmp_path):
+    rows = [(i, *row[1:], row[0]) for i, row in enumerate(numbers(50))]
+    source = open_files(write(tmp_path / "pandas.csv", ",0,1,2", rows))
+    assert len(source.collection) == 50
+    assert source.collection.channels == ("0", "1")
+    plain = open_files(write(tmp_path / "plain.csv", "0.5,1,0", [r[1:] for r in rows]))
+    assert len(plain.collection) == 51
+
+
+def test_a_class_of_which_there_is_no_test_sample_is_said(tmp_path):
+    rows = [("b" if i < 2 else "a", *row[1:]) for i, row in enumerate(numbers(80))]
+    said = " ".join(remarks(write(tmp_path / "rare.csv", "y,u,v", rows), label="y"))
+    assert "no test sample is of the class 'b'" in said
+
+
+def test_words_that_count_as_missing_are_said(tmp_path):
+    words = ["none", "mild", "heavy"]
+    rows = [(row[0], words[i % 3], row[1]) for i, row in enumerate(numbers())]
+    path = write(tmp_path / "drinks.csv", "y,alcohol,v", rows)
+    assert "column 'alcohol': 'none' counts as missing (20 of the first 60" in " ".join(
+        remarks(path, label="y")
+    )
+    with pytest.raises(DataError, match="none, NA, - and \\? count as missing"):
+        open_files(path, {"label": "alcohol"})
+
+
+def test_commas_between_thousands_are_told_from_decimal_ones():
+    assert "between thousands are left out" in no_number("1,000")
+    assert "(decimal commas are written as points)" in no_number("1,5")
+
+
+def test_a_text_that_begins_with_pk_is_a_table(tmp_path):
+    from fredholm.lab.data.files.unlabelled import _MAGIC
+
+    assert not any(b"PK,a,b\n1,2,3\n".startswith(magic) for magic in _MAGIC)
+
+
+@pytest.mark.parametrize(
+    ("samples", "message"),
+    [
+        (None, "received NoneType; needs an array or a list"),
+        ((row for row in [[1.0, 2.0]] * 4), "received generator; needs an array or a list"),
+        ([{"a": 1.0}, {"a": 2.0}] * 2, "samples as dictionaries; needs rows of numbers"),
+    ],
+)
+def test_what_is_no_list_of_samples_is_refused_by_name(samples, message):
+    with pytest.raises(FredholmError, match=message):
+        FredholmClassifier(dim=8, epochs=1).fit(samples, [0, 1, 0, 1])
+
+
+def test_a_first_line_that_names_the_delimiter_is_no_header(tmp_path):
+    lines = ["sep=;", "x;y", *(f"{i % 7},5;{'ab'[i % 2]}" for i in range(30))]
+    path = tmp_path / "excel.csv"
+    path.write_text("\n".join(line.replace(",5", ".5") for line in lines) + "\n")
+    source = open_files(path)
+    assert source.collection.channels == ("x",)
+    assert len(source.collection) == 30
+    assert source.collection.place(0)["row"] == 3  # as a text editor counts them
+    (tmp_path / "tabs.csv").write_text("sep=\t\n" + "x\ty\n" + "1.5\ta\n2.5\tb\n" * 15)
+    assert open_files(tmp_path / "tabs.csv").collection.channels == ("x",)
+    (tmp_path / "none.csv").write_text("sep=;\n")
+    with pytest.raises(DataError, match=r"none.csv: is empty"):
+        open_files(tmp_path / "none.csv")
+
+
+def test_one_and_one_point_zero_are_one_class(tmp_path):
+    rows = [(("1", "0", "1.0")[i % 3], *row[1:]) for i, row in enumerate(numbers())]
+    source = open_files(write(tmp_path / "floats.csv", "y,u,v", rows), {"label": "y"})
+    assert tuple(source.classes) == ("0", "1")
+    assert (source.collection.labels.codes == [1, 0, 1] * 20).all()
+    alike = open_files(
+        write(
+            tmp_path / "same.csv",
+            "y,u,v",
+            [("1.0", *r[1:]) if i % 2 else ("2.0", *r[1:]) for i, r in enumerate(rows)],
+        ),
+        {"label": "y"},
+    )
+    assert tuple(alike.classes) == ("1.0", "2.0")  # as they are written
+
+
+def test_dates_that_look_like_numbers_are_said(tmp_path):
+    rows = [(i % 6, f"202401{1 + i // 6:02d}", i % 5, "ab"[i % 2]) for i in range(60)]
+    path = write(tmp_path / "days.csv", "id,date,x,label", rows)
+    assert "the times in 'date' are read as plain numbers" in " ".join(remarks(path))
+    rows = [(a, int(b) - 20240100, c, d) for a, b, c, d in rows]
+    path = write(tmp_path / "counts.csv", "id,date,x,label", rows)
+    assert "plain numbers" not in " ".join(remarks(path))

@@ -1,0 +1,145 @@
+"""Files that change between two calls: nothing goes on as if they were the same."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+from types import SimpleNamespace
+
+import pytest
+
+from fredholm.errors import DataError, OptionError, RecipeError
+from fredholm.lab import training
+from fredholm.lab.compare.search import open_search
+from fredholm.lab.training.evaluation import check_unchanged
+
+SMALL = [
+    "model.body.dim=8",
+    "model.body.depth=1",
+    "training.epochs=3",
+    "data.batch_size=8",
+]
+
+
+def write(path, rows):
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([["a", "b", "label"], *rows])
+    return path
+
+
+@pytest.fixture
+def rows():
+    rng = random.Random(0)
+    return [[round(rng.gauss(0, 1), 3), i, "xy"[i % 2]] for i in range(60)]
+
+
+class _Stop(Exception):
+    pass
+
+
+def stop(line):
+    if line.startswith("epoch 2"):
+        raise _Stop(line)
+
+
+def test_a_run_is_not_resumed_on_other_samples(tmp_path, rows):
+    file = write(tmp_path / "data.csv", rows)
+    recipe = training.load_recipe(file, SMALL)
+    with pytest.raises(_Stop):
+        training.train(recipe, tmp_path / "run", report=stop)
+    write(file, rows[::-1])
+    with pytest.raises(DataError, match=r"data.csv: has changed since the run was trained on it"):
+        training.train(recipe, tmp_path / "run", resume=True)
+    write(file, rows)
+    assert training.train(recipe, tmp_path / "run", resume=True).epochs == 3
+
+
+def test_what_was_measured_before_a_resume_is_measured_again(tmp_path, rows):
+    file = write(tmp_path / "data.csv", rows)
+    recipe = training.load_recipe(file, [*SMALL, "training.keep=best"])
+    with pytest.raises(_Stop):
+        training.train(recipe, tmp_path / "run", report=stop)
+    training.evaluate(tmp_path / "run")
+    place = tmp_path / "run" / "evaluation.json"
+    assert place.exists()
+    training.train(recipe, tmp_path / "run", resume=True)
+    assert not place.exists()
+
+
+def test_a_sweep_trains_again_on_changed_files(tmp_path, rows):
+    file = write(tmp_path / "data.csv", rows)
+    lines = []
+    given = {"overrides": [*SMALL, "seed=0"], "folder": tmp_path / "sweep"}
+    (before,), _ = training.sweep(file, **given)
+    (again,), _ = training.sweep(file, **given, report=lines.append)
+    assert again == before
+    assert not [line for line in lines if line.startswith("epoch")], "the result was read"
+    write(file, [[*row[:2], "x"] for row in rows[:30]] + [[*row[:2], "y"] for row in rows[30:]])
+    (after,), _ = training.sweep(file, **given, report=lines.append)
+    assert [line for line in lines if "epoch 2" in line], "trained on the new labels"
+    assert after["loss"] != before["loss"]
+
+
+def test_a_comparison_does_not_go_on_with_changed_files(tmp_path, rows):
+    file = write(tmp_path / "data.csv", rows)
+    given = {"minutes": 1.0, "operators": "softmax", "out": tmp_path / "compare"}
+    search = open_search(str(file), **given)
+    search._save()
+    write(file, rows[::-1])
+    with pytest.raises(DataError, match="has changed since the comparison in"):
+        open_search(str(file), **given)
+
+
+def test_a_comparison_does_not_go_on_with_a_changed_recipe(tmp_path):
+    recipe, code = tmp_path / "mine.yaml", tmp_path / "mine.py"
+
+    def edit(lr, said=""):
+        code.write_text(f"word = {said!r}")
+        recipe.write_text(
+            f"import: mine.py\ndata: {{name: digits}}\nmodel: {{name: backbone_nano}}\n"
+            f"# a comment\noptimizer: {{lr: {lr}}}\n"
+        )
+
+    def go_on(**given):
+        given = {"operators": "softmax", "out": tmp_path / "compare"} | given
+        return open_search(str(recipe), 1.0, **given)
+
+    edit(1e-3)
+    go_on()._save()
+    edit("1.0e-3")
+    state = go_on().state
+    for changed in ((2e-3,), (1e-3, "other")):
+        edit(*changed)
+        with pytest.raises(RecipeError, match=r"mine.yaml: the recipe .* has changed since"):
+            go_on()
+    with pytest.raises(OptionError, match="holds a comparison with"):
+        go_on(changes=["seed=3"])
+    del state["setting"]["recipe"]  # of earlier versions
+    (tmp_path / "compare" / "choice.json").write_text(json.dumps(state))
+    assert go_on().state["lr"] == 1e-3
+
+
+def test_options_that_do_not_suit_the_files_are_refused_or_said(tmp_path, rows):
+    file = write(tmp_path / "data.csv", rows)
+    phases = ["training.phases=[{steps: 2, max_length: 2}, {steps: 2}]", "training.steps=4"]
+    for options, message in (
+        (["data.mixup=0.5"], "data.mixup: .*remove it"),
+        (phases, "no max_length"),
+    ):
+        with pytest.raises(RecipeError, match=message):
+            training.train(training.load_recipe(file, [*SMALL, *options]), tmp_path / "run")
+    numbers = write(tmp_path / "numbers.csv", [[*row[:2], row[0] * 2.5] for row in rows])
+    recipe = training.load_recipe(numbers, [*SMALL, "training.label_smoothing=0.1"])
+    lines = []
+    training.train(recipe, tmp_path / "run", report=lines.append)
+    assert "training.label_smoothing: without effect, since the labels are regression" in lines
+
+
+def test_another_scaling_of_a_set_without_a_path_is_named():
+    """Sets of the catalogue have a scaling, and neither path nor files."""
+    before, now = ({"scaling": {"mean": [mean], "std": [1.0]}} for mean in (0.0, 5.0))
+    dataset = SimpleNamespace(name="stays", source=now)
+    check_unchanged({"source": now}, dataset)
+    with pytest.raises(DataError, match=r"^stays: column 1 of the model's inputs has another mean"):
+        check_unchanged({"source": before}, dataset)

@@ -1,0 +1,659 @@
+"""Decoders made linear: the teacher's logits, low-rank changes, the receipt, text from a folder."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fredholm import linearize
+from fredholm.convert import ConversionReport, replace_attention
+from fredholm.errors import (
+    CheckpointError,
+    ConversionError,
+    DataError,
+    DomainError,
+    OptionError,
+)
+from fredholm.lab.distill.data import TokenWindows, two_splits
+from fredholm.lab.distill.linearize import TUNE
+from fredholm.lab.distill.lora import Lora, LowRankChange
+from fredholm.lab.distill.matching import cross_entropies, logit_divergence
+from fredholm.lab.distill.page import write_page
+from fredholm.lab.distill.receipt import (
+    Documents,
+    _continued,
+    by_position,
+    measure_receipt,
+    segments,
+)
+from fredholm.lab.distill.sources import DECODER
+from fredholm.lab.training.tasks import Tokens
+from fredholm.lab.training.text_generation import text_after
+from fredholm.training import Interrupted, StageOptions, fine_tune, generate
+
+transformers = pytest.importorskip("transformers")
+
+TEXTS = ("the quick brown fox jumps over the lazy dog. " * 16, "five dozen liquor jugs. " * 24)
+OFF = StageOptions(epochs=0)
+DISTIL = StageOptions(epochs=1, lr=2e-2, batch_size=4, steps=12)
+MATCH = StageOptions(epochs=1, lr=5e-3, batch_size=4)
+
+
+class Letters:
+    """A tokenizer of bytes."""
+
+    chat_template = None
+
+    def __call__(self, texts):
+        return {"input_ids": [list(text.encode()) for text in texts]}
+
+    def decode(self, numbers, skip_special_tokens=True):
+        return bytes(number % 128 for number in numbers).decode("ascii")
+
+
+def llama(**options):
+    """A small decoder whose attention matters: weights of the usual start would hardly look."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512}
+    config = transformers.LlamaConfig(
+        vocab_size=128, **sizes, **heads, initializer_range=0.35, **options
+    )
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+def windows(split, texts, length=24):
+    return TokenWindows("letters", split, texts, Letters(), length)
+
+
+VAL = windows("val", [text[:100] for text in TEXTS])
+FAST = {"to": "hedgehog", "data": (windows("train", TEXTS), VAL), "task": "tokens", "tune": OFF}
+FAST |= {"window": 4, "tied": False, "options": {"softmax": True}, "distil": DISTIL}
+
+
+# --- the stage ------------------------------------------------------------------------------------
+
+
+def test_divergence_of_logits_is_torchs_in_value_and_gradient():
+    torch.manual_seed(0)
+    student = (3 * torch.randn(2, 37, 11)).requires_grad_()
+    teacher, real = 3 * torch.randn(2, 37, 11), torch.rand(2, 37) < 0.6
+    for mask in (None, real):
+        p, s = teacher.log_softmax(-1), student.log_softmax(-1)
+        rows = F.kl_div(s, p, log_target=True, reduction="none").sum(-1)
+        expected = rows.mean() if mask is None else rows[mask].mean()
+        ours = logit_divergence(student, teacher, mask)
+        torch.testing.assert_close(ours, expected)
+        gradients = [
+            torch.autograd.grad(x, student, retain_graph=True)[0] for x in (ours, expected)
+        ]
+        torch.testing.assert_close(*gradients)
+
+
+def test_matching_brings_the_logits_to_the_teachers():
+    lines: list[str] = []
+    model, ids = llama(), VAL.windows.long()
+    conversion = linearize(model, **FAST, match=MATCH, say=lines.append)
+    fresh, report = linearize(model, **FAST).model, conversion.report
+    assert report.metric == "perplexity"
+    assert report.recovered is None
+    with torch.no_grad():
+        away = [
+            float(logit_divergence(x(input_ids=ids).logits, model(input_ids=ids).logits))
+            for x in (fresh, conversion.model)
+        ]
+    assert away[1] < 0.7 * away[0]
+    assert report.ratio == report.scores["matched"] / report.scores["teacher"]
+    assert any("matched: step " in line and "times the teacher's" in line for line in lines)
+    assert all(row.after < row.before for row in report.layers)
+
+
+def test_windows_may_begin_at_later_positions():
+    """Every second one; a model with rotary positions answers them as before."""
+    data = TokenWindows("letters", "train", TEXTS, Letters(), 24, reach=300)
+    inputs, _ = data.batch([0, 1, 3])
+    starts = inputs["position_ids"][:, 0].tolist()
+    assert starts[0] == 0
+    assert 0 < max(starts) <= 300 - 24
+    assert inputs["position_ids"][1].diff().unique().tolist() == [1]
+    model = llama()
+    with torch.no_grad():
+        expected = model(input_ids=inputs["input_ids"]).logits
+        torch.testing.assert_close(model(**inputs).logits, expected, atol=1e-3, rtol=1e-3)
+    conversion = linearize(model, **FAST | {"data": (data, VAL)}, match=MATCH)
+    assert conversion.report.scores["matched"] < conversion.report.scores["before"]
+    with pytest.raises(OptionError, match="reach: received 20; a window has 24"):
+        TokenWindows("letters", "train", TEXTS, Letters(), 24, reach=20)
+
+
+def test_longer_windows_teach_what_lies_further_back():
+    lines: list[str] = []
+    long = windows("train", TEXTS, 120)
+    given = {**FAST, "match": MATCH, "say": lines.append}
+    short = linearize(llama(), **given)
+    lengthen = StageOptions(epochs=4, lr=2e-3, batch_size=2)
+    conversion = linearize(llama(), **given, lengthen=lengthen, longer=long)
+    scores = conversion.report.scores
+    assert scores["matched"] == short.report.scores["matched"]
+    assert conversion.report.ratio == scores["lengthened"] / scores["teacher"]
+    assert any(line.startswith("lengthened: step ") for line in lines)
+    ids = long.windows[:4].long()
+    with torch.no_grad():
+        far = [
+            float(logit_divergence(*(m(input_ids=ids).logits[:, 60:] for m in (model, llama()))))
+            for model in (short.model, conversion.model)
+        ]
+    assert far[1] < 0.8 * far[0]
+
+
+def test_a_stopped_match_ends_as_one_that_was_not(tmp_path, monkeypatch):
+    from fredholm.lab.distill.matching import Matching
+
+    options = {
+        **FAST,
+        "distil": OFF,
+        "match": StageOptions(epochs=2, lr=5e-3, batch_size=6, lora=2),
+    }
+    whole = linearize(llama(), **options, folder=tmp_path / "whole")
+    left, inner = [0], Matching.training_step
+
+    def stopping(self, batch, index):
+        left[0] += 1
+        if left[0] == 9:
+            raise Interrupted("stopped")
+        return inner(self, batch, index)
+
+    monkeypatch.setattr(Matching, "training_step", stopping)
+    with pytest.raises(Interrupted, match="resume=True"):
+        linearize(llama(), **options, folder=tmp_path / "c")
+    resumed = linearize(llama(), **options, folder=tmp_path / "c", resume=True)
+    assert resumed.report.scores == whole.report.scores
+    ours, theirs = (x.model.state_dict() for x in (resumed, whole))
+    assert all(value.equal(theirs[name]) for name, value in ours.items())
+
+
+def test_low_rank_changes_are_merged_into_the_attention_alone():
+    model = llama()
+    options = {**FAST, "distil": OFF, "match": StageOptions(lr=5e-3, batch_size=8, lora=2)}
+    converted = linearize(model, **options).model
+    source, state = model.state_dict(), converted.state_dict()
+    assert {name for name in state if "linear_heads" not in name} == set(source)
+    for name, value in source.items():
+        inside = ".self_attn." in name
+        assert state[name].equal(value) != inside, name
+        change = state[name] - value
+        if inside:
+            assert torch.linalg.matrix_rank(change, rtol=1e-3) <= 2
+    assert all(p.requires_grad for p in converted.parameters())
+
+
+def test_low_rank_changes_need_a_rank_and_linear_layers():
+    replaced = replace_attention(llama(), "hedgehog", probe=False)
+    with pytest.raises(OptionError, match="rank of 1"):
+        Lora(replaced, 0, seed=0)
+    config = transformers.GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=16)
+    gpt2 = replace_attention(transformers.GPT2LMHeadModel(config).eval(), "hedgehog", probe=False)
+    with pytest.raises(ConversionError, match=r"no torch\.nn\.Linear"):
+        Lora(gpt2, 2, seed=0)
+
+
+def test_a_regression_has_no_logits_to_match():
+    from tests.linearize import models
+
+    ids = torch.randint(1, models.VOCABULARY, (4, 6))
+    data = [({"input_ids": row}, torch.tensor(0.5)) for row in ids]
+    model = transformers.BertForSequenceClassification(
+        transformers.BertConfig(
+            vocab_size=models.VOCABULARY,
+            hidden_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=8,
+            num_labels=1,
+        )
+    ).eval()
+    with pytest.raises(OptionError, match="no logits that could be matched"):
+        linearize(
+            model, "t2r", data=(data, data), task="regression", distil=OFF, match=MATCH, tune=OFF
+        )
+
+
+def test_the_gain_of_a_window_gives_the_past_softmaxs_share():
+    model, ids = llama(), torch.tensor([list(TEXTS[0].encode()[:40])])
+    replaced = replace_attention(model, "hedgehog", window=4, options={"softmax": True})
+    with torch.no_grad():
+        before, after = {}, {}
+        for mode, seen in (("distil", before), ("calibrate", None), ("distil", after)):
+            replaced.switch(mode)
+            replaced.model(input_ids=ids)
+            if seen is not None:
+                seen |= {name: float(x) for name, x in replaced.losses().items()}
+        for name, part in replaced.parts.items():
+            assert after[name] < before[name], name
+            gains = part.gain.clone()
+            replaced.switch("calibrate")
+            replaced.model(input_ids=ids)
+            torch.testing.assert_close(part.gain, gains, atol=1e-4, rtol=0)  # it is there already
+
+
+# --- what it reads --------------------------------------------------------------------------------
+
+
+def test_windows_lie_inside_documents_and_what_is_left_makes_more():
+    data = TokenWindows("t", "train", ["abcdefgh", "xy", "zw"], Letters(), 3)
+    rows = [bytes(row.tolist()).decode() for row in data.windows]
+    assert rows == ["abc", "def", "ghx", "yzw"]
+    inputs, labels = data.batch([1])
+    assert labels.tolist() == [[*inputs["input_ids"][0, 1:].tolist(), -100]]
+    with pytest.raises(DataError, match="4 tokens; a window takes 9"):
+        TokenWindows("t", "train", ["abcd"], Letters(), 9)
+
+
+class Tokenised:
+    """Rows as data sets of Hugging Face have them for a decoder: the labels are its tokens."""
+
+    def __init__(self, own: bool = False):
+        data = windows("train", TEXTS)
+        inputs, following = data.batch(range(len(data)))
+        self.ids, self.following, self.own = inputs["input_ids"], following, own
+
+    def __len__(self):
+        return len(self.ids)
+
+    def __getitem__(self, i):
+        if self.own:
+            return {"input_ids": self.ids[i]}, self.following[i]
+        return {"input_ids": self.ids[i].tolist(), "labels": self.ids[i].tolist()}
+
+
+def test_labels_by_name_are_the_tokens_of_a_decoder():
+    """As transformers' models take them, which ask for the token that follows."""
+    train, _ = two_splits((Tokenised(), Tokenised(own=True)), decoder=True)
+    inputs, following = train.batch([0, 1])
+    model = llama()
+    with torch.no_grad():
+        expected = float(model(**inputs, labels=inputs["input_ids"]).loss)
+        found = float(Tokens().loss(model(**inputs).logits, following))
+    assert math.isclose(found, expected, rel_tol=1e-5)
+    reached = [
+        fine_tune(
+            llama(), data=(rows, rows), task="tokens", options=StageOptions(epochs=1, batch_size=4)
+        )
+        for rows in (Tokenised(), Tokenised(own=True))
+    ]
+    assert reached[0] == reached[1]
+
+
+def test_labels_are_what_the_decoder_of_an_encoder_decoder_reads():
+    """Made as the model makes it, which left alone would read its encoder's tokens."""
+    from tests.linearize.library import inputs, library
+
+    ids = torch.randint(3, 40, (4, 7), generator=torch.Generator().manual_seed(3))
+    ids[0, 5:] = -100
+    for name in ("bart", "whisper"):
+        model, given = library(name), {"input_features": inputs("whisper")["input_features"]}
+        given = {"input_ids": ids.clamp(min=3)} if name == "bart" else given
+        count = len(next(iter(given.values())))
+        rows = [{"labels": ids[i]} | {key: x[i] for key, x in given.items()} for i in range(count)]
+        with torch.no_grad():
+            expected = math.exp(float(model(**given, labels=ids[:count]).loss))
+        found = linearize(
+            model,
+            "hedgehog",
+            data=(rows, rows),
+            task="tokens",
+            keep_refused=True,
+            distil=OFF,
+            tune=OFF,
+        )
+        assert math.isclose(found.report.scores["teacher"], expected, rel_tol=1e-5)
+    model, rows = library("bart"), [{"input_ids": ids[1], "labels": ids[1]}]
+    model.config.decoder_start_token_id = None
+    with pytest.raises(DataError, match="set decoder_start_token_id and pad_token_id"):
+        fine_tune(model, data=(rows, rows), task="tokens", options=StageOptions(epochs=1))
+
+
+# --- the receipt ----------------------------------------------------------------------------------
+
+
+DOCUMENTS = Documents(
+    {"seen": TEXTS, "other": TEXTS[::-1]},
+    Letters(),
+    positions=(32, 128, 4096),
+    distances=(8, 32),
+    copies=(8,),
+    lengths=(16, 64),
+    repeats=2,
+    prompts=("hello",),
+    new_tokens=3,
+)
+
+
+def test_a_receipt_of_the_teacher_itself_shows_no_loss_and_exact_bytes(tmp_path):
+    model = llama()
+    replaced = replace_attention(model, "hedgehog", window=4, options={"softmax": True})
+    with replaced.mode("softmax"):
+        same = measure_receipt(model, replaced.model, DOCUMENTS)
+    for rows in same["perplexity"].values():
+        assert [row["to"] for row in rows] == [32, 128], "no document has 4,096 tokens"
+        assert all(row["ratio"] == pytest.approx(1.0, abs=1e-4) for row in rows)
+    for row in (*same["recall"], *same["copying"]):
+        assert row["teacher"] == row["student"]
+    (texts,) = same["continuations"]
+    assert texts["teacher"] == texts["student"]
+    model.generation_config.repetition_penalty = 50.0  # of a folder; the likeliest has none
+    penalised = _continued({"teacher": model}, DOCUMENTS, "hello", 64)
+    assert penalised["teacher"] == texts["teacher"]
+    assert model.generation_config.repetition_penalty == 50.0
+    model.generation_config.repetition_penalty = 1.0
+
+    receipt = measure_receipt(model, replaced.model, DOCUMENTS)
+    sizes = [row["student_bytes"] for row in receipt["decoding"]]
+    assert sizes[0] == sizes[1] < receipt["decoding"][1]["teacher_bytes"]
+    token = receipt["decoding"][0]["teacher_bytes"] / 16
+    assert token == 2 * 2 * 2 * 8 * 4  # layers, keys and values, heads of keys, width, bytes
+    assert receipt["smaller_from"] == int(sizes[0] // token) + 1
+    assert f"from {receipt['smaller_from']:,} tokens on" in receipt["sentence"]
+
+    report = ConversionReport.of(replaced, "Llama")
+    report.receipt = json.loads(json.dumps(receipt))
+    page = write_page(report, tmp_path / "page.html").read_text()
+    assert all(heading in page for heading in ("What it lost", "What it saves", "side by side"))
+    assert ConversionReport.from_dict(report.to_dict()) == report
+
+
+def test_perplexity_by_position_is_the_models_own():
+    model = llama()
+    tokens = [torch.tensor(list(text.encode())) for text in TEXTS]
+    (first, second) = by_position({"teacher": model, "student": model}, tokens, DOCUMENTS, 512)
+    rows = segments(tokens, 128, 2)
+    with torch.no_grad():
+        losses = torch.stack([cross_entropies(model(x[None]).logits[0, :-1], x[1:]) for x in rows])
+    assert first["teacher"] == pytest.approx(float(losses[:, :31].mean().exp()), rel=1e-5)
+    assert second["student"] == pytest.approx(float(losses[:, 32:127].mean().exp()), rel=0.05)
+
+
+def test_a_receipt_needs_documents_that_are_long_enough():
+    with pytest.raises(DataError, match="longest document has 5 tokens"):
+        measure_receipt(llama(), llama(), Documents({"seen": ["abcde"]}, Letters()))
+
+
+@pytest.mark.parametrize(("limit", "decoding"), [(20, []), (39, [15]), (100, [16, 64])])
+def test_a_receipt_of_a_decoder_with_few_positions(limit, decoding, tmp_path):
+    """Learned positions, beyond which nothing can be asked; prompts of 5 and of 64 letters."""
+    config = transformers.GPT2Config(
+        vocab_size=128, n_positions=limit, n_embd=16, n_layer=1, n_head=2
+    )
+    torch.manual_seed(0)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    documents = replace(
+        DOCUMENTS, positions=(256, 1024), prompts=("hello", "x" * 64), new_tokens=48
+    )
+    replaced = replace_attention(model, "hedgehog", window=4)
+    report = ConversionReport.of(replaced, "GPT2")
+    report.receipt = receipt = measure_receipt(model, replaced.model, documents)
+    for rows in receipt["perplexity"].values():
+        assert [(row["from"], row["to"]) for row in rows] == [(0, limit)]
+    assert [row["length"] for row in receipt["decoding"]] == decoding
+    assert (receipt["smaller_from"] is None) == (not decoding)
+    assert [x["prompt"][0] for x in receipt["continuations"]] == ["h", "x"][: 1 + (limit > 64)]
+    assert "What it lost" in write_page(report, tmp_path / "page.html").read_text()
+
+
+def test_a_model_is_saved_before_its_receipt_is_measured(tmp_path, monkeypatch):
+    from fredholm.convert import load_linearized
+    from fredholm.lab.distill import linearize as module
+
+    def fails(*given):
+        raise DataError("no receipt")
+
+    monkeypatch.setattr(module, "measure_receipt", fails)
+    given = {**FAST, "distil": OFF, "documents": DOCUMENTS, "folder": tmp_path / "c"}
+    with pytest.raises(DataError, match="no receipt"):
+        linearize(llama(), **given)
+    ids = torch.tensor([[5, 6, 7]])
+    saved = load_linearized(tmp_path / "c" / "model")
+    whole = linearize(llama(), **given | {"documents": None, "folder": None}).model
+    assert saved(input_ids=ids).logits.equal(whole(input_ids=ids).logits)
+
+    monkeypatch.undo()
+    report = linearize(llama(), **given | {"folder": tmp_path / "d"}).report
+    card = (tmp_path / "d" / "model" / "README.md").read_text()
+    assert report.receipt["sentence"] in card, "which is measured after the weights are written"
+    assert load_linearized(tmp_path / "d" / "model")(input_ids=ids).logits.isfinite().all()
+
+
+# --- text from a folder ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A small decoder with its tokenizer, as transformers saves them."""
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {word: i for i, word in enumerate(("<end>", "the", "fox", "dog", "jumps", "."))}
+    model = tokenizers.models.WordLevel(words, unk_token="<end>")
+    own = tokenizers.Tokenizer(model)
+    own.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    place = tmp_path_factory.mktemp("decoder")
+    transformers.PreTrainedTokenizerFast(tokenizer_object=own, eos_token="<end>").save_pretrained(
+        place
+    )
+    config = transformers.GPT2Config(
+        n_embd=8, n_layer=1, n_head=2, vocab_size=6, n_positions=16, eos_token_id=0, bos_token_id=0
+    )
+    torch.manual_seed(0)
+    transformers.GPT2LMHeadModel(config).save_pretrained(place)
+    return place
+
+
+def test_text_from_a_converted_folder_is_that_of_its_model(folder, tmp_path):
+    from fredholm.training import linearize_source
+
+    given = {"say": lambda line: None, "window": 4, "out": tmp_path / "out"}
+    model = linearize_source(folder, "hedgehog", **given).model
+    draws = {"length": 4, "temperature": 0.0}
+    result = generate(tmp_path / "out", "the fox", **draws)
+    ids = torch.tensor([[1, 2]])
+    expected = model.generate(ids, max_new_tokens=4, do_sample=False)[0, 2:]
+    assert result["tokens"] == expected.tolist()
+    assert result["log_probability"] < 0
+    words = transformers.AutoTokenizer.from_pretrained(folder)
+    assert "the fox" + result["text"] == words.decode([1, 2, *expected], skip_special_tokens=True)
+    again = [generate(tmp_path / "out", "the fox", length=4, seed=3)["tokens"] for _ in range(2)]
+    assert again[0] == again[1]
+
+
+def test_the_space_before_what_is_added_is_kept():
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {"<unk>": 0, "▁the": 1, "▁king": 2, "▁said": 3, "s": 4, "▁,": 5}
+    own = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+    own.decoder = tokenizers.decoders.Metaspace()
+    options = {"clean_up_tokenization_spaces": True, "unk_token": "<unk>"}
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=own, **options)
+    assert text_after(tokenizer, [1, 2], [3, 2]) == " said king"
+    assert text_after(tokenizer, [1, 2], [4, 3]) == "s said"
+    assert text_after(tokenizer, [1, 2, 0], [3]) == " said"
+
+    class Closer:
+        """Puts an apostrophe closer to the word before it, even that of the prompt."""
+
+        def decode(self, tokens, skip_special_tokens, clean_up_tokenization_spaces=True):
+            text = " ".join(("do", "n", "'t", "go")[token] for token in tokens)
+            return text.replace("do n 't", "don't") if clean_up_tokenization_spaces else text
+
+    assert text_after(Closer(), [0, 1], [2, 3]) == " 't go"
+
+
+def test_the_folder_decides_when_a_text_ends_and_nothing_else_of_the_draws(folder, tmp_path):
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    given = {"num_beams": 3, "repetition_penalty": 9.0, "no_repeat_ngram_size": 1, "min_p": 0.9}
+    (tmp_path / "generation_config.json").write_text(json.dumps(given))
+    whole = [1, 2]
+    for _ in range(6):
+        whole.append(int(model(torch.tensor([whole])).logits[0, -1].argmax()))
+    assert generate(tmp_path, "the fox", length=6, temperature=0.0)["tokens"] == whole[2:]
+    firsts = [generate(tmp_path, "the fox", length=1, seed=seed)["tokens"][0] for seed in range(60)]
+    assert len(set(firsts)) > 3, "a near uniform distribution, of which min_p leaves little"
+    (tmp_path / "generation_config.json").write_text(json.dumps(given | {"eos_token_id": whole[2]}))
+    assert generate(tmp_path, "the fox", length=6, temperature=0.0)["tokens"] == [whole[2]]
+
+
+def test_prompts_that_cannot_be_continued_are_refused_by_name(folder, tmp_path):
+    with pytest.raises(DomainError, match="16 positions"):
+        generate(folder, "the fox jumps . " * 5, length=2)
+    with pytest.raises(OptionError, match="at least one token"):
+        generate(folder, "", length=2)
+    with pytest.raises(OptionError, match="no template"):
+        generate(folder, "the fox", length=2, chat=True)
+    with pytest.raises(CheckpointError):
+        generate(tmp_path, "the fox", length=2)
+
+
+def test_a_folder_of_two_gguf_files_or_a_damaged_one_is_refused(tmp_path):
+    pytest.importorskip("gguf")
+    from fredholm.linearization.transformers_folder import load_gguf
+
+    (tmp_path / "a.gguf").write_bytes(b"no model")
+    with pytest.raises(CheckpointError, match="cannot read it"):
+        load_gguf(tmp_path)
+    (tmp_path / "b.gguf").write_bytes(b"no model")
+    with pytest.raises(CheckpointError, match="holds 2 GGUF files"):
+        load_gguf(tmp_path)
+
+
+def test_weights_by_name_are_fetched_and_their_texts_are_the_default(tmp_path, monkeypatch):
+    from fredholm.lab.distill import sources
+
+    asked = []
+    monkeypatch.setattr(sources, "dataset_path", lambda name: tmp_path / name)
+    monkeypatch.setattr(sources, "fetch", asked.append)
+    monkeypatch.setattr(sources, "load_gguf", lambda folder: None)
+    with pytest.raises(CheckpointError, match=r"no config\.json"):
+        sources.linearize_source("smollm2", out=tmp_path / "out")
+    assert asked == ["smollm2"]
+    assert sources._folder_of(tmp_path, None) == (tmp_path, False)
+
+
+# --- what models are given ------------------------------------------------------------------------
+
+
+def test_a_decoder_in_bfloat16_is_converted_and_trained_in_it():
+    steps = {"batch_size": 4, "steps": 2}
+    stages = {"distil": StageOptions(lr=1e-2, **steps), "match": StageOptions(lr=1e-3, **steps)}
+    model = linearize(llama().to(torch.bfloat16), **{**FAST, **stages}).model
+    assert model.lm_head.weight.dtype == torch.bfloat16
+    assert torch.isfinite(model(torch.tensor([[5, 6, 7]])).logits).all()
+    out = model.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=4, do_sample=False)
+    assert out.shape == (1, 7)
+
+
+def learned(model, monkeypatch, **stage):
+    """A conversion by one stage, how many of the numbers that learn its steps changed, and the
+    losses of these steps.
+    """
+    from fredholm.lab.distill.stages import Stage
+
+    first, last, losses, inner = [], [], [], Stage.training_step
+
+    def watched(self, batch, index):
+        last[:] = [p.detach().clone() for p in self.trained()]
+        assert all(p.dtype == torch.float32 for p in last)
+        first[:] = first or last
+        loss = inner(self, batch, index)
+        losses.append(float(loss.detach()))
+        return loss
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Stage, "training_step", watched)
+        stages = {"distil": OFF, "match": OFF, "tune": OFF} | stage
+        conversion = linearize(model, **FAST | stages)
+    moved = sum(int((x != y).sum()) for x, y in zip(first, last))
+    return conversion.model, moved, torch.tensor(losses)
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        {"tune": replace(TUNE, epochs=1, batch_size=4)},
+        {"match": replace(DECODER["match"], batch_size=4)},
+        {"match": replace(DECODER["match"], batch_size=4, lora=2)},
+    ],
+    ids=["tune", "match", "low-rank match"],
+)
+def test_a_source_in_half_precision_learns_as_in_single(stage, monkeypatch):
+    source = llama().to(torch.bfloat16)
+    half, moved, losses = learned(source, monkeypatch, **stage)
+    single, expected, curve = learned(copy.deepcopy(source).float(), monkeypatch, **stage)
+    assert moved > 0.95 * expected
+    torch.testing.assert_close(losses, curve, rtol=0.05, atol=0.01)
+    theirs, before = single.state_dict(), source.state_dict()
+    for name, weight in half.state_dict().items():
+        assert weight.dtype == before.get(name, theirs[name]).dtype, name
+        torch.testing.assert_close(weight.float(), theirs[name], rtol=0.01, atol=0.01)
+    assert all(p.grad is None or p.grad.dtype == p.dtype for p in half.parameters())
+
+
+def test_low_rank_changes_of_a_layer_in_half_precision_are_in_single():
+    layer = torch.nn.Linear(6, 4).to(torch.bfloat16)
+    before = layer.weight.clone()
+    change = LowRankChange(layer, 2)
+    assert change.down.dtype == change.up.dtype == torch.float32
+    torch.nn.init.normal_(change.up)
+    x = torch.randn(5, 6, dtype=torch.bfloat16)
+    out = change(x)
+    assert out.dtype == torch.bfloat16
+    expected = before.float() + change.up.detach() @ change.down.detach()
+    assert change.merged().weight.equal(expected.to(torch.bfloat16))
+    torch.testing.assert_close(out, layer(x), rtol=0.05, atol=0.05)
+
+
+def test_texts_longer_than_a_models_positions_and_data_without_texts_are_refused(folder, tmp_path):
+    from fredholm.training import linearize_source
+
+    with pytest.raises(OptionError, match="positions for 16 tokens"):
+        linearize_source(folder, data="python-docs", max_length=17, out=tmp_path / "a")
+    with pytest.raises(OptionError, match="holds images; a language model needs texts"):
+        linearize_source(folder, data="digits", max_length=8, out=tmp_path / "b")
+    with pytest.raises(OptionError, match="--lengthen and --reach are of a language model that"):
+        linearize_source(folder, longer=8, out=tmp_path / "c")
+    with pytest.raises(OptionError, match="--lengthen-steps: needs --lengthen"):
+        linearize_source(folder, lengthen={"steps": 2}, out=tmp_path / "c")
+    with pytest.raises(OptionError, match="--unseen is of the receipt of a language model"):
+        linearize_source(folder, unseen="python-docs", out=tmp_path / "c")
+
+
+def test_a_run_is_converted_by_the_task_of_its_data(tmp_path):
+    from fredholm.training import linearize_source, load_recipe, train
+
+    changes = ["model={name: backbone_nano, body: {depth: 1, dim: 16}}", "operator=softmax"]
+    changes += ["data.options={length: 8, train: 16, val: 8, test: 8}", "training.epochs=1"]
+    train(load_recipe("ckcnn-adding", [*changes, "data.batch_size=8"]), tmp_path / "run")
+    once = {"distil": {"epochs": 1}, "tune": {"epochs": 1}, "say": lambda line: None}
+    report = linearize_source(tmp_path / "run", "hedgehog", out=tmp_path / "out", **once).report
+    assert report.metric == "spearman"
+    assert set(report.scores) == {"teacher", "before", "distilled", "tuned"}
+
+
+def test_windows_of_a_model_with_rotary_positions_are_spread_over_them():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from fredholm.lab.distill import sources
+
+    model = llama()
+    limit = model.config.max_position_embeddings
+    assert sources._reach(model, None, 24, limit) == min(limit, sources.REACH)
+    assert sources._reach(model, None, limit, limit) is None  # a window takes all there are
+    assert sources._reach(model, 0, 24, limit) is None
+    assert sources._reach(model, 30, 24, limit) == 30
+    other = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=1, n_embd=4, vocab_size=8))
+    assert sources._reach(other, None, 24, 1024) is None
+    with pytest.raises(OptionError, match="no rotary positions"):
+        sources._reach(other, 30, 24, 1024)

@@ -1,0 +1,310 @@
+"""Recipes: what is accepted, and the one line that each mistake gets."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fredholm.errors import RecipeError
+from fredholm.lab.training.build import build_dataset, build_model
+from fredholm.lab.training.recipe_files import (
+    apply_overrides,
+    differences,
+    find_recipe,
+    imported_code,
+)
+from fredholm.training import list_recipes, load_recipe, save_recipe
+
+MISTAKES = [
+    (["training.epoch=5"], "training.epoch: unknown key (received 5); did you mean 'epochs'?"),
+    (["optimizer.lr=fast"], "optimizer.lr: received 'fast' (str); needs number"),
+    (["training.epochs=3.5"], "training.epochs: received 3.5 (float); needs integer"),
+    (["training.epochs=true"], "training.epochs: received True (bool); needs integer"),
+    (["training.precision=bf61"], "did you mean 'bf16'?"),
+    (["data.batch_size=0"], "data.batch_size: received 0 (int); needs greater than 0"),
+    (["data.cutmix=1.0", "data.image_size=1"], "data.cutmix: received 1 with 1x1 images"),
+    (["training.early_stop.metric=val_acuracy"], "did you mean 'val_accuracy'?"),
+    (
+        ["training.early_stop={metric: val_loss, mode: max}"],
+        "training.early_stop.mode: received 'max' for val_loss",
+    ),
+    (["training.strategy=horovod"], "training.strategy: received 'horovod'"),
+    (["optimizer.betas=[0.9]"], "optimizer.betas: received [0.9] (list); needs at least 2 items"),
+    (
+        ["data=digits"],
+        "data: received 'digits' (str); needs a section with keys: augment, batch_size",
+    ),
+    (["name=a b"], "name: received 'a b'"),
+    (["data.name=digit"], "data.name: received 'digit'; needs a data set; did you mean 'digits'?"),
+    (
+        ["model=itnet_nanno"],
+        "model.name: received 'itnet_nanno'; needs a model; did you mean 'itnet_nano'?",
+    ),
+    (["model.dimm=8"], "model.dimm: unknown key (received 8); did you mean model.body.dim?"),
+    (["model.body.dimm=8"], "model.body.dimm: unknown key (received 8); did you mean 'dim'?"),
+    (["model.depth=8"], "received 8; it is now model.body.depth, see docs/migration.md"),
+    (["model.head=every"], "model.head: received 'every'; it is now model.head.pool"),
+    (["model.body.kind=blocks"], "model.body.kind: received 'blocks'"),
+    (["model.head.outputs=3"], "model.head.outputs: received 3; set by the data set"),
+    (
+        ["model.body.operator=softmax"],
+        "model.body.operator: received 'softmax'; set by operator.name",
+    ),
+    (
+        ["operator=sofmax"],
+        "operator.name: received 'sofmax'; needs an operator; did you mean 'softmax'?",
+    ),
+    (["name=a b"], "name: received 'a b' (str); needs letters, digits and . _ , = + - alone"),
+    (["import=nowhere.py"], "import: received 'nowhere.py'; needs an existing .py file"),
+    (["epochs"], "override: received 'epochs'; needs key=value"),
+    (["optimizer.lr=[1"], "override 'optimizer.lr': line 1: not YAML"),
+    (["seed.x=1"], "seed.x: received a value below seed=0, no section"),
+    (["optimizer.lr=.inf"], "optimizer.lr: received inf (float); needs a finite number"),
+    (["optimizer.lr=-.inf"], "optimizer.lr: received -inf (float); needs a finite number"),
+    (["optimizer.lr=.nan"], "optimizer.lr: received nan (float); needs a finite number"),
+    (["operator.omega=.inf"], "operator.omega: received inf (float); needs a finite number"),
+    ([f"seed={10**40}"], "seed: received a number of 133 bits; needs 63 or fewer"),
+    ([f"training.epochs={10**20}"], "training.epochs: received a number of 67 bits"),
+    ([f"training.epochs={10**12}"], "training.epochs: received 1000000000000 (int); needs less"),
+    (["training.epochs=" + "9" * 5000], "override 'training.epochs': Exceeds the limit"),
+    (["training.max_minutes=1e300"], "training.max_minutes: received 1e+300 (float); needs less"),
+    (["seed=" + "[" * 100_000], "override 'seed': nested too deeply; needs at most 32 levels"),
+    (["seed=" + "[" * 50 + "]" * 50], "override 'seed': nested too deeply"),
+    ([".".join("a" * 5000) + "=1"], "a.a.a.a: nested too deeply; needs at most 32 levels"),
+    (["seed=" + "9" * 200_000], "override 'seed': received 200,000 characters; needs at most"),
+    (["seed={[1]: 2}"], "override 'seed': line 1: received a list as a key"),
+    (["data.options={1: 2}"], "data.options.1.[key]: received 1 (int); needs string"),
+    (["name=" + "a" * 5000 + " b"], "name: received 'aaa"),
+    (["data.limit=2024-99-99"], "override 'data.limit': month must be in 1..12"),
+]
+
+
+@contextmanager
+def at_once():
+    """Two seconds of the processor are a hundred times what a mistake takes."""
+    load_recipe("digits")  # what is imported when first used does not count
+    before = time.process_time()
+    try:
+        yield
+    finally:
+        assert time.process_time() - before < 2
+
+
+@pytest.mark.parametrize(("overrides", "message"), MISTAKES, ids=[m[0][0][:40] for m in MISTAKES])
+def test_mistakes_get_one_line_naming_the_key(overrides, message):
+    with pytest.raises(RecipeError) as caught, at_once():
+        load_recipe("digits", overrides)
+    assert message in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+    assert len(str(caught.value)) < 500
+
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefghi", "bcdefghij")
+)
+FILES = {
+    "aliases-that-multiply": (BOMB.encode(), "expands to more than 10,000 values; write fewer"),
+    "an-alias-of-itself": (b"data: &a {options: *a}", "nested too deeply"),
+    "aliases-of-themselves": (b"data: &a [*a, *a]", "nested too deeply"),
+    "deep-lists": (b"[" * 100_000, "nested too deeply"),
+    "deep-blocks": (b"- " * 50_000, "nested too deeply"),
+    "binary": (bytes(range(256)), "not text (byte 128 is not UTF-8); needs a recipe in YAML"),
+    "zeros": (bytes(100), "not YAML: unacceptable character #x0000"),
+    "long": (b"#" * 10_000_000, "longer than 131,072 bytes; needs a recipe in YAML"),
+    "code": (b"!!python/object/apply:os.system [ls]", "not YAML: could not determine"),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), FILES.values(), ids=FILES)
+def test_files_that_are_no_recipes_get_one_line_at_once(tmp_path, content, message):
+    file = tmp_path / "odd.yaml"
+    file.write_bytes(content)
+    for read in (load_recipe, imported_code):  # the command line asks for the code first
+        with pytest.raises(RecipeError) as caught, at_once():
+            read(file)
+        assert message in str(caught.value)
+        assert len(str(caught.value).splitlines()) == 1
+        assert len(str(caught.value)) < 500
+
+
+def test_plain_data_that_multiply_are_refused_too():
+    value = ["x"] * 9
+    for _ in range(12):
+        value = [value] * 9
+    with pytest.raises(RecipeError, match="expands to more than 10,000 values"), at_once():
+        load_recipe({"data": {"name": "digits", "options": {"a": value}}, "model": "itnet_nano"})
+
+
+@pytest.mark.parametrize("word", ["off", "no", "on", "yes", "No", "OFF"])
+def test_words_stay_words_where_text_is_meant(word, tmp_path):
+    recipe = load_recipe(
+        "digits", [f"name={word}", f"data.path={word}", "operator=infsa", f"operator.norm={word}"]
+    )
+    assert (recipe.name, recipe.operator.options["norm"]) == (word, word)
+    assert recipe.data.path == str(Path.cwd() / word)
+    assert load_recipe("digits", [f"model.head.pool={word}"]).model.head["pool"] == word
+    again = load_recipe(save_recipe(recipe, tmp_path / "recipe.yaml"))
+    assert again.to_dict() == recipe.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("word", "value"), [("off", False), ("no", False), ("on", True), ("yes", True), ("true", True)]
+)
+def test_words_are_truth_values_where_those_are_meant(word, value, tmp_path):
+    recipe = load_recipe(
+        "digits",
+        [
+            *(f"data.augment.flip={word}", f"data.options={{a: {word}, on: [{word}]}}"),
+            *("operator=softmax", f"operator.bias={word}"),
+        ],
+    )
+    assert recipe.data.augment.flip is value
+    assert recipe.operator.options == {"bias": value}
+    assert recipe.data.options == {"a": value, "on": [value]}
+    # An option of several types, none of them text: bool | Mapping[str, ...].
+    assert (
+        load_recipe("digits", [f"operator.proposal={word}"]).operator.options["proposal"] is value
+    )
+    save_recipe(recipe, tmp_path / "recipe.yaml")
+    assert load_recipe(tmp_path / "recipe.yaml").to_dict() == recipe.to_dict()
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_every_recipe_runs_for_one_epoch(name):
+    recipe = load_recipe(name, ["training.epochs=1"])
+    assert 0 <= recipe.warmup_epochs < 1
+    given = recipe.schedule.warmup_epochs
+    assert recipe.warmup_epochs == (given if given < 1 else 0.5)
+
+
+def test_a_warm_up_that_fits_stays(tmp_path):
+    recipe = load_recipe("digits", ["training.epochs=3", "schedule.warmup_epochs=2.5"])
+    assert recipe.warmup_epochs == 2.5
+    assert load_recipe("digits", ["schedule.warmup_epochs=60"]).warmup_epochs == 30
+
+
+def test_every_problem_is_reported_at_once():
+    with pytest.raises(RecipeError) as caught:
+        load_recipe("digits", ["optimizer.lr=-1", "training.epochs=no", "dat=3"])
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 3
+    assert {line.split(":")[0] for line in lines} == {"optimizer.lr", "training.epochs", "dat"}
+
+
+def test_overrides_are_typed_as_yaml():
+    recipe = load_recipe(
+        "digits",
+        [
+            "optimizer.lr=3e-4",
+            "data.augment.flip=true",
+            "training.ema_decay=null",
+            "training.precision=32",
+        ],
+    )
+    assert recipe.optimizer.lr == 3e-4
+    assert recipe.data.augment.flip is True
+    assert recipe.training.ema_decay is None
+    assert recipe.training.precision == "32"
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_new_operator_drops_the_old_ones_options(order):
+    raw = {"operator": {"name": "itnet", "hidden": 8}}
+    assert apply_overrides(dict(raw), ["operator=softmax"]) == {"operator": {"name": "softmax"}}
+    chosen = ["operator.name=softmax", "operator.bias=true"][::order]
+    assert apply_overrides(dict(raw), chosen) == {"operator": {"name": "softmax", "bias": True}}
+    assert (
+        apply_overrides({"operator": {"name": "itnet", "hidden": 8}}, ["operator.name=itnet"])
+        == raw
+    )
+
+
+def test_a_key_given_twice_is_refused(tmp_path):
+    file = tmp_path / "twice.yaml"
+    file.write_text("data: {name: digits}\nmodel: itnet_nano\nseed: 1\nseed: 2\n")
+    with pytest.raises(RecipeError, match=r"seed: given twice \(line 4\)"):
+        load_recipe(file)
+
+
+def test_a_recipe_survives_the_disk(tmp_path):
+    recipe = load_recipe(
+        "digits", ["training.early_stop={patience: 3}", "operator={name: softmax}"]
+    )
+    again = load_recipe(save_recipe(recipe, tmp_path / "recipe.yaml"))
+    assert again.to_dict() == recipe.to_dict()
+    assert differences(
+        recipe.to_dict(), load_recipe("digits", ["operator=softmax", "seed=3"]).to_dict()
+    ) == [
+        "seed (0 -> 3)",
+        "training.early_stop ({'metric': None, 'patience': 3, 'mode': None} -> None)",
+    ]
+
+
+def test_an_imported_operator_can_be_named(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from fredholm.operators import register_operator\n"
+        "from fredholm.families.softmax.operator import SoftmaxAttention\n"
+        "@register_operator('mine')\ndef mine(dim, heads=1, **options):\n    return "
+        "SoftmaxAttention(dim, heads, **options)\n"
+    )
+    file = tmp_path / "own.yaml"
+    file.write_text("import: mine.py\ndata: {name: digits}\nmodel: itnet_nano\noperator: mine\n")
+    recipe = load_recipe(file)
+    assert (recipe.name, recipe.operator.name) == ("own", "mine")
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    with pytest.raises(RecipeError, match=r"import: broken.py failed: ZeroDivisionError"):
+        load_recipe(file, ["import=broken.py"])
+
+
+def test_unknown_recipes_are_named():
+    with pytest.raises(RecipeError, match="did you mean 'digits'"):
+        find_recipe("digit")
+    with pytest.raises(RecipeError, match=r"no file 'x/y.yaml'"):
+        find_recipe("x/y.yaml")
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_built_in_recipes_are_valid(name):
+    assert load_recipe(name).name == name
+
+
+def test_a_recipe_given_as_a_dictionary_stays_as_it_is():
+    base = {"name": "demo", "data": {"name": "digits"}, "model": {"name": "itnet_nano"}}
+    base |= {"training": {"epochs": 10}}
+    load_recipe(base, ["training.epochs=1", "operator.name=softmax"])
+    assert load_recipe(base).training.epochs == 10
+    assert base["training"] == {"epochs": 10}
+
+
+def test_imports_of_one_name_are_refused(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "ops.py").write_text("")
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "import: [a/ops.py, b/ops.py]\ndata: {name: digits}\nmodel: {name: itnet_nano}\n"
+        "operator: {name: itnet}\n"
+    )
+    with pytest.raises(RecipeError, match="needs files of different names"):
+        load_recipe(path)
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [("heads", "the model says it, change model.body.heads instead"), ("position_dim", "the data")],
+)
+def test_an_option_that_others_say_is_refused_by_name(option, said):
+    recipe = load_recipe("digits", ["operator=softmax", f"operator.{option}=3", "name=x"])
+    with pytest.raises(RecipeError, match=f"operator.{option}: received 3; {said}"):
+        build_model(recipe, build_dataset(recipe, "train"))
+
+
+def test_a_folder_of_annotations_is_a_whole_path(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    given = ["data.name=image-folder", "data.path=photos", "data.options={boxes: marks}"]
+    recipe = load_recipe("digits", [*given, "data.image_size=8"])
+    assert recipe.data.path == str(tmp_path / "photos")
+    assert recipe.data.options == {"boxes": str(tmp_path / "marks")}

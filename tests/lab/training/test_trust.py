@@ -1,0 +1,294 @@
+"""Code that comes with a folder runs when somebody says so, and not before."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from fredholm.errors import TrustError
+from fredholm.integral import registry
+from fredholm.lab.cli.main import main
+from fredholm.lab.compare import choose, compare, measure, speed
+from fredholm.lab.training.grid import recipe_cell, train_cell
+from fredholm.training import (
+    compress_run,
+    evaluate,
+    explain,
+    generate,
+    imported_code,
+    linearize_source,
+    load_recipe,
+    load_run,
+    predict,
+    sweep,
+    train,
+)
+from tests.lab.training.conftest import SMALL
+
+OPERATOR = """
+from pathlib import Path
+from fredholm.operators import SoftmaxAttention, register_operator
+
+with Path({marker!r}).open("a") as file:
+    file.write("run\\n")
+
+
+@register_operator("of-the-run")
+def of_the_run(dim, heads=1, **options):
+    return SoftmaxAttention(dim, heads, **options)
+"""
+
+
+def forget():
+    """As in a new process: no file of a user has been imported."""
+    registry._IMPORTED.clear()
+    registry.OPERATORS._entries.pop("of-the-run", None)
+    for name in [name for name in sys.modules if name.startswith("fredholm_user_")]:
+        del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A user's recipe that imports a file, which notes every time it is executed, and its run."""
+    folder = tmp_path_factory.mktemp("trust")
+    (folder / "mine.py").write_text(OPERATOR.format(marker=str(folder / "marker")))
+    (folder / "own.yaml").write_text("import: mine.py\ndata: {name: digits}\nmodel: itnet_nano\n")
+    forget()
+    small = [*SMALL, "operator=of-the-run", "training.epochs=1", "schedule.warmup_epochs=0"]
+    arguments = [str(folder / "own.yaml"), *small, "--runs", str(folder / "runs")]
+    assert main(["train", *arguments]) == 0, "a user's own recipe needs no flag"
+    yield folder
+    forget()
+
+
+@pytest.fixture
+def sent(home, tmp_path):
+    """The run as somebody else receives it; what it executes is in ``marker``, next to nothing."""
+    shutil.copytree(home / "runs" / "own", tmp_path / "sent")
+    code = tmp_path / "sent/code/mine.py"
+    code.write_text(OPERATOR.format(marker=str(tmp_path / "marker")))
+    forget()
+    yield tmp_path / "sent"
+    forget()
+
+
+def executed(sent: Path) -> int:
+    marker = sent.parent / "marker"
+    return len(marker.read_text().splitlines()) if marker.is_file() else 0
+
+
+CALLS = {
+    "load_run": load_run,
+    "evaluate": evaluate,
+    "explain": explain,
+    "predict": lambda run, **given: predict(run, ["x.png"], **given),
+    "generate": lambda run, **given: generate(run, "a", **given),
+    "compress": lambda run, **given: compress_run(run, 2, **given),
+    "linearize": lambda run, **given: linearize_source(run, out=run.parent / "out", **given),
+    "load_recipe": load_recipe,
+    "its recipe.yaml": lambda run, **given: load_recipe(run / "recipe.yaml", **given),
+    "choose": lambda run, **given: choose(str(run), out=run.parent / "choice", **given),
+    "compare": lambda run, **given: compare([str(run)], "gru", run.parent / "table", **given),
+    "sweep": lambda run, **given: sweep(run, [], run.parent / "sweep", **given),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_run_s_code_is_not_executed_without_being_trusted(name, sent):
+    with pytest.raises(TrustError) as caught:
+        CALLS[name](sent)
+    assert executed(sent) == 0
+    assert repr(str(sent / "code" / "mine.py")) in str(caught.value)
+    assert "--trust-code" in str(caught.value)
+    assert "trust_code=True" in str(caught.value)
+
+
+def test_trusted_code_is_executed(sent):
+    assert load_run(sent, trust_code=True)[1].root == sent
+    assert executed(sent) == 1
+    assert evaluate(sent)["n"] > 100, "its content is known to this process by now"
+    assert executed(sent) == 1, "and it is not run again"
+    (sent / "code" / "mine.py").write_text("raise SystemExit('changed since')\n")
+    with pytest.raises(TrustError):
+        evaluate(sent)
+
+
+COMMANDS = [
+    ["evaluate"],
+    ["explain"],
+    ["predict", "x.png"],
+    ["generate", "--prompt", "a"],
+    ["compress", "--rank", "2"],
+    ["linearize", "--out", "out", "--epochs", "0", "--distil-epochs", "0"],
+    ["explain", "--module", "body.blocks.0", "--out", "out"],
+    ["train", "--resume", "--runs", "."],
+    ["sweep", "--runs", "."],
+    ["plan", "--steps", "1"],
+    ["compare", "--minutes", "0.001", "--operators", "gru"],
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=[" ".join(c) for c in COMMANDS])
+def test_commands_take_the_flag_and_show_the_path(command, sent, capsys, monkeypatch):
+    monkeypatch.chdir(sent.parent)
+    first, *rest = command
+    path = repr(str(sent / "code" / "mine.py"))
+    assert main([first, "sent", *rest]) == 2
+    error = capsys.readouterr().err
+    assert executed(sent) == 0
+    assert path in error
+    assert "--trust-code" in error
+    main([first, "sent", *rest, "--trust-code"])  # not every command can do something with this run
+    captured = capsys.readouterr()
+    assert executed(sent) == 1
+    assert f"--trust-code: executing {path}" in captured.err
+    assert "--trust-code" not in captured.out, "the output is for programs"
+
+
+def test_evaluate_prints_its_figures_for_trusted_code(sent, capsys):
+    assert main(["evaluate", str(sent), "--trust-code", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["dataset"] == "digits"
+
+
+def test_resuming_compares_the_run_s_code_and_never_executes_it(home, sent, capsys):
+    (sent / "code" / "mine.py").write_text((home / "mine.py").read_text())
+    before = (home / "marker").read_text()
+    name = ["--runs", str(sent.parent), "--name", "sent", "--resume"]
+    small = [*SMALL, "operator=of-the-run", "training.epochs=1", "schedule.warmup_epochs=0"]
+    assert main(["train", str(home / "own.yaml"), *small, *name]) == 0
+    assert (home / "marker").read_text() == before + "run\n", "the user's own file alone"
+    other = OPERATOR.format(marker=str(sent.parent / "marker"))
+    (sent / "code" / "mine.py").write_text(other)
+    capsys.readouterr()
+    assert main(["train", str(home / "own.yaml"), *small, *name]) == 2
+    assert "mine.py has other content" in capsys.readouterr().err
+    assert executed(sent) == 0
+
+
+def test_weights_of_a_run_with_code_of_its_own(sent):
+    chosen = [*SMALL, "training.epochs=1", "schedule.warmup_epochs=0", f"init_from={sent}"]
+    with pytest.raises(TrustError):
+        train(load_recipe("digits", chosen), sent.parent / "next")
+    assert executed(sent) == 0
+    assert not (sent.parent / "next").exists()
+    train(load_recipe("digits", chosen), sent.parent / "next", trust_code=True)
+    assert executed(sent) == 1
+
+
+def test_timing_the_rows_of_a_table_runs_its_recipes_code_when_told(sent, capsys, monkeypatch):
+    monkeypatch.setattr(speed, "_child", lambda what, given: [])
+    setting = {"budget": "params", "minutes": None, "changes": []}
+    entry = {"name": "sent", "title": "sent", "recipe": str(sent / "recipe.yaml"), "rows": []}
+    entry |= {
+        "overrides": [],
+        "metric": "accuracy",
+        "measure": "accuracy",
+        "points": 16,
+        "samples": 9,
+    }
+    table = sent.parent / "table"
+    table.mkdir()
+    (table / "compare.json").write_text(json.dumps({"setting": setting, "tasks": [entry]}))
+    with pytest.raises(TrustError):
+        measure(table)
+    assert executed(sent) == 0
+    main(["compare", "--measure-only", "--out", str(table), "--trust-code"])
+    assert executed(sent) == 1
+    path = repr(str(sent / "code" / "mine.py"))
+    assert f"--trust-code: executing {path}" in capsys.readouterr().err
+
+
+def test_a_cell_imports_its_recipe_s_files_in_another_process(home, tmp_path):
+    forget()
+    small = [*SMALL, "operator=of-the-run", "training.epochs=1", "schedule.warmup_epochs=0"]
+    cell = recipe_cell(load_recipe(home / "own.yaml", small), tmp_path / "cell")
+    forget()  # as where the cell is sent to
+    assert "accuracy" in train_cell(cell, lambda line: None)
+
+
+def test_imports_are_listed_without_executing_them(sent):
+    assert imported_code(sent) == [sent / "code" / "mine.py"]
+    assert executed(sent) == 0
+    assert imported_code("digits") == []
+
+
+def test_byte_code_beside_a_file_is_not_what_runs(sent):
+    """An unchecked ``.pyc`` is executed by Python whatever its source says."""
+    code = sent / "code" / "mine.py"
+    hidden = f"open({str(sent.parent / 'hidden')!r}, 'w').close()\n" + code.read_text()
+    place = Path(importlib.util.cache_from_source(str(code)))
+    place.parent.mkdir()
+    place.write_bytes(unchecked_byte_code(hidden, code))
+    load_run(sent, trust_code=True)
+    assert not (sent.parent / "hidden").exists()
+    assert executed(sent) == 1
+
+
+def unchecked_byte_code(source: str, path: Path) -> bytes:
+    import marshal
+
+    header = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8)
+    return header + marshal.dumps(compile(source, str(path), "exec"))
+
+
+# --- folders of transformers ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def remote(tmp_path, monkeypatch):
+    """A folder of transformers whose ``auto_map`` names a file in it; questions are
+    answered yes.
+    """
+    pytest.importorskip("transformers")
+    folder = tmp_path / "remote"
+    folder.mkdir()
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    maps = {
+        "AutoConfig": "evil.Config",
+        "AutoModel": "evil.Model",
+    }
+    described = {"model_type": "of-nobody", "architectures": ["Model"], "auto_map": maps}
+    (folder / "config.json").write_text(json.dumps(described))
+    asked = []
+    monkeypatch.setattr("builtins.input", lambda question="": asked.append(question) or "y")
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    yield folder
+    assert asked == [], "nobody is asked"
+    assert not (tmp_path / "ran").exists()
+
+
+def test_explain_runs_no_remote_code(remote, tmp_path, capsys):
+    assert main(["explain", str(remote), "--module", "x", "--out", str(tmp_path / "o")]) == 2
+    assert "needs Python code that lies in it (auto_map" in capsys.readouterr().err
+
+
+def test_linearize_runs_no_remote_code(remote, tmp_path, capsys):
+    assert main(["linearize", str(remote), "--out", str(tmp_path / "o")]) == 2
+    assert "needs Python code that lies in it (auto_map" in capsys.readouterr().err
+
+
+def test_a_known_model_is_read_by_the_library_s_own_class(remote, tmp_path):
+    from fredholm.lab.report.sources import load_model
+    from tests.linearize import models
+
+    models.bert().save_pretrained(remote)
+    described = json.loads((remote / "config.json").read_text())
+    described["auto_map"] = {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}
+    (remote / "config.json").write_text(json.dumps(described))
+    model = load_model(str(remote))
+    assert type(model).__module__ == "transformers.models.bert.modeling_bert"
+
+
+def test_a_class_that_is_no_model_is_not_called(remote, tmp_path, capsys):
+    from tests.linearize import models
+
+    models.bert().save_pretrained(remote)
+    described = json.loads((remote / "config.json").read_text()) | {"architectures": ["AutoModel"]}
+    (remote / "config.json").write_text(json.dumps(described))
+    assert main(["linearize", str(remote), "--out", str(tmp_path / "o")]) == 2
+    assert "names no class of transformers" in capsys.readouterr().err

@@ -1,0 +1,24 @@
+"""Models that compile as a whole still do after their conversion."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("transformers")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.compile
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_compiled_after_conversion():
+    command = [sys.executable, "-m", "tests.linearize.compiled", "luna"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    assert done.stdout.count(": ok") == 2

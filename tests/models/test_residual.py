@@ -1,0 +1,104 @@
+"""Residual blocks, feed-forward networks and stochastic depth."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fredholm.domain import Domain
+from fredholm.errors import OptionError
+from fredholm.models.depth import FeedForward, ResidualBlock
+from fredholm.operators import create_operator
+from fredholm.stochastic_depth import StochasticDepth
+
+from ..tolerances import assert_close
+
+
+def test_stochastic_depth_keeps_the_mean_and_drops_whole_samples():
+    layer, branch = StochasticDepth(0.3), torch.ones(20_000, 2, 3)
+    out = layer(branch)
+    per_sample = out.flatten(1)
+    assert (per_sample == per_sample[:, :1]).all()
+    assert per_sample.unique().tolist() == pytest.approx([0.0, 1 / 0.7])
+    standard_error = (0.3 / 0.7 / 20_000) ** 0.5
+    assert abs(per_sample[:, 0].mean().item() - 1.0) < 4 * standard_error
+
+
+def test_stochastic_depth_is_the_identity_in_evaluation_and_at_rate_zero():
+    branch = torch.randn(4, 2)
+    assert StochasticDepth(0.9).eval()(branch) is branch
+    assert StochasticDepth(0.0).train()(branch) is branch
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0, 1.5])
+def test_drop_rates_are_checked(rate):
+    with pytest.raises(OptionError, match=rf"\[0, 1\), got {rate}"):
+        StochasticDepth(rate)
+
+
+@pytest.mark.parametrize("ratio", [4.0, 0.0])
+def test_block_formula(ratio):
+    operator = create_operator("itnet", 8, 2, width=4)
+    block = ResidualBlock(operator, 8, ratio=ratio, dropout=0.5, drop_path=0.5).eval()
+    for norm in (block.norm1, block.norm2) if ratio else (block.norm1,):
+        nn.init.normal_(norm.weight)
+    u, domain = torch.randn(2, 5, 8), Domain.line(5)
+    v = u + operator(block.norm1(u), domain)
+    if ratio:
+        inner = torch.nn.functional.gelu(block.feed_forward.expand(block.norm2(v)))
+        assert inner.shape[-1] == 32
+        v = v + block.feed_forward.contract(inner)
+    assert_close(block(u, domain), v)
+    assert (block.feed_forward is None) == (ratio == 0.0)
+
+
+def test_dropping_every_path_leaves_the_input():
+    block = ResidualBlock(create_operator("softmax", 8, 2), 8, drop_path=0.5)
+    block.drop_path.rate = 1 - 1e-9
+    u = torch.randn(2, 5, 8)
+    assert block(u, Domain.line(5)).equal(u)
+    assert not block.eval()(u, Domain.line(5)).equal(u)
+
+
+def test_dropout_acts_after_the_operator_and_inside_the_network():
+    class One(nn.Module):
+        def forward(self, u, domain):
+            return torch.ones_like(u)
+
+    block = ResidualBlock(One(), 8, ratio=0.0, dropout=0.25)
+    out = block(torch.zeros(50, 20, 8), Domain.line(20))
+    assert out.unique().tolist() == pytest.approx([0.0, 1 / 0.75])
+    network = FeedForward(8, ratio=2.0, dropout=0.5)
+    u = torch.randn(1, 3, 8)
+    assert not network(u).equal(network(u))
+    assert network.eval()(u).equal(network(u))
+
+
+def test_feed_forward_starts_xavier_uniform_with_zero_biases():
+    network = FeedForward(64)
+    bound = (6 / (64 + 256)) ** 0.5
+    for layer in (network.expand, network.contract):
+        assert bound * 0.98 < layer.weight.abs().max().item() <= bound
+        assert layer.bias.abs().sum() == 0
+
+
+def test_a_chunked_network_is_the_network():
+    whole, part = FeedForward(6, ratio=3), FeedForward(6, ratio=3, chunk=4)
+    part.load_state_dict(whole.state_dict())
+    u = torch.randn(2, 10, 6, requires_grad=True)
+    with torch.no_grad():
+        assert_close(part(u), whole(u))
+    found = [torch.autograd.grad(f(u).square().sum(), [u, *f.parameters()]) for f in (whole, part)]
+    for one, other in zip(*found):
+        assert_close(one, other)
+    dropped = FeedForward(6, dropout=0.5, chunk=4).double()
+    u = u.detach().double().requires_grad_()
+
+    def answer(x):
+        torch.manual_seed(3)
+        return dropped(x).square().sum()
+
+    assert torch.autograd.gradcheck(answer, u)  # the second computation drops the same units
+    with pytest.raises(OptionError, match="1 or more, got 0"):
+        FeedForward(6, chunk=0)
