@@ -208,7 +208,7 @@ def test_what_has_no_maps_is_refused():
 
 def test_a_converted_model_is_not_taken_for_what_it_was():
     """Its layers attend linearly: maps of their softmax would be of another model."""
-    from fredholm import linearization as linearize
+    from fredholm import linearize
 
     model = linearize(classifier("ViT"), "luna").model
     with pytest.raises((ConversionError, OptionError)):

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from fredholm import linearization as linearize
+from fredholm import linearize
 from fredholm.convert import ConversionReport, load_linearized, replace_attention
 from fredholm.encoders import Inputs
 from fredholm.errors import ConversionError, DataError, OptionError, RecipeError

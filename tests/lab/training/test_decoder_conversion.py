@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fredholm import linearization as linearize
+from fredholm import linearize
 from fredholm.convert import ConversionReport, replace_attention
 from fredholm.errors import (
     CheckpointError,

@@ -153,7 +153,7 @@ def test_what_cannot_go_on_is_refused():
 
 
 def test_a_stage_leaves_frozen_what_was():
-    from fredholm import linearization as linearize
+    from fredholm import linearize
     from fredholm.training import StageOptions
     from tests.lab.training.test_conversion import Counting
     from tests.linearize import models
