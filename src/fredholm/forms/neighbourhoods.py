@@ -75,6 +75,23 @@ def _tile_layout(layout: Layout) -> Layout:
     return Layout(cross=True, pairs=True, padded=True, measure=layout.measure, fixed=False)
 
 
+def _has_no_values(problem: Problem) -> bool:
+    """Whether there is nothing to compute: an empty batch, or tensors on the meta device, whose
+    edges cannot be sorted into tiles.
+    """
+    return problem.ux.shape[0] == 0 or problem.uy.is_meta
+
+
+def _shape_alone(kernel: Kernel, problem: Problem) -> Tensor:
+    """Return a response (B, H, Nq, d_out) without values, whose gradients are zeros."""
+    heads = 1 if kernel.adds_heads else kernel.heads
+    empty = problem.uy.new_zeros(problem.ux.shape[0], heads, problem.ux.shape[2], kernel.d_out)
+    inputs = [x for x in (problem.ux, problem.uy, *kernel.parameters()) if x.requires_grad]
+    for x in inputs:
+        empty = empty + 0 * x.sum()
+    return empty
+
+
 class Wrapped(Form):
     """Base of forms that let another one do the work."""
 
@@ -94,6 +111,8 @@ class AllPairs(Wrapped):
     reason = "the kernel is a functional of all pairs, so that a neighbourhood alone says nothing"
 
     def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
+        if _has_no_values(problem):
+            return _shape_alone(kernel, problem)
         return self.inner.respond(kernel, problem.dense())
 
 
@@ -104,6 +123,8 @@ class Neighbourhoods(Wrapped):
     reason = "a query sees few keys, which are gathered"
 
     def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
+        if _has_no_values(problem):
+            return _shape_alone(kernel, problem)
         nodes = _Nodes.of(problem)
         weights = {name: x for name, x in kernel.named_parameters() if x.requires_grad}
         work = _Work(

@@ -200,10 +200,10 @@ class IntegralOperator(nn.Module, metaclass=Checked):
 
     def _rows(
         self,
-        u: Tensor,
-        domain: Domain | None,
-        query: Tensor | None,
-        query_domain: Domain | None,
+        u,
+        domain,
+        query,
+        query_domain,
         rows: Rows,
     ) -> Problem:
         """The problem of some queries with all their pairs written out. Where the kernel is local,
