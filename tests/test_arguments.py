@@ -47,7 +47,7 @@ LINE = Domain.line(4, causal=True)
         (lambda: Domain.line(4, device="gpu"), "device needs a device that there is.*'gpu'"),
         (lambda: Domain.line(4, dtype="float32"), "dtype needs a dtype or None, got 'float32'"),
         (lambda: Domain.line(4, valid=[True] * 4), "valid needs a tensor or None, got a list of 4"),
-        (lambda: Domain.line(4, pairs="full"), "pairs needs a tensor or None, got 'full'"),
+        (lambda: Domain.line(4, pairs="full"), "pairs needs a tensor or edges or None, got 'full'"),
         (lambda: Domain.grid((3, 4)), "a tuple of 2; write the numbers one by one"),
         (lambda: Domain.grid(3, None), "shape needs a whole number, got None"),
         (lambda: Domain.points([[0.0], [1.0]]), r"a tensor, got a list of 2; .*torch.tensor"),

@@ -284,6 +284,6 @@ def test_a_page_of_claims_is_one_file_of_ten_lines(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "evidence.my_claims", raising=False)  # of another test
     subject = find_subject("my_claims")
     assert [path.name for path in subject.pages] == ["my_claims.md"]
-    assert "| 81.4 over 80.8 | not run |  | open |" in subject.call(":page")
+    assert "| 81.4 over 80.8 | not run |  |  | open: not run |" in subject.call(":page")
     for run in subject.find("SECTIONS")["digits"].plan(1):
         load_recipe(run["recipe"], run["overrides"])

@@ -219,7 +219,7 @@ def test_a_graph_without_edges():
     ("index", "options", "error", "match"),
     [
         ([[0], [3]], {}, DomainError, "point outside"),
-        ([[-1], [0]], {}, DomainError, "from -1 to -1"),
+        ([[-1], [0]], {}, DomainError, "from -1 to 0"),
         ([[0.0], [1.0]], {}, DomainError, "integer edge_index"),
         ([[0, 1]], {}, DomainError, "integer edge_index"),
         ([[0], [1]], {"weight": torch.tensor([-0.5])}, DomainError, "edge_attr"),

@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from fredholm import files
+from fredholm import tensor_files
 from fredholm.errors import CheckpointError, FredholmError, StorageError
 from fredholm.files import replacing, storing
 from fredholm.tensor_files import digest_tensors, read_tensors, write_tensors
@@ -114,7 +114,7 @@ def test_a_full_disk_while_weights_are_saved(tmp_path, monkeypatch):
             "Error while serializing: I/O error: No space left on device (os error 28)"
         )
 
-    monkeypatch.setattr(files, "save_file", full)
+    monkeypatch.setattr(tensor_files, "save_file", full)
     with pytest.raises(StorageError, match=r"model.safetensors: No space left on device"):
         write_tensors(path, {"other": torch.ones(3)})
     assert path.read_bytes() == before

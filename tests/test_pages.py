@@ -66,7 +66,8 @@ def command_blocks():
     """(page, its commands of fredholm as (command, first argument, rest)), a block of code each."""
     for page in sorted(DOCS.glob("*.md")):
         source = page.read_text(encoding="utf-8")
-        for block in re.findall(r"^```(?:bash|sh)?\n(.*?)^```$", source, re.MULTILINE | re.DOTALL):
+        blocks = re.findall(r"^```(\S*)\n(.*?)^```$", source, re.MULTILINE | re.DOTALL)
+        for block in (text for language, text in blocks if language in ("", "bash", "sh")):
             found = re.findall(r"^fredholm (\w+) (\S+)(.*)$", block, re.MULTILINE)
             if found:
                 yield page.name, found

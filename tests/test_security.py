@@ -146,9 +146,10 @@ def test_a_recipe_makes_no_objects(tmp_path):
 
 
 def calls_of(name: str) -> dict[str, list[ast.Call]]:
-    """Return all calls of ``name``, such as torch.load, in the package, by file."""
+    """Return all calls of ``name``, such as torch.load, in package and data sets, by file."""
     found: dict[str, list[ast.Call]] = {}
-    for path in sorted(SOURCES.rglob("*.py")):
+    data_sets = Path(__file__).parents[1] / "evidence" / "datasets"
+    for path in sorted([*SOURCES.rglob("*.py"), *data_sets.rglob("*.py")]):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == name:

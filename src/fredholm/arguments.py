@@ -111,6 +111,7 @@ KINDS = {
     "tuple[float, float]": Kind("two numbers", _all(2, _is_number)),
     "Sequence[Domain]": Kind("a list of Domains", _all(None, lambda x: hasattr(x, "quadrature"))),
     "Tensor": Kind("a tensor", lambda x: isinstance(x, Tensor)),
+    "Edges": Kind("edges", lambda x: hasattr(x, "log_density") and hasattr(x, "source")),
     "Domain": Kind("a Domain", lambda x: hasattr(x, "quadrature")),
     "Device": Kind("a device that there is", _is_device),
     "torch.dtype": Kind("a dtype", lambda x: isinstance(x, torch.dtype)),

@@ -388,7 +388,9 @@ class Domain:
             )
         if edge_weight is not None:
             edge_weight = edge_weight.to(positions.dtype)
-        edges = Edges.of_index(edge_index, n, weight=edge_weight, features=edge_attr)
+        edges = Edges.of_index(
+            edge_index, n, weight=edge_weight, features=edge_attr, dtype=positions.dtype
+        )
         if edges.log_density is not None:
             edges = edges.with_density(edges.log_density.to(positions.dtype))
         if sparse is None:

@@ -85,8 +85,10 @@ class Edges:
         *,
         weight: Tensor | None = None,
         features: Tensor | None = None,
+        dtype: torch.dtype | None = None,
     ) -> Edges:
-        """Edges in any order, as rows (source, target) of ``edge_index``.
+        """Edges in any order, as rows (source, target) of ``edge_index``; the counts of repeated
+        ones have ``dtype``, by default torch's.
 
         Equal edges become one, whose density is their number or, with ``weight``, the sum of their
         weights. With ``features`` equal edges stay apart: each may carry another feature.
@@ -120,7 +122,7 @@ class Edges:
             )
             if len(distinct) < len(pair):
                 if density is None:
-                    density = repeats.to(torch.get_default_dtype())
+                    density = repeats.to(dtype or torch.get_default_dtype())
                 else:
                     density = density.new_zeros(len(distinct)).index_add(0, place, density)
                 pair = distinct

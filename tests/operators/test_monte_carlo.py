@@ -15,6 +15,7 @@ from torch import nn
 
 from fredholm.convert import as_operator
 from fredholm.domain import Domain
+from fredholm.edges import Edges
 from fredholm.errors import DomainError, OptionError, StrategyError
 from fredholm.forms.monte_carlo import SampledKeys, Samples, at_anchors
 from fredholm.forms.monte_carlo.drawn import _key_terms, _messages, _pairs, _split
@@ -33,7 +34,14 @@ from ..contracts.cases import OperatorCase
 from ..tolerances import assert_close
 
 DIM, HEADS, N = 8, 2, 6
-DOMAINS = OperatorCase("itnet").standard_domains()
+STANDARD = OperatorCase("itnet").standard_domains()
+# Domains where a query sees few keys refuse to draw from them.
+SPARSE = {
+    name
+    for name, domain in STANDARD.items()
+    if isinstance(domain.pairs, Edges) or domain.reach is not None
+}
+DOMAINS = {name: domain for name, domain in STANDARD.items() if name not in SPARSE}
 UNPAIRED = [name for name, domain in DOMAINS.items() if domain.pairs is None]
 
 
@@ -65,6 +73,12 @@ def repeated(domain, u, times):
         and getattr(domain, name).shape[0] > 1
     }
     return replace(domain, **parts), u.repeat(times, 1, 1)
+
+
+@pytest.mark.parametrize("where", sorted(SPARSE))
+def test_a_domain_with_few_neighbours_is_refused(where):
+    with pytest.raises(StrategyError, match=r"expected an exact strategy.*few neighbours"):
+        operator(samples=3)(signal(), STANDARD[where])
 
 
 @pytest.mark.parametrize("where", list(DOMAINS))

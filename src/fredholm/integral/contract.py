@@ -330,7 +330,8 @@ def choose(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> Form:
         'fused attention'
     """
     stepping, auto = facts.layout.stepping, isinstance(strategy, str)
-    if facts.layout.sparse and not stepping:
+    few_neighbours = facts.layout.edges or facts.layout.reach is not None
+    if few_neighbours and not stepping:
         from ..forms.neighbourhoods import choose_sparse  # wraps any of the other forms
 
         return choose_sparse(strategy, kernel, facts)

@@ -405,10 +405,10 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         """The domain that a call without one takes for features u: the kernel's."""
         return default_domain(self.kernel, u)
 
-    def _problem(
-        self, u: Tensor, domain: Domain | None, query: Tensor | None, query_domain: Domain | None
-    ) -> Problem:
-        """The problem of a call; on a part of a domain in shards, that of one rank."""
+    def _problem(self, u, domain, query, query_domain) -> Problem:
+        """The problem of a call, whose arguments are not checked yet; on a part of a domain in
+        shards, that of one rank.
+        """
         self._follow()
         return Problem.of(
             self.kernel,

@@ -357,11 +357,11 @@ class Problem:
     def of(
         cls,
         kernel: Kernel,
-        u: Tensor,
-        domain: Domain | None = None,
+        u,
+        domain=None,
         *,
-        query: Tensor | None = None,
-        query_domain: Domain | None = None,
+        query=None,
+        query_domain=None,
         operator: OperatorFacts,
     ) -> Problem:
         """Check and read the arguments of an operator, once.
