@@ -205,7 +205,7 @@ def test_a_worker_that_lost_its_lease_leaves_no_result(tmp_path, counted):
 WORKER = """
 import os, sys, time
 from pathlib import Path
-from fredholm.training import grid as grids, sweeps
+from fredholm.lab.training import grid as grids, sweeps
 
 def work(cell, report):
     with open(cell.place.parent / "log", "a") as log:
