@@ -21,7 +21,9 @@ with torch.no_grad():
 print(time.process_time() - before)
 print(*sorted(sys.modules))
 """
-NOT_NEEDED = ("torch._dynamo", "sympy", "torch.distributed.fsdp", "triton", "lightning", "pandas")
+NOT_NEEDED = ("torch._dynamo", "sympy", "torch.distributed.fsdp", "lightning", "pandas")
+"""Triton is not among them: torch's flop counter, where our ops leave their formulas, imports it
+wherever it is installed."""
 CPU_SECONDS = 2.0
 """A bound with room for a busy machine; 0.5 s were measured on a quiet one."""
 

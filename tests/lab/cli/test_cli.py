@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import subprocess
 import sys
 
@@ -11,7 +12,6 @@ import pytest
 import yaml
 
 from fredholm.errors import OptionError
-from fredholm.integral.registry import OPERATORS
 from fredholm.lab.cli import show
 from fredholm.lab.cli.main import main
 from fredholm.lab.cli.reading import as_override
@@ -168,24 +168,33 @@ class Mine(IntegralOperator):
 '''
 
 
-def test_operators_of_a_file_are_listed_with_what_they_are(tmp_path, monkeypatch, capsys):
+def test_operators_of_a_file_are_listed_with_what_they_are(tmp_path):
+    """In a process of its own: other tests register operators that would be listed too."""
+
+    def listed(name: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "fredholm", "operators", "--import", name]
+        narrow = {**os.environ, "COLUMNS": "60"}
+        return subprocess.run(
+            command, cwd=tmp_path, env=narrow, capture_output=True, text=True, timeout=120
+        )
+
     (tmp_path / "mine.py").write_text(OWN)
-    monkeypatch.setenv("COLUMNS", "60")
-    try:
-        assert main(["operators", "--import", str(tmp_path / "mine.py")]) == 0
-    finally:
-        OPERATORS._entries.pop("listed-by-the-command", None)
-    lines = capsys.readouterr().out.splitlines()
+    run = listed("mine.py")
+    assert run.returncode == 0, run.stderr
+    lines = run.stdout.splitlines()
     assert max(map(len, lines)) <= 60
     first = next(n for n, line in enumerate(lines) if line.startswith("listed-by-the-command"))
     column = lines[first].index("Something of my own")
-    assert all(line[column] != " " and line[column - 1] == " " for line in lines), "aligned"
+    unaligned = [line for line in lines if line[column] == " " or line[column - 1] != " "]
+    assert unaligned == []
     assert lines[first + 1].startswith(" " * column)
     assert "left out" not in " ".join(lines)
     assert any(line.split()[:3] == ["softmax", "Multi-head", "softmax"] for line in lines)
+
     (tmp_path / "broken.py").write_text("1 / 0\n")
-    assert main(["operators", "--import", str(tmp_path / "broken.py")]) == 2
-    assert "broken.py failed: ZeroDivisionError" in capsys.readouterr().err
+    run = listed("broken.py")
+    assert run.returncode == 2
+    assert "broken.py failed: ZeroDivisionError" in run.stderr
 
 
 @pytest.mark.parametrize("flag", ["--predict", "--task"])
