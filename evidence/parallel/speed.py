@@ -44,7 +44,7 @@ def time_parts(part: str, options: Options, measure: Any) -> None:
 
 
 def time_traffic(options: Options) -> None:
-    """Numbers that the process group carries in a forward, and those that ``plan`` states."""
+    """Numbers that the process group carries in a forward."""
     time_parts("traffic", options, _traffic)
 
 
@@ -53,31 +53,27 @@ def _traffic(options: Options) -> list[dict[str, Any]]:
     rows = []
     for count in COUNTS[:1] if options.small else COUNTS:
         ranks = over(count, count_forward, sizes)
-        for row, *others in zip(*(rank["rows"] for rank in ranks)):
-            same = all(each["sent"] == each["planned"] for each in (row, *others))
-            rows.append({**row, "processes": count, "equal": same})
+        rows += [{**row, "processes": count} for row in ranks[0]["rows"]]
     return rows
 
 
 def count_forward(mesh: Any, sizes: tuple[int, ...]) -> dict[str, Any]:
-    """Every registered operator on a line in shards: what it sends and what was planned."""
+    """Every registered operator on a line in shards: what it sends."""
     from fredholm.distributed import count_traffic
     from fredholm.domain import Domain
     from fredholm.operators import create_operator, list_operators
 
     rows = []
     for name in list_operators():
-        row: dict[str, Any] = {"operator": name, "sent": [], "planned": []}
+        row: dict[str, Any] = {"operator": name, "sent": []}
         for causal in (False, True):
             for n in sizes:
                 operator = create_operator(name, DIM, HEADS).eval()
                 part = Domain.line(n, causal=causal).shard(mesh)
                 with torch.no_grad(), count_traffic() as traffic:
                     operator(torch.randn(1, part.size, DIM), part)
-                plan = operator.plan(part)
                 row["sent"].append(traffic.numbers)
-                row["planned"].append(plan.numbers)
-                row["causal" if causal else "exchange"] = plan.exchange
+                row["causal" if causal else "exchange"] = operator.plan(part).exchange
         rows.append(row)
     return {"rows": rows}
 

@@ -71,31 +71,37 @@ def shard(domain: Domain, mesh: Any) -> tuple[Domain, slice]:
 
 
 def contract(mesh: Any, label: str, domains: list[str] | None = None) -> dict[str, Any]:
-    """:func:`compare` and :func:`numbers` on domains of a case; what is refused, by the error."""
+    """:func:`compare` and :func:`exchange_of` on domains of a case; what is refused, by the
+    error.
+    """
     out: dict[str, Any] = {}
     for where in domains or list(find_case(label).domains()):
         try:
-            out[where] = compare(mesh, label, where), numbers(mesh, label, where)
+            out[where] = compare(mesh, label, where), exchange_of(mesh, label, where)
         except FredholmError as error:
             out[where] = f"{type(error).__name__}: {error}"
     return out
 
 
-def numbers(mesh: Any, label: str, where: str, strategy: Any = None) -> tuple[int, int, str]:
-    """What a forward sent, what ``plan`` says it sends, and in which words."""
+def exchange_of(mesh: Any, label: str, where: str) -> str:
+    """What passes between the ranks, as ``plan`` says it."""
     case = find_case(label)
     operator, domain = case.operator().eval(), case.domains()[where]
-    if strategy is not None:
-        operator.strategy = strategy
-    part, rows = shard(domain, mesh)
-    u = features(case, 3, domain.batch or 1)[:, rows]
-    plan = operator.plan(part)
-    with torch.no_grad(), count_traffic() as traffic:
-        operator(u, part)
-    return traffic.numbers, plan.numbers, str(plan)
+    return operator.plan(shard(domain, mesh)[0]).exchange
 
 
-def crossed(mesh: Any, label: str, where: str) -> tuple[dict[str, float], tuple[int, int]]:
+def traffic(mesh: Any, name: str, points: int, causal: bool) -> int:
+    """How many numbers a rank sends in a forward of an operator on a line."""
+    from fredholm.operators import create_operator
+
+    operator = create_operator(name, 8, 2).eval()
+    part = Domain.line(points, causal=causal).shard(mesh)
+    with torch.no_grad(), count_traffic() as counted:
+        operator(torch.randn(1, part.size, 8), part)
+    return counted.numbers
+
+
+def crossed(mesh: Any, label: str, where: str) -> dict[str, float]:
     """Queries on a domain of their own, sharded over the same ranks."""
     case = find_case(label)
     operator, domain = case.operator(), case.domains()[where]
@@ -120,8 +126,7 @@ def crossed(mesh: Any, label: str, where: str) -> tuple[dict[str, float], tuple[
         there_ = query[:, places].clone().requires_grad_()
         on, at = (domain, target) if name == "whole" else (part, here)
         operator.zero_grad()
-        with count_traffic() as traffic:
-            out = operator(local, on, query=there_, query_domain=at)
+        out = operator(local, on, query=there_, query_domain=at)
         out.square().sum().backward()
         if name == "part":
             sum_gradients(operator, part.shards)
@@ -131,8 +136,7 @@ def crossed(mesh: Any, label: str, where: str) -> tuple[dict[str, float], tuple[
     whole = signals["whole"]
     wanted = {**whole, "u": whole["u"][:, rows]}
     wanted |= {name: whole[name][:, there] for name in ("out", "query")}
-    planned = operator.plan(part, here).numbers
-    return differences(signals["part"], wanted), (traffic.numbers, planned)
+    return differences(signals["part"], wanted)
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -389,7 +393,7 @@ def leave(mesh: Any, how: str) -> str:
 
 def drawn_in_parts(mesh: Any, where: str, draws: int = 512) -> dict[str, float]:
     """How far the mean of many draws in training, the samples of a batch, is from the exact
-    integral and its gradient, in standard errors of it; what is sent beside what is planned.
+    integral and its gradient, in standard errors of it.
     """
     case = find_case("itnet")
     operator, domain = case.operator().requires_grad_(False), case.domains()[where]
@@ -403,9 +407,7 @@ def drawn_in_parts(mesh: Any, where: str, draws: int = 512) -> dict[str, float]:
     local = whole.detach()[:, rows].repeat(draws, 1, 1).requires_grad_()
     out = operator(local, part)
     out.sum().backward()
-    with torch.no_grad(), count_traffic() as traffic:
-        operator(whole.detach()[:, rows], part)
-    gaps = {"numbers": float(traffic.numbers - operator.plan(part).numbers), "spread": 1.0}
+    gaps = {"spread": 1.0}
     pairs = {"output": (exact.detach(), out.detach()), "gradient": (whole.grad, local.grad)}
     for name, (want, found) in pairs.items():
         if rows.stop > rows.start:
@@ -460,8 +462,7 @@ def dense_system(mesh: Any, padded: bool) -> dict[str, float]:
     for name, at, index in (("whole", domain, slice(None)), ("part", part, rows)):
         operator.zero_grad()
         local = u[:, index].clone().requires_grad_()
-        with count_traffic() as traffic:
-            out = operator(local, at)
+        out = operator(local, at)
         out.square().sum().backward()
         if name == "part":
             sum_gradients(operator, part.shards)
@@ -469,5 +470,4 @@ def dense_system(mesh: Any, padded: bool) -> dict[str, float]:
         grads[name] = {"out": out.detach(), "u": local.grad, **found}
     wanted = grads["whole"]
     wanted |= {name: wanted[name][:, rows] for name in ("out", "u")}
-    unplanned = traffic.numbers - operator.plan(part).numbers
-    return differences(grads["part"], wanted) | {"numbers": float(abs(unplanned))}
+    return differences(grads["part"], wanted)

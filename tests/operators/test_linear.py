@@ -10,16 +10,15 @@ import pytest
 import torch
 from torch import nn
 
+from fredholm.distributed.exchanges import pairs as all_pairs
 from fredholm.domain import Domain
 from fredholm.errors import OptionError, StrategyError
-from fredholm.forms import quadratic
-from fredholm.forms.separable import key_features, moment_size
+from fredholm.forms.separable import key_features
 from fredholm.integral import Facts, choose
 from fredholm.kernels import (
     Expanded,
     Layout,
     LinearAttentionKernel,
-    LowRankKernel,
     PairKernel,
     SeparableKernel,
 )
@@ -258,19 +257,13 @@ def test_sums_over_ranks_have_the_floor_of_the_keys_that_a_query_sees():
     for valid in (None, torch.tensor([[True, True, False]])):
         problem = op.problem(u, Domain.line(3, valid=valid).replace(pairs=pairs))
         shift = key_features(op.kernel, problem.y, problem.uy, problem.quadrature.valid)[1]
-        parts = [(quadratic.products(op.kernel, problem, shift),)]
+        parts = [(all_pairs.products(op.kernel, problem, shift),)]
         silent = replace(problem.quadrature, mass=torch.zeros_like(problem.quadrature.mass))
-        parts.append((quadratic.products(op.kernel, replace(problem, quadrature=silent), shift),))
-        (whole,) = quadratic.added(*parts)
-        found = quadratic.divided(whole, shift, op.kernel.floor)
+        parts.append((all_pairs.products(op.kernel, replace(problem, quadrature=silent), shift),))
+        (whole,) = all_pairs.added(*parts)
+        found = all_pairs.divided(whole, shift, op.kernel.floor)
         real = slice(None) if valid is None else slice(0, 2)
         assert_close(found[:, :, real], op.kernel.values(problem.y, problem.uy)[:, :, real])
-
-
-def test_widths_are_asked_for_in_the_dtype_of_the_weights():
-    """Gamma's frequencies come first and stay in float32."""
-    kernel = LowRankKernel(2, 4, rank=3, width=8, learned_frequencies=True).to(torch.bfloat16)
-    assert moment_size(kernel, Domain.line(6, causal=True), 2).moment > 0
 
 
 def test_a_gain_is_made_where_the_layer_is():

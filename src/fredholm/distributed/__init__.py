@@ -5,31 +5,33 @@
 - :mod:`.halo`: points of other ranks that a rank reads beside its own.
 - :mod:`.transposed`: rows of which each rank has a stretch as rows of which each has some whole.
 - :mod:`.gradients`: :func:`sum_gradients`, the whole's gradient from the parts'.
-
-What is exchanged for an integral belongs to its form, :meth:`fredholm.integral.Form.exchange`.
+- :mod:`.part`: one rank's part of a domain as a problem of its own.
+- :mod:`.exchange`: the table of exchanges; :mod:`.exchanges` has those of the library's forms.
+- :mod:`.form`: :class:`.form.Distributed`, a form over a sharded domain.
 """
 
 from .collectives import Ring, Traffic, concatenated, count_traffic, gathered, largest, summed
+from .exchange import Exchange, register_exchange
 from .gradients import sum_gradients
-from .halo import fetched, fetched_numbers, without_holes
+from .halo import fetched, without_holes
 from .shards import Shards, shares
-from .transposed import to_stretches, to_whole, transposed_numbers
+from .transposed import to_stretches, to_whole
 
 __all__ = [
+    "Exchange",
     "Ring",
     "Shards",
     "Traffic",
     "concatenated",
     "count_traffic",
     "fetched",
-    "fetched_numbers",
     "gathered",
     "largest",
+    "register_exchange",
     "shares",
     "sum_gradients",
     "summed",
     "to_stretches",
     "to_whole",
-    "transposed_numbers",
     "without_holes",
 ]

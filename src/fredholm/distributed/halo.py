@@ -38,13 +38,6 @@ def without_holes(shards: Shards) -> Shards:
     return replace(shards, sizes=sizes, holes=())
 
 
-def fetched_numbers(shards: Shards, wanted: Sequence[Tensor], each: int) -> int:
-    """What :func:`fetched` sends, where a point has ``each`` numbers."""
-    real = without_holes(shards)
-    others = (index for r, index in enumerate(Routes(real, wanted).send) if r != real.rank)
-    return each * sum(len(index) for index in others)
-
-
 class Routes:
     """Which of this rank's points go to each rank, and where those that come are put."""
 

@@ -34,16 +34,6 @@ def to_stretches(
     return _Transpose.apply(shards, list(zip(stretches, all_shares)), True, *matrices)
 
 
-def transposed_numbers(
-    shards: Shards, stretches: Sequence[int], rows: int, back: bool, each: int = 1
-) -> int:
-    """What :func:`to_whole`, or ``back`` from there, sends where an entry is ``each`` numbers."""
-    rank, share = shards.rank, shares(rows, shards.count)
-    own = stretches[rank]
-    others = (sum(stretches) - own) * share[rank] if back else own * (rows - share[rank])
-    return each * others
-
-
 Parts = tuple[Sequence[int], Sequence[int]]  # each rank's stretch of a matrix, and its rows
 
 

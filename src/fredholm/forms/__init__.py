@@ -2,7 +2,6 @@
 they need; forms of one paper's kernel lie in its family.
 """
 
-from ..integral.contract import Form, Memory, choose, with_offset
 from .dense import Dense
 from .fused import Fused
 from .hidden import HiddenBlocks
@@ -22,13 +21,11 @@ __all__ = [
     "Anchors",
     "Chunks",
     "Dense",
-    "Form",
     "Fused",
     "HiddenBlocks",
     "KeyForm",
     "KeyRing",
     "LatticeKeys",
-    "Memory",
     "MonteCarlo",
     "OwnResponse",
     "Quadratic",
@@ -42,6 +39,4 @@ __all__ = [
     "WeightBlocks",
     "WindowChunks",
     "WindowMoment",
-    "choose",
-    "with_offset",
 ]

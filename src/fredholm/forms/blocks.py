@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -14,9 +15,12 @@ from ..ops.plain import recomputed
 WORKING_SET = 1 << 26  # bytes of one block, where the strategy leaves the choice to us
 
 
+AnyKernel = TypeVar("AnyKernel", bound=Kernel)
+
+
 def by_query_blocks(
-    evaluate: Callable[[Kernel, Problem], Tensor],
-    kernel: Kernel,
+    evaluate: Callable[[AnyKernel, Problem], Tensor],
+    kernel: AnyKernel,
     problem: Problem,
     numbers_per_pair: int,
     memory: int | None,

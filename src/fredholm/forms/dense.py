@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..integral.contract import Kernel, Memory
-from ..integral.problem import Facts, Problem
+from ..integral.problem import Problem
 from ..integral.strategy import Exact
 from ..ops.dense import dense_apply
 from .blocks import by_query_blocks
@@ -21,11 +21,6 @@ class Dense(KeyRing):
     strategy: Exact
     name = "dense blocks"
     reason = "the kernel has no trait that would allow a faster form here"
-
-    def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
-        if facts.layout.sharded and not kernel.pairwise:
-            return "its matrix is a functional of all pairs, which no rank has"
-        return super().refuses(kernel, facts)
 
     def integrate(self, kernel: Kernel, problem: Problem, keys: Memory) -> Tensor:
         pair = kernel.d_in * kernel.d_out

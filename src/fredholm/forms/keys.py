@@ -5,23 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..distributed import Shards
-from ..domain import Domain
-from ..integral.contract import Kernel, Memory, StretchForm, first_dtype, with_offset
-from ..integral.exchange import Exchange, ring, ring_numbers
+from ..integral.contract import Kernel, Memory, StretchForm, with_offset
 from ..integral.problem import Layout, Problem
 from ..quadrature import Quadrature
 
 # queries are the last of the keys only: to a kernel, points of another domain
 STEP = Layout(cross=True, stepping=True)
-
-
-def one_point(kernel: Kernel, domain: Domain, batch: int) -> tuple[Tensor, Tensor]:
-    """A position, and the features of ``batch`` samples there, to ask a kernel for its widths."""
-    dtype = first_dtype(kernel) or domain.positions.dtype
-    y, heads = domain.positions.new_zeros(1, 1, domain.dim), 1 if kernel.whole else kernel.heads
-    uy = y.new_zeros(batch, heads, 1, kernel.d_in, dtype=dtype)
-    return y.to(torch.promote_types(dtype, y.dtype)), uy
 
 
 class KeyForm(StretchForm):
@@ -60,22 +49,6 @@ class KeyForm(StretchForm):
 
 
 class KeyRing(KeyForm):
-    """Base of key forms whose keys add up, so that those of one rank of a sharded domain may come
-    after another's.
+    """Base of key forms whose keys add up: the integral over some keys and that over the others is
+    the integral over all.
     """
-
-    def exchange(self, kernel: Kernel, problem: Problem, shards: Shards) -> Tensor:
-        def respond(p: Problem) -> Tensor:
-            return self.integrate(kernel, p, self.keys(kernel, p.y, p.uy))
-
-        return with_offset(ring(problem, shards, respond), kernel, problem)
-
-    def sent(self, kernel: Kernel, domain: Domain, batch: int, crossed: bool) -> Exchange:
-        return ring_of_keys(kernel, domain, batch, crossed)
-
-
-def ring_of_keys(kernel: Kernel, domain: Domain, batch: int, crossed: bool) -> Exchange:
-    """What a ring of positions, features and masses sends."""
-    width = kernel.d_in if kernel.whole else kernel.heads * kernel.d_in
-    numbers = ring_numbers(domain, width, batch, crossed)
-    return Exchange("a ring of the ranks' keys", numbers)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..edges import Edges, Tile
 from ..errors import StrategyError
-from ..integral.contract import Form, Kernel, call_with, choose
+from ..integral.contract import Form, Kernel, call_with, first_form
 from ..integral.problem import Facts, Layout, Problem
 from ..integral.strategy import Plan, Strategy
 from ..ops.backend import transforms
@@ -43,9 +43,10 @@ def choose_sparse(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> For
     if own is not None:
         return own
     if not kernel.local:
-        return AllPairs(choose(strategy, kernel, facts._replace(layout=facts.layout.dense())))
+        dense = facts._replace(layout=facts.layout.dense(), sparse=False)
+        return AllPairs(first_form(strategy, kernel, dense))
     layout = _tile_layout(facts.layout)
-    inner = choose(strategy, kernel, facts._replace(layout=layout, queries=1))
+    inner = first_form(strategy, kernel, facts._replace(layout=layout, sparse=False, queries=1))
     if not inner.strategy.exact:
         raise StrategyError(
             f"expected an exact strategy on a domain with few neighbours, got {inner.strategy!r}; "

@@ -4,14 +4,10 @@ keys where there is no order, chunks in causal order, a moment of fixed size poi
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
 from torch import Tensor
 
-from ..distributed import Shards, gathered, largest, summed
-from ..distributed.part import before_this
-from ..domain import Domain
 from ..integral.capabilities import (
     Banked,
     Expanded,
@@ -22,24 +18,19 @@ from ..integral.capabilities import (
     has_trait,
 )
 from ..integral.contract import Form, Kernel, Memory, StretchForm, with_offset
-from ..integral.exchange import Exchange, mass_rows
 from ..integral.problem import Facts, Problem
 from ..integral.strategy import Linear
 from ..ops.backend import wants_triton
 from ..ops.linear_attention import (
-    Moment,
     advance_moment,
     at_scale,
     attend_in_pieces,
     banked_attention,
     linear_attention,
-    linear_attention_stretch,
-    moment_of,
-    over_new_factor,
     wants_pieces,
 )
 from ..quadrature import Quadrature
-from .keys import STEP, one_point
+from .keys import STEP
 
 
 class SeparableForm(Form):
@@ -56,8 +47,6 @@ class SeparableForm(Form):
             return "pairs, and an order across two domains, leave no moment that all queries share"
         if isinstance(kernel, Windowed) and kernel.window is not None:
             return "the last points are weighed by softmax, and not by features"
-        if facts.layout.sharded:
-            return refuses_shards(kernel, self.strategy)
         return None
 
     def sums(
@@ -119,20 +108,6 @@ class Sums(SeparableForm):
         query, key, _, value = features(kernel, p)
         return self.sums(kernel, p, query, key, value)
 
-    def exchange(self, kernel: Any, problem: Problem, shards: Shards) -> Tensor:
-        p = problem
-        key = common_key_features(kernel, p, shards)
-        moment = Moment(p.quadrature, kernel.floor)
-        moment.add(slice(None), key, kernel.values(p.y, p.uy))
-        columns = [x.shape[-1] for x in moment.sums]
-        moment.sums = list(summed(torch.cat(moment.sums, -1), shards).split(columns, -1))
-        out = moment.respond(slice(None), query_features(kernel, p.x, p.ux))
-        return with_offset(expanded(kernel, p, out), kernel, p)
-
-    def sent(self, kernel: Kernel, domain: Domain, batch: int, crossed: bool) -> Exchange:
-        size = moment_size(kernel, domain, batch)
-        return Exchange("one moment, summed", size.moment + size.shift)
-
     def _in_pieces(self, kernel: Any, problem: Problem) -> Tensor:
         """Features are made a piece of points at a time, so that inference never holds all."""
         p, valid = problem, problem.quadrature.valid
@@ -170,33 +145,6 @@ class Chunks(SeparableForm):
             query = at_scale(query, key.detach().amax(-1).cummax(-1).values)
         return self.sums(kernel, p, query, key, value)
 
-    def exchange(self, kernel: Any, problem: Problem, shards: Shards) -> Tensor:
-        p, q = problem, problem.quadrature
-        key = common_key_features(kernel, p, shards)
-        query, value = query_features(kernel, p.x, p.ux), kernel.values(p.y, p.uy)
-        if divided(kernel):
-            query = at_scale(query, running_largest(key, shards))
-        total = moment_of(key, value, q.mass, kernel.floor)
-        out, _ = linear_attention_stretch(
-            query,
-            key,
-            value,
-            q.mass,
-            q.scale,
-            before_this(total, shards),
-            floor=kernel.floor,
-            chunk=self.strategy.chunk,
-        )
-        return with_offset(expanded(kernel, p, out), kernel, p)
-
-    def sent(self, kernel: Kernel, domain: Domain, batch: int, crossed: bool) -> Exchange:
-        assert domain.shards is not None
-        size, others = moment_size(kernel, domain, batch), domain.shards.count - 1
-        rows = 0
-        if divided(kernel):
-            rows = others * size.rows
-        return Exchange("moments of the ranks before", others * size.moment + size.shift + rows)
-
 
 class RunningMoment(SeparableForm, StretchForm):
     """The same sequence in parts: the moment of the points before is the whole memory, O(r·c) time
@@ -227,62 +175,6 @@ class RunningMoment(SeparableForm, StretchForm):
         out, memory = advance_moment(*points, shift, *measure, memory, **options)
         problem = Problem(x, x, u, u, quadrature, STEP)
         return with_offset(expanded(kernel, problem, out), kernel, problem), memory
-
-
-# --- between the ranks of a sharded domain --------------------------------------------------------
-
-
-def refuses_shards(kernel: object, strategy: Linear) -> str | None:
-    """Why the features of a rank's points cannot be made by that rank, or None."""
-    if wants_triton(strategy.backend):
-        return "Triton's kernels hold no sums between ranks; use backend='auto'"
-    if isinstance(kernel, Stabilised) and not kernel.pointwise:
-        return "the features of a point depend on the other points of a call"
-    return None
-
-
-def divided(kernel: object) -> bool:
-    """Whether features come up to factors, which a denominator takes away."""
-    return isinstance(kernel, Stabilised) and kernel.floor is not None
-
-
-def common_key_features(kernel: Any, problem: Problem, shards: Shards) -> Tensor:
-    """ψ of this rank's keys, divided by one factor of all ranks where anything is divided."""
-    p = problem
-    key, shift = key_features(kernel, p.y, p.uy, p.quadrature.valid)
-    if shift is None:
-        return key
-    return key * over_new_factor(shift, largest(shift, shards)).to(key.dtype)
-
-
-def running_largest(key: Tensor, shards: Shards) -> Tensor:
-    """The largest feature of the keys up to each point, those of the ranks before included."""
-    here = key.detach().amax(-1)
-    every = gathered(here.amax(-1), shards)
-    running = here.cummax(-1).values
-    if shards.rank:
-        running = torch.maximum(running, every[: shards.rank].amax(0)[..., None])
-    return running
-
-
-class MomentSize(NamedTuple):
-    """Numbers of a moment, of the exponent of its factor, and one per row of it."""
-
-    moment: int
-    shift: int
-    rows: int
-
-
-def moment_size(kernel: Any, domain: Domain, batch: int) -> MomentSize:
-    """The sizes for ``batch`` samples, from the features of one point."""
-    y, uy = one_point(kernel, domain, batch)
-    with torch.no_grad():
-        key, shift = key_features(kernel, y, uy, None)
-        value = kernel.values(y, uy)
-        # masses of a batch meet features that the samples share
-        mass = domain.measure.new_ones(mass_rows(domain), 1)
-        moment = moment_of(key, value, mass, kernel.floor)
-    return MomentSize(moment.numel(), 0 if shift is None else shift.numel(), key[..., 0, 0].numel())
 
 
 # --- features, stabilised where the kernel can ----------------------------------------------------

@@ -4,7 +4,7 @@ Nothing here knows a paper; the papers' kernels and the forms for them alone lie
 :mod:`fredholm.families`.
 """
 
-from ..forms import Anchors, Form, KeyForm, KeyRing, Memory, MonteCarlo, choose, with_offset
+from ..forms import Anchors, KeyForm, KeyRing, MonteCarlo
 from ..forms.monte_carlo.proposal import Proposal, add_proposal, auxiliary_loss
 from .addition import SumKernel
 from .attention import AttentionKernel, FeatureAttentionKernel
@@ -27,10 +27,8 @@ from .capabilities import (
     JointScores,
     LagFeatures,
     LagTaps,
-    OwnExchange,
     OwnForm,
     Pooled,
-    ScanExchange,
     Separable,
     SoftmaxScores,
     SplitHidden,
@@ -42,19 +40,22 @@ from .capabilities import (
     has_trait,
 )
 from .contract import (
+    Form,
     Kernel,
+    Memory,
     Part,
     answering,
     call_with,
     check_dropout,
     check_inference,
+    choose,
     identity,
     own_parameter,
     prepared,
     read_together,
+    with_offset,
 )
 from .conversion import as_operator, convertible, refuse, register_converter
-from .exchange import Exchange, fold_ring, mass_rows, sums, visible_from
 from .exponential import ExponentialMap, orthogonal_draws
 from .feature_map import (
     FEATURE_MAPS,
@@ -68,7 +69,7 @@ from .feature_map import (
     register_feature_map,
 )
 from .fourier import FourierFeatures
-from .lattice import LatticeKernel, RowReads, read_grid, write_points
+from .lattice import LatticeKernel, read_grid, write_points
 from .memo import inference
 from .multihead import MultiheadAdapter
 from .operator import IntegralOperator
@@ -123,7 +124,6 @@ __all__ = [
     "CentredWeights",
     "DecayingWeights",
     "Exact",
-    "Exchange",
     "Expanded",
     "ExponentialMap",
     "Facts",
@@ -148,7 +148,6 @@ __all__ = [
     "Memory",
     "MonteCarlo",
     "MultiheadAdapter",
-    "OwnExchange",
     "OwnForm",
     "PairKernel",
     "Part",
@@ -159,9 +158,7 @@ __all__ = [
     "Projections",
     "Proposal",
     "Rotary",
-    "RowReads",
     "Scan",
-    "ScanExchange",
     "Separable",
     "SeparableKernel",
     "SoftmaxScores",
@@ -192,7 +189,6 @@ __all__ = [
     "create_operator",
     "first_gain",
     "floor_of",
-    "fold_ring",
     "grid_displacements",
     "has_trait",
     "head_width",
@@ -205,7 +201,6 @@ __all__ = [
     "key_features",
     "list_operators",
     "load_state",
-    "mass_rows",
     "merge_heads",
     "near_pairs",
     "operator_factory",
@@ -224,8 +219,6 @@ __all__ = [
     "register_operator",
     "register_strategy",
     "split_heads",
-    "sums",
-    "visible_from",
     "weighed",
     "window_density",
     "with_offset",

@@ -10,13 +10,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..distributed import Shards
 from ..domain import Domain
 from ..errors import DomainError, OptionError, StrategyError
 from ..ops.backend import cast
 from ..quadrature import Quadrature
 from .contract import Form, Kernel, Memory, choose, weight_and_bias
-from .exchange import Exchange
 from .operator import IntegralOperator
 from .problem import Facts, Layout, Problem, by_head_of, check_layout
 from .strategy import Plan, Strategy
@@ -36,7 +34,7 @@ class PartByPart(Form):
 
     forms: list[Form]
 
-    def refuses(self, kernel: Any, facts: Facts) -> str | None:
+    def refuses(self, kernel: SumKernel, facts: Facts) -> str | None:
         own = type(self.strategy) is Strategy
         try:
             self.forms = [
@@ -55,27 +53,15 @@ class PartByPart(Form):
         reasons = "; ".join(f"{plan.path}: {plan.reason}" for plan in plans)
         return Plan(strategy, path, f"{self.reason}; {reasons}")
 
-    def respond(self, kernel: Any, problem: Problem) -> Tensor:
+    def respond(self, kernel: SumKernel, problem: Problem) -> Tensor:
         pairs = zip(self.forms, kernel.parts)
         return kernel.added(
-            problem, [form.respond(part.kernel, _seen(part, problem)) for form, part in pairs]
+            problem, [form.respond(part.kernel, seen_by(part, problem)) for form, part in pairs]
         )
-
-    def exchange(self, kernel: Any, problem: Problem, shards: Shards) -> Tensor:
-        pairs = zip(self.forms, kernel.parts)
-        return kernel.added(
-            problem,
-            [form.exchange(part.kernel, _seen(part, problem), shards) for form, part in pairs],
-        )
-
-    def sent(self, kernel: Any, domain: Domain, batch: int, crossed: bool) -> Exchange:
-        pairs = zip(self.forms, kernel.parts)
-        parts = [form.sent(part.kernel, domain, batch, crossed) for form, part in pairs]
-        return Exchange(" + ".join(p.words for p in parts), sum(p.numbers for p in parts))
 
     # --- a causal domain, point by point ----------------------------------------------------------
 
-    def start(self, kernel: Any, u: Tensor) -> Memory:
+    def start(self, kernel: SumKernel, u: Tensor) -> Memory:
         pairs = zip(self.forms, kernel.parts)
         memories = [
             form.start(part.kernel, _split(part, u[:, :, None])[:, :, 0]) for form, part in pairs
@@ -83,19 +69,31 @@ class PartByPart(Form):
         return _joined(memories)
 
     def step(
-        self, kernel: Any, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
+        self,
+        kernel: SumKernel,
+        x: Tensor,
+        u: Tensor,
+        quadrature: Quadrature,
+        t: int,
+        memory: Memory,
     ) -> tuple[Tensor, Memory]:
         return self._move("step", kernel, x, u, quadrature, t, memory)
 
     def prefill(
-        self, kernel: Any, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
+        self,
+        kernel: SumKernel,
+        x: Tensor,
+        u: Tensor,
+        quadrature: Quadrature,
+        t: int,
+        memory: Memory,
     ) -> tuple[Tensor, Memory]:
         return self._move("prefill", kernel, x, u, quadrature, t, memory)
 
     def _move(
         self,
         how: str,
-        kernel: Any,
+        kernel: SumKernel,
         x: Tensor,
         u: Tensor,
         quadrature: Quadrature,
@@ -125,14 +123,14 @@ def _split(part: IntegralOperator, u: Tensor) -> Tensor:
     return u if part.kernel.whole else by_head_of(part.kernel, u[:, 0])
 
 
-def _seen(part: IntegralOperator, problem: Problem) -> Problem:
+def seen_by(part: IntegralOperator, problem: Problem) -> Problem:
     """The problem as one part sees it."""
     whole = problem.whole
     return replace(
         problem,
         ux=_split(part, problem.ux),
         uy=_split(part, problem.uy),
-        whole=None if whole is None else _seen(part, whole),
+        whole=None if whole is None else seen_by(part, whole),
     )
 
 
@@ -216,7 +214,7 @@ class SumKernel(Kernel):
     def observe(self, problem: Problem) -> None:
         for part in self.parts:
             if part.kernel.training:  # a part may be out of training by itself
-                part.kernel.observe(_seen(part, problem))
+                part.kernel.observe(seen_by(part, problem))
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
         """That of the first part that counts points, or of the first."""
@@ -239,7 +237,7 @@ class SumKernel(Kernel):
     def matrix(self, problem: Problem) -> Float[Tensor, "b h q k o i"]:
         total: Tensor | None = None
         for part in self.parts:
-            dense = self._folded(part, part.kernel.matrix(_seen(part, problem)))
+            dense = self._folded(part, part.kernel.matrix(seen_by(part, problem)))
             total = dense if total is None else total + dense
         assert total is not None
         return total
@@ -269,7 +267,7 @@ class SumKernel(Kernel):
         """
         responses = []
         for part in self.parts:
-            seen = _seen(part, problem)
+            seen = seen_by(part, problem)
             constant = part.kernel.offset(seen)
             shape = (seen.uy.shape[0], part.heads, seen.ux.shape[2], part.kernel.d_out)
             zero = seen.uy.new_zeros(()).expand(shape)

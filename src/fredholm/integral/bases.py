@@ -102,7 +102,7 @@ class HiddenKernel(PairKernel, HiddenReadout):
         return dense if bias is None else dense + bias[:, None, None].to(dense.dtype)
 
 
-class WeightedKernel(Kernel, WeightedValue):
+class WeightedKernel(WeightedValue, Kernel):
     r"""A scalar weight times a value map, :math:`K_h = \alpha_h(x, y; u)\,V_h`: it defines
     ``weights(problem)`` and ``value_map()``. The weight may be a functional of all pairs.
     """

@@ -2,22 +2,27 @@
 
 Stateless abstract classes to inherit beside the definition,
 ``class Mine(WeightedKernel, Separable)``. Forms look for them by ``isinstance``, and never
-for a kernel's class.
+for a kernel's class. A form that needs a capability names it as the type of its kernel.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from ..distributed import Shards
-from ..domain import Domain
 from .problem import Layout, Point, Problem
 
+if TYPE_CHECKING:
+    # A capability stands beside a kernel's definition, so whoever has it is a kernel.
+    from .contract import Kernel as Capability
+else:
+    Capability = ABC
 
-class HiddenReadout(ABC):
+
+class HiddenReadout(Capability):
     r"""The last layer is linear: :math:`K = \sum_k h_k(x, y)\,R_k + R_0`, so hidden units can be
     integrated first.
     """
@@ -62,7 +67,7 @@ class SplitHidden(HiddenReadout):
         """
 
 
-class WeightedValue(ABC):
+class WeightedValue(Capability):
     r"""A scalar weight times a value map: :math:`K_h = \alpha_h(x, y; u)\,V_h`."""
 
     @abstractmethod
@@ -105,7 +110,7 @@ class JointScores(SoftmaxScores):
         """What ``queries``, ``keys`` and ``values`` give, together."""
 
 
-class Separable(ABC):
+class Separable(Capability):
     r"""The weight is an inner product of features, so the integral needs one moment of the keys:
 
     .. math:: r(x) = \phi(x)^T \int \psi(y)\,v(y)^T\,d\mu(y)
@@ -232,12 +237,10 @@ class Pooled(Expanded):
     """
 
     @abstractmethod
-    def pooled(self, problem: Problem, shards: Shards | None = None) -> Tensor:
-        """∫ K u dμ, (B, H, Nq, d_out); of one rank's part of a domain in ``shards``, over all."""
-
-    @abstractmethod
-    def pooled_numbers(self) -> int:
-        """How many numbers of a sample are integrated."""
+    def pooled(self, problem: Problem, total: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """∫ K u dμ, (B, H, Nq, d_out); of a part of a problem, with the moment of the whole, which
+        ``total`` makes from that of the part.
+        """
 
 
 class TokenGraphWeights(WeightedValue):
@@ -260,7 +263,7 @@ class TokenGraphWeights(WeightedValue):
         """Factor of the response, (H,), or None where there is none."""
 
 
-class DecayingWeights(ABC):
+class DecayingWeights(Capability):
     """The weights hold a decay below one for every step, so that a walk by them ends by itself."""
 
     @abstractmethod
@@ -287,7 +290,7 @@ class CentredWeights(WeightedValue):
         """Queries, keys and values, (B, H, N, ·) each."""
 
 
-class OwnForm(ABC):
+class OwnForm(Capability):
     """The kernel evaluates its whole response, offset included, faster than any generic form: a
     stencil, a recurrence.
     """
@@ -303,29 +306,7 @@ class OwnForm(ABC):
         """∫ K u dμ + offset, (B, H, Nq, d_out)."""
 
 
-class OwnExchange(OwnForm):
-    """The kernel evaluates its response at one rank's points of a sharded domain too.
-
-    Attributes:
-        passed: what passes between the ranks, in words.
-    """
-
-    passed = "the kernel's own statistics"
-
-    @abstractmethod
-    def passes(self, layout: Layout) -> bool:
-        """Whether :meth:`evaluate_part` is defined for these static facts."""
-
-    @abstractmethod
-    def evaluate_part(self, problem: Problem, shards: Shards) -> Tensor:
-        """∫ K u dμ + offset at this rank's points, (B, H, Nq, d_out)."""
-
-    @abstractmethod
-    def sends(self, domain: Domain, batch: int) -> int:
-        """How many numbers :meth:`evaluate_part` sends for ``batch`` samples."""
-
-
-class LagTaps(ABC):
+class LagTaps(Capability):
     r"""The kernel depends on the lag alone, :math:`K(t, s) = \kappa(t - s)`, and lags are whole
     steps.
 
@@ -355,7 +336,7 @@ class LagFeatures(HiddenReadout):
         """h at displacements (L, p), (L, w)."""
 
 
-class StateScan(ABC):
+class StateScan(Capability):
     """The response to a whole sequence through the states of a linear recurrence."""
 
     @abstractmethod
@@ -367,24 +348,7 @@ class StateScan(ABC):
         """∫ K u dμ + offset, (B, H, Nq, d_out)."""
 
 
-class ScanExchange(StateScan):
-    """The same at one rank's points, where the states of the ranks before come from a scan between
-    them.
-    """
-
-    @abstractmethod
-    def scan_part(self, problem: Problem, shards: Shards, recurrence: Any) -> Tensor:
-        """∫ K u dμ + offset at this rank's points, (B, H, n, d_out); ``recurrence`` is to be called
-        once, as :func:`fredholm.ops.scan.scan` or ``transition_scan`` are, with which of its points
-        are real, (B | 1, n) or None, behind.
-        """
-
-    @abstractmethod
-    def scan_sends(self, domain: Domain, batch: int) -> int:
-        """How many numbers :meth:`scan_part` sends for ``batch`` samples."""
-
-
-class CausalTransition(ABC):
+class CausalTransition(Capability):
     """A causal response with a state of fixed size. Tensors of the state have the batch on
     dimension 0.
 
@@ -421,11 +385,9 @@ CAPABILITIES: tuple[type, ...] = (
     Pooled,
     TokenGraphWeights,
     OwnForm,
-    OwnExchange,
     LagTaps,
     LagFeatures,
     StateScan,
-    ScanExchange,
     CausalTransition,
 )
 

@@ -1,6 +1,6 @@
 """The two halves of an integral and what they promise each other: a :class:`Kernel`, what
-interacts, lists the forms that may integrate it; a :class:`Form` is one algorithm. :func:`choose`
-is a plain loop over the kernel's list.
+interacts, lists the forms that may integrate it; a :class:`Form` is one algorithm.
+:func:`choose` is a plain loop over the kernel's list.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ..arguments import Checked
-from ..distributed import Shards
+from ..distributed.exchange import distributed, exchange_refusal
 from ..domain import Domain, default_line
 from ..errors import ConversionError, OptionError, StrategyError
 from ..ops.backend import transforms, wants_triton
 from ..quadrature import Quadrature
 from ..registry import qualified_name
 from .capabilities import lacking
-from .exchange import Exchange
 from .problem import Facts, Layout, Problem
 from .strategy import Plan, Strategy
 
@@ -229,26 +228,6 @@ class Form:
         """∫ K u dμ + offset, (B, H, Nq, d_out)."""
         raise NotImplementedError(f"{type(self).__name__} must define respond(kernel, problem)")
 
-    # --- a problem in shards ----------------------------------------------------------------------
-
-    def exchange(self, kernel: Kernel, problem: Problem, shards: Shards) -> Tensor:
-        """:meth:`respond` at the points of one rank of a sharded domain, (B, H, Nq, d_out), from
-        those points and what passes between the ranks. A form that does not define it is refused
-        there.
-        """
-        raise NotImplementedError(f"{type(self).__name__} must define exchange")
-
-    def sent(self, kernel: Kernel, domain: Domain, batch: int, crossed: bool) -> Exchange:
-        """What :meth:`exchange` sends for ``batch`` samples; ``crossed``: queries live on another
-        domain.
-        """
-        raise NotImplementedError(f"{type(self).__name__} must define sent")
-
-    @classmethod
-    def exchanges(cls) -> bool:
-        """Whether the form integrates over a sharded domain."""
-        return cls.exchange is not Form.exchange
-
     # --- a causal domain, point by point ----------------------------------------------------------
 
     def start(self, kernel: Kernel, u: Tensor) -> Memory:
@@ -315,11 +294,14 @@ def with_offset(out: Tensor, kernel: Kernel, problem: Problem) -> Tensor:
 
 
 def choose(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> Form:
-    """The first form of ``kernel.forms`` that belongs to the strategy and does not refuse.
+    """Return the form that integrates a kernel on a domain.
 
-    ``"auto"`` takes the first that any strategy prefers; such a form is always exact. The choice
-    follows static facts alone and is made anew at every call (about 5 µs), so that a kernel's
-    options may change and traced lengths stay free.
+    That is the first form of ``kernel.forms`` that belongs to the strategy and does not refuse;
+    ``"auto"`` takes the first that any strategy prefers, which is always exact. Where queries see
+    few keys, and where the domain is in shards, another form is put around it.
+
+    The choice follows static facts alone and is made anew at every call (about 5 µs), so that a
+    kernel's options may change and traced lengths stay free.
 
     Raises:
         StrategyError: no form of the strategy integrates this kernel here; it says why.
@@ -329,12 +311,25 @@ def choose(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> Form:
         >>> choose("auto", SoftmaxKernel(8, 2), Facts(Layout())).name
         'fused attention'
     """
-    stepping, auto = facts.layout.stepping, isinstance(strategy, str)
-    few_neighbours = facts.layout.edges or facts.layout.reach is not None
-    if few_neighbours and not stepping:
-        from ..forms.neighbourhoods import choose_sparse  # wraps any of the other forms
+    if facts.sparse and not facts.layout.stepping:
+        from ..forms.neighbourhoods import choose_sparse  # it wraps forms, which lie above
 
         return choose_sparse(strategy, kernel, facts)
+    form = first_form(strategy, kernel, facts)
+    if facts.layout.sharded:
+        return distributed(form, kernel)
+    return form
+
+
+def first_form(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> Form:
+    """Return the first form of ``kernel.forms`` that belongs to the strategy and does not refuse.
+
+    :func:`choose` also knows the domains that need another form around it.
+
+    Raises:
+        StrategyError: no form of the strategy integrates this kernel here; it says why.
+    """
+    stepping, auto = facts.layout.stepping, isinstance(strategy, str)
     if stepping and not isinstance(strategy, str):
         strategy = strategy.stepping()
     reasons = []
@@ -350,44 +345,12 @@ def choose(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> Form:
         else:
             continue
         why = form.refuses(kernel, facts)
-        if why is None and facts.layout.sharded and not form.exchanges():
-            why = f"{form.name} has no exchange between ranks"
+        if why is None and facts.layout.sharded:
+            why = exchange_refusal(form, kernel, facts)
         if why is None:
-            return _wrapped(form if auto else _on_backend(form, kernel), facts)
+            return form if auto else _on_backend(form, kernel)
         reasons.append(why)
     raise _refusal(strategy, kernel, facts.layout, reasons)
-
-
-def _wrapped(form: Form, facts: Facts) -> Form:
-    """The form, inside another one where the domain needs that."""
-    if facts.layout.sharded:
-        return Distributed(form)
-    return form
-
-
-class Distributed(Form):
-    """A form's exchange between the ranks of a sharded domain."""
-
-    steps = False
-
-    def __init__(self, form: Form):
-        super().__init__(form.strategy)
-        self.form = form
-
-    def plan(self) -> Plan:
-        return self.form.plan()
-
-    def sent(self, kernel: Kernel, domain: Domain, batch: int, crossed: bool) -> Exchange:
-        return self.form.sent(kernel, domain, batch, crossed)
-
-    def exchange(self, kernel: Kernel, problem: Problem, shards: Shards) -> Tensor:
-        return self.form.exchange(kernel, problem, shards)
-
-    def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
-        assert problem.shards is not None
-        response = self.exchange(kernel, problem, problem.shards)
-        # A rank without points has answered at one of padding.
-        return response[:, :, : problem.asked]
 
 
 def _on_backend(form: Form, kernel: Kernel) -> Form:

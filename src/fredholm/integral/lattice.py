@@ -5,14 +5,12 @@ domains that means something.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from math import prod
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..distributed import Shards, fetched
 from ..domain import Domain, default_line
 from ..errors import DomainError, OptionError
 from ..ops.backend import UNCHANGED, full_precision
@@ -49,7 +47,7 @@ class LatticeKernel(MatrixKernel):
 
     def check(self, layout: Layout) -> None:
         name, dims = type(self).__name__, len(self.windows)
-        keys = layout.whole_grid if layout.sharded else layout.keys
+        keys = layout.keys
         build = "Domain.line(n)" if dims == 1 else f"Domain.grid({', '.join('hwd'[:dims])})"
         if keys is None or len(keys) != dims:
             got = "points without one" if keys is None else f"a grid of {len(keys)} axes"
@@ -215,58 +213,6 @@ def _lattice(domain: Domain, axes: list[Tensor]) -> Tensor:
             places[..., :, None, :] + at.to(x.dtype)[:, None] * step[..., None, :, :]
         ).flatten(-3, -2)
     return places
-
-
-@dataclass(frozen=True)
-class RowReads:
-    """What a window along the first axis of a sharded grid reads for a rank's outputs.
-
-    Attributes:
-        width: points of a row, what is behind the first axis.
-        first, last: the rows that this rank has points of, last excluded.
-        rows: of each rank, the rows that its outputs read, in order; -1 for padding with zeros,
-            and all that a rank without points reads.
-    """
-
-    width: int
-    first: int
-    last: int
-    rows: tuple[Tensor, ...]
-
-    @classmethod
-    def of(cls, grid: tuple[int, ...], window: Window, shards: Shards) -> RowReads:
-        """Example:
-        >>> reads = RowReads.of((6,), Window(3, before=1, after=1), Shards(None, 1, (4, 2)))
-        >>> [rows.tolist() for rows in reads.rows]
-        [[-1, 0, 1, 2, 3, 4], [3, 4, 5, -1]]
-        """
-        width, start, spans = prod(grid[1:]), 0, []
-        for r, size in enumerate(shards.sizes):
-            size = 0 if r in shards.holes else size
-            spans.append((start // width, max(start // width + 1, -(-(start + size) // width))))
-            start += size
-        mode = Window(1, mode=window.mode)
-        rows = []
-        for r, (first, last) in enumerate(spans):
-            at = torch.arange(first, last + window.reach) - window.before
-            at = mode.sources(at, grid[0])[:, 0]
-            outside = (at < 0) | (at >= grid[0]) | (r in shards.holes)
-            rows.append(torch.where(outside, -1, at))
-        first, last = spans[shards.rank]
-        return cls(width, first, last, tuple(rows))
-
-    def points(self) -> list[Tensor]:
-        """For each rank the points of the rows it reads."""
-        inside = torch.arange(self.width)
-        return [(rows[rows >= 0, None] * self.width + inside).flatten() for rows in self.rows]
-
-    def image(self, u: Tensor, shards: Shards, axes: tuple[int, ...]) -> Tensor:
-        """u (B, C, n) of this rank's points as an image (B, C, rows, *axes) of those it reads."""
-        rows = self.rows[shards.rank].to(u.device)
-        points = [index.to(u.device) for index in self.points()]
-        found = fetched(u, shards, 2, points).unflatten(2, (-1, self.width))
-        out = found.new_zeros(*found.shape[:2], len(rows), self.width)
-        return out.index_copy(2, (rows >= 0).nonzero()[:, 0], found).unflatten(3, axes or (1,))
 
 
 def read_grid(problem: Problem, *, masses: bool = True) -> Tensor:

@@ -19,7 +19,6 @@ from ..ops.dense import dense_apply, kernel_norm
 from ..quadrature import Rows
 from .capabilities import WeightedValue
 from .contract import Form, Kernel, Part, check_inference, choose, first_dtype, with_offset
-from .exchange import part_numbers
 from .problem import (
     Facts,
     OperatorFacts,
@@ -270,15 +269,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
     def plan(self, domain: Domain, query_domain: Domain | None = None) -> Plan:
         """Which strategy and form ``forward`` takes on this domain, and why."""
         facts = Facts.on(self.kernel, domain, query_domain, operator=self._facts())
-        form = choose(self._strategy, self.kernel, facts)
-        plan = form.plan()
-        if domain.shards is None:
-            return plan
-        if query_domain is None:
-            query_domain = self.kernel.output_domain(domain)
-        sent = form.sent(self.kernel, domain, domain.batch or 1, facts.layout.cross)
-        numbers = sent.numbers + part_numbers(domain, query_domain)
-        return replace(plan, exchange=sent.words, numbers=numbers)
+        return choose(self._strategy, self.kernel, facts).plan()
 
     @property
     def strategy(self) -> Strategy | str:

@@ -50,7 +50,8 @@ class Layout:
     """Where keys and queries live, as far as it is static: what a kernel may refuse.
 
     Attributes:
-        keys, queries: extents of the regular grids that keys and queries form, or None.
+        keys, queries: extents of the regular grids that keys and queries form, or None; of a domain
+            over several processes, those of the whole.
         cross: queries live on another domain than keys.
         given: that domain came from the caller, not from the kernel's ``output_domain``.
         causal, pairs, padded: whether there is an order, a pair mask or bias, padding.
@@ -58,8 +59,6 @@ class Layout:
         fixed: positions are shared by the batch and need no gradient.
         stepping: one point at a time.
         sharded: keys and queries are one rank's part of a domain over several processes.
-        whole_grid: of a sharded domain whose points queries and keys both are, the regular grid at
-            fixed positions that they are part of, or None.
         edges: the pairs are edges, so that a query sees few keys; ``pairs`` is then true as well.
         reach: how far a query sees along a line, or None; ``pairs`` is then true as well.
     """
@@ -75,7 +74,6 @@ class Layout:
     fixed: bool = True
     stepping: bool = False
     sharded: bool = False
-    whole_grid: tuple[int, ...] | None = None
     edges: bool = False
     reach: int | None = None
 
@@ -100,11 +98,10 @@ class Layout:
         cls, domain: Domain, query_domain: Domain | None, given: bool, stepping: bool
     ) -> Layout:
         target = domain if query_domain is None else query_domain
-        shards = domain.shards
         fixed = domain.positions.dim() == 2 and not followed(domain.positions)
         return cls(
-            keys=domain.shape,
-            queries=target.shape,
+            keys=grid_of(domain),
+            queries=grid_of(target),
             cross=query_domain is not None,
             given=given,
             causal=domain.causal,
@@ -113,10 +110,7 @@ class Layout:
             measure=domain.kind,
             fixed=fixed,
             stepping=stepping,
-            sharded=shards is not None,
-            whole_grid=shards.extents
-            if shards is not None and fixed and target is domain
-            else None,
+            sharded=domain.shards is not None,
             edges=isinstance(domain.pairs, Edges),
             reach=domain.reach,
         )
@@ -148,6 +142,7 @@ class Facts(NamedTuple):
         batch: how many samples come at once.
         tracing: inside torch.compile or torch.export.
         gradients: whether autograd records.
+        sparse: whether a query sees few keys, by edges or within a reach.
     """
 
     layout: Layout
@@ -159,6 +154,7 @@ class Facts(NamedTuple):
     tracing: bool = False
     gradients: bool = False
     batch: int = 1
+    sparse: bool = False
 
     @classmethod
     def of(cls, layout: Layout, ux: Tensor, uy: Tensor, training: bool) -> Facts:
@@ -175,6 +171,7 @@ class Facts(NamedTuple):
             torch.compiler.is_compiling(),
             torch.is_grad_enabled(),
             uy.shape[0] if uy.dim() > 2 else 1,
+            layout.sparse,
         )
 
     @classmethod
@@ -610,12 +607,17 @@ def batched(x: Tensor, dims: int) -> Tensor:
     return x[None] if x.dim() == dims else x
 
 
+def grid_of(domain: Domain) -> tuple[int, ...] | None:
+    """The extents of the regular grid that a domain is, or is a part of."""
+    return domain.shape if domain.shards is None else domain.shards.extents
+
+
 def positions(domain: Domain) -> Tensor:
     """Positions (1 | B, N, p). Those of one grid stay the grid's, whatever is padding on it: fast
     forms read displacements there.
     """
     x = domain.positions
-    grid = domain.shape if domain.shards is None else domain.shards.extents
+    grid = grid_of(domain)
     if domain.valid is not None and (grid is None or x.dim() == 3):
         x = clean(x, domain.valid)
     return batched(x, 2)

@@ -153,22 +153,20 @@ class Plan:
         strategy: the strategy with its options.
         path: the form's name.
         reason: why this form.
-        exchange: on a sharded domain, what passes between the ranks; otherwise empty.
-        numbers: how many numbers this rank sends for it in a forward of one sample, or of the
-            domain's batch; see :class:`fredholm.distributed.Traffic`.
+        exchange: on a sharded domain, what passes between the ranks; otherwise empty. How much it
+            is, :func:`fredholm.distributed.count_traffic` counts.
     """
 
     strategy: str
     path: str
     reason: str
     exchange: str = ""
-    numbers: int = 0
 
     def __str__(self) -> str:
         line = f"{self.strategy} by {self.path}: {self.reason}"
         if not self.exchange:
             return line
-        return f"{line}; between ranks: {self.exchange}, {self.numbers} numbers sent by this one"
+        return f"{line}; between ranks: {self.exchange}"
 
 
 STRATEGIES: Registry[type[Strategy]] = Registry("strategy")

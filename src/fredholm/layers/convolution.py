@@ -7,15 +7,12 @@ The kernel, then the converters of ``torch.nn.Conv1d`` to ``Conv3d`` and of ``Co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..distributed import Shards, fetched_numbers
-from ..domain import Domain
 from ..errors import OptionError
 from ..integral import (
     OWN_FIRST,
@@ -23,15 +20,12 @@ from ..integral import (
     IntegralOperator,
     LatticeKernel,
     Layout,
-    OwnExchange,
+    OwnForm,
     Point,
     Problem,
-    RowReads,
     Window,
-    merge_heads,
     own_parameter,
     read_grid,
-    weighed,
     write_points,
 )
 from ..integral.conversion import refuse, register_converter
@@ -78,7 +72,7 @@ class Reads(NamedTuple):
         return convolve(image, weight, bias, self.stride, self.padding, self.dilation, heads)
 
 
-class StencilKernel(LatticeKernel, OwnExchange, CausalTransition):
+class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
     r"""Taps on a regular grid of spacing h: :math:`K(x, y) = \sum_t w_t\,[y = x + h\,(t d - p)]`,
     under a mass of one per point.
 
@@ -207,7 +201,7 @@ class StencilKernel(LatticeKernel, OwnExchange, CausalTransition):
 
     def evaluate(self, problem: Problem) -> Tensor:
         image = read_grid(problem)
-        weight, bias = self._image_taps(problem, image.dtype)
+        weight, bias = self.image_taps(problem, image.dtype)
         with summed(problem):
             if self.transposed:
                 out = self._scatter(image, weight, bias)
@@ -216,9 +210,9 @@ class StencilKernel(LatticeKernel, OwnExchange, CausalTransition):
         out = write_points(out, self.heads)
         if problem.layout.causal:
             out = out[:, :, : problem.uy.shape[2]]
-        return self._scaled(out, problem)
+        return self.scaled(out, problem)
 
-    def _image_taps(self, problem: Problem, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    def image_taps(self, problem: Problem, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
         """Taps of an image of a dtype, and the bias where no scale comes between."""
         weight = self.weight
         if problem.layout.causal:  # taps that read ahead weigh nothing
@@ -231,46 +225,13 @@ class StencilKernel(LatticeKernel, OwnExchange, CausalTransition):
         bias = self.bias if problem.quadrature.scale is None else None
         return cast(weight, dtype), None if bias is None else cast(bias, dtype)
 
-    def _scaled(self, out: Tensor, problem: Problem) -> Tensor:
+    def scaled(self, out: Tensor, problem: Problem) -> Tensor:
+        """The sums ``out`` times the queries' scale, and the bias that had to wait for it."""
         scale = problem.quadrature.scale
         if scale is None:
             return out
         out, offset = out * scale[..., None].to(out.dtype), self.offset(problem)
         return out if offset is None else out + offset
-
-    # --- where the grid is in shards --------------------------------------------------------------
-
-    passed = "the rows that stencils read beyond a rank's own"
-
-    def passes(self, layout: Layout) -> bool:
-        return not self.transposed
-
-    def evaluate_part(self, problem: Problem, shards: Shards) -> Tensor:
-        p, grid = problem, shards.extents or ()
-        reads = RowReads.of(grid, self.windows[0], shards)
-        u = merge_heads(weighed(p.uy, p.quadrature.mass)).mT
-        image, within = (
-            reads.image(u, shards, grid[1:]),
-            replace(self.windows[0], before=0, after=0),
-        )
-        windows = (replace(within, mode="zeros"), *self.windows[1:])
-        if len(grid) == 1:  # a line is an image of one row
-            image, windows = image.mT, (Window(1), *windows)
-        weight, bias = self._image_taps(p, image.dtype)
-        with summed(p):
-            out = Reads.of(windows).convolve(image, weight, bias, self.heads)
-        out = write_points(out, self.heads)
-        before = shards.start - sum(shards.sizes[r] for r in shards.holes if r < shards.rank)
-        skip = before - reads.first * reads.width
-        return self._scaled(out[:, :, skip : skip + p.uy.shape[2]], p)
-
-    def sends(self, domain: Domain, batch: int) -> int:
-        assert domain.shards is not None
-        shards = domain.shards.filled
-        reads = RowReads.of(shards.extents or (), self.windows[0], shards)
-        return fetched_numbers(shards, reads.points(), batch * self.heads * self.d_in)
-
-    # --- as torch computes it ---------------------------------------------------------------------
 
     def _scatter(self, image: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """torch's transposed convolution of (B, C, *grid)."""

@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..distributed import Shards
 from ..domain import Domain, default_line
 from ..errors import OptionError, suggest
 from ..integral import (
@@ -23,13 +22,12 @@ from ..integral import (
     MatrixKernel,
     Point,
     Problem,
-    ScanExchange,
     StateScan,
     prepared,
 )
 from ..ops.backend import full_precision
 from ..ops.scan import pack, ranks, reorder, scan
-from .time_invariant import check_sequence, full, real_points
+from .time_invariant import check_sequence, full
 
 RULES = ("zoh", "simplified")
 
@@ -115,7 +113,7 @@ def selective_matrix(
     return torch.where(seen[..., None], dense, 0.0)
 
 
-class SelectiveKernel(TrajectoryKernel, ScanExchange):
+class SelectiveKernel(TrajectoryKernel):
     r"""The bare selective scan, each channel e alone: poles A fixed, Δ, B and C read off u.
 
     .. math::
@@ -183,20 +181,6 @@ class SelectiveKernel(TrajectoryKernel, ScanExchange):
         _, _, decay, gain, outputs = self.terms(u)
         with full_precision(u):
             return (recurrence(decay, gain * full(u)[..., None]) @ outputs[..., None])[..., 0]
-
-    def scan_part(
-        self, problem: Problem, shards: Shards, recurrence: Any
-    ) -> Float[Tensor, "b 1 n o"]:
-        valid = real_points(problem)
-        order, back = (None, None) if valid is None else pack(valid)
-        real = None if valid is None else reorder(valid, order, 1)
-        u = reorder(problem.uy[:, 0], order, 1)
-        out = self.response(u, lambda a, b: recurrence(a, b, real))
-        return reorder(out, back, 1)[:, None]
-
-    def scan_sends(self, domain: Domain, batch: int) -> int:
-        assert domain.shards is not None
-        return 2 * (domain.shards.count - 1) * batch * self.log_decay.numel()
 
     def unrolled(self, u: Float[Tensor, "b n i"], at: Tensor) -> Float[Tensor, "b q k o i"]:
         step, poles, _, gain, outputs = self.terms(u)

@@ -120,8 +120,6 @@ class StateSpaceKernel(TimeInvariantKernel):
         columns = krylov(*self.recurrence(), n)
         return (columns if self.output_matrix is None else full(self.output_matrix) @ columns)[None]
 
-    dense = True
-
     def states(self, signal: Float[Tensor, "b h n i"], recurrence: Any = transition_scan) -> Tensor:
         a, b = self.recurrence()
         return self.read(recurrence(a[None, None], signal[:, 0] @ b.mT))[:, None]

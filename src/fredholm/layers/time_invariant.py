@@ -13,8 +13,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..distributed import Shards
-from ..distributed.part import before_this
 from ..domain import Domain, default_line
 from ..errors import DomainError, OptionError, ShapeError, suggest
 from ..integral import (
@@ -26,7 +24,7 @@ from ..integral import (
     MatrixKernel,
     Point,
     Problem,
-    ScanExchange,
+    StateScan,
     weighed,
 )
 from ..ops.backend import full_precision
@@ -58,7 +56,7 @@ def check_sequence(
         raise DomainError(f"{name} needs the measure {need}, this domain has {layout.measure!r}")
 
 
-class TimeInvariantKernel(MatrixKernel, LagTaps, ScanExchange, CausalTransition):
+class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
     r"""A discrete linear system, seen as a kernel: :math:`K(t, s) = \kappa_{t-s}` for s ≤ t, with a
     free response as offset.
 
@@ -71,7 +69,6 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, ScanExchange, CausalTransition)
     reads_query = False
     sums = True
     skips_padding = True
-    dense = False  # whether the transition of a state is a matrix, or else a diagonal
 
     @abstractmethod
     def lags(self, n: int) -> Float[Tensor, "h n o i"]:
@@ -145,39 +142,6 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, ScanExchange, CausalTransition)
             out = out * q.scale[..., None].to(out.dtype)
         offset = self.offset(problem)
         return out if offset is None else out + offset
-
-    def scan_part(
-        self, problem: Problem, shards: Shards, recurrence: Any
-    ) -> Float[Tensor, "b h n o"]:
-        q, valid = problem.quadrature, real_points(problem)
-        order, back = (None, None) if valid is None else pack(valid)
-        real = None if valid is None else reorder(valid, order, 1)
-        with full_precision(problem.uy):
-            signal = weighed(problem.uy, q.mass)
-            out = self.states(reorder(signal, order, 2), lambda a, b: recurrence(a, b, real))
-            out = reorder(out, back, 2)
-        if q.scale is not None:
-            out = out * q.scale[..., None].to(out.dtype)
-        if self.free(1) is None:
-            return out
-        at = ranks(valid, problem.uy.shape[2], out.device)
-        steps = at[:, -1:] + 1
-        before = before_this(steps.to(out.dtype), shards).long()
-        with full_precision(problem.uy):
-            free = self.free(shards.total)
-        assert free is not None
-        return out + free[:, (at + before).clamp(min=0)].movedim(0, 1)
-
-    def scan_sends(self, domain: Domain, batch: int) -> int:
-        assert domain.shards is not None
-        like = torch.zeros(batch, self.heads, self.d_in, dtype=domain.positions.dtype)
-        state = self.rest(full(like))["state"]
-        each = state.numel() * (2 if state.is_complex() else 1)
-        each += each * state.shape[-1] if self.dense else each
-        whole = domain.valid is None and 0 not in domain.shards.sizes
-        rows = 1 if whole else batch
-        each += rows if self.free(1) is not None else 0
-        return (domain.shards.count - 1) * each
 
     def start(self, u: Tensor) -> dict[str, Tensor]:
         return self.rest(full(u))

@@ -5,16 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...distributed import Shards, summed
-from ...distributed.part import before_this
-from ...domain import Domain
 from ...errors import DomainError, OptionError
 from ...forms import OwnResponse
 from ...integral import (
     CausalTransition,
     CentredWeights,
     Layout,
-    OwnExchange,
+    OwnForm,
     Point,
     Problem,
 )
@@ -36,7 +33,7 @@ from .centres import (
 from .kernel import CONSTANTS, TokenGraphKernel
 
 
-class CentreKernel(TokenGraphKernel, CentredWeights, OwnExchange):
+class CentreKernel(TokenGraphKernel, CentredWeights, OwnForm):
     r"""Keys count by their likeness to a centre of all queries:
     :math:`K_h = \gamma_h^l\,a_h(y; u)\,V_h`, the same for every query:
 
@@ -113,9 +110,10 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnExchange):
 
     def evaluate(self, problem: Problem) -> Tensor:
         """The response (B, H, Nq, d_out), or (B, H, 1, d_out) where all queries share it."""
-        return self._response(problem, alone)
+        return self.evaluate_with(problem, alone)
 
-    def _response(self, problem: Problem, total: Sum) -> Tensor:
+    def evaluate_with(self, problem: Problem, total: Sum) -> Tensor:
+        """:meth:`evaluate`, where ``total`` makes the sum over all points from that over these."""
         u, q, tokens = problem.uy, problem.quadrature, self._centred(problem.uy)
         shared = q.query_time is None and q.density is None
         value = None if shared else self._precise(self._with_bias(self._heads(u, 2)))
@@ -152,20 +150,6 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnExchange):
         mixture = tokens.mixture(tokens.query, centre[:, :, :, None])
         assert mixture is not None
         return mixture.mT @ out
-
-    # --- between the ranks of a sharded domain ----------------------------------------------------
-
-    def passes(self, layout: Layout) -> bool:
-        return not (layout.causal or layout.pairs)
-
-    def evaluate_part(self, problem: Problem, shards: Shards) -> Tensor:
-        """:meth:`evaluate` at one rank's points: each sum over points is one over ranks too."""
-        return self._response(problem, lambda x: summed(x, shards))
-
-    def sends(self, domain: Domain, batch: int) -> int:
-        bias = self._map(2)[1] is not None
-        each = 1 + self.steps * (self.width + 1) + self.d_in + bias
-        return batch * self.heads * self.centres * each
 
     # --- parts ------------------------------------------------------------------------------------
 
@@ -240,28 +224,13 @@ class StreamingCentreKernel(CentreKernel, CausalTransition):
             return super()._apart(tokens, value, problem)
         return streamed_centres(tokens, value, problem.quadrature)
 
-    def passes(self, layout: Layout) -> bool:
-        return not layout.pairs
-
-    def evaluate_part(self, problem: Problem, shards: Shards) -> Tensor:
-        if problem.quadrature.query_time is None:
-            return super().evaluate_part(problem, shards)
+    def evaluate_stream(self, problem: Problem, running: Sum) -> Tensor:
+        """The causal response; ``running`` takes sums up to each point, of dimension 3."""
         u, tokens = problem.uy, self._centred(problem.uy)
         value = self._precise(self._with_bias(self._heads(u, 2)))
-
-        def running(x: Tensor) -> Tensor:
-            return x.cumsum(3) + before_this(x.sum(3, keepdim=True), shards)
-
         with full_precision(u):
             out = streamed_centres(tokens, value, problem.quadrature, running)
             return (out * self._factor().to(out.dtype)).to(u.dtype)
-
-    def sends(self, domain: Domain, batch: int) -> int:
-        if not domain.causal:
-            return super().sends(domain, batch)
-        assert domain.shards is not None
-        each = (self.steps + 1) * (1 + self.width + self.d_out)
-        return (domain.shards.count - 1) * batch * self.heads * self.centres * each
 
     def start(self, u: Tensor) -> dict[str, Tensor]:
         shape = (u.shape[0], self.heads, self.centres, self.steps + 1)

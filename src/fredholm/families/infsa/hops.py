@@ -8,12 +8,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ...distributed import Shards
-from ...domain import Domain
 from ...errors import OptionError
 from ...integral import (
     Exact,
-    Exchange,
     Facts,
     Form,
     Kernel,
@@ -27,7 +24,6 @@ from ...ops.tiles import root_of
 from ...quadrature import Quadrature
 from .graph import NORMS, TokenGraph, activated, sum_of_hops
 from .graph.token_graph import row_factor
-from .sharded import hops_between, hops_sent
 
 NEEDS = "a token graph: weights, value_map, tokens, rules and gain (TokenGraphWeights)"
 
@@ -83,14 +79,6 @@ class OneHop(Form):
         )
         return gained(kernel, sum_of_hops(graph, value, 1), value)
 
-    def exchange(self, kernel: Kernel, problem: Problem, shards: Shards) -> Tensor:
-        options: Any = self.strategy
-        given = {"memory": options.memory, "backend": options.backend}
-        return gained(kernel, *hops_between(kernel, problem, shards, 1, **given))
-
-    def sent(self, kernel: Kernel, domain: Domain, batch: int, crossed: bool) -> Exchange:
-        return hops_sent(kernel, domain, batch, 1)
-
     def step(
         self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
     ) -> tuple[Tensor, Memory]:
@@ -115,15 +103,6 @@ class Hops(Form):
         options: Any = self.strategy
         graph, value = graph_of(kernel, problem, backend=options.backend, half=True)
         return gained(kernel, sum_of_hops(graph, value, options.hops), value)
-
-    def exchange(self, kernel: Kernel, problem: Problem, shards: Shards) -> Tensor:
-        options: Any = self.strategy
-        given = {"backend": options.backend}
-        return gained(kernel, *hops_between(kernel, problem, shards, options.hops, **given))
-
-    def sent(self, kernel: Kernel, domain: Domain, batch: int, crossed: bool) -> Exchange:
-        options: Any = self.strategy
-        return hops_sent(kernel, domain, batch, options.hops)
 
 
 class HopRows(Form):

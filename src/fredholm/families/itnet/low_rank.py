@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...distributed import Shards, summed
 from ...errors import OptionError, suggest
 from ...integral import FourierFeatures, PairKernel, Pooled, Problem, read_together
 from ...integral.contract import Part
@@ -186,11 +187,12 @@ class LowRankKernel(Aligned, PairKernel, Pooled):
         factor = self.query(self.fourier(x)[:, None], ux)
         return (factor @ response[..., None].to(factor.dtype)).squeeze(-1)
 
-    def pooled(self, problem: Problem, shards: Shards | None = None) -> Tensor:
+    def pooled(self, problem: Problem, total: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         r"""Hidden units first: :math:`M = \int h_\psi \otimes u\,d\mu`, :math:`z = W_{2\psi} : M`,
         :math:`G = W_{2\phi} z`, and
-        :math:`G h_\phi`; neither factor is formed at any point. Moments in float32 at least; of
-        a domain in shards they are sums over the ranks.
+        :math:`G h_\phi`; neither factor is formed at any point. Moments in float32 at least; where
+        the problem is a part of a larger one, ``total`` makes the moment of the whole from that of
+        the part, (B, H, d, w + 1).
         """
         p = problem
         dtype = at_least_single(p.uy.dtype)
@@ -206,17 +208,13 @@ class LowRankKernel(Aligned, PairKernel, Pooled):
         with full_precision(p.uy):
             mass = cast(p.quadrature.mass, dtype)
             signal = cast(p.uy, dtype) * mass.view(-1, 1, mass.shape[-1], 1)
-            moment, total = product(signal.mT, cast(units, dtype)), signal.sum(2)
-            if shards is not None:  # one message
-                both = summed(torch.cat([moment, total[..., None]], -1), shards)
-                moment, total = both[..., :-1], both[..., -1]
-            z = self.key.read(moment, total)
+            moment, mean = product(signal.mT, cast(units, dtype)), signal.sum(2)
+            if total is not None:
+                both = total(torch.cat([moment, mean[..., None]], -1))
+                moment, mean = both[..., :-1], both[..., -1]
+            z = self.key.read(moment, mean)
             gain, shift = self.query.spread(z)
             return cast(sum_of_product(shift, cast(read, dtype), gain), p.uy.dtype)
-
-    def pooled_numbers(self) -> int:
-        heads, dim, _, width = self.key.weight2.shape
-        return heads * dim * (width + 1)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, rank={self.rank}, width={self.width}"

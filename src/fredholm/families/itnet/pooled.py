@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
-from ...distributed import Shards
-from ...domain import Domain
-from ...integral import Exchange, Facts, Form, Kernel, Linear, Pooled, Problem, with_offset
+from ...integral import Facts, Form, Kernel, Linear, Pooled, Problem, with_offset
 
 
 class HiddenPooled(Form):
@@ -27,11 +23,5 @@ class HiddenPooled(Form):
             return "an order or pairs give each query an integral of its own"
         return None if isinstance(kernel, Pooled) else "it needs Pooled"
 
-    def respond(self, kernel: Any, problem: Problem) -> Tensor:
+    def respond(self, kernel: Pooled, problem: Problem) -> Tensor:
         return with_offset(kernel.pooled(problem), kernel, problem)
-
-    def exchange(self, kernel: Any, problem: Problem, shards: Shards) -> Tensor:
-        return with_offset(kernel.pooled(problem, shards), kernel, problem)
-
-    def sent(self, kernel: Any, domain: Domain, batch: int, crossed: bool) -> Exchange:
-        return Exchange("one moment of hidden units, summed", batch * kernel.pooled_numbers())

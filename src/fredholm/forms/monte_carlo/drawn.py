@@ -11,16 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...distributed import Shards
-from ...domain import Domain
-from ...errors import StrategyError
 from ...integral.capabilities import OwnForm, SplitHidden
 from ...integral.contract import Form, Kernel, Memory, with_offset
-from ...integral.exchange import Exchange, ring
 from ...integral.problem import Facts, Problem, grid_displacements
 from ...ops.anchors import Mixture, Table, draw, lattice, sampled_mlp_kernel, take_keys
 from ...ops.plain import recomputed
-from ..keys import ring_of_keys
 from .anchors import check_count
 from .strategy import MonteCarlo
 
@@ -190,29 +185,6 @@ class SampledKeys(DrawnKeys):
             loss = self.proposal_loss(kernel, problem, proposal, samples)
             network.leave_loss(self.strategy.loss_weight * loss)
         return self.estimate(kernel, problem, samples)
-
-    def exchange(self, kernel: Kernel, problem: Problem, shards: Shards) -> Tensor:
-        """Each query draws from the keys of one rank after another, of each as many as is its share
-        of the points, so that every part of the integral is estimated without bias.
-        """
-        if getattr(kernel, "proposal", None) is not None:
-            raise StrategyError(
-                f"MonteCarlo cannot integrate {type(kernel).__name__} over a sharded domain: its "
-                "proposal learns from draws among all keys; leave add_proposal out, or give each "
-                "process the whole domain"
-            )
-        total = len(shards.kept)
-        check_count(self.strategy.samples, total)
-
-        def respond(p: Problem) -> Tensor:
-            share = max(1, round(self.strategy.samples * p.uy.shape[2] / total))
-            part = SampledKeys(replace(self.strategy, samples=share))
-            return part.estimated(kernel, p, part.draw(p, part.proposal(kernel, p)))
-
-        return with_offset(ring(problem, shards, respond), kernel, problem)
-
-    def sent(self, kernel: Kernel, domain: Domain, batch: int, crossed: bool) -> Exchange:
-        return ring_of_keys(kernel, domain, batch, crossed)
 
 
 class LatticeKeys(DrawnKeys):

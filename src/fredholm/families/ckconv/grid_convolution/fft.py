@@ -12,13 +12,10 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from ....distributed import Shards
-from ....domain import Domain
 from ....errors import ShapeError
 from ....integral import (
     FFT,
     Exact,
-    Exchange,
     Facts,
     Form,
     Kernel,
@@ -41,7 +38,6 @@ from ....ops.backend import (
 )
 from .limits import spectrum_refusal
 from .registration import convolve_with, grid_convolution_op, spectrum_of
-from .sharded import convolution_sent, convolve_part
 
 CONVOLUTION = "the convolution"
 KEPT = 1 << 24  # numbers of a kernel's spectrum that are kept between calls
@@ -68,8 +64,8 @@ class DirectConvolution(Form):
     def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
         layout, options = facts.layout, self.strategy
         grid = layout.grid
-        if grid is None or layout.pairs or layout.sharded or (layout.causal and len(grid) > 1):
-            return "it needs a regular grid in one process, without pairs; an order on one axis"
+        if grid is None or layout.pairs or (layout.causal and len(grid) > 1):
+            return "it needs a regular grid without pairs; an order on one axis"
         if len(grid) > len(CONVOLUTIONS) or getattr(options, "memory", None) is not None:
             return "torch convolves on up to three axes, with memory of its own"
         return None if isinstance(kernel, LagFeatures) else "it needs LagFeatures"
@@ -92,7 +88,7 @@ class DirectConvolution(Form):
             taps = prepared(kernel, name, make, of=(lags,))
             through = _by_windows if windows else _by_convolution
             out = through(cast(weighed(u, q.mass), taps.dtype), taps, grid, causal)
-        return _finished(out, kernel, problem)
+        return finished(out, kernel, problem)
 
 
 def _by_convolution(signal: Tensor, taps: Tensor, grid: tuple[int, ...], causal: bool) -> Tensor:
@@ -155,13 +151,10 @@ class HiddenConvolution(Form):
 
     def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
         layout = facts.layout
-        grid = layout.whole_grid if layout.sharded else layout.grid
+        grid = layout.grid
         ordered = layout.causal and grid is not None and len(grid) > 1
         if grid is None or layout.pairs or ordered:
             return f"it needs {FFT.needs}; use {FFT.instead} instead"
-        options: Any = self.strategy
-        if layout.sharded and wants_triton(options.backend):
-            return "Triton's kernels transpose nothing between ranks; use backend='auto'"
         return None if isinstance(kernel, LagFeatures) else "it needs LagFeatures"
 
     def respond(self, kernel: Any, problem: Problem) -> Tensor:
@@ -187,15 +180,7 @@ class HiddenConvolution(Form):
             out = grid_convolution(
                 signal, hidden, readout, grid, causal=causal, backend=options.backend
             )
-        return _finished(out, kernel, problem)
-
-    def exchange(self, kernel: Any, problem: Problem, shards: Shards) -> Tensor:
-        with full_precision(problem.uy):
-            out = convolve_part(kernel, problem, shards)
-        return _finished(out, kernel, problem)
-
-    def sent(self, kernel: Kernel, domain: Domain, batch: int, crossed: bool) -> Exchange:
-        return convolution_sent(kernel, domain, batch)
+        return finished(out, kernel, problem)
 
 
 def _order(problem: Problem) -> tuple[tuple[int, ...], bool]:
@@ -221,7 +206,7 @@ def _lags(problem: Problem, *, longest_first: bool = False) -> Tensor:
     return problem.domain.kept(("lags", causal, longest_first, problem.x.dtype), make)
 
 
-def _finished(out: Tensor, kernel: Kernel, problem: Problem) -> Tensor:
+def finished(out: Tensor, kernel: Kernel, problem: Problem) -> Tensor:
     """An integral with the queries' scale and the kernel's offset."""
     scale = problem.quadrature.scale
     if scale is not None:

@@ -1,61 +1,23 @@
-"""What passes between the shards of a domain for an integral over all of them.
+"""The keys of other ranks, for queries of this one.
 
-A rank has the queries and keys of its own points. Three exchanges serve the forms: a *moment* of
-the keys is summed over the ranks (:func:`fredholm.distributed.summed`), a *ring* brings the keys of
-one rank after another to every query, and where a weight is a functional of all keys at once they
-are *gathered*. The first sends a fixed number of numbers, the other two O(N); only the last holds
-more than a block of the other ranks' keys.
-
-Every rank must use what it received, if only an empty slice of it: a message that is left out of
-one rank's graph is not sent back in its backward, and the others wait for it.
+A *ring* brings the keys of one rank after another to every query. Where a weight is a functional of
+all keys at once, they are *gathered*: only then does a rank hold more than a block of the others'
+keys. Both send O(N) numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from ..distributed import Ring, Shards, concatenated
-from ..distributed.part import all_times, places
-from ..domain import Domain
-from ..ops.plain import recomputed
-from ..quadrature import Quadrature
-from .problem import Layout, Problem
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """What a form sends in one forward, as ``plan`` states it.
-
-    Attributes:
-        words: what is exchanged.
-        numbers: how many numbers this rank gives to the process group, see
-            :class:`fredholm.distributed.Traffic`; a backward sends about as many again, and where
-            blocks are recomputed, twice.
-    """
-
-    words: str
-    numbers: int
-
-
-def part_numbers(domain: Domain, query_domain: Domain | None) -> int:
-    """How many numbers :func:`part_quadrature` sends."""
-    shards = domain.shards
-    assert shards is not None
-    rows, others = mass_rows(domain), shards.count - 1
-    if not domain._rules()[1]:
-        return 0
-    if domain.pairs is None and not domain.causal:
-        return rows
-    if domain.pairs is None and query_domain is None:
-        return others * rows
-    times = 0
-    if domain.causal and query_domain is not None:
-        times = others * shards.filled.size * _position_rows(domain)
-    return others * shards.filled.size * rows + times
+from ...integral.problem import Layout, Problem
+from ...ops.plain import recomputed
+from ...quadrature import Quadrature
+from .. import Ring, Shards, concatenated
+from ..part import all_times, places
 
 
 def visible_from(problem: Problem, shards: Shards, owner: int) -> Tensor | None:
@@ -194,7 +156,7 @@ def all_keys(problem: Problem, shards: Shards) -> Problem:
         return replace(rows, index=index)
     scale = None if q.scale is None else concatenated(q.scale, shards, 2)
     whole = replace(quadrature, scale=scale, query_time=key_time, triangular=p.layout.causal)
-    layout = replace(p.layout, keys=shards.extents, queries=shards.extents, sharded=False)
+    layout = replace(p.layout, sharded=False)
     return replace(rows, index=index, whole=Problem(y, y, uy, uy, whole, layout, real=valid))
 
 
@@ -215,48 +177,3 @@ def _without_holes(rows: Problem, shards: Shards) -> Problem:
         **pairs,
     )
     return replace(rows, y=rows.y[:, kept], uy=rows.uy[:, :, kept], quadrature=quadrature)
-
-
-def ring_numbers(domain: Domain, features: int, batch: int, crossed: bool = False) -> int:
-    """What :func:`ring` sends: positions, ``features`` numbers and the mass of each point of this
-    rank, to all others.
-    """
-    shards = domain.shards
-    assert shards is not None
-    times = _position_rows(domain) if crossed and domain.causal else 0
-    each = _sent_position_rows(domain) * domain.dim + batch * features + mass_rows(domain) + times
-    return (shards.count - 1) * shards.filled.size * each
-
-
-def gather_numbers(domain: Domain, features: int, batch: int, crossed: bool = False) -> int:
-    """What :func:`all_keys` sends."""
-    shards = domain.shards
-    assert shards is not None
-    more = 0
-    if domain.valid is not None or 0 in shards.sizes:
-        more += 1 if domain.valid is None else domain.valid.shape[0]
-    renormalised = domain._rules()[1]
-    if renormalised and domain.causal and domain.pairs is None and not crossed:
-        more += mass_rows(domain)
-    sent = ring_numbers(domain, features, batch, crossed)
-    return sent + (shards.count - 1) * shards.filled.size * more
-
-
-def mass_rows(domain: Domain) -> int:
-    """For how many samples a domain has masses of their own, or padding that makes them so."""
-    own = domain.measure.shape[0] if domain.measure.dim() == 2 else 1
-    return own if domain.valid is None else max(own, domain.valid.shape[0])
-
-
-def _position_rows(domain: Domain) -> int:
-    return domain.positions.shape[0] if domain.positions.dim() == 3 else 1
-
-
-def _sent_position_rows(domain: Domain) -> int:
-    """For how many samples positions are sent: zero at each one's padding, but on a grid that all
-    share, see :func:`.positions`.
-    """
-    own, shards = _position_rows(domain), domain.shards
-    if domain.valid is None or (shards and shards.extents and domain.positions.dim() == 2):
-        return own
-    return max(own, domain.valid.shape[0])

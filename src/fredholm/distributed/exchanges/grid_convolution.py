@@ -14,23 +14,37 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....distributed import (
-    Shards,
-    shares,
-    summed,
-    to_stretches,
-    to_whole,
-    transposed_numbers,
-    without_holes,
-)
-from ....domain import Domain
-from ....integral import Exchange, Problem, weighed
-from ....ops.backend import at_least_single, cast, full_precision, promoted
-from . import spectrum
-from .registration import GridSizes
+from ...families.ckconv.grid_convolution import spectrum
+from ...families.ckconv.grid_convolution.fft import HiddenConvolution, finished
+from ...families.ckconv.grid_convolution.registration import GridSizes
+from ...integral.capabilities import LagFeatures
+from ...integral.problem import Facts, Problem, weighed
+from ...ops.backend import at_least_single, cast, full_precision, promoted, wants_triton
+from .. import Shards, shares, summed, to_stretches, to_whole, without_holes
+from ..exchange import Exchange, register_exchange
 
 
-def convolve_part(kernel: Any, problem: Problem, shards: Shards) -> Tensor:
+@register_exchange(HiddenConvolution, LagFeatures)
+class SpectraTransposed(Exchange):
+    """Signal and hidden units, between the ranks that have their points and their frequencies."""
+
+    passes = "signal and hidden units, transposed between points and frequencies"
+
+    def refuses(self, form: HiddenConvolution, kernel: LagFeatures, facts: Facts) -> str | None:
+        options: Any = form.strategy
+        if wants_triton(options.backend):
+            return "Triton's kernels transpose nothing between ranks; use backend='auto'"
+        return None
+
+    def respond(
+        self, form: HiddenConvolution, kernel: LagFeatures, problem: Problem, shards: Shards
+    ) -> Tensor:
+        with full_precision(problem.uy):
+            out = convolve_part(kernel, problem, shards)
+        return finished(out, kernel, problem)
+
+
+def convolve_part(kernel: LagFeatures, problem: Problem, shards: Shards) -> Tensor:
     """∫ K u dμ but for the queries' scale at one rank's points, (B, H, n, d_out)."""
     q, p, grid = problem.quadrature, problem, shards.extents
     assert grid is not None
@@ -49,31 +63,6 @@ def convolve_part(kernel: Any, problem: Problem, shards: Shards) -> Tensor:
     # as the whole's: points outermost after the batch
     out = torch.cat([out, out.new_zeros(*out.shape[:-1], n - out.shape[-1])], -1)
     return out.permute(2, 3, 0, 1).contiguous().transpose(1, 2)
-
-
-def convolution_sent(kernel: Any, domain: Domain, batch: int) -> Exchange:
-    """What :func:`convolve_part` sends: four transposed matrices of the signal, two of the hidden
-    units, and where the corners of the grid are.
-    """
-    shards = domain.shards
-    assert shards is not None
-    assert shards.extents is not None
-    sizes, count = GridSizes(list(shards.extents), domain.causal), shards.count
-    with torch.no_grad():
-        readout, bias = kernel.readout()
-    heads, d_out, d_in, units = readout.shape
-    units += bias is not None
-    frequencies, lags = shares(prod(sizes.half), count), shares(prod(sizes.lags), count)
-    numbers = 0
-    for rows, width, away in (
-        (shards.sizes, heads * d_in * batch, False),
-        (shards.sizes, heads * d_out * batch, True),
-        (lags, units, False),
-    ):
-        numbers += transposed_numbers(shards, rows, width, away)
-        numbers += transposed_numbers(shards, frequencies, width, not away, 2)
-    numbers += (len(shards.extents) + 1) * domain.dim
-    return Exchange("signal and hidden units, transposed between points and frequencies", numbers)
 
 
 def _frequencies(
@@ -132,7 +121,7 @@ class _Values(torch.autograd.Function):
 
 
 def _hidden_units(
-    kernel: Any, problem: Problem, shards: Shards, sizes: GridSizes, constant: bool
+    kernel: LagFeatures, problem: Problem, shards: Shards, sizes: GridSizes, constant: bool
 ) -> Tensor:
     """The hidden units at this rank's share of all displacements, (l, w), one more that is constant
     where the readout has a bias.

@@ -1,0 +1,105 @@
+"""Exchanges: how an integral is computed when the points of its domain lie in several processes.
+
+A form knows nothing of ranks. What it needs from other ranks is written down beside it, as an
+exchange, and found here by the classes of form and kernel. The exchanges of the library's own forms
+lie in :mod:`fredholm.distributed.exchanges`, which is imported at the first look-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, ClassVar, TypeVar
+
+from torch import Tensor
+
+from .shards import Shards
+
+if TYPE_CHECKING:
+    from ..integral.contract import Form, Kernel
+    from ..integral.problem import Facts, Problem
+
+HOME = "fredholm.distributed.exchanges"
+"""The module whose import registers the exchanges of the library's own forms."""
+
+
+class Exchange:
+    """One way to compute a form's response at one rank's points of a sharded domain.
+
+    Every rank must use what it received, if only an empty slice of it. A message that is missing
+    from one rank's graph is not sent back in its backward, and the other ranks wait for it.
+
+    Attributes:
+        passes: what passes between the ranks, in words: ``plan(domain).exchange``.
+    """
+
+    passes: ClassVar[str]
+
+    def refuses(self, form: Form, kernel: Kernel, facts: Facts) -> str | None:
+        """Return why there is no such exchange for this kernel here, or None."""
+        return None
+
+    def words(self, form: Form) -> str:
+        """Return what passes between the ranks, for ``plan``."""
+        return self.passes
+
+    def respond(self, form: Form, kernel: Kernel, problem: Problem, shards: Shards) -> Tensor:
+        """Return ∫ K u dμ + offset at this rank's points, (B, H, n, d_out)."""
+        raise NotImplementedError(f"{type(self).__name__} must define respond")
+
+
+_EXCHANGES: dict[tuple[type, type], Exchange] = {}
+
+Registered = TypeVar("Registered", bound=Exchange)
+
+
+def register_exchange(
+    form: type[Form], kernel: type
+) -> Callable[[type[Registered]], type[Registered]]:
+    """Register an exchange for a class of forms and a class of kernels, or a capability.
+
+    Subclasses of both find it too, unless they have one of their own.
+
+    Example:
+        >>> from fredholm.forms import Dense
+        >>> from fredholm.kernels import MLPKernel
+        >>> class MyDense(Dense): ...
+        >>> @register_exchange(MyDense, MLPKernel)
+        ... class Never(Exchange):
+        ...     passes = "nothing"
+        >>> exchange_of(MyDense, MLPKernel).passes, exchange_of(Dense, MLPKernel).passes
+        ('nothing', "a ring of the ranks' keys")
+    """
+
+    def register(kind: type[Registered]) -> type[Registered]:
+        _EXCHANGES[form, kernel] = kind()
+        return kind
+
+    return register
+
+
+def exchange_of(form: type[Form], kernel: type[Kernel]) -> Exchange | None:
+    """Return the exchange of a form with a kernel, or None.
+
+    The nearest base of the form decides first, then the nearest base of the kernel.
+    """
+    import_module(HOME)
+    for form_class in form.__mro__:
+        for kernel_class in kernel.__mro__:
+            exchange = _EXCHANGES.get((form_class, kernel_class))
+            if exchange is not None:
+                return exchange
+    return None
+
+
+def exchange_refusal(form: Form, kernel: Kernel, facts: Facts) -> str | None:
+    """Return why a form cannot integrate a kernel over a sharded domain, or None."""
+    exchange = exchange_of(type(form), type(kernel))
+    if exchange is None:
+        return f"{form.name} has no exchange between ranks"
+    return exchange.refuses(form, kernel, facts)
+
+
+def distributed(form: Form, kernel: Kernel) -> Form:
+    """Return a form at one rank's points of a sharded domain: a :class:`.form.Distributed`."""
+    return import_module(HOME).Distributed(form, kernel)

@@ -1,0 +1,174 @@
+"""InfSA: hops on a token graph, each product a ring of the ranks' keys and values, and its norm one
+number over all ranks; central queries, whose sums over points are sums over ranks as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...families.infsa.centre_kernel import CentreKernel, StreamingCentreKernel
+from ...families.infsa.graph import NORMS, edge_product
+from ...families.infsa.graph.token_graph import row_factor
+from ...families.infsa.hops import Hops, OneHop, gained
+from ...forms.own import OwnResponse
+from ...integral.capabilities import TokenGraphWeights
+from ...integral.problem import Facts, Problem
+from ...ops.tiles import root_of
+from .. import Shards, gathered, summed
+from ..exchange import Exchange, register_exchange
+from ..part import before_this
+from .keys import fold_ring, sums, visible_from
+
+
+@register_exchange(OneHop, TokenGraphWeights)
+class OneHopInTurn(Exchange):
+    """One hop: keys, values and masses go round once."""
+
+    passes = "a ring of the ranks' keys and values each hop, and the norm"
+
+    def respond(
+        self, form: OneHop, kernel: TokenGraphWeights, problem: Problem, shards: Shards
+    ) -> Tensor:
+        options: Any = form.strategy
+        graph, value = _sharded_graph(
+            kernel, problem, shards, memory=options.memory, backend=options.backend
+        )
+        return gained(kernel, graph.sum_of_hops(value, 1), value)
+
+
+@register_exchange(Hops, TokenGraphWeights)
+class HopsInTurn(Exchange):
+    """Several hops: keys and values go round at each."""
+
+    passes = OneHopInTurn.passes
+
+    def respond(
+        self, form: Hops, kernel: TokenGraphWeights, problem: Problem, shards: Shards
+    ) -> Tensor:
+        options: Any = form.strategy
+        graph, value = _sharded_graph(kernel, problem, shards, backend=options.backend)
+        return gained(kernel, graph.sum_of_hops(value, options.hops), value)
+
+
+def _sharded_graph(
+    kernel: TokenGraphWeights, problem: Problem, shards: Shards, **options: Any
+) -> tuple[ShardedGraph, Tensor]:
+    """The graph at this rank's tokens, and their values."""
+    query, key, value = kernel.tokens(problem.uy)
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    graph = ShardedGraph(query.to(dtype), key.to(dtype), problem, shards, kernel.rules(), options)
+    return graph, value
+
+
+@register_exchange(OwnResponse, CentreKernel)
+class CentresSummed(Exchange):
+    """Central queries that all points share: each sum over points is one over ranks too."""
+
+    passes = "the kernel's own statistics"
+
+    def refuses(self, form: OwnResponse, kernel: CentreKernel, facts: Facts) -> str | None:
+        if facts.layout.causal or facts.layout.pairs:
+            return "the kernel's own form needs all points in one process here"
+        return None
+
+    def respond(
+        self, form: OwnResponse, kernel: CentreKernel, problem: Problem, shards: Shards
+    ) -> Tensor:
+        return kernel.evaluate_with(problem, lambda x: summed(x, shards))
+
+
+@register_exchange(OwnResponse, StreamingCentreKernel)
+class CentresBefore(CentresSummed):
+    """The same, and in causal order the sums of the ranks before."""
+
+    def refuses(self, form: OwnResponse, kernel: CentreKernel, facts: Facts) -> str | None:
+        if facts.layout.pairs:
+            return "the kernel's own form needs all points in one process here"
+        return None
+
+    def respond(
+        self, form: OwnResponse, kernel: StreamingCentreKernel, problem: Problem, shards: Shards
+    ) -> Tensor:
+        if problem.quadrature.query_time is None:
+            return super().respond(form, kernel, problem, shards)
+        return kernel.evaluate_stream(
+            problem, lambda x: x.cumsum(3) + before_this(x.sum(3, keepdim=True), shards)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ShardedGraph:
+    """:class:`fredholm.families.infsa.graph.TokenGraph` at one rank's tokens.
+
+    Attributes:
+        query, key: of this rank's tokens, (B, H, n, e).
+        problem: who sees whom.
+        shards: the ranks.
+        rules: decay, activation, norm and eps.
+        options: of each product: memory, backend.
+    """
+
+    query: Tensor
+    key: Tensor
+    problem: Problem
+    shards: Shards
+    rules: dict[str, Any]
+    options: dict[str, Any]
+
+    def sum_of_hops(self, value: Tensor, hops: int) -> Tensor:
+        """:func:`fredholm.families.infsa.graph.sum_of_hops` at this rank's tokens."""
+        value = value.to(self.query.dtype)
+        out, row = self._product(value, NORMS[self.rules["norm"]])
+        factor = self._factor(row)[..., None]
+        out = out * factor
+        for _ in range(hops - 1):
+            out = self._product(value + out, "none")[0] * factor
+        return out
+
+    def _product(self, value: Tensor, statistic: str) -> tuple[Tensor, Tensor]:
+        """Edges from this rank's queries times all values, and the size of every row."""
+        mass = self.problem.quadrature.mass.to(self.query.dtype)
+        massive = value * mass[:, None, :, None]
+
+        def respond(owner: int, theirs: list[Tensor]) -> tuple[Tensor, ...]:
+            density = visible_from(self.problem, self.shards, owner)
+            return edge_product(
+                self.query,
+                theirs[0],
+                theirs[1],
+                theirs[2] if statistic != "none" else mass[:, :1],
+                density,
+                activation=self.rules["activation"],
+                statistic=statistic,
+                **self.options,
+            )
+
+        tensors = [self.key, massive] + ([mass] if statistic != "none" else [])
+        parts = fold_ring(tensors, (2, 2, 1)[: len(tensors)], self.shards, respond, sums)
+        return parts[0], parts[1]
+
+    def _factor(self, row: Tensor) -> Tensor:
+        """The rows' factors from their sizes, by the norm over all ranks, or of each prefix."""
+        q, rules = self.problem.quadrature, self.rules
+        weight, causal = q.mass.to(row.dtype)[:, None], q.query_time is not None
+        if rules["norm"] == "rows":
+            row = torch.where(weight > 0, row, 0.0)
+            every = gathered(row.amax(-1, keepdim=True), self.shards)
+            if not causal:
+                norm = every.amax(0)
+            else:
+                # an empty slice too: what a rank leaves out of its graph, it would not send back
+                before = torch.cat([torch.zeros_like(every[:1]), every[: self.shards.rank]])
+                norm = torch.maximum(row.cummax(-1).values, before.amax(0))
+        elif causal:
+            total = weight * row
+            before = before_this(total.sum(-1, keepdim=True), self.shards)
+            norm = root_of(total.cumsum(-1) + before)
+        else:
+            norm = root_of(summed((weight * row).sum(-1, keepdim=True), self.shards))
+        scale = None if q.scale is None else q.scale.to(row.dtype)
+        return row_factor(norm, scale, rules["decay"].to(row.dtype), rules["eps"])

@@ -1,0 +1,101 @@
+"""Linear attention: each rank's moment of its keys, and not the keys, goes to the others."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...forms.separable import Chunks, SeparableForm, Sums, expanded, key_features, query_features
+from ...integral.capabilities import Separable, Stabilised
+from ...integral.contract import with_offset
+from ...integral.problem import Facts, Problem
+from ...integral.strategy import Linear
+from ...ops.backend import wants_triton
+from ...ops.linear_attention import (
+    Moment,
+    at_scale,
+    linear_attention_stretch,
+    moment_of,
+    over_new_factor,
+)
+from .. import Shards, gathered, largest, summed
+from ..exchange import Exchange, register_exchange
+from ..part import before_this
+
+
+def features_refusal(kernel: object, strategy: Linear) -> str | None:
+    """Return why a rank cannot make the features of its own points, or None."""
+    if wants_triton(strategy.backend):
+        return "Triton's kernels hold no sums between ranks; use backend='auto'"
+    if isinstance(kernel, Stabilised) and not kernel.pointwise:
+        return "the features of a point depend on the other points of a call"
+    return None
+
+
+@register_exchange(Sums, Separable)
+class MomentSummed(Exchange):
+    """One moment of all keys, summed over the ranks."""
+
+    passes = "one moment, summed"
+
+    def refuses(self, form: SeparableForm, kernel: Separable, facts: Facts) -> str | None:
+        return features_refusal(kernel, form.strategy)
+
+    def respond(self, form: Sums, kernel: Separable, problem: Problem, shards: Shards) -> Tensor:
+        p = problem
+        key = _common_key_features(kernel, p, shards)
+        moment = Moment(p.quadrature, kernel.floor)
+        moment.add(slice(None), key, kernel.values(p.y, p.uy))
+        columns = [x.shape[-1] for x in moment.sums]
+        moment.sums = list(summed(torch.cat(moment.sums, -1), shards).split(columns, -1))
+        out = moment.respond(slice(None), query_features(kernel, p.x, p.ux))
+        return with_offset(expanded(kernel, p, out), kernel, p)
+
+
+@register_exchange(Chunks, Separable)
+class MomentsBefore(Exchange):
+    """The moments of the ranks before this one, of a causal domain."""
+
+    passes = "moments of the ranks before"
+
+    def refuses(self, form: SeparableForm, kernel: Separable, facts: Facts) -> str | None:
+        return features_refusal(kernel, form.strategy)
+
+    def respond(self, form: Chunks, kernel: Separable, problem: Problem, shards: Shards) -> Tensor:
+        p, q = problem, problem.quadrature
+        key = _common_key_features(kernel, p, shards)
+        query, value = query_features(kernel, p.x, p.ux), kernel.values(p.y, p.uy)
+        if isinstance(kernel, Stabilised) and kernel.floor is not None:
+            # Features come up to a factor, which the denominator takes away.
+            query = at_scale(query, _running_largest(key, shards))
+        total = moment_of(key, value, q.mass, kernel.floor)
+        out, _ = linear_attention_stretch(
+            query,
+            key,
+            value,
+            q.mass,
+            q.scale,
+            before_this(total, shards),
+            floor=kernel.floor,
+            chunk=form.strategy.chunk,
+        )
+        return with_offset(expanded(kernel, p, out), kernel, p)
+
+
+def _common_key_features(kernel: Separable, problem: Problem, shards: Shards) -> Tensor:
+    """ψ of this rank's keys, divided by one factor of all ranks where anything is divided."""
+    p = problem
+    key, shift = key_features(kernel, p.y, p.uy, p.quadrature.valid)
+    if shift is None:
+        return key
+    return key * over_new_factor(shift, largest(shift, shards)).to(key.dtype)
+
+
+def _running_largest(key: Tensor, shards: Shards) -> Tensor:
+    """The largest feature of the keys up to each point, those of the ranks before included."""
+    here = key.detach().amax(-1)
+    every = gathered(here.amax(-1), shards)
+    running = here.cummax(-1).values
+    if shards.rank:
+        running = torch.maximum(running, every[: shards.rank].amax(0)[..., None])
+    return running

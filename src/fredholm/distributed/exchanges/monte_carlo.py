@@ -1,0 +1,80 @@
+"""Monte Carlo: keys drawn from every rank, or the anchors of the whole domain."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ...forms.monte_carlo.anchors import Anchors, anchor_keys, check_count, with_anchors
+from ...forms.monte_carlo.clusters import AnchorKeys, exact_response
+from ...forms.monte_carlo.drawn import SampledKeys
+from ...integral.contract import Kernel, with_offset
+from ...integral.problem import Facts, Problem
+from .. import Shards, concatenated, summed
+from ..exchange import Exchange, register_exchange
+from .keys import ring
+
+
+@register_exchange(SampledKeys, Kernel)
+class DrawsByRank(Exchange):
+    """Each query draws from the keys of one rank after another, of each as many as is its share of
+    the points, so that every part of the integral is estimated without bias.
+    """
+
+    passes = "a ring of the ranks' keys"
+
+    def refuses(self, form: SampledKeys, kernel: Kernel, facts: Facts) -> str | None:
+        if getattr(kernel, "proposal", None) is None:
+            return None
+        return "its proposal learns from draws among all keys; leave add_proposal out"
+
+    def respond(
+        self, form: SampledKeys, kernel: Kernel, problem: Problem, shards: Shards
+    ) -> Tensor:
+        options, total = form.strategy, len(shards.kept)
+        check_count(options.samples, total)
+
+        def respond(p: Problem) -> Tensor:
+            share = max(1, round(options.samples * p.uy.shape[2] / total))
+            part = SampledKeys(replace(options, samples=share))
+            return part.estimated(kernel, p, part.draw(p, part.proposal(kernel, p)))
+
+        return with_offset(ring(problem, shards, respond), kernel, problem)
+
+
+@register_exchange(AnchorKeys, Kernel)
+class AnchorsOfTheWhole(Exchange):
+    """The anchors of the whole domain, from all positions and masses; of the features, only those
+    at the anchors are sent.
+    """
+
+    passes = "positions and masses, gathered, and the anchors' features"
+
+    def respond(self, form: AnchorKeys, kernel: Kernel, problem: Problem, shards: Shards) -> Tensor:
+        p, q, samples = problem, problem.quadrature, form.strategy.samples
+        check_count(samples, len(shards.kept))
+        given = None
+        if isinstance(form.strategy.anchors, Anchors):
+            given = form.strategy.anchors
+        kept = torch.tensor(shards.kept, device=p.y.device)
+        y, mass = (concatenated(x, shards, 1)[:, kept] for x in (p.y, q.mass))
+        time = None
+        if q.key_time is not None:
+            time = kept[None].to(q.key_time.dtype)
+            if p.layout.cross:
+                time = concatenated(q.key_time, shards, 1)[:, kept]
+        every = replace(q, mass=mass, key_time=time, valid=None, triangular=False)
+        rows = replace(p, y=y, quadrature=every)
+        index, quadrature = anchor_keys(rows, given, samples)
+        uy = summed(_own_rows(p.uy, kept[index] - shards.start), shards)
+        return exact_response(kernel, with_anchors(rows, index, quadrature, uy))
+
+
+def _own_rows(u: Tensor, index: Tensor) -> Tensor:
+    """The rows ``index`` (1 | B, S) of u (B, H, n, d), zero where they are not among its n."""
+    index = index.expand(u.shape[0], -1)
+    mine = (index >= 0) & (index < u.shape[2])
+    pick = index.clamp(0, u.shape[2] - 1)[:, None, :, None].expand(-1, u.shape[1], -1, u.shape[-1])
+    return torch.where(mine[:, None, :, None], u.gather(2, pick), 0.0)

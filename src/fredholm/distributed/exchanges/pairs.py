@@ -1,0 +1,158 @@
+"""Forms that evaluate every pair: this rank's queries meet the keys of all ranks."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...forms.blocks import by_query_blocks
+from ...forms.dense import Dense
+from ...forms.fused import Fused
+from ...forms.keys import KeyForm, KeyRing
+from ...forms.quadratic import Quadratic
+from ...forms.separable import expanded, key_features, query_features
+from ...forms.weights import WeightBlocks
+from ...integral.capabilities import Separable, SoftmaxScores, WeightedValue, Windowed
+from ...integral.contract import Kernel, with_offset
+from ...integral.problem import Facts, Problem
+from ...ops.attention import attention_part, finished, joined
+from ...ops.linear_attention import guarded, over_new_factor
+from .. import Shards, largest
+from ..exchange import Exchange, register_exchange
+from .keys import Parts, all_keys, ring
+from .moments import features_refusal
+
+NUMBERS_PER_PAIR = 4  # scores, weights, and what their gradient keeps
+
+
+@register_exchange(KeyRing, Kernel)
+class KeysInTurn(Exchange):
+    """The keys of one rank after another, whose integrals add up."""
+
+    passes = "a ring of the ranks' keys"
+
+    def respond(self, form: KeyForm, kernel: Kernel, problem: Problem, shards: Shards) -> Tensor:
+        def respond(p: Problem) -> Tensor:
+            return form.integrate(kernel, p, form.keys(kernel, p.y, p.uy))
+
+        return with_offset(ring(problem, shards, respond), kernel, problem)
+
+
+@register_exchange(Dense, Kernel)
+class MatrixInTurn(KeysInTurn):
+    """The same of a kernel's matrix, which must be a function of two ends."""
+
+    def refuses(self, form: Dense, kernel: Kernel, facts: Facts) -> str | None:
+        if kernel.pairwise:
+            return None
+        return "its matrix is a functional of all pairs, which no rank has"
+
+
+@register_exchange(Fused, SoftmaxScores)
+class SoftmaxInTurn(Exchange):
+    """The keys of one rank after another, with softmax's running normaliser."""
+
+    passes = KeysInTurn.passes
+
+    def respond(
+        self, form: Fused, kernel: SoftmaxScores, problem: Problem, shards: Shards
+    ) -> Tensor:
+        def respond(p: Problem) -> Tensor:
+            return by_query_blocks(_softmax_part, kernel, p, NUMBERS_PER_PAIR, None)
+
+        return with_offset(finished(ring(problem, shards, respond, _join)), kernel, problem)
+
+
+def _softmax_part(kernel: SoftmaxScores, p: Problem) -> Tensor:
+    key, value = kernel.keys(p.y, p.uy), kernel.values(p.y, p.uy)
+    return attention_part(kernel.queries(p.x, p.ux), key, value, p.quadrature)
+
+
+def _join(a: Parts, b: Parts) -> Parts:
+    return (joined(a[0], b[0]),)
+
+
+@register_exchange(WeightBlocks, WeightedValue)
+class KeysGathered(Exchange):
+    """All keys at every rank, for weights that are a functional of all of them: O(N) memory."""
+
+    passes = "all keys, gathered"
+
+    def refuses(self, form: WeightBlocks, kernel: Kernel, facts: Facts) -> str | None:
+        if facts.layout.pairs and not kernel.rowwise:
+            return "its weights may be a functional of all pairs, which no rank has"
+        return None
+
+    def respond(
+        self, form: WeightBlocks, kernel: WeightedValue, problem: Problem, shards: Shards
+    ) -> Tensor:
+        rows = all_keys(problem, shards)
+        return with_offset(form.integrate(kernel, rows, {}), kernel, rows)
+
+
+@register_exchange(Quadratic, Separable)
+class ProductsInTurn(Exchange):
+    """Inner products of features with the keys of one rank after another."""
+
+    passes = KeysInTurn.passes
+
+    def refuses(self, form: Quadratic, kernel: Separable, facts: Facts) -> str | None:
+        if isinstance(kernel, Windowed) and kernel.window is not None:
+            return "with a window the weights of pairs are a functional of a query's last points"
+        return features_refusal(kernel, form.strategy)
+
+    def respond(
+        self, form: Quadratic, kernel: Separable, problem: Problem, shards: Shards
+    ) -> Tensor:
+        p = problem
+        # All ranks' features are divided by one factor, whose exponent this is.
+        shift = key_features(kernel, p.y, p.uy, p.quadrature.valid)[1]
+        if shift is not None:
+            shift = largest(shift, shards)
+
+        def block(kernel: Separable, part: Problem) -> Tensor:
+            return products(kernel, part, shift)
+
+        def respond(p: Problem) -> Tensor:
+            return by_query_blocks(block, kernel, p, NUMBERS_PER_PAIR, None)
+
+        out = divided(ring(p, shards, respond, added), shift, kernel.floor)
+        return with_offset(expanded(kernel, p, out), kernel, p)
+
+
+def products(kernel: Separable, p: Problem, shift: Tensor | None) -> Tensor:
+    """Weighted inner products of features times values, their own sum where there is a denominator,
+    and the largest feature that each query sees: (B, H, Nq, c + 2).
+    """
+    key, own = key_features(kernel, p.y, p.uy, p.quadrature.mass > 0, shift)
+    if own is not None and shift is not None:
+        key = key * over_new_factor(own, shift).to(key.dtype)
+    value = kernel.values(p.y, p.uy)
+    if kernel.floor is not None:
+        value = F.pad(value, (0, 1), value=1.0)
+    pairs = query_features(kernel, p.x, p.ux) @ key.mT
+    weights = p.quadrature.weights()
+    sums = (pairs * weights) @ value.to(pairs.dtype)
+    size = torch.where(weights > 0, key.detach().amax(-1)[:, :, None], 0.0)
+    size = size.amax(-1, keepdim=True).to(sums.dtype)
+    return torch.cat([sums, size.expand(*sums.shape[:-1], 1)], -1)
+
+
+def added(a: Parts, b: Parts) -> Parts:
+    """Two ranks' :func:`products` together: sums, and the larger of the largest features."""
+    most = torch.maximum(a[0][..., -1:], b[0][..., -1:])
+    return (torch.cat([a[0][..., :-1] + b[0][..., :-1], most], -1),)
+
+
+def divided(out: Tensor, shift: Tensor | None, floor: float | None) -> Tensor:
+    """The response from :func:`products` of all keys, (B, H, Nq, c).
+
+    The floor of the denominator is relative to the keys that a query sees: a later key may be far
+    larger.
+    """
+    out, size = out[..., :-1], out[..., -1:].detach()
+    if floor is None:
+        return out
+    least = floor if shift is None else (floor * size).clamp_min(1e-36)
+    return out[..., :-1] / guarded(out[..., -1:], least)

@@ -1,0 +1,166 @@
+"""A softmax window in front of linear attention: each rank's last points, as far as a window may
+reach back to them, and one moment of all before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...forms.windowed import WindowChunks
+from ...integral.capabilities import Windowed
+from ...integral.contract import Kernel, Memory
+from ...integral.problem import Facts, Problem
+from ...ops.linear_attention import over_new_factor, taken_by_row
+from .. import Shards, concatenated, gathered, largest
+from ..exchange import Exchange, register_exchange
+from ..part import before_this
+from .moments import features_refusal
+
+
+@register_exchange(WindowChunks, Windowed)
+class TailsAndMoments(Exchange):
+    """The last points of the ranks before, and the moment of all points before those."""
+
+    passes = "the ranks' last points, and moments of all before them"
+
+    def refuses(self, form: WindowChunks, kernel: Kernel, facts: Facts) -> str | None:
+        return features_refusal(kernel, form.strategy)
+
+    def respond(
+        self, form: WindowChunks, kernel: Windowed, problem: Problem, shards: Shards
+    ) -> Tensor:
+        p = problem
+        memory = memory_before(kernel, p, shards)
+        out, _ = form.advance(kernel, p.x, p.ux, p.quadrature, memory)
+        return out
+
+
+def tails(shards: Shards, window: int) -> Shards:
+    """The last points of each rank, as many as a window may reach back to."""
+    kept = [0 if r in shards.holes else min(window, n) for r, n in enumerate(shards.sizes)]
+    return replace(shards, sizes=tuple(kept), holes=())
+
+
+class Near(NamedTuple):
+    """Keys, values and masses, of hidden points -1."""
+
+    key: Tensor
+    value: Tensor
+    mass: Tensor
+
+    def taken(self, place: Tensor) -> Near:
+        """Points at places of each row, (B, m)."""
+        key, value = taken_by_row(self.key, place), taken_by_row(self.value, place)
+        return Near(key, value, self.mass.expand(len(key), -1).gather(1, place))
+
+    def hidden_first(self) -> Near:
+        """The visible points of each row behind its hidden ones, in their order."""
+        visible = self.mass.expand(len(self.key), -1) >= 0
+        return self.taken(visible.long().argsort(dim=1, stable=True))
+
+    def narrow(self, start: int, count: int) -> Near:
+        parts = zip(self, (2, 2, 1))
+        return Near(*(x.narrow(dim, start, count) for x, dim in parts))
+
+
+def memory_before(kernel: Windowed, problem: Problem, shards: Shards) -> Memory:
+    """The memory of :func:`~fredholm.ops.linear_attention.advance_window` before this rank's first
+    point: the sinks, the last keys of the ranks before, and one moment of all before those.
+
+    A rank cannot know which of its last points lie in the windows of a rank that is not the next.
+    So it sends them as they are, and each rank adds those beyond its own window to the moment.
+    """
+    p, window = problem, kernel.window
+    assert window is not None  # the form refuses a kernel without one
+    last = tails(shards, window)
+    key, value, mass = kernel.near_keys(p.y, p.uy), kernel.values(p.y, p.uy), p.quadrature.mass
+    mass = mass.to(torch.promote_types(mass.dtype, torch.float32))
+    valid, n = p.quadrature.valid, key.shape[2]
+    if valid is not None:
+        mass = torch.where(valid, mass, -1.0)
+    own, sinks = Near(key, value, mass), None
+    if kernel.sinks:
+        sinks = _sinks_before(own, kernel.sinks, shards)
+        own = _without_sinks(own, sinks, kernel.sinks)
+    ordered = valid is not None or sinks is not None
+    if ordered:
+        own = own.hidden_first()
+
+    # All but the last points go into the moment.
+    ahead = torch.arange(n, device=key.device) < n - last.size
+    far_mass = torch.where(ahead, own.mass, 0.0).clamp_min(0.0)
+    features, shift = kernel.far_keys(own.key, (far_mass > 0).expand(len(key), -1), None)
+    common = None if shift is None else largest(shift, shards)
+    if shift is not None and common is not None:
+        features = features * over_new_factor(shift, common).to(features.dtype)
+    moment = before_this(_moment(features, own.value, far_mass), shards)
+
+    # The last points of the ranks before, of which a window takes the last.
+    parts = zip(own.narrow(n - last.size, last.size), (2, 2, 1))
+    near = Near(*(concatenated(x, last, dim) for x, dim in parts)).narrow(0, last.start)
+    if ordered:
+        near = near.hidden_first()
+    near = near._replace(mass=near.mass.clamp_min(0.0).expand(len(key), -1))
+    beyond = max(0, last.start - window)
+    if beyond:
+        left = near.mass[:, :beyond]
+        features, shift = kernel.far_keys(near.key[:, :, :beyond], left > 0, common)
+        if shift is not None and common is not None:
+            moment = moment * over_new_factor(common, shift).to(moment.dtype)
+            common = shift
+        moment = moment + _moment(features, near.value[:, :, :beyond], left)
+    missing = max(0, window - last.start)
+    memory = {
+        "moment": moment,
+        "near_key": F.pad(near.key[:, :, beyond:], (0, 0, missing, 0)),
+        "near_value": F.pad(near.value[:, :, beyond:], (0, 0, missing, 0)),
+        "near_mass": F.pad(near.mass[:, beyond:], (missing, 0)),
+    }
+    if sinks is not None:
+        memory["sinks_filled"] = (sinks.mass >= 0).sum(1).to(sinks.mass.dtype)
+        sinks = sinks._replace(mass=sinks.mass.clamp_min(0.0))
+        for name, x, dim in zip(("near_key", "near_value", "near_mass"), sinks, (2, 2, 1)):
+            memory[name] = torch.cat([x, memory[name]], dim)
+    return memory if common is None else memory | {"shift": common}
+
+
+def _sinks_before(own: Near, count: int, shards: Shards) -> Near:
+    """The first ``count`` visible points of the ranks before this one; mass -1 where there are
+    fewer.
+    """
+    first = _visible_first(own, count)
+    if shards.rank in shards.holes:  # its point of padding is no point of the whole
+        first = first._replace(mass=torch.full_like(first.mass, -1.0))
+    ranks = torch.arange(shards.count, device=own.key.device) < shards.rank
+    key, value, mass = (gathered(x, shards) for x in first)
+    mass = torch.where(ranks[:, None, None], mass, -1.0)
+    key, value = (x.movedim(0, 2).flatten(2, 3) for x in (key, value))
+    return _visible_first(Near(key, value, mass.movedim(0, 1).flatten(1, 2)), count)
+
+
+def _visible_first(points: Near, count: int) -> Near:
+    """The first ``count`` visible points of each row; mass -1 where there are fewer."""
+    mass = points.mass.expand(len(points.key), -1)
+    order = (mass < 0).long().argsort(dim=1, stable=True)
+    found, missing = points.taken(order[:, :count]), max(0, count - order.shape[1])
+    key, value = (F.pad(x, (0, 0, 0, missing)) for x in found[:2])
+    return Near(key, value, F.pad(found.mass, (0, missing), value=-1.0))
+
+
+def _without_sinks(own: Near, before: Near, count: int) -> Near:
+    """This rank's points, those hidden that are sinks."""
+    mass = own.mass.expand(len(own.key), -1)
+    rank = (before.mass >= 0).sum(1, keepdim=True) + (mass >= 0).cumsum(1)
+    return own._replace(mass=torch.where(rank > count, mass, -1.0))
+
+
+def _moment(features: Tensor, value: Tensor, mass: Tensor) -> Tensor:
+    """Sums of features times values and times one, (B, S, r, c + 1)."""
+    value = value.repeat_interleave(features.shape[1] // value.shape[1], 1)
+    value = F.pad(value.to(features.dtype), (0, 1), value=1.0)
+    return (features * mass[:, None, :, None].to(features.dtype)).mT @ value
