@@ -102,8 +102,6 @@ def test_the_pick_is_made_on_validation_and_the_test_is_read_for_the_finalists_a
 
 def test_a_search_goes_on_and_ends_alike(chosen, walks, monkeypatch):
     place, state, _, _ = chosen
-    older = {key: value for key, value in state.items() if key != "percent"}
-    (place / "choice.json").write_text(json.dumps(older))  # as earlier versions did
     monkeypatch.setattr(trial, "learn", lambda *_: pytest.fail("a finished trial ran again"))
     again = search(walks, place)
     assert again["finals"]["rows"] == state["finals"]["rows"]
