@@ -268,16 +268,6 @@ def test_groups_are_kept_whole_where_few_samples_validate_in_turn(tmp_path, labe
     assert Splits(load_recipe(str(few), ["data.group=who"])).folds == 1
 
 
-def test_a_search_that_was_begun_with_one_split_goes_on_with_it(tmp_path):
-    path = grouped(tmp_path / "a.csv", 12, lambda n: "ab"[n % 2])
-    given = {"operators": "softmax", "out": tmp_path / "out", "changes": ["data.group=who"]}
-    begun = open_search(path, 1.0, **given)
-    assert begun.state["folds"] == begun.splits.folds == 5
-    begun.state["folds"] = 1
-    begun._save()
-    assert open_search(path, 1.0, **given).splits.folds == 1
-
-
 def test_classes_of_few_samples_each_are_not_divided(tmp_path):
     rows = [f"{n},{'abcde'[n % 5]}" for n in range(20)]
     (tmp_path / "a.csv").write_text("\n".join(["x,label", *rows]))
