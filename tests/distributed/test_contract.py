@@ -21,12 +21,6 @@ FEW = ["padded", "bias", "causal masses"]
 PAIRS = {"graph", "bias", "causal window"}
 # No domain with few neighbours has shards.
 SPARSE = {"edges", "radius", "reach", "causal reach", "mesh"}
-    "edges",
-    "radius",
-    "reach",
-    "causal reach",
-    "mesh",
-}  # no domain with few neighbours has shards
 REFUSED: dict[str, set[str] | str] = {
     "linear attention": PAIRS,
     "infsa-resolvent": "everywhere",
