@@ -39,8 +39,8 @@ from .. import models
 from ..errors import CheckpointError, OptionError, ShapeError
 from .compare.memory import choose_for
 from .compare.tasks import small_options
+from .data.files.casts import Coded
 from .data.files.collection import Collection
-from .data.files.table import Coded
 from .data.kinds.dataset import LabelledDataset
 from .data.kinds.texts import TextDataset
 from .data.samples import (

@@ -16,12 +16,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...errors import DataError, OptionError, ShapeError
+from .files.casts import LARGEST
 from .files.collection import TRAIN, VAL, Collection, blocks, too_large
 from .files.datasets import as_read, labels_of
 from .files.reading import Reading
 from .files.scaling import channel_scales
 from .files.source import LARGEST_SIDE, Source
-from .files.table import LARGEST
 from .files.times import NotATime, ticks_of_array
 from .kinds.dataset import LabelledDataset
 from .kinds.images import ImageDataset, standardised
