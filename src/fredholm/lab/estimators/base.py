@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -27,6 +28,7 @@ from ...errors import CheckpointError, OptionError, ShapeError
 from ..compare.memory import choose_for
 from ..compare.tasks import small_options
 from ..data.files.collection import Collection
+from ..data.frames import Names, plain_samples
 from ..data.kinds.dataset import LabelledDataset
 from ..data.kinds.texts import TextDataset
 from ..data.samples import (
@@ -54,12 +56,18 @@ OPERATORS = {
     "fields": "luna",
 }
 AUTO = "auto"
+# Names of columns that a fit keeps: of channels, of coordinates, of what is answered.
+NAMES_IN = ("feature_names_in_", "coordinate_names_in_", "answer_names_in_")
 FLOATS = [np.float64, np.float32]  # what columns of rows become: the first, if none of these
 EVALUATED = 256  # samples at a time where nothing is learned
 
 
 class Estimator(BaseEstimator):
     """What the classifier and the regressor share."""
+
+    feature_names_in_: np.ndarray
+    coordinate_names_in_: np.ndarray
+    answer_names_in_: np.ndarray
 
     # scikit-learn's rule: a constructor takes anything, and `fit` checks it.
     def __init__(
@@ -109,22 +117,56 @@ class Estimator(BaseEstimator):
     def _collect(self, X: Any, kind: str, *, fitting: bool) -> Collection:
         """The samples of ``X``; of rows, what scikit-learn asks of arrays is checked."""
         if kind == "rows":
+            if fitting:
+                self._remember(Names())  # those of rows are scikit-learn's to keep
             least = 2 if fitting else 1
             options: dict[str, Any] = {"dtype": FLOATS, "ensure_all_finite": "allow-nan"}
             options["ensure_min_samples"] = least
             return collect_samples(
                 validate_data(self, X, reset=fitting, **options), kind, self._task()
             )
-        result = collect_samples(X, kind, self._task())
+        plain = plain_samples(X, kind, None if fitting else self._names())
+        result = collect_samples(plain.samples, kind, self._task())
         if len(result) < 1 + fitting:
             raise ShapeError(f"X: n_samples={len(result)}; needs {1 + fitting} or more")
-        if fitting:
-            for name in ("n_features_in_", "feature_names_in_"):  # of an earlier fit on rows
-                self.__dict__.pop(name, None)
-            if kind != "texts":
-                axis = 0 if getattr(result.samples, "ndim", 0) == 4 else 1
-                self.n_features_in_ = int(result.samples[0].shape[axis])
+        if not fitting:
+            self._compare_names(plain.names)
+            return result
+        result.channels = plain.names.channels or ()
+        self._remember(plain.names)
+        if kind != "texts":
+            axis = 0 if getattr(result.samples, "ndim", 0) == 4 else 1
+            self.n_features_in_ = int(result.samples[0].shape[axis])
         return result
+
+    def _remember(self, names: Names) -> None:
+        """Keep the names of columns, and forget those of an earlier fit."""
+        for name in ("n_features_in_", *NAMES_IN):
+            self.__dict__.pop(name, None)
+        for name, given in zip(NAMES_IN, names):
+            if given is not None:
+                setattr(self, name, np.array(given, dtype=object))
+
+    def _names(self) -> Names:
+        """Return the names of the columns that were fitted."""
+        known = [getattr(self, name, None) for name in NAMES_IN[: len(Names())]]
+        return Names(*(None if names is None else tuple(names) for names in known))
+
+    def _compare_names(self, given: Names) -> None:
+        """Warn as scikit-learn does where only the fit, or only these samples, had names."""
+        name = type(self).__name__
+        for fitted, found in zip(self._names(), given):
+            if fitted is not None and found is None:
+                warnings.warn(
+                    f"X does not have valid feature names, but {name} was fitted with feature "
+                    "names",
+                    stacklevel=5,
+                )
+            if fitted is None and found is not None:
+                warnings.warn(
+                    f"X has feature names, but {name} was fitted without feature names",
+                    stacklevel=5,
+                )
 
     # --- fitting ----------------------------------------------------------------------------------
 
@@ -308,7 +350,7 @@ class Estimator(BaseEstimator):
         ):
             if hasattr(self, name):
                 state[name] = getattr(self, name)
-        for name in ("classes_", "feature_names_in_"):
+        for name in ("classes_", *NAMES_IN):
             if hasattr(self, name):
                 values = getattr(self, name)
                 state[name] = {"dtype": str(values.dtype), "values": _listed(name, values)}

@@ -59,6 +59,7 @@ class FredholmClassifier(ClassifierMixin, Estimator):
         operator_: the operator's name and options.
         kind_: what the samples were taken for.
         n_features_in_: columns of rows, else channels.
+        feature_names_in_: their names, where ``X`` has some.
         temperature_: T.
         history_: the table of epochs; ``n_iter_`` is how many there were.
 

@@ -11,6 +11,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from ...errors import ShapeError
+from ..data.frames import plain_answers
 from ..data.samples import collect_answers, recognise
 from .base import Estimator, all_or_nothing, checked
 
@@ -31,7 +32,8 @@ class FredholmRegressor(RegressorMixin, Estimator):
     Cost: that of the operator, ``epochs`` times.
 
     Attributes: as of :class:`FredholmClassifier`, but for ``classes_``; ``single_`` is whether
-        fields in ``y`` came without an axis of channels.
+        fields in ``y`` came without an axis of channels; ``coordinate_names_in_`` and
+        ``answer_names_in_`` are the names of fields on points, where these have some.
 
     Raises:
         ShapeError, OptionError: samples or options that do not fit; both are ValueErrors.
@@ -58,6 +60,11 @@ class FredholmRegressor(RegressorMixin, Estimator):
             if not fields:
                 y = column_or_1d(checked(self, y), warn=True).astype(np.float64)
             check_consistent_length(collection.samples, y)
+            if fields:
+                points = collection.coordinates is not None
+                y, names = plain_answers(y, X, points)
+                if names is not None:
+                    self.answer_names_in_ = np.array(names, dtype=object)
             collection.labels = collect_answers(y, collection)
             axes = 2 if collection.coordinates is None else 1
             self.single_ = bool(fields and np.ndim(y[0]) == axes)
@@ -88,6 +95,8 @@ class FredholmRegressor(RegressorMixin, Estimator):
         if not _are_fields(y):
             return super().score(X, y, sample_weight)
         found = self.predict(X)
+        known = tuple(getattr(self, "answer_names_in_", ())) or None
+        y, _ = plain_answers(y, X, isinstance(found, list), known)
         _check_alike(y, found)
         weights = None
         if sample_weight is not None:
