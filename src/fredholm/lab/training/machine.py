@@ -66,8 +66,8 @@ def process_megabytes() -> float | None:
 
 
 def show_megabytes(value: float | None, digits: int = 0) -> str:
-    """Megabytes in a table; a dash where they were not measured. Zero, which earlier versions wrote
-    for steps smaller than the memory the process held already, was not measured either.
+    """Megabytes in a table; a dash where they were not measured, or where a call fits into memory
+    that the process held already.
 
     Example:
         >>> show_megabytes(12.34, 1), show_megabytes(0.0), show_megabytes(None)
