@@ -65,17 +65,6 @@ def process_megabytes() -> float | None:
     return None if peak is None else peak / 1024
 
 
-def show_megabytes(value: float | None, digits: int = 0) -> str:
-    """Megabytes in a table; a dash where they were not measured, or where a call fits into memory
-    that the process held already.
-
-    Example:
-        >>> show_megabytes(12.34, 1), show_megabytes(0.0), show_megabytes(None)
-        ('12.3', '–', '–')
-    """
-    return f"{value:.{digits}f}" if value else "–"
-
-
 def _give_back() -> None:
     """Return freed memory to the system, where the C library can: glibc."""
     with contextlib.suppress(OSError, AttributeError):
