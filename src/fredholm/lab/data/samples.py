@@ -17,14 +17,13 @@ from torch.nn import functional
 
 from ...errors import DataError, OptionError, ShapeError
 from .files.collection import TRAIN, VAL, Collection, blocks, too_large
-from .files.datasets import labels_of
+from .files.datasets import as_read, labels_of
 from .files.reading import Reading
-from .files.scaling import as_read, channel_scales
-from .files.source import KINDS, LARGEST_SIDE, Source
+from .files.scaling import channel_scales
+from .files.source import LARGEST_SIDE, Source
 from .files.table import LARGEST
 from .files.times import NotATime, ticks_of_array
 from .kinds.dataset import LabelledDataset
-from .kinds.fields import POINT_FIELDS
 from .kinds.images import ImageDataset, standardised
 from .kinds.sequences import padded
 from .kinds.texts import TextOptions, encode_rows
@@ -38,7 +37,7 @@ _BY_AXES = {2: "rows", 3: "series", 4: "images"}
 
 
 def recognise(samples: Any) -> str:
-    """The kind of samples in memory, a name of :data:`fredholm.lab.data.files.source.KINDS`.
+    """The kind of samples in memory, a name of :data:`fredholm.lab.data.files.datasets.KINDS`.
 
     An array (N, columns) is rows, (N, times, channels) series, (N, H, W, C) images; strings are
     texts; a list of arrays (times, channels), or of pairs (times, values), is series, one of arrays
@@ -338,7 +337,6 @@ class MemorySource(Source):
     def __init__(self, collection: Collection, held: float, seed: int):
         self.path, self.collection = Path(collection.name), collection
         self.asked = collection.reading
-        self.kind = KINDS[collection.kind] if collection.coordinates is None else POINT_FIELDS
         self.parts = np.full(len(collection), TRAIN, np.int8)
         self.parts[_held(collection, held, SPLIT_SEED + seed)] = VAL
         self.training = np.flatnonzero(self.parts == TRAIN)
