@@ -1,6 +1,6 @@
-"""How far a reader walks: what one forward crosses, measured; and that annotations can be read.
+"""How far a reader walks: the files that one forward enters, circles, readable annotations.
 
-``python -m tests.test_house`` prints the table.
+``python -m evidence.house`` prints the numbers.
 """
 
 from __future__ import annotations
@@ -8,83 +8,26 @@ from __future__ import annotations
 import ast
 import inspect
 import pkgutil
-import sys
 import typing
 from collections.abc import Iterator
 from importlib import import_module
-from itertools import groupby
-from pathlib import Path
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import pytest
-import torch
+from evidence.house.imports import circles, import_graph
+from evidence.house.walk import (
+    OPTIONS,
+    PACKAGE,
+    files_of_one_forward,
+    hops,
+    visits_before_the_form,
+)
 
 import fredholm
-from fredholm import Domain, create_operator
 from fredholm.integral import Form
 
-PACKAGE = Path(fredholm.__file__).parent
-
-# Options that make the operators small.
-OPTIONS: dict[str, dict[str, Any]] = {
-    "itnet": {"width": 4, "frequencies": 2},
-    "luna": {"channels": 2, "directions": 2, "hidden": 4},
-    "ckconv": {"width": 4, "length": 6},
-    "infsa": {},
-    "softmax": {},
-}
-GOAL, HOPS = 12, 5
-
-
-# A forward enters these before the form that answers.
-READERS = ("integral/operator.py", "integral/problem.py")
-VISITS = 2
-
-
-def calls_of_one_forward(name: str) -> list[tuple[str, str]]:
-    """The package's functions that one forward on six points of a line calls, in order, each as
-    its file and qualified name. The call before it fills caches and imports what is lazy.
-    """
-    operator = create_operator(name, 8, 2, **OPTIONS[name]).eval()
-    u, domain = torch.randn(2, 6, 8), Domain.line(6)
-    entered: list[tuple[str, str]] = []
-
-    def note(frame: FrameType, event: str, argument: Any) -> None:
-        path = Path(frame.f_code.co_filename)
-        if event == "call" and path.is_relative_to(PACKAGE):
-            entered.append((path.relative_to(PACKAGE).as_posix(), frame.f_code.co_qualname))
-
-    with torch.no_grad():
-        operator(u, domain)
-        before = sys.getprofile()
-        sys.setprofile(note)
-        try:
-            operator(u, domain)
-        finally:
-            sys.setprofile(before)
-    return entered
-
-
-def files_of_one_forward(name: str) -> list[str]:
-    """The files of these functions, in the order in which they are first entered."""
-    return list(dict.fromkeys(file for file, _ in calls_of_one_forward(name)))
-
-
-def visits_before_the_form(name: str) -> dict[str, int]:
-    """How often a forward enters each of :data:`READERS` before the file of the form that answers:
-    functions of one file that are called in a row are one visit.
-    """
-    calls = calls_of_one_forward(name)
-    form = next(file for file, function in calls if function.endswith(".respond"))
-    files = [file for file, _ in groupby(file for file, _ in calls)]
-    before = files[: files.index(form)]
-    return {file: before.count(file) for file in READERS}
-
-
-def hops(files: list[str]) -> int:
-    """How many files come before the first of the paper's folder."""
-    return next(i for i, path in enumerate(files) if path.startswith("families/"))
+GOAL, HOPS, VISITS = 12, 5, 2
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -102,6 +45,12 @@ def test_a_forward_soon_enters_the_folder_of_the_paper(name):
 @pytest.mark.parametrize("name", OPTIONS)
 def test_arguments_are_read_once(name):
     assert max(visits_before_the_form(name).values()) <= VISITS
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    graph = import_graph(PACKAGE)
+    assert "fredholm.integral.contract" in graph["fredholm.integral.bases"]
+    assert circles(graph) == []
 
 
 # --- annotations --------------------------------------------------------------------------------
@@ -220,34 +169,23 @@ def test_no_form_is_chosen_by_what_it_says():
         assert not clash, f"{path.relative_to(PACKAGE)} compares {clash}"
 
 
-if __name__ == "__main__":
-    print(f"{'operator':<10}{'files':>6}{'hops':>6}{'visits':>8}   goals {GOAL}, {HOPS}, {VISITS}")
-    for operator in OPTIONS:
-        crossed, visits = files_of_one_forward(operator), visits_before_the_form(operator)
-        counts = f"{len(crossed):>6}{hops(crossed):>6}{max(visits.values()):>8}"
-        print(f"{operator:<10}{counts}   {' '.join(crossed)}")
-    number, names = undefined_names()
-    print(f"{number} public annotations, {len(names)} of them with undefined names", *names)
-
-
 # --- nothing but a data set says what it is ------------------------------------------------------
 
-ROOMS = ("training", "explain", "models")
+ROOMS = ("lab/training", "explain", "models")
 KINDS = {"image", "images", "text", "texts", "sequence", "sequences", "points", "graph", "graphs",
          "field", "fields", "tokens", "multimodal", "question", "questions"}  # fmt: skip
 
 
 def test_rooms_above_the_data_do_not_ask_what_they_are():
-    """No `isinstance` on a data set, no name of a kind in a comparison, but where files of
-    earlier models are read.
-    """
+    """No `isinstance` on a data set, no name of a kind in a comparison."""
     found = []
     for room in ROOMS:
-        for path in sorted((PACKAGE / room).rglob("*.py")):
-            if "migrate" not in path.parts:
-                tree = ast.parse(path.read_text(encoding="utf-8"))
-                lines = [node.lineno for node in ast.walk(tree) if _asks(node)]
-                found += [f"{path.relative_to(PACKAGE)}:{line}" for line in lines]
+        paths = sorted((PACKAGE / room).rglob("*.py"))
+        assert paths, f"{room} has no files: was it moved?"
+        for path in paths:
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            lines = [node.lineno for node in ast.walk(tree) if _asks(node)]
+            found += [f"{path.relative_to(PACKAGE)}:{line}" for line in lines]
     assert not found
 
 

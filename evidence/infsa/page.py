@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 from fredholm.lab.training.machine import show_megabytes
-from fredholm.models.migrate import migrate_override
 
 from ..kit.claims import claims_section
 from ..kit.machine import machine_line
@@ -298,8 +297,7 @@ def page() -> str:
     found, speed = load("infsa.json"), load(SPEED) or {}
     rows, settings = found["runs"], found["settings"]
     changes = {
-        task: ", ".join(f"`{migrate_override(text)}`" for text in texts)
-        for task, texts in settings["small"].items()
+        task: ", ".join(f"`{text}`" for text in texts) for task, texts in settings["small"].items()
     }
     title = head("Results: InfSA", "infsa", "infsa.json", SPEED)
     return title + TEXT.format(

@@ -19,7 +19,6 @@ from filelock import FileLock
 
 from fredholm.files import digest_json
 from fredholm.lab.training.grid import Cell, Grid, Report, recipe_cell, scores_of, trained
-from fredholm.models.migrate import migrate_override
 from fredholm.training import evaluate, load_recipe
 
 from .answers import answers_of
@@ -54,7 +53,7 @@ class Table:
         found: Any = load(self.file, folder) or ({} if self.part else [])
         for key in self.part:
             found = found.get(key, {} if key != self.part[-1] else [])
-        return _today(found)
+        return found
 
     def has(self, row: Row, folder: Path) -> bool:
         return any(self._same(row, old) for old in self.rows(folder))
@@ -79,15 +78,6 @@ class Table:
 
     def _same(self, one: Row, other: Row) -> bool:
         return all(one[key] == other[key] for key in self.identity)
-
-
-def _today(rows: list[Row]) -> list[Row]:
-    return [
-        row | {"overrides": [migrate_override(text) for text in row["overrides"]]}
-        if "overrides" in row
-        else row
-        for row in rows
-    ]
 
 
 def fill(
@@ -207,7 +197,7 @@ def section_table(file: str, name: str, part: str = "sections") -> Table:
 def sections(file: str, folder: Path | None = None) -> dict[str, list[Row]]:
     """The rows of every section of a file, their overrides by today's keys."""
     found = load(file, folder) if folder else load(file)
-    return {name: _today(rows) for name, rows in (found or {}).get("sections", {}).items()}
+    return (found or {}).get("sections", {})
 
 
 def label_of(name: str, row: Row) -> str:

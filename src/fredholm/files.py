@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .errors import FredholmError, StorageError
+from .errors import CheckpointError, FredholmError, StorageError
 
 MEASURED = "model_sha256"  # the key of an evaluation for the checksum of the weights it measured
 
@@ -59,6 +59,27 @@ def storage_error(error: OSError, path: str | Path | None = None) -> StorageErro
         f"{f'{os.fsdecode(where)}: ' if isinstance(where, str | bytes | Path) else ''}{what}"
         f"{f'; {fix}' if fix else ''}"
     )
+
+
+def check_format(path: str | Path, found: int, known: int) -> None:
+    """Refuse a file of any format but the ``known`` one, which this version writes.
+
+    Raises:
+        CheckpointError: another format, with what to do about it.
+
+    Example:
+        >>> check_format("a.json", 2, 2)
+        >>> check_format("a.json", 3, 2)
+        Traceback (most recent call last):
+            ...
+        fredholm.errors.CheckpointError: a.json: expected format 2, got format 3; update fredholm
+    """
+    if found == known:
+        return
+    fix = "update fredholm"
+    if found < known:
+        fix = "read it with the version of fredholm that wrote it, or train or convert again"
+    raise CheckpointError(f"{path}: expected format {known}, got format {found}; {fix}")
 
 
 @contextmanager

@@ -71,11 +71,6 @@ from .layers.selective import SelectiveKernel
 from .layers.spectral import PeriodicKernel
 from .layers.state_space import StateSpaceKernel
 
-# Earlier names, which users' files import: one object had several words, and is now called a token
-# graph everywhere.
-GraphKernel, CentralityKernel = TokenGraphKernel, HopKernel
-GraphDiffusion = TokenGraphWeights
-
 __all__ = [
     "FEATURE_MAPS",
     "GROUPS",
@@ -87,7 +82,6 @@ __all__ = [
     "AveragePoolKernel",
     "Banked",
     "CausalTransition",
-    "CentralityKernel",
     "CentreKernel",
     "ContinuousConvolutionKernel",
     "ContinuousStateSpaceKernel",
@@ -98,8 +92,6 @@ __all__ = [
     "FiniteHorizonKernel",
     "FourierFeatures",
     "FourierRandomFeatures",
-    "GraphDiffusion",
-    "GraphKernel",
     "HedgehogFeatures",
     "HiddenKernel",
     "HiddenReadout",

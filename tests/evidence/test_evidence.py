@@ -19,7 +19,6 @@ from evidence.itnet.sections import SECTIONS as ITNET
 from evidence.kit.claims import REPRODUCED, judge
 
 from fredholm.lab.training.build import build_dataset, build_model
-from fredholm.models.migrate import migrate_override
 from fredholm.training import load_recipe
 
 ALL = {**CKCONV, **equal_time.SECTIONS, **ITNET, **canvases.SECTIONS, **plateau.SECTIONS}
@@ -33,9 +32,6 @@ def test_every_choice_of_every_variant_is_a_recipe(name):
     assert section.seeds >= 5
     for row in section.tries():
         load_recipe(row["recipe"], row["overrides"])
-        assert row["overrides"] == [migrate_override(text) for text in row["overrides"]], (
-            "as they are read back from the file"
-        )
 
 
 PIXELS = {"kind": "sequence", "length": 196, "channels": 1, "causal": True}

@@ -7,12 +7,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fredholm import kernels
 from fredholm.domain import Domain
 from fredholm.errors import DomainError, OptionError
 from fredholm.explain import eigenvector_alignment
 from fredholm.families.infsa import naive
-from fredholm.kernels import CentreKernel, HopKernel, StreamingCentreKernel, has_trait
+from fredholm.kernels import CentreKernel, HopKernel, StreamingCentreKernel
 from fredholm.operators import InfSA, LinearInfSA, Neumann, Resolvent
 
 from ..tolerances import assert_close
@@ -204,13 +203,6 @@ def test_released_and_paper_presets_differ_where_documented():
     assert (released.gamma, released.scale, released.tied) == (0.95, 1 / WIDTH, False)
     assert "key.weight" not in paper.state_dict()
     assert HopKernel(DIM, HEADS, preset="released", decay=0.5).gamma == 0.5
-
-
-def test_names_of_the_first_release_are_the_same_classes():
-    assert kernels.CentralityKernel is HopKernel
-    assert kernels.GraphKernel is kernels.TokenGraphKernel
-    assert has_trait(HopKernel(DIM, HEADS), kernels.GraphDiffusion)
-    assert not has_trait(CentreKernel(DIM, HEADS), kernels.GraphDiffusion)
 
 
 # --- bad input ------------------------------------------------------------------------------------

@@ -19,8 +19,16 @@ from fredholm.domain import Domain
 from fredholm.encoders import ENCODERS
 from fredholm.errors import FredholmError, OptionError
 from fredholm.families.ckconv.position_network import WeightNormLinear
-from fredholm.models import ModelConfig, count, create_model, list_models, model_config, read_out
-from fredholm.models.migrate import migrate_config
+from fredholm.models import (
+    Model,
+    ModelConfig,
+    count,
+    create_model,
+    list_models,
+    model_config,
+    read_out,
+)
+from fredholm.models.heads import LinearConfig
 from tests.parts import parts
 
 from ..tolerances import assert_close
@@ -47,8 +55,8 @@ def test_names():
             lambda: create_model("itnet_nano", **parts(dpeth=3)),
             "no option 'dpeth'; did you mean 'depth'",
         ),
-        (lambda: create_model("itnet_nano", depth=3), "'depth' is now body.depth"),
-        (lambda: create_model("itnet_nano", dpeth=3), "did you mean 'depth', now body.depth"),
+        (lambda: create_model("itnet_nano", depth=3), "no option 'depth'; did you mean body.depth"),
+        (lambda: create_model("itnet_nano", dpeth=3), "did you mean body.depth"),
         (lambda: create_model("itnet_nano", encoder={"kind": "grap"}), "did you mean 'graph'"),
         (lambda: create_model("itnet_nano", encoder={"kind": "pixels"}), "cannot take 'pixels'"),
         (
@@ -87,7 +95,6 @@ def test_names():
             lambda: create_model("itnet_nano", **parts(pool="max")),
             "head.pool: received 'max'; of image needs mean, points, cls, every",
         ),
-        (lambda: migrate_config("vit", {}), "unknown model family 'vit'"),
     ],
 )
 def test_refusals(call, message):
@@ -402,3 +409,20 @@ def test_an_operators_own_order_is_an_option_of_a_body():
         "itnet_nano", encoder=text, body=body, head={"pool": "every", "outputs": 11}
     )
     assert type(model.body.blocks[0].operator.kernel).__name__ == "StreamingCentreKernel"
+
+
+def test_another_kind_takes_over_what_both_have_and_the_data_do_not_say():
+    base = create_model("itnet_nano").config
+    text = base.replace(data={"kind": "text", "vocabulary": 9, "max_length": 5})
+    assert (text.encoder.kind, text.encoder.frequencies, text.encoder.sigma) == ("text", 16, 3.0)
+    points = base.replace(data={"kind": "points", "channels": 2})
+    assert points.encoder.sigma is None, "raw features have no sigma"
+    cnn = create_model("ckcnn_small").config
+    for kind, reader in (("text", "tokens"), ("image", "pixels"), ("sequence", "samples")):
+        assert cnn.replace(data={"kind": kind}, head={"pool": None}).encoder.kind == reader
+    with pytest.raises(OptionError, match="'ckcnn' has no encoder that reads 'points'"):
+        cnn.replace(data={"kind": "points"})
+    classes = ModelConfig(head=LinearConfig(pool="cls"))
+    field = classes.replace(data={"kind": "field", "channels": 1})
+    assert field.pool == "every", "a class token that a field does not have"
+    assert Model(field)(torch.zeros(1, 1, 3, 2)).shape == (1, 6, 10)

@@ -91,10 +91,9 @@ def test_a_file_that_is_no_configuration(folder, text):
     ("changes", "message"),
     [
         ({"config": None}, "needs 'format' and 'config'"),
-        ({"format": 1}, "no model configuration"),
-        ({"format": 1, "family": "vit"}, "unknown model family 'vit'"),
-        ({"format": 1, "family": ["itnet"]}, "no model that can be built"),
-        ({"format": 3}, "format 3, this version reads up to 2; update"),
+        ({"format": 1}, "expected format 2, got format 1; read it with the version"),
+        ({"format": 1, "family": "itnet"}, "expected format 2, got format 1"),
+        ({"format": 3}, "expected format 2, got format 3; update"),
         ({"format": "new"}, "no model configuration"),
         ({"body": {"dpeth": 3}}, "no option 'dpeth'; did you mean 'depth'"),
         ({"body": {"depth": -3}}, "depth: received -3; needs a positive integer"),
@@ -114,6 +113,13 @@ def test_configurations_that_are_wrong(folder, changes, message):
         changes = {"config": config | {part: changed}}
     edited(folder, **changes)
     with pytest.raises(CheckpointError, match=message):
+        from_pretrained(folder)
+
+
+def test_a_model_of_the_first_format_is_refused_by_name(folder):
+    """It named a family and no format."""
+    (folder / "config.json").write_text(json.dumps({"family": "itnet", "config": {"dim": 8}}))
+    with pytest.raises(CheckpointError, match="expected format 2, got format 1; read"):
         from_pretrained(folder)
 
 

@@ -9,14 +9,14 @@ from typing import Any
 from torch import nn
 
 from ..errors import CheckpointError, ConversionError
-from ..files import digest_json, storing
+from ..files import check_format, digest_json, storing
 from ..integral.code_path import LIBRARIES
 from ..tensor_files import CHECKSUM
 from .interface import SLOT
 from .replaced import Layer
 
 ADAPTER = "linear_attention.json"
-FORMAT = 2  # 1: models of transformers as softmax models, the maps in a file of their own
+FORMAT = 2
 ECOSYSTEMS = ("transformers", "torch", "fredholm")
 KINDS = {"ecosystem": str, "class": str, "to": str, "options": dict, "layers": list}
 FIELDS = ("name", "kind", "heads", "groups", "width", "causal", "dropout")  # of a layer
@@ -39,7 +39,7 @@ def read_description(folder: Path) -> dict[str, Any]:
     """The description in a folder, checked.
 
     Raises:
-        CheckpointError: none, or one that is damaged, unknown or of a later version.
+        CheckpointError: none, or one that is damaged, unknown or of another format.
     """
     path = folder / ADAPTER
     if not path.is_file():
@@ -49,7 +49,7 @@ def read_description(folder: Path) -> dict[str, Any]:
         )
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
-        newer = result["format"] > FORMAT
+        found = int(result["format"])
         absent = {
             "ecosystem",
             "class",
@@ -68,11 +68,7 @@ def read_description(folder: Path) -> dict[str, Any]:
         wrong += ["ecosystem"] if result.get("ecosystem", "torch") not in ECOSYSTEMS else []
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} is no description of a conversion ({error})") from error
-    if newer:
-        raise CheckpointError(
-            f"{path} has format {result['format']}, this version reads up to {FORMAT}; update "
-            "fredholm"
-        )
+    check_format(path, found, FORMAT)
     if absent:
         raise CheckpointError(
             f"{path} is no description of a conversion: it lacks {', '.join(sorted(absent))}"
@@ -82,7 +78,8 @@ def read_description(folder: Path) -> dict[str, Any]:
             f"{path} is no description of a conversion: {wrong[0]}={result[wrong[0]]!r} is not "
             f"what is written there; {FIX}"
         )
-    expected = result.pop(CHECKSUM, None)  # absent from files of earlier versions
+    # A user who changed the file on purpose removed its checksum, as the error below suggests.
+    expected = result.pop(CHECKSUM, None)
     if expected is not None and digest_json(result) != expected:
         raise CheckpointError(
             f"{path} is not as it was saved (its content does not match its checksum); {FIX}, or "

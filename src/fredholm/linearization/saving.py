@@ -12,12 +12,12 @@ from safetensors import SafetensorError
 from torch import nn
 
 from ..errors import CheckpointError, ConversionError, FredholmError, require
-from ..files import digest_json, storing, write_json
+from ..files import storing, write_json
 from ..models.pretrained import from_pretrained, save_pretrained
 from ..registry import qualified_name
-from ..tensor_files import digest_tensors, read_tensors, write_tensors
+from ..tensor_files import read_tensors, write_tensors
 from .description import ADAPTER, FIX, describe, read_description, read_json, sealed
-from .replace import replace_attention, restore
+from .replace import replace_attention
 from .replaced import Replaced
 from .transformers_folder import load_local
 
@@ -97,8 +97,7 @@ def load_linearized(folder: str | Path, model: nn.Module | None = None) -> Any:
         return from_pretrained(folder)
     if adapter["ecosystem"] == "transformers":
         kind = _source_class(folder, adapter["class"]) if model is None else type(model)
-        load = _load_first_format if adapter["format"] == 1 else _load_transformers
-        return load(folder, adapter, kind, model).eval()
+        return _load_transformers(folder, kind, model).eval()
     if model is None:
         raise ConversionError(
             f"{folder} holds a converted {adapter['class']}, which nothing but its code can build: "
@@ -114,7 +113,7 @@ def load_linearized(folder: str | Path, model: nn.Module | None = None) -> Any:
     return replaced.model.eval()
 
 
-def _load_transformers(folder: Path, adapter: dict[str, Any], kind: Any, given: Any) -> Any:
+def _load_transformers(folder: Path, kind: Any, given: Any) -> Any:
     from .auto import linear_config, linear_model
 
     config = None
@@ -135,32 +134,6 @@ def _reading(folder: Path) -> Iterator[None]:
         raise
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"{folder}: transformers cannot read it ({error})") from error
-
-
-def _load_first_format(folder: Path, adapter: dict[str, Any], kind: Any, given: Any) -> Any:
-    """A folder that transformers itself reads as softmax, with the maps in a file beside it."""
-    tensors, name = read_tensors(folder / MAPS, FIX), kind.__name__
-    with _reading(folder):
-        model, info = load_local(kind, folder, output_loading_info=True)
-    faults = {
-        key: sorted(map(str, info.get(key) or ()))
-        for key in ("missing_keys", "unexpected_keys", "mismatched_keys")
-    }
-    if any(faults.values()):
-        raise CheckpointError(f"{folder}: the weights do not fit {name}: {faults}")
-    result = {
-        "weights": lambda: digest_tensors(model.state_dict()),
-        "configuration": lambda: digest_json(read_json(folder / "config.json")),
-    }
-    for what, digest in result.items():  # absent from folders of the first versions
-        if what in adapter and digest() != adapter[what]:
-            raise CheckpointError(
-                f"{folder}: the {what} that transformers reads there differ from what was saved "
-                f"(by their checksum); {FIX}"
-            )
-    facts = {key: adapter[key] for key in ("to", "options", "tied", "layers", "refused")}
-    restore(model, facts, tensors, folder)
-    return model
 
 
 def _source_class(folder: Path, name: str) -> Any:

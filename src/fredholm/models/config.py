@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..configuration import Configuration, from_dict, known_fields
-from ..errors import OptionError, suggest
+from ..errors import OptionError, closest, suggest
 from ..registry import Registry
 from .bodies import BODIES, BodyConfig, ResidualConfig
 from .encoders import ENCODERS, EncoderConfig, ImageConfig
@@ -114,6 +114,29 @@ class ModelConfig:
             if name not in tables:
                 raise OptionError(f"a model has no {name!r}{suggest(name, tables)}")
         return cls(**{name: from_dict(table, given[name]) for name, table in tables.items()})
+
+
+def suggest_field(name: str, prefix: str = "") -> str:
+    """Return the hint for a field that was given without its part, from the fields of all
+    registered encoders, bodies and heads.
+
+    Example:
+        >>> suggest_field("depth"), suggest_field("dimm", "model.")
+        ('; did you mean body.depth?', '; did you mean model.body.dim?')
+        >>> suggest_field("xyz")
+        '; known: body, data, encoder, head'
+    """
+    places: dict[str, str] = {}
+    tables: dict[str, Registry[Any]] = {"body": BODIES, "encoder": ENCODERS, "head": HEADS}
+    for part, table in tables.items():
+        for kind in table.names():
+            for field_name in table[kind].fields():
+                places.setdefault(field_name, f"{part}.{field_name}")
+
+    near = closest(name, places)
+    if near is None:
+        return suggest("", ["data", *tables])
+    return f"; did you mean {prefix}{places[near]}?"
 
 
 def takes(body: BodyConfig, encoder: type[EncoderConfig]) -> bool:

@@ -15,14 +15,13 @@ from torch import nn
 
 from ..configuration import Configuration, known_fields
 from ..errors import CheckpointError, FredholmError, OptionError
-from ..files import digest_json, replacing, storing
+from ..files import check_format, digest_json, replacing, storing
 from ..registry import Registry
 from ..tensor_files import CHECKSUM, read_tensors, write_tensors
-from .config import ModelConfig
-from .migrate import explain, migrate_config, migrate_name
+from .config import ModelConfig, suggest_field
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
-FORMAT = 2  # 1: the flat configurations of six families
+FORMAT = 2
 PARTS = ("encoder", "body", "head")
 # Classes beside Model that are saved whole: by the kind of their configuration.
 SAVED: Registry[tuple[type[Any], type[Any]]] = Registry("saved model", home="fredholm.layers")
@@ -67,14 +66,13 @@ def from_pretrained(
     """The model in ``folder``, in evaluation mode, its ``extra`` dictionary as ``model.extra``.
 
     ``overrides`` replace fields of its parts that change no weight's name or shape, such as the
-    steps of a continuous body: ``{"body": {"steps": 8}}``. Models saved before they had three
-    parts are read as well, see :mod:`fredholm.models.migrate`.
+    steps of a continuous body: ``{"body": {"steps": 8}}``.
 
     Raises:
         OptionError: an override that is no field, or has an impossible value.
         CheckpointError: a missing, unreadable, truncated or damaged file (one that does not match
-            its checksum), an unknown family or option, or weights whose names or shapes differ from
-            the configuration's.
+            its checksum) or of another format, an unknown kind or option, or weights whose names or
+            shapes differ from the configuration's.
     """
     folder = Path(folder)
     saved, cls, config = _saved(folder)
@@ -84,7 +82,7 @@ def from_pretrained(
         model = cls(config)
     except _UNBUILDABLE as error:
         raise _no_model(folder, error) from error
-    _load_weights(model, folder / WEIGHTS, old=saved.get("format", 1) < 2)
+    _load_weights(model, folder / WEIGHTS)
     model.extra = saved.get("extra", {})
     return model.to(device).eval()
 
@@ -117,10 +115,6 @@ def _saved(folder: Path) -> tuple[dict[str, Any], type[Any], Any]:
     saved = _read_config(folder)
     try:
         given: Any = saved["config"]
-        if saved.get("format", 1) < 2:
-            family = saved["family"]
-            old = family in SAVED
-            given = {"kind": family, **given} if old else migrate_config(family, given)
         if "kind" not in given:
             return saved, Model, ModelConfig.from_dict(given)
         fields = {key: value for key, value in given.items() if key != "kind"}
@@ -135,7 +129,7 @@ def _changed(config: Any, overrides: dict[str, Any]) -> Any:
         return dataclasses.replace(config, **known_fields(type(config), overrides, SAVED.what))
     for key in overrides:
         if key not in PARTS:
-            raise OptionError(f"model: {explain(key)}")
+            raise OptionError(f"model: no option {key!r}{suggest_field(key)}")
     return config.replace(**overrides)
 
 
@@ -168,21 +162,17 @@ def _read_config(folder: Path) -> dict[str, Any]:
         with storing(path):
             text = path.read_text(encoding="utf-8")
         saved = json.loads(text)
-        newer = saved.get("format", 1) > FORMAT
-        needed = {"config"} if saved.get("format", 1) > 1 else {"family", "config"}
-        absent = needed - saved.keys()
-        if absent and not newer:
-            raise KeyError(f"no {sorted(absent)}")
+        # The first format did not name itself; it named a family of models.
+        found = int(saved["format"] if "family" not in saved else saved.get("format", 1))
+        if found == FORMAT and "config" not in saved:
+            raise KeyError("no 'config'")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"{path} is no model configuration ({error}); it needs 'format' and 'config'"
         ) from error
-    if newer:
-        result = saved["format"]
-        raise CheckpointError(
-            f"{path} has format {result}, this version reads up to {FORMAT}; update fredholm"
-        )
-    expected = saved.pop(CHECKSUM, None)  # absent from files of earlier versions
+    check_format(path, found, FORMAT)
+    # A user who changed the file on purpose removed its checksum, as the error below suggests.
+    expected = saved.pop(CHECKSUM, None)
     if expected is not None and digest_json(saved) != expected:
         raise CheckpointError(
             f"{path} is not as it was saved (its content does not match its checksum); restore it, "
@@ -198,10 +188,8 @@ def _same_kind(a: torch.dtype, b: torch.dtype) -> bool:
     )
 
 
-def _load_weights(model: nn.Module, path: Path, *, old: bool = False) -> None:
+def _load_weights(model: nn.Module, path: Path) -> None:
     tensors = read_tensors(path, "restore it or train again")
-    if old:
-        tensors = {migrate_name(name): tensor for name, tensor in tensors.items()}
     own = model.state_dict()
     missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     wrong = [

@@ -8,8 +8,7 @@ from typing import Any
 
 from ..errors import OptionError
 from ..registry import Registry
-from .config import Given, ModelConfig
-from .migrate import explain
+from .config import Given, ModelConfig, suggest_field
 from .model import Model
 
 Preset = Callable[[], ModelConfig]
@@ -53,12 +52,12 @@ def model_config(
         2
 
     Raises:
-        OptionError: an unknown model, part or field; a field of the flat configurations
-            that models had before is told its new name.
+        OptionError: an unknown model, part or field.
     """
     base = PRESETS[name]()
     if others:
-        raise OptionError("\n".join(f"model {name!r}: {explain(key)}" for key in others))
+        lines = [f"model {name!r}: no option {key!r}{suggest_field(key)}" for key in others]
+        raise OptionError("\n".join(lines))
     return base.replace(data=data, encoder=encoder, body=body, head=head)
 
 

@@ -45,8 +45,8 @@ MISTAKES = [
     ),
     (["model.dimm=8"], "model.dimm: unknown key (received 8); did you mean model.body.dim?"),
     (["model.body.dimm=8"], "model.body.dimm: unknown key (received 8); did you mean 'dim'?"),
-    (["model.depth=8"], "received 8; it is now model.body.depth, see docs/migration.md"),
-    (["model.head=every"], "model.head: received 'every'; it is now model.head.pool"),
+    (["model.depth=8"], "model.depth: unknown key (received 8); did you mean model.body.depth?"),
+    (["model.head=every"], "model.head: received 'every' (str); needs a section"),
     (["model.body.kind=blocks"], "model.body.kind: received 'blocks'"),
     (["model.head.outputs=3"], "model.head.outputs: received 3; set by the data set"),
     (

@@ -24,7 +24,6 @@ from ...files import write_json
 from ...models import BackboneConfig
 from ...models.bodies.backbone import make_layer, suited
 from ...models.encoders import TextConfig
-from ...models.migrate import migrate_override
 from ..training.build import build_dataset, build_model
 from ..training.checks import import_files
 from ..training.failures import TrainingFailed
@@ -84,10 +83,7 @@ def measure(
         for row in task["rows"]:
             if "refused" in row:
                 continue
-            changes = [
-                *map(migrate_override, results["setting"]["changes"]),
-                f"model.body.dim={row['dim']}",
-            ]
+            changes = [*results["setting"]["changes"], f"model.body.dim={row['dim']}"]
             step = _child(
                 "step",
                 {

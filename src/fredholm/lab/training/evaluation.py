@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from ...errors import CheckpointError, DataError, OptionError, StorageError
 from ...files import MEASURED, storing, write_json
 from ...integral import inference
-from ...models.migrate import explain_key, old_keys
 from ...models.pretrained import WEIGHTS, read_config
 from ...progress import steps, working
 from ...tensor_files import read_checksum
@@ -87,9 +86,6 @@ def _model_overrides(overrides: list[str] | tuple[str, ...], place: RunFolder) -
             "and operator.KEY=VALUE only, "
             "and keeps its operator (but see `fredholm compress`)"
         )
-    moved = [explain_key(key, parts[key]) for key in old_keys(parts)]
-    if moved:
-        raise OptionError("\n".join(moved))
     if {"operator", "operator_options"} & set(parts.get("body", {})):
         raise OptionError("override: received the operator as a field; set operator.KEY=VALUE")
     if operator != options:

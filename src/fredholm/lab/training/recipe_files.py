@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ...errors import RecipeError, suggest
-from ...models.migrate import explain_key, migrate_recipe, nearest, old_keys
+from ...models.config import suggest_field
 from .. import checkout
 from .own_files import MODEL, complete, modelless, named, names_files
 from .recipe import Recipe
@@ -243,7 +243,7 @@ def _read(source: str | Path | dict[str, Any]) -> tuple[dict[str, Any], Path, bo
     raw.setdefault("name", path.stem)
     named_by_folder = Path(source).is_dir() and path.parent == Path(source)
     own = not (named_by_folder or _in_run_folder(path))
-    return raw if own else migrate_recipe(raw), path.resolve().parent, own
+    return raw, path.resolve().parent, own
 
 
 def _in_run_folder(path: Path) -> bool:
@@ -260,10 +260,6 @@ def has_results(folder: Path) -> bool:
 
 def _validate(raw: dict[str, Any]) -> Recipe:
     check_values(raw)
-    model = raw.get("model")
-    moved = [explain_key(key, model[key]) for key in old_keys(model)] if model else []
-    if moved:
-        raise RecipeError("\n".join(moved))
     try:
         return Recipe.model_validate(raw)
     except ValidationError as error:
@@ -280,8 +276,8 @@ def _explain(problem: Any) -> str:
     if kind == "value_error" and not key:
         return problem["msg"].removeprefix("Value error, ")
     if kind == "extra_forbidden" and problem["loc"][0] == "model" and len(problem["loc"]) == 2:
-        near = nearest(str(problem["loc"][1])) or suggest("", _known(("model",)))
-        return f"{key}: unknown key (received {_short(value)}){near}"
+        hint = suggest_field(str(problem["loc"][1]), "model.")
+        return f"{key}: unknown key (received {_short(value)}){hint}"
     if kind == "extra_forbidden":
         *above, last = problem["loc"]
         hint = suggest(str(last), _known(tuple(above)))
