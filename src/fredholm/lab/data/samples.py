@@ -55,6 +55,8 @@ def recognise(samples: Any) -> str:
         >>> recognise([np.zeros((4, 1)), np.zeros((6, 1))])
         'series'
     """
+    if is_frame(samples):
+        return "rows"
     listed = isinstance(samples, Iterable) and not isinstance(samples, Iterator)
     if not (listed or hasattr(samples, "__array__")):
         raise ShapeError(
