@@ -109,7 +109,9 @@ def complete(raw: dict[str, Any]) -> dict[str, Any]:
     source = open_files(place, {**said, **data.get("options", {})}, **share)
     usual = usual_recipe(source, _size(data.get("image_size")))
     usual |= _usual_course(usual, raw.get("training"), raw.get("schedule"))
-    raw = {**raw, "data": usual.pop("data") | data}
+    chosen = usual.pop("data")
+    options = {**chosen.get("options", {}), **data.get("options", {})}
+    raw = {**raw, "data": chosen | data | ({"options": options} if options else {})}
     for section, value in usual.items():
         raw[section] = _laid_over(value, raw.get(section, {}))
     return raw
@@ -269,7 +271,11 @@ def _in_patches(
     source: Any, patch: int, size: list[int]
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     points = size[0] * size[1] // patch**2
-    return _backbone(source, patch=patch), usual_operator(points, 3.0), {"image_size": size}
+    data: dict[str, Any] = {"image_size": size}
+    form = source.collection.reading.pixels or "rgb"
+    if form != "rgb":  # recipes without it mean bytes of three colours
+        data["options"] = {"pixels": form}
+    return _backbone(source, patch=patch), usual_operator(points, 3.0), data
 
 
 def _clouds(source: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..kinds.dataset import IGNORED, LabelledDataset
 from ..kinds.fields import FieldDataset, PointFieldDataset
 from ..kinds.images import FolderDataset
+from ..kinds.picture_files import moments
 from ..kinds.points import PointDataset
 from ..kinds.sequences import SequenceDataset, padded
 from ..kinds.texts import TextDataset, TextOptions
@@ -115,8 +116,24 @@ def _images(
 ) -> LabelledDataset:
     files = [source.collection.samples[i] for i in chosen]
     labels = labels_of(source, chosen)
-    place = (source.name, split, files, labels, source.classes, MEAN, STD, image_size)
-    return FolderDataset(*place, task=source.collection.task)
+    form = source.reading.pixels or "rgb"
+    mean, std = _normalisation(source, image_size, form)
+    place = (source.name, split, files, labels, source.classes, mean, std, image_size)
+    return FolderDataset(*place, task=source.collection.task, form=form)
+
+
+def _normalisation(
+    source: Source, image_size: tuple[int, int], form: str
+) -> tuple[Sequence[float], Sequence[float]]:
+    """Return mean and deviation of each channel of pictures: ImageNet's, whose pictures have 8
+    bits; of 16 bits those of training pictures, which may fill a small part of the range.
+    """
+    if form == "rgb":
+        return MEAN, STD
+    if form == "rgba":
+        return (*MEAN, 0.5), (*STD, 0.5)
+    trained = [source.collection.samples[i] for i in source.training]
+    return moments(trained, image_size, form)
 
 
 def _clouds(source: Source, split: str, chosen: np.ndarray) -> LabelledDataset:

@@ -25,11 +25,10 @@ from .columns import (
     taken_of,
     with_decimals,
 )
-from .folders import look_at
+from .folders import contents_of
 from .head import HEAD, Head, read_head
 from .opening import check_unchanged
 from .reading import Reading
-from .sounds import sounds_of
 from .suffixes import stem_of
 from .table import Coded, Table, read_table
 from .times import clock_of
@@ -419,15 +418,21 @@ def _texts(name: str, table: Table, columns: Columns, labelled: bool) -> Collect
 
 
 def _pictures(name: str, table: Table, columns: Columns, labelled: bool) -> Collection:
-    samples = _paths(table, columns, labelled)
-    look_at(samples)
-    return Collection(name, columns.reading, samples, **_common(table, columns, labelled))
+    return _of_paths("images", name, table, columns, labelled)
 
 
 def _sounds(name: str, table: Table, columns: Columns, labelled: bool) -> Collection:
+    return _of_paths("series", name, table, columns, labelled)
+
+
+def _of_paths(kind: str, name: str, table: Table, columns: Columns, labelled: bool) -> Collection:
+    """Return the files that a table names, without the rows of those that cannot be read."""
     files = _paths(table, columns, labelled)
-    shared = _common(table, columns, labelled) | sounds_of(files, labelled)
-    return Collection(name, columns.reading, **shared)
+    contents, unread = contents_of(kind, files, columns.reading, labelled)
+    reading = columns.reading.settled(**contents.pop("found", {}))
+    whole = Collection(name, reading, files, **_common(table, columns, labelled))
+    kept = np.array([row for row in range(len(files)) if row not in unread], np.int64)
+    return replace(whole.take(kept) if unread else whole, **contents)
 
 
 def _paths(table: Table, columns: Columns, labelled: bool) -> list[Path]:
