@@ -18,15 +18,14 @@ from torch.nn import functional
 
 from ...errors import DataError, OptionError, ShapeError
 from .files.collection import TRAIN, VAL, Collection, blocks, too_large
-from .files.datasets import labels_of
+from .files.datasets import as_read, labels_of
 from .files.reading import Reading
-from .files.scaling import as_read, channel_scales
-from .files.source import KINDS, LARGEST_SIDE, Source
+from .files.scaling import channel_scales
+from .files.source import LARGEST_SIDE, Source
 from .files.table import LARGEST
 from .files.times import NotATime, Ticks, ticks_of_array, ticks_of_words
 from .frames import is_frame
 from .kinds.dataset import LabelledDataset
-from .kinds.fields import POINT_FIELDS
 from .kinds.images import ImageDataset, standardised
 from .kinds.sequences import padded
 from .kinds.texts import TextOptions, encode_rows
@@ -40,7 +39,7 @@ _BY_AXES = {2: "rows", 3: "series", 4: "images"}
 
 
 def recognise(samples: Any) -> str:
-    """The kind of samples in memory, a name of :data:`fredholm.lab.data.files.source.KINDS`.
+    """The kind of samples in memory, a name of :data:`fredholm.lab.data.files.datasets.KINDS`.
 
     An array (N, columns) is rows, (N, times, channels) series, (N, H, W, C) images; strings are
     texts; a list of arrays (times, channels), or of pairs (times, values), is series, one of arrays
@@ -201,10 +200,11 @@ def _ticks(result: Collection, number: int, values: np.ndarray) -> Ticks:
             return ticks_of_array(values)
         return ticks_of_words([_as_word(value) for value in values.tolist()])
     except NotATime as error:
-        value = values[error.number]
+        if values.dtype.kind in "iufmM":
+            raise OptionError(f"{result.where(number)}: its times do not grow; sort them") from None
         raise OptionError(
             f"{result.where(number)}: expected times that are numbers, or dates such as "
-            f"2026-03-01T06:00+01:00, got {str(value)!r}; leave such points out, or mend them"
+            f"2026-03-01T06:00+01:00, got {str(values[error.number])!r}; mend them"
         ) from None
 
 
@@ -378,7 +378,6 @@ class MemorySource(Source):
     def __init__(self, collection: Collection, held: float, seed: int):
         self.path, self.collection = Path(collection.name), collection
         self.asked = collection.reading
-        self.kind = KINDS[collection.kind] if collection.coordinates is None else POINT_FIELDS
         self.parts = np.full(len(collection), TRAIN, np.int8)
         self.parts[_held(collection, held, SPLIT_SEED + seed)] = VAL
         self.training = np.flatnonzero(self.parts == TRAIN)

@@ -188,6 +188,9 @@ def usual_recipe(source: Any, image_size: tuple[int, int] | None = None) -> dict
         model, operator, data = _OF_SIZE[kind](source, image_size)
     else:
         model, operator, data = _USUAL[kind](source)
+    form = source.collection.reading.pixels or "rgb"
+    if form != "rgb":  # recipes without it mean bytes of three colours
+        data = {**data, "options": {"pixels": form}}
     return {
         "data": {"batch_size": batch} | data,
         "model": model,
@@ -271,11 +274,7 @@ def _in_patches(
     source: Any, patch: int, size: list[int]
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     points = size[0] * size[1] // patch**2
-    data: dict[str, Any] = {"image_size": size}
-    form = source.collection.reading.pixels or "rgb"
-    if form != "rgb":  # recipes without it mean bytes of three colours
-        data["options"] = {"pixels": form}
-    return _backbone(source, patch=patch), usual_operator(points, 3.0), data
+    return _backbone(source, patch=patch), usual_operator(points, 3.0), {"image_size": size}
 
 
 def _clouds(source: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:

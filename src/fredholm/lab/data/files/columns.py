@@ -167,6 +167,8 @@ def settle(
     if not long and labelled:
         grouped = _grouped(head, reading, kind, reading.time or guessed, label, again)
         others = [name for name in others if name != grouped.name]
+    if kind in ("texts", "images") or (kind == "series" and text is not None):
+        _refuse_channels(head, reading, text)
     if labelled and kind == "rows":
         _refuse_forecasting(head, reading, label, others)
     listed = _series_columns(head, reading) if kind == "series" and not long else ()
@@ -652,6 +654,15 @@ def _channels(
             f"{head.path}: no column is left for a model to read; has {', '.join(head.names)}"
         )
     return tuple(chosen), remarks
+
+
+def _refuse_channels(head: Head, reading: Reading, text: str | None) -> None:
+    """Refuse columns to read beside that of texts, or of paths of files."""
+    if reading.channels is not None:
+        raise DataError(
+            f"{head.path}: channels: expected none, got {','.join(reading.channels)!r}; "
+            f"the column {text!r} alone is read: leave it out, or name another with --text"
+        )
 
 
 def _not_read(names: Sequence[str], instead: str) -> str:

@@ -11,10 +11,8 @@ import numpy as np
 
 from ....errors import DataError
 from ....progress import steps
-from ..kinds.images import check_picture
-from ..kinds.picture_files import form_of, listed_files, look_at_all, remarks_on
 from .clouds import exchanged, read_cloud
-from .collection import PART_NAMES, TRAIN, Collection
+from .collection import LISTED, PART_NAMES, TRAIN, Collection
 from .reading import Reading
 from .sounds import read_whole_sound, sounds_of
 from .suffixes import suffix_of
@@ -68,6 +66,8 @@ def look_at(files: list[Path]) -> None:
     Raises:
         DataError: one that cannot be read, or of a single pixel.
     """
+    from ..kinds.images import check_picture  # imports torch, which tables do without
+
     for file in files[:: max(1, -(-len(files) // LOOKED_AT))]:
         check_picture(file)
 
@@ -153,6 +153,9 @@ def pictures_of(
     Raises:
         DataError: where ``strict``, the first that cannot be read.
     """
+    # It imports torch, which tables do without.
+    from ..kinds.picture_files import form_of, look_at_all, remarks_on
+
     looks = look_at_all(files)
     errors = {number: found.error for number, found in enumerate(looks) if found.error is not None}
     if strict and errors:
@@ -176,13 +179,19 @@ def unread_remarks(files: Sequence[Path], errors: Mapping[int, str]) -> list[str
     """
     if not errors:
         return []
-    reasons = listed_files(list(errors.values()))
+    reasons = _listed(list(errors.values()))
     if 2 * len(errors) > len(files):
         raise DataError(f"{len(errors):,} of {len(files):,} files cannot be read: {reasons}")
     return [
         f"{len(errors):,} of {len(files):,} files cannot be read and are left out (--strict "
         f"refuses them): {reasons}"
     ]
+
+
+def _listed(reasons: Sequence[str]) -> str:
+    """Return the reasons, of very many the first."""
+    more = [f"and {len(reasons) - LISTED:,} more"] if len(reasons) > LISTED else []
+    return "; ".join([*reasons[:LISTED], *more])
 
 
 def _check_classes_left(

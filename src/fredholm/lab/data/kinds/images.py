@@ -26,7 +26,6 @@ from .kind import Kind, Page, register_kind
 
 COVER = "cover"  # of a picture: resized until it covers the sample's size, then cut
 CHANGES = ("crop", "flip", "shift", "area", "color", "randaugment", "erase")
-_FOLDER = "image-folder"  # whose runs of earlier versions do not say how pictures were cut
 ORIENTATION = 0x0112  # of EXIF: how a camera was held
 
 
@@ -465,7 +464,7 @@ def read_as_trained(
     if form != "rgb" and size is not None:
         image = read_form(file, size, form)
         return image if image.is_floating_point() else image.float() / 255
-    cut = facts.get("fit") == COVER or facts.get("source") or facts.get("dataset") == _FOLDER
+    cut = facts.get("fit") == COVER or facts.get("source")
     if cut and size is not None:
         return read_picture(file, size).float() / 255
     return read_plain(file, channels, size)
