@@ -93,7 +93,10 @@ def run_one(kind: Any, name: str) -> tuple[str, str]:
     except BaseException as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         text = " ".join(str(error).split())[:300]
-        return "failed", f"{type(error).__name__}: {text} ({Path(last.filename).name}:{last.lineno})"
+        return (
+            "failed",
+            f"{type(error).__name__}: {text} ({Path(last.filename).name}:{last.lineno})",
+        )
     finally:
         signal.alarm(0)
         try:

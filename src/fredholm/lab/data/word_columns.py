@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import OptionError, ShapeError
+from .files.casts import Coded
+from .files.channels import first_of
 from .files.collection import in_order
-from .files.columns import first_of
-from .files.table import Coded
 from .files.writing import is_number
 from .frames import cells_of, column_types, is_dated
 

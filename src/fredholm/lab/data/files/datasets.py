@@ -17,9 +17,9 @@ from ..kinds.picture_files import moments
 from ..kinds.points import POINTS, PointDataset
 from ..kinds.sequences import SEQUENCES, TABLES, SequenceDataset, padded
 from ..kinds.texts import TEXTS, TextDataset, TextOptions
+from .casts import Coded
 from .collection import Collection
 from .scaling import as_arrays, channel_scales, longest
-from .table import Coded
 
 if TYPE_CHECKING:
     from .source import Source

@@ -30,8 +30,8 @@ from .collect import KIND_OF, TABLES, collect, files_of
 from .collection import Collection
 from .columns import Trained
 from .datasets import as_read
+from .delimited import DELIMITERS
 from .folders import pictures_of
-from .head import DELIMITERS
 from .reading import Reading
 from .suffixes import LINES, suffix_of
 
