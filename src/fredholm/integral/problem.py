@@ -62,6 +62,7 @@ class Layout:
             fixed positions that they are part of, or None.
         edges: the pairs are edges, so that a query sees few keys; ``pairs`` is then true as well.
         reach: how far a query sees along a line, or None; ``pairs`` is then true as well.
+        images: keys are seen at their nearest image in a periodic box.
     """
 
     keys: tuple[int, ...] | None = None
@@ -78,6 +79,7 @@ class Layout:
     whole_grid: tuple[int, ...] | None = None
     edges: bool = False
     reach: int | None = None
+    images: bool = False
 
     @classmethod
     def of(
@@ -119,6 +121,7 @@ class Layout:
             else None,
             edges=isinstance(domain.pairs, Edges),
             reach=domain.reach,
+            images=isinstance(domain.pairs, Edges) and domain.pairs.shift is not None,
         )
 
     @property
@@ -128,7 +131,7 @@ class Layout:
 
     def dense(self) -> Layout:
         """The layout of the same domain with a mask of all pairs."""
-        return replace(self, edges=False, reach=None) if self.sparse else self
+        return replace(self, edges=False, reach=None, images=False) if self.sparse else self
 
     @property
     def grid(self) -> tuple[int, ...] | None:
