@@ -62,7 +62,7 @@ def softmax_over_neighbours(
     problem: Problem,
     query: Tensor,
     key: Tensor,
-    value: Tensor,
+    value: Tensor | None,
     scores: Scores,
     weights: Weights | None = None,
 ) -> Tensor:
@@ -71,16 +71,17 @@ def softmax_over_neighbours(
 
     Args:
         problem: says who sees whom.
-        query, key, value: (B, H, Nq, e), (B, H, Nk, e) and (B, H, Nk, c).
+        query, key, value: (B, H, Nq, e), (B, H, Nk, e) and (B, H, Nk, c); without values the keys
+            are the values, and are gathered once.
         scores: of the pairs of a tile.
         weights: what ``scores`` reads beside them.
     """
-    q, heads, dtype = problem.quadrature, key.shape[1], value.dtype
+    q, heads, dtype = problem.quadrature, key.shape[1], key.dtype
     single = at_least_single(dtype)
     parts: dict[str, tuple[End, Tensor | None]] = {
         "query": ("query", by_point(query)),
         "key": ("key", by_point(key)),
-        "value": ("key", by_point(value)),
+        "value": ("key", None if value is None else by_point(value)),
         "log_mass": ("key", None if q.equal else _log_mass(q.mass)),
         **measure_rows(problem, mass=False),
     }
@@ -90,7 +91,10 @@ def softmax_over_neighbours(
     pieces = tiles.row is not None
 
     def answer(tile: Neighbours, weights: Weights) -> Tensor:
-        query, key, value = (cast(tile.heads(x, heads), single) for x in ("query", "key", "value"))
+        query, key = (cast(tile.heads(x, heads), single) for x in ("query", "key"))
+        value = key
+        if "value" in tile.rows:
+            value = cast(tile.heads("value", heads), single)
         with full_precision(value):
             return _softmax(scores(query, key, weights), tile, value, pieces)
 
