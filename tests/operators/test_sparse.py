@@ -31,7 +31,7 @@ OPTIONS = {
     "infsa": {},
 }
 LOCAL = [name for name in OPTIONS if name != "infsa"]
-IN_PIECES = ["softmax", "linear_attention", "luna", "itnet_low_rank"]
+IN_PIECES = ["softmax", "itnet", "linear_attention", "luna", "itnet_low_rank"]
 
 
 def operator_of(name: str) -> IntegralOperator:
