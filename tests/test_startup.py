@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -66,6 +67,34 @@ def test_what_describes_a_file_imports_no_torch(module):
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
     )
     assert run.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("name", ["walks.csv", "walks.parquet", "walks.jsonl"])
+def test_describing_a_table_imports_no_torch(tmp_path, name):
+    rows = [{"a": i / 7, "b": i % 5, "label": "xy"[i % 2]} for i in range(40)]
+    path = tmp_path / name
+    if path.suffix == ".csv":
+        lines = ["a,b,label", *(f"{row['a']},{row['b']},{row['label']}" for row in rows)]
+        path.write_text("\n".join(lines))
+    elif path.suffix == ".jsonl":
+        path.write_text("\n".join(map(json.dumps, rows)))
+    else:
+        import pyarrow
+        from pyarrow import parquet
+
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    script = f"""
+import sys
+from fredholm.lab.cli.main import main
+sys.argv = ["fredholm", "data", "describe", {str(path)!r}]
+status = main()
+print("torch" in sys.modules, status)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert "classes:      x 20, y 20" in run.stdout
+    assert run.stdout.splitlines()[-1] == "False 0"
 
 
 def test_every_public_name_of_the_data_is_found():

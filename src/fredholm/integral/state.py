@@ -207,7 +207,7 @@ def _plain(x: Any) -> Any:
 def _filled(begun: Any, saved: Any, path: Path) -> Any:
     """A state before the first point, with what was saved of a later one in its place."""
     if isinstance(begun, CausalState):
-        theirs = saved.get("operator", begun.operator)  # earlier files do not say
+        theirs = saved["operator"]
         if theirs != begun.operator:
             raise CheckpointError(
                 f"the state at {path} is of {theirs}, this operator is {begun.operator}; load it "

@@ -67,8 +67,6 @@ def test_a_position_is_that_of_any_number_of_processes():
     alone.position = (1, 2)
     shared.load_state_dict(alone.state_dict())
     assert shared.position == (1, 2)
-    # as earlier versions saved it: samples a batch of each of two processes
-    shared.load_state_dict({**alone.state_dict(), "batch_size": 16, "world_size": 2})
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,10 @@ from .fixtures import write_idx, write_image_folder
 from .test_audio import speech, stays  # noqa: F401  (fixtures)
 
 
-@pytest.mark.parametrize("facts", [{}, {"fit": None}], ids=["now", "of earlier versions"])
-def test_pictures_of_an_image_folder_are_cut_as_in_training(tmp_path, facts):
+def test_pictures_of_an_image_folder_are_cut_as_in_training(tmp_path):
     folder = write_image_folder(tmp_path)  # 14 pixels wide, 9 to 18 high
     test = data.create_dataset("image-folder", "test", path=folder, image_size=8)
-    given = read_unlabelled(
-        test.files, test.describe() | facts, SimpleNamespace(input_shape=test.shape)
-    )
+    given = read_unlabelled(test.files, test.describe(), SimpleNamespace(input_shape=test.shape))
     assert_close(given.batch(range(len(test))), test.batch(range(len(test)))[0])
 
 

@@ -49,7 +49,7 @@ def place_of(path: Path, tensor: torch.Tensor) -> int:
     return path.read_bytes().index(tensor.numpy().tobytes())
 
 
-def test_a_flipped_bit_anywhere_is_refused_or_harmless(tmp_path):
+def test_a_flipped_bit_anywhere_is_refused(tmp_path):
     path = tmp_path / "step-000000001.ckpt"
     write_checkpoint(STATE, path)
     whole, read = path.read_bytes(), []
@@ -57,12 +57,9 @@ def test_a_flipped_bit_anywhere_is_refused_or_harmless(tmp_path):
         path.write_bytes(whole)
         flip(path, place, place % 8)
         with contextlib.suppress(CheckpointError):
-            assert same(read_checkpoint(path))
+            read_checkpoint(path)
             read.append(place)
-    # The word "sha256" and the line breaks around the checksum: without them the file counts as
-    # one of an earlier version, and its content is whole.
-    seal = len(whole) - len("\nsha256 \n") - 64
-    assert set(read) <= {*range(seal, seal + len("\nsha256 ")), len(whole) - 1}
+    assert not read
 
 
 def test_a_checkpoint_is_what_torch_writes_and_reads(tmp_path):
@@ -72,13 +69,10 @@ def test_a_checkpoint_is_what_torch_writes_and_reads(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_checkpoints_without_a_checksum_are_read_by_those_of_the_zip(tmp_path):
+def test_a_checkpoint_without_a_checksum_is_refused(tmp_path):
     path = tmp_path / "step-000000001.ckpt"
     torch.save(STATE, path)
-    assert same(read_checkpoint(path))
-    flip(path, place_of(path, STATE["state_dict"]["a"]))
-    assert not same(torch.load(path, weights_only=True))  # why it is looked for
-    with pytest.raises(CheckpointError, match="does not match its CRC-32"):
+    with pytest.raises(CheckpointError, match="it has no checksum at its end"):
         read_checkpoint(path)
 
 

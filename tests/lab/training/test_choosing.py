@@ -102,8 +102,6 @@ def test_the_pick_is_made_on_validation_and_the_test_is_read_for_the_finalists_a
 
 def test_a_search_goes_on_and_ends_alike(chosen, walks, monkeypatch):
     place, state, _, _ = chosen
-    older = {key: value for key, value in state.items() if key != "percent"}
-    (place / "choice.json").write_text(json.dumps(older))  # as earlier versions did
     monkeypatch.setattr(trial, "learn", lambda *_: pytest.fail("a finished trial ran again"))
     again = search(walks, place)
     assert again["finals"]["rows"] == state["finals"]["rows"]
@@ -268,16 +266,6 @@ def test_groups_are_kept_whole_where_few_samples_validate_in_turn(tmp_path, labe
     assert not set(who[pool]) & set(who[made._source.parts == 2])
     few = grouped(tmp_path / "few.csv", 5, label)  # of which the test takes one
     assert Splits(load_recipe(str(few), ["data.group=who"])).folds == 1
-
-
-def test_a_search_that_was_begun_with_one_split_goes_on_with_it(tmp_path):
-    path = grouped(tmp_path / "a.csv", 12, lambda n: "ab"[n % 2])
-    given = {"operators": "softmax", "out": tmp_path / "out", "changes": ["data.group=who"]}
-    begun = open_search(path, 1.0, **given)
-    assert begun.state["folds"] == begun.splits.folds == 5
-    begun.state["folds"] = 1
-    begun._save()
-    assert open_search(path, 1.0, **given).splits.folds == 1
 
 
 def test_classes_of_few_samples_each_are_not_divided(tmp_path):

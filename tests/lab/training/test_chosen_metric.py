@@ -298,7 +298,7 @@ def test_logits_of_all_tokens_are_never_kept():
 
 
 def test_what_no_recipe_says_changes_no_cell(tmp_path):
-    """Tables of earlier versions, which knew no metric, are found again."""
+    """Tables of recipes without a metric are found again."""
     settings = recipe_cell(load_recipe("digits"), tmp_path).settings
     assert "metric" not in settings["recipe"]["training"]
     named = recipe_cell(load_recipe("digits", ["training.metric=auc"]), tmp_path).settings

@@ -151,7 +151,7 @@ def test_an_evaluation_of_an_epoch_is_not_the_runs(tmp_path, recipe):
     (folder / "evaluation.json").write_text(json.dumps(seen[0]))
     _, scores = scores_of(recipe_cell(given, folder), lambda line: None)
     assert scores == found
-    del seen[0][MEASURED]  # of an earlier version
+    del seen[0][MEASURED]  # as if somebody had written it by hand
     (folder / "evaluation.json").write_text(json.dumps(seen[0]))
     assert read_evaluation(folder) == seen[0]
 

@@ -27,13 +27,6 @@ def _table(title: str, columns: list[str], rows: list[list[Any]]) -> None:
     console.print(table)
 
 
-def _metrics(metrics: dict[str, float], key: str | None) -> str:
-    """The score by which weights are kept; results of earlier versions do not say which."""
-    if key not in metrics:
-        key = "val_accuracy" if "val_accuracy" in metrics else "val_loss"
-    return f"{key.replace('_', ' ')} {metrics[key]:.4g}"
-
-
 def trusted_code(source: Any, trust_code: bool) -> None:
     """On stderr, the files that ``--trust-code`` allows to run, before they do."""
     if not trust_code:
@@ -84,7 +77,7 @@ def run_plan(plan: Any, as_json: bool) -> None:
 
 def run_result(result: Any) -> None:
     """The last line of a training run, and what to do next."""
-    score = _metrics(result.metrics, result.metric)
+    score = f"{result.metric.replace('_', ' ')} {result.metrics[result.metric]:.4g}"
     typer.echo(
         f"{result.name}: {result.stopped}, {result.epochs} epochs in {result.minutes:.2f} min; "
         f"best epoch {result.best_epoch}, {score}, {result.parameters:,} parameters"

@@ -242,9 +242,7 @@ def _known_sizes(kept: Path, mark: str) -> dict[str, Any]:
     solved anew.
     """
     state = read_state(kept)
-    if "of" not in state:  # of earlier versions; their tables say in which setting
-        return state if (kept.parents[1] / tables.RESULTS).is_file() else {}
-    return state["sizes"] if state["of"] == mark else {}
+    return state["sizes"] if state.get("of") == mark else {}
 
 
 def _size(

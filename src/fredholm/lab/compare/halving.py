@@ -87,8 +87,7 @@ class Halving:
             for label, lr in alive
             if lr is not None
         ]
-        # An earlier call may have ended it; one of an earlier version does not say so.
-        if not (rung.get("tuned") or self.state["finals"]["rows"]):
+        if not rung.get("tuned"):  # an earlier call may have ended it
             rung["rows"] = [*rung["rows"], *self._tried(number, trials)]
             rung["tuned"] = True
         names = {label for label, _ in alive}

@@ -106,7 +106,6 @@ def open_search(
     if held is not None:
         held.enter_context(hold(place, report))
     state = _state(place, setting)
-    splits.keep(state.get("folds"))
     clock = Clock(minutes, state.get("spent", 0.0), timer)
     trials = Trials.of(task, contenders, splits, place, clock, state.get("sizes", {}))
     search = Search.open(trials, state, setting, report or quiet)
@@ -127,23 +126,22 @@ def _state(place: Path, setting: dict[str, Any]) -> dict[str, Any]:
     if not state:
         return state
     before = state["setting"]
-    if before.get("files", setting.get("files")) != setting.get("files"):
+    if before.get("files") != setting.get("files"):
         raise DataError(
             f"{setting['source']}: has changed since the comparison in {place} was begun, whose "
             "results are of the files as they were; restore them, or choose another --out"
         )
-    recipe = setting["recipe"]  # earlier versions kept no marks
-    if {**setting, **before, "recipe": recipe} != setting:
+    recipe = setting["recipe"]
+    if {**before, "recipe": recipe} != setting:
         raise OptionError(
             f"{place}: holds a comparison with {state['setting']}; received {setting}; choose "
             "another --out"
         )
-    if before.get("recipe", recipe) != recipe:
+    if before["recipe"] != recipe:
         raise RecipeError(
             f"{setting['source']}: the recipe (or a file it imports) has changed since the "
             f"comparison in {place} was begun; restore it, or choose another --out"
         )
-    state.setdefault("percent", state["higher"])  # earlier versions did not say
     return state
 
 
@@ -276,9 +274,7 @@ class Search:
     def end(self) -> dict[str, Any]:
         """The recommendation, what longer samples cost, and the tables."""
         state = self.state
-        state["verdict"] = conclude(
-            state["finals"]["rows"], state["higher"], state.get("each", state["higher"])
-        )
+        state["verdict"] = conclude(state["finals"]["rows"], state["higher"], state["each"])
         if not state["verdict"]:
             failed = state["finals"]["rows"][0]["error"]
             raise TrainingFailed(f"{self.trials.task.name}: every finalist failed: {failed}")

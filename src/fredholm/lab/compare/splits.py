@@ -83,13 +83,6 @@ class Splits:
         """How many different validation splits there are."""
         return len(self._parts) or 1
 
-    def keep(self, folds: int | None) -> None:
-        """Go on with one split where a search was begun with one: earlier versions divided no
-        samples in groups.
-        """
-        if folds == 1:
-            self._parts = []
-
     @cache  # noqa: B019  an object lives as long as its search
     def fold(self, number: int) -> tuple[Any, Any]:
         """Training and validation samples of a fold; one after the last is the first again."""

@@ -11,7 +11,7 @@ from typing import Any
 from ...errors import DataError, OptionError
 from ...files import read_state, replacing, write_json, write_text
 from ..training.machine import show_megabytes
-from ..training.metrics import direction, mean_and_sd
+from ..training.metrics import mean_and_sd
 from .tasks import code_of
 
 RESULTS, SPEED = "compare.json", "speed.json"
@@ -98,8 +98,7 @@ def summary(results: dict[str, Any], speed: dict[str, Any] | None = None) -> lis
                 "task": task["name"],
                 "operator": row["operator"],
                 "metric": task["metric"],
-                # results of earlier versions did not keep it
-                "direction": task.get("direction") or direction(task["metric"]),
+                "direction": task["direction"],
                 "mean": mean,
                 "sd": sd,
                 "n": len(good),

@@ -127,8 +127,6 @@ class EpochOrder:
             raise CheckpointError(
                 f"loader state: lacks {', '.join(missing)}; needs the state_dict of a loader"
             )
-        # Earlier versions counted the samples of a batch for each process.
-        state = {**state, "batch_size": state["batch_size"] * state.get("world_size", 1)}
         for key, value in mine.items():
             if state[key] != value:
                 raise CheckpointError(

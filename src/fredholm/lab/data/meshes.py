@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from ...errors import DataError
-from .counter import uniform
+from .mixing import shares
 
 
 def sample_surface(vertices: np.ndarray, triangles: np.ndarray, n: int, key: int) -> np.ndarray:
@@ -28,7 +27,7 @@ def sample_surface(vertices: np.ndarray, triangles: np.ndarray, n: int, key: int
             "a mesh without area, or with coordinates that are no numbers; it holds no surface to "
             "sample"
         )
-    chosen, u, v = (uniform(key, stream, torch.arange(n)).numpy() for stream in range(3))
+    chosen, u, v = (shares(n, key, stream) for stream in range(3))
     face = np.searchsorted(area, chosen * area[-1], side="right").clip(max=len(area) - 1)
     flip = u + v > 1
     u, v = np.where(flip, 1 - u, u)[:, None], np.where(flip, 1 - v, v)[:, None]

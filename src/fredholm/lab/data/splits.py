@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import math
+from typing import TYPE_CHECKING
 
-import torch
-from jaxtyping import Int
-from torch import Tensor
+import numpy as np
 
 from ...errors import OptionError, suggest
-from .counter import permutation
+from .mixing import permuted
+
+if TYPE_CHECKING:
+    from jaxtyping import Int
+    from torch import Tensor
 
 SPLITS = ("train", "val", "test")
 SPLIT_SEED = 20240229  # fixed: a split is part of the data set, not of a run
@@ -105,16 +108,25 @@ def stratified(
     members are held out (halves round to even). O(n log n).
 
     Example:
+        >>> import torch
         >>> rest, held = stratified(torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]), 0.25)
         >>> len(rest), [i // 4 for i in held.tolist()]
         (6, [0, 1])
     """
-    rest, held = [], []
-    for label in labels.unique().tolist():
-        members = (labels == label).nonzero().flatten()
-        members = members[permutation(len(members), seed, label)]
+    # Whoever holds a tensor has imported torch; whoever describes a file has not.
+    import torch
+
+    held = held_out(labels.numpy(force=True), fraction, seed)
+    rest = np.setdiff1d(np.arange(len(labels)), held)
+    return torch.from_numpy(rest), torch.from_numpy(held)
+
+
+def held_out(labels: np.ndarray, fraction: float | int, seed: int = SPLIT_SEED) -> np.ndarray:
+    """Return the held-out rows of :func:`stratified`, sorted."""
+    held = [np.zeros(0, np.int64)]
+    for label in np.unique(labels).tolist():
+        members = np.flatnonzero(labels == label)
+        members = members[permuted(len(members), seed, label)]
         cut = len(members) - round(fraction * len(members))
-        rest.append(members[:cut])
         held.append(members[cut:])
-    empty = torch.empty(0, dtype=torch.int64)
-    return torch.cat([*rest, empty]).sort().values, torch.cat([*held, empty]).sort().values
+    return np.sort(np.concatenate(held))

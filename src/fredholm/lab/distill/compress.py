@@ -101,8 +101,7 @@ def compress_run(
     stages, written = target.root / STAGES, target.root / REPORT
     if resume and written.is_file():
         known = read_state(written)
-        kept = known.get("settings", {"rank": known["rank"]})  # all that earlier versions kept
-        check_settings(target.root, settings | kept, settings)
+        check_settings(target.root, known["settings"], settings)
         return known
     if target.root.exists() and not (resume and (stages / "progress.json").is_file()):
         raise OptionError(

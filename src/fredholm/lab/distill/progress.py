@@ -15,11 +15,8 @@ from ...files import storing, write_json
 from ...tensor_files import digest_tensors
 from ..training.checkpoints import read_state, write_checkpoint
 
-ADDED = ("data", "weights", "mean", "std")  # settings that earlier versions did not keep
-ABSENT = {
-    "sinks": 0,
-    "keep": None,
-}  # settings that earlier versions did not have, and what they did
+# Settings that joined the first format, and what its conversions did.
+ABSENT = {"sinks": 0, "keep": None}
 
 
 class Progress:
@@ -89,8 +86,8 @@ def check_settings(folder: Path, before: dict[str, Any], settings: dict[str, Any
     Raises:
         RecipeError: ``before``, the settings that were kept in ``folder``, are others.
     """
-    usual = ABSENT | {key: settings[key] for key in ADDED if key in settings}
-    changed = sorted(key for key in settings if (usual | before).get(key) != settings[key])
+    known = ABSENT | before
+    changed = sorted(key for key in settings if known.get(key) != settings[key])
     if changed:
         raise RecipeError(
             f"{folder}: was started otherwise; it differs in {', '.join(changed)}; give the same, "

@@ -123,5 +123,5 @@ def read_evaluation(run: Path) -> dict[str, Any] | None:
     """
     result = read_state(run / "evaluation.json", "run fredholm evaluate again")
     checksums = (result.get(MEASURED), read_checksum(run / "model" / WEIGHTS))
-    # Of earlier versions either may be unknown.
+    # A file that was changed on purpose has no checksum.
     return None if None not in checksums and checksums[0] != checksums[1] else result or None

@@ -44,7 +44,7 @@ _RESTORE = "restore it, or begin the run again with --overwrite"  # without it n
 class RunResult:
     """What a finished run reports; ``metrics`` are those of the kept weights' epoch, NaN where one
     is not defined, ``stopped`` says why it ended, and ``metric`` by which weights are known to be
-    the best; earlier versions did not say.
+    the best.
     """
 
     name: str
@@ -56,7 +56,7 @@ class RunResult:
     best_epoch: int
     metrics: dict[str, float]
     stopped: str
-    metric: str | None = None
+    metric: str
 
 
 class RunFolder:
@@ -227,7 +227,6 @@ class RunFolder:
         """Refuse to resume with anything that would compute something else."""
         # The run's own copy of the code is compared, never executed: what goes on is the recipe
         # that was given, whose imports are in force already.
-        # Earlier versions wrote paths as they were given.
         old, new = map(with_whole_paths, (read_plain(self.recipe), recipe.to_dict()))
         new["import"] = portable(recipe)
         for section in (old, new):

@@ -249,7 +249,7 @@ def recipe_cell(recipe: Recipe, place: Path, mark: str | None = None) -> Cell:
     code = code_digests(recipe)
     plain = recipe.to_dict()
     plain["training"].pop("nodes")  # on how many machines decides nothing
-    if recipe.training.metric is None:  # as it was before there was one
+    if recipe.training.metric is None:  # left out, so that cells of the first format are found
         plain["training"].pop("metric")
     plain.pop("parallel")  # nor does how samples are cut
     mark = data_mark(recipe) if mark is None else mark

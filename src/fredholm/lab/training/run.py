@@ -186,7 +186,7 @@ def _task(dataset: Any) -> Task:
 
 def _words(recipe: Recipe, place: RunFolder, trust_code: bool) -> Vocabulary | None:
     """The vocabulary that a resumed run reads its texts with: as at its start, whatever has become
-    of the runs in ``init_from`` since. Those are asked where an earlier version kept none.
+    of the runs in ``init_from`` since. A run at its start asks those.
     """
     if recipe.init_from is None or "vocabulary" not in kind_asked(recipe).takes:
         return None

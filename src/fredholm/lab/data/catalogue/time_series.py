@@ -109,12 +109,14 @@ def create(request: Request) -> SequenceDataset:
     """The data set of a request: classes, and series as :class:`TimeSeriesOptions` has them."""
     options = request.options
     folder = source_folder(request, lambda file: True)
-    train, labels, classes = read_ts(find(folder, "TRAIN"))
+    found, labels, classes = read_ts(find(folder, "TRAIN"))
+    train = [torch.from_numpy(s) for s in found]
     longest = max(len(s) for s in train)
     classes = classes or tuple(sorted(set(labels)))
     series = train
     if request.split == "test":
-        series, labels, _ = read_ts(find(folder, "TEST"))
+        found, labels, _ = read_ts(find(folder, "TEST"))
+        series = [torch.from_numpy(s) for s in found]
     if series[0].shape[1] != train[0].shape[1] or not set(labels) <= set(classes):
         raise DataError(
             f"{folder}: the test file has other dimensions or classes than the training file"

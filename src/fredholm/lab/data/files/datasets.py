@@ -2,27 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..kinds.dataset import IGNORED, LabelledDataset
-from ..kinds.fields import FieldDataset, PointFieldDataset
-from ..kinds.images import FolderDataset
-from ..kinds.points import PointDataset
-from ..kinds.sequences import SequenceDataset, padded
-from ..kinds.texts import TextDataset, TextOptions
-from .scaling import channel_scales, longest
+from ..kinds.fields import FIELDS, POINT_FIELDS, FieldDataset, PointFieldDataset
+from ..kinds.images import IMAGES, FolderDataset
+from ..kinds.kind import Kind
+from ..kinds.points import POINTS, PointDataset
+from ..kinds.sequences import SEQUENCES, TABLES, SequenceDataset, padded
+from ..kinds.texts import TEXTS, TextDataset, TextOptions
+from .collection import Collection
+from .scaling import as_arrays, channel_scales, longest
 from .table import Coded
 
 if TYPE_CHECKING:
     from .source import Source
 
+KINDS: dict[str, Kind] = {
+    "series": SEQUENCES,
+    "rows": TABLES,
+    "texts": TEXTS,
+    "images": IMAGES,
+    "clouds": POINTS,
+    "fields": FIELDS,
+}
 FAR = 10.0  # deviations from zero
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
+
+
+def kind_of(collection: Collection) -> Kind:
+    """Return the kind of samples, as a saved model remembers it."""
+    return KINDS[collection.kind] if collection.coordinates is None else POINT_FIELDS
+
+
+def as_read(collection: Collection, scaling: Mapping[str, Any]) -> Any:
+    """Return series, rows, clouds or fields as tensors of :func:`.scaling.as_arrays`: one, or a
+    list with one per sample.
+    """
+    arrays = as_arrays(collection, scaling)
+    if isinstance(arrays, np.ndarray):
+        return torch.from_numpy(arrays)
+    return [torch.from_numpy(array) for array in arrays]
 
 
 def make_dataset(
@@ -31,12 +56,12 @@ def make_dataset(
     chosen: np.ndarray,
     *,
     image_size: tuple[int, int] | None,
-    text: TextOptions,
+    text: TextOptions | None,
 ) -> LabelledDataset:
     """The data set of the samples ``chosen``; see :meth:`.source.Source.dataset`."""
     kind = source.collection.kind
     if kind == "texts":
-        return _texts(source, split, chosen, text)
+        return _texts(source, split, chosen, text or TextOptions())
     if kind == "images":
         return _images(source, split, chosen, image_size or source.image_size)
     if source.collection.coordinates is not None:

@@ -10,7 +10,6 @@ import numpy as np
 
 from ....errors import DataError
 from ....progress import steps
-from ..kinds.images import check_picture
 from .clouds import exchanged, read_cloud
 from .collection import PART_NAMES, TRAIN, Collection
 from .reading import Reading
@@ -66,6 +65,8 @@ def look_at(files: list[Path]) -> None:
     Raises:
         DataError: one that cannot be read, or of a single pixel.
     """
+    from ..kinds.images import check_picture  # imports torch, which tables do without
+
     for file in files[:: max(1, -(-len(files) // LOOKED_AT))]:
         check_picture(file)
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from ....errors import DataError
-from ..counter import permutation
-from ..splits import SPLIT_SEED, stratified
+from ..mixing import permuted
+from ..splits import SPLIT_SEED, held_out
 from .collection import TEST, TRAIN, VAL, Collection
 from .table import Coded
 
@@ -72,11 +71,10 @@ def _held(collection: Collection, rows: np.ndarray, share: float, what: str) -> 
         return _groups(collection, rows, share, what)
     if rule == "time":
         return _latest(collection, rows, share)
-    strata = _strata(collection, rows)
-    held = stratified(torch.as_tensor(strata), share, SPLIT_SEED + reading.seed)[1].numpy()
+    held = held_out(_strata(collection, rows), share, SPLIT_SEED + reading.seed)
     if not len(held) and len(rows) > 1:  # too few in each class: of all
         count = max(1, round(share * len(rows)))
-        held = np.sort(permutation(len(rows), SPLIT_SEED + reading.seed).numpy()[:count])
+        held = np.sort(permuted(len(rows), SPLIT_SEED + reading.seed)[:count])
     return held
 
 

@@ -8,12 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ....errors import DataError
-from ..counter import permutation
 from ..meshes import unit_ball
+from ..mixing import permuted
 from .collection import BLOCK, Collection, blocks
 
 MAX_POINTS = 2048  # of a cloud, stored
@@ -39,8 +37,10 @@ def measure(collection: Collection, training: np.ndarray) -> dict[str, Any]:
     return {}
 
 
-def as_read(collection: Collection, scaling: Mapping[str, Any]) -> Any:
-    """The samples as their kind's data set holds them; texts, files and grids as they are."""
+def as_arrays(collection: Collection, scaling: Mapping[str, Any]) -> Any:
+    """Return the samples as a model reads them, float32: one array, or one per sample; texts, files
+    and grids as they are.
+    """
     if collection.coordinates is not None:
         return point_rows(collection, scaling)
     make = {"series": series_rows, "rows": table_rows, "clouds": cloud_tensor}.get(collection.kind)
@@ -101,7 +101,7 @@ def _of_series(collection: Collection, training: np.ndarray) -> dict[str, Any]:
     return {"mean": mean, "std": std, "step": step, "timed": timed, "clocked": clocked}
 
 
-def series_rows(collection: Collection, scaling: Mapping[str, Any]) -> list[Tensor]:
+def series_rows(collection: Collection, scaling: Mapping[str, Any]) -> list[np.ndarray]:
     """Each series as (n, channels), with its times in steps since its beginning in front where they
     are irregular; with ``every`` n, each n-th point. Where they are regular it has a row for each
     step of training, NaN at those without a point.
@@ -125,7 +125,7 @@ def series_rows(collection: Collection, scaling: Mapping[str, Any]) -> list[Tens
             values = _on_steps(
                 values, collection.times[number][::every], scaling, collection, number
             )
-        rows.append(torch.from_numpy(values))
+        rows.append(values)
     return rows
 
 
@@ -178,30 +178,31 @@ def longest(collection: Collection, training: np.ndarray, scaling: Mapping[str, 
     return round(max(spans) / scaling["step"]) + 1
 
 
-def table_rows(collection: Collection, scaling: Mapping[str, Any]) -> Tensor:
+def table_rows(collection: Collection, scaling: Mapping[str, Any]) -> np.ndarray:
     """Rows (N, columns, 1)."""
     mean, std = (np.array(scaling[key], np.float64) for key in ("mean", "std"))
     if collection.reading.scale == "none":
-        return torch.from_numpy(np.asarray(collection.samples, np.float32))[:, :, None]
-    return torch.from_numpy(scaled(collection.samples, mean, std))[:, :, None]
+        return np.asarray(collection.samples, np.float32)[:, :, None]
+    return scaled(collection.samples, mean, std)[:, :, None]
 
 
 # --- clouds and fields on points ------------------------------------------------------------------
 
 
-def cloud_tensor(collection: Collection, scaling: Mapping[str, Any]) -> Tensor:
+def cloud_tensor(collection: Collection, scaling: Mapping[str, Any]) -> np.ndarray:
     """Clouds (N, points, channels), each in a random order of its own, in the unit ball; NaN where
     a cloud has fewer.
     """
     d, widest = scaling["coordinates"], max(len(cloud) for cloud in collection.samples)
     size = max(scaling["points"], min(widest, MAX_POINTS))
-    result = torch.full((len(collection), size, collection.samples[0].shape[1]), torch.nan)
+    shape = (len(collection), size, collection.samples[0].shape[1])
+    result = np.full(shape, np.nan, np.float32)
     for number, cloud in enumerate(collection.samples):
-        order = permutation(len(cloud), 5).numpy()[:size]
+        order = permuted(len(cloud), 5)[:size]
         chosen = cloud
         if collection.reading.scale in (None, "sample"):
             chosen = np.concatenate([unit_ball(cloud[:, :d]), cloud[:, d:]], 1)
-        result[number, : len(order)] = torch.from_numpy(chosen[order].astype(np.float32))
+        result[number, : len(order)] = chosen[order]
     return result
 
 
@@ -214,14 +215,12 @@ def _of_points(collection: Collection, training: np.ndarray) -> dict[str, Any]:
     return {"low": low.tolist(), "extent": extent, "mean": mean, "std": std}
 
 
-def point_rows(collection: Collection, scaling: Mapping[str, Any]) -> list[Tensor]:
+def point_rows(collection: Collection, scaling: Mapping[str, Any]) -> list[np.ndarray]:
     """Coordinates in the unit cube, then inputs, of each sample."""
     assert collection.coordinates is not None
     low, mean, std = (np.array(scaling[key], np.float64) for key in ("low", "mean", "std"))
     return [
-        torch.from_numpy(
-            np.concatenate([scaled(places, low, scaling["extent"]), scaled(values, mean, std)], 1)
-        )
+        np.concatenate([scaled(places, low, scaling["extent"]), scaled(values, mean, std)], 1)
         for places, values in zip(collection.coordinates, collection.samples)
     ]
 

@@ -8,38 +8,28 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ....errors import DataError, OptionError
-from ..kinds.dataset import LabelledDataset
-from ..kinds.fields import FIELDS, POINT_FIELDS
-from ..kinds.images import IMAGES, picture_size
-from ..kinds.kind import Kind
-from ..kinds.points import POINTS
-from ..kinds.sequences import SEQUENCES, TABLES
-from ..kinds.texts import TEXTS, TextOptions
 from ..splits import SPLITS
 from .collect import collect
 from .collection import check_labels, constant_channels, leaks, with_labels
 from .columns import first_of
-from .datasets import make_dataset
 from .description import describe
 from .parts import divide, divided_groups
 from .reading import Reading
-from .scaling import as_read, measure
+from .scaling import measure
 from .schema import Entry, marks, schema_of
 from .table import Coded
 
-KINDS: dict[str, Kind] = {
-    "series": SEQUENCES,
-    "rows": TABLES,
-    "texts": TEXTS,
-    "images": IMAGES,
-    "clouds": POINTS,
-    "fields": FIELDS,
-}
+# Describing files needs no torch; their data sets do, and :mod:`.datasets` is imported by those.
+if TYPE_CHECKING:
+    from ..kinds.dataset import LabelledDataset
+    from ..kinds.kind import Kind
+    from ..kinds.texts import TextOptions
+
 VAL_SHARE = 0.2  # of what is left to train on
 LARGEST_SIDE = 64  # of pictures whose size nobody said
 UNBALANCED = 3.0  # the largest class over the smallest, from where accuracy alone misleads
@@ -50,7 +40,6 @@ class Source:
 
     Attributes:
         collection: its samples.
-        kind: of them.
         parts: the split of each sample.
 
     Raises:
@@ -66,8 +55,6 @@ class Source:
             self.collection.remarks += leaks(self.collection, constant_channels(self.collection))
         self.parts = divide(self.collection, float(val))
         self.collection.remarks += divided_groups(self.collection, self.parts)
-        points = self.collection.coordinates is not None
-        self.kind = POINT_FIELDS if points else KINDS[self.collection.kind]
         self.training = np.flatnonzero(self.parts == 0)
         self._check_training()
         self.collection.remarks += self._untested()
@@ -79,6 +66,13 @@ class Source:
     @property
     def reading(self) -> Reading:
         return self.collection.reading
+
+    @cached_property
+    def kind(self) -> Kind:
+        """The kind of the samples."""
+        from .datasets import kind_of
+
+        return kind_of(self.collection)
 
     @cached_property
     def schema(self) -> list[Entry]:
@@ -114,6 +108,8 @@ class Source:
     @cached_property
     def prepared(self) -> Any:
         """The samples as the kind's data set holds them."""
+        from .datasets import as_read
+
         return as_read(self.collection, self.scaling)
 
     @cached_property
@@ -206,9 +202,9 @@ class Source:
         text: TextOptions | None = None,
     ) -> LabelledDataset:
         """The samples of these numbers, called ``split``, as :meth:`dataset` gives one."""
-        result = make_dataset(
-            self, split, chosen, image_size=image_size, text=text or TextOptions()
-        )
+        from .datasets import make_dataset
+
+        result = make_dataset(self, split, chosen, image_size=image_size, text=text)
         result.kind, result.units, result.source = self.kind, self.units, self.facts()
         result.notes = (*self.collection.remarks, *result.notes)
         result.said = (self.said,)
@@ -250,6 +246,8 @@ class Source:
     @cached_property
     def image_size(self) -> tuple[int, int]:
         """The median size of some training pictures, at most ``LARGEST_SIDE``."""
+        from ..kinds.images import picture_size
+
         some = self.training[:: max(1, len(self.training) // 100)]
         sizes = [picture_size(self.collection.samples[i]) for i in some]
         height, width = np.median(np.array(sizes), 0)

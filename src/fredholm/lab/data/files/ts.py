@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from ....errors import DataError
 from ..formats import read_bytes
@@ -25,8 +22,8 @@ COLON = re.compile(r":(?![^()]*\))")  # between dimensions, not within a stamp
 
 
 def read_ts(
-    path: Path, unlabelled: bool = False, dtype: torch.dtype = torch.float32
-) -> tuple[list[Tensor], list[str], tuple[str, ...]]:
+    path: Path, unlabelled: bool = False, dtype: type = np.float32
+) -> tuple[list[np.ndarray], list[str], tuple[str, ...]]:
     """Series (N, C), each series' class, and the classes that the header lists (none where it lists
     none).
 
@@ -80,7 +77,7 @@ def read_ts(
     return series, labels, classes
 
 
-def _series(dimensions: list[str], where: str, dtype: torch.dtype) -> Float[Tensor, "n c"]:
+def _series(dimensions: list[str], where: str, dtype: type) -> np.ndarray:
     columns, clocks = [], []
     for text in dimensions:
         cells = text.split(",")
@@ -94,9 +91,9 @@ def _series(dimensions: list[str], where: str, dtype: torch.dtype) -> Float[Tens
             clocks.append([time.strip() for time, _ in STAMPED.findall(text)])
         try:
             columns.append(
-                torch.tensor(
-                    [torch.nan if cell.strip() in ("?", "NaN") else float(cell) for cell in cells],
-                    dtype=dtype,
+                np.array(
+                    [np.nan if cell.strip() in ("?", "NaN") else float(cell) for cell in cells],
+                    dtype,
                 )
             )
         except ValueError as error:
@@ -112,7 +109,7 @@ def _series(dimensions: list[str], where: str, dtype: torch.dtype) -> Float[Tens
             f"{where}: expected dimensions of the same times, got {clocks[0][:3]} and {odd[:3]}, … "
             "; give a table with a row per time and an empty cell where none was measured"
         )
-    return torch.stack(columns, 1)
+    return np.stack(columns, 1)
 
 
 def collect_ts(
@@ -130,13 +127,13 @@ def collect_ts(
         )
     samples, words, known, counts = [], [], (), []
     for file in files:
-        series, labels, classes = read_ts(file, not labelled, torch.float64)
+        series, labels, classes = read_ts(file, not labelled, np.float64)
         if samples and series[0].shape[1] != samples[0].shape[1]:
             raise DataError(
                 f"{file}: series of {series[0].shape[1]} dimensions; {files[0]} has "
                 f"{samples[0].shape[1]}"
             )
-        samples += [s.numpy() for s in series]
+        samples += series
         words += labels
         known = known or classes
         counts.append(len(series))

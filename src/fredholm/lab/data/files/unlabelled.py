@@ -29,9 +29,9 @@ from ..vocabulary import Vocabulary
 from .collect import KIND_OF, TABLES, collect, files_of
 from .collection import Collection
 from .columns import Trained
+from .datasets import as_read
 from .head import DELIMITERS
 from .reading import Reading
-from .scaling import as_read
 from .suffixes import LINES, suffix_of
 
 # What a run reads that was trained on a data set of the catalogue, by the kind of its samples.

@@ -26,7 +26,6 @@ from .kind import Kind, Page, register_kind
 
 COVER = "cover"  # of a picture: resized until it covers the sample's size, then cut
 CHANGES = ("crop", "flip", "shift", "area", "color", "randaugment", "erase")
-_FOLDER = "image-folder"  # whose runs of earlier versions do not say how pictures were cut
 ORIENTATION = 0x0112  # of EXIF: how a camera was held
 
 
@@ -446,7 +445,7 @@ def read_as_trained(
     Raises:
         DataError: no such file, or no image.
     """
-    cut = facts.get("fit") == COVER or facts.get("source") or facts.get("dataset") == _FOLDER
+    cut = facts.get("fit") == COVER or facts.get("source")
     if cut and size is not None:
         return read_picture(file, size).float() / 255
     return read_plain(file, channels, size)
