@@ -17,12 +17,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...errors import DataError, OptionError, ShapeError
+from .files.casts import LARGEST
 from .files.collection import TRAIN, VAL, Collection, blocks, too_large
 from .files.datasets import as_read, labels_of
 from .files.reading import Reading
 from .files.scaling import channel_scales
 from .files.source import LARGEST_SIDE, Source
-from .files.table import LARGEST
 from .files.times import NotATime, Ticks, ticks_of_array, ticks_of_words
 from .frames import is_frame
 from .kinds.dataset import LabelledDataset

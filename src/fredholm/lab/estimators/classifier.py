@@ -10,7 +10,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from ...errors import OptionError
-from ..data.files.table import Coded
+from ..data.files.casts import Coded
 from ..data.samples import recognise
 from .base import Estimator, all_or_nothing, checked
 
