@@ -399,7 +399,6 @@ def compare(
     seeds: Annotated[
         int | None, typer.Option(help="Of the finalists (default: 5); with --task, of all (1).")
     ] = None,
-    jobs: Annotated[int, typer.Option(help="Trainings at a time (with --task).")] = 1,
     change: Annotated[
         list[str] | None,
         typer.Option("--set", help="A change to the recipe, of every task.", metavar="KEY=VALUE"),
@@ -423,7 +422,7 @@ def compare(
     if list_only:
         show.compared_tasks()
         return
-    comparing.check(source, said=said, task=task, budget=budget, jobs=jobs, worker=worker)
+    comparing.check(source, said=said, task=task, budget=budget, worker=worker)
     if source is not None:
         comparing.recommend(
             source,
@@ -442,7 +441,6 @@ def compare(
         Path("runs/compare") if out is None else out,
         setting=(budget, minutes, tuple(change or ())),
         seeds=1 if seeds is None else seeds,
-        jobs=jobs,
         worker=worker,
         trust_code=trust_code,
     )
