@@ -289,7 +289,7 @@ def mass_in_reach(
     if valid is None:
         return _window_sums(mass, before, after)
     order = compact_order(valid)
-    mass = mass.expand(len(valid), -1)
+    mass = mass.expand(valid.shape[0], -1)
     sums = _window_sums(mass.gather(1, order), before, after)
     return torch.zeros_like(sums).scatter(1, order, sums)
 
