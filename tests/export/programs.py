@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fredholm.export import export_onnx, export_package, export_program
+from fredholm.export import export_decoder, export_onnx, export_package, export_program
 from fredholm.models import create_model
 
 TEXT: dict[str, Any] = {"kind": "text", "vocabulary": 9, "max_length": 64}
@@ -63,7 +63,32 @@ def random_model(name: str) -> torch.nn.Module:
     return model
 
 
+DECODERS = ["itnet_low_rank", "softmax", "luna", "linear_attention"]
+
+
+def decoder(operator: str) -> torch.nn.Module:
+    """Return a causal text model with a head of random weights, which answers at every token."""
+    encoder, head = TEXT | {"causal": True}, {"pool": "every", "outputs": 9}
+    torch.manual_seed(0)
+    body = {"operator": operator}
+    model = create_model("itnet_nano", encoder=encoder, body=body, head=head).eval()
+    for weight in model.head.parameters():
+        torch.nn.init.normal_(weight, std=0.2)
+    return model
+
+
+def export_decoders(names: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            paths = export_decoder(decoder(name), Path(folder) / f"{name}.onnx")
+            assert all(path.stat().st_size > 1000 for path in paths)
+            print(f"{name}: ok", flush=True)
+
+
 def main() -> None:
+    if sys.argv[1] == "steps":
+        export_decoders(sys.argv[2:])
+        return
     export, names = EXPORTS[sys.argv[1]], sys.argv[2:]
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .programs import CASES
+from .programs import CASES, DECODERS
 
 ROOT = Path(__file__).parents[2]
 QUICK = ["image-softmax", "text-softmax-causal"]
@@ -51,3 +51,11 @@ def test_a_program_of_pytorch_is_its_model():
 @pytest.mark.timeout(900)
 def test_a_package_of_native_code_is_its_model():
     assert ": ok" in run("aoti", "image-softmax")
+
+
+@pytest.mark.slow
+@pytest.mark.compile
+@pytest.mark.timeout(900)
+def test_prefill_and_steps_are_the_whole_text():
+    pytest.importorskip("onnxruntime")
+    assert run("steps", *DECODERS).count(": ok") == len(DECODERS)

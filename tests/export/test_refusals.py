@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fredholm.errors import ExportError, MissingExtraError, OptionError
-from fredholm.export import Program, Signature, export_onnx, signature_of
+from fredholm.export import Program, Signature, export_decoder, export_onnx, signature_of
 from fredholm.lab.training.exporting import export_run
 from fredholm.models import create_model
 
@@ -85,3 +85,10 @@ def test_made_up_inputs_have_padding(kind):
 def test_signatures_are_values(model):
     assert signature_of(model) == signature_of(model)
     assert isinstance(signature_of(model), Signature)
+
+
+def test_steps_need_a_model_of_the_next_token(model, tmp_path):
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(OptionError, match="expected an encoder of causal texts"):
+        export_decoder(model, tmp_path / "model.onnx")
+    assert list(tmp_path.iterdir()) == []

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
 from ..errors import ExportError, require
 from ..files import replacing
@@ -47,7 +48,7 @@ def export_onnx(
     require("onnxscript", "onnx", "a program in ONNX")
     require("onnxruntime", "onnx", "a program in ONNX, which is run before it is written,")
     program = trace(model, fixed)
-    content = _converted(program, metadata or {})
+    content = converted(program.exported, [INPUT], [OUTPUT], metadata or {})
     program.check(onnx_answers(content), "ONNX program")
     with replacing(path) as temporary:
         temporary.write_bytes(content)
@@ -56,11 +57,7 @@ def export_onnx(
 
 def onnx_answers(content: bytes) -> Callable[[Tensor], Tensor]:
     """Return a function that answers by ONNX Runtime on the CPU."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # what goes wrong is an error below
-    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    session = session_of(content)
 
     def answer(inputs: Tensor) -> Tensor:
         try:
@@ -75,14 +72,28 @@ def onnx_answers(content: bytes) -> Callable[[Tensor], Tensor]:
     return answer
 
 
-def _converted(program: Program, metadata: Mapping[str, Any]) -> bytes:
-    """Return the content of the ONNX file."""
+def session_of(content: bytes) -> Any:
+    """Return a session of ONNX Runtime on the CPU."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # what goes wrong is an error of ours
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def converted(
+    exported: ExportedProgram,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    metadata: Mapping[str, Any],
+) -> bytes:
+    """Return the content of an ONNX file with these names of inputs and outputs."""
     try:
         with _quiet():
-            converted = torch.onnx.export(
-                program.exported,
-                input_names=[INPUT],
-                output_names=[OUTPUT],
+            program = torch.onnx.export(
+                exported,
+                input_names=list(inputs),
+                output_names=list(outputs),
                 dynamo=True,
                 optimize=True,
                 verbose=False,
@@ -97,8 +108,8 @@ def _converted(program: Program, metadata: Mapping[str, Any]) -> bytes:
             f"export: expected operations that ONNX has, got {str(cause).splitlines()[0]}; export "
             "the model to a package or a program of PyTorch instead (--to aoti, --to program)"
         ) from error
-    assert converted is not None
-    proto: Any = converted.model_proto
+    assert program is not None
+    proto: Any = program.model_proto
     # Shapes of intermediate results are notes. Those of one-sided Fourier transforms are wrong, and
     # the runtime would take its buffers by them.
     del proto.graph.value_info[:]

@@ -89,11 +89,11 @@ def trace(model: nn.Module, fixed: Sequence[str] = ()) -> Program:
         # Gradients are off while tracing: operators take their path for values alone.
         with torch.no_grad():
             exported = torch.export.export(model, (inputs,), dynamic_shapes=shapes, strict=False)
-            exported = exported.run_decompositions(_plain_forms())
+            exported = exported.run_decompositions(plain_forms())
     except Exception as error:
         raise ExportError(
             f"export: expected a model that can be traced at sizes {signature.shape}, got "
-            f"{_first_lines(error)}; keep an axis at its size of training with fixed="
+            f"{first_lines(error)}; keep an axis at its size of training with fixed="
         ) from error
     return Program(model, signature, exported)
 
@@ -137,7 +137,7 @@ def texts_of(metadata: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _plain_forms() -> dict[Any, Callable[..., Any]]:
+def plain_forms() -> dict[Any, Callable[..., Any]]:
     """Return torch's usual decompositions, and the plain form of each op of ours."""
     table: dict[Any, Callable[..., Any]] = dict(torch.export.default_decompositions())
     for name, plain in PLAIN.items():
@@ -162,7 +162,7 @@ def _relative_error(actual: Tensor, expected: Tensor, sizes: Sizes) -> float:
     return float((actual - expected).abs().amax() / largest)
 
 
-def _first_lines(error: Exception, count: int = 2) -> str:
+def first_lines(error: Exception, count: int = 2) -> str:
     """Return the beginning of a tracer's message, which goes on for pages."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {' '.join(lines[:count])}"

@@ -271,12 +271,23 @@ def export(
         list[str] | None,
         typer.Option("--fixed", help="A size of the inputs that stays that of training."),
     ] = None,
+    steps: Annotated[
+        bool,
+        typer.Option(
+            "--steps", help="Of a causal text model: prefill and step with their states, in ONNX."
+        ),
+    ] = False,
     trust_code: TrustFlag = False,
 ) -> None:
     """Write a run's model as a program that needs neither this library nor the run."""
     from .. import training
 
     show.trusted_code(run, trust_code)
+    if steps:
+        show.refuse_with_steps(to=to != "onnx", fixed=bool(fixed))
+        for path in training.export_run_steps(run, out=out, trust_code=trust_code):
+            typer.echo(f"program: {path} (answers as the model does, token by token)")
+        return
     path = training.export_run(run, to, out=out, fixed=fixed or (), trust_code=trust_code)
     typer.echo(f"program: {path} (answers as the model does at three sizes)")
 

@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ...errors import OptionError
+
 
 def _table(title: str, columns: list[str], rows: list[list[Any]]) -> None:
     console = Console()
@@ -360,3 +362,13 @@ def data_table() -> None:
         )
         if facts["notes"]:
             typer.echo(f"    {facts['notes']}")
+
+
+def refuse_with_steps(**given: bool) -> None:
+    """Refuse options of ``fredholm export`` that ``--steps`` does not read."""
+    for name, is_given in given.items():
+        if is_given:
+            raise OptionError(
+                f"--{name}: expected to be left out beside --steps, which writes ONNX programs "
+                "with every size free; drop one of the two"
+            )

@@ -30,6 +30,7 @@ _PUBLIC = {
     "write_predictions": (".prediction", "lightning"),
     "explain": (".evaluation", "matplotlib"),
     "export_run": (".exporting", "lightning"),
+    "export_run_steps": (".exporting", "lightning"),
     "generate": (".generation", "lightning"),
     "compress_run": ("..distill.compress", "lightning"),
     "load_run": (".evaluation", "lightning"),

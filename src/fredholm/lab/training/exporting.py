@@ -8,9 +8,17 @@ from typing import Any, NamedTuple
 
 from ... import __version__
 from ...errors import OptionError, suggest
-from ...export import export_onnx, export_package, export_program, signature_of
+from ...export import (
+    DecoderPaths,
+    export_decoder,
+    export_onnx,
+    export_package,
+    export_program,
+    signature_of,
+)
 from .calibration import temperature_of
 from .evaluation import load_run
+from .folder import RunFolder
 
 
 class Format(NamedTuple):
@@ -62,11 +70,33 @@ def export_run(
     chosen = FORMATS[to]
     model, place = load_run(run, trust_code=trust_code)
     path = Path(out or place.root / f"model-{to}{chosen.suffix}")
-    metadata = {
+    metadata = _metadata(model, place, fixed)
+    chosen.export(model, path, fixed=fixed, metadata=metadata)
+    return path
+
+
+def export_run_steps(
+    run: str | Path, *, out: str | Path | None = None, trust_code: bool = False
+) -> DecoderPaths:
+    """Write a causal text run's prefill and step as two ONNX programs, see
+    :func:`fredholm.export.export_decoder`; the files carry the facts of :func:`export_run`.
+
+    Args:
+        run: its folder.
+        out: ``model.onnx`` gives ``model-prefill.onnx`` and ``model-step.onnx``; by default
+            ``model-onnx.onnx`` in the run's folder.
+        trust_code: see :func:`load_run`.
+    """
+    model, place = load_run(run, trust_code=trust_code)
+    path = Path(out or place.root / "model-onnx.onnx")
+    return export_decoder(model, path, metadata=_metadata(model, place, ()))
+
+
+def _metadata(model: Any, place: RunFolder, fixed: Sequence[str]) -> dict[str, Any]:
+    """Return the facts that a program carries along."""
+    return {
         "fredholm": __version__,
         "shape": list(signature_of(model, fixed).shape),
         "facts": model.extra,
         "temperature": temperature_of(place.calibration),
     }
-    chosen.export(model, path, fixed=fixed, metadata=metadata)
-    return path
