@@ -23,6 +23,7 @@ MODULES = (
     "fredholm.training",
     "fredholm.explain",
     "fredholm.distributed",
+    "fredholm.nn",
 )
 
 

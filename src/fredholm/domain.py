@@ -258,8 +258,8 @@ class Domain:
             )
         pairs = None
         if adjacent:
-            own = torch.arange(len(vertices), device=vertices.device).expand(2, -1)
-            pairs = Edges.of_index(torch.cat([mesh.edge_index(), own], -1), len(vertices))
+            own = torch.arange(vertices.shape[0], device=vertices.device).expand(2, -1)
+            pairs = Edges.of_index(torch.cat([mesh.edge_index(), own], -1), vertices.shape[0])
         return cls.points(
             mesh.vertices,
             measure=mesh.vertex_masses(),
@@ -1169,8 +1169,8 @@ def _ordered_edges(edges: Edges, query_time: Tensor, key_time: Tensor) -> Edges:
     """The edges with those from later points hidden."""
     target = edges.targets()
     graph = torch.div(target, edges.queries, rounding_mode="floor")
-    query = query_time[graph.clamp(max=len(query_time) - 1), target - graph * edges.queries]
-    key = key_time[graph.clamp(max=len(key_time) - 1), edges.source]
+    query = query_time[graph.clamp(max=query_time.shape[0] - 1), target - graph * edges.queries]
+    key = key_time[graph.clamp(max=key_time.shape[0] - 1), edges.source]
     density = edges.log_density
     if density is None:
         density = torch.zeros(edges.count, device=target.device)

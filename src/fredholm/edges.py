@@ -408,18 +408,18 @@ class Edges:
 
     def dense_rows(self, rows: Int[Tensor, " r"]) -> Tensor:
         """Some rows of :meth:`dense`, (r, 1 | H, Nk)."""
-        self.check_dense(len(rows))
+        self.check_dense(rows.shape[0])
         tile = self.tile(rows)
         self._refuse_repeated(tile)
         if self.log_density is None:
-            mask = torch.zeros(len(rows), self.keys, dtype=torch.bool, device=self.ptr.device)
+            mask = torch.zeros(rows.shape[0], self.keys, dtype=torch.bool, device=self.ptr.device)
             if self.count:
                 mask = mask.scatter_reduce(1, tile.source, tile.real, "amax")
             return mask[:, None]
         density = self.log_density
         if density.dim() == 1:
             density = density[:, None]
-        empty = density.new_full((len(rows), density.shape[1], self.keys), -torch.inf)
+        empty = density.new_full((rows.shape[0], density.shape[1], self.keys), -torch.inf)
         if not self.count:
             return empty
         row, slot = tile.real.nonzero(as_tuple=True)
@@ -437,10 +437,10 @@ class Edges:
     def _scattered(self, rows: Tensor, values: Tensor | None) -> Tensor | None:
         if values is None:
             return None
-        self.check_dense(len(rows) * values.shape[1])
+        self.check_dense(rows.shape[0] * values.shape[1])
         tile = self.tile(rows)
         self._refuse_repeated(tile)
-        dense = values.new_zeros(len(rows), self.keys, values.shape[1])
+        dense = values.new_zeros(rows.shape[0], self.keys, values.shape[1])
         row, slot = tile.real.nonzero(as_tuple=True)
         return dense.index_put((row, tile.source[row, slot]), values[tile.edges[row, slot]])
 
@@ -498,7 +498,7 @@ class Edges:
                 f"expected an unbatched graph, got a batch of {self.batch}; select from each graph"
             )
         new_row = torch.full((self.queries,), -1, device=self.ptr.device)
-        new_row[queries] = torch.arange(len(queries), device=self.ptr.device)
+        new_row[queries] = torch.arange(queries.shape[0], device=self.ptr.device)
         row = new_row[self.targets()]
         source, count = self.source, self.keys
         if keys is not None:
@@ -515,7 +515,7 @@ class Edges:
         return Edges.of_sorted(
             row[chosen],
             source[chosen],
-            len(queries),
+            queries.shape[0],
             count,
             pick(self.log_density),
             pick(self.features),

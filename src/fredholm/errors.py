@@ -88,6 +88,10 @@ class ConversionError(FredholmError, TypeError):
     """
 
 
+class ExportError(FredholmError, RuntimeError):
+    """A model cannot be exported, or its program answers otherwise than the model."""
+
+
 class CheckpointError(FredholmError, RuntimeError):
     """A checkpoint or pretrained folder cannot be used."""
 

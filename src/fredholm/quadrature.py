@@ -90,7 +90,7 @@ class Quadrature:
         edges = self.edges
         graph = torch.arange(edges.batch, device=rows.device)
         flat = (graph[:, None] * edges.queries + rows).flatten()
-        pairs = edges.dense_rows(flat).unflatten(0, (edges.batch, len(rows))).movedim(2, 1)
+        pairs = edges.dense_rows(flat).unflatten(0, (edges.batch, rows.shape[0])).movedim(2, 1)
         if pairs.dtype == torch.bool:
             density = pairs.to(dtype)
             return density, torch.zeros_like(density).masked_fill(~pairs, -torch.inf)
@@ -274,7 +274,7 @@ def mass_on_edges(mass: Float[Tensor, "#b k"], edges: Edges) -> Float[Tensor, "#
         seen = (edges.log_density.reshape(edges.count, -1) > -torch.inf).to(mass.dtype)
     if edges.batch == 1:
         along = mass[:, edges.source, None] * seen
-        total = along.new_zeros(len(mass), edges.queries, along.shape[-1])
+        total = along.new_zeros(mass.shape[0], edges.queries, along.shape[-1])
         return total.index_add(1, edges.targets(), along).mT
     flat = mass.expand(edges.batch, -1).reshape(-1)[edges.flat_source()]
     total = flat.new_zeros(edges.rows, seen.shape[1])
@@ -289,7 +289,7 @@ def mass_in_reach(
     if valid is None:
         return _window_sums(mass, before, after)
     order = compact_order(valid)
-    mass = mass.expand(len(valid), -1)
+    mass = mass.expand(valid.shape[0], -1)
     sums = _window_sums(mass.gather(1, order), before, after)
     return torch.zeros_like(sums).scatter(1, order, sums)
 

@@ -599,7 +599,7 @@ def _features_of_rows(edges: Edges, rows: Tensor) -> Tensor | None:
     flat = (graph[:, None] * edges.queries + rows).flatten()
     dense = edges.dense_features(flat)
     assert dense is not None
-    return dense.unflatten(0, (edges.batch, len(rows)))
+    return dense.unflatten(0, (edges.batch, rows.shape[0]))
 
 
 # --- what comes in is checked and cleaned ---------------------------------------------------------

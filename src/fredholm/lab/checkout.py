@@ -20,7 +20,6 @@ DATASETS = (
     "darcy-generated",
     "debian-graph",
     "fashion-canvas",
-    "glue",
     "imdb",
     "kicad",
     "listops",

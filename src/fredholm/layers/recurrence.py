@@ -387,10 +387,10 @@ def _call(
     """The recurrence from its initial state; a linearization is another function."""
     parts = () if initial_state is None else initial_state
     parts = (parts,) if isinstance(parts, Tensor) else parts
-    if linearization != "secant" or any(x.dim() == 3 and x.shape[1] != len(u) for x in parts):
+    if linearization != "secant" or any(x.dim() == 3 and x.shape[1] != u.shape[0] for x in parts):
         return None  # a state for batches of another size cannot be called here
     state = tuple(
-        (x if x.dim() == 3 else x[:, None]).expand(-1, len(u), -1).contiguous() for x in parts
+        (x if x.dim() == 3 else x[:, None]).expand(-1, u.shape[0], -1).contiguous() for x in parts
     )
     given = state[0] if len(state) == 1 else state or None
     out = layer(u if layer.batch_first else u.transpose(0, 1), given)[0]

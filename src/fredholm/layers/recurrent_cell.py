@@ -31,10 +31,10 @@ def _call(
     """The cell, point after point."""
     given = () if initial_state is None else initial_state
     parts = (given,) if isinstance(given, Tensor) else tuple(given)
-    if linearization != "secant" or any(x.dim() == 3 and x.shape[1] != len(u) for x in parts):
+    if linearization != "secant" or any(x.dim() == 3 and x.shape[1] != u.shape[0] for x in parts):
         return None  # a state for batches of another size cannot be called here
     # (1, width) or (1, B, width), as a recurrence of one layer has it.
-    state: Any = tuple(x.reshape(-1, x.shape[-1]).expand(len(u), -1) for x in parts) or None
+    state: Any = tuple(x.reshape(-1, x.shape[-1]).expand(u.shape[0], -1) for x in parts) or None
     if state is not None and len(state) == 1:
         state = state[0]
     out = []

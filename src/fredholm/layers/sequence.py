@@ -186,7 +186,7 @@ def affine_map(operator: IntegralOperator, u: Tensor, domain: Domain) -> tuple[T
         same = torch.eye(operator.heads, dtype=u.dtype, device=u.device)
         matrix = torch.einsum("bhqkoi,hg->bqhokgi", dense, same).flatten(2, 3).flatten(4, 5)
     offset = operator.kernel.offset(problem)
-    shape = (len(u), operator.heads, matrix.shape[1], operator.kernel.d_out)
+    shape = (u.shape[0], operator.heads, matrix.shape[1], operator.kernel.d_out)
     shift = merge_heads((u.new_zeros(()) if offset is None else offset).expand(shape))
     if operator.projection is not None:
         matrix = torch.einsum("po,bqoki->bqpki", operator.projection.weight, matrix)

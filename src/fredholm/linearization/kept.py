@@ -86,7 +86,7 @@ class MixedHeads(Heads):
         keys = [self.part(key, kept) for kept in (False, True)]
         linear = self.linear.student_weights(queries[0], keys[0], seen, scale)
         softmax = self.teacher_weights(queries[1], keys[1], seen, scale)
-        sizes = (len(query), -1, query.shape[2], -1)
+        sizes = (query.shape[0], -1, query.shape[2], -1)
         return self.joined(*(x.expand(sizes) for x in (linear, softmax.to(linear.dtype))))
 
     def _respond(
@@ -126,9 +126,9 @@ class MixedHeads(Heads):
             value = torch.cat([memory["kept_value"].to(value.dtype), value], 2)
         n, total = query.shape[2], key.shape[2]
         if valid is not None or known is not None:
-            new = key.new_ones(len(key), n, dtype=torch.bool) if valid is None else valid
-            new = new.expand(len(key), -1)
-            old = key.new_ones(len(key), past, dtype=torch.bool) if known is None else known
+            new = key.new_ones(key.shape[0], n, dtype=torch.bool) if valid is None else valid
+            new = new.expand(key.shape[0], -1)
+            old = key.new_ones(key.shape[0], past, dtype=torch.bool) if known is None else known
             known = torch.cat([old, new], 1)
 
         points, mask = self._alone(query, key, value), None

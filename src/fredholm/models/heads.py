@@ -90,13 +90,13 @@ def _over_shards(features: Tensor, domain: Domain, pool: str, shards: Shards) ->
         mass = domain.measure if pool == "mean" else torch.ones_like(domain.measure)
         return masked_mean(features, mass, valid, shards)
     place = torch.arange(shards.start, shards.start + shards.size, device=features.device)
-    place = place.expand(len(features), -1)
+    place = place.expand(features.shape[0], -1)
     if pool == "last":
         real = place if valid is None else torch.where(valid, place, -1)
-        last = real.amax(1) if shards.size else place.new_full((len(features),), -1)
+        last = real.amax(1) if shards.size else place.new_full((features.shape[0],), -1)
         wanted = largest(last, shards)
     else:
-        wanted = place.new_zeros(len(features))
+        wanted = place.new_zeros(features.shape[0])
     mine = (place == wanted[:, None])[..., None]
     return summed(torch.where(mine, features, 0.0).sum(1), shards)
 
@@ -106,7 +106,7 @@ def _last(features: Tensor, valid: Tensor | None) -> Tensor:
         return features[:, -1]
     steps = torch.arange(valid.shape[1], device=valid.device)
     last = torch.where(valid, steps, -1).amax(1)
-    chosen = features[torch.arange(len(features), device=valid.device), last.clamp(min=0)]
+    chosen = features[torch.arange(features.shape[0], device=valid.device), last.clamp(min=0)]
     return torch.where(last[:, None] >= 0, chosen, 0.0)
 
 

@@ -23,6 +23,11 @@ from ..errors import DerivativeError
 from .backend import Op, guarded_call, spread
 from .plain import gathered, lengths, vjp
 
+PLAIN: dict[str, Callable[..., Any]] = {}
+"""The plain form of each op that has one, by the op's name in ``torch.ops.fredholm``: programs for
+other runtimes, which know none of our ops, are made of these.
+"""
+
 
 def custom_op(
     name: str,
@@ -69,6 +74,8 @@ def custom_op(
         fredholm.errors.DerivativeError: fredholm::example_double has no derivative: ...
     """
     full_name = f"fredholm::{name}"
+    if plain is not None:
+        PLAIN[name] = plain
     op = torch.library.custom_op(full_name, forward, mutates_args=(), schema=schema)
     op.register_fake(fake)
     op.register_vmap(partial(_one_by_one, op))

@@ -77,14 +77,14 @@ def _frequencies(
         _Spectra.apply(rows, sizes, shape)
         for rows, shape in zip(whole, (sizes.grid, sizes.lags), strict=True)
     ]
-    return to_stretches(spectra, shards, (half, half), (len(signal), len(hidden)))
+    return to_stretches(spectra, shards, (half, half), (signal.shape[0], hidden.shape[0]))
 
 
 def _points(spectra: Tensor, shards: Shards, sizes: GridSizes) -> Tensor:
     """This rank's points of all rows, (R, n), from its frequencies, (R, f)."""
     (whole,) = to_whole((spectra,), shards, (shares(prod(sizes.half), shards.count),))
     kept = _Values.apply(whole, sizes)
-    return to_stretches((kept,), shards, (shards.sizes,), (len(spectra),))[0]
+    return to_stretches((kept,), shards, (shards.sizes,), (spectra.shape[0],))[0]
 
 
 class _Spectra(torch.autograd.Function):
@@ -140,7 +140,7 @@ def grid_steps(x: Tensor, grid: tuple[int, ...], shards: Shards) -> list[Tensor]
     start = sum(n for r, n in enumerate(shards.sizes[: shards.rank]) if r not in shards.holes)
     found = []
     for place in corners:
-        mine = start <= place < start + len(x) and shards.rank not in shards.holes
+        mine = start <= place < start + x.shape[0] and shards.rank not in shards.holes
         found.append(x[place - start] if mine else torch.zeros_like(x[0]))
     first, *ends = summed(torch.stack(found), shards).unbind(0)
     return [end - first for end in ends]

@@ -61,7 +61,7 @@ def feature_map(
     The offsets b are the listing's. Column i·l + c is channel c of direction i.
     """
     t = torch.einsum("md,bhnd->bhnm", directions, x) + offsets
-    psi = channels(t, networks, **options) / math.sqrt(len(directions))
+    psi = channels(t, networks, **options) / math.sqrt(directions.shape[0])
     if envelope is not None:
         psi = psi * envelope[:, :, :, None]
     return psi.flatten(3)

@@ -198,7 +198,7 @@ class HedgehogFeatures(HeadLinear, ExponentialMap):
         if answering(self):
             # both halves in one product: cheaper than two softmaxes side by side, at any length
             weight, bias = prepared(self, ("signed", x.dtype), lambda: self._signed(x.dtype))
-            x = torch.baddbmm(bias, x[0], weight)[None] if len(x) == 1 else x @ weight + bias
+            x = torch.baddbmm(bias, x[0], weight)[None] if x.shape[0] == 1 else x @ weight + bias
             return x.unflatten(-1, (2, -1)).softmax(-1).flatten(-2)
         x = self.mixed(x)
         return torch.cat([x.softmax(-1), (-x).softmax(-1)], -1)

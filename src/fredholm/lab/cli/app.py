@@ -146,7 +146,7 @@ def plan(
     show.run_plan(training.plan_run(loaded, steps, trust_code=trust_code), json)
 
 
-@app.command(epilog="fredholm evaluate runs/digits")
+@app.command(epilog="fredholm evaluate runs/digits\n\nfredholm evaluate runs/glue --all")
 def evaluate(
     run: RunArgument,
     overrides: Annotated[
@@ -157,6 +157,10 @@ def evaluate(
         ),
     ] = None,
     split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="RUN is a folder of runs on GLUE: each of them, and the mean."),
+    ] = False,
     json: JsonFlag = False,
     trust_code: TrustFlag = False,
 ) -> None:
@@ -165,6 +169,12 @@ def evaluate(
     """
     from .. import training
 
+    if every:
+        for each in training.glue_runs(run):
+            show.trusted_code(each, trust_code)
+        scores = training.evaluate_glue(run, split, overrides or [], trust_code=trust_code)
+        show.glue_scores(scores, json)
+        return
     show.trusted_code(run, trust_code)
     result = training.evaluate(run, split, overrides or [], trust_code=trust_code, report=show.note)
     show.evaluation(result, json)
@@ -240,6 +250,46 @@ def generate(
     show.trusted_code(run, trust_code)
     result = training.generate(run, prompt, **draws, trust_code=trust_code)
     show.generated(result, json, answered=chat)
+
+
+@app.command(
+    epilog="fredholm export runs/digits --to onnx\n\nfredholm export runs/digits --to aoti --fixed "
+    "height --fixed width"
+)
+def export(
+    run: RunArgument,
+    to: Annotated[
+        str,
+        typer.Option(
+            help="onnx, aoti (native code for this kind of machine) or program (PyTorch's .pt2)."
+        ),
+    ] = "onnx",
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The file (default: RUN/model-TO with its suffix).")
+    ] = None,
+    fixed: Annotated[
+        list[str] | None,
+        typer.Option("--fixed", help="A size of the inputs that stays that of training."),
+    ] = None,
+    steps: Annotated[
+        bool,
+        typer.Option(
+            "--steps", help="Of a causal text model: prefill and step with their states, in ONNX."
+        ),
+    ] = False,
+    trust_code: TrustFlag = False,
+) -> None:
+    """Write a run's model as a program that needs neither this library nor the run."""
+    from .. import training
+
+    show.trusted_code(run, trust_code)
+    if steps:
+        show.refuse_with_steps(to=to != "onnx", fixed=bool(fixed))
+        for path in training.export_run_steps(run, out=out, trust_code=trust_code):
+            typer.echo(f"program: {path} (answers as the model does, token by token)")
+        return
+    path = training.export_run(run, to, out=out, fixed=fixed or (), trust_code=trust_code)
+    typer.echo(f"program: {path} (answers as the model does at three sizes)")
 
 
 @app.command(epilog="fredholm compress runs/digits --rank 16")

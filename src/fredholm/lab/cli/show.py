@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ...errors import OptionError
+
 
 def _table(title: str, columns: list[str], rows: list[list[Any]]) -> None:
     console = Console()
@@ -124,6 +126,22 @@ def _named(name: str, value: float | None) -> str:
     from ..training.metrics import title_of
 
     return f"{title_of(name)} {'undefined' if value is None else f'{value:.4f}'}"
+
+
+def glue_scores(summary: dict[str, Any], as_json: bool) -> None:
+    """One line per task of GLUE, and the mean with what it is the mean of."""
+    if as_json:
+        typer.echo(json_module.dumps(summary))
+        return
+    for task, row in summary["tasks"].items():
+        scores = ", ".join(_named(*pair) for pair in row["scores"].items())
+        runs = f" (mean of {len(row['runs'])} runs)" if len(row["runs"]) > 1 else ""
+        typer.echo(f"{task:<5} {scores}, n {row['n']}{runs}")
+        for note in row["notes"]:
+            typer.echo(f"      {note}")
+    missing = f"; no run of {', '.join(summary['missing'])}" if summary["missing"] else ""
+    count = len(summary["tasks"])
+    typer.echo(f"{_named(f'mean of {count} task' + 's' * (count > 1), summary['mean'])}{missing}")
 
 
 def predictions(results: list[dict[str, Any]], as_json: bool) -> None:
@@ -344,3 +362,13 @@ def data_table() -> None:
         )
         if facts["notes"]:
             typer.echo(f"    {facts['notes']}")
+
+
+def refuse_with_steps(**given: bool) -> None:
+    """Refuse options of ``fredholm export`` that ``--steps`` does not read."""
+    for name, is_given in given.items():
+        if is_given:
+            raise OptionError(
+                f"--{name}: expected to be left out beside --steps, which writes ONNX programs "
+                "with every size free; drop one of the two"
+            )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -134,6 +134,22 @@ class _OwnKind:
         return owner.kind
 
 
+class Axis(NamedTuple):
+    """A dimension of a batch of inputs whose size may differ from that of training.
+
+    Attributes:
+        dimension: its number; the batch is 0.
+        name: of its size, such as ``length``.
+        multiple: sizes are multiples of this number, such as the side of a patch.
+        largest: the largest size, or None.
+    """
+
+    dimension: int
+    name: str
+    multiple: int = 1
+    largest: int | None = None
+
+
 @dataclass(frozen=True)
 class EncoderConfig(Configuration):
     """What an encoder is built from; its kind is the ``kind`` of a recipe's ``model.encoder``.
@@ -188,6 +204,17 @@ class EncoderConfig(Configuration):
         raise OptionError(
             f"input_shape: a {self.kind} input is several tensors, see fredholm.encoders.Inputs"
         )
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The dimensions of a batch of inputs, beside the batch itself, whose sizes are free."""
+        return ()
+
+    def example(self, shape: Sequence[int], generator: torch.Generator) -> Tensor:
+        """Return a made-up batch of inputs of this shape, with padding at the end of the last
+        sample where the encoder knows padding; programs are compared with their models on it.
+        """
+        return torch.randn(*shape, generator=generator, dtype=self.input_dtype)
 
 
 ENCODERS: Registry[type[EncoderConfig]] = Registry(

@@ -13,7 +13,7 @@ from ...configuration import check_counts, check_positive, given
 from ...domain import Domain
 from ...errors import ShapeError
 from ...integral import FourierFeatures
-from .encoder import Encoder, EncoderConfig, part_of_grid, register_encoder
+from .encoder import Axis, Encoder, EncoderConfig, part_of_grid, register_encoder
 
 
 @register_encoder("field")
@@ -53,6 +53,10 @@ class FieldConfig(EncoderConfig):
     @property
     def input_shape(self) -> tuple[int, ...]:
         return (self.channels, 16, 16)
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return Axis(2, "height"), Axis(3, "width")
 
 
 class FieldEncoder(Encoder):

@@ -23,7 +23,7 @@ from ...distributed import Shards
 from ...domain import Domain
 from ...errors import OptionError, ShapeError, suggest
 from ...integral import FourierFeatures
-from .encoder import TOKENS, Encoder, EncoderConfig, register_encoder, with_token
+from .encoder import TOKENS, Axis, Encoder, EncoderConfig, register_encoder, with_token
 
 POSITIONS = ("fourier", "learned")
 
@@ -105,6 +105,11 @@ class ImageConfig(EncoderConfig):
     @property
     def input_shape(self) -> tuple[int, ...]:
         return (self.channels, *self.sides)
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        height, width = image_sides(self.patch)
+        return Axis(2, "height", multiple=height), Axis(3, "width", multiple=width)
 
 
 class ImageEncoder(Encoder):

@@ -24,7 +24,7 @@ class Inputs:
     """
 
     def __init__(self, **tensors: Tensor):
-        sizes = {name: len(tensor) for name, tensor in tensors.items()}
+        sizes = {name: tensor.shape[0] for name, tensor in tensors.items()}
         if len(set(sizes.values())) != 1:
             raise ShapeError(f"the tensors of a batch need one batch size, got {sizes}")
         self.tensors = tensors
@@ -53,7 +53,7 @@ class Inputs:
         return name in self.tensors
 
     def __len__(self) -> int:
-        return len(next(iter(self.tensors.values())))
+        return next(iter(self.tensors.values())).shape[0]
 
     def to(self, *args, **kwargs) -> Inputs:
         """As :meth:`torch.Tensor.to`; integers and masks keep their dtype."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +19,7 @@ from ...configuration import (
 )
 from ...domain import Domain
 from ...errors import OptionError
-from .encoder import Encoder, EncoderConfig, register_encoder
+from .encoder import Axis, Encoder, EncoderConfig, register_encoder
 from .image import ImageEncoder
 
 
@@ -74,6 +75,11 @@ class MultiScaleImageConfig(EncoderConfig):
     @property
     def input_shape(self) -> tuple[int, ...]:
         return (self.channels, *image_sides(self.image_size))
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        multiple = math.lcm(*self.scales)
+        return Axis(2, "height", multiple=multiple), Axis(3, "width", multiple=multiple)
 
 
 class MultiScaleImageEncoder(Encoder):

@@ -12,7 +12,7 @@ from torch import Tensor
 from ...configuration import check_counts, image_sides
 from ...domain import Domain
 from ...errors import ShapeError
-from .encoder import Encoder, EncoderConfig, part_of_grid, register_encoder
+from .encoder import Axis, Encoder, EncoderConfig, part_of_grid, register_encoder
 
 
 @register_encoder("pixels")
@@ -49,6 +49,10 @@ class PixelConfig(EncoderConfig):
     @property
     def input_shape(self) -> tuple[int, ...]:
         return (self.channels, *image_sides(self.image_size))
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return Axis(2, "height"), Axis(3, "width")
 
 
 class PixelEncoder(Encoder):

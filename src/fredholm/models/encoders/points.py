@@ -15,7 +15,7 @@ from ...domain import Domain
 from ...errors import OptionError, ShapeError, suggest
 from ...integral import FourierFeatures
 from ...ops.anchors import distances
-from .encoder import Encoder, EncoderConfig, register_encoder
+from .encoder import Axis, Encoder, EncoderConfig, register_encoder
 
 FEATURES = ("raw", "fourier")
 DISTANCES = 1 << 24  # that are held at once in the search for neighbours
@@ -76,6 +76,10 @@ class PointConfig(EncoderConfig):
     @property
     def input_shape(self) -> tuple[int, ...]:
         return (self.points, self.channels)
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return (Axis(1, "points"),)
 
 
 class PointEncoder(Encoder):

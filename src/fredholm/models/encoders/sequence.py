@@ -4,7 +4,7 @@ own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from ...configuration import check_counts, check_known, check_positive, given
 from ...distributed import Shards, concatenated
 from ...domain import Domain
 from ...errors import OptionError, ShapeError, suggest
-from .encoder import Encoder, EncoderConfig, register_encoder
+from .encoder import Axis, Encoder, EncoderConfig, register_encoder
 
 MASKS = ("none", "point", "channel")
 
@@ -43,6 +43,18 @@ class SequenceInputs(EncoderConfig):
     @property
     def input_shape(self) -> tuple[int, ...]:
         return (self.length, self.channels + self.timed)
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return (Axis(1, "length"),)
+
+    def example(self, shape: Sequence[int], generator: torch.Generator) -> Tensor:
+        values = torch.randn(*shape, generator=generator)
+        if self.timed:
+            steps = torch.rand(*shape[:2], generator=generator) + 0.1
+            values[..., 0] = steps.cumsum(1)
+        values[-1, -1] = torch.nan  # padding
+        return values
 
 
 @register_encoder("samples")
@@ -210,7 +222,7 @@ class SequenceEncoder(Encoder):
         )
         line = line.replace(valid=present)
         if self.fill_gaps:
-            index = torch.arange(n, **place).expand(len(places), n)
+            index = torch.arange(n, **place).expand(places.shape[0], n)
             cells = Domain.timestamps(index, causal=self.causal, valid=present).measure
             return line.replace(measure=cells * self.spacing, kind="spacing")
         return (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from ...integral import FourierFeatures
 from ...validation import cheap_to_read
 from .encoder import (
     TOKENS,
+    Axis,
     Encoder,
     EncoderConfig,
     embedded,
@@ -105,6 +106,19 @@ class TextConfig(EncoderConfig):
     @property
     def input_shape(self) -> tuple[int, ...]:
         return (self.max_length,) if self.views == 1 else (self.views, self.max_length)
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        largest = None
+        if self.positions == "learned":
+            largest = self.max_length
+        dimension = len(self.input_shape)
+        return (Axis(dimension, "length", largest=largest),)
+
+    def example(self, shape: Sequence[int], generator: torch.Generator) -> Tensor:
+        numbers = torch.randint(1, self.vocabulary, tuple(shape), generator=generator)
+        numbers[-1, ..., -1] = 0  # padding
+        return numbers
 
 
 class TextEncoder(Encoder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from ...configuration import check_counts, check_rates
 from ...distributed import Shards
 from ...domain import Domain
 from ...errors import OptionError, ShapeError
-from .encoder import Encoder, EncoderConfig, embedded, register_encoder
+from .encoder import Axis, Encoder, EncoderConfig, embedded, register_encoder
 
 
 @register_encoder("tokens")
@@ -68,6 +69,13 @@ class TokenConfig(EncoderConfig):
     @property
     def input_shape(self) -> tuple[int, ...]:
         return (self.max_length,)
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return (Axis(1, "length"),)
+
+    def example(self, shape: Sequence[int], generator: torch.Generator) -> Tensor:
+        return torch.randint(0, self.vocabulary, tuple(shape), generator=generator)
 
 
 class TokenEncoder(Encoder):

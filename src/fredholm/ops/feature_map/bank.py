@@ -166,7 +166,7 @@ def _before(weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
     """w x + b of one set at scalars (n,), (G, h, n), as a product of [w, b] and [x, 1]: a quarter
     of the time of a broadcast multiply-add.
     """
-    rows = x.new_ones(2, len(x))
+    rows = x.new_ones(2, x.shape[0])
     rows[0] = x
     lines = torch.stack([weight.flatten(), bias.flatten()], -1)
     return (lines @ rows).view(*weight.shape, -1)

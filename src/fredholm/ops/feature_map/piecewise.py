@@ -188,7 +188,7 @@ def piecewise_linear(
 def plain(u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: bool) -> Tensor:
     """:func:`forward` in torch's differentiable operations."""
     line, index = lines_at(u, knots, slope)
-    offset = intercept[None].expand(len(u), -1, -1, -1).gather(-1, index.expand_as(line))
+    offset = intercept[None].expand(u.shape[0], -1, -1, -1).gather(-1, index.expand_as(line))
     out = line * u[:, :, None] + offset
     return torch.relu(out) if nonneg else out
 
@@ -200,7 +200,7 @@ def lines_at(u: Tensor, knots: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
         index = torch.searchsorted(knots.detach().contiguous(), points)
         index = index.unflatten(1, (u.shape[0], u.shape[2])).transpose(0, 1)[:, :, None]
     where = index.expand(-1, -1, slope.shape[1], -1)
-    return slope[None].expand(len(u), -1, -1, -1).gather(-1, where), index
+    return slope[None].expand(u.shape[0], -1, -1, -1).gather(-1, where), index
 
 
 def backward(

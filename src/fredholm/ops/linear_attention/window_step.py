@@ -105,7 +105,7 @@ def _old_by_row(
     keys: Tensor, values: Tensor, masses: Tensor, slot: int | Tensor, valid: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Each row's oldest point; mass zero where a hidden point came, for which none leaves."""
-    place = _index(slot, len(masses), masses)
+    place = _index(slot, masses.shape[0], masses)
     mass = masses.gather(1, place)
     if valid is not None:
         mass = torch.where(valid, mass, 0.0)

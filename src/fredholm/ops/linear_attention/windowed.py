@@ -200,9 +200,9 @@ def _advance_beside_sinks(
         slots = wanted
         if valid is None:
             valid = torch.ones_like(mass, dtype=torch.bool)
-        valid = valid.expand(len(mass), -1)
+        valid = valid.expand(mass.shape[0], -1)
         if filled is None:
-            filled = mass.new_full((len(mass),), known)
+            filled = mass.new_full((mass.shape[0],), known)
         rank = filled[:, None] + valid.cumsum(1)
         sinks = _filled_sinks(first, (key, value, mass), valid, filled, wanted)
         in_band = valid & (rank > wanted)

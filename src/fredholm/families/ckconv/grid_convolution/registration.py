@@ -61,7 +61,7 @@ class GridSizes:
         """The part of ``shape`` from ``start`` on of the signal with spectrum x, (B, H, points, d),
         points outermost after the batch.
         """
-        out = x.real.new_empty(x.shape[1], prod(shape), len(x))
+        out = x.real.new_empty(x.shape[1], prod(shape), x.shape[0])
         self.values(x, shape, start, out=out.permute(2, 0, 1).unflatten(-1, shape))
         return out.unflatten(-1, (heads, -1)).transpose(1, 2)
 
@@ -183,14 +183,30 @@ def empty_gradients(grad, signal, hidden, readout, grid, causal, needs) -> list[
 
 
 def plain(signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], causal: bool) -> Tensor:
-    """The convolution with the whole spectrum of the kernel at once."""
+    """The convolution with the whole spectrum of the kernel at once.
+
+    Spectra are multiplied as pairs of real numbers (…, 2): programs for other runtimes are made of
+    this form, and those have no complex matrix products.
+    """
     sizes = GridSizes(grid, causal)
     transform = partial(torch.fft.rfftn, s=sizes.sizes, dim=sizes.dims)
-    u = transform(signal.mT.unflatten(-1, sizes.grid)).flatten(3)
-    h = transform(hidden.mT.unflatten(-1, sizes.lags)).flatten(1)
-    kernel = torch.einsum("hoiw,wf->hoif", readout.to(h.dtype), h)
-    product = torch.einsum("hoif,bhif->bhof", kernel, u).unflatten(-1, sizes.half)
-    full = torch.fft.irfftn(product, s=sizes.sizes, dim=sizes.dims)
+    u = torch.view_as_real(transform(signal.mT.unflatten(-1, sizes.grid))).flatten(3, -2)
+    h = torch.view_as_real(transform(hidden.mT.unflatten(-1, sizes.lags))).flatten(1, -2)
+    kernel = torch.einsum("hoiw,wfc->hoifc", readout.to(h.dtype), h)
+
+    # (a + ib)(c + id) = (ac - bd) + i(ad + bc), summed over the input channels i
+    cosine, sine = kernel.unbind(-1)
+    real, imaginary = u.unbind(-1)
+    sums = partial(torch.einsum, "hoif,bhif->bhof")
+    product = torch.stack(
+        [
+            sums(cosine, real) - sums(sine, imaginary),
+            sums(cosine, imaginary) + sums(sine, real),
+        ],
+        -1,
+    )
+    spectrum = torch.view_as_complex(product.unflatten(-2, sizes.half).contiguous())
+    full = torch.fft.irfftn(spectrum, s=sizes.sizes, dim=sizes.dims)
     return sizes.part(full, sizes.grid, sizes.start).flatten(3).mT
 
 
@@ -236,7 +252,11 @@ def backward_flops(
 
 
 def fast_size(n: int) -> int:
-    """The next size that is a product of 2, 3 and 5."""
+    """The next size that is a product of 2, 3 and 5; the size itself where a program leaves it
+    free, since a search would fix it.
+    """
+    if not isinstance(n, int):
+        return n
     while True:
         rest = n
         for prime in (2, 3, 5):

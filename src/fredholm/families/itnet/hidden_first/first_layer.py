@@ -145,7 +145,7 @@ class FirstLayer:
         if slope is None:
             return
         if g.table is not None and self.places is not None:
-            alone = g.table.shape[0] == 1 and len(slope) > 1
+            alone = g.table.shape[0] == 1 and slope.shape[0] > 1
             part = slope.sum(0, keepdim=True) if alone else slope
             columns = part.transpose(2, 3).flatten(3)
             # pairs of the same displacement read one column, whose gradient is their sum

@@ -1,0 +1,265 @@
+"""Prefill and step programs of causal text models, with their states as inputs and outputs.
+
+A state is a list of tensors, those of each layer in order. ``prefill`` reads a text and returns the
+logits after each token and the state after the last; ``step`` takes one more token, the number of
+tokens seen so far and the state, and returns the logits after the token and the state after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from ..errors import ExportError, OptionError, require
+from ..files import replacing
+from ..models.model import Model, TextState
+from .onnx import INPUT, OUTPUT, converted, session_of
+from .program import TOLERANCE, first_lines, plain_forms
+
+TRACED_BATCH, TRACED_PROMPT = 5, 7
+CHECKED = ((5, 7), (1, 1), (2, 20))
+"""Batches and prompts that programs are compared with the model at."""
+
+
+FreeAxes = dict[int, str]
+"""The dimensions of a tensor that are the batch or the number of tokens seen."""
+
+
+class DecoderPaths(NamedTuple):
+    """The files of a decoder's two programs."""
+
+    prefill: Path
+    step: Path
+
+
+@dataclass(frozen=True)
+class StateNames:
+    """The names of the tensors that each layer keeps, layer by layer."""
+
+    layers: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def of(cls, state: TextState) -> StateNames:
+        for layer in state.layers:
+            memory = getattr(layer, "keys", None)
+            if not isinstance(memory, dict) or not all(
+                isinstance(value, Tensor) for value in memory.values()
+            ):
+                raise ExportError(
+                    "export: expected layers whose states are tensors by name, got "
+                    f"{type(layer).__name__}; export the whole-text program instead"
+                )
+        return cls(tuple(tuple(layer.keys) for layer in state.layers))
+
+    @property
+    def count(self) -> int:
+        return sum(len(names) for names in self.layers)
+
+    def tensors(self, state: TextState) -> list[Tensor]:
+        """Return the state's tensors in order."""
+        return [
+            layer.keys[name]
+            for layer, names in zip(state.layers, self.layers, strict=True)
+            for name in names
+        ]
+
+    def filled(self, state: TextState, tensors: list[Tensor], seen: int, batch: int) -> TextState:
+        """Return the state with these tensors in the places of its own."""
+        rest = iter(tensors)
+        layers = []
+        for layer, names in zip(state.layers, self.layers, strict=True):
+            memory = {name: next(rest) for name in names}
+            layers.append(replace(layer, seen=seen, keys=memory, batch=batch))
+        return replace(state, seen=seen, layers=tuple(layers))
+
+
+class Prefill(nn.Module):
+    """A model's :meth:`.Model.prefill` from the start of a text, with the state's tensors."""
+
+    def __init__(self, model: Model, start: TextState, names: StateNames):
+        super().__init__()
+        self.model, self.start, self.names = model, start, names
+
+    def forward(self, numbers: Tensor) -> tuple[Tensor, ...]:
+        batch = numbers.shape[0]
+        layers = tuple(replace(layer, batch=batch) for layer in self.start.layers)
+        logits, state = self.model.prefill(numbers, replace(self.start, layers=layers))
+        return logits, *self.names.tensors(state)
+
+
+class Step(nn.Module):
+    """A model's :meth:`.Model.step`, with the state's tensors as inputs and results."""
+
+    def __init__(self, model: Model, state: TextState, names: StateNames, axes: list[FreeAxes]):
+        super().__init__()
+        self.model, self.state, self.names, self.axes = model, state, names, axes
+
+    def forward(self, numbers: Tensor, seen: Tensor, past: list[Tensor]) -> tuple[Tensor, ...]:
+        count: Any = seen.item()
+        # What holds for every call: a tracer cannot read the number.
+        torch._check(count >= 1)
+        torch._check(count < self.state.domain.size)
+        for tensor, axes in zip(past, self.axes, strict=True):
+            for axis, name in axes.items():
+                if name == "seen":
+                    torch._check(tensor.shape[axis] == count)
+        state = self.names.filled(self.state, past, count, numbers.shape[0])
+        logits, after = self.model.step(numbers, state)
+        return logits, *self.names.tensors(after)
+
+
+def export_decoder(
+    model: Model, path: str | Path, *, metadata: Mapping[str, Any] | None = None
+) -> DecoderPaths:
+    """Write a causal text model's prefill and step as two ONNX programs.
+
+    ``prefill`` maps ``inputs`` (batch, length) to ``outputs`` (batch, length, vocabulary) and
+    ``state_0``, ``state_1``, …; ``step`` maps ``inputs`` (batch,), ``seen`` (the number of tokens
+    before, at least 1) and ``past_0``, … to ``outputs`` (batch, vocabulary) and ``state_0``, ….
+    Texts end at the model's ``max_length``. Both are run together and compared with the model
+    before either is written.
+
+    Args:
+        model: a model with an encoder of causal texts and ``head.pool`` ``every``.
+        path: ``model.onnx`` gives ``model-prefill.onnx`` and ``model-step.onnx``.
+        metadata: see :func:`.export_onnx`.
+
+    Raises:
+        OptionError: a model that does not go token by token.
+        ExportError: a model that cannot be traced, or programs that answer otherwise.
+        MissingExtraError: ``onnxscript`` or ``onnxruntime`` is not installed.
+        StorageError: a file that cannot be written.
+    """
+    require("onnxscript", "onnx", "a program in ONNX")
+    require("onnxruntime", "onnx", "a program in ONNX, which is run before it is written,")
+    model = model.eval()
+    with torch.no_grad():
+        prefill, step, names = _traced(model)
+    states = [f"state_{i}" for i in range(names.count)]
+    pasts = [f"past_{i}" for i in range(names.count)]
+    facts = dict(metadata or {})
+    prefill_content = converted(prefill, [INPUT], [OUTPUT, *states], facts)
+    step_content = converted(step, [INPUT, "seen", *pasts], [OUTPUT, *states], facts)
+    _check(model, prefill_content, step_content, pasts)
+
+    path = Path(path)
+    paths = DecoderPaths(
+        path.with_stem(f"{path.stem}-prefill"), path.with_stem(f"{path.stem}-step")
+    )
+    with replacing(paths.prefill) as first, replacing(paths.step) as second:
+        first.write_bytes(prefill_content)
+        second.write_bytes(step_content)
+    return paths
+
+
+def _traced(model: Model) -> tuple[ExportedProgram, ExportedProgram, StateNames]:
+    """Trace the prefill and the step."""
+    length = _longest(model)
+    numbers = _texts(model, TRACED_BATCH, TRACED_PROMPT)
+    start = model.init_state(length, batch=TRACED_BATCH)
+    _, state = model.prefill(numbers, start)
+    names = StateNames.of(state)
+    past = names.tensors(state)
+
+    batch = Dim("batch", min=1, max=4096)
+    prompt = Dim("length", min=1, max=length - 1)
+    seen = Dim("seen", min=1, max=length - 1)
+    free = {"batch": batch, "seen": seen}
+    axes = _free_axes(model, names)
+    past_shapes = [{i: free[name] for i, name in named.items()} for named in axes]
+    try:
+        prefill = torch.export.export(
+            Prefill(model, start, names),
+            (numbers,),
+            dynamic_shapes=({0: batch, 1: prompt},),
+            strict=False,
+        )
+        step = torch.export.export(
+            Step(model, state, names, axes),
+            (_texts(model, TRACED_BATCH, 1)[:, 0].contiguous(), torch.tensor(TRACED_PROMPT), past),
+            dynamic_shapes=({0: batch}, None, past_shapes),
+            strict=False,
+        )
+        forms = plain_forms()
+        return prefill.run_decompositions(forms), step.run_decompositions(forms), names
+    except Exception as error:
+        raise ExportError(
+            f"export: expected a model that can be traced token by token, got "
+            f"{first_lines(error)}; export the whole-text program instead"
+        ) from error
+
+
+def _free_axes(model: Model, names: StateNames) -> list[FreeAxes]:
+    """Return, for each tensor of the state, its dimensions that are the batch or the number of
+    tokens seen: those that change when these do.
+    """
+
+    def shapes(batch: int, prompt: int) -> list[torch.Size]:
+        start = model.init_state(_longest(model), batch=batch)
+        _, state = model.prefill(_texts(model, batch, prompt), start)
+        return [tensor.shape for tensor in names.tensors(state)]
+
+    traced = shapes(TRACED_BATCH, TRACED_PROMPT)
+    other_batch = shapes(TRACED_BATCH + 1, TRACED_PROMPT)
+    other_prompt = shapes(TRACED_BATCH, TRACED_PROMPT + 1)
+    axes = []
+    for shape, by_batch, by_prompt in zip(traced, other_batch, other_prompt, strict=True):
+        named = {i: "batch" for i, size in enumerate(shape) if by_batch[i] != size}
+        named |= {i: "seen" for i, size in enumerate(shape) if by_prompt[i] != size}
+        axes.append(named)
+    return axes
+
+
+def _check(model: Model, prefill: bytes, step: bytes, pasts: list[str]) -> None:
+    """Compare both programs, run after each other, with the model on whole texts."""
+    length = min(_longest(model), 32)
+    first, then = session_of(prefill), session_of(step)
+    for batch, prompt in CHECKED:
+        texts = _texts(model, batch, length)
+        with torch.no_grad():
+            expected = model(texts).numpy()
+        numbers = texts.numpy()
+        prompt = min(prompt, length - 1)
+
+        start, *state = first.run(None, {INPUT: numbers[:, :prompt]})
+        answers = [start]
+        for seen in range(prompt, length):
+            given = {INPUT: numbers[:, seen], "seen": np.array(seen)}
+            logits, *state = then.run(None, given | dict(zip(pasts, state, strict=True)))
+            answers.append(logits[:, None])
+        actual = np.concatenate(answers, 1)
+        error = float(np.abs(actual - expected).max() / np.abs(expected).max())
+        if not error <= TOLERANCE:
+            raise ExportError(
+                f"export: expected steps that answer as the model does, got a relative error of "
+                f"{error:.1e} at a prompt of {prompt} tokens; nothing was written"
+            )
+
+
+def _longest(model: Model) -> int:
+    """Return the number of tokens of the longest text.
+
+    Raises:
+        OptionError: a model that does not go token by token.
+    """
+    encoder: Any = model.config.encoder
+    if not encoder.causal or model.pool != "every":
+        raise OptionError(
+            "export: expected an encoder of causal texts and head.pool='every' for steps, got "
+            f"{encoder.kind} with pool={model.pool!r}"
+        )
+    return encoder.points
+
+
+def _texts(model: Model, batch: int, length: int) -> Tensor:
+    """Return made-up texts without padding."""
+    vocabulary = model.config.encoder.vocabulary
+    generator = torch.Generator().manual_seed(length)
+    return torch.randint(1, vocabulary, (batch, length), generator=generator)

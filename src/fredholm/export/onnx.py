@@ -1,0 +1,145 @@
+"""Programs in ONNX, run once by ONNX Runtime before they are written."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from ..errors import ExportError, require
+from ..files import replacing
+from .program import Program, texts_of, trace
+
+INPUT, OUTPUT = "inputs", "outputs"
+"""The names of the program's only input and output."""
+
+
+def export_onnx(
+    model: nn.Module,
+    path: str | Path,
+    *,
+    fixed: Sequence[str] = (),
+    metadata: Mapping[str, Any] | None = None,
+) -> Program:
+    """Write a model as an ONNX program with one input, ``inputs``, and one output, ``outputs``.
+
+    ONNX Runtime answers with it at three sets of sizes, padding included, and the answers are
+    compared with the model's before the file is written, whole or not at all.
+
+    Args:
+        model, fixed: see :func:`.trace`.
+        path: the file.
+        metadata: facts that the file carries along, such as the classes' names: texts as they are,
+            anything else as JSON.
+
+    Raises:
+        ExportError: a model that cannot be traced or has an operation that ONNX lacks, or a program
+            that answers otherwise.
+        MissingExtraError: ``onnxscript`` or ``onnxruntime`` is not installed.
+        StorageError: a file that cannot be written.
+    """
+    require("onnxscript", "onnx", "a program in ONNX")
+    require("onnxruntime", "onnx", "a program in ONNX, which is run before it is written,")
+    program = trace(model, fixed)
+    content = converted(program.exported, [INPUT], [OUTPUT], metadata or {})
+    program.check(onnx_answers(content), "ONNX program")
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+    return program
+
+
+def onnx_answers(content: bytes) -> Callable[[Tensor], Tensor]:
+    """Return a function that answers by ONNX Runtime on the CPU."""
+    session = session_of(content)
+
+    def answer(inputs: Tensor) -> Tensor:
+        try:
+            (outputs,) = session.run([OUTPUT], {INPUT: inputs.numpy()})
+        except Exception as error:  # the runtime's errors have no common class
+            raise ExportError(
+                f"export: expected a program that ONNX Runtime runs at {tuple(inputs.shape)}, got "
+                f"{str(error).splitlines()[0]}; nothing was written"
+            ) from error
+        return torch.from_numpy(outputs)
+
+    return answer
+
+
+def session_of(content: bytes) -> Any:
+    """Return a session of ONNX Runtime on the CPU."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # what goes wrong is an error of ours
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def converted(
+    exported: ExportedProgram,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    metadata: Mapping[str, Any],
+) -> bytes:
+    """Return the content of an ONNX file with these names of inputs and outputs."""
+    try:
+        with _quiet():
+            program = torch.onnx.export(
+                exported,
+                input_names=list(inputs),
+                output_names=list(outputs),
+                dynamo=True,
+                optimize=True,
+                verbose=False,
+                custom_translation_table=_translations(),
+            )
+    except Exception as error:
+        # The operation that ONNX lacks is named by the innermost error.
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        raise ExportError(
+            f"export: expected operations that ONNX has, got {str(cause).splitlines()[0]}; export "
+            "the model to a package or a program of PyTorch instead (--to aoti, --to program)"
+        ) from error
+    assert program is not None
+    proto: Any = program.model_proto
+    # Shapes of intermediate results are notes. Those of one-sided Fourier transforms are wrong, and
+    # the runtime would take its buffers by them.
+    del proto.graph.value_info[:]
+    for key, value in texts_of(metadata).items():
+        entry = proto.metadata_props.add()
+        entry.key, entry.value = key, value
+    return proto.SerializeToString()
+
+
+def _translations() -> dict[Any, Callable[..., Any]]:
+    """Return the translations of operations that torch's exporter has none for."""
+    from .onnx_translations import cummax, cummin, searchsorted
+
+    aten = torch.ops.aten
+    return {
+        aten.searchsorted.Tensor: searchsorted,
+        aten.cummax.default: cummax,
+        aten.cummin.default: cummin,
+    }
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the exporter's notes on what it does; errors still come through."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

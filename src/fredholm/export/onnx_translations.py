@@ -1,0 +1,76 @@
+"""ONNX forms of torch's operations that its exporter does not know.
+
+Arguments and results are values of ``onnxscript``, of any shape. There is no loop among them:
+runtimes do not optimise across loops.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onnxscript import opset18 as op
+
+from .signature import LARGEST_COUNT
+
+INT32, INT64 = 6, 7
+"""Numbers of data types in ONNX."""
+
+
+def searchsorted(
+    boundaries: Any, x: Any, out_int32: bool = False, right: bool = False, **_: Any
+) -> Any:
+    """Count, for each number of ``x`` (…, N), the ``boundaries`` (…, K) below it, or not above it
+    where ``right``.
+
+    Boundaries ascend along the last axis. All pairs are compared, O(N K): the tables of learned
+    curves are short.
+    """
+    columns = op.Unsqueeze(x, _numbers(-1))
+    rows = op.Unsqueeze(boundaries, _numbers(-2))
+    below = op.GreaterOrEqual(columns, rows) if right else op.Greater(columns, rows)
+    counts = op.ReduceSum(op.Cast(below, to=INT64), _numbers(-1), keepdims=0)
+    if out_int32:
+        return op.Cast(counts, to=INT32)
+    return counts
+
+
+def cummax(x: Any, dim: int) -> tuple[Any, Any]:
+    """Return the largest number up to each place of an axis, and its place (the last of equals).
+
+    Doubles the stretch that a place has seen: after step k it has seen 2^k places. As many steps as
+    the longest axis needs, O(N log N).
+    """
+    size = op.Gather(op.Shape(x), _numbers(dim))
+    # Places along the axis, in the shape of x.
+    ones = op.Expand(_number(1), op.Shape(x))
+    index = op.Sub(op.CumSum(ones, _number(dim)), _number(1))
+
+    largest = x
+    for k in range((LARGEST_COUNT - 1).bit_length()):
+        step = op.Min(size, _numbers(2**k))
+        largest, index = _later_or_earlier(largest, index, step, dim)
+    return largest, index
+
+
+def cummin(x: Any, dim: int) -> tuple[Any, Any]:
+    """Return the smallest number up to each place of an axis, and its place."""
+    largest, index = cummax(op.Neg(x), dim)
+    return op.Neg(largest), index
+
+
+def _later_or_earlier(largest: Any, index: Any, step: Any, dim: int) -> tuple[Any, Any]:
+    """Take, at each place, what the place ``step`` before it has where that is larger."""
+    # The first places have nothing that far before them and meet themselves.
+    first = [op.Slice(x, _numbers(0), step, _numbers(dim)) for x in (largest, index)]
+    rest = [op.Slice(x, _numbers(0), op.Neg(step), _numbers(dim)) for x in (largest, index)]
+    earlier, earlier_index = (op.Concat(a, b, axis=dim) for a, b in zip(first, rest, strict=True))
+    larger = op.Greater(earlier, largest)
+    return op.Where(larger, earlier, largest), op.Where(larger, earlier_index, index)
+
+
+def _number(value: int) -> Any:
+    return op.Constant(value_int=value)
+
+
+def _numbers(value: int) -> Any:
+    return op.Constant(value_ints=[value])

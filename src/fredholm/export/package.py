@@ -1,0 +1,70 @@
+"""Packages of native code, compiled ahead of time by AOTInductor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import ExportError
+from ..files import replacing
+from .program import Program, texts_of, trace
+
+
+def export_package(
+    model: nn.Module,
+    path: str | Path,
+    *,
+    fixed: Sequence[str] = (),
+    metadata: Mapping[str, Any] | None = None,
+) -> Program:
+    """Write a model as a package of native code for this machine's kind of processor.
+
+    ``torch._inductor.aoti_load_package(path)`` loads it where neither this library nor a compiler
+    is installed. The package is compared with the model at three sets of sizes before the file is
+    written, whole or not at all.
+
+    Loading a package runs its code: load none whose source you do not trust.
+
+    Args:
+        model, fixed: see :func:`.trace`.
+        path: the file, ``.pt2``.
+        metadata: facts that the package carries along: texts as they are, anything else as JSON.
+            The loaded package's ``get_metadata`` returns them.
+
+    Raises:
+        ExportError: a model that cannot be traced or compiled (a C++ compiler is needed here), or a
+            package that answers otherwise.
+        StorageError: a file that cannot be written.
+    """
+    inductor: Any = torch._inductor
+    program = trace(model, fixed)
+    with replacing(path) as temporary:
+        # The compiler wants a name that ends in .pt2.
+        package = temporary.with_name(f"{temporary.name}.pt2")
+        try:
+            _compile(program, package, texts_of(metadata or {}))
+            program.check(inductor.aoti_load_package(str(package)), "package")
+            package.replace(temporary)
+        finally:
+            package.unlink(missing_ok=True)
+    return program
+
+
+def _compile(program: Program, package: Path, metadata: dict[str, str]) -> None:
+    inductor: Any = torch._inductor
+    try:
+        with torch.no_grad():
+            inductor.aoti_compile_and_package(
+                program.exported,
+                package_path=str(package),
+                inductor_configs={"aot_inductor.metadata": metadata},
+            )
+    except Exception as error:
+        raise ExportError(
+            f"export: expected a model that AOTInductor compiles, got {type(error).__name__}: "
+            f"{str(error).splitlines()[0]}; a C++ compiler (g++) is needed on this machine"
+        ) from error

@@ -1,0 +1,168 @@
+"""Tracing a model into a program, and comparing the program with the model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from ..errors import ExportError
+from ..files import replacing
+from ..ops.custom_op import PLAIN
+from .signature import Signature, Sizes, signature_of
+
+TOLERANCE = 1e-5
+"""Of a program's answers: the largest error over the largest answer. In float32 the same sums in
+another order differ by a few 1e-7."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A traced model.
+
+    Attributes:
+        model: the model itself, in evaluation mode.
+        signature: its inputs.
+        exported: the traced program, in torch's own operations.
+    """
+
+    model: nn.Module
+    signature: Signature
+    exported: ExportedProgram
+
+    def error(self, answer: Callable[[Tensor], Tensor]) -> float:
+        """Return the largest relative error of ``answer`` against the model, over three sets of
+        sizes (:meth:`.Signature.checked_sizes`).
+
+        Raises:
+            ExportError: an answer that is not finite or has another shape.
+        """
+        errors = []
+        for sizes in self.signature.checked_sizes():
+            inputs = self.signature.example(sizes)
+            with torch.no_grad():
+                expected = self.model(inputs)
+            actual = answer(inputs)
+            errors.append(_relative_error(actual, expected, sizes))
+        return max(errors)
+
+    def check(self, answer: Callable[[Tensor], Tensor], what: str) -> float:
+        """Compare ``answer`` with the model and return the largest relative error.
+
+        Raises:
+            ExportError: a larger error than :data:`TOLERANCE`.
+        """
+        error = self.error(answer)
+        if error > TOLERANCE:
+            raise ExportError(
+                f"export: expected the {what} to answer as the model does, got a relative error "
+                f"of {error:.1e} where {TOLERANCE:.0e} is allowed; nothing was written"
+            )
+        return error
+
+
+def trace(model: nn.Module, fixed: Sequence[str] = ()) -> Program:
+    """Trace a model into a program of torch's own operations.
+
+    Ops of this library are replaced by their plain form, the same function in torch's operations,
+    so that the program runs where this library is not installed.
+
+    Args:
+        model: a :class:`fredholm.models.Model`; it is set to evaluation mode.
+        fixed: names of axes that keep the size of training, see :func:`.signature_of`.
+
+    Raises:
+        ExportError: a model whose code decides by a size that is free.
+        OptionError: a model or an axis without a program, see :func:`.signature_of`.
+    """
+    model = model.eval()
+    signature = signature_of(model, fixed)
+    inputs = signature.example(signature.traced_sizes())
+    shapes = (signature.dynamic_shapes,)
+    try:
+        # Gradients are off while tracing: operators take their path for values alone.
+        with torch.no_grad():
+            exported = torch.export.export(model, (inputs,), dynamic_shapes=shapes, strict=False)
+            exported = exported.run_decompositions(plain_forms())
+    except Exception as error:
+        raise ExportError(
+            f"export: expected a model that can be traced at sizes {signature.shape}, got "
+            f"{first_lines(error)}; keep an axis at its size of training with fixed="
+        ) from error
+    return Program(model, signature, exported)
+
+
+def export_program(
+    model: nn.Module,
+    path: str | Path,
+    *,
+    fixed: Sequence[str] = (),
+    metadata: Mapping[str, Any] | None = None,
+) -> Program:
+    """Write a model as a program of PyTorch (``.pt2``), which :func:`torch.export.load` reads where
+    this library is not installed.
+
+    The program is compared with the model at three sets of sizes before the file is written, whole
+    or not at all.
+
+    Args:
+        model, fixed: see :func:`trace`.
+        path: the file.
+        metadata: facts that the file carries along as the extra file ``metadata.json``.
+
+    Raises:
+        ExportError: a model that cannot be traced, or a program that answers otherwise.
+        StorageError: a file that cannot be written.
+    """
+    program = trace(model, fixed)
+    program.check(program.exported.module(), "program")
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        torch.export.save(
+            program.exported, file, extra_files={"metadata.json": json.dumps(metadata or {})}
+        )
+    return program
+
+
+def texts_of(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Return metadata as texts: those as they are, anything else as JSON."""
+    return {
+        key: value if isinstance(value, str) else json.dumps(value)
+        for key, value in metadata.items()
+    }
+
+
+def plain_forms() -> dict[Any, Callable[..., Any]]:
+    """Return torch's usual decompositions, and the plain form of each op of ours."""
+    table: dict[Any, Callable[..., Any]] = dict(torch.export.default_decompositions())
+    for name, plain in PLAIN.items():
+        table[getattr(torch.ops.fredholm, name).default] = plain
+    return table
+
+
+def _relative_error(actual: Tensor, expected: Tensor, sizes: Sizes) -> float:
+    actual, expected = actual.detach(), expected.detach()
+    if actual.shape != expected.shape:
+        raise ExportError(
+            f"export: expected answers of shape {tuple(expected.shape)} at sizes {tuple(sizes)}, "
+            f"got {tuple(actual.shape)}; nothing was written"
+        )
+    unusable = int((~actual.isfinite()).sum())
+    if unusable:
+        raise ExportError(
+            f"export: expected finite answers at sizes {tuple(sizes)}, got {unusable} of "
+            f"{actual.numel()} that are not; nothing was written"
+        )
+    largest = expected.abs().amax().clamp(min=torch.finfo(torch.float32).tiny)
+    return float((actual - expected).abs().amax() / largest)
+
+
+def first_lines(error: Exception, count: int = 2) -> str:
+    """Return the beginning of a tracer's message, which goes on for pages."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines[:count])}"

@@ -1,0 +1,166 @@
+"""The inputs of a program: names, shapes with the sizes left free, and made-up batches of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from ..errors import OptionError
+from ..models.config import ModelConfig
+from ..models.encoders.encoder import Axis, EncoderConfig
+
+LARGEST_BATCH = 4096
+LARGEST_COUNT = 65536
+SMALLEST_COUNT = 3
+"""At fewer points some operators take paths of their own, which a program has no branches for."""
+
+
+class Sizes(NamedTuple):
+    """The sizes of one made-up batch: samples, and the extent of each free axis."""
+
+    batch: int
+    extents: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The one tensor that a model reads, and which of its sizes may change from call to call.
+
+    Attributes:
+        encoder: the configuration of the model's encoder, which makes up inputs.
+        axes: the dimensions beside the batch whose sizes are free.
+        avoid: sizes that are dimensions of the model. A program is traced at others, since a
+            compiler takes equal sizes for the same one.
+    """
+
+    encoder: EncoderConfig
+    axes: tuple[Axis, ...]
+    avoid: frozenset[int]
+
+    @property
+    def shape(self) -> tuple[int | str, ...]:
+        """The shape of the input, free sizes by name.
+
+        Example:
+            >>> from fredholm.models import create_model
+            >>> signature_of(create_model("itnet_nano")).shape
+            ('batch', 1, 'height', 'width')
+        """
+        named: list[int | str] = ["batch", *self.encoder.input_shape]
+        for axis in self.axes:
+            named[axis.dimension] = axis.name
+        return tuple(named)
+
+    @property
+    def dynamic_shapes(self) -> dict[int, Any]:
+        """The free sizes as :func:`torch.export.export` takes them, by dimension."""
+        free: dict[int, Any] = {0: Dim("batch", min=1, max=LARGEST_BATCH)}
+        for axis in self.axes:
+            largest = axis.largest or LARGEST_COUNT
+            count = Dim(axis.name, min=SMALLEST_COUNT, max=largest // axis.multiple)
+            free[axis.dimension] = axis.multiple * count if axis.multiple > 1 else count
+        return free
+
+    def traced_sizes(self) -> Sizes:
+        """Return the sizes that a program is traced at: none of them is a dimension of the model
+        or another of these sizes.
+        """
+        chosen = _unlike(self.avoid)
+        batch = next(chosen)
+        extents = [_extent(axis, next(chosen)) for axis in self.axes]
+        return Sizes(batch, tuple(extents))
+
+    def checked_sizes(self) -> list[Sizes]:
+        """Return three sets of sizes to compare a program with its model at: those that it was
+        traced at, one sample of the smallest size, and a larger batch of larger ones.
+        """
+        traced = self.traced_sizes()
+        smallest = [_extent(axis, SMALLEST_COUNT) for axis in self.axes]
+        larger = [
+            _extent(axis, 2 * (extent // axis.multiple) + 1)
+            for axis, extent in zip(self.axes, traced.extents, strict=True)
+        ]
+        return [traced, Sizes(1, tuple(smallest)), Sizes(traced.batch + 2, tuple(larger))]
+
+    def example(self, sizes: Sizes, seed: int = 0) -> Tensor:
+        """Return made-up inputs of these sizes, the end of the last sample padded where the model
+        knows padding.
+        """
+        shape = [sizes.batch, *self.encoder.input_shape]
+        for axis, extent in zip(self.axes, sizes.extents, strict=True):
+            shape[axis.dimension] = extent
+        return self.encoder.example(shape, torch.Generator().manual_seed(seed))
+
+
+def signature_of(model: nn.Module, fixed: Sequence[str] = ()) -> Signature:
+    """Return the signature of a model's program.
+
+    Args:
+        model: a :class:`fredholm.models.Model`.
+        fixed: names of axes that keep the size of the model's training.
+
+    Raises:
+        OptionError: a model that reads several tensors, or one without a configuration; an axis
+            that its inputs do not have.
+
+    Example:
+        >>> from fredholm.models import create_model
+        >>> signature_of(create_model("itnet_nano"), fixed=["height"]).shape
+        ('batch', 1, 28, 'width')
+    """
+    config = getattr(model, "config", None)
+    if not isinstance(config, ModelConfig):
+        raise OptionError(
+            f"export: expected a fredholm.models.Model, got {type(model).__name__}; export other "
+            "modules with torch.export.export and give the program to export_onnx"
+        )
+    axes = config.encoder.axes
+    names = [axis.name for axis in axes]
+    unknown = [name for name in fixed if name not in names]
+    if unknown:
+        raise OptionError(
+            f"fixed: expected names among {', '.join(names) or 'none'}, got {', '.join(unknown)}"
+        )
+    free = tuple(axis for axis in axes if axis.name not in fixed)
+    return Signature(config.encoder, free, frozenset(_dimensions(model)))
+
+
+def _dimensions(model: nn.Module) -> Iterator[int]:
+    """Yield the sizes of a model's weights and every whole number of its configuration."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        yield from tensor.shape
+    config: Any = model.config
+    yield from _numbers(config.to_dict())
+
+
+def _numbers(value: Any) -> Iterator[int]:
+    if isinstance(value, dict):
+        for part in value.values():
+            yield from _numbers(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _numbers(part)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        yield value
+
+
+def _unlike(avoid: frozenset[int], first: int = 5) -> Iterator[int]:
+    """Yield growing numbers that are not in ``avoid``."""
+    number = first
+    while True:
+        if number not in avoid:
+            yield number
+        number += 1
+
+
+def _extent(axis: Axis, count: int) -> int:
+    """Return a size of an axis that is about ``count`` times its multiple and not too large."""
+    extent = axis.multiple * count
+    if axis.largest is None:
+        return extent
+    return min(extent, axis.largest // axis.multiple * axis.multiple)

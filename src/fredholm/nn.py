@@ -1,0 +1,377 @@
+"""Layers with the signatures of :mod:`torch.nn`, around any operator.
+
+They take the place of torch's own in a model that is there already::
+
+    layer = fredholm.nn.TransformerEncoderLayer(64, 4, operator="luna", batch_first=True)
+    encoder = torch.nn.TransformerEncoder(layer, num_layers=2)
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .domain import Domain
+from .errors import ConversionError, OptionError, ShapeError
+from .integral import IntegralOperator, create_operator
+
+__all__ = ["ContinuousConv1d", "MultiheadAttention", "TransformerEncoderLayer"]
+
+PROJECTIONS = ("query", "key", "value")
+
+
+class MultiheadAttention(nn.Module):
+    r"""An operator in the place of :class:`torch.nn.MultiheadAttention`.
+
+    The sequence is a signal on a line. ``key_padding_mask`` says which points are real, a
+    triangular ``attn_mask`` or ``is_causal=True`` that the line has an order, any other
+    ``attn_mask`` (L, S) which pairs of points see each other.
+
+    Args:
+        embed_dim, num_heads, batch_first, device, dtype: as torch's.
+        bias: of the projections; without it the output projection has none either.
+        dropout, add_bias_kv, add_zero_attn, kdim, vdim: only torch's defaults. Weights of an
+            integral are not dropped; put ``nn.Dropout`` behind the layer.
+        operator: a name of :func:`fredholm.list_operators`.
+        options: of that operator.
+
+    Shape: (L, B, embed_dim), or (B, L, embed_dim) where ``batch_first``, or (L, embed_dim).
+
+    Raises:
+        OptionError: an option that has no meaning for an operator.
+
+    Example:
+        >>> layer = MultiheadAttention(8, 2, batch_first=True, operator="luna")
+        >>> u = torch.randn(3, 5, 8)
+        >>> layer(u, u, u, need_weights=False)[0].shape
+        torch.Size([3, 5, 8])
+    """
+
+    # torch's encoder asks for these before it calls kernels of its own around the layer.
+    in_proj_bias = None
+    in_proj_weight = None
+    _qkv_same_embed_dim = False
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        operator: str = "softmax",
+        **options: Any,
+    ):
+        super().__init__()
+        _refuse_options(
+            dropout=dropout != 0,
+            add_bias_kv=add_bias_kv,
+            add_zero_attn=add_zero_attn,
+            kdim=kdim not in (None, embed_dim),
+            vdim=vdim not in (None, embed_dim),
+        )
+        if not bias:
+            options = {**options, "bias": False}
+        self.embed_dim, self.num_heads, self.batch_first = embed_dim, num_heads, batch_first
+        self.operator: IntegralOperator = create_operator(operator, embed_dim, num_heads, **options)
+        if not bias and self.operator.projection is not None:
+            self.operator.projection.register_parameter("bias", None)
+        self.to(device=device, dtype=dtype)
+        self._warned = False
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the outputs at the queries, and the weights (B, L, S), or (B, H, L, S) unless
+        averaged over heads. Kernels without a number for each pair have no weights: None, with one
+        warning.
+
+        Raises:
+            OptionError: keys that are not the values, or a mask for each head.
+            ShapeError: tensors or masks of other shapes.
+        """
+        _refuse_other_values(key, value)
+        alone = query is key
+        batched = query.dim() == 3
+        query, key = self._batch_first(query), self._batch_first(key)
+
+        causal, pairs = _order(attn_mask, is_causal, query.shape[1], key.shape[1])
+        domain = self.operator.default_domain(key)
+        domain = domain.replace(causal=causal, valid=_real_points(key_padding_mask, key))
+        arguments: dict[str, Any] = {}
+        if alone:
+            domain = domain.replace(pairs=pairs)
+        else:
+            if causal:
+                raise OptionError(
+                    "attn_mask: expected no order between queries and other keys, got a triangular "
+                    "mask; give query, key and value as one tensor"
+                )
+            arguments = {"query": query, "query_domain": self.operator.default_domain(query)}
+            arguments["query_domain"] = arguments["query_domain"].replace(causal=False)
+            domain = domain.replace(pairs=pairs)
+
+        out = self.operator(key, domain, **arguments)
+        weights = None
+        if need_weights:
+            weights = self._weights(key, domain, average_attn_weights, arguments)
+        if not batched:
+            return out[0], None if weights is None else weights[0]
+        if not self.batch_first:
+            out = out.transpose(0, 1)
+        return out, weights
+
+    def load_torch(self, layer: nn.MultiheadAttention) -> MultiheadAttention:
+        """Take over the projections of a layer of torch, and return self.
+
+        With ``operator="softmax"`` the answers are the layer's. Other operators with queries, keys
+        and values start from its projections.
+
+        Raises:
+            ConversionError: an operator without such projections, or a layer of another width or
+                with another number of heads.
+        """
+        kernel: Any = self.operator.kernel
+        if not all(isinstance(getattr(kernel, name, None), nn.Linear) for name in PROJECTIONS):
+            raise ConversionError(
+                f"load_torch: expected an operator with queries, keys and values, got "
+                f"{type(self.operator).__name__}; train it from the start"
+            )
+        sizes = (layer.embed_dim, layer.num_heads)
+        if sizes != (self.embed_dim, self.num_heads) or layer.in_proj_weight is None:
+            raise ConversionError(
+                f"load_torch: expected {self.embed_dim} features in {self.num_heads} heads and "
+                f"keys of the queries' width, got {sizes[0]} in {sizes[1]}, kdim={layer.kdim}"
+            )
+        parts = [getattr(kernel, name) for name in PROJECTIONS]
+        with torch.no_grad():
+            for part, weight in zip(parts, layer.in_proj_weight.chunk(3), strict=True):
+                part.weight.copy_(weight)
+            if layer.in_proj_bias is not None:
+                for part, bias in zip(parts, layer.in_proj_bias.chunk(3), strict=True):
+                    part.bias.copy_(bias)
+            self.operator.projection.load_state_dict(layer.out_proj.state_dict())
+        return self
+
+    def _batch_first(self, x: Tensor) -> Tensor:
+        if x.dim() == 2:
+            return x[None]
+        if x.dim() != 3:
+            raise ShapeError(
+                f"expected query, key and value of 2 or 3 dimensions, got {tuple(x.shape)}"
+            )
+        return x if self.batch_first else x.transpose(0, 1)
+
+    def _weights(
+        self, u: Tensor, domain: Domain, average: bool, arguments: dict[str, Any]
+    ) -> Tensor | None:
+        if not self.operator.has_weights:
+            if not self._warned:
+                self._warned = True
+                name = type(self.operator).__name__
+                warnings.warn(
+                    f"{name} has no number for each pair of points: weights are None; pass "
+                    "need_weights=False (said once)",
+                    stacklevel=3,
+                )
+            return None
+        weights = self.operator.weights(u, domain, **arguments)
+        return weights.mean(1) if average else weights
+
+    def extra_repr(self) -> str:
+        return f"{self.embed_dim}, {self.num_heads}, batch_first={self.batch_first}"
+
+
+class TransformerEncoderLayer(nn.TransformerEncoderLayer):
+    """:class:`torch.nn.TransformerEncoderLayer` with an operator in the place of its attention.
+
+    :class:`torch.nn.TransformerEncoder` works around it. ``dropout`` acts behind the operator and
+    in the feed-forward part, not on weights of pairs.
+
+    Args:
+        d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first,
+            norm_first, bias, device, dtype: as torch's.
+        operator: a name of :func:`fredholm.list_operators`.
+        options: of that operator.
+
+    Example:
+        >>> layer = TransformerEncoderLayer(8, 2, 16, batch_first=True, operator="luna")
+        >>> layer(torch.randn(3, 5, 8)).shape
+        torch.Size([3, 5, 8])
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Callable[[Tensor], Tensor] = nn.functional.relu,
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        *,
+        operator: str = "softmax",
+        **options: Any,
+    ):
+        super().__init__(
+            d_model,
+            nhead,
+            dim_feedforward,
+            dropout,
+            activation,
+            layer_norm_eps,
+            batch_first,
+            norm_first,
+            bias,
+            device,
+            dtype,
+        )
+        attention: Any = MultiheadAttention(
+            d_model,
+            nhead,
+            bias=bias,
+            batch_first=batch_first,
+            device=device,
+            dtype=dtype,
+            operator=operator,
+            **options,
+        )
+        self.self_attn = attention
+
+
+class ContinuousConv1d(nn.Module):
+    """A convolution with a continuous kernel (CKConv) in the place of :class:`torch.nn.Conv1d`.
+
+    Its number of weights does not depend on how far it sees, and the same weights serve another
+    rate: ``layer(x, rate=2)`` reads a signal with twice as many samples in the same time.
+
+    Args:
+        in_channels, out_channels: as torch's.
+        length: samples of a training sequence; the kernel reaches over all of them.
+        causal: whether an output depends on samples up to its own only.
+        groups: as torch's.
+        options: of :class:`fredholm.CKConv`.
+
+    Shape: (B, in_channels, L) to (B, out_channels, L).
+
+    Example:
+        >>> layer = ContinuousConv1d(2, 4, length=16)
+        >>> layer(torch.randn(3, 2, 16)).shape, layer(torch.randn(3, 2, 32), rate=2).shape
+        (torch.Size([3, 4, 16]), torch.Size([3, 4, 32]))
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        length: int,
+        causal: bool = True,
+        groups: int = 1,
+        **options: Any,
+    ):
+        super().__init__()
+        options.setdefault("origin", "start" if causal else "centre")
+        self.length, self.causal = length, causal
+        self.operator: IntegralOperator = create_operator(
+            "ckconv", in_channels, groups, out_dim=out_channels, length=length, **options
+        )
+
+    def forward(self, x: Tensor, rate: float = 1.0) -> Tensor:
+        """Convolve signals with ``rate`` samples in each step of training."""
+        if x.dim() != 3:
+            raise ShapeError(f"expected signals (B, C, L), got {tuple(x.shape)}")
+        if not rate > 0:
+            raise OptionError(f"rate: expected a positive number, got {rate}")
+        u = x.transpose(1, 2)
+        domain = self.operator.default_domain(u).replace(causal=self.causal)
+        if rate != 1:
+            # Each sample stands for a part of a step of training.
+            domain = domain.replace(
+                positions=domain.positions / rate, measure=domain.measure / rate, kind="spacing"
+            )
+        return self.operator(u, domain).transpose(1, 2)
+
+
+def _refuse_options(**given: bool) -> None:
+    for name, set_otherwise in given.items():
+        if set_otherwise:
+            raise OptionError(
+                f"{name}: expected torch's default, got another value, which has no meaning for an "
+                "integral operator; leave it out"
+            )
+
+
+def _refuse_other_values(key: Tensor, value: Tensor) -> None:
+    if value is key:
+        return
+    raise OptionError(
+        "value: expected the same tensor as key, got another one; an operator integrates one "
+        "signal, give it as key and value: layer(query, u, u)"
+    )
+
+
+def _real_points(mask: Tensor | None, key: Tensor) -> Tensor | None:
+    """Return which points are real, from torch's mask of those that are hidden: True, or -inf."""
+    if mask is None:
+        return None
+    if mask.dim() == 1:
+        mask = mask[None]
+    if mask.shape != key.shape[:2]:
+        raise ShapeError(
+            f"key_padding_mask: expected {tuple(key.shape[:2])}, got {tuple(mask.shape)}"
+        )
+    if mask.dtype == torch.bool:
+        return ~mask
+    return mask > -torch.inf
+
+
+def _order(
+    mask: Tensor | None, is_causal: bool, queries: int, keys: int
+) -> tuple[bool, Tensor | None]:
+    """Return whether the line has an order, and the pairs that see each other or None."""
+    if is_causal:
+        return True, None
+    if mask is None:
+        return False, None
+    if mask.dim() != 2:
+        raise OptionError(
+            f"attn_mask: expected one mask (L, S) for all heads and samples, got "
+            f"{tuple(mask.shape)}; padding goes into key_padding_mask"
+        )
+    if mask.shape != (queries, keys):
+        raise ShapeError(f"attn_mask: expected {(queries, keys)}, got {tuple(mask.shape)}")
+
+    visible = ~mask if mask.dtype == torch.bool else mask
+    triangle = torch.ones(queries, keys, dtype=torch.bool, device=mask.device).tril()
+    if mask.dtype == torch.bool:
+        causal = queries == keys and torch.equal(visible, triangle)
+    else:
+        allowed = torch.zeros_like(mask).masked_fill(~triangle, -torch.inf)
+        causal = queries == keys and torch.equal(mask, allowed)
+    if causal:
+        return True, None
+    return False, visible

@@ -1,0 +1,107 @@
+"""Exporting models of every operator, as a script: jaxtyping's import hook breaks tracing, so it
+runs in a process without the hook. ``python -m tests.export.programs FORMAT CASE...`` prints one
+line a case.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fredholm.export import export_decoder, export_onnx, export_package, export_program
+from fredholm.models import create_model
+
+TEXT: dict[str, Any] = {"kind": "text", "vocabulary": 9, "max_length": 64}
+SERIES: dict[str, Any] = {"kind": "sequence", "channels": 2, "length": 32}
+EXPORTS = {"onnx": export_onnx, "aoti": export_package, "program": export_program}
+
+
+def image(operator: str) -> tuple[str, dict[str, Any]]:
+    return "itnet_nano", {"body": {"operator": operator}}
+
+
+def text(operator: str, causal: bool = False) -> tuple[str, dict[str, Any]]:
+    return "itnet_nano", {"encoder": TEXT | {"causal": causal}, "body": {"operator": operator}}
+
+
+def series(operator: str, timed: bool = False) -> tuple[str, dict[str, Any]]:
+    return "itnet_nano", {"encoder": SERIES | {"timed": timed}, "body": {"operator": operator}}
+
+
+CASES = {
+    "image-softmax": image("softmax"),
+    "image-itnet": image("itnet"),
+    "image-itnet_low_rank": image("itnet_low_rank"),
+    "image-luna": image("luna"),
+    "image-ckconv": image("ckconv"),
+    "image-infsa": image("infsa"),
+    "image-linear_infsa": image("linear_infsa"),
+    "text-luna": text("luna"),
+    "text-softmax-causal": text("softmax", causal=True),
+    "text-itnet_low_rank-causal": text("itnet_low_rank", causal=True),
+    "series-luna-timed": series("luna", timed=True),
+    "series-softmax": series("softmax"),
+    "ckcnn": ("ckcnn_small", {}),
+}
+
+
+def random_model(name: str) -> torch.nn.Module:
+    """Return a case's model with a head of random weights.
+
+    Heads start at zero, and a model that answers zero would pass any comparison.
+    """
+    preset, options = CASES[name]
+    torch.manual_seed(0)
+    model = create_model(preset, **options).eval()
+    for weight in model.head.parameters():
+        torch.nn.init.normal_(weight, std=0.2)
+    return model
+
+
+DECODERS = ["itnet_low_rank", "softmax", "luna", "linear_attention"]
+
+
+def decoder(operator: str) -> torch.nn.Module:
+    """Return a causal text model with a head of random weights, which answers at every token."""
+    encoder, head = TEXT | {"causal": True}, {"pool": "every", "outputs": 9}
+    torch.manual_seed(0)
+    body = {"operator": operator}
+    model = create_model("itnet_nano", encoder=encoder, body=body, head=head).eval()
+    for weight in model.head.parameters():
+        torch.nn.init.normal_(weight, std=0.2)
+    return model
+
+
+def export_decoders(names: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            paths = export_decoder(decoder(name), Path(folder) / f"{name}.onnx")
+            assert all(path.stat().st_size > 1000 for path in paths)
+            print(f"{name}: ok", flush=True)
+
+
+def main() -> None:
+    if sys.argv[1] == "steps":
+        export_decoders(sys.argv[2:])
+        return
+    export, names = EXPORTS[sys.argv[1]], sys.argv[2:]
+    warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            path = Path(folder) / f"{name}.program"
+            # Every export compares its program with the model and fails where they differ.
+            program = export(random_model(name), path, metadata={"case": name})
+            assert path.stat().st_size > 1000
+            left = [path.name for path in Path(folder).iterdir()]
+            assert left == [path.name], left
+            path.unlink()
+            print(f"{name} {program.signature.shape}: ok", flush=True)
+
+
+if __name__ == "__main__":
+    main()

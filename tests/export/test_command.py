@@ -1,0 +1,63 @@
+"""A run, exported by the command line, classifies pictures in a process without this library."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.lab.training.conftest import SMALL
+
+PAGE = Path(__file__).parents[2] / "docs" / "export.md"
+
+
+def run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, *command], cwd=cwd, capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory):
+    """A folder with one small run."""
+    folder = tmp_path_factory.mktemp("export")
+    run("-m", "fredholm", "train", "digits", *SMALL, "--name", "first", cwd=folder)
+    return folder
+
+
+@pytest.mark.compile
+def test_the_script_of_the_page_classifies_as_the_run_does(workshop):
+    pytest.importorskip("onnxruntime")
+    from PIL import Image
+
+    draw = np.random.default_rng(0)
+    for name in ("one.png", "two.png"):
+        Image.fromarray(draw.integers(0, 255, (8, 8), dtype=np.uint8)).save(workshop / name)
+    done = run("-m", "fredholm", "export", "runs/first", "--to", "onnx", cwd=workshop)
+    assert "program: runs/first/model-onnx.onnx" in done.stdout
+
+    (script,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert "fredholm" not in script
+    said = json.loads(
+        run(
+            "-m", "fredholm", "predict", "runs/first", "one.png", "two.png", "--json", cwd=workshop
+        ).stdout
+    )
+    for answer, name in zip(said, ("one.png", "two.png"), strict=True):
+        done = run("-c", script, "runs/first/model-onnx.onnx", name, cwd=workshop)
+        assert done.stdout.strip() == answer["class"]
+
+
+def test_an_unknown_format_is_one_line(workshop):
+    command = [sys.executable, "-m", "fredholm", "export", "runs/first", "--to", "onxx"]
+    done = subprocess.run(command, cwd=workshop, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "expected one of onnx, aoti, program, got 'onxx'" in done.stderr
+    assert not list((workshop / "runs" / "first").glob("*onxx*"))

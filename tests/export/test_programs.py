@@ -1,0 +1,61 @@
+"""Programs answer as their models do, at sizes that they were not traced at."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .programs import CASES, DECODERS
+
+ROOT = Path(__file__).parents[2]
+QUICK = ["image-softmax", "text-softmax-causal"]
+THOROUGH = [name for name in CASES if name not in QUICK]
+
+
+def run(*arguments: str) -> str:
+    command = [sys.executable, "-m", "tests.export.programs", *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("name", QUICK)
+def test_an_onnx_program_is_its_model(name):
+    pytest.importorskip("onnxruntime")
+    assert f"{name} (" in run("onnx", name)
+
+
+@pytest.mark.slow
+@pytest.mark.compile
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("half", [0, 1])
+def test_onnx_programs_of_all_operators_are_their_models(half):
+    pytest.importorskip("onnxruntime")
+    names = THOROUGH[half::2]
+    assert run("onnx", *names).count(": ok") == len(names)
+
+
+@pytest.mark.compile
+def test_a_program_of_pytorch_is_its_model():
+    assert ": ok" in run("program", "image-softmax")
+
+
+@pytest.mark.slow
+@pytest.mark.compile
+@pytest.mark.timeout(900)
+def test_a_package_of_native_code_is_its_model():
+    assert ": ok" in run("aoti", "image-softmax")
+
+
+@pytest.mark.slow
+@pytest.mark.compile
+@pytest.mark.timeout(900)
+def test_prefill_and_steps_are_the_whole_text():
+    pytest.importorskip("onnxruntime")
+    assert run("steps", *DECODERS).count(": ok") == len(DECODERS)
