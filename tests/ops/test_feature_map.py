@@ -11,9 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fredholm.errors import OptionError, ShapeError
 from fredholm.ops.feature_map import (
     Bank,
-    few_lines,
     few_scalars,
-    line_rows,
     piecewise,
     scalar_bank,
     scalar_bank_naive,
@@ -207,8 +205,6 @@ def test_forms_for_few_scalars_are_the_literal_bank(shape, sets, nonneg, monkeyp
     u, parts = scalars(sets=sets).detach(), Bank(*(x.detach() for x in bank(*SHAPES[shape], sets)))
     expected = scalar_bank_naive(u, parts, nonneg=nonneg)
     assert_close(few_scalars(u, parts, nonneg=nonneg, scale=0.5), 0.5 * expected)
-    with torch.no_grad():
-        assert_close(few_lines(u, *line_rows(*segments(parts)), nonneg), expected)
     gelu = scalar_bank_naive(u, parts, activation="gelu", nonneg=nonneg)
     assert_close(few_scalars(u, parts, activation="gelu", nonneg=nonneg), gelu)
 
@@ -216,6 +212,5 @@ def test_forms_for_few_scalars_are_the_literal_bank(shape, sets, nonneg, monkeyp
 def test_forms_for_few_scalars_are_values_alone():
     u, parts = scalars(), bank()
     assert few_scalars(u, parts) is None
-    assert few_lines(u, *line_rows(*segments(parts)), True) is None
     with torch.no_grad(), FlopCounterMode(display=False):
         assert few_scalars(u, parts) is None

@@ -25,10 +25,7 @@ from ...integral import (
 from ...ops.backend import at_least_single, cast, full_precision
 from ...ops.feature_map import (
     Bank,
-    few_lines,
     few_scalars,
-    line_rows,
-    piecewise,
     piecewise_linear,
     scalar_bank,
     scalar_bank_naive,
@@ -322,8 +319,9 @@ class LunaMap(FeatureMap):
         (b, h, n, _), dtype = x.shape, x.dtype
         if torch.compiler.is_compiling() or not self.plain or x.numel() == 0:
             return None
-        kept, count = answering(self), b * h * n * self.directions
-        if count > (piecewise.FEW if kept else networks.FEW * self.weight.shape[0]):
+        if self.activation == "relu" and answering(self):
+            return None  # its segments are kept, and cost less: see _curves
+        if b * h * n * self.directions > networks.FEW * self.weight.shape[0]:
             return None
         weight, bias = cast(self.weight, dtype), cast(self.bias, dtype)
         shared = weight.shape[0] == 1
@@ -335,10 +333,6 @@ class LunaMap(FeatureMap):
         return y.reshape(b, h, self.channels, n, self.directions).transpose(2, 3).flatten(3)
 
     def _few_curves(self, u: Tensor) -> Tensor | None:
-        if self.activation == "relu" and answering(self):
-            make = lambda: line_rows(*segments(self.scaled_bank(u.dtype)))  # noqa: E731
-            rows = prepared(self, ("rows", u.dtype), make)
-            return few_lines(u, *rows, self.nonneg)
         if self.coefficient is None and self.cap is None:
             bank, scale = Bank(*(cast(part, u.dtype) for part in self.bank)), self.directions**-0.5
         else:

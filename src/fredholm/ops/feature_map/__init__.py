@@ -4,13 +4,11 @@ form, chunks.
 
 from .bank import few_scalars, scalar_bank
 from .naive import Bank, scalar_bank_naive
-from .piecewise import few_lines, line_rows, piecewise_linear, segments
+from .piecewise import piecewise_linear, segments
 
 __all__ = [
     "Bank",
-    "few_lines",
     "few_scalars",
-    "line_rows",
     "piecewise_linear",
     "scalar_bank",
     "scalar_bank_naive",

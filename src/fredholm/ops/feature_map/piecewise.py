@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from ..backend import unrecorded
 from ..custom_op import custom_op
 from ..tiles import rectangles
 from .naive import Bank
@@ -133,43 +132,6 @@ def forward(u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: 
             if nonneg:
                 y.clamp_(min=0.0)
     return out
-
-
-def line_rows(
-    knots: Float[Tensor, "s k"],
-    slope: Float[Tensor, "s l k1"],
-    intercept: Float[Tensor, "s l k1"],
-) -> tuple[Float[Tensor, "s k"], Float[Tensor, "n c"]]:
-    """Segments as :func:`few_lines` reads them: the knots, and one row of slopes and intercepts for
-    every segment of every set.
-    """
-    return knots.contiguous(), torch.cat([slope, intercept], 1).mT.flatten(0, 1).contiguous()
-
-
-def few_lines(
-    u: Float[Tensor, "r s t"], knots: Float[Tensor, "s k"], rows: Float[Tensor, "n c"], nonneg: bool
-) -> Float[Tensor, "r s l t"] | None:
-    """:func:`piecewise_linear` where nothing but the values at few scalars is wanted, from
-    :func:`line_rows`, as a view; None elsewhere.
-
-    Example:
-        >>> one = torch.ones(1, 1, 1)
-        >>> kept = line_rows(*segments(Bank(one, -one, one[None], one)))  # ReLU(u - 1) + 1
-        >>> with torch.no_grad():
-        ...     few_lines(torch.tensor([[[0.0, 3.0]]]), *kept, True).tolist()
-        [[[[1.0, 3.0]]]]
-    """
-    if u.numel() > FEW or not unrecorded():
-        return None
-    r, s, t = u.shape
-    points = u.transpose(0, 1).reshape(s, r * t)
-    index = torch.searchsorted(knots, points)
-    if s > 1:
-        index += torch.arange(s, device=index.device)[:, None] * (knots.shape[1] + 1)
-    slope, y = rows.index_select(0, index.flatten()).chunk(2, 1)
-    y = y.addcmul_(slope, points.view(-1, 1))
-    y = y.clamp_(min=0.0) if nonneg else y
-    return y.view(s, r, t, -1).permute(1, 0, 3, 2)
 
 
 def piecewise_linear(
