@@ -104,14 +104,14 @@ def _series(source: Source, split: str, chosen: np.ndarray) -> LabelledDataset:
 
 
 def _rows(source: Source, split: str, chosen: np.ndarray) -> LabelledDataset:
-    rows = source.prepared[torch.from_numpy(chosen)]
+    rows, places = source.prepared, torch.from_numpy(chosen)
     shape = (rows.shape[1], 1)
     return SequenceDataset(
         source.name,
         split,
         labels_of(source, chosen),
         source.classes,
-        rows.__getitem__,
+        lambda indices: rows[places[indices]],  # the splits share one table
         shape=shape,
         task=source.collection.task,
     )
