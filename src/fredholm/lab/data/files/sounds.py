@@ -10,6 +10,7 @@ import numpy as np
 
 from ....errors import DataError
 from ....progress import steps
+from ..audio import read_sound
 
 SUFFIXES = frozenset({".wav"})
 
@@ -22,8 +23,6 @@ def sounds_of(files: Sequence[Path], labelled: bool) -> dict[str, Any]:
         DataError: a file that cannot be read or holds no sample, other channels than the first file
             has, or another rate to learn from.
     """
-    from ..audio import read_sound  # imports torch, which tables do without
-
     samples, rates = [], []
     for file in steps("read sounds", files):
         sound, rate = read_sound(file)

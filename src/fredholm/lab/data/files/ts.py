@@ -11,8 +11,7 @@ import numpy as np
 
 from ....errors import DataError
 from ..formats import read_bytes
-from .casts import Coded
-from .collection import Collection, in_order, looks_continuous
+from .collection import Collection, coded, looks_continuous
 from .parts import parts_of
 from .reading import Reading
 from .table import in_words
@@ -147,7 +146,7 @@ def collect_ts(
     ]
     label: Any = None
     if labelled:
-        label = _numbers(words, places) if task == "regression" else _classes(words, known, there)
+        label = _numbers(words, places) if task == "regression" else coded(words, [*known, *there])
     stamped = next((file for file in files if _stamped(file)), None)
     remarks = [f"{stamped}: its time stamps are not read; one step between two points"]
     return Collection(
@@ -161,13 +160,6 @@ def collect_ts(
         taken={"layout": "one line per series", "label": "what stands last in a line"},
         remarks=remarks if stamped else [],
     )
-
-
-def _classes(words: Sequence[str], known: Sequence[str], there: Sequence[str]) -> Coded:
-    """The class of each series; -1 where it is missing, and no header lists it."""
-    names = list(dict.fromkeys([*known, *there]))
-    place = {name: code for code, name in enumerate(names)}
-    return in_order(Coded(np.array([place.get(word, -1) for word in words]), names))
 
 
 def _numbers(words: Sequence[str], places: Sequence[dict[str, Any]]) -> np.ndarray:
