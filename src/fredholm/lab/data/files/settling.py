@@ -60,6 +60,8 @@ def settle(
     _check_declared(head, reading, labelled)
     found = _by_names(head, reading, labelled)
     kind = guesses.kind_of(head, reading, found.others, found.id, found.time)
+    if kind.text is not None:
+        _refuse_channels(head, reading, kind.text)
     if kind.long:
         _take_dates(head, found)
     else:
@@ -118,6 +120,15 @@ def _check_declared(head: Head, reading: Reading, labelled: bool) -> None:
         raise DataError(f"{head.path}: channels: {twice!r} comes twice; once is enough")
     if head.delimiter and len(head.names) < 2:
         _refuse_one_column(head)
+
+
+def _refuse_channels(head: Head, reading: Reading, text: str) -> None:
+    """Refuse columns to read beside that of texts, or of paths of files."""
+    if reading.channels is not None:
+        raise DataError(
+            f"{head.path}: channels: expected none, got {','.join(reading.channels)!r}; "
+            f"the column {text!r} alone is read: leave it out, or name another with --text"
+        )
 
 
 def _refuse_one_column(head: Head) -> None:
