@@ -16,6 +16,7 @@ from .table import in_words
 from .writing import is_number
 
 TRAIN, VAL, TEST = 0, 1, 2
+LISTED = 100  # samples that are listed one by one
 BLOCK = 1 << 19  # numbers that are looked at a time
 PART_NAMES = {
     "train": TRAIN,

@@ -6,9 +6,8 @@ import numpy as np
 
 from ....errors import DataError
 from .casts import LARGEST, Coded
-from .collection import Collection, too_large
+from .collection import LISTED, Collection, too_large
 
-LISTED = 100  # samples that are listed one by one
 FEWEST = 5  # labels that may count the rows
 SOME = 200  # samples that a leak is first looked for in
 

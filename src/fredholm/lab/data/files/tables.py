@@ -11,11 +11,10 @@ import numpy as np
 from ....errors import DataError
 from .casts import Coded
 from .channels import SHOWN, first_of
-from .collection import Collection, looks_continuous
+from .collection import LISTED, Collection, looks_continuous
 from .columns import Columns, Trained
 from .guesses import grow_from_row_to_row
 from .head import HEAD, WORDS, Head
-from .labels import LISTED
 from .opening import check_unchanged
 from .parts import named_parts
 from .reading import Reading
