@@ -59,7 +59,7 @@ def collect_series(
 
 
 def _axes(values: np.ndarray, key: str) -> Iterator[str]:
-    """What is said of arrays whose axes may mean something else."""
+    """Say that the axes of an array may mean something else."""
     if values.ndim != 3:
         return
     _, points, channels = values.shape

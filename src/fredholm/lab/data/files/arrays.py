@@ -141,7 +141,7 @@ def _check_alike(files: Sequence[Path], collected: Sequence[Collection]) -> None
 
 
 def _form(values: Any) -> str | None:
-    """What samples of several files have in common, in words."""
+    """Describe the shape that samples of several files must share."""
     if values is None or not len(values):
         return None
     channels, *grid = values[0].shape if isinstance(values, np.ndarray) else values[0].shape[1:]

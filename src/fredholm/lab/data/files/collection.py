@@ -31,7 +31,7 @@ PART_NAMES = {
 
 @dataclass
 class Collection:
-    """What a reader gives.
+    """Samples and their labels, as a reader returns them.
 
     Attributes:
         name: of the user's file or folder.

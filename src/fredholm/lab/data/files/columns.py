@@ -1,4 +1,4 @@
-"""What the columns of a table stand for, and how each is cast."""
+"""Roles of the columns of a table, and how each is cast."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Columns:
 
     @property
     def taken(self) -> dict[str, str]:
-        """What was taken for what, in words."""
+        """The column of each role, in words."""
         reading, layout, taken = self.reading, self.layout, {}
         if layout is not None:
             taken["layout"] = "one row per time" if self.long else "one row per series"
@@ -65,7 +65,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a run knows of its tables: further ones are read so, whatever their cells look like.
+    """The columns of a run's tables: further ones are read so, whatever their cells look like.
 
     Attributes:
         long: of series, a row a time.

@@ -214,7 +214,7 @@ def _point_fields(source: Source, split: str, chosen: np.ndarray) -> LabelledDat
 
 
 def _far_from_zero(mean: Sequence[float], scale: Sequence[float]) -> tuple[str, ...]:
-    """What is said of answers whose mean is many of their deviations: a relative error of them is
+    """Say that the mean of answers is many of their deviations: a relative error of them is
     small whatever a model does.
     """
     far = np.abs(mean) > FAR * np.array(scale)

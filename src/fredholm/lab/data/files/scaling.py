@@ -162,7 +162,7 @@ def _on_steps(
 
 
 def _between(where: str, gaps: np.ndarray, step: float | None, coarser: bool) -> DataError:
-    """What is said of times that are no steps of training."""
+    """Return the error of times that are no steps of training."""
     even = bool((np.abs(gaps / gaps[0] - 1) <= EVEN).all())
     given = f"every {gaps[0]:g}" if even else f"after {gaps.min():g} to {gaps.max():g}"
     known, needed = "series without times", "equal steps"

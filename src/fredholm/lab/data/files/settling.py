@@ -27,7 +27,7 @@ ALLOWED = ({"id", "group"}, {"label", "channels"}, {"id", "channels"})
 
 @dataclass
 class _Found:
-    """What is taken for what, while a table is being recognised.
+    """Roles of columns, while a table is being recognised.
 
     Attributes:
         time, id, label, group: their columns.

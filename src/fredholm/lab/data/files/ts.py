@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,21 +41,10 @@ def read_ts(
         raise DataError(
             f"{path}: not UTF-8 at byte {error.start:,}; it is corrupt or another file"
         ) from error
-    classes: tuple[str, ...] = ()
-    bare = False
     start = next((i for i, line in enumerate(lines) if line.strip().lower() == "@data"), None)
     if start is None:
         raise DataError(f"{path}: has no line @data; it is truncated or no .ts file")
-    for line in lines[:start]:
-        words = line.split()
-        if words[:1] and words[0].lower() == "@classlabel":
-            bare = unlabelled and words[1:2] == ["false"]
-            if words[1:2] != ["true"] and not bare:
-                raise DataError(
-                    f"{path}: its series have no classes (@classLabel {' '.join(words[1:2])}); "
-                    "needs labelled ones"
-                )
-            classes = tuple(words[2:])
+    bare, classes = _declared(path, lines[:start], unlabelled)
     series, labels = [], []
     for number, line in enumerate(lines[start + 1 :], start + 2):
         if line.strip():
@@ -75,6 +64,27 @@ def read_ts(
             "number of them"
         )
     return series, labels, classes
+
+
+class _Declared(NamedTuple):
+    """Whether series have no class, and the classes that a header lists."""
+
+    bare: bool = False
+    classes: tuple[str, ...] = ()
+
+
+def _declared(path: Path, header: Sequence[str], unlabelled: bool) -> _Declared:
+    found = _Declared()
+    for line in header:
+        words = line.split()
+        if words[:1] and words[0].lower() == "@classlabel":
+            found = _Declared(unlabelled and words[1:2] == ["false"], tuple(words[2:]))
+            if words[1:2] != ["true"] and not found.bare:
+                raise DataError(
+                    f"{path}: its series have no classes (@classLabel {' '.join(words[1:2])}); "
+                    "needs labelled ones"
+                )
+    return found
 
 
 def _series(dimensions: list[str], where: str, dtype: type) -> np.ndarray:
