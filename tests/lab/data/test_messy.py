@@ -57,7 +57,7 @@ def test_dates_of_the_estimators_are_seconds_whatever_their_unit(unit):
     other = [t.astype(f"M8[{unit}]") for t in clocks]
     assert np.array_equal(model.predict_proba(list(zip(other, values))), expected)
     other[0][0] = np.datetime64("NaT")
-    with pytest.raises(FredholmError, match=r"sample 0: expected times .* got 'NaT'"):
+    with pytest.raises(FredholmError, match="its times do not grow"):
         model.predict(list(zip(other, values)))
 
 
