@@ -1,7 +1,8 @@
-"""Processor time and memory of reading tables: ``python -m evidence.tables [FOLDER]``.
+"""Processor time and memory of tables: ``python -m evidence.tables [FOLDER]``.
 
-Writes 10⁶ rows of 20 columns and 1,000 rows of 8,000 columns as CSV, and reads each in a process
-of its own with one thread. Goals: 8 s and 500 MB, and 5 s.
+Writes 10⁶ rows of 20 columns and 1,000 rows of 8,000 columns as CSV. Each is read, described (as
+``fredholm data describe`` does) and made a training set, in processes of their own with one thread.
+Goals: 8 s and 500 MB for the rows, 5 s for the columns, without torch but for the training set.
 """
 
 from __future__ import annotations
@@ -15,18 +16,34 @@ from pathlib import Path
 import numpy as np
 
 SIZES = {"rows": (10**6, 20), "columns": (1000, 8000)}
-READ = """
-import resource, sys, time
-from pathlib import Path
+WAYS = {
+    "read": """
 from fredholm.lab.data.files.collect import collect
 from fredholm.lab.data.files.reading import Reading
+work = lambda path: collect(path, Reading())
+""",
+    "described": """
+from fredholm.lab.training.own_files import describe
+work = lambda path: describe(path, {})
+""",
+    "training set": """
+from fredholm.lab.data.files import open_files
+work = lambda path: open_files(path).dataset("train")
+""",
+}
+MEASURE = """
+import sys, time
+from pathlib import Path
 
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-start, before = time.process_time(), peak()
-samples = collect(Path(sys.argv[1]), Reading()).samples
+def peak():
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+before, start = peak(), time.process_time()
+work(Path(sys.argv[1]))
 seconds = time.process_time() - start
-print(f"{samples.shape}: {seconds:.1f} s of processor time; {peak():.0f} MB at most, "
-      f"{before:.0f} MB of them before reading")
+torch = "with" if "torch" in sys.modules else "without"
+print(f"{seconds:.1f} s of processor time, {peak():.0f} MB at most ({before:.0f} before), {torch} torch")
 """
 
 
@@ -48,7 +65,10 @@ def main(folder: Path) -> None:
         if not path.exists():
             write(path, *size)
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        subprocess.run([sys.executable, "-c", READ, str(path)], check=True, env=environment)
+        for way, script in WAYS.items():
+            print(f"{name} {size}, {way}: ", end="", flush=True)
+            command = [sys.executable, "-c", script + MEASURE, str(path)]
+            subprocess.run(command, check=True, env=environment)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -69,8 +70,8 @@ def test_what_describes_a_file_imports_no_torch(module):
     assert run.stdout.strip() == "False"
 
 
-@pytest.mark.parametrize("name", ["walks.csv", "walks.parquet", "walks.jsonl"])
-def test_describing_a_table_imports_no_torch(tmp_path, name):
+@pytest.mark.parametrize("name", ["walks.csv", "walks.parquet", "walks.jsonl", "walks.npz"])
+def test_describing_a_file_imports_no_torch(tmp_path, name):
     rows = [{"a": i / 7, "b": i % 5, "label": "xy"[i % 2]} for i in range(40)]
     path = tmp_path / name
     if path.suffix == ".csv":
@@ -78,6 +79,9 @@ def test_describing_a_table_imports_no_torch(tmp_path, name):
         path.write_text("\n".join(lines))
     elif path.suffix == ".jsonl":
         path.write_text("\n".join(map(json.dumps, rows)))
+    elif path.suffix == ".npz":
+        values = np.arange(40 * 6).reshape(40, 6) / 7
+        np.savez(path, X=values, y=[row["label"] for row in rows])
     else:
         import pyarrow
         from pyarrow import parquet

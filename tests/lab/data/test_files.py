@@ -673,6 +673,7 @@ def test_a_million_rows_go_through_in_pieces(tmp_path, monkeypatch):
 
 MEASURED = """
 import resource, sys
+import torch  # which the data set imports, and reading does not
 from fredholm.lab.data.files import open_files
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 before = peak()

@@ -153,7 +153,7 @@ def test_commas_between_thousands_are_told_from_decimal_ones():
 
 
 def test_a_text_that_begins_with_pk_is_a_table(tmp_path):
-    from fredholm.lab.data.files.unlabelled import _MAGIC
+    from fredholm.lab.data.files.standard_input import _MAGIC
 
     assert not any(b"PK,a,b\n1,2,3\n".startswith(magic) for magic in _MAGIC)
 

@@ -18,7 +18,8 @@ from fredholm.errors import DataError, OptionError
 from fredholm.estimators import FredholmClassifier
 from fredholm.lab.data.files import open_files
 from fredholm.lab.data.files.reading import Reading
-from fredholm.lab.data.files.unlabelled import _suffix, read_unlabelled
+from fredholm.lab.data.files.standard_input import _suffix
+from fredholm.lab.data.files.unlabelled import read_unlabelled
 from fredholm.lab.data.kinds.texts import read_lines
 from fredholm.lab.training.build import build_model
 from fredholm.lab.training.tasks import task_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,12 +18,10 @@ from .head import Rows
 from .times import (
     NotATime,
     Ticks,
-    joined,
     order_of,
     ticks_of_array,
     ticks_of_dates,
     ticks_of_numbers,
-    ticks_of_words,
 )
 from .writing import MISSING, Writing, is_number
 
@@ -62,7 +60,7 @@ class _Numbers:
         self.count = needed
         return odd
 
-    def result(self) -> np.ndarray:
+    def result(self, table: Any) -> np.ndarray:
         self.values.resize(self.count, refcheck=False)
         return self.values
 
@@ -122,7 +120,7 @@ class _Words:
         self.parts.append(table[coded.indices.fill_null(len(codes)).to_numpy()])
         return []
 
-    def result(self) -> Coded:
+    def result(self, table: Any) -> Coded:
         return Coded(np.concatenate(self.parts), list(self.words))
 
 
@@ -134,7 +132,7 @@ class _Texts:
         self.parts += parquet.texts(array)
         return []
 
-    def result(self) -> list[str]:
+    def result(self, table: Any) -> list[str]:
         return self.parts
 
 
@@ -159,22 +157,8 @@ class _Lists:
             self.parts.append(series)
         return []
 
-    def result(self) -> list[np.ndarray]:
+    def result(self, table: Any) -> list[np.ndarray]:
         return self.parts
-
-
-class _Part(NamedTuple):
-    """Some times: as text or as an array, and what an error needs to name one."""
-
-    cells: Any
-    rows: Rows
-    before: int
-    dates: str | None
-
-    def refused(self, name: str, number: int, why: str) -> DataError:
-        row = self.rows.number(self.before + number)
-        cell = str(self.cells[number])[:40]
-        return DataError(f"{self.rows.path}, row {row}, column {name!r}: received {cell!r}; {why}")
 
 
 class _Times:
@@ -184,53 +168,54 @@ class _Times:
 
     def __init__(self, name: str, needed: str = ""):
         self.name, self.needed = name, needed
-        self.order: str | None = None
-        self.parts: list[_Part] = []
-        self.why = "needs a time: a number, or a date such as 2024-02-29T12:00:00"
-        if needed:
-            self.why = (
-                f"needs a time that is a {needed}, as those of the training files and of the first "
-                "rows are"
-            )
+        self.dates: str | None = None
+        self.parts: list[Any] = []
 
     def add(self, array: Any, rows: Rows, writing: Writing) -> list[Odd]:
         import pyarrow
 
-        kind = array.type
-        typed = pyarrow.types.is_temporal(kind) or pyarrow.types.is_primitive(kind)
+        self.dates = writing.dates
+        typed = pyarrow.types.is_temporal(array.type) or pyarrow.types.is_primitive(array.type)
         if typed and not array.null_count:
-            cells = array.to_numpy(zero_copy_only=False)
+            self.parts.append(array.to_numpy(zero_copy_only=False))
         else:
-            cells = parquet.texts(array)
-        self.parts.append(_Part(cells, rows, rows.count, writing.dates))
+            self.parts.append(parquet.texts(array))
         return []
 
-    def result(self) -> Ticks:
-        if not self.parts:
-            return Ticks(np.zeros(0, np.int64), 0, 1, False)
-        first = self.parts[0]
-        cells = [cell for part in self.parts if isinstance(part.cells, list) for cell in part.cells]
-        if first.dates is None and cells and not is_number(cells[0]):
-            try:
-                self.order = order_of(cells)
-            except ValueError as error:
-                raise first.refused(self.name, 0, str(error)) from error
-        return joined([self._ticks(part, first.dates or self.order) for part in self.parts])
-
-    def _ticks(self, part: _Part, order: str | None) -> Ticks:
+    def result(self, table: Any) -> Ticks:
+        """Return the times; ``table`` says where they are, and is told the order of dates."""
+        cells = self._together()
         try:
-            if not isinstance(part.cells, list):
-                found = ticks_of_array(part.cells)
+            if not isinstance(cells, list):
+                found = ticks_of_array(cells)
                 if self.needed and found.dated is not (self.needed == "date"):
                     raise NotATime(0)
                 return found
-            if self.needed == "number":
-                return ticks_of_numbers(part.cells)
-            make = ticks_of_dates if self.needed else ticks_of_words
-            return make(part.cells, order)
+            if self.needed == "number" or (cells and not self.needed and is_number(cells[0])):
+                return ticks_of_numbers(cells)
+            if self.dates is None:
+                self.dates = table.dates = order_of(cells)
+            return ticks_of_dates(cells, self.dates)
         except NotATime as error:
-            why = f"{error.why}: {self.why}" if error.why else self.why
-            raise part.refused(self.name, error.number, why) from error
+            number, why = error.number, f"{error.why}: " if error.why else ""
+            needs = "a time: a number, or a date such as 2024-02-29T12:00:00"
+            if self.needed:
+                needs = (
+                    f"a time that is a {self.needed}, as those of the training files and of the "
+                    "first rows are"
+                )
+            why = f"{why}needs {needs}"
+        except ValueError as error:  # both orders of day and month fit, or neither
+            number, why = 0, str(error)
+        cell = str(cells[number])[:40]
+        raise DataError(f"{table.where(number, self.name)}: received {cell!r}; {why}")
+
+    def _together(self) -> Any:
+        """All cells: an array where all parts are arrays of one kind, else text."""
+        kinds = {getattr(getattr(part, "dtype", None), "kind", None) for part in self.parts}
+        if len(kinds) == 1 and None not in kinds:
+            return np.concatenate(self.parts)
+        return [str(cell) for part in self.parts for cell in part]
 
 
 CASTS: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""What a model reads of a table, and what is said of the columns that are left out."""
+"""The columns that a model reads, and remarks on those that are left out."""
 
 from __future__ import annotations
 

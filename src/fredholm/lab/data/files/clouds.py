@@ -51,7 +51,7 @@ def read_cloud(path: Path) -> np.ndarray:
 
 
 def exchanged(clouds: Sequence[np.ndarray]) -> list[str]:
-    """What is said of clouds that look like coordinates of points, not points of coordinates."""
+    """Say that clouds look like coordinates of points, not points of coordinates."""
     points, width = max(map(len, clouds)), clouds[0].shape[1]
     if points > 3 or width <= points:
         return []

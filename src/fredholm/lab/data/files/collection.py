@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +17,6 @@ from .writing import is_number
 
 TRAIN, VAL, TEST = 0, 1, 2
 LISTED = 100  # samples that are listed one by one
-SOME = 200  # samples that a leak is first looked for in
 BLOCK = 1 << 19  # numbers that are looked at a time
 PART_NAMES = {
     "train": TRAIN,
@@ -32,7 +31,7 @@ PART_NAMES = {
 
 @dataclass
 class Collection:
-    """What a reader gives.
+    """Samples and their labels, as a reader returns them.
 
     Attributes:
         name: of the user's file or folder.
@@ -157,6 +156,18 @@ def in_order(labels: Coded) -> Coded:
     return Coded(table[labels.codes], order)
 
 
+def coded(words: Sequence[str], names: Iterable[str]) -> Coded:
+    """Return words as classes in the order of their names, -1 where one is not among ``names``.
+
+    Example:
+        >>> coded(["b", "a", "?"], ["b", "a"])
+        Coded(codes=array([ 1,  0, -1]), names=['a', 'b'])
+    """
+    unique = list(dict.fromkeys(names))
+    place = {name: code for code, name in enumerate(unique)}
+    return in_order(Coded(np.array([place.get(word, -1) for word in words]), unique))
+
+
 def _whole(name: str) -> str:
     """A number without a fraction of zeros."""
     return re.sub(r"(?<=\d)\.0*$", "", name)
@@ -230,153 +241,3 @@ def blocks(values: Any) -> Iterator[tuple[int, np.ndarray]]:
         return
     size = max(1, BLOCK // max(1, values[:1].size))
     yield from ((start, values[start : start + size]) for start in range(0, len(values), size))
-
-
-# --- labels that nobody should train on -----------------------------------------------------------
-
-
-def with_labels(collection: Collection) -> Collection:
-    """Return the samples that have a label; all, where every missing label is refused.
-
-    A class at every time may be missing at some of them.
-    """
-    labels = collection.labels
-    if collection.kind == "fields" or collection.steps is not None or collection.reading.strict:
-        return collection
-    missing = np.isnan(labels) if isinstance(labels, np.ndarray) else labels.codes < 0
-    count = int(missing.sum())
-    if not count or count == len(missing):
-        return collection
-    rows = np.flatnonzero(missing)
-    places = [collection.where(int(row)) for row in rows[:LISTED]]
-    if count > LISTED:
-        places.append(f"and {count - LISTED:,} more")
-    result = collection.take(np.flatnonzero(~missing))
-    result.remarks = [
-        *result.remarks,
-        f"{count:,} of {len(missing):,} samples have no label and are left out (none, NA, - and ? "
-        f"count as missing; --strict refuses them): {'; '.join(places)}",
-    ]
-    return result
-
-
-def check_labels(collection: Collection) -> None:
-    """Refuse labels from which nothing can be learned, before anything is trained.
-
-    Raises:
-        DataError: a sample without a label, a number that float32 does not hold, a label that
-            counts the rows, one class only, a class of a single sample.
-    """
-    labels, name = collection.labels, collection.reading.label or "label"
-    if collection.kind == "fields" or collection.steps is not None:
-        return
-    numbers = isinstance(labels, np.ndarray)
-    values = labels if numbers else labels.codes
-    missing = ~np.isfinite(values) if numbers else values < 0
-    if missing.any():
-        row = int(missing.argmax())
-        raise DataError(
-            f"{collection.where(row)}, column {name!r}: has no label ({int(missing.sum()):,} of "
-            f"{len(values):,} samples have none: none, NA, - and ? count as missing); give it one, "
-            "or leave those samples out"
-        )
-    found = too_large(values) if numbers else None
-    if found is not None:
-        raise DataError(
-            f"{collection.where(found[0])}, column {name!r}: received {values[found[0]]:g}; needs "
-            f"a number, none beyond {LARGEST:.2g}"
-        )
-    if _counts_rows(labels, numbers):
-        raise DataError(
-            f"{collection.where(0)}, column {name!r}: the label is another one in every sample, as "
-            "a row number is; name the column of the label: label"
-        )
-    if numbers:
-        if _numbers_samples(labels):
-            collection.remarks.append(
-                f"the label {name!r} takes each whole number from {labels.min():.0f} to "
-                f"{labels.max():.0f} once, as the number of a sample does; if it is one, name the "
-                "column of the label: label"
-            )
-        if len(values) > 1 and float(values.min()) == float(values.max()):
-            raise DataError(
-                f"{collection.where(0)}, column {name!r}: every sample has the label {values[0]:g}"
-                "; needs different ones"
-            )
-        return
-    counts = np.bincount(values, minlength=len(labels.names))
-    if (counts > 0).sum() < 2:  # a file may declare others
-        raise DataError(
-            f"{collection.where(0)}, column {name!r}: every sample has the class "
-            f"{labels.names[values[0]]!r}; needs two classes or more"
-        )
-    single = [labels.names[i] for i in np.flatnonzero(counts == 1)]
-    if single:
-        row = int((values == labels.names.index(single[0])).argmax())
-        more = f", and so have {len(single) - 1} others" if len(single) > 1 else ""
-        raise DataError(
-            f"{collection.where(row)}, column {name!r}: the class {single[0]!r} has one sample"
-            f"{more}; a class needs two or more, to train on and to test: add samples, or remove it"
-        )
-
-
-def _counts_rows(labels: Any, numbers: bool) -> bool:
-    if len(labels if numbers else labels.codes) < 5:
-        return False
-    if numbers:
-        return bool((np.diff(labels) == 1).all())
-    return len(labels.names) == len(labels.codes)
-
-
-def _numbers_samples(labels: np.ndarray) -> bool:
-    """Whether numbers are those of the samples, in another order."""
-    return len(labels) >= 5 and bool((np.diff(np.sort(labels)) == 1).all())
-
-
-def leaks(collection: Collection, columns: dict[str, np.ndarray]) -> list[str]:
-    """Warnings of columns that tell the label by themselves.
-
-    A column leaks a class if, sorted by it, every class is one stretch, and a number if it is
-    (nearly) a linear function of it. Fewer than 20 samples tell nothing. O(n log n) per column.
-    """
-    labels, result = collection.labels, []
-    if labels is None or len(collection) < 20:
-        return result
-    name = collection.reading.label
-    for column, values in columns.items():
-        known = np.isfinite(values)
-        if known.sum() < 20 or np.ptp(values[known]) == 0:
-            continue
-        if isinstance(labels, np.ndarray):
-            told = abs(np.corrcoef(values[known], labels[known])[0, 1]) > 0.9999
-        else:
-            # What some samples disprove need not be asked of all.
-            values, codes = values[known], labels.codes[known]
-            some = slice(None, None, max(1, len(values) // SOME))
-            told = _separates(values[some], codes[some]) and _separates(values, codes)
-        if told:
-            result.append(
-                f"column {column!r} tells {name!r} by itself; if it is known only when {name!r} "
-                "is, leave it out (channels)"
-            )
-    return result
-
-
-def constant_channels(collection: Collection) -> dict[str, np.ndarray]:
-    """The value of each channel of series that never varies within one, such as a score."""
-    result = {}
-    for number, name in enumerate(collection.channels):
-        columns = [sample[:, number] for sample in collection.samples]
-        known = [column[~np.isnan(column)] for column in columns]
-        if all(len(column) > 1 for column in known) and all(np.ptp(c) == 0 for c in known):
-            result[name] = np.array([column[0] for column in known], np.float64)
-    return result
-
-
-def _separates(values: np.ndarray, codes: np.ndarray) -> bool:
-    order = np.lexsort((codes, values))
-    ordered, by = codes[order], values[order]
-    changes = ordered[1:] != ordered[:-1]
-    if (changes & (by[1:] == by[:-1])).any():  # equal values of different classes
-        return False
-    return int(changes.sum()) == len(np.unique(codes)) - 1

@@ -105,14 +105,14 @@ def _series(source: Source, split: str, chosen: np.ndarray) -> LabelledDataset:
 
 
 def _rows(source: Source, split: str, chosen: np.ndarray) -> LabelledDataset:
-    rows = source.prepared[torch.from_numpy(chosen)]
+    rows, places = source.prepared, torch.from_numpy(chosen)
     shape = (rows.shape[1], 1)
     return SequenceDataset(
         source.name,
         split,
         labels_of(source, chosen),
         source.classes,
-        rows.__getitem__,
+        lambda indices: rows[places[indices]],  # the splits share one table
         shape=shape,
         task=source.collection.task,
     )
@@ -214,7 +214,7 @@ def _point_fields(source: Source, split: str, chosen: np.ndarray) -> LabelledDat
 
 
 def _far_from_zero(mean: Sequence[float], scale: Sequence[float]) -> tuple[str, ...]:
-    """What is said of answers whose mean is many of their deviations: a relative error of them is
+    """Say that the mean of answers is many of their deviations: a relative error of them is
     small whatever a model does.
     """
     far = np.abs(mean) > FAR * np.array(scale)

@@ -1,4 +1,4 @@
-"""What is said of a user's files before anything is trained: counts, gaps, rates, balance, and the
+"""Description of a user's files before anything is trained: counts, gaps, rates, balance, and the
 first samples.
 """
 

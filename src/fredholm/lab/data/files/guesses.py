@@ -1,4 +1,4 @@
-"""What a table is, guessed from the names and first cells of its columns."""
+"""Guesses from the names and first cells of a table's columns: labels, kinds, times and groups."""
 
 from __future__ import annotations
 

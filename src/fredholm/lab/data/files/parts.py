@@ -52,7 +52,7 @@ def divide(collection: Collection, val: float) -> np.ndarray:
 
 
 def divided_groups(collection: Collection, parts: np.ndarray) -> list[str]:
-    """What is said of groups that are in several parts, as files called train and test may have
+    """Say which groups are in several parts, as files called train and test may have
     them.
     """
     if collection.groups is None:

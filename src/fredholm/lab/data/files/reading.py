@@ -124,7 +124,7 @@ class Reading:
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> Reading:
-        """What :meth:`to_dict` gave."""
+        """Read the result of :meth:`to_dict`."""
         return cls(**given)
 
 

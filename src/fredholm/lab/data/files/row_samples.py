@@ -14,9 +14,10 @@ import numpy as np
 from ....errors import DataError
 from .casts import Coded
 from .channels import first_of
-from .collection import Collection, blocks, in_order, leaks
+from .collection import Collection, blocks, in_order
 from .columns import Columns
 from .folders import contents_of
+from .labels import leaks
 from .parts import parts_of
 from .table import Table
 

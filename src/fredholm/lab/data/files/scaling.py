@@ -26,7 +26,7 @@ def measure(collection: Collection, training: np.ndarray) -> dict[str, Any]:
     if kind == "series":
         return _of_series(collection, training)
     if kind == "rows":
-        mean, std = _moments(collection.samples[training])
+        mean, std = _moments(collection.samples, training)
         return {"mean": mean, "std": std}
     if kind == "clouds":
         smallest = min(len(collection.samples[i]) for i in training)
@@ -47,11 +47,16 @@ def as_arrays(collection: Collection, scaling: Mapping[str, Any]) -> Any:
     return collection.samples if make is None else make(collection, scaling)
 
 
-def _moments(values: np.ndarray) -> tuple[list[float], list[float]]:
-    """Mean and deviation of each column; what never varies, or is never there, keeps its scale."""
-    width = max(1, BLOCK // max(1, len(values)))
-    starts = range(0, values.shape[1], width)
-    parts = [_of_columns(values[:, start : start + width]) for start in starts]
+def _moments(values: np.ndarray, rows: np.ndarray | None = None) -> tuple[list[float], list[float]]:
+    """Mean and deviation of each column, over all rows or some; what never varies, or is never
+    there, keeps its scale. A few columns at a time: no second copy of a large table is held.
+    """
+    count = len(values) if rows is None else len(rows)
+    width = max(1, BLOCK // max(1, count))
+    parts = []
+    for start in range(0, values.shape[1], width):
+        block = values[:, start : start + width]
+        parts.append(_of_columns(block if rows is None else block[rows]))
     mean, std = (np.concatenate(part) for part in zip(*parts))
     return mean.tolist(), std.tolist()
 
@@ -157,7 +162,7 @@ def _on_steps(
 
 
 def _between(where: str, gaps: np.ndarray, step: float | None, coarser: bool) -> DataError:
-    """What is said of times that are no steps of training."""
+    """Return the error of times that are no steps of training."""
     even = bool((np.abs(gaps / gaps[0] - 1) <= EVEN).all())
     given = f"every {gaps[0]:g}" if even else f"after {gaps.min():g} to {gaps.max():g}"
     known, needed = "series without times", "equal steps"

@@ -30,7 +30,7 @@ class Entry(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """What stands behind a guess."""
+        """The mark behind a guess."""
         return f" (guessed: {self.flag})" if self.origin == GUESSED else ""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ....errors import DataError
+from ..audio import read_sound
 
 SUFFIXES = frozenset({".wav"})
 
@@ -19,8 +20,6 @@ def read_whole_sound(file: Path) -> tuple[np.ndarray, int]:
     Raises:
         DataError: a file that cannot be read or holds no sample.
     """
-    from ..audio import read_sound  # imports torch, which tables do without
-
     sound, rate = read_sound(file)
     if not len(sound):
         raise DataError(f"{file}: holds no sample; remove it")

@@ -17,8 +17,8 @@ from ..splits import SPLITS
 from .casts import Coded
 from .channels import first_of
 from .collect import collect
-from .collection import check_labels, constant_channels, leaks, with_labels
 from .description import describe
+from .labels import check_labels, constant_channels, leaks, with_labels
 from .parts import divide, divided_groups
 from .reading import Reading
 from .scaling import measure
@@ -43,7 +43,7 @@ class Source:
         parts: the split of each sample.
 
     Raises:
-        DataError: what nobody should train on, see :func:`.collection.check_labels`.
+        DataError: what nobody should train on, see :func:`.labels.check_labels`.
     """
 
     def __init__(self, path: Path, reading: Reading, val: float | int = VAL_SHARE):

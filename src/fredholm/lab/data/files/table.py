@@ -131,8 +131,7 @@ def read_table(heads: Sequence[Head], roles: dict[str, str], strict: bool = True
                 show.at(rows.count)
         table.files.append(rows)
     for name, cast in casts.items():
-        table.columns[name] = cast.result()
-        table.dates = table.dates or getattr(cast, "order", None)
+        table.columns[name] = cast.result(table)
     _check_slips(table)
     return table
 

@@ -12,13 +12,14 @@ from ....errors import DataError
 from .casts import Coded
 from .channels import SHOWN, first_of
 from .collection import LISTED, Collection, looks_continuous
-from .columns import Columns, Trained, settle
+from .columns import Columns, Trained
 from .guesses import grow_from_row_to_row
 from .head import HEAD, WORDS, Head
 from .opening import check_unchanged
 from .parts import named_parts
 from .reading import Reading
 from .row_samples import lists, pictures, rows, sounds, texts, wide
+from .settling import settle
 from .table import Table, read_head, read_table
 from .time_rows import long
 from .writing import Writing

@@ -67,7 +67,7 @@ def _rows_of(table: Table, codes: np.ndarray, ids: int) -> list[np.ndarray]:
 
 
 def _apart(table: Table, rows: list[np.ndarray], series_id: str) -> list[str]:
-    """What is said of a series without times whose rows are not together."""
+    """Say that the rows of a series without times are not together."""
     for block in rows:
         gap = np.diff(block) > 1
         if gap.any():

@@ -86,20 +86,6 @@ class NotATime(ValueError):
         self.number, self.why = number, why
 
 
-def joined(parts: Sequence[Ticks]) -> Ticks:
-    """Return the times of several files one after the other, in their finest ticks."""
-    if len(parts) == 1:
-        return parts[0]
-    finest = max(part.per_second for part in parts)
-    origins = [part.origin * (finest // part.per_second) for part in parts]
-    first = min(origins)
-    values = [
-        part.values * (finest // part.per_second) + (origin - first)
-        for part, origin in zip(parts, origins)
-    ]
-    return Ticks(np.concatenate(values), first, finest, parts[0].dated)
-
-
 # --- numbers --------------------------------------------------------------------------------------
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ....errors import DataError
 from ..formats import read_bytes
-from .casts import Coded
-from .collection import Collection, in_order, looks_continuous
+from .collection import Collection, coded, looks_continuous
 from .parts import parts_of
 from .reading import Reading
 from .table import in_words
@@ -42,21 +41,10 @@ def read_ts(
         raise DataError(
             f"{path}: not UTF-8 at byte {error.start:,}; it is corrupt or another file"
         ) from error
-    classes: tuple[str, ...] = ()
-    bare = False
     start = next((i for i, line in enumerate(lines) if line.strip().lower() == "@data"), None)
     if start is None:
         raise DataError(f"{path}: has no line @data; it is truncated or no .ts file")
-    for line in lines[:start]:
-        words = line.split()
-        if words[:1] and words[0].lower() == "@classlabel":
-            bare = unlabelled and words[1:2] == ["false"]
-            if words[1:2] != ["true"] and not bare:
-                raise DataError(
-                    f"{path}: its series have no classes (@classLabel {' '.join(words[1:2])}); "
-                    "needs labelled ones"
-                )
-            classes = tuple(words[2:])
+    bare, classes = _declared(path, lines[:start], unlabelled)
     series, labels = [], []
     for number, line in enumerate(lines[start + 1 :], start + 2):
         if line.strip():
@@ -76,6 +64,27 @@ def read_ts(
             "number of them"
         )
     return series, labels, classes
+
+
+class _Declared(NamedTuple):
+    """Whether series have no class, and the classes that a header lists."""
+
+    bare: bool = False
+    classes: tuple[str, ...] = ()
+
+
+def _declared(path: Path, header: Sequence[str], unlabelled: bool) -> _Declared:
+    found = _Declared()
+    for line in header:
+        words = line.split()
+        if words[:1] and words[0].lower() == "@classlabel":
+            found = _Declared(unlabelled and words[1:2] == ["false"], tuple(words[2:]))
+            if words[1:2] != ["true"] and not found.bare:
+                raise DataError(
+                    f"{path}: its series have no classes (@classLabel {' '.join(words[1:2])}); "
+                    "needs labelled ones"
+                )
+    return found
 
 
 def _series(dimensions: list[str], where: str, dtype: type) -> np.ndarray:
@@ -147,7 +156,7 @@ def collect_ts(
     ]
     label: Any = None
     if labelled:
-        label = _numbers(words, places) if task == "regression" else _classes(words, known, there)
+        label = _numbers(words, places) if task == "regression" else coded(words, [*known, *there])
     stamped = next((file for file in files if _stamped(file)), None)
     remarks = [f"{stamped}: its time stamps are not read; one step between two points"]
     return Collection(
@@ -161,13 +170,6 @@ def collect_ts(
         taken={"layout": "one line per series", "label": "what stands last in a line"},
         remarks=remarks if stamped else [],
     )
-
-
-def _classes(words: Sequence[str], known: Sequence[str], there: Sequence[str]) -> Coded:
-    """The class of each series; -1 where it is missing, and no header lists it."""
-    names = list(dict.fromkeys([*known, *there]))
-    place = {name: code for code, name in enumerate(names)}
-    return in_order(Coded(np.array([place.get(word, -1) for word in words]), names))
 
 
 def _numbers(words: Sequence[str], places: Sequence[dict[str, Any]]) -> np.ndarray:

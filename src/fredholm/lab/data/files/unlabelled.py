@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-import re
-import sys
-import tempfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,9 +23,9 @@ from .collect import KIND_OF, TABLES, collect, files_of
 from .collection import Collection
 from .columns import Trained
 from .datasets import as_read
-from .delimited import DELIMITERS
 from .folders import pictures_of
 from .reading import Reading
+from .standard_input import paths_of, renamed
 from .suffixes import LINES, suffix_of
 
 # What a run reads that was trained on a data set of the catalogue, by the kind of its samples.
@@ -43,16 +36,6 @@ _CATALOGUE = {
     "points": "clouds",
     "field": "fields",
 }
-_GZIP = b"\x1f\x8b"
-_MAGIC = {
-    b"PK\x03\x04": ".npz",
-    b"\x89HDF": ".h5",
-    b"\x89PNG": ".png",
-    b"\xff\xd8\xff": ".jpg",
-    b"PAR1": ".parquet",
-    b"RIFF": ".wav",
-}
-_STDIN = "stdin"
 _JSON = (".json", *LINES)
 
 
@@ -105,11 +88,12 @@ def read_unlabelled(
         reading = reading.settled(pixels=facts.get("form", "rgb"))
     if not files:
         raise OptionError("files: received none; needs files or folders, or - for standard input")
-    with _files(files, reading) as paths:
+    with paths_of(files, reading) as paths:
         parts = [_one(path, reading, source, facts, encoder) for path in paths]
         for file, path, part in zip(files, paths, parts):
             if str(file) == "-":
-                _rename(part, path)
+                for place in part.places:
+                    place["file"] = renamed(str(place["file"]), path.parent)
     if not any(map(len, parts)):
         raise DataError(f"{files[0]}: no sample can be read, see above; mend or replace the files")
     if len(parts) == 1:
@@ -128,63 +112,6 @@ def _reading(facts: Mapping[str, Any]) -> Reading | None:
 def _task(facts: Mapping[str, Any]) -> str:
     task = facts.get("task", "classification")
     return task if task in ("regression", "steps") else "classification"
-
-
-@contextmanager
-def _files(files: Sequence[str | Path], reading: Reading) -> Iterator[list[Path]]:
-    """The paths of files; what comes from standard input lies in a file for as long."""
-    with tempfile.TemporaryDirectory() as folder:
-        paths = []
-        for file in files:
-            if str(file) != "-":
-                paths.append(Path(file))
-                continue
-            content = _plain(sys.stdin.buffer.read())
-            place = Path(folder) / f"{_STDIN}{_suffix(content, reading)}"
-            place.write_bytes(content)
-            paths.append(place)
-        try:
-            yield paths
-        except DataError as error:
-            raise DataError(_named(str(error), Path(folder))) from error
-
-
-def _plain(content: bytes) -> bytes:
-    """What was compressed, as it was before."""
-    if not content.startswith(_GZIP):
-        return content
-    try:
-        return gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"standard input: cannot be read ({error})") from error
-
-
-def _named(text: str, folder: Path) -> str:
-    """A path or a message without the folder that standard input lies in."""
-    return re.sub(re.escape(f"{folder}/{_STDIN}") + r"\.\w+", "standard input", text)
-
-
-def _rename(part: Unlabelled, path: Path) -> None:
-    for place in part.places:
-        if "file" in place:
-            place["file"] = _named(str(place["file"]), path.parent)
-
-
-def _suffix(content: bytes, reading: Reading) -> str:
-    """Of what comes without a name: by how it begins; texts without a header are lines."""
-    known = next((s for magic, s in _MAGIC.items() if content.startswith(magic)), None)
-    if known is not None:
-        return known
-    if (reading.channels or reading.text) and content.lstrip().startswith(b"{"):  # of a table
-        return LINES[0]
-    return ".txt" if reading.kind == "texts" and not _has_column(content, reading.text) else ".csv"
-
-
-def _has_column(content: bytes, name: str | None) -> bool:
-    """Whether the first line is a header with a column of this name."""
-    header = re.split(rb"[\r\n]", content, maxsplit=1)[0].decode("utf-8-sig", "replace")
-    rows = [row for sign in DELIMITERS for row in csv.reader([header], delimiter=sign)]
-    return name in {cell.strip() for row in rows for cell in row}
 
 
 def _one(
