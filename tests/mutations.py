@@ -82,7 +82,7 @@ BUGS = [
         "families/softmax/kernel.py",
         "self.scale = self.width**-0.5 if scale is None else scale",
         "self.scale = self.width**-1.0 if scale is None else scale",
-        ("tests/layers/test_attention.py",),
+        ("tests/layers/test_attention.py::test_weights_are_the_modules_attention_weights",),
     ),
     Bug(
         "rotary",
@@ -90,7 +90,7 @@ BUGS = [
         "integral/rotary.py",
         "turned = torch.cat([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)",
         "turned = torch.cat([a * cos - b * sin, b * cos], -1).flatten(-2)",
-        ("tests/layers/test_huggingface.py",),
+        ("tests/layers/test_huggingface.py::test_llama_turns_as_its_model_does",),
     ),
     Bug(
         "window",
@@ -106,7 +106,7 @@ BUGS = [
         "ops/scan/recurrence.py",
         "    return drive * before.conj(), drive",
         "    return drive * before.conj(), -drive",
-        ("tests/ops/test_scan.py",),
+        ("tests/ops/test_scan.py::test_scan_is_the_recurrence",),
     ),
     Bug(
         "bank-gradient",
@@ -114,7 +114,7 @@ BUGS = [
         "ops/feature_map/bank.py",
         "            total.bias[s].add_(inner.sum(-1))",
         "            total.bias[s].add_(0 * inner.sum(-1))",
-        ("tests/ops/test_feature_map.py",),
+        ("tests/ops/test_feature_map.py::test_it_is_the_literal_bank",),
     ),
     Bug(
         "sampling",
@@ -122,7 +122,7 @@ BUGS = [
         "forms/monte_carlo/drawn.py",
         "        return Samples(index, weight / self.strategy.samples)",
         "        return Samples(index, weight / max(1, self.strategy.samples - 1))",
-        ("tests/operators/test_monte_carlo.py",),
+        ("tests/operators/test_monte_carlo.py::test_values_and_gradients_are_unbiased",),
     ),
     Bug(
         "saved-state-code",
@@ -156,7 +156,7 @@ BUGS = [
         "    return floor + (1 - floor) * 0.5",
         "    progress = min(1.0, (step - warmup) / max(1, total))\n"
         "    return floor + (1 - floor) * 0.5",
-        ("tests/lab/training/test_schedules.py",),
+        ("tests/lab/training/test_schedules.py::test_a_course_is_its_formula",),
     ),
     Bug(
         "decay",
@@ -164,7 +164,7 @@ BUGS = [
         "models/decay.py",
         "    return parameter.dim() >= 2 and not exempt",
         "    return not exempt or parameter.dim() >= 1",
-        ("tests/models/test_models.py",),
+        ("tests/models/test_models.py::test_weight_decay_groups",),
     ),
     Bug(
         "scaling-leak",
@@ -172,7 +172,7 @@ BUGS = [
         "lab/data/files/source.py",
         "return measure(self.collection, self.training)",
         "return measure(self.collection, np.arange(len(self.collection)))",
-        ("tests/lab/data/test_leaks.py",),
+        ("tests/lab/data/test_leaks.py::test_held_out_samples_change_no_scaling",),
     ),
     Bug(
         "groups",
@@ -180,7 +180,7 @@ BUGS = [
         "lab/data/files/parts.py",
         '    if rule == "group":',
         '    if rule == "groups":',
-        ("tests/lab/data/test_files.py",),
+        ("tests/lab/data/test_files.py::test_groups_are_not_divided_and_the_latest_are_the_test",),
     ),
     Bug(
         "times",
@@ -189,7 +189,7 @@ BUGS = [
         "        return (self.values - self.values[:1]) / self.per_second",
         "        whole = (self.values + self.origin) / self.per_second\n"
         "        return whole - whole[:1]",
-        ("tests/lab/data/test_times.py",),
+        ("tests/lab/data/test_times.py::test_times_in_a_table_keep_their_digits",),
     ),
     Bug(
         "temperature",
@@ -197,7 +197,7 @@ BUGS = [
         "lab/training/prediction.py",
         "    probabilities = _finite((output / temperature).softmax(-1))",
         "    probabilities = _finite(output.softmax(-1))",
-        ("tests/lab/data/test_unlabelled.py",),
+        ("tests/lab/training/test_calibration.py",),
     ),
     Bug(
         "weights",
