@@ -21,6 +21,7 @@ from ...ops.backend import full_precision
 from ...ops.tiles import find_activation
 from .graph import ACTIVATIONS, NORMS, TokenGraph, activated
 from .hops import HopRows, Hops, OneHop
+from .neighbours import HopsAlongEdges, OneHopAlongEdges
 from .resolvent import Iterations, Substitution, WalkRows
 
 # What the paper says, and what its authors' code does where that differs. "tied" concerns the
@@ -189,7 +190,16 @@ class HopKernel(TokenGraphKernel, TokenGraphWeights):
         [0.5, 0.5]
     """
 
-    forms = (OneHop, Hops, HopRows, Iterations, Substitution, WalkRows)
+    forms = (
+        OneHop,
+        Hops,
+        HopRows,
+        Iterations,
+        Substitution,
+        WalkRows,
+        OneHopAlongEdges,
+        HopsAlongEdges,
+    )
 
     def __init__(self, dim: int, heads: int, *, norm: str = "frobenius", **options):
         if norm not in NORMS:

@@ -26,6 +26,7 @@ from ...ops.backend import cast
 from ...ops.tiles import root_of
 from .hidden_first import ACTIVATIONS, hidden_pairs
 from .hidden_first.tiled import TiledColumns, TiledTable
+from .neighbours import NeighbourHidden
 
 GROUPS = ("query_position", "key_position", "relative", "distance", "query", "key", "product")
 _FOURIER = GROUPS[:3]
@@ -98,7 +99,7 @@ class MLPKernel(HiddenKernel, SplitHidden):
         128
     """
 
-    forms = (TiledTable, TiledColumns, *SAMPLED)
+    forms = (TiledTable, TiledColumns, NeighbourHidden, *SAMPLED)
 
     def __init__(
         self,
