@@ -17,14 +17,14 @@ from evidence.datasets.official_clouds import read_h5
 
 import fredholm
 from fredholm import Domain, create_operator
-from fredholm.errors import DataError, FredholmError, TrustError
+from fredholm.errors import CheckpointError, DataError, FredholmError, TrustError
 from fredholm.lab.data import formats
 from fredholm.lab.data.files.arrays import read_arrays
 from fredholm.lab.data.files.clouds import read_cloud
 from fredholm.lab.data.formats import opened_picture, read_bytes
 from fredholm.lab.data.stored import StoredRows
 from fredholm.lab.report.sources import load_inputs, load_state
-from fredholm.lab.training.checkpoints import read_checkpoint
+from fredholm.lab.training.checkpoints import read_checkpoint, write_checkpoint
 from fredholm.models import from_pretrained
 
 SOURCES = Path(fredholm.__file__).parent
@@ -105,6 +105,17 @@ def test_no_pickle_is_executed(name, save, tmp_path):
     save({"state_dict": Trap(sprung), "x": Trap(sprung)}, path)
     with pytest.raises((FredholmError, pickle.UnpicklingError, OSError)):
         PICKLE_LOADERS[name](path)
+    assert not sprung.exists()
+
+
+def test_no_pickle_with_a_right_checksum_is_executed(tmp_path):
+    """Anybody can write the checksum of a checkpoint, which then is no reason to trust it."""
+    sprung, path = tmp_path / "sprung", tmp_path / "step-000000001.ckpt"
+    write_checkpoint({"state_dict": {}, "loops": {}}, path)
+    assert read_checkpoint(path) == {"state_dict": {}, "loops": {}}
+    write_checkpoint({"state_dict": Trap(sprung), "loops": {}}, path)
+    with pytest.raises(CheckpointError, match="not a readable checkpoint"):
+        read_checkpoint(path)
     assert not sprung.exists()
 
 

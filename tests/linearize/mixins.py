@@ -8,9 +8,13 @@ The process stands apart because both projects call their tests ``tests``.
 
 from __future__ import annotations
 
+import copy
 import faulthandler
+import functools
 import importlib
 import json
+import os
+import re
 import signal
 import sys
 import traceback
@@ -31,6 +35,7 @@ TESTS = {
     "bert": "BertModelTest",
     "vit": "ViTModelTest",
 }
+PREFIXES = re.compile(r"^(model|transformer|bert|vit)\.")
 # A window and a sink shorter than the testers' seven tokens, so that linear attention is computed.
 CAUSAL = {"window": 2, "sinks": 1}
 
@@ -44,12 +49,43 @@ def mixin_tests() -> list[str]:
     return sorted(name for name in names if any(callable(getattr(m, name, None)) for m in mixins))
 
 
-def converted_config(config: Any, base: type) -> Any:
+def converted_config(config: Any, base: Any) -> Any:
     """Return a configuration that says that its models are converted."""
     causal = config.model_type in ("llama", "gpt2", "qwen2")
     options = CAUSAL if causal else {}
     model = base(config)
     return replace_attention(model, "hedgehog", copied=False, probe=False, **options).model.config
+
+
+def converted_class(source: Any, base: Any) -> Any:
+    """Return the class of a converted model under its source's name, by which the mixins choose
+    their inputs and read its source.
+
+    A configuration names the converted layers as the class has them that was converted: one class
+    calls its base ``model``, another ``transformer``.
+    """
+    kind = linear_model(source)
+    prefix = "" if source is base else f"{source.base_model_prefix}."
+
+    def renamed(config: Any) -> Any:
+        if not hasattr(config, "linear_attention"):
+            return config
+        config = copy.deepcopy(config)
+        for layer in config.linear_attention["layers"]:
+            layer["name"] = prefix + PREFIXES.sub("", layer["name"])
+        return config
+
+    @functools.wraps(source.__init__)  # whose arguments the mixins ask for
+    def start(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
+        kind.__init__(self, renamed(config), *args, **kwargs)
+
+    def from_config(cls: Any, config: Any, **kwargs: Any) -> Any:
+        return super(result, cls)._from_config(renamed(config), **kwargs)
+
+    fields = {"__module__": source.__module__, "__init__": start}
+    fields["_from_config"] = classmethod(from_config)
+    result: Any = type(source.__name__, (kind,), fields)
+    return result
 
 
 def converted_test(architecture: str) -> Any:
@@ -62,10 +98,9 @@ def converted_test(architecture: str) -> Any:
             super().setUp()
             plain = tuple(self.all_model_classes)
             base = plain[0]
-            self.all_model_classes = tuple(linear_model(kind) for kind in plain)
-            tester = self.model_tester
-            make = tester.get_config
-            tester.get_config = lambda *args, **kwargs: converted_config(
+            self.all_model_classes = tuple(converted_class(kind, base) for kind in plain)
+            make = self.model_tester.get_config
+            self.model_tester.get_config = lambda *args, **kwargs: converted_config(
                 make(*args, **kwargs), base
             )
 
@@ -81,6 +116,8 @@ def run_one(kind: Any, name: str) -> tuple[str, str]:
 
     signal.signal(signal.SIGALRM, give_up)
     signal.alarm(SECONDS)
+    # By this the library's tests that start a process of their own know which they are.
+    os.environ["PYTEST_CURRENT_TEST"] = f"tests/mixins.py::{name} (call)"
     try:
         case.setUp()
         torch.manual_seed(0)

@@ -463,6 +463,19 @@ def test_a_converted_configuration_takes_output_attentions(tmp_path):
     assert len(loaded(models.tokens()).attentions) == model.config.num_hidden_layers
 
 
+@pytest.mark.parametrize("name", ["bert", "vit", "gpt2", "llama"])
+@torch.no_grad()
+def test_every_kind_of_model_gives_attentions_that_are_asked_for(name):
+    """GPT-2 keeps the argument of the call from its layers."""
+    model = replace_attention(getattr(models, name)(), "hedgehog").model.eval()
+    inputs = (torch.rand(2, 3, 8, 8),) if name == "vit" else (models.tokens(),)
+    for kept in (model, model.base_model):
+        found = kept(*inputs, output_attentions=True).attentions
+        assert len(found) == 2
+        torch.testing.assert_close(found[0].sum(-1), torch.ones(found[0].shape[:3]))
+        assert not kept(*inputs).get("attentions")
+
+
 @torch.no_grad()
 def test_layers_that_keep_softmax_give_their_attentions_too():
     layers = ["model.layers.0.self_attn"]

@@ -8,6 +8,7 @@ the attention module that calls it; a module without them computes the softmax t
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -147,11 +148,24 @@ def attend(
 
 
 def _shows_weights(module: nn.Module, options: dict[str, Any]) -> bool:
-    """Whether a call asks for attention weights: by its argument, or by the configuration alone."""
+    """Whether a call asks for attention weights: by its argument, or by the configuration alone.
+
+    Some models (GPT-2) keep the argument from their layers. What the library collects then tells.
+    """
     shown = options.get("output_attentions")
+    if shown is None and _collects_weights():
+        return True
     if shown is None:
         shown = getattr(getattr(module, "config", None), "output_attentions", False)
     return bool(shown)
+
+
+def _collects_weights() -> bool:
+    """Return whether transformers collects attention weights in the call that it makes."""
+    capturing = sys.modules.get("transformers.utils.output_capturing")
+    collector = getattr(capturing, "_active_collector", None)
+    collected = None if collector is None else collector.get()
+    return collected is not None and any(key.endswith("attentions") for key in collected)
 
 
 def _seen(mask: Tensor | None, causal: bool, query: Tensor, key: Tensor) -> Seen:
