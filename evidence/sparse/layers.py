@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from fredholm.convert import as_operator
 from fredholm.domain import Domain
-from fredholm.kernels import HiddenKernel
-from fredholm.operators import IntegralOperator, SoftmaxAttention
+from fredholm.kernels import HiddenKernel, SoftmaxKernel
+from fredholm.operators import IntegralOperator
 
 from ..performance.peers import DiagonalKernel, peer
 
@@ -141,15 +141,11 @@ def graph_transformer(nodes: int, edges: int, dim: int, heads: int) -> Ways:
     torch.manual_seed(0)
     index, u = random_edges(nodes, edges), torch.randn(1, nodes, dim, requires_grad=True)
     theirs = TransformerConv(dim, dim // heads, heads=heads)
-    layers = theirs.lin_query, theirs.lin_key, theirs.lin_value
-    attention = SoftmaxAttention(dim, heads)
-    operator = IntegralOperator(
-        dim,
-        heads,
-        kernel=type(attention.kernel)(dim, heads, projections=layers),
-        residual=False,
-        projection=False,
-    )
+    layers = tuple(nn.Linear(dim, dim) for _ in range(3))
+    for mine, layer in zip(layers, (theirs.lin_query, theirs.lin_key, theirs.lin_value)):
+        mine.weight, mine.bias = layer.weight, layer.bias
+    kernel = SoftmaxKernel(dim, heads, projections=layers)
+    operator = IntegralOperator(dim, heads, kernel=kernel, residual=False, projection=False)
     domain = Domain.graph(index, nodes, self_loops=False, sparse=True)
     inputs = [u, *theirs.parameters()]
     return {
@@ -159,13 +155,12 @@ def graph_transformer(nodes: int, edges: int, dim: int, heads: int) -> Ways:
 
 
 def window(points: int, reach: int, dim: int, heads: int) -> Ways:
-    """local-attention's exact window, and torch's flex_attention without compilation's help where
-    it cannot be compiled: keys at most ``reach`` places before a query.
-    """
+    """local-attention's exact window: keys at most ``reach`` places before a query."""
     module = peer("local_attention")
     torch.manual_seed(0)
     u = torch.randn(1, points, dim, requires_grad=True)
-    operator = SoftmaxAttention(dim, heads, projection=False, residual=False)
+    kernel = SoftmaxKernel(dim, heads)
+    operator = IntegralOperator(dim, heads, kernel=kernel, residual=False, projection=False)
     domain = Domain.line(points, reach=reach, causal=True)
     inputs = [u, *operator.parameters()]
     ways: Ways = {"fredholm": (lambda: operator(u, domain), inputs)}
@@ -179,7 +174,6 @@ def window(points: int, reach: int, dim: int, heads: int) -> Ways:
         exact_windowsize=True,
         use_rotary_pos_emb=False,
     )
-    kernel: Any = operator.kernel
 
     def call() -> Tensor:
         query, key, value = (
