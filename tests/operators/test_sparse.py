@@ -31,7 +31,7 @@ OPTIONS = {
     "infsa": {},
 }
 LOCAL = list(OPTIONS)
-IN_PIECES = ["softmax", "itnet", "linear_attention", "luna", "itnet_low_rank", "infsa"]
+IN_PIECES = [name for name in OPTIONS if name != "linear_infsa"]
 
 
 def operator_of(name: str) -> IntegralOperator:
