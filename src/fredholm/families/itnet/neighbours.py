@@ -96,8 +96,9 @@ def _work(kernel: Any, problem: Problem, terms: dict[str, Any], single: torch.dt
             )
 
     width = terms["query_bias"].shape[-1]
-    slot = torch.finfo(single).bits // 8 * (rows.width() + 4 * count * width)
-    tiles = partition(p, slot, split=True, cached=True)
+    size = torch.finfo(single).bits // 8
+    key_bytes, pair_bytes = size * rows.width(), 4 * size * count * width
+    tiles = partition(p, key_bytes=key_bytes, pair_bytes=pair_bytes, split=True, cached=True)
     return Work(
         rows, weights, tiles, with_parameters(kernel, answer, list(parameters)), p.quadrature
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -54,8 +55,17 @@ class NeighbourMoments(Form):
         if bias is not None:
             weights["term.bias"] = bias
         heads, width = p.uy.shape[1], readout.shape[-1]
-        slot = torch.finfo(single).bits // 8 * (rows.width() + 4 * width)
-        tiles = partition(p, slot, split=True, cached=True)
+        size = torch.finfo(single).bits // 8
+        per_pair = width
+        if kernel.d_out == 1:
+            per_pair += heads * kernel.d_in
+        tiles = partition(
+            p,
+            key_bytes=2 * size * rows.width(),
+            pair_bytes=4 * size * per_pair,
+            split=True,
+            cached=True,
+        )
 
         def answer(kernel: Any, tile: Neighbours, weights: Weights) -> Tensor:
             hidden = _hidden(kernel, tile, heads)
@@ -95,12 +105,18 @@ def read_moments(
     bias: Float[Tensor, "h o i"] | None,
 ) -> Float[Tensor, "r h b o"]:
     """The readout of the hidden units of a tile, integrated before it."""
+    if readout.shape[1] == 1 and hidden.shape[1] == 1:
+        return _read_entries(hidden, measure, value, readout, bias)
     count = value.shape[1]
     hidden = hidden * measure[..., None]
     if hidden.shape[1] == 1 and count > 1:
         # Hidden units that heads share meet the values of all heads at once.
-        every = value.transpose(1, 2).flatten(2)[:, None]
-        moment = (hidden[:, 0].mT @ every).unflatten(-1, (count, -1)).movedim(-2, 1)
+        every = value.transpose(1, 2).flatten(2)
+        if hidden.shape[2] == 1:
+            moment = torch.bmm(hidden[:, 0, 0].mT, every)[:, None]
+        else:
+            moment = hidden[:, 0].mT @ every[:, None]
+        moment = moment.unflatten(-1, (count, -1)).movedim(-2, 1)
     elif hidden.shape[2] == 1:
         moment = (hidden[:, :, 0].mT @ value)[:, :, None]
     else:
@@ -114,3 +130,22 @@ def read_moments(
     if bias is not None:
         out = out + weighted_sum(measure, value) @ bias.to(value.dtype).mT
     return out
+
+
+def _read_entries(
+    hidden: Tensor, measure: Tensor, value: Tensor, readout: Tensor, bias: Tensor | None
+) -> Tensor:
+    """:func:`read_moments` of hidden units that heads of one output share: the kernel's entries are
+    then no more numbers than the moments, and one matrix product.
+    """
+    heads, _, width, _ = readout.shape
+    shift = None if bias is None else bias.to(value.dtype).flatten()
+    entries = F.linear(hidden[:, 0], readout.to(value.dtype).flatten(0, 2), shift)
+    every = value.transpose(1, 2).flatten(2)[:, None]
+    products = entries * every
+    if width > 1:
+        products = products.unflatten(-1, (heads, width)).sum(-1)
+    if measure.shape[1] == 1:
+        # One product of a row of masses and its entries, (R, b, 1, k) times (R, b, k, H).
+        return (measure[:, 0, :, None] @ products).movedim(-1, 1)
+    return (products * measure.movedim(1, -1)).sum(2).transpose(1, 2)[..., None]
