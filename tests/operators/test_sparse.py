@@ -12,7 +12,7 @@ import torch
 from fredholm import Domain
 from fredholm.edges import Edges
 from fredholm.errors import DomainError, ShapeError, StrategyError
-from fredholm.kernels import PairKernel
+from fredholm.kernels import HiddenKernel, PairKernel
 from fredholm.operators import IntegralOperator, Neumann, create_operator
 
 from ..contracts.cases import positions
@@ -31,7 +31,7 @@ OPTIONS = {
     "infsa": {},
 }
 LOCAL = list(OPTIONS)
-IN_PIECES = ["softmax", "itnet", "linear_attention", "luna", "itnet_low_rank", "infsa"]
+IN_PIECES = [name for name in OPTIONS if name != "linear_infsa"]
 
 
 def operator_of(name: str) -> IntegralOperator:
@@ -189,6 +189,41 @@ def test_gradients_reach(name, what):
         for sparse in (True, False)
     )
     assert_equal(operator_of(name), signal(2, 6), sparse, dense, {what: leaf}.items())
+
+
+class DiagonalNetwork(HiddenKernel):
+    """One weight per channel by a network of both positions, whose hidden units all share."""
+
+    reads_query = False
+
+    def __init__(self, heads: int, width: int):
+        super().__init__(heads, width, 1)
+        self.first = torch.nn.Linear(4, 5)
+        self.last = torch.nn.Parameter(torch.randn(heads, 1, width, 5))
+        self.shift = torch.nn.Parameter(torch.randn(heads, 1, width))
+
+    def hidden(self, x, y, ux, uy):
+        both = torch.broadcast_shapes(x.shape, y.shape)
+        return torch.tanh(self.first(torch.cat([x.expand(both), y.expand(both)], -1)))
+
+    def readout(self):
+        return self.last, self.shift
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_heads_of_one_output_that_share_hidden_units(width):
+    torch.manual_seed(0)
+    heads = 8 // width
+    kernel = DiagonalNetwork(heads, width)
+    options = {"out_dim": heads, "residual": False, "projection": False}
+    operator = IntegralOperator(8, heads, kernel=kernel, **options).double()
+    valid = torch.arange(12) < torch.tensor([[12], [9]])
+    window = Domain.points(positions(2, 12), valid=valid).replace(reach=2)
+    by_head = torch.randn(1, heads, 12, 12, dtype=torch.float64)
+    densities = Domain.points(positions(2, 12), pairs=Edges.of_mask(by_head))
+    for domain in (star(12), window, densities):
+        assert operator.plan(domain).path == "moments over neighbours"
+        assert_equal(operator, signal(2, 12), domain, domain.dense())
 
 
 class EdgeNetwork(PairKernel):

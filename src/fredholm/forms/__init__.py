@@ -8,6 +8,7 @@ from .hidden import HiddenBlocks
 from .keys import KeyForm, KeyRing
 from .monte_carlo import AnchorKeys, Anchors, LatticeKeys, MonteCarlo, SampledKeys
 from .neighbourhoods.attention import NeighbourAttention
+from .neighbourhoods.hidden import NeighbourMoments
 from .neighbourhoods.inner_products import NeighbourSums
 from .own import OwnResponse
 from .quadratic import Quadratic
@@ -30,6 +31,7 @@ __all__ = [
     "LatticeKeys",
     "MonteCarlo",
     "NeighbourAttention",
+    "NeighbourMoments",
     "NeighbourSums",
     "OwnResponse",
     "Quadratic",

@@ -20,6 +20,7 @@ from ..forms import (
     HiddenBlocks,
     LatticeKeys,
     NeighbourAttention,
+    NeighbourMoments,
     NeighbourSums,
     OwnResponse,
     Quadratic,
@@ -95,7 +96,7 @@ class HiddenKernel(PairKernel, HiddenReadout):
     ``hidden`` and ``readout``.
     """
 
-    forms = (*RECURRENT, HiddenBlocks, *SAMPLED)
+    forms = (*RECURRENT, HiddenBlocks, NeighbourMoments, *SAMPLED)
 
     def forward(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
         """K at broadcast pairs, see :meth:`PairKernel.forward`."""

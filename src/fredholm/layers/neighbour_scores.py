@@ -61,7 +61,9 @@ class NeighbourScores(Form):
             return total if total.dim() == 4 else total[:, :, None]
 
         weights = {} if ends.direction is None else {"direction": ends.direction}
-        out = softmax_over_neighbours(problem, ends.query, ends.key, ends.value, scores, weights)
+        points = ends.query, ends.key, ends.value
+        per_pair = ends.key.shape[1] * ends.key.shape[-1]
+        out = softmax_over_neighbours(problem, *points, scores, weights, per_pair=per_pair)
         return with_offset(out, kernel, problem)
 
 

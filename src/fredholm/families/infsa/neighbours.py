@@ -87,8 +87,9 @@ def _edge_sums(
             **measure_rows(problem),
         }
     )
-    slot = torch.finfo(dtype).bits // 8 * (rows.width() + 4 * heads)
-    tiles = partition(problem, slot, split=True, cached=True)
+    size = torch.finfo(dtype).bits // 8
+    key_bytes, pair_bytes = 2 * size * rows.width(), 4 * size * heads
+    tiles = partition(problem, key_bytes=key_bytes, pair_bytes=pair_bytes, split=True, cached=True)
 
     def answer(tile: Neighbours, weights: Weights) -> Tensor:
         query, key, value = (cast(tile.heads(x, heads), dtype) for x in ("query", "key", "value"))

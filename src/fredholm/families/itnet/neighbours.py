@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ...forms.neighbourhoods.gather import End, Neighbours, Rows, by_point, measure_rows
 from ...forms.neighbourhoods.general import has_no_values, refuses_images, shape_alone
-from ...forms.neighbourhoods.join import added, weighted_sum
+from ...forms.neighbourhoods.hidden import read_moments
+from ...forms.neighbourhoods.join import added
 from ...forms.neighbourhoods.recompute import Weights, Work, parameters_of, with_parameters
 from ...forms.neighbourhoods.tiles import partition
 from ...integral import Exact, Facts, Form, Kernel, Problem, SplitHidden, with_offset
@@ -86,11 +87,18 @@ def _work(kernel: Any, problem: Problem, terms: dict[str, Any], single: torch.dt
             for i in range(layers):
                 weight, shift = (weights[f"term.{x}{i}"].to(single) for x in ("weight", "shift"))
                 hidden = function(F.linear(hidden, weight, shift))
-            return _read(hidden, cast(tile.weights(), single), value, weights)
+            return read_moments(
+                hidden,
+                cast(tile.weights(), single),
+                value,
+                weights["term.readout"],
+                weights.get("term.bias"),
+            )
 
     width = terms["query_bias"].shape[-1]
-    slot = torch.finfo(single).bits // 8 * (rows.width() + 4 * count * width)
-    tiles = partition(p, slot, split=True, cached=True)
+    size = torch.finfo(single).bits // 8
+    key_bytes, pair_bytes = size * rows.width(), 4 * size * count * width
+    tiles = partition(p, key_bytes=key_bytes, pair_bytes=pair_bytes, split=True, cached=True)
     return Work(
         rows, weights, tiles, with_parameters(kernel, answer, list(parameters)), p.quadrature
     )
@@ -127,26 +135,3 @@ def _first_layer(
         table = kernel.table(away.flatten(0, 2)).to(dtype)
         total = total + table.mT.unflatten(1, away.shape[:3]).transpose(0, 1)
     return total
-
-
-def _read(hidden: Tensor, measure: Tensor, value: Tensor, weights: Weights) -> Tensor:
-    """The readout of the integrated hidden units, (R, H, b, o)."""
-    count = value.shape[1]
-    hidden = hidden * measure[..., None]
-    if hidden.shape[1] == 1 and count > 1:
-        # Hidden units that heads share meet the values of all heads at once.
-        every = value.transpose(1, 2).flatten(2)[:, None]
-        moment = (hidden[:, 0].mT @ every).unflatten(-1, (count, -1)).movedim(-2, 1)
-    elif hidden.shape[2] == 1:
-        moment = (hidden[:, :, 0].mT @ value)[:, :, None]
-    else:
-        moment = hidden.mT @ value[:, :, None]
-
-    # One matrix product per head: moments (R · b, w · i) times the readout (w · i, o).
-    readout = weights["term.readout"].to(value.dtype).permute(0, 3, 2, 1).flatten(1, 2)
-    rows, _, block = moment.shape[:3]
-    flat = moment.transpose(1, 2).flatten(0, 1).flatten(2).transpose(0, 1)
-    out = torch.bmm(flat, readout).transpose(0, 1).unflatten(0, (rows, block)).transpose(1, 2)
-    if "term.bias" in weights:
-        out = out + weighted_sum(measure, value) @ weights["term.bias"].to(value.dtype).mT
-    return out

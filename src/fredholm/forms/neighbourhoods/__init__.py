@@ -5,7 +5,8 @@
 - :mod:`.recompute`: a function of tiles whose backward computes each of them again.
 - :mod:`.general`: any kernel, by the form it has for one query and its keys; how a form is chosen.
 - :mod:`.attention`, :mod:`.inner_products`: softmax and separable kernels, whose points are
-  projected before pairs; :mod:`.join` makes one result of a long row's pieces.
+  projected before pairs; :mod:`.hidden`: hidden units before the readout; :mod:`.sums`: sums of
+  values. :mod:`.join` makes one result of a long row's pieces.
 """
 
 from .general import AllPairs, Neighbourhoods, choose_sparse

@@ -65,6 +65,8 @@ def softmax_over_neighbours(
     value: Tensor | None,
     scores: Scores,
     weights: Weights | None = None,
+    *,
+    per_pair: int = 0,
 ) -> Tensor:
     r""":math:`\sum_j p_{ij} v_j` with p the softmax of the scores under the quadrature, (B, H, Nq,
     c); zero where a query sees nothing.
@@ -75,6 +77,7 @@ def softmax_over_neighbours(
             are the values, and are gathered once.
         scores: of the pairs of a tile.
         weights: what ``scores`` reads beside them.
+        per_pair: numbers that ``scores`` makes of a pair, by default one per head.
     """
     q, heads, dtype = problem.quadrature, key.shape[1], key.dtype
     single = at_least_single(dtype)
@@ -86,8 +89,14 @@ def softmax_over_neighbours(
         **measure_rows(problem, mass=False),
     }
     rows = Rows.of(parts)
-    slot = torch.finfo(single).bits // 8 * (rows.width() + 4 * heads * key.shape[-1])
-    tiles = partition(problem, slot, split=True, cached=True)
+    size = torch.finfo(single).bits // 8
+    tiles = partition(
+        problem,
+        key_bytes=2 * size * rows.width(),
+        pair_bytes=4 * size * (per_pair or heads),
+        split=True,
+        cached=True,
+    )
     pieces = tiles.row is not None
 
     def answer(tile: Neighbours, weights: Weights) -> Tensor:

@@ -139,14 +139,14 @@ class Neighbourhoods(Wrapped):
         work = Work(
             rows=_rows_of(problem),
             weights=weights,
-            tiles=partition(problem, self._slot_bytes(kernel, problem)),
+            tiles=partition(problem, pair_bytes=self._pair_bytes(kernel, problem)),
             answer=with_parameters(kernel, answer, list(weights)),
             quadrature=problem.quadrature,
         )
         out = work.results()
         return out.unflatten(0, (problem.ux.shape[0], -1)).transpose(1, 2)
 
-    def _slot_bytes(self, kernel: Kernel, problem: Problem) -> int:
+    def _pair_bytes(self, kernel: Kernel, problem: Problem) -> int:
         """Bytes that a tile takes per pair of a query and a key."""
         width = getattr(kernel, "width", 0)
         per_pair = kernel.heads * max(width if isinstance(width, int) else 0, 4)

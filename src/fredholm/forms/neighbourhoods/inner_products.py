@@ -72,8 +72,14 @@ def _sums(
             **measure_rows(p),
         }
     )
-    slot = torch.finfo(single).bits // 8 * (rows.width() + 2 * heads * key.shape[-1])
-    tiles = partition(p, slot, split=not at_own_scale, cached=True)
+    size = torch.finfo(single).bits // 8
+    tiles = partition(
+        p,
+        key_bytes=2 * size * rows.width(),
+        pair_bytes=4 * size * heads,
+        split=not at_own_scale,
+        cached=True,
+    )
 
     def answer(tile: Neighbours, weights: Weights) -> Tensor:
         query, key, value = (cast(tile.heads(x, heads), single) for x in ("query", "key", "value"))

@@ -26,8 +26,9 @@ def sum_over_neighbours(
     """
     heads, single = value.shape[1], at_least_single(value.dtype)
     rows = Rows.of({"value": ("key", by_point(value)), **measure_rows(problem)})
-    slot = torch.finfo(single).bits // 8 * 2 * rows.width()
-    tiles = partition(problem, slot, split=True, cached=True)
+    size = torch.finfo(single).bits // 8
+    key_bytes, pair_bytes = 2 * size * rows.width(), 2 * size
+    tiles = partition(problem, key_bytes=key_bytes, pair_bytes=pair_bytes, split=True, cached=True)
 
     def answer(tile: Neighbours, weights: Weights) -> Tensor:
         value = cast(tile.heads("value", heads), single)

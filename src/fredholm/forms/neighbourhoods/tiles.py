@@ -59,25 +59,33 @@ class Partition(NamedTuple):
 
 
 def partition(
-    problem: Problem, slot_bytes: int, *, split: bool = False, cached: bool = False
+    problem: Problem,
+    *,
+    key_bytes: int = 0,
+    pair_bytes: int,
+    split: bool = False,
+    cached: bool = False,
 ) -> Partition:
-    """The tiles of a problem whose pairs take ``slot_bytes`` each.
+    """The tiles of a problem.
 
     Args:
         problem: on a domain with edges or a reach.
-        slot_bytes: memory of a pair of a query and a key.
+        key_bytes: memory of what is gathered for a key.
+        pair_bytes: memory of what is computed for a pair of a query and a key.
         split: cut rows that are longer than a tile.
         cached: a tile should fit into a core's cache.
     """
     samples, queries = problem.ux.shape[0], problem.ux.shape[2]
     memory = min(CACHE, WORKING_SET) if cached else WORKING_SET
-    slots = max(1, memory // slot_bytes)
     q = problem.quadrature
     if q.edges is None:
-        groups = lambda: _window_groups(q, samples, queries, slots, problem.x.device)  # noqa: E731
+        window = _Window.of(q, queries)
+        step = memory // (window.width * (key_bytes + window.block * pair_bytes))
+        groups = lambda: _window_groups(q, window, samples, queries, max(1, step))  # noqa: E731
         return Partition(groups, None, samples * queries)
 
     edges = q.edges
+    slots = max(1, memory // (key_bytes + pair_bytes))
     if edges.batch == 1:
         # Samples share the graph, and a tile has its rows once for each of them.
         slots = max(1, slots // samples)
@@ -115,14 +123,36 @@ def _edge_groups(edges: Edges, samples: int, slots: int, split: bool) -> Iterato
         yield Group(sample, row[:, None], key, real, place, edge, full=tile.full)
 
 
+class _Window(NamedTuple):
+    """Blocks of queries along a line, and the stretches of keys that they reach.
+
+    Attributes:
+        before, after: places that a query sees before and after its own.
+        block: queries of a block.
+        width: keys of a block.
+    """
+
+    before: int
+    after: int
+    block: int
+    width: int
+
+    @classmethod
+    def of(cls, quadrature: Quadrature, points: int) -> _Window:
+        assert quadrature.reach is not None
+        before, after = (min(side, points) for side in quadrature.reach)
+        block = min(points, max(BLOCK, before + after))
+        return cls(before, after, block, block + before + after)
+
+
 def _window_groups(
-    q: Quadrature, samples: int, points: int, slots: int, device: torch.device
+    q: Quadrature, window: _Window, samples: int, points: int, step: int
 ) -> Iterator[Group]:
-    """Problems of a block of queries and all that these reach, real points only."""
-    assert q.reach is not None
-    before, after = (min(side, points) for side in q.reach)
-    block = min(points, max(BLOCK, before + after))
-    width = block + before + after
+    """Problems of a block of queries and all that these reach, real points only; ``step`` blocks in
+    a tile.
+    """
+    before, after, block, width = window
+    device = q.mass.device
     count = -(-points // block)
 
     # Key j of a block lies ``before`` places ahead of its first query.
@@ -132,7 +162,6 @@ def _window_groups(
     order = None if q.valid is None else compact_order(q.valid)
 
     problems = samples * count
-    step = max(1, slots // (block * width))
     if torch.compiler.is_compiling():
         step = problems
     for start in range(0, problems, step):

@@ -1,0 +1,185 @@
+"""The layers that are compared: ours with the weights of another package's, and those packages'."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fredholm.convert import as_operator
+from fredholm.domain import Domain
+from fredholm.kernels import HiddenKernel, SoftmaxKernel
+from fredholm.operators import IntegralOperator
+
+from ..performance.peers import DiagonalKernel, peer
+
+Way = Callable[[], Tensor]
+Ways = dict[str, tuple[Way, list[Tensor]]]
+"""Name to what is called, and the tensors whose gradients its backward computes; the first of them
+is the signal."""
+
+
+class DisplacementNetwork(HiddenKernel):
+    """A d × d matrix by a network of x - y with one hidden layer."""
+
+    reads_query = False
+
+    def __init__(self, dim: int, position_dim: int, width: int):
+        super().__init__(1, dim)
+        self.width = width
+        self.first, self.last = nn.Linear(position_dim, width), nn.Linear(width, dim * dim)
+
+    def hidden(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
+        return functional.gelu(self.first(x - y))
+
+    def readout(self) -> tuple[Tensor, Tensor]:
+        shape = 1, self.d_out, self.d_in
+        return self.last.weight.view(*shape, -1), self.last.bias.view(shape)
+
+
+def random_edges(nodes: int, edges: int) -> Tensor:
+    """Edges without repetitions or loops, (2, E)."""
+    generator = torch.Generator().manual_seed(0)
+    number = torch.randint(nodes * (nodes - 1), (edges,), generator=generator).unique()
+    source = torch.div(number, nodes - 1, rounding_mode="floor")
+    target = number % (nodes - 1)
+    return torch.stack([source, target + (target >= source)])
+
+
+def network_per_edge(nodes: int, edges: int, dim: int, width: int) -> Ways:
+    """PyTorch Geometric's NNConv, which writes out a matrix for every edge."""
+    from torch_geometric.nn import NNConv
+
+    torch.manual_seed(0)
+    points, u = torch.rand(nodes, 2), torch.randn(1, nodes, dim, requires_grad=True)
+    index = random_edges(nodes, edges)
+    kernel = DisplacementNetwork(dim, 2, width)
+    operator = IntegralOperator(dim, kernel=kernel, residual=False, projection=False)
+    domain = Domain.graph(index, nodes, positions=points, self_loops=False, sparse=True)
+
+    last = nn.Linear(width, dim * dim)
+    network = nn.Sequential(nn.Linear(2, width), nn.GELU(), last)
+    theirs = NNConv(dim, dim, network, aggr="mean", root_weight=False, bias=False)
+    network[0] = kernel.first
+    with torch.no_grad():
+        # NNConv multiplies rows, x W, so that its last layer holds the transposed matrices.
+        last.weight.copy_(kernel.last.weight.view(dim, dim, -1).transpose(0, 1).flatten(0, 1))
+        last.bias.copy_(kernel.last.bias.view(dim, dim).T.flatten())
+    away = points[index[1]] - points[index[0]]
+    return {
+        "fredholm": (lambda: operator(u, domain), [u, *operator.parameters()]),
+        "PyG NNConv": (lambda: theirs(u[0], index, away)[None], [u, *theirs.parameters()]),
+    }
+
+
+def kernel_integral(nodes: int, neighbours: int, dim: int, width: int, *, loop: bool) -> Ways:
+    """neuraloperator's IntegralTransform, its sums by a Python loop as installed by pip, or by one
+    ``index_add``.
+    """
+    module = peer("neuralop.layers.integral_transform")
+    torch.manual_seed(0)
+    points, u = torch.rand(nodes, 2), torch.randn(1, nodes, dim, requires_grad=True)
+    kernel = DiagonalKernel(dim, 2, width)
+    operator = IntegralOperator(dim, dim, kernel=kernel, residual=False, projection=False)
+    domain = Domain.points(points, neighbours=neighbours)
+    ways: Ways = {"fredholm": (lambda: operator(u, domain), [u, *operator.parameters()])}
+    if module is None:
+        return ways
+
+    edges: Any = domain.pairs
+    layers = [4, width, dim]
+    theirs = module.IntegralTransform(
+        channel_mlp_layers=layers, reduction="mean", use_torch_scatter=False
+    )
+    with torch.no_grad():
+        for mine, layer in zip((kernel.first, kernel.last), theirs.channel_mlp.fcs):
+            layer.weight.copy_(mine.weight)
+            layer.bias.copy_(mine.bias)
+    near = {"neighbors_index": edges.source, "neighbors_row_splits": edges.ptr}
+    own = module.segment_csr
+
+    def fast(values: Tensor, ptr: Tensor, **options: Any) -> Tensor:
+        """The mean over the rows of ``ptr`` of values (B, E, c)."""
+        total = values.new_zeros(values.shape[0], edges.rows, values.shape[2])
+        total = total.index_add(1, edges.targets(), values)
+        return total / edges.degrees()[:, None]
+
+    def call() -> Tensor:
+        module.segment_csr = own if loop else fast
+        try:
+            return theirs(points, near, f_y=u)
+        finally:
+            module.segment_csr = own
+
+    name = "neuraloperator, its loop" if loop else "neuraloperator with index_add"
+    return ways | {name: (call, [u, *theirs.parameters()])}
+
+
+def dynamic_attention(nodes: int, edges: int, dim: int, heads: int) -> Ways:
+    """PyTorch Geometric's GATv2Conv and what ``as_operator`` makes of it."""
+    from torch_geometric.nn import GATv2Conv
+
+    torch.manual_seed(0)
+    index, u = random_edges(nodes, edges), torch.randn(1, nodes, dim, requires_grad=True)
+    theirs = GATv2Conv(dim, dim // heads, heads=heads, add_self_loops=False).eval()
+    operator = as_operator(theirs)
+    domain = Domain.graph(index, nodes, self_loops=False, sparse=True)
+    inputs = [u, *theirs.parameters()]
+    return {
+        "fredholm": (lambda: operator(u, domain), inputs),
+        "PyG GATv2Conv": (lambda: theirs(u[0], index)[None], inputs),
+    }
+
+
+def graph_transformer(nodes: int, edges: int, dim: int, heads: int) -> Ways:
+    """PyTorch Geometric's TransformerConv: attention over neighbours and a map of the node."""
+    from torch_geometric.nn import TransformerConv
+
+    torch.manual_seed(0)
+    index, u = random_edges(nodes, edges), torch.randn(1, nodes, dim, requires_grad=True)
+    theirs = TransformerConv(dim, dim // heads, heads=heads)
+    layers = tuple(nn.Linear(dim, dim) for _ in range(3))
+    for mine, layer in zip(layers, (theirs.lin_query, theirs.lin_key, theirs.lin_value)):
+        mine.weight, mine.bias = layer.weight, layer.bias
+    kernel = SoftmaxKernel(dim, heads, projections=layers)
+    operator = IntegralOperator(dim, heads, kernel=kernel, residual=False, projection=False)
+    domain = Domain.graph(index, nodes, self_loops=False, sparse=True)
+    inputs = [u, *theirs.parameters()]
+    return {
+        "fredholm": (lambda: operator(u, domain) + theirs.lin_skip(u), inputs),
+        "PyG TransformerConv": (lambda: theirs(u[0], index)[None], inputs),
+    }
+
+
+def window(points: int, reach: int, dim: int, heads: int) -> Ways:
+    """local-attention's exact window: keys at most ``reach`` places before a query."""
+    module = peer("local_attention")
+    torch.manual_seed(0)
+    u = torch.randn(1, points, dim, requires_grad=True)
+    kernel = SoftmaxKernel(dim, heads)
+    operator = IntegralOperator(dim, heads, kernel=kernel, residual=False, projection=False)
+    domain = Domain.line(points, reach=reach, causal=True)
+    inputs = [u, *operator.parameters()]
+    ways: Ways = {"fredholm": (lambda: operator(u, domain), inputs)}
+    if module is None:
+        return ways
+    # Its exact window of w sees w + 1 keys, those of our reach w.
+    theirs = module.LocalAttention(
+        window_size=reach,
+        causal=True,
+        autopad=True,
+        exact_windowsize=True,
+        use_rotary_pos_emb=False,
+    )
+
+    def call() -> Tensor:
+        query, key, value = (
+            layer(u).unflatten(-1, (heads, -1)).transpose(1, 2)
+            for layer in (kernel.query, kernel.key, kernel.value)
+        )
+        return theirs(query, key, value).transpose(1, 2).flatten(2)
+
+    return ways | {"local-attention": (call, inputs)}

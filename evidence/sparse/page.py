@@ -1,0 +1,87 @@
+"""The page of few neighbours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..kit.page import head, load
+from . import FILE
+
+TITLE = "Few neighbours: speed and memory"
+INTRODUCTION = """Processor seconds of one thread, ways alternated over seven rounds, answers checked
+first (`python -m evidence time sparse`). A ratio is the median over rounds of the other way's seconds
+over ours: above 1 we are faster. Both ways have the same weights and compute the same function.
+"""
+
+
+def page() -> str:
+    """Markdown of ``docs/results/sparse.md``."""
+    found = load(FILE)
+    text = head(TITLE, "sparse", FILE) + INTRODUCTION
+    if found is None:
+        return text + "\nNot measured yet.\n"
+    text += "\n" + _cases(found["cases"])
+    if "sizes" in found:
+        text += "\n## How far it goes\n\n" + _sizes(found["sizes"])
+    return text
+
+
+def _cases(rows: list[dict[str, Any]]) -> str:
+    lines = [
+        "| case | beside | direction | ms | times as fast | goal | memory, MB | goal |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        memory, memory_goal = "", ""
+        if row.get("megabytes") is not None:
+            share = row["peer_megabytes"] / max(row["megabytes"], 1.0)
+            memory = f"{row['megabytes']:.0f} of {row['peer_megabytes']:.0f} (1/{share:.0f})"
+            if row["memory_goal"]:
+                memory_goal = f"≤ 1/{row['memory_goal']:.0f}" + _met(share >= row["memory_goal"])
+        goal = ""
+        if row["goal"]:
+            goal = f"≥ {row['goal']:g}" + _met(row["times"] >= row["goal"])
+        cells = [
+            row["case"],
+            row["peer"],
+            row["direction"],
+            f"{row['ours'] * 1e3:.0f}",
+            f"{row['times']:.1f}",
+            goal,
+            memory,
+            memory_goal,
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _met(reached: bool) -> str:
+    return ", met" if reached else ", missed"
+
+
+def _sizes(found: dict[str, Any]) -> str:
+    lines = []
+    for row in found["points"]:
+        lines.append(
+            f"- {row['n']:,} points with their 16 nearest, forward of softmax attention (d 32): "
+            f"{row['seconds']:.1f} s, {row['megabytes']:.0f} MB beside the search and the inputs."
+        )
+    time, memory = found["seconds_exponent"], found["megabytes_exponent"]
+    lines.append(f"- Exponents in N: time {time:.2f} (goal 1.1), memory {memory:.2f} (goal 1.0).")
+    for row in found["graphs"]:
+        lines.append(
+            f"- 100,000 nodes and 1,000,000 edges, forward and backward of {row['operator']} (d 64): "
+            f"{row['seconds']:.1f} s, {row['process_megabytes'] / 1e3:.2f} GB of the whole process."
+        )
+    search, nodes = found["search"], found["nodes"]
+    lines.append(
+        f"- Search of {search['n']:,} points to sorted rows ({search['edges']:,} edges): "
+        f"{search['ratio']:.2f} times scipy's `query_pairs` made a CSR matrix (goal 1.2)."
+    )
+    lines.append(
+        f"- Node classification on a synthetic graph of {nodes['nodes']:,} nodes and "
+        f"{nodes['edges']:,} edges, one node with {nodes['longest']:,} of them: "
+        f"{nodes['preparation']:.0f} s of preparation, {nodes['seconds']:.1f} s a step, "
+        f"{nodes['process_megabytes'] / 1e3:.2f} GB of the whole process."
+    )
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,173 @@
+"""How far few neighbours go: a million points, a large graph, the search."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fredholm.data import Graph, GraphDataset
+from fredholm.domain import Domain
+from fredholm.lab.training.machine import peak_megabytes, process_megabytes
+from fredholm.models import create_model
+from fredholm.operators import SoftmaxAttention, create_operator
+
+from ..kit.memory import alone, exponent
+from ..kit.page import load, save
+from ..kit.subject import Options
+from . import FILE
+from .layers import random_edges
+from .speed import alternated
+
+POINTS = (100_000, 300_000, 1_000_000)
+NEIGHBOURS = 16
+
+
+def time_sizes(options: Options) -> None:
+    """Everything, each in a process of its own; the timed cases stay as they were."""
+    small = options.small
+    points = (200, 400) if small else POINTS
+    found: dict[str, Any] = {"points": [alone(f"{__name__}:points_forward", n=n) for n in points]}
+    for what in ("seconds", "megabytes"):
+        found[f"{what}_exponent"] = exponent(found["points"], what)
+    size = {"nodes": 500, "edges": 2000} if small else {"nodes": 100_000, "edges": 1_000_000}
+    found["graphs"] = [
+        alone(f"{__name__}:graph_step", operator=name, **size) for name in ("softmax", "itnet")
+    ]
+    found["search"] = alone(f"{__name__}:search", n=500 if small else 100_000)
+    size = {"nodes": 1500, "edges": 6000} if small else {"nodes": 63_436, "edges": 272_121}
+    found["nodes"] = alone(f"{__name__}:node_training", **size)
+    for name, value in found.items():
+        print(f"{name}: {value}", flush=True)
+    before = load(FILE, options.results) or {"cases": []}
+    save(before | {"sizes": found}, FILE, options.results)
+
+
+def points_forward(n: int) -> dict[str, Any]:
+    """One forward over the nearest neighbours of n points: memory beside search and inputs."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    operator = SoftmaxAttention(32, 2)
+    domain, u = Domain.points(torch.rand(n, 2), neighbours=NEIGHBOURS), torch.randn(1, n, 32)
+    seconds = []
+
+    @torch.no_grad()
+    def forward() -> None:
+        begin = time.process_time()
+        operator(u, domain)
+        seconds.append(time.process_time() - begin)
+
+    megabytes = peak_megabytes(forward)
+    for _ in range(2):
+        forward()
+    return {"n": n, "seconds": statistics.median(seconds), "megabytes": megabytes}
+
+
+def graph_step(operator: str, nodes: int, edges: int) -> dict[str, Any]:
+    """A forward and backward on a random graph: processor seconds, and the whole process."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    options = {"width": 32, "frequencies": 8} if operator == "itnet" else {}
+    layer = create_operator(operator, 64, 2, **options)
+    graph = Domain.graph(random_edges(nodes, edges), nodes, sparse=True)
+    u = torch.randn(1, nodes, 64, requires_grad=True)
+    begin = time.process_time()
+    layer(u, graph).square().mean().backward()
+    seconds = time.process_time() - begin
+    return {"operator": operator, "seconds": seconds, "process_megabytes": process_megabytes()}
+
+
+def search(n: int) -> dict[str, Any]:
+    """Sorted rows of all points within a radius, beside scipy's pairs as a CSR matrix."""
+    from scipy.sparse import coo_matrix
+    from scipy.spatial import KDTree
+
+    torch.set_num_threads(1)
+    points = torch.rand(n, 2, generator=torch.Generator().manual_seed(0))
+    radius = (31 / (torch.pi * n)) ** 0.5
+
+    def ours() -> Tensor:
+        pairs: Any = Domain.points(points, radius=radius).pairs
+        return pairs.source
+
+    def theirs() -> Tensor:
+        place = points.double().numpy()
+        tree = KDTree(place, balanced_tree=False, compact_nodes=False)
+        pairs = tree.query_pairs(radius, output_type="ndarray")
+        own = torch.arange(n).numpy()
+        row = [pairs[:, 0], pairs[:, 1], own]
+        column = [pairs[:, 1], pairs[:, 0], own]
+        both = [torch.cat([torch.from_numpy(x) for x in part]).numpy() for part in (row, column)]
+        ones = torch.ones(len(both[0])).numpy()
+        matrix = coo_matrix((ones, (both[0], both[1])), (n, n)).tocsr()
+        matrix.sort_indices()
+        return torch.from_numpy(matrix.indices).long()
+
+    if not ours().equal(theirs()):
+        raise RuntimeError("the search and scipy's pairs differ; refusing to time them")
+    seconds = alternated({"ours": ours, "theirs": theirs})
+    ratios = [a / b for a, b in zip(seconds["ours"], seconds["theirs"])]
+    return {"n": n, "edges": len(ours()), "ratio": statistics.median(ratios)}
+
+
+def node_training(nodes: int, edges: int, classes: int = 20, steps: int = 20) -> dict[str, Any]:
+    """Node classification on one graph at once: processor seconds of a step, the whole process, and
+    the share of the nodes without a label that are told right after ``steps``.
+
+    Nodes have edges mostly within their class, and a few of them very many, as packages do that
+    everything depends on.
+    """
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(0)
+    label = torch.randint(classes, (nodes,), generator=generator)
+    order = torch.argsort(label)
+    place = torch.empty_like(order)
+    place[order] = torch.arange(nodes)
+    source = torch.randint(nodes, (edges,), generator=generator)
+    near = torch.randint(nodes // (2 * classes), (edges,), generator=generator)
+    target = order[(place[source] + near).clamp(max=nodes - 1)]
+    hub = torch.rand(edges, generator=generator) < 0.08
+    target = torch.where(hub, 0, target)
+    features = torch.nn.functional.one_hot(label, classes)
+    features = features + 2.0 * torch.randn(nodes, classes, generator=generator)
+    asked = torch.where(torch.rand(nodes, generator=generator) < 0.5, label, -100)
+
+    begin = time.process_time()
+    graph = Graph(features, torch.stack([source, target]))
+    names = [str(i) for i in range(classes)]
+    data = GraphDataset("packages", "train", [graph], [asked], names, eigenvectors=4)
+    inputs, labels = data.batch([0])
+    preparation = time.process_time() - begin
+
+    torch.manual_seed(0)
+    model = create_model(
+        "itnet_nano",
+        encoder={**data.encoder(), "off_edges": "none"},
+        body={"dim": 32, "depth": 2, "heads": 2, "operator": "softmax", "operator_options": {}},
+        head={**data.head(), "outputs": classes},
+    )
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    seconds = []
+    for _ in range(steps):
+        begin = time.process_time()
+        logits = model(inputs).flatten(0, 1)
+        loss = torch.nn.functional.cross_entropy(logits, labels.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        seconds.append(time.process_time() - begin)
+    with torch.no_grad():
+        right = (model.eval()(inputs)[0].argmax(-1) == label)[asked < 0].float().mean()
+    degrees = torch.bincount(torch.cat([source, target]))
+    return {
+        "nodes": nodes,
+        "edges": edges,
+        "longest": int(degrees.max()),
+        "preparation": preparation,
+        "seconds": statistics.median(seconds),
+        "process_megabytes": process_megabytes(),
+        "right": float(right),
+    }
