@@ -169,7 +169,9 @@ class MultiheadAttention(nn.Module):
             if layer.in_proj_bias is not None:
                 for part, bias in zip(parts, layer.in_proj_bias.chunk(3), strict=True):
                     part.bias.copy_(bias)
-            self.operator.projection.load_state_dict(layer.out_proj.state_dict())
+            projection = self.operator.projection
+            assert projection is not None
+            projection.load_state_dict(layer.out_proj.state_dict())
         return self
 
     def _batch_first(self, x: Tensor) -> Tensor:

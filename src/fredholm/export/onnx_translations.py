@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnxscript import opset18 as op
+from onnxscript import opset18
 
 from .signature import LARGEST_COUNT
 
+op: Any = opset18
 INT32, INT64 = 6, 7
 """Numbers of data types in ONNX."""
 
