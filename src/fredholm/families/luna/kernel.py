@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from ...errors import DomainError, OptionError
 from ...integral import (
-    Banked,
     FeatureAttentionKernel,
     FeatureMap,
     Layout,
@@ -35,6 +34,7 @@ from ...ops.feature_map import (
     segments,
 )
 from ...ops.feature_map import bank as networks
+from .banked import Banked, BankedChunks, BankedSums
 from .initial import INITS, chosen_options, gaussian, normal_grid, orthonormal
 
 TINY = 1e-6
@@ -64,6 +64,8 @@ class LunaKernel(FeatureAttentionKernel, Banked):
     """
 
     feature_map: LunaMap
+
+    forms = (BankedSums, BankedChunks, *FeatureAttentionKernel.forms[2:])
 
     def __init__(
         self,
