@@ -9,6 +9,7 @@ from ..kit.subject import Subject
 
 SUBJECT = Subject(
     __name__,
+    times={"rows": "speed:run"},
     runs={"elements": "contest:run", "take": "page:take", "html": "page:write_html"},
     pages={DOCS / "choosing.md": "page:page"},
 )

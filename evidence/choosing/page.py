@@ -29,8 +29,8 @@ from ..kit.subject import Options
 from ..performance.costs import COSTS
 from .contest import FILE
 from .decide import ABOUT, decision_table, element_tables, omegas
+from .speed import FILE as SPEED
 
-SPEED = "compare-speed.json"
 COMMAND = "fredholm compare --task {tasks} --seeds {seeds} --out runs/compare"
 UNMEASURED = "not measured"  # of an operator that is newer than the results
 LENGTHS, DIM, HEADS = (256, 1024, 4096, 16384), 128, 4
@@ -235,7 +235,7 @@ def _first_below(cost: Callable[[int], float]) -> str:
 def speed_text(speed: dict[str, Any] | None) -> str:
     """Measured growth, where it was measured."""
     if not speed:
-        return "Times are not measured yet: `fredholm compare --measure-only --out runs/compare` on a quiet machine.\n"
+        return "Times are not measured yet: `python -m evidence time choosing --runs runs/compare` on a quiet machine.\n"
     lines = []
     for curve in speed["scaling"]:
         pairs = zip(curve["lengths"], curve["milliseconds"])
@@ -245,10 +245,32 @@ def speed_text(speed: dict[str, Any] | None) -> str:
         lines.append((curve["operator"], curve["direction"], power, when, times))
     heads = "operator", "direction", "exponent", "faster than softmax from", "milliseconds at N"
     return (
+        f"{step_table(speed)}\n\nMilliseconds of a training step in the comparison, and by how many MB "
+        "it raises the memory of the process.\n\n"
         f"{table(heads, lines)}\n\nOne operator of width {speed['dim']}, one signal; "
         f"{machine_line(speed['machine'])} Command: "
-        "`fredholm compare --measure-only --out runs/compare`.\n"
+        "`python -m evidence time choosing --runs runs/compare`.\n"
     )
+
+
+def step_table(speed: dict[str, Any]) -> str:
+    """Time and memory of a training step, one row per operator and one column per task."""
+    tasks = list(dict.fromkeys(row["task"] for row in speed["steps"]))
+    operators = list(dict.fromkeys(row["operator"] for row in speed["steps"]))
+    found = {(row["operator"], row["task"]): row for row in speed["steps"]}
+    lines = []
+    for operator in operators:
+        cells = []
+        for task in tasks:
+            row = found.get((operator, task))
+            cell = ""
+            if row is not None:
+                cell = f"{row['milliseconds']:.1f} ms"
+            if row is not None and row["megabytes"]:
+                cell += f", {row['megabytes']:.1f} MB"
+            cells.append(cell)
+        lines.append((operator, *cells))
+    return table(("operator", *tasks), lines)
 
 
 def _when(curve: dict[str, Any], reference: str) -> str:
@@ -313,8 +335,8 @@ operator is from what the machine could do.
 
 ## The comparison in full
 
-{to_markdown(results, speed)}
-Command: `{COMMAND.format(tasks=tasks, seeds=seeds)}`, then `fredholm compare --measure-only --out runs/compare` on a quiet machine, and
+{to_markdown(results)}
+Command: `{COMMAND.format(tasks=tasks, seeds=seeds)}`, then `python -m evidence time choosing --runs runs/compare` on a quiet machine, and
 `python -m evidence run choosing take --runs runs/compare`. The page that the command writes shows learning curves and scatter plots;
 `python -m evidence run choosing html` writes it from the committed results.
 """
@@ -322,15 +344,14 @@ Command: `{COMMAND.format(tasks=tasks, seeds=seeds)}`, then `fredholm compare --
 
 def take(options: Options) -> None:
     """Copy what ``fredholm compare --out FOLDER`` wrote, ``--runs FOLDER``, to the results."""
-    names = {"compare.json": "compare.json", "compare.csv": "compare.csv", "speed.json": SPEED}
-    for name, target in names.items():
+    for name in ("compare.json", "compare.csv"):
         if (options.runs / name).is_file():
-            shutil.copyfile(options.runs / name, options.results / target)
+            shutil.copyfile(options.runs / name, options.results / name)
 
 
 def write_html(options: Options) -> None:
     """The comparison's HTML page from the committed results: ``compare.html`` in ``--runs``."""
-    results, speed = load("compare.json"), load(SPEED)
+    results = load("compare.json")
     options.runs.mkdir(parents=True, exist_ok=True)
-    text = comparison_page(results, summary(results, speed), speed)
+    text = comparison_page(results, summary(results))
     (options.runs / "compare.html").write_text(text, encoding="utf-8")

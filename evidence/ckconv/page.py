@@ -7,11 +7,11 @@ import statistics
 from typing import Any
 
 from fredholm.lab.report.style import WIDTH, new_figure
-from fredholm.lab.training.machine import show_megabytes
 
 from ..kit.claims import claims_section
 from ..kit.grid import sections
 from ..kit.machine import machine_line
+from ..kit.memory import show_megabytes
 from ..kit.page import PAGES, head, load, save_picture, spread, table
 from .claims import CLAIMS
 from .equal_time import FILE as EQUAL_TIME

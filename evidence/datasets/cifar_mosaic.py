@@ -10,9 +10,10 @@ from torch import Tensor
 from fredholm.errors import OptionError
 from fredholm.lab.data.catalogue import cifar10
 from fredholm.lab.data.catalogue.copy_memory import SPLITS
-from fredholm.lab.data.composed import ComposedDataset, base_images, sample_count
 from fredholm.lab.data.counter import integers
 from fredholm.lab.data.registry import Entry, Request, register_dataset
+
+from .composed import ComposedDataset, base_images, sample_count
 
 SIDE = 32
 ANIMALS = (2, 3, 4, 5, 6, 7)  # of CIFAR-10's classes; the others are vehicles

@@ -12,9 +12,10 @@ from torch import Tensor
 from fredholm.errors import OptionError
 from fredholm.lab.data.catalogue import fashion_mnist
 from fredholm.lab.data.catalogue.copy_memory import SPLITS
-from fredholm.lab.data.composed import ComposedDataset, base_images, sample_count
 from fredholm.lab.data.counter import integers, uniform
 from fredholm.lab.data.registry import Entry, Request, register_dataset
+
+from .composed import ComposedDataset, base_images, sample_count
 
 SIDE = 28  # of an article
 THRESHOLD = 16  # brightness above which a pixel belongs to the article

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from fredholm.errors import OptionError
 from fredholm.lab.data.catalogue import fashion_mnist
-from fredholm.lab.data.composed import base_images
 from fredholm.lab.data.counter import integers
 from fredholm.lab.data.kinds.images import resize
 from fredholm.lab.data.kinds.questions import QUESTIONS, QuestionDataset
 from fredholm.lab.data.registry import Entry, Request, register_dataset
 from fredholm.lab.data.vocabulary import Vocabulary
+
+from .composed import base_images
 
 NAMES = ("top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
 ANSWERS = (*NAMES, "yes", "no", "1", "2", "3", "4")

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from fredholm.errors import DataError, OptionError, suggest
-from fredholm.lab.data.audio import mfcc, read_wav
 from fredholm.lab.data.files.reading import series_source
 from fredholm.lab.data.kinds.sequences import SEQUENCES, SequenceDataset
 from fredholm.lab.data.registry import Entry, Request, register_dataset
 from fredholm.lab.data.splits import stratified
+
+from .sound_features import mfcc, read_wav
 
 RATE = 16_000
 WORDS = ("down", "go", "left", "no", "off", "on", "right", "stop", "up", "yes")

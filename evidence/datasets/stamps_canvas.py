@@ -20,13 +20,14 @@ from torch.nn import functional
 from fredholm.errors import DataError, OptionError
 from fredholm.lab.data.catalogue.copy_memory import SPLITS
 from fredholm.lab.data.clients import APT, tar_stream
-from fredholm.lab.data.composed import ComposedDataset
 from fredholm.lab.data.counter import integers, permutation, uniform
 from fredholm.lab.data.create import source_folder
 from fredholm.lab.data.kinds.images import decoded
 from fredholm.lab.data.registry import Entry, Request, register_dataset
 from fredholm.lab.data.sources import Package
 from fredholm.lab.data.splits import place_of
+
+from .composed import ComposedDataset
 
 STORED, LEAST = 96, 32  # sides in pixels: of a stored stamp, of the smallest original that is kept
 STAMPS, NAMES = "stamps.npy", "names.txt"

@@ -15,11 +15,12 @@ from torch import Tensor
 from fredholm.errors import DataError, OptionError
 from fredholm.lab.data.boxes import read_annotation
 from fredholm.lab.data.clients import PIP
-from fredholm.lab.data.composed import check_kind
 from fredholm.lab.data.create import source_folder
 from fredholm.lab.data.kinds.images import ArrayDataset, decoded
 from fredholm.lab.data.registry import Entry, Request, register_dataset
 from fredholm.lab.data.sources import Package, PinnedFile
+
+from .composed import check_kind
 
 SIZE = (224, 224)
 FOLDER = "deepforest/data"

@@ -15,7 +15,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fredholm.errors import DataError, OptionError
-from fredholm.lab.data.audio import read_wav
 from fredholm.lab.data.catalogue.time_series import (
     TimeSeriesOptions,
     mean_and_deviation,
@@ -28,6 +27,8 @@ from fredholm.lab.data.kinds.sequences import SEQUENCES, SequenceDataset, padded
 from fredholm.lab.data.registry import Entry, Request, register_dataset
 from fredholm.lab.data.sources import Package, Packages
 from fredholm.lab.data.splits import SPLITS, place_of, split_at
+
+from .sound_features import read_wav
 
 RATE = 8_000
 LANGUAGES = {"en": "English", "es": "Spanish", "fr": "French", "it": "Italian", "ru": "Russian"}

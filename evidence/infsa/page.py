@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from fredholm.lab.training.machine import show_megabytes
-
 from ..kit.claims import claims_section
 from ..kit.machine import machine_line
+from ..kit.memory import show_megabytes
 from ..kit.page import head, load, spread, table
 from . import canvases, pretrained
 from .claims import CLAIMS

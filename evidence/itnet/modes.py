@@ -17,13 +17,12 @@ import torch
 
 from fredholm.domain import Domain
 from fredholm.kernels import add_proposal, auxiliary_loss
-from fredholm.lab.training.machine import show_megabytes
 from fredholm.models.depth import ResidualBlock
 from fredholm.operators import MonteCarlo, create_operator
 
 from ..kit.clock import difference, in_turn, median_and_spread, require
 from ..kit.machine import describe
-from ..kit.memory import alone, peak_megabytes
+from ..kit.memory import alone, peak_megabytes, show_megabytes
 from ..kit.memory import exponent as slope_of
 from ..kit.page import PAGES, load, save
 from ..kit.subject import Options

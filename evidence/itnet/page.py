@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from fredholm.lab.training.machine import show_megabytes
-
 from ..kit.claims import claims_section
 from ..kit.grid import Section, sections
 from ..kit.machine import machine_line
+from ..kit.memory import show_megabytes
 from ..kit.page import head, load, spread
 from ..kit.page import table as as_table
 from ..kit.statistics import Rows, paired, stays_below

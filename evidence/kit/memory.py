@@ -8,13 +8,24 @@ import subprocess
 import sys
 from typing import Any
 
-from fredholm.lab.training.machine import peak_megabytes, process_megabytes, show_megabytes
+from fredholm.lab.training.machine import peak_megabytes, process_megabytes
 
 from .statistics import slope
 
 __all__ = ["alone", "exponent", "operator_memory", "peak_megabytes", "process_megabytes"]
 
 LENGTHS = (1024, 2048, 4096, 8192)
+
+
+def show_megabytes(value: float | None, digits: int = 0) -> str:
+    """Megabytes in a table; a dash where they were not measured, or where a call fits into memory
+    that the process held already.
+
+    Example:
+        >>> show_megabytes(12.34, 1), show_megabytes(0.0), show_megabytes(None)
+        ('12.3', '–', '–')
+    """
+    return f"{value:.{digits}f}" if value else "–"
 
 
 def alone(function: str, **options: Any) -> Any:

@@ -6,10 +6,9 @@ import math
 import statistics
 from typing import Any
 
-from fredholm.lab.training.machine import show_megabytes
-
 from ..kit.history import entries, name
 from ..kit.machine import machine_line
+from ..kit.memory import show_megabytes
 from ..kit.page import head, load, table
 from .roofline import share
 

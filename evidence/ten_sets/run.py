@@ -30,6 +30,7 @@ from ..kit.grid import Row, Table, fill, say
 from ..kit.machine import describe
 from ..kit.page import ROOT
 from ..kit.subject import Options
+from .beside import further, outsiders
 from .sets import SETS, written
 
 FILE = "ten-sets.json"
@@ -76,8 +77,8 @@ def work(cell: Cell, report: Report) -> Row:
     rows = list(state["finals"]["rows"])
     judged = {state["verdict"]["pick"], state["verdict"]["operator"], GRU, *PLAIN}
     names = dict.fromkeys(row["operator"] for row in rows if row["operator"] in judged)
-    further = search.finals.further([*names], given["seeds"])
-    rows += [row for row in [*further, *search.finals.outsiders()] if "error" not in row]
+    beside = [*further(search, [*names], given["seeds"]), *outsiders(search)]
+    rows += [row for row in beside if "error" not in row]
     if state["kind"] == "sequences":
         rows += minirocket(search, given["seeds"])
     return {

@@ -31,12 +31,31 @@ class Tile(NamedTuple):
         edges: index into the edges, (r, k); any edge where ``real`` is False.
         source: key of each slot, (r, k).
         real: slots that hold an edge, (r, k).
+        pieces: where the result of each row goes, (r,): the rows themselves, unless long rows come
+            in pieces.
+        full: every slot is known to hold an edge.
     """
 
     rows: Int[Tensor, " r"]
     edges: Int[Tensor, "r k"]
     source: Int[Tensor, "r k"]
     real: Bool[Tensor, "r k"]
+    pieces: Int[Tensor, " r"]
+    full: bool = False
+
+
+class Pieces(NamedTuple):
+    """Rows of :class:`Edges`, long ones cut into several.
+
+    Attributes:
+        row: the row that each piece belongs to, (P,), ascending.
+        start: its first edge, (P,).
+        length: its number of edges, (P,).
+    """
+
+    row: Int[Tensor, " p"]
+    start: Int[Tensor, " p"]
+    length: Int[Tensor, " p"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -307,55 +326,69 @@ class Edges:
 
     # --- tiles ------------------------------------------------------------------------------------
 
-    def tiles(self, slots: int) -> Iterator[Tile]:
+    def pieces(self, most: int | None = None) -> Pieces:
+        """The rows, those of more than ``most`` edges cut into pieces of at most so many.
+
+        Example:
+            >>> edges = Edges.of_mask(torch.ones(2, 3).bool())
+            >>> edges.pieces(2).length.tolist(), edges.pieces(2).row.tolist()
+            ([2, 1, 2, 1], [0, 0, 1, 1])
+        """
+        if most is None or self.longest <= most:
+            row = torch.arange(self.rows, device=self.ptr.device)
+            return Pieces(row, self.ptr[:-1], self.degrees())
+        return self.kept(("pieces", most), lambda: self._cut(most))
+
+    def _cut(self, most: int) -> Pieces:
+        degree = self.degrees()
+        count = torch.div(degree + most - 1, most, rounding_mode="floor").clamp_min(1)
+        row = torch.arange(self.rows, device=self.ptr.device).repeat_interleave(count)
+
+        # The place of a piece among those of its row.
+        first = count.cumsum(0) - count
+        place = torch.arange(len(row), device=row.device) - first[row]
+        length = (degree[row] - place * most).clamp(max=most)
+        return Pieces(row, self.ptr[row] + place * most, length)
+
+    def tiles(self, slots: int, *, split: bool = False) -> Iterator[Tile]:
         """All rows in tiles of at most ``slots`` slots (rows × longest row), sorted by length so
-        that little is padding. A row longer than that is a tile of its own.
+        that little is padding. A row longer than that is a tile of its own or, with ``split``,
+        comes in pieces.
 
         Rows of equal length keep their order, and with it the locality of points that were sorted
         in space. Which rows a tile has is kept, its indices are made anew: they take more memory
         than the edges.
         """
-        return map(self.tile, self.kept(("tiles", slots), lambda: self._partition(slots)))
-
-    def _partition(self, slots: int) -> list[Tensor]:
-        """Rows of each tile."""
-        degree, order = torch.sort(self.degrees(), stable=True)
-        lengths = degree.cpu()
-        parts, start = [], 0
-        while start < self.rows:
-            shortest = max(int(lengths[start]), 1)
-
-            # Lengths rise, so that the last row of a tile decides how wide it is. Rows that are
-            # much longer than the first begin a new tile.
-            widest = int(shortest * SLACK) + 4
-            stop = int(torch.searchsorted(lengths, widest, right=True))
-            stop = max(start + 1, min(stop, start + max(1, slots // shortest)))
-            while stop > start + 1 and (stop - start) * max(int(lengths[stop - 1]), 1) > slots:
-                width = max(int(lengths[stop - 1]), 1)
-                stop = max(start + 1, min(stop - 1, start + slots // width))
-            parts.append(order[start:stop])
-            start = stop
-        return parts
+        pieces = self.pieces(slots if split else None)
+        parts = self.kept(("tiles", slots, split), lambda: _partition(pieces.length, slots))
+        return (self._tile(pieces, part) for part in parts)
 
     def tile(self, rows: Int[Tensor, " r"]) -> Tile:
         """Some rows, padded to the longest of them and to one slot at least."""
-        start = self.ptr.index_select(0, rows)
-        degree = self.ptr.index_select(0, rows + 1) - start
-        return self._padded(rows, start, degree, max(int(degree.max()), 1))
+        return self._tile(self.pieces(), rows)
 
     def whole_tile(self) -> Tile:
         """All rows as one tile, whose shape is static: for traced code."""
-        rows = torch.arange(self.rows, device=self.ptr.device)
-        return self._padded(rows, self.ptr[:-1], self.degrees(), max(self.longest, 1))
+        every = self.pieces()
+        return self._padded(every, every.row, max(self.longest, 1))
 
-    def _padded(self, rows: Tensor, start: Tensor, degree: Tensor, width: int) -> Tile:
-        slot = torch.arange(width, device=rows.device)
-        real = slot < degree[:, None]
-        edges = torch.where(real, start[:, None] + slot, 0)
+    def _tile(self, pieces: Pieces, part: Tensor) -> Tile:
+        length = pieces.length.index_select(0, part)
+        shortest, longest = (int(x) for x in length.aminmax())
+        chosen = Pieces(
+            pieces.row.index_select(0, part), pieces.start.index_select(0, part), length
+        )
+        tile = self._padded(chosen, part, max(longest, 1))
+        return tile._replace(full=shortest == longest > 0)
+
+    def _padded(self, pieces: Pieces, part: Tensor, width: int) -> Tile:
+        slot = torch.arange(width, device=part.device)
+        real = slot < pieces.length[:, None]
+        edges = torch.where(real, pieces.start[:, None] + slot, 0)
         if self.count == 0:
-            return Tile(rows, edges, edges, real)
+            return Tile(pieces.row, edges, edges, real, part)
         source = self.source.index_select(0, edges.flatten()).view(edges.shape)
-        return Tile(rows, edges, source, real)
+        return Tile(pieces.row, edges, source, real, part)
 
     # --- dense ------------------------------------------------------------------------------------
 
@@ -532,6 +565,27 @@ class Edges:
                     f"expected edge {name} that are numbers, got {int(values.isnan().sum())} NaN"
                 )
         return self
+
+
+def _partition(length: Int[Tensor, " p"], slots: int) -> list[Tensor]:
+    """Which pieces each tile has, pieces of similar length together."""
+    sorted_length, order = torch.sort(length, stable=True)
+    lengths = sorted_length.cpu()
+    parts, start = [], 0
+    while start < len(lengths):
+        shortest = max(int(lengths[start]), 1)
+
+        # Lengths rise, so that the last row of a tile decides how wide it is. Rows that are
+        # much longer than the first begin a new tile.
+        widest = int(shortest * SLACK) + 4
+        stop = int(torch.searchsorted(lengths, widest, right=True))
+        stop = max(start + 1, min(stop, start + max(1, slots // shortest)))
+        while stop > start + 1 and (stop - start) * max(int(lengths[stop - 1]), 1) > slots:
+            width = max(int(lengths[stop - 1]), 1)
+            stop = max(start + 1, min(stop - 1, start + slots // width))
+        parts.append(order[start:stop])
+        start = stop
+    return parts
 
 
 def check_edge_index(edge_index: Tensor, queries: int, keys: int) -> None:

@@ -8,11 +8,11 @@ import json
 
 import pytest
 import torch
+from evidence.datasets.composed import ComposedDataset
 from evidence.infsa import evidence as infsa_evidence
 from evidence.infsa.evidence import judge, plan
 from evidence.infsa.scale import check_model, largest, mechanism
 
-from fredholm.lab.data.composed import ComposedDataset
 from fredholm.models import create_model
 from tests.parts import parts
 

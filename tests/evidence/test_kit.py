@@ -286,19 +286,6 @@ def test_runs_are_added_one_by_one_and_not_twice(tmp_path, monkeypatch):
     assert rows[1]["accuracy"] == 0.5
 
 
-def test_rows_of_the_first_release_are_not_computed_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(grid, "scores_of", lambda *_: pytest.fail("done twice"))
-    rows = [
-        {"variant": name, "seed": 0, "recipe": "digits", "overrides": ["training.epochs=1", *own]}
-        for name, own in (("a", ()), ("b", ("model.depth=1",)))
-    ]
-    page.save({"sections": {"tiny": rows}}, "out.json", tmp_path)
-    options = Options(runs=tmp_path / "runs", results=tmp_path, seeds=1)
-    run_sections({"tiny": TINY}, "out.json", options)
-    found = grid.sections("out.json", tmp_path)["tiny"]
-    assert found[1]["overrides"] == ["training.epochs=1", "model.body.depth=1"]
-
-
 def test_a_work_may_give_several_rows(tmp_path):
     table = Table("rows.json", ("x", "y"), ())
     options = Options(runs=tmp_path / "runs", results=tmp_path)

@@ -10,7 +10,7 @@ from .chromium import BROWSER, open_page
 
 ROW = {
     "metric": "accuracy", "direction": "max", "sd": 0.01, "n": 2, "failed": 0, "dim": 16, "parameters": 9000, "off": 0.01, "flops": 10**6, "epochs": 3,
-    "minutes": 0.1, "step_milliseconds": None, "step_megabytes": None, "refused": None,
+    "minutes": 0.1, "refused": None,
 }  # fmt: skip
 NAMES = ["softmax", "<luna>", "convolution"]
 
@@ -48,26 +48,11 @@ def results():
     }, rows
 
 
-def speed():
-    curve = {"lengths": [64, 256], "milliseconds": [1.0, 8.0], "exponent": 1.5}
-    scaling = [
-        {**curve, "operator": name, "direction": direction, "crossover": cross}
-        for direction in ("forward", "step")
-        for name, cross in (("softmax", None), ("<luna>", 123.4))
-    ]
-    return {
-        "machine": {"processor": "p", "threads": 2, "torch": "t"},
-        "dim": 64,
-        "reference": "softmax",
-        "scaling": scaling,
-    }
-
-
 @pytest.fixture
 def page(tmp_path):
     found, rows = results()
     path = tmp_path / "index.html"
-    path.write_text(comparison_page(found, rows, speed()), encoding="utf-8")
+    path.write_text(comparison_page(found, rows), encoding="utf-8")
     return path
 
 
@@ -77,17 +62,10 @@ def test_what_the_page_says(page):
     assert "<luna>" not in text
     assert "needs a grid &lt;b&gt;" in text
     assert "does not serve" in text
-    assert "N ≈ 123" in text
-    assert text.count("<figure") == 6
-    assert "90.0 ± 1.0" in text
-    assert "0.02 ± 0.01" in text
-
-
-def test_without_a_speed_pass_cost_is_in_flops():
-    text = comparison_page(*results(), None)
     assert "MFLOPs a sample" in text
     assert text.count("<figure") == 4
-    assert 'id="scaling"' not in text
+    assert "90.0 ± 1.0" in text
+    assert "0.02 ± 0.01" in text
 
 
 @pytest.mark.chromium
@@ -96,6 +74,6 @@ def test_without_a_speed_pass_cost_is_in_flops():
 def test_in_a_browser(page, tmp_path, view):
     found, console = open_page(page, tmp_path, **view)
     assert console == []
-    assert found["drawn"] == found["pictures"] == "6"
+    assert found["drawn"] == found["pictures"] == "4"
     assert found["requests"] == "0"
     assert found["overflow"] == "false"

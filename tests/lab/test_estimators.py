@@ -21,10 +21,10 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fredholm.errors import CheckpointError, OptionError, ShapeError
 from fredholm.estimators import FredholmClassifier, FredholmRegressor
-from fredholm.lab import estimators
 from fredholm.lab.compare import memory
 from fredholm.lab.compare.clock import Clock
 from fredholm.lab.compare.memory import choose_for
+from fredholm.lab.estimators import base
 
 TINY: dict[str, Any] = {"dim": 8, "depth": 1, "heads": 2, "epochs": 1, "random_state": 0}
 
@@ -211,7 +211,7 @@ def test_a_fit_that_fails_changes_nothing(stop, monkeypatch):
     X, y = blobs()
     model = FredholmClassifier(**TINY).fit(X, np.array(["no", "yes"])[y])
     answers, fresh = model.predict(X), clone(model)
-    monkeypatch.setattr(estimators, "build_model", Mock(side_effect=stop("no")))
+    monkeypatch.setattr(base, "build_model", Mock(side_effect=stop("no")))
     with pytest.raises(stop):
         model.fit(X[:, :2], np.array(["a", "b"])[y])
     np.testing.assert_array_equal(model.predict(X), answers)
@@ -237,7 +237,7 @@ def test_auto_compares_operators_first(tmp_path, monkeypatch):
         memory, "Clock", lambda minutes, timer: Clock(minutes, timer=ticks.__next__)
     )
     few = partial(choose_for, operators="softmax,luna")
-    monkeypatch.setattr(estimators, "choose_for", few)
+    monkeypatch.setattr(base, "choose_for", few)
     options = TINY | {"dim": None, "minutes": 0.1, "validation_fraction": 0.25}
     model = FredholmClassifier("auto", **options).fit(X, y)
     assert model.operator_["name"] in ("softmax", "luna")

@@ -7,6 +7,8 @@ from .fused import Fused
 from .hidden import HiddenBlocks
 from .keys import KeyForm, KeyRing
 from .monte_carlo import AnchorKeys, Anchors, LatticeKeys, MonteCarlo, SampledKeys
+from .neighbourhoods.attention import NeighbourAttention
+from .neighbourhoods.inner_products import NeighbourSums
 from .own import OwnResponse
 from .quadratic import Quadratic
 from .scan import StatesScan
@@ -27,6 +29,8 @@ __all__ = [
     "KeyRing",
     "LatticeKeys",
     "MonteCarlo",
+    "NeighbourAttention",
+    "NeighbourSums",
     "OwnResponse",
     "Quadratic",
     "RunningMoment",

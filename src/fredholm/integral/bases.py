@@ -19,6 +19,8 @@ from ..forms import (
     Fused,
     HiddenBlocks,
     LatticeKeys,
+    NeighbourAttention,
+    NeighbourSums,
     OwnResponse,
     Quadratic,
     RunningMoment,
@@ -36,7 +38,7 @@ from .problem import Problem
 
 # Forms of one domain exclude one another where they can (an order or none, pairs or none); where
 # several remain, the cheaper comes first: FFT, scan, then the kernel's evaluation of itself.
-SEPARABLE = (Sums, Chunks, RunningMoment, Quadratic)
+SEPARABLE = (Sums, Chunks, RunningMoment, Quadratic, NeighbourSums)
 RECURRENT = (TapConvolution, StatesScan, Transition, OwnResponse)
 # For kernels with OwnForm and no cheaper capability: the first that is asked does not refuse.
 OWN_FIRST = (OwnResponse, *SEPARABLE, TapConvolution, StatesScan, Transition, Dense)
@@ -107,7 +109,7 @@ class WeightedKernel(WeightedValue, Kernel):
     ``weights(problem)`` and ``value_map()``. The weight may be a functional of all pairs.
     """
 
-    forms = (*SEPARABLE, *RECURRENT, Fused, WeightBlocks)
+    forms = (*SEPARABLE, *RECURRENT, Fused, NeighbourAttention, WeightBlocks)
 
     def matrix(self, problem: Problem) -> Float[Tensor, "b h q k o i"]:
         """The kernel at all pairs, (B, H, Nq, Nk, d_out, d_in). O(Nq·Nk)."""

@@ -186,8 +186,8 @@ class Form:
         reason: why it is right where it is chosen.
         responds, steps: whether it answers whole problems, and single points in causal order.
         triton: whether it has a Triton kernel.
-        sparse: whether it takes domains with edges as they are; other forms answer one query with
-            its keys at a time there.
+        sparse: whether it is for domains with edges or a reach, which it takes as they are; other
+            forms answer one query with its keys at a time there.
         default: the word without options.
     """
 
@@ -334,7 +334,7 @@ def first_form(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> Form:
         strategy = strategy.stepping()
     reasons = []
     for kind in kernel.forms:
-        if not (kind.steps if stepping else kind.responds):
+        if kind.sparse or not (kind.steps if stepping else kind.responds):
             continue
         if isinstance(strategy, str):
             form = kind(kind.default)

@@ -61,6 +61,7 @@ class Layout:
         sharded: keys and queries are one rank's part of a domain over several processes.
         edges: the pairs are edges, so that a query sees few keys; ``pairs`` is then true as well.
         reach: how far a query sees along a line, or None; ``pairs`` is then true as well.
+        images: keys are seen at their nearest image in a periodic box.
     """
 
     keys: tuple[int, ...] | None = None
@@ -76,6 +77,7 @@ class Layout:
     sharded: bool = False
     edges: bool = False
     reach: int | None = None
+    images: bool = False
 
     @classmethod
     def of(
@@ -113,6 +115,7 @@ class Layout:
             sharded=domain.shards is not None,
             edges=isinstance(domain.pairs, Edges),
             reach=domain.reach,
+            images=isinstance(domain.pairs, Edges) and domain.pairs.shift is not None,
         )
 
     @property
@@ -122,7 +125,7 @@ class Layout:
 
     def dense(self) -> Layout:
         """The layout of the same domain with a mask of all pairs."""
-        return replace(self, edges=False, reach=None) if self.sparse else self
+        return replace(self, edges=False, reach=None, images=False) if self.sparse else self
 
     @property
     def grid(self) -> tuple[int, ...] | None:

@@ -7,10 +7,10 @@ import wave
 import numpy as np
 import pytest
 import torch
+from evidence.datasets.sound_features import cosine_basis, mel_filters, mfcc, read_wav
 
 from fredholm.errors import DataError, OptionError
 from fredholm.lab import data
-from fredholm.lab.data.audio import cosine_basis, mel_filters, mfcc, read_wav
 from fredholm.lab.data.splits import SPLITS
 
 from ...tolerances import assert_close

@@ -11,7 +11,7 @@ import pytest
 
 from fredholm.errors import DataError, OptionError
 from fredholm.lab.data import formats
-from fredholm.lab.data.files import head, open_files, opening, table
+from fredholm.lab.data.files import delimited, open_files, opening
 from fredholm.lab.data.files.unlabelled import read_unlabelled
 
 RNG = np.random.default_rng(0)
@@ -288,16 +288,15 @@ def test_unreadable_cells_of_series_are_gaps(tmp_path):
 
 def test_a_cell_beyond_the_limit_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(opening, "LARGEST_CELL", 1 << 12)
-    monkeypatch.setattr(table, "LARGEST_CELL", 1 << 12)
-    monkeypatch.setattr(table, "BLOCK", 1 << 12)
-    monkeypatch.setattr(table, "ROW", 1)
+    monkeypatch.setattr(delimited, "BLOCK", 1 << 12)
+    monkeypatch.setattr(delimited, "ROW", 1)
     rows = [(f"a fine film of {i} parts", "xy"[i % 2]) for i in range(40)]
     rows[3] = ("x" * 9000, "x")
     path = write(tmp_path / "a.csv", "text,label", rows)
     with pytest.raises(DataError, match=r"a.csv, row 5: expected cells of at most") as error:
         open_files(path)
     assert "\n" not in str(error.value)
-    monkeypatch.setattr(head, "HEAD", 3)
+    monkeypatch.setattr(delimited, "HEAD", 3)
     path = write(tmp_path / "b.csv", "text,label", [*rows[:3], *rows[4:], rows[3]])
     path.write_text(path.read_text().replace("x" * 9000, "x" * 90_000))
     with pytest.raises(DataError, match=r"b.csv, row 41: expected cells of at most"):

@@ -7,11 +7,11 @@ import pickle
 import pytest
 import torch
 from evidence.datasets.cifar_mosaic import ANIMALS
+from evidence.datasets.composed import boxes_of
 
 from fredholm.errors import DataError, OptionError
 from fredholm.lab import data
 from fredholm.lab.data.boxes import read_annotation
-from fredholm.lab.data.composed import boxes_of
 
 from .fixtures import cifar_arrays, write_cifar_binary, write_clothes, write_image_folder
 
@@ -69,7 +69,7 @@ def test_chosen_images_keep_their_masks(clothes):
 
 @pytest.mark.parametrize(("room", "made"), [(20 * 56 * 56, [3, 19]), (0, [3, 3, 21])])
 def test_an_image_is_made_once_where_all_have_room(clothes, monkeypatch, room, made):
-    monkeypatch.setattr("fredholm.lab.data.composed.KEPT_BYTES", room)
+    monkeypatch.setattr("evidence.datasets.composed.KEPT_BYTES", room)
     found, asked = canvas(clothes), []
     compose = found.compose
     found.compose = lambda indices: (asked.append(len(indices)), compose(indices))[1]

@@ -92,8 +92,8 @@ def test_a_file_without_objects_is_empty(tmp_path):
 
 
 def test_what_comes_below_the_first_rows_is_read_in_pieces(tmp_path, monkeypatch):
-    monkeypatch.setattr("fredholm.lab.data.files.head.HEAD", 10)
-    monkeypatch.setattr("fredholm.lab.data.files.table.PIECE", 7)
+    monkeypatch.setattr("fredholm.lab.data.files.jsonl.HEAD", 10)
+    monkeypatch.setattr("fredholm.lab.data.files.jsonl.PIECE", 7)
     rows = [{"a": i, "label": "xy"[i % 2]} for i in range(40)]
     (tmp_path / "a.jsonl").write_text(lines(rows))
     assert open_files(tmp_path / "a.jsonl").collection.samples[:, 0].tolist() == list(range(40))

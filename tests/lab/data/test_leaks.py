@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fredholm.lab.data.files import open_files
-from fredholm.lab.data.files.table import Coded
+from fredholm.lab.data.files.casts import Coded
 from fredholm.lab.data.samples import MemorySource, collect_answers, collect_samples
 
 COUNT = 24

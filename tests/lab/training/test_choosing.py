@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from evidence.ten_sets.beside import further
 
 from fredholm.errors import OptionError
 from fredholm.lab import compare as comparison
@@ -179,7 +180,7 @@ def test_further_seeds_of_a_finalist_leave_the_search_as_it_is(chosen, walks, tm
     given = {"operators": "softmax,linear_attention", "seeds": 2, "timer": Ticks()}
     opened = open_search(walks, 0.1, out=copied, changes=CHANGES, **given)
     names = [next(iter(state["finals"]["steps"])), BOOSTING]
-    rows = opened.finals.further(names, 3)
+    rows = further(opened, names, 3)
     assert [row["operator"] for row in rows if row["seed"] == 2] == names
     assert all("score" in row["test"] for row in rows)
     assert opened.state["finals"]["rows"] == state["finals"]["rows"]

@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from evidence.choosing import speed
 
 from fredholm.errors import TrustError
 from fredholm.integral import registry
 from fredholm.lab.cli.main import main
-from fredholm.lab.compare import choose, compare, measure, speed
+from fredholm.lab.compare import choose, compare
 from fredholm.lab.training.grid import recipe_cell, train_cell
 from fredholm.training import (
     compress_run,
@@ -180,7 +181,7 @@ def test_weights_of_a_run_with_code_of_its_own(sent):
     assert executed(sent) == 1
 
 
-def test_timing_the_rows_of_a_table_runs_its_recipes_code_when_told(sent, capsys, monkeypatch):
+def test_timing_the_rows_of_a_table_runs_its_recipes_code_when_told(sent, monkeypatch):
     monkeypatch.setattr(speed, "_child", lambda what, given: [])
     setting = {"budget": "params", "minutes": None, "changes": []}
     entry = {"name": "sent", "title": "sent", "recipe": str(sent / "recipe.yaml"), "rows": []}
@@ -195,12 +196,10 @@ def test_timing_the_rows_of_a_table_runs_its_recipes_code_when_told(sent, capsys
     table.mkdir()
     (table / "compare.json").write_text(json.dumps({"setting": setting, "tasks": [entry]}))
     with pytest.raises(TrustError):
-        measure(table)
+        speed.measure(table)
     assert executed(sent) == 0
-    main(["compare", "--measure-only", "--out", str(table), "--trust-code"])
+    speed.measure(table, trust_code=True)
     assert executed(sent) == 1
-    path = repr(str(sent / "code" / "mine.py"))
-    assert f"--trust-code: executing {path}" in capsys.readouterr().err
 
 
 def test_a_cell_imports_its_recipe_s_files_in_another_process(home, tmp_path):

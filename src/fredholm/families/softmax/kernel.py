@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ...domain import Domain, default_line
 from ...errors import DomainError, OptionError
-from ...forms import Fused
+from ...forms import Fused, NeighbourAttention
 from ...integral import (
     AttentionKernel,
     Layout,
@@ -52,7 +52,7 @@ class SoftmaxKernel(AttentionKernel, SoftmaxScores):
     Reference: Vaswani et al. 2017; ITNet, Theorem 2; Su et al. 2021 for ``rotary``.
     """
 
-    forms = (Fused,)
+    forms = (Fused, NeighbourAttention)
     rowwise = True
 
     def __init__(

@@ -410,8 +410,7 @@ def sweep(
 
 @app.command(
     epilog="fredholm compare mydata/ --minutes 30\n\nfredholm compare --task "
-    "digits,japanese-vowels --seeds 3\n\nfredholm compare --measure-only    # on a quiet machine, "
-    "afterwards"
+    "digits,japanese-vowels --seeds 3"
 )
 def compare(
     source: Annotated[
@@ -453,9 +452,6 @@ def compare(
             "tasks runs/compare)."
         ),
     ] = None,
-    measure_only: Annotated[
-        bool, typer.Option("--measure-only", help="Train nothing; time the rows that are in OUT.")
-    ] = False,
     worker: WorkerFlag = False,
     list_only: Annotated[bool, typer.Option("--list", help="List the tasks.")] = False,
     kind: KindFlag = None,
@@ -472,7 +468,7 @@ def compare(
     trust_code: TrustFlag = False,
 ) -> None:
     """Which operator suits your data? All of them, and baselines, in the same backbone in the given
-    minutes; or, with --task, one table of every operator on every task, and what each costs.
+    minutes; or, with --task, one table of every operator on every task.
     """
     said = reading(
         kind=kind,
@@ -490,9 +486,7 @@ def compare(
     if list_only:
         show.compared_tasks()
         return
-    comparing.check(
-        source, said=said, task=task, measure=measure_only, budget=budget, jobs=jobs, worker=worker
-    )
+    comparing.check(source, said=said, task=task, budget=budget, jobs=jobs, worker=worker)
     if source is not None:
         comparing.recommend(
             source,
@@ -509,7 +503,6 @@ def compare(
         "digits" if task is None else task,
         operators,
         Path("runs/compare") if out is None else out,
-        measure_only=measure_only,
         setting=(budget, minutes, tuple(change or ())),
         seeds=1 if seeds is None else seeds,
         jobs=jobs,

@@ -18,7 +18,6 @@ def check(
     *,
     said: dict[str, Any],
     task: str | None,
-    measure: bool,
     budget: str,
     jobs: int,
     worker: bool,
@@ -48,7 +47,6 @@ def check(
         )
     for flag, given in (
         ("--task", task is not None),
-        ("--measure-only", measure),
         ("--budget", budget != "params"),
         ("--jobs", jobs != 1),
         ("--worker", worker),
@@ -100,21 +98,15 @@ def tabulate(
     operators: str | None,
     out: Path,
     *,
-    measure_only: bool,
     setting: tuple[str, float | None, tuple[str, ...]],
     seeds: int,
     jobs: int,
     worker: bool,
     trust_code: bool,
 ) -> None:
-    """Train or measure a table of tasks, and print it; exit code 1 where every training failed."""
+    """Train a table of tasks, and print it; exit code 1 where every training failed."""
     from .. import compare as comparison
 
-    if measure_only:
-        show.trusted_code(out, trust_code)
-        comparison.measure(out, report=typer.echo, trust_code=trust_code)
-        show.comparison(out)
-        return
     chosen = comparison.list_tasks() if tasks == "all" else tasks.split(",")
     for each in chosen:
         show.trusted_code(each, trust_code)

@@ -33,13 +33,10 @@ def trusted_code(source: Any, trust_code: bool) -> None:
         return
     from .. import training
     from ..compare.saved import comparison_code, is_comparison
-    from ..compare.tables import is_table, table_code
 
     place, found = Path(source), []
     if is_comparison(place):
         found = comparison_code(place)
-    elif is_table(place):
-        found = table_code(place)
     elif place.is_file() or (place / "recipe.yaml").is_file():
         found = training.imported_code(place)
     for path in found:

@@ -1,9 +1,8 @@
 """Comparisons: every operator in one backbone on known tasks, and a search on a user's own data.
 
 The comparison of operators (:func:`compare`): ``tasks`` declares what is trained on which data,
-``known`` has tasks by name, ``budgets`` makes models equal, ``grid`` trains them, ``speed``
-measures their cost on a quiet machine, and ``tables`` collects the results into one table. The page
-is drawn by :mod:`fredholm.lab.report.comparison`.
+``known`` has tasks by name, ``budgets`` makes models equal, ``grid`` trains them, and ``tables``
+collects the results into one table. The page is drawn by :mod:`fredholm.lab.report.comparison`.
 
 The search for an operator for given data (:func:`choose`) trains all operators at a small budget,
 the better half at a larger one, and several seeds of the finalists. ``search`` is its course,
@@ -18,7 +17,6 @@ words it; the page is drawn by :mod:`fredholm.lab.report.choice`.
 
 from .grid import Setting, compare
 from .search import choose
-from .speed import measure
 from .tasks import ComparedTask, find_task, list_tasks, register_task
 
 __all__ = [
@@ -28,6 +26,5 @@ __all__ = [
     "compare",
     "find_task",
     "list_tasks",
-    "measure",
     "register_task",
 ]

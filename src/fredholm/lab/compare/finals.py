@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,7 +54,7 @@ class Finals:
         chosen: Alive = [(n, rates.get(n, self.halving.best_rate(n))) for n in steps]
         paces = {label: self.trials.pace(label, test=True) for label in steps}
         for seed in range(seeds):
-            cells = [self._cell(label, lr, steps, seed) for label, lr in [*chosen, *plain]]
+            cells = [self.cell(label, lr, steps, seed) for label, lr in [*chosen, *plain]]
             late = rounds_of(paces, steps) + finals["plain_seconds"] > self.trials.clock.left
             if seed and late and not all(self.trials.known(cell) for cell in cells):
                 self.say(f"the time is up after {seed} of {seeds} seeds ({self.trials.clock})")
@@ -111,7 +110,8 @@ class Finals:
         """The most steps that a rung gave a contender."""
         return max((rung["steps"].get(label, 0) for rung in self.state["rungs"]), default=0)
 
-    def _cell(self, label: str, lr: float | None, steps: dict[str, int], seed: int) -> Any:
+    def cell(self, label: str, lr: float | None, steps: dict[str, int], seed: int) -> Any:
+        """Return the trial of a finalist with one of the seeds."""
         return self.trials.cell(label, lr, steps.get(label, 0), FINAL, seed, seed=seed)
 
     def _round(
@@ -120,7 +120,7 @@ class Finals:
         """One seed of each; ``rows`` holds what is there so far."""
         for label, lr in chosen:
             seen = (label, seed) in rows
-            cell = self._cell(label, lr, steps, seed)
+            cell = self.cell(label, lr, steps, seed)
             row = {"operator": label, "lr": lr, "seed": seed} | self.trials.compute(label, cell)
             rows[label, seed] = row
             self.save()
@@ -128,39 +128,3 @@ class Finals:
                 self.say(f"final, seed {seed}: {self.halving.line(row)}")
         self.state["finals"]["rows"] = list(rows.values())
         self.save()
-
-    def further(self, labels: Sequence[str], seeds: int) -> list[Row]:
-        """For evidence alone: the seeds of some finalists for which the time was too short."""
-        steps, found = self.state["finals"]["steps"], []
-        rows = self.state["finals"]["rows"]
-        for label in labels:
-            mine = [row for row in rows if row["operator"] == label]
-            lr = mine[0]["lr"]
-            for seed in sorted(set(range(seeds)) - {row["seed"] for row in mine}):
-                cell = self._cell(label, lr, steps, seed)
-                row = {"operator": label, "lr": lr, "seed": seed}
-                found.append(row | self.trials.compute(label, cell))
-                self.say(f"a further seed, {seed}: {self.halving.line(found[-1])}")
-        return found
-
-    def outsiders(self) -> list[Row]:
-        """For evidence alone: what the operators that are no finalists reach on the test split with
-        one seed and as many steps as the finalists, or as fit in twice as long.
-        """
-        finals, rows = self.state["finals"], []
-        steps = max(finals["steps"].values())
-        seconds = [
-            self.trials.pace(label, test=True).seconds(n) for label, n in finals["steps"].items()
-        ]
-        for label, size in self.state["sizes"].items():
-            if "refused" in size or label in finals["steps"]:
-                continue
-            pace, lr = self.trials.pace(label, test=True), self.halving.best_rate(label)
-            fits = int((2 * statistics.fmean(seconds) - pace.judging) / pace.step)
-            if fits < FEWEST:
-                self.say(f"{label}: left out, {FEWEST} of its steps take too long")
-                continue
-            cell = self.trials.cell(label, lr, min(steps, fits), FINAL, 0)
-            rows.append({"operator": label, "lr": lr, "seed": 0} | self.trials.compute(label, cell))
-            self.say(f"beside the finalists: {self.halving.line(rows[-1])}")
-        return rows

@@ -13,8 +13,8 @@ import torch
 
 from ..data import limit_samples
 from ..data.files import open_files
+from ..data.files.casts import Coded
 from ..data.files.source import Source
-from ..data.files.table import Coded
 from ..data.kinds.texts import TextOptions
 from ..training.build import build_dataset, data_arguments, judged
 from ..training.own_files import data_mark

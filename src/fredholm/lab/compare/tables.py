@@ -9,16 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import DataError, OptionError
-from ...files import read_state, replacing, write_json, write_text
-from ..training.machine import show_megabytes
+from ...files import replacing, write_json, write_text
 from ..training.metrics import mean_and_sd
-from .tasks import code_of
 
-RESULTS, SPEED = "compare.json", "speed.json"
+RESULTS = "compare.json"
 COLUMNS = (
     "task", "operator", "metric", "direction", "mean", "sd", "n", "failed", "dim", "parameters",
-    "off", "flops", "epochs", "minutes", "step_milliseconds", "step_megabytes",
-    "points_a_second", "refused",
+    "off", "flops", "epochs", "minutes", "refused",
 )  # fmt: skip
 
 
@@ -58,22 +55,6 @@ def read_results(place: Path) -> dict[str, Any]:
     return results
 
 
-def is_table(folder: str | Path) -> bool:
-    """Whether ``fredholm compare --task`` wrote a folder."""
-    return (Path(folder) / RESULTS).is_file()
-
-
-def table_code(folder: str | Path) -> list[Path]:
-    """The files that the recipes of a table import; executes none of them.
-
-    Raises:
-        DataError: no results of a comparison.
-        RecipeError: a recipe that cannot be read.
-    """
-    tasks = read_results(Path(folder))["tasks"]
-    return list(dict.fromkeys(path for task in tasks for path in code_of(task["recipe"])))
-
-
 def add(results: dict[str, Any], task: str, operator: str, cell: dict[str, Any]) -> None:
     """Put what came of a run into its row."""
     entry = next(t for t in results["tasks"] if t["name"] == task)
@@ -83,17 +64,13 @@ def add(results: dict[str, Any], task: str, operator: str, cell: dict[str, Any])
     )
 
 
-def summary(results: dict[str, Any], speed: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    """One flat row a task and operator: score over seeds, sizes, and what a step costs where it was
-    measured.
-    """
-    costs = {(row["task"], row["operator"]): row for row in (speed or {}).get("steps", [])}
+def summary(results: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return one flat row per task and operator: score over seeds, and sizes."""
     rows = []
     for task in results["tasks"]:
         for row in task["rows"]:
             good = [run for run in row["runs"] if "error" not in run]
             mean, sd = mean_and_sd([run[task["metric"]] for run in good])
-            cost = costs.get((task["name"], row["operator"]), {})
             flat = {
                 "task": task["name"],
                 "operator": row["operator"],
@@ -105,9 +82,6 @@ def summary(results: dict[str, Any], speed: dict[str, Any] | None = None) -> lis
                 "failed": len(row["runs"]) - len(good),
                 "epochs": good[0]["epochs"] if good else None,
                 "minutes": mean_and_sd([run["minutes"] for run in good])[0],
-                "step_milliseconds": cost.get("milliseconds"),
-                "step_megabytes": cost.get("megabytes"),
-                "points_a_second": cost.get("points_a_second"),
             }
             flat |= {key: row.get(key) for key in ("dim", "parameters", "off", "flops", "refused")}
             rows.append({key: flat[key] for key in COLUMNS})
@@ -142,14 +116,13 @@ def best_first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda r: (r["mean"] is None, sign * (r["mean"] or 0)))
 
 
-def to_markdown(results: dict[str, Any], speed: dict[str, Any] | None = None) -> str:
-    """A table a task, the best operator first."""
+def to_markdown(results: dict[str, Any]) -> str:
+    """Return one table per task, the best operator first."""
     lines = []
-    rows = summary(results, speed)
+    rows = summary(results)
     for task in results["tasks"]:
         mine = best_first([row for row in rows if row["task"] == task["name"]])
         metric = "test accuracy (%)" if task["metric"] == "accuracy" else f"test {task['measure']}"
-        timed = any(row["step_milliseconds"] is not None for row in mine)
         heads = [
             "operator",
             metric,
@@ -159,18 +132,17 @@ def to_markdown(results: dict[str, Any], speed: dict[str, Any] | None = None) ->
             "off budget",
             "MFLOPs a sample",
         ]
-        heads += ["ms a step", "peak MB", "thousand points a second"] if timed else []
         lines += [
             f"**{task['name']}**: {task['title']}; {task['points']} points, {task['samples']:,} "
             "training samples",
             "",
         ]
         lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-        lines += [f"| {' | '.join(_cells(row, timed))} |" for row in mine] + [""]
+        lines += [f"| {' | '.join(_cells(row))} |" for row in mine] + [""]
     return "\n".join(lines)
 
 
-def _cells(row: dict[str, Any], timed: bool) -> list[str]:
+def _cells(row: dict[str, Any]) -> list[str]:
     cells = [
         row["operator"],
         score(row),
@@ -185,39 +157,26 @@ def _cells(row: dict[str, Any], timed: bool) -> list[str]:
             f"{row['off']:+.1%}",
             f"{row['flops'] / 1e6:.3g}",
         ]
-    if timed:
-        time = row["step_milliseconds"]
-        cells += (
-            ["", ""] if time is None else [f"{time:.1f}", show_megabytes(row["step_megabytes"], 1)]
-        )
-        cells += ["" if row["points_a_second"] is None else f"{row['points_a_second'] / 1e3:,.0f}"]
     return cells
-
-
-def read_speed(place: Path) -> dict[str, Any] | None:
-    """What the speed pass measured, or None."""
-    return read_state(place / SPEED) or None
 
 
 def write(place: Path, results: dict[str, Any]) -> None:
     """``compare.json``, ``.csv`` and ``.md``."""
     place.mkdir(parents=True, exist_ok=True)
-    speed = read_speed(place)
     write_json(place / RESULTS, results)
-    write_text(place / "compare.md", to_markdown(results, speed))
+    write_text(place / "compare.md", to_markdown(results))
     with (
         replacing(place / "compare.csv") as temporary,
         temporary.open("w", newline="", encoding="utf-8") as file,
     ):
         table: csv.DictWriter[str] = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         table.writeheader()
-        table.writerows(summary(results, speed))
+        table.writerows(summary(results))
 
 
 def write_page(place: Path, results: dict[str, Any]) -> Path:
     """``index.html``: the tables with their pictures."""
     from ..report.comparison import comparison_page
 
-    speed = read_speed(place)
-    text = comparison_page(results, summary(results, speed), speed)
+    text = comparison_page(results, summary(results))
     return write_text(place / "index.html", text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import date
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...errors import DataError, OptionError, ShapeError
+from .files.casts import LARGEST
 from .files.collection import TRAIN, VAL, Collection, blocks, too_large
 from .files.datasets import as_read, labels_of
 from .files.reading import Reading
 from .files.scaling import channel_scales
 from .files.source import LARGEST_SIDE, Source
-from .files.table import LARGEST
-from .files.times import NotATime, ticks_of_array
+from .files.times import NotATime, Ticks, ticks_of_array, ticks_of_words
+from .frames import is_frame
 from .kinds.dataset import LabelledDataset
 from .kinds.images import ImageDataset, standardised
 from .kinds.sequences import padded
@@ -71,6 +73,8 @@ def recognise(samples: Any) -> str:
     first: Any = next(iter(samples), None)
     if isinstance(first, str):
         return "texts"
+    if is_frame(first):
+        return "series"
     if isinstance(first, tuple) and len(first) == 2 and np.ndim(first[0]) == 1:
         return "series"
     if hasattr(first, "__array__") and np.ndim(first):
@@ -85,7 +89,8 @@ def recognise(samples: Any) -> str:
 
 
 def collect_samples(samples: Any, kind: str, task: str) -> Collection:
-    """Samples of a kind, without labels, as files of them are.
+    """Samples of a kind, without labels, as files of them are. Frames have lost their names
+    before, see :mod:`.frames`.
 
     Series are an array (N, times, channels), a list of arrays (times, channels) or (times,), or one
     of pairs (times, values); NaN is what was not measured. Images are (N, H, W) or (N, H, W, C),
@@ -152,7 +157,7 @@ def _series(result: Collection, samples: Any) -> None:
     parts = list(samples)
     if any(map(_is_pair, parts)):
         clocks, parts = _halves(result, parts, "(times, values)")
-        result.times = [_clock(result, i, times) for i, times in enumerate(clocks)]
+        result.times = _clocks(result, clocks)
     result.samples = _matrices(result, parts)
     for number, times in enumerate(result.times or ()):
         rows = len(result.samples[number])
@@ -164,15 +169,48 @@ def _series(result: Collection, samples: Any) -> None:
             raise OptionError(f"{result.where(number)}: its times do not grow; sort them")
 
 
-def _clock(result: Collection, number: int, times: Any) -> np.ndarray:
-    """Return the times of a series since its first, subtracted before any digits are dropped."""
-    values = _array(result, number, times)
-    if values.dtype.kind not in "iufmM":
-        values = _array(result, number, times, np.float64)
+def _clocks(result: Collection, clocks: Sequence[Any]) -> list[np.ndarray]:
+    """Return the times of each series since its first, and note whether all are dates.
+
+    Differences are taken before any digits are dropped.
+    """
+    seconds = []
+    for number, times in enumerate(clocks):
+        values = _array(result, number, times)
+        ticks = _ticks(result, number, values.reshape(-1))
+        # Spans of time are in seconds, as dates are.
+        dated = ticks.dated or values.dtype.kind == "m"
+        if result.dated is None:
+            result.dated = dated
+        if dated != result.dated:
+            raise OptionError(
+                f"{result.where(number)}: expected times that are {_times_word(result.dated)}, as "
+                f"sample 0 has them, got {_times_word(dated)}; give all series the same"
+            )
+        seconds.append(ticks.seconds.reshape(values.shape))
+    return seconds
+
+
+def _ticks(result: Collection, number: int, values: np.ndarray) -> Ticks:
+    """Return the times of one series; dates may be words, and may have a zone."""
     try:
-        return ticks_of_array(values.reshape(-1)).seconds.reshape(values.shape)
-    except NotATime:
-        raise OptionError(f"{result.where(number)}: its times do not grow; sort them") from None
+        if values.dtype.kind in "iufmMb":
+            return ticks_of_array(values)
+        return ticks_of_words([_as_word(value) for value in values.tolist()])
+    except NotATime as error:
+        value = values[error.number]
+        raise OptionError(
+            f"{result.where(number)}: expected times that are numbers, or dates such as "
+            f"2026-03-01T06:00+01:00, got {str(value)!r}; leave such points out, or mend them"
+        ) from None
+
+
+def _as_word(time: Any) -> str:
+    return time.isoformat() if isinstance(time, date) and time == time else str(time)
+
+
+def _times_word(dated: bool | None) -> str:
+    return "dates" if dated else "numbers"
 
 
 def _clouds(result: Collection, samples: Any) -> None:
@@ -465,6 +503,7 @@ def read_samples(
         warn_of_cut(int(cut.sum()), len(cut), length)
         return lambda chosen: numbers[list(chosen)]
     _check_channels(collection, encoder)
+    _check_clock(collection, facts)
     if kind == "images":
         _check_scale(collection, facts)
         images = torch.from_numpy(collection.samples)
@@ -518,6 +557,16 @@ def _numbers(pixels: str | None, largest: float) -> str:
     if pixels == "bytes":  # saved as shares of 255
         return f"whole numbers up to {255 * largest:g}"
     return f"floats up to {largest:g}"
+
+
+def _check_clock(collection: Collection, facts: Mapping[str, Any]) -> None:
+    """Refuse dates where the training had numbers, whose unit nobody knows, and the other way."""
+    fitted = facts["source"].get("dated")
+    if None not in (fitted, collection.dated) and fitted != collection.dated:
+        raise OptionError(
+            f"X, sample 0: expected times that are {_times_word(fitted)}, on which the estimator "
+            f"was fitted, got {_times_word(collection.dated)}; give times in the same form"
+        )
 
 
 def _check_channels(collection: Collection, encoder: Any) -> None:

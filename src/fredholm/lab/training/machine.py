@@ -65,17 +65,6 @@ def process_megabytes() -> float | None:
     return None if peak is None else peak / 1024
 
 
-def show_megabytes(value: float | None, digits: int = 0) -> str:
-    """Megabytes in a table; a dash where they were not measured. Zero, which earlier versions wrote
-    for steps smaller than the memory the process held already, was not measured either.
-
-    Example:
-        >>> show_megabytes(12.34, 1), show_megabytes(0.0), show_megabytes(None)
-        ('12.3', '–', '–')
-    """
-    return f"{value:.{digits}f}" if value else "–"
-
-
 def _give_back() -> None:
     """Return freed memory to the system, where the C library can: glibc."""
     with contextlib.suppress(OSError, AttributeError):

@@ -15,8 +15,8 @@ import torch
 
 from ....errors import DataError, OptionError
 from ..boxes import find_annotations
-from ..files.columns import PICTURES
 from ..files.folders import files_below, look_at
+from ..files.guesses import PICTURES
 from ..kinds.images import FolderDataset
 from ..registry import Entry, Request, register_dataset
 from ..splits import stratified

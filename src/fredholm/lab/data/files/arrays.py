@@ -11,6 +11,7 @@ import numpy as np
 from ....errors import DataError
 from ..hdf5 import read_hdf5
 from ..numpy_files import read_npz
+from .casts import Coded
 from .clouds import exchanged
 from .collection import Collection, in_order, looks_continuous
 from .fields import collect_fields
@@ -32,9 +33,8 @@ from .named import (
     rule_of,
 )
 from .opening import check_unchanged
+from .parts import parts_of
 from .reading import Reading
-from .table import Coded
-from .tables import parts_of
 from .times import NotATime, Ticks, ticks_of_array
 
 

@@ -13,12 +13,14 @@ from ..formats import sha256
 from .arrays import collect_arrays
 from .clouds import SUFFIXES as CLOUDS
 from .collection import Collection, check_range
-from .columns import PICTURES, Trained
+from .columns import Trained
 from .folders import collect_folders, files_below
+from .guesses import PICTURES
+from .parts import named_parts
 from .reading import Reading
 from .sounds import SUFFIXES as SOUNDS
 from .suffixes import TEXT_TABLES, stem_of, suffix_of
-from .tables import collect_tables, named_parts
+from .tables import collect_tables
 from .ts import collect_ts
 
 TABLES = frozenset({*TEXT_TABLES, ".parquet"})

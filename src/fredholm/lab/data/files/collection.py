@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from ....errors import DataError
+from .casts import LARGEST, Coded
 from .reading import Reading
-from .table import LARGEST, Coded, in_words
+from .table import in_words
 from .writing import is_number
 
 TRAIN, VAL, TEST = 0, 1, 2

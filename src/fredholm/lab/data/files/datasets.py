@@ -16,9 +16,9 @@ from ..kinds.kind import Kind
 from ..kinds.points import POINTS, PointDataset
 from ..kinds.sequences import SEQUENCES, TABLES, SequenceDataset, padded
 from ..kinds.texts import TEXTS, TextDataset, TextOptions
+from .casts import Coded
 from .collection import Collection
 from .scaling import as_arrays, channel_scales, longest
-from .table import Coded
 
 if TYPE_CHECKING:
     from .source import Source

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..splits import SPLITS
+from .casts import Coded
 from .collection import Collection
 from .schema import as_facts
-from .table import Coded
 from .writing import is_number
 
 FIRST = 3  # samples that are shown

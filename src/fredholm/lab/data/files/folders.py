@@ -10,12 +10,12 @@ import numpy as np
 
 from ....errors import DataError
 from ....progress import steps
+from .casts import Coded
 from .clouds import exchanged, read_cloud
 from .collection import PART_NAMES, TRAIN, Collection
 from .reading import Reading
 from .sounds import sounds_of
 from .suffixes import suffix_of
-from .table import Coded
 
 RUNS = frozenset({"recipe.yaml", "choice.json"})  # what tells a run or a comparison
 COLUMNS = ("label", "time", "id", "text", "channels")  # of a reading, that tables have

@@ -10,40 +10,26 @@ import json
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from ....errors import DataError, suggest
+from ....errors import DataError, require, suggest
+from .head import HEAD, Head, Rows, Spot
 from .opening import opened
+from .writing import Writing
 
+PIECE = 20_000  # objects at a time
 SHOWN = 60
 
 
-class Objects(NamedTuple):
-    """The first objects of a file."""
-
-    names: tuple[str, ...]
-    rows: list[list[str]]
-    lines: list[int]
-    nested: dict[str, str]
-    lists: dict[str, str]
-
-
-class Piece(NamedTuple):
-    """Some objects: the line of each, and the values of each asked column."""
-
-    lines: list[int]
-    columns: list[list[Any]]
-
-
-def first_objects(path: Path, count: int, encoding: str | None) -> Objects:
-    """Return the keys of the first objects, in the order in which they come, their values as text
-    ("" where an object lacks one), and the line of each. Columns that hold lists or objects in most
-    rows are told apart.
+def read_head(path: Path, writing: Writing) -> Head:
+    """Return the keys of the first objects, in the order in which they come, and their values as
+    text ("" where an object lacks one). Columns that hold lists or objects in most rows are told
+    apart.
 
     Raises:
         DataError: a line that is no object, or none at all.
     """
-    first = list(islice(_objects(path, encoding), count))
+    first = list(islice(_objects(path, writing.encoding), HEAD))
     if not first:
         raise DataError(f"{path}: is empty; needs an object a line")
     every = dict.fromkeys(name for _, found in first for name in found)
@@ -59,29 +45,46 @@ def first_objects(path: Path, count: int, encoding: str | None) -> Objects:
             nested[name] = "objects" if isinstance(deep[0], dict) else "lists"
     names = tuple(name for name in every if name not in nested and name not in lists)
     rows = [[text_of(found.get(name)) for name in names] for _, found in first]
-    return Objects(names, rows, [line for line, _ in first], nested, lists)
+    spots = [Spot(line) for line, _ in first]
+    return Head(path, names, True, rows, spots, nested=nested, lists=lists, writing=writing)
 
 
-def pieces(
-    path: Path, names: Sequence[str], known: Sequence[str], count: int, encoding: str | None
-) -> Iterator[Piece]:
-    """Yield the values of columns ``names``, ``count`` rows at a time.
+def arrays(head: Head, names: Sequence[str], rows: Rows) -> Iterator[list[Any]]:
+    """Yield the columns ``names``, some objects at a time: text, and of columns of lists the lists.
 
     Raises:
-        DataError: a key that is not among ``known``, or the file changes meanwhile.
+        DataError: a key that the first objects have not, a list or an object in a cell, or the file
+            changes meanwhile.
     """
+    arrow = require("pyarrow", "train", f"reading {head.path.name}")
+    known = [*head.names, *head.nested, *head.lists]
     expected = frozenset(known)
-    objects = _objects(path, encoding)
-    while some := list(islice(objects, count)):
+    rows.numbers = numbers = []
+    objects = _objects(head.path, head.writing.encoding)
+    while some := list(islice(objects, PIECE)):
         for line, found in some:
             strange = next((name for name in found if name not in expected), None)
             if strange is not None:
                 raise DataError(
-                    f"{path}, row {line}: has {strange!r}, which the first rows have not"
+                    f"{head.path}, row {line}: has {strange!r}, which the first rows have not"
                     f"{suggest(strange, known)}"
                 )
-        columns = [[found.get(name) for _, found in some] for name in names]
-        yield Piece([line for line, _ in some], columns)
+        numbers += [line for line, _ in some]
+        result = []
+        for name in names:
+            values = [found.get(name) for _, found in some]
+            if name in head.lists:
+                result.append(values)
+                continue
+            deep = next((i for i, v in enumerate(values) if isinstance(v, (list, dict))), None)
+            if deep is not None:
+                raise DataError(
+                    f"{rows.at(deep, name)}: received {text_of(values[deep])!r}; needs a number or "
+                    "a text"
+                )
+            cells = [None if value is None else str(value) for value in values]
+            result.append(arrow.array(cells, arrow.string()))
+        yield result
 
 
 def text_of(value: Any) -> str:

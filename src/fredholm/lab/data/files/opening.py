@@ -37,57 +37,55 @@ def check_unchanged(path: Path, before: Any) -> None:
 class TextBytes(io.RawIOBase):
     """The bytes of a text file as UTF-8: decompressed, checked, without a byte order mark.
 
-    ``end`` is appended as a line of its own after the last one.
+    Args:
+        skip: bytes of UTF-8 to leave out at the beginning.
+        end: a line of our own behind the last one.
+
+    Attributes:
+        gaps: whether an empty line may have been read.
     """
 
-    def __init__(self, path: Path, encoding: str | None = None, end: bytes = b""):
-        self.path, self._end = path, end
+    def __init__(self, path: Path, encoding: str | None = None, skip: int = 0, end: bytes = b""):
+        self.path, self.gaps = path, False
         self._file = _raw(path)
-        self._decoder = codecs.getincrementaldecoder(encoding or "utf-8-sig")()
-        self._compressed = is_compressed(path)
-        self._unfolded = 0
-        self._rest = b""
-        self._last = b"\n"
-        self._done = False
+        self._parts = self._decoded(encoding or "utf-8-sig", skip, end)
+        self._rest = memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
-    def read(self, size: int = -1) -> bytes:
-        """Return ``size`` bytes, fewer only at the end of the file."""
-        parts, length = [self._rest], len(self._rest)
-        while not self._done and (size < 0 or length < size):
-            part = self._next()
-            parts.append(part)
-            length += len(part)
-        content = b"".join(parts)
-        cut = len(content) if size < 0 else size
-        self._rest = content[cut:]
-        return content[:cut]
-
     def readinto(self, buffer: Any) -> int:
-        content = self.read(len(buffer))
-        buffer[: len(content)] = content
-        return len(content)
+        while not len(self._rest):
+            part = next(self._parts, None)
+            if part is None:
+                return 0
+            self._rest = memoryview(part)
+        count = min(len(buffer), len(self._rest))
+        buffer[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
 
     def close(self) -> None:
         self._file.close()
         super().close()
 
-    def _next(self) -> bytes:
-        raw = self._file.read(CHUNK)
-        if self._compressed:
-            self._unfolded += len(raw)
-            check_declared(self.path, self._unfolded)
-        content = self._decoder.decode(raw, final=not raw).encode()
-        self._last = content[-1:] or self._last
-        if raw:
-            return content
-        self._done = True
-        if not self._end:
-            return content
-        newline = b"" if self._last in (b"\n", b"\r") else b"\n"
-        return content + newline + self._end
+    def _decoded(self, encoding: str, skip: int, end: bytes) -> Iterator[bytes]:
+        decoder = codecs.getincrementaldecoder(encoding)()
+        compressed, unfolded, last = is_compressed(self.path), 0, b"\n"
+        raw = b" "
+        while raw:
+            raw = self._file.read(CHUNK)
+            if compressed:
+                unfolded += len(raw)
+                check_declared(self.path, unfolded)
+            text = decoder.decode(raw, final=not raw).encode()
+            joint = last + text
+            self.gaps = self.gaps or any(sign in joint for sign in (b"\n\n", b"\n\r", b"\r\r"))
+            last = joint[-1:]
+            yield text[skip:]
+            skip = max(0, skip - len(text))
+        if end:
+            yield end if last in (b"\n", b"\r") else b"\n" + end
 
 
 def _raw(path: Path) -> Any:
@@ -95,7 +93,9 @@ def _raw(path: Path) -> Any:
 
 
 @contextmanager
-def opened_bytes(path: Path, encoding: str | None = None, end: bytes = b"") -> Iterator[TextBytes]:
+def opened_bytes(
+    path: Path, encoding: str | None = None, skip: int = 0, end: bytes = b""
+) -> Iterator[TextBytes]:
     """Open a text file as :class:`TextBytes`; it must not change meanwhile.
 
     Raises:
@@ -104,7 +104,7 @@ def opened_bytes(path: Path, encoding: str | None = None, end: bytes = b"") -> I
     """
     try:
         before = path.stat()
-        with TextBytes(path, encoding, end) as file:
+        with TextBytes(path, encoding, skip, end) as file:
             yield file
     except LookupError as error:
         raise DataError(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
 import numpy as np
 
 from ....errors import DataError
 from ..mixing import permuted
 from ..splits import SPLIT_SEED, held_out
-from .collection import TEST, TRAIN, VAL, Collection
-from .table import Coded
+from .casts import Coded
+from .collection import PART_NAMES, TEST, TRAIN, VAL, Collection
+from .suffixes import stem_of
 
 BINS = 10  # of a regression's targets, so that each split has small and large ones
 
@@ -128,3 +133,55 @@ def _latest(collection: Collection, rows: np.ndarray, share: float) -> np.ndarra
         )
     order = np.argsort(collection.order[rows], kind="stable")
     return np.sort(order[len(order) - max(1, round(share * len(rows))) :])
+
+
+# --- by the names of files -----------------------------------------------------------------------
+
+
+def part_of(path: Path) -> int | None:
+    """The split that a file's or folder's name says.
+
+    Example:
+        >>> part_of(Path("GunPoint_TEST.ts")), part_of(Path("train.csv")), part_of(Path("a.csv"))
+        (2, 0, None)
+    """
+    words = stem_of(path).lower().replace("-", "_").split("_")
+    return PART_NAMES.get(words[-1])
+
+
+def named_parts(files: Sequence[Path]) -> list[int | None]:
+    """The split of each file by its name, or by a folder's below the one that all of them lie in.
+
+    Example:
+        >>> named_parts([Path("a/train/1.csv"), Path("a/test/more/2.csv"), Path("a/val.csv")])
+        [0, 2, 1]
+        >>> named_parts([Path("a/train/1.csv"), Path("a/train/2.csv")])
+        [None, None]
+    """
+    root = os.path.commonpath([file.parent for file in files])
+    parts = []
+    for file in files:
+        folders = [part.lower() for part in file.parent.relative_to(root).parts]
+        above = next((name for name in reversed(folders) if name in PART_NAMES), None)
+        own = part_of(file)
+        parts.append(own if own is not None or above is None else PART_NAMES[above])
+    return parts
+
+
+def parts_of(files: Sequence[Path], counts: Sequence[int]) -> np.ndarray | None:
+    """The split of each sample by the names of files and folders; None where they say none, as a
+    file by itself does not, whatever it is called.
+
+    Raises:
+        DataError: some files say one and others do not.
+    """
+    parts = named_parts(files)
+    if len(files) == 1 or all(part is None for part in parts):
+        return None
+    if None in parts:
+        odd = files[parts.index(None)]
+        raise DataError(
+            f"{odd}: lies beside files (or folders of files) called train, val or test and is none "
+            "of them; rename it or take it away"
+        )
+    return np.repeat(np.array(parts, np.int8), counts)

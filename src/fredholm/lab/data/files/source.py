@@ -14,15 +14,15 @@ import numpy as np
 
 from ....errors import DataError, OptionError
 from ..splits import SPLITS
+from .casts import Coded
+from .channels import first_of
 from .collect import collect
 from .collection import check_labels, constant_channels, leaks, with_labels
-from .columns import first_of
 from .description import describe
 from .parts import divide, divided_groups
 from .reading import Reading
 from .scaling import measure
 from .schema import Entry, marks, schema_of
-from .table import Coded
 
 # Describing files needs no torch; their data sets do, and :mod:`.datasets` is imported by those.
 if TYPE_CHECKING:

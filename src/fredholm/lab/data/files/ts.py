@@ -11,10 +11,11 @@ import numpy as np
 
 from ....errors import DataError
 from ..formats import read_bytes
+from .casts import Coded
 from .collection import Collection, in_order, looks_continuous
+from .parts import parts_of
 from .reading import Reading
-from .table import Coded, in_words
-from .tables import parts_of
+from .table import in_words
 from .writing import is_missing, is_number
 
 STAMPED = re.compile(r"\(([^,()]+),([^,()]+)\)")

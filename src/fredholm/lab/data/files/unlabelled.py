@@ -30,7 +30,7 @@ from .collect import KIND_OF, TABLES, collect, files_of
 from .collection import Collection
 from .columns import Trained
 from .datasets import as_read
-from .head import DELIMITERS
+from .delimited import DELIMITERS
 from .reading import Reading
 from .suffixes import LINES, suffix_of
 

@@ -1,5 +1,5 @@
-"""What each operator costs: time and memory of a training step on each task, and growth with the
-number of points.
+"""What each operator of a comparison costs: time and memory of a training step on each task, and
+growth with the number of points.
 
 Meant for a quiet machine, apart from training. Every operator is measured in processes of its own,
 so that one's memory is not another's.
@@ -18,26 +18,46 @@ from typing import Any
 
 import torch
 
-from ...domain import Domain
-from ...errors import FredholmError, OptionError
-from ...files import write_json
-from ...models import BackboneConfig
-from ...models.bodies.backbone import make_layer, suited
-from ...models.encoders import TextConfig
-from ..training.build import build_dataset, build_model
-from ..training.checks import import_files
-from ..training.failures import TrainingFailed
-from ..training.machine import describe_machine, peak_megabytes, seconds_of, show_megabytes
-from ..training.tasks import task_of
-from . import tables
-from .budgets import REFERENCE, make_recipe
-from .tasks import ComparedTask, Contender, find_task, list_tasks, options_of, read_contenders
+from fredholm.domain import Domain
+from fredholm.errors import FredholmError, OptionError
+from fredholm.lab.compare.budgets import REFERENCE, make_recipe
+from fredholm.lab.compare.tables import read_results
+from fredholm.lab.compare.tasks import (
+    ComparedTask,
+    Contender,
+    code_of,
+    find_task,
+    list_tasks,
+    options_of,
+    read_contenders,
+)
+from fredholm.lab.training.build import build_dataset, build_model
+from fredholm.lab.training.checks import import_files
+from fredholm.lab.training.failures import TrainingFailed
+from fredholm.lab.training.machine import describe_machine, peak_megabytes, seconds_of
+from fredholm.lab.training.tasks import task_of
+from fredholm.models import BackboneConfig
+from fredholm.models.bodies.backbone import make_layer, suited
+from fredholm.models.encoders import TextConfig
 
+from ..kit.memory import show_megabytes
+from ..kit.page import save
+from ..kit.subject import Options
+
+FILE = "compare-speed.json"
 LENGTHS = (64, 256, 1024, 4096)
 DIM, HEADS = 64, 4
 LIMIT = (
     1.0  # seconds: a length whose time, extrapolated from the one before, is above it is left out
 )
+
+
+def run(options: Options) -> None:
+    """Measure the rows that ``fredholm compare --out FOLDER`` wrote, ``--runs FOLDER``.
+
+    Python files that its recipes import are named before, by ``--import``.
+    """
+    save(measure(options.runs, report=print), FILE, options.results)
 
 
 def measure(
@@ -48,8 +68,7 @@ def measure(
     report: Callable[[str], None] | None = None,
     trust_code: bool = False,
 ) -> dict[str, Any]:
-    """Measure every row of a comparison in ``out``, write ``speed.json`` there and put the figures
-    into its tables and page.
+    """Measure every row of a comparison in ``out``.
 
     ``steps``: median milliseconds of a training step of the task's batch, and peak memory above
     that of the process before it, MB. ``scaling``: median milliseconds of one operator of width 64
@@ -70,8 +89,11 @@ def measure(
             f"received lengths {lengths} and {repeats} repeats; needs two lengths of 2 or more, "
             "one repeat"
         )
-    results = tables.read_results(place)
-    code = import_files(list(map(str, tables.table_code(place))), place, trust_code)
+    results = read_results(place)
+    files = dict.fromkeys(
+        str(file) for task in results["tasks"] for file in code_of(task["recipe"])
+    )
+    code = import_files([*files], place, trust_code)
     speed: dict[str, Any] = {
         "machine": describe_machine(),
         "dim": DIM,
@@ -114,9 +136,6 @@ def measure(
             if (c["operator"], c["direction"]) == (REFERENCE.label, curve["direction"])
         )
         curve["exponent"], curve["crossover"] = exponent(curve), crossover(curve, same)
-    write_json(place / tables.SPEED, speed)
-    tables.write(place, results)
-    tables.write_page(place, results)
     return speed
 
 

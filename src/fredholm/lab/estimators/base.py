@@ -1,13 +1,10 @@
-"""Models as scikit-learn has them: ``fit``, ``predict``, ``score``.
-
-Samples are in memory, and of any kind that the command line reads from files; model and training
-are those of ``fredholm train`` on such files. Needs the extra ``train``.
-"""
+"""What the classifier and the regressor share."""
 
 from __future__ import annotations
 
 import math
 import random
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -15,49 +12,38 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from ..errors import require
-
-for _package in ("sklearn", "lightning", "pydantic"):  # before anything below imports them
-    require(_package, "train", "fredholm.estimators")
-
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.metrics import r2_score
+from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     check_array,
-    check_consistent_length,
     check_is_fitted,
-    column_or_1d,
     validate_data,
 )
 from torch import Tensor
 
-from .. import models
-from ..errors import CheckpointError, OptionError, ShapeError
-from .compare.memory import choose_for
-from .compare.tasks import small_options
-from .data.files.collection import Collection
-from .data.files.table import Coded
-from .data.kinds.dataset import LabelledDataset
-from .data.kinds.texts import TextDataset
-from .data.samples import (
+from ... import models
+from ...errors import CheckpointError, OptionError, ShapeError
+from ..compare.memory import choose_for
+from ..compare.tasks import small_options
+from ..data.files.collection import Collection
+from ..data.frames import Names, plain_samples
+from ..data.kinds.dataset import LabelledDataset
+from ..data.kinds.texts import TextDataset
+from ..data.samples import (
     MemorySource,
-    collect_answers,
     collect_samples,
     read_samples,
-    recognise,
     warn_of_cut,
 )
-from .training.build import build_loaders, build_model, in_float32
-from .training.calibration import fit_temperature
-from .training.fit import Goal, Limits, fit
-from .training.module import RecipeLearner
-from .training.own_files import usual_recipe
-from .training.recipe import Recipe
-from .training.tasks import task_of
+from ..training.build import build_loaders, build_model, in_float32
+from ..training.calibration import fit_temperature
+from ..training.fit import Goal, Limits, fit
+from ..training.module import RecipeLearner
+from ..training.own_files import usual_recipe
+from ..training.recipe import Recipe
+from ..training.tasks import task_of
 
 DEVICES = {"auto": "auto", "cpu": "cpu", "cuda": "gpu"}  # as Lightning calls them
 # What is learned in seconds to minutes on a CPU: all pairs of few points, sums over many.
@@ -70,12 +56,18 @@ OPERATORS = {
     "fields": "luna",
 }
 AUTO = "auto"
+# Names of columns that a fit keeps: of channels, of coordinates, of what is answered.
+NAMES_IN = ("feature_names_in_", "coordinate_names_in_", "answer_names_in_")
 FLOATS = [np.float64, np.float32]  # what columns of rows become: the first, if none of these
 EVALUATED = 256  # samples at a time where nothing is learned
 
 
-class _Estimator(BaseEstimator):
+class Estimator(BaseEstimator):
     """What the classifier and the regressor share."""
+
+    feature_names_in_: np.ndarray
+    coordinate_names_in_: np.ndarray
+    answer_names_in_: np.ndarray
 
     # scikit-learn's rule: a constructor takes anything, and `fit` checks it.
     def __init__(
@@ -125,22 +117,56 @@ class _Estimator(BaseEstimator):
     def _collect(self, X: Any, kind: str, *, fitting: bool) -> Collection:
         """The samples of ``X``; of rows, what scikit-learn asks of arrays is checked."""
         if kind == "rows":
+            if fitting:
+                self._remember(Names())  # those of rows are scikit-learn's to keep
             least = 2 if fitting else 1
             options: dict[str, Any] = {"dtype": FLOATS, "ensure_all_finite": "allow-nan"}
             options["ensure_min_samples"] = least
             return collect_samples(
                 validate_data(self, X, reset=fitting, **options), kind, self._task()
             )
-        result = collect_samples(X, kind, self._task())
+        plain = plain_samples(X, kind, None if fitting else self._names())
+        result = collect_samples(plain.samples, kind, self._task())
         if len(result) < 1 + fitting:
             raise ShapeError(f"X: n_samples={len(result)}; needs {1 + fitting} or more")
-        if fitting:
-            for name in ("n_features_in_", "feature_names_in_"):  # of an earlier fit on rows
-                self.__dict__.pop(name, None)
-            if kind != "texts":
-                axis = 0 if getattr(result.samples, "ndim", 0) == 4 else 1
-                self.n_features_in_ = int(result.samples[0].shape[axis])
+        if not fitting:
+            self._compare_names(plain.names)
+            return result
+        result.channels = plain.names.channels or ()
+        self._remember(plain.names)
+        if kind != "texts":
+            axis = 0 if getattr(result.samples, "ndim", 0) == 4 else 1
+            self.n_features_in_ = int(result.samples[0].shape[axis])
         return result
+
+    def _remember(self, names: Names) -> None:
+        """Keep the names of columns, and forget those of an earlier fit."""
+        for name in ("n_features_in_", *NAMES_IN):
+            self.__dict__.pop(name, None)
+        for name, given in zip(NAMES_IN, names):
+            if given is not None:
+                setattr(self, name, np.array(given, dtype=object))
+
+    def _names(self) -> Names:
+        """Return the names of the columns that were fitted."""
+        known = [getattr(self, name, None) for name in NAMES_IN[: len(Names())]]
+        return Names(*(None if names is None else tuple(names) for names in known))
+
+    def _compare_names(self, given: Names) -> None:
+        """Warn as scikit-learn does where only the fit, or only these samples, had names."""
+        name = type(self).__name__
+        for fitted, found in zip(self._names(), given):
+            if fitted is not None and found is None:
+                warnings.warn(
+                    f"X does not have valid feature names, but {name} was fitted with feature "
+                    "names",
+                    stacklevel=5,
+                )
+            if fitted is None and found is not None:
+                warnings.warn(
+                    f"X has feature names, but {name} was fitted without feature names",
+                    stacklevel=5,
+                )
 
     # --- fitting ----------------------------------------------------------------------------------
 
@@ -324,7 +350,7 @@ class _Estimator(BaseEstimator):
         ):
             if hasattr(self, name):
                 state[name] = getattr(self, name)
-        for name in ("classes_", "feature_names_in_"):
+        for name in ("classes_", *NAMES_IN):
             if hasattr(self, name):
                 values = getattr(self, name)
                 state[name] = {"dtype": str(values.dtype), "values": _listed(name, values)}
@@ -354,188 +380,10 @@ class _Estimator(BaseEstimator):
         return result
 
 
-class FredholmClassifier(ClassifierMixin, _Estimator):
-    r"""A classifier of rows, series, point clouds, images and texts by a model of integral
-    operators.
-
-    The model is ``encoder → depth × (operator, feed-forward network) → mean → linear``, trained by
-    AdamW on the cross-entropy; probabilities are :math:`\mathrm{softmax}(z / T)`, the temperature T
-    fitted on samples that were held out.
-
-    Args:
-        operator: a registered operator (:func:`fredholm.operators.list_operators`) or baseline.
-            None: ``softmax`` of rows, images and texts, ``luna`` of series, clouds and fields.
-            ``auto`` compares all of them on held-out samples first, as ``fredholm compare`` does
-            before its finalists; methods beside the operators, which stand among these, are not
-            tried.
-        minutes: of that comparison.
-        kind: ``rows``, ``series``, ``clouds``, ``images`` or ``texts``; None: recognised, see
-            below.
-        dim, depth, heads: of the model; None: 32, 2 and 4, from 500 samples on 64, 3 and 4.
-        epochs, batch_size: None: about 1,500 steps of up to 32 samples, in 5 to 100 epochs.
-        lr: the peak of the learning rate, after a warm-up and before a cosine (None: 2e-3).
-        validation_fraction: the share of each class that is held out, to calibrate probabilities
-            and to choose the weights by; None or 0 trains on all.
-        patience: epochs without a lower validation loss that end the training. None: all epochs,
-            and the last weights unless 200 samples or more are held out.
-        random_state: of the held-out samples, the weights and the order of batches. A number makes
-            fits on a CPU equal.
-        device: ``auto``, ``cpu`` or ``cuda``.
-        verbose: print a line per epoch.
-
-    Shape: ``X`` is an array (N, columns), (N, times, channels) or (N, H, W, C), a list of arrays
-    (times, channels) of any lengths, one of pairs (times, values), or texts; with
-    ``kind="clouds"`` an array or list of (points, channels), coordinates first, with
-    ``kind="images"`` also (N, H, W). NaN in rows and series is what was not measured; points of
-    clouds that have NaN are left out. ``y`` (N,) are numbers or words.
-
-    Cost: that of the operator, ``epochs`` times: O(columns²) per row with ``softmax``, O(times) per
-        series with ``luna``.
-
-    Attributes:
-        classes_: (C,) the classes, sorted.
-        model_: the :class:`fredholm.models.Model`.
-        operator_: the operator's name and options.
-        kind_: what the samples were taken for.
-        n_features_in_: columns of rows, else channels.
-        temperature_: T.
-        history_: the table of epochs; ``n_iter_`` is how many there were.
-
-    Raises:
-        ShapeError, OptionError: samples or options that do not fit; both are ValueErrors.
-
-    Example:
-        >>> t = np.linspace(0, 6, 20)
-        >>> X = np.stack([np.sin(f * t) for f in (1, 2) for _ in range(8)])[..., None]
-        >>> y = ["slow"] * 8 + ["fast"] * 8
-        >>> model = FredholmClassifier(dim=8, depth=1, epochs=8, lr=0.02, random_state=0)
-        >>> model.fit(X, y).predict(X[[0, -1]]).tolist()
-        ['slow', 'fast']
-        >>> model.predict_proba(X).shape
-        (16, 2)
-    """
-
-    def _task(self) -> str:
-        return "classification"
-
-    def fit(self, X: Any, y: Any) -> FredholmClassifier:
-        """Train on samples ``X`` and their classes ``y``."""
-        with _all_or_nothing(self):
-            collection = self._collect(X, self.kind or recognise(X), fitting=True)
-            if collection.kind == "fields":
-                raise OptionError(
-                    "kind: received 'fields'; a classifier needs another, or a regressor"
-                )
-            labels = column_or_1d(_checked(self, y), warn=True)
-            check_consistent_length(collection.samples, labels)
-            check_classification_targets(labels)
-            self.classes_, codes = np.unique(labels, return_inverse=True)
-            if len(self.classes_) < 2:
-                raise OptionError(
-                    f"y: one class only, {str(self.classes_[0])!r}; needs two or more"
-                )
-            collection.labels = Coded(codes, [str(name) for name in self.classes_])
-            self._fit(collection)
-        return self
-
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """(N, C) probabilities, columns in the order of ``classes_``."""
-        outputs, _ = self._outputs(X)
-        return (outputs.double() / self.temperature_).softmax(-1).numpy()
-
-    def predict(self, X: Any) -> np.ndarray:
-        """(N,) the most probable classes."""
-        best = self.predict_proba(X).argmax(1)
-        return self.classes_[best]
-
-
-class FredholmRegressor(RegressorMixin, _Estimator):
-    """A regression of numbers, or of whole fields, by a model of integral operators.
-
-    The model and its parameters are those of :class:`FredholmClassifier`. It is trained on the mean
-    squared error of the standardised targets; of fields on the relative L2 error.
-
-    Args: as of :class:`FredholmClassifier`; ``kind`` may be ``fields`` as well, and is so wherever
-        ``y`` holds an array per sample.
-
-    Shape: ``X`` as of the classifier, ``y`` (N,) numbers. Of fields on a grid ``X`` is (N, H, W) or
-    (N, C, H, W) and ``y`` (N, H, W) or (N, K, H, W); of fields on points ``X`` is a list of pairs
-    (coordinates (points, d), values (points, C)) and ``y`` a list of (points, K).
-
-    Cost: that of the operator, ``epochs`` times.
-
-    Attributes: as of :class:`FredholmClassifier`, but for ``classes_``; ``single_`` is whether
-        fields in ``y`` came without an axis of channels.
-
-    Raises:
-        ShapeError, OptionError: samples or options that do not fit; both are ValueErrors.
-
-    Example:
-        >>> rng = np.random.default_rng(0)
-        >>> X = rng.normal(size=(40, 2))
-        >>> model = FredholmRegressor(dim=8, depth=1, epochs=20, lr=0.02, random_state=0)
-        >>> model.fit(X, 3 * X[:, 0]).score(X, 3 * X[:, 0]) > 0.5
-        True
-    """
-
-    def _task(self) -> str:
-        return "regression"
-
-    def fit(self, X: Any, y: Any) -> FredholmRegressor:
-        """Train on samples ``X`` and their targets ``y``."""
-        with _all_or_nothing(self):
-            fields = _are_fields(y)
-            kind = self.kind or ("fields" if fields else recognise(X))
-            if (kind == "fields") != fields:
-                raise ShapeError("y: fields go with fields, numbers (N,) with all other kinds")
-            collection = self._collect(X, kind, fitting=True)
-            if not fields:
-                y = column_or_1d(_checked(self, y), warn=True).astype(np.float64)
-            check_consistent_length(collection.samples, y)
-            collection.labels = collect_answers(y, collection)
-            axes = 2 if collection.coordinates is None else 1
-            self.single_ = bool(fields and np.ndim(y[0]) == axes)
-            self._fit(collection)
-        return self
-
-    def predict(self, X: Any) -> Any:
-        """(N,) numbers; of fields arrays as those of ``y``, on points a list of them."""
-        outputs, collection = self._outputs(X)
-        if collection.kind != "fields":
-            shift, scale = self.facts_.get("units", (0.0, 1.0))
-            return outputs.flatten().double().numpy() * scale + shift
-        values = (outputs * torch.tensor(self.facts_["scale"])).numpy()
-        if collection.coordinates is None:
-            grid = collection.samples.shape[2:]
-            result = values.swapaxes(1, 2).reshape(len(values), -1, *grid)
-            return result[:, 0] if self.single_ else result
-        rows = [row[: len(places)] for row, places in zip(values, collection.coordinates)]
-        return [row[:, 0] for row in rows] if self.single_ else rows
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """R² of the predictions; of fields over all their values, of which each has the weight of
-        its sample.
-
-        Raises:
-            ShapeError: fields in ``y`` of other sizes than those in ``X``.
-        """
-        if not _are_fields(y):
-            return super().score(X, y, sample_weight)
-        found = self.predict(X)
-        _check_alike(y, found)
-        weights = None
-        if sample_weight is not None:
-            check_consistent_length(y, sample_weight)
-            weights = np.repeat(column_or_1d(sample_weight), [np.size(field) for field in y])
-        truth = np.concatenate([np.ravel(field) for field in y])
-        answers = np.concatenate([np.ravel(field) for field in found])
-        return float(r2_score(truth, answers, sample_weight=weights))
-
-
 # --- parts ----------------------------------------------------------------------------------------
 
 
-def _checked(estimator: BaseEstimator, y: Any) -> np.ndarray:
+def checked(estimator: BaseEstimator, y: Any) -> np.ndarray:
     """Labels without gaps."""
     if y is None:
         raise ValueError(
@@ -543,30 +391,6 @@ def _checked(estimator: BaseEstimator, y: Any) -> np.ndarray:
         )
     options: dict[str, Any] = {"ensure_2d": False, "dtype": None, "input_name": "y"}
     return check_array(y, estimator=estimator, **options)
-
-
-def _are_fields(y: Any) -> bool:
-    """Whether ``y`` holds an array per sample; (N, 1) is a column of numbers."""
-    if y is None or (hasattr(y, "ndim") and y.ndim < 3) or not hasattr(y, "__len__"):
-        return False
-    if not len(y):
-        return False
-    axes = np.ndim(y[0])
-    return axes > 1 or (axes == 1 and isinstance(y, list) and hasattr(y[0], "shape"))
-
-
-def _check_alike(truth: Any, found: Any) -> None:
-    """Refuse true fields of other sizes than those that were found; axes of length 1 do not count.
-
-    Raises:
-        ShapeError: naming the first.
-    """
-    check_consistent_length(found, truth)
-    for number, (field, answer) in enumerate(zip(truth, found)):
-        if np.squeeze(field).shape != np.squeeze(answer).shape:
-            raise ShapeError(
-                f"y, sample {number}: received {np.shape(field)}; the answer is {answer.shape}"
-            )
 
 
 def _dataset(source: MemorySource, recipe: Recipe, part: str) -> LabelledDataset | None:
@@ -606,7 +430,7 @@ def _array(saved: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _all_or_nothing(estimator: BaseEstimator) -> Iterator[None]:
+def all_or_nothing(estimator: BaseEstimator) -> Iterator[None]:
     """A fit that fails, or is interrupted, leaves the estimator as it was."""
     before = dict(vars(estimator))
     try:

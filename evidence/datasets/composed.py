@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Bool, Int, UInt8
 from torch import Tensor
 
-from ...errors import DataError, OptionError
-from .kinds.images import ArrayDataset, ImageDataset
-from .registry import Request, get_entry
+from fredholm.errors import DataError, OptionError
+from fredholm.lab.data.kinds.images import ArrayDataset, ImageDataset
+from fredholm.lab.data.registry import Request, get_entry
 
 KINDS = ("mask", "box")
 KEPT_BYTES = 256 * 2**20  # of composed images; a set that takes more is composed anew each time

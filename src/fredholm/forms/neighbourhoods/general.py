@@ -1,0 +1,198 @@
+"""Domains where a query sees few keys: any kernel, by the form it has for one query and its keys.
+
+A sparse domain is a batch of small problems: one query and the keys of its row, or a block of
+queries and the stretch of a line that they reach. They are answered a tile at a time. Only the
+inputs are kept for the backward, which gathers and computes each tile again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from ...errors import StrategyError
+from ...integral.contract import Form, Kernel, first_form
+from ...integral.problem import Facts, Layout, Problem
+from ...integral.strategy import Plan, Strategy
+from ...ops.backend import wants_triton
+from ...quadrature import Quadrature
+from ..dense import Dense
+from .gather import Neighbours, Rows, by_point, edge_rows, measure_rows
+from .recompute import Work, parameters_of, with_parameters
+from .tiles import partition
+
+# --- choosing -------------------------------------------------------------------------------------
+
+
+def choose_sparse(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> Form:
+    """The form of a kernel on a domain with edges or a reach: one that takes edges itself, else
+    neighbourhood by neighbourhood, else (a functional of all pairs) with all pairs written out.
+
+    Raises:
+        StrategyError: a strategy that draws keys.
+    """
+    own = _own_form(strategy, kernel, facts)
+    if own is not None:
+        return own
+    if not kernel.local:
+        dense = facts._replace(layout=facts.layout.dense(), sparse=False)
+        return AllPairs(first_form(strategy, kernel, dense))
+    layout = _tile_layout(facts.layout)
+    inner = first_form(strategy, kernel, facts._replace(layout=layout, sparse=False, queries=1))
+    if not inner.strategy.exact:
+        raise StrategyError(
+            f"expected an exact strategy on a domain with few neighbours, got {inner.strategy!r}; "
+            "use strategy='auto', or search for fewer neighbours"
+        )
+    return Neighbourhoods(inner)
+
+
+def _own_form(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> Form | None:
+    """The first form of the kernel that takes edges as they are, in PyTorch's operations."""
+    if wants_triton(getattr(strategy, "backend", "auto")):
+        return None
+    for kind in kernel.forms:
+        if not (kind.sparse and kind.responds):
+            continue
+        if isinstance(strategy, str):
+            form = kind(kind.default)
+            wanted = form.preferred(kernel, facts)
+        else:
+            form = kind(strategy)
+            wanted = isinstance(strategy, kind.word)
+        if wanted and form.refuses(kernel, facts) is None:
+            return form
+    return None
+
+
+def _tile_layout(layout: Layout) -> Layout:
+    """Static facts of the small problems: points of their own, with padding and pairs."""
+    return Layout(cross=True, pairs=True, padded=True, measure=layout.measure, fixed=False)
+
+
+def refuses_images(kernel: Kernel, facts: Facts) -> str | None:
+    """Why a form that reads each point once cannot serve the domain, or None: the images of a key
+    in a periodic box have places of their own.
+    """
+    if facts.layout.images and kernel.reads_position:
+        return "in a periodic box each query sees the nearest image of a key"
+    return None
+
+
+def has_no_values(problem: Problem) -> bool:
+    """Whether there is nothing to compute: an empty batch, or tensors on the meta device, whose
+    edges cannot be sorted into tiles.
+    """
+    return problem.ux.shape[0] == 0 or problem.uy.is_meta
+
+
+def shape_alone(kernel: Kernel, problem: Problem) -> Tensor:
+    """Return a response (B, H, Nq, d_out) without values, whose gradients are zeros."""
+    heads = 1 if kernel.adds_heads else kernel.heads
+    empty = problem.uy.new_zeros(problem.ux.shape[0], heads, problem.ux.shape[2], kernel.d_out)
+    inputs = [x for x in (problem.ux, problem.uy, *kernel.parameters()) if x.requires_grad]
+    for x in inputs:
+        empty = empty + 0 * x.sum()
+    return empty
+
+
+class Wrapped(Form):
+    """Base of forms that let another one do the work."""
+
+    def __init__(self, inner: Form):
+        super().__init__(inner.strategy)
+        self.inner = inner
+
+    def plan(self) -> Plan:
+        plan = self.inner.plan()
+        return replace(plan, path=f"{self.name}: {plan.path}", reason=self.reason)
+
+
+class AllPairs(Wrapped):
+    """All pairs of a sparse domain written out: O(N²), refused by size."""
+
+    name = "all pairs"
+    reason = "the kernel is a functional of all pairs, so that a neighbourhood alone says nothing"
+
+    def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
+        if has_no_values(problem):
+            return shape_alone(kernel, problem)
+        return self.inner.respond(kernel, problem.dense())
+
+
+class Neighbourhoods(Wrapped):
+    """One query and its keys at a time, in tiles: O(E) time and memory, a bounded tile of work."""
+
+    name = "neighbourhoods"
+    reason = "a query sees few keys, which are gathered"
+
+    def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
+        if has_no_values(problem):
+            return shape_alone(kernel, problem)
+        heads, layout = problem.ux.shape[1], _tile_layout(problem.layout)
+
+        def answer(kernel: Kernel, tile: Neighbours) -> Tensor:
+            return self.inner.respond(kernel, _small_problem(tile, layout, heads))
+
+        weights = parameters_of(kernel)
+        work = Work(
+            rows=_rows_of(problem),
+            weights=weights,
+            tiles=partition(problem, self._slot_bytes(kernel, problem)),
+            answer=with_parameters(kernel, answer, list(weights)),
+            quadrature=problem.quadrature,
+        )
+        out = work.results()
+        return out.unflatten(0, (problem.ux.shape[0], -1)).transpose(1, 2)
+
+    def _slot_bytes(self, kernel: Kernel, problem: Problem) -> int:
+        """Bytes that a tile takes per pair of a query and a key."""
+        width = getattr(kernel, "width", 0)
+        per_pair = kernel.heads * max(width if isinstance(width, int) else 0, 4)
+        if isinstance(self.inner, Dense):
+            per_pair = kernel.heads * kernel.d_in * kernel.d_out
+        gathered = problem.uy.shape[1] * problem.uy.shape[3] + problem.y.shape[-1]
+        return problem.uy.element_size() * (gathered + 2 * per_pair)
+
+
+def _rows_of(problem: Problem) -> Rows:
+    """Everything that a problem consists of."""
+    p = problem
+    return Rows.of(
+        {
+            "x": ("query", p.x),
+            "y": ("key", p.y),
+            "ux": ("query", by_point(p.ux)),
+            "uy": ("key", by_point(p.uy)),
+            "features": ("edge", edge_rows(p, "features")),
+            "shift": ("edge", edge_rows(p, "shift")),
+            **measure_rows(p),
+        }
+    )
+
+
+def _small_problem(tile: Neighbours, layout: Layout, heads: int) -> Problem:
+    """The problems of a tile, as samples of one problem."""
+    rows, q = tile.rows, tile.quadrature
+    y = rows["y"]
+    if "shift" in rows:
+        y = y + rows["shift"].to(y.dtype)
+    density, log_density = tile.density()
+    return Problem(
+        x=rows["x"],
+        y=y,
+        ux=tile.heads("ux", heads),
+        uy=tile.heads("uy", heads),
+        quadrature=Quadrature(
+            mass=tile.mass(),
+            scale=rows["scale"].mT if "scale" in rows else None,
+            density=density,
+            log_density=log_density,
+            valid=tile.real,
+            equal=q.equal,
+        ),
+        layout=layout,
+        pair_features=rows["features"][:, None] if "features" in rows else None,
+        real=tile.part.query >= 0,
+    )

@@ -1,0 +1,60 @@
+"""Results of a row's pieces as one, and the products that tiles consist of."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from .tiles import Partition
+
+
+def pair_products(
+    query: Float[Tensor, "r h b e"], key: Float[Tensor, "r h k e"]
+) -> Float[Tensor, "r h b k"]:
+    """Inner products of the queries and keys of a tile.
+
+    A matrix product per head is many small ones, for which one pass over all numbers is faster.
+    """
+    if query.shape[2] == 1 and query.shape[1] > 1:
+        return (query * key).sum(-1)[:, :, None]
+    return query @ key.mT
+
+
+def weighted_sum(
+    weights: Float[Tensor, "#r #h b k"], value: Float[Tensor, "r h k c"]
+) -> Float[Tensor, "r h b c"]:
+    """Sums of the values of a tile."""
+    if weights.shape[2] == 1 and value.shape[1] > 1:
+        return (weights.mT * value).sum(-2, keepdim=True)
+    return weights @ value
+
+
+def added(results: Float[Tensor, "p h o"], tiles: Partition, rows: int) -> Float[Tensor, "q h o"]:
+    """The sum over the pieces of each of ``rows`` rows."""
+    if tiles.row is None:
+        return results
+    return results.new_zeros(rows, *results.shape[1:]).index_add(0, tiles.row, results)
+
+
+def averaged(
+    results: Float[Tensor, "p h o_1"], tiles: Partition, rows: int
+) -> Float[Tensor, "q h o"]:
+    """The softmax over a whole row from those over its pieces, each with the logarithm of the sum
+    of its exponentials in the last column; without that column where no row is in pieces.
+    """
+    if tiles.row is None:
+        return results
+    value, log_sum = results[..., :-1], results[..., -1]
+
+    # The largest exponent of a row is taken out before the exponential.
+    row = tiles.row
+    index = row[:, None].expand_as(log_sum)
+    largest = log_sum.new_full((rows, log_sum.shape[1]), -torch.inf)
+    largest = largest.scatter_reduce(0, index, log_sum.detach(), "amax")
+    largest = torch.where(largest.isfinite(), largest, 0.0)
+    share = (log_sum - largest[row]).exp()
+    total = torch.zeros_like(largest).index_add(0, row, share)
+    share = share / torch.where(total > 0, total, 1.0)[row]
+    out = value.new_zeros(rows, *value.shape[1:])
+    return out.index_add(0, row, share[..., None] * value)

@@ -1,0 +1,274 @@
+"""What a table is, guessed from the names and first cells of its columns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection as Suffixes
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ....errors import DataError
+from .collection import looks_continuous
+from .head import SLIPS, Column, Head
+from .reading import Reading
+from .sounds import SUFFIXES as SOUNDS
+from .times import NotATime, nanoseconds, ticks_of_words
+from .writing import is_number
+
+LABELS = ("label", "class", "target", "y", "category", "outcome", "diagnosis")
+IDS = ("id", "series", "series_id", "sample_id", "case", "record", "sequence", "uid", "index")
+TIMES = ("time", "t", "timestamp", "date", "datetime", "seconds", "minutes", "hours", "days")
+GROUPS = ("patient", "patient_id", "subject", "subject_id", "group", "person", "user", "site")
+STEPS = ("t", "time", "step", "sample", "s", "att", "timestep")
+PICTURES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
+ENOUGH = 2  # columns of numbers beside one of texts, from where rows are read and not texts
+FEWEST_GROUPS = 5  # of a column by which samples are divided unasked
+FORECASTING = (
+    "to foretell a column from its own past, forecasting, is not supported yet; where a column is "
+    "to be predicted from the others of its row, name it: --label"
+)
+
+
+def called(columns: Sequence[str], names: Sequence[str]) -> str | None:
+    """Return the column that has the first of some usual names.
+
+    Example:
+        >>> called(["a", "Series ID", "t"], IDS), called(["a"], IDS)
+        ('Series ID', None)
+    """
+    lower = {name.lower().replace(" ", "_"): name for name in reversed(columns)}
+    return next((lower[name] for name in names if name in lower), None)
+
+
+def label_of(head: Head, free: Sequence[str]) -> str:
+    """Return the column named like a label; in a file without names the last one where it holds
+    words and the first does not, the first one where it holds classes, else the last.
+
+    Raises:
+        DataError: no column is free.
+    """
+    if not free:
+        raise DataError(
+            f"{head.path}: no column can be the label; has {', '.join(head.names)}; name it: label"
+        )
+    found = called(free, LABELS)
+    if found is not None:
+        return found
+    first, last = head[free[0]], head[free[-1]]
+    constant = len(set(first.cells)) < 2
+    only_words = first.numeric and not last.numeric
+    if head.named or constant or only_words or looks_continuous(first.known):
+        return last.name
+    return first.name
+
+
+# --- kinds ----------------------------------------------------------------------------------------
+
+
+class Kind(NamedTuple):
+    """A kind of samples, whether a row is a time of a series, and the column of texts or paths."""
+
+    kind: str
+    long: bool = False
+    text: str | None = None
+
+
+def kind_of(
+    head: Head, reading: Reading, others: list[str], series_id: str | None, time: str | None
+) -> Kind:
+    """Return what samples are, where ``others`` are the columns without another role.
+
+    Raises:
+        DataError: a kind that the table does not hold.
+    """
+    asked, text = reading.kind, reading.text
+    pictures, sounds = (_of_paths(head, others, reading, known) for known in (PICTURES, SOUNDS))
+    if asked == "images" or (asked is None and text is None and pictures is not None):
+        if text is None and pictures is None:
+            raise DataError(f"{head.path}: no column holds paths of pictures; name it: text")
+        return Kind("images", text=text or pictures)
+    if asked in (None, "series"):
+        found = _series(head, reading, sounds, series_id, time)
+        if found is not None:
+            return found
+    if asked is None and text is None and sum(head[n].numeric for n in others) < ENOUGH:
+        text = next((name for name in others if head[name].is_text), None)
+    if asked == "texts" or (asked is None and text is not None):
+        words = [head[name] for name in others if not head[name].numeric]
+        if text is None and not words:
+            raise DataError(f"{head.path}: no column holds texts; name it: text")
+        return Kind("texts", text=text or max(words, key=lambda column: column.words).name)
+    if asked == "series" or (asked is None and _wide(head, others)):
+        return Kind("series")
+    if asked in ("clouds", "fields"):
+        raise DataError(f"{head.path}: a table holds no {asked}; needs npz, h5, ply, xyz or off")
+    return Kind("rows")
+
+
+def _series(
+    head: Head, reading: Reading, sounds: str | None, series_id: str | None, time: str | None
+) -> Kind | None:
+    """Series of sounds, of rows of one id, or of lists; None of others."""
+    if sounds is not None:
+        return Kind("series", text=sounds)
+    if reading.kind == "series" and reading.text is not None:
+        raise DataError(
+            f"{head.path}: text: column {reading.text!r} holds no paths of sounds "
+            f"({', '.join(SOUNDS)}); series of numbers have none: leave it out"
+        )
+    if series_id is not None and _repeats(head[series_id].cells):
+        return Kind("series", long=True)
+    if reading.text is None and lists_of(head, reading):
+        return Kind("series")
+    if reading.kind == "series" and time is not None and series_id is None:
+        raise DataError(
+            f"{head.path}: has times ({time!r}) but no column tells which series a row belongs to; "
+            f"name it: id (has {', '.join(head.names)})"
+        )
+    return None
+
+
+def lists_of(head: Head, reading: Reading) -> tuple[str, ...]:
+    """Return the columns of lists that are the channels of series."""
+    if reading.channels is not None:
+        return tuple(reading.channels) if set(reading.channels) <= set(head.lists) else ()
+    return tuple(head.lists)
+
+
+def _of_paths(
+    head: Head, others: Sequence[str], reading: Reading, suffixes: Suffixes[str]
+) -> str | None:
+    """The column whose cells all end in one of the suffixes: the one that is said to hold texts or
+    paths, or any. Where nothing is said and several columns of numbers stand beside it, as numbers
+    that were taken of sounds, its first file has to be there.
+    """
+    said = reading.text
+    beside = reading.kind is None and sum(head[name].numeric for name in others) >= ENOUGH
+    for name in others if said is None else (said,):
+        cells = head[name].known
+        ends = {f".{cell.rpartition('.')[2].lower()}" if "." in cell else "" for cell in cells}
+        if not cells or not ends <= set(suffixes):
+            continue
+        if said is not None or not beside or (head.path.parent / cells[0]).is_file():
+            return name
+    return None
+
+
+def _repeats(cells: Sequence[str]) -> bool:
+    """Whether the rows of an id are a series: most ids come more than once."""
+    count = len(set(cells))
+    return count * 2 <= len(cells) or (len(cells) <= 3 and count < len(cells))
+
+
+def _wide(head: Head, others: Sequence[str]) -> bool:
+    """Whether the columns are the times of a series: without names, or named by numbers."""
+    if len(others) < 8 or any(head[name].odd for name in others):
+        return False
+    if not head.named or all(is_number(name) for name in others):
+        return True
+    found = [re.fullmatch(r"([A-Za-z_ ]*?)[_ ]?(\d+)", name) for name in others]
+    stems = {match.group(1).strip().lower() for match in found if match}
+    return all(found) and stems <= set(STEPS)
+
+
+# --- times and groups -----------------------------------------------------------------------------
+
+
+def comes_again(column: Column) -> bool:
+    """Return whether more of an id than slips comes again, where a row is a sample."""
+    return column.kinds < (1 - SLIPS) * len(column.known)
+
+
+def group_of(head: Head, names: Sequence[str], like: str | None, again: str | None) -> str | None:
+    """Return a column among ``names`` by which samples are divided unasked: its values come again
+    beside dates, as of machines or patients. ``like``: one within which times grow; ``again``: one
+    that is called like an id.
+    """
+    found = like
+    if found is None and any(head[n].days for n in head.names if not head[n].numeric):
+        usual = (name for name in names if name.lower() in GROUPS)
+        found = again or next(usual, None)
+    if found is None or not FEWEST_GROUPS <= head[found].kinds < len(head[found].known):
+        return None
+    return found
+
+
+def like_series(head: Head, names: Sequence[str], time: str) -> str | None:
+    """Return a column within whose every value the times grow, though they do not from row to row,
+    or though the rows of each value stand together, one value after the other.
+    """
+    times = _moments(head, time)
+    if times is None:
+        return None
+    grows = bool((np.diff(times) > 0).all())
+    if grows and not head[time].dated:
+        return None
+    for name in names:
+        if name in IDS or (grows and head[name].numeric):
+            continue
+        values, codes = np.unique(head[name].cells, return_inverse=True)
+        if len(values) < 2 or len(times) < 3 * len(values):
+            continue
+        order = np.argsort(codes, kind="stable")
+        inner = codes[order][1:] == codes[order][:-1]
+        if not (np.diff(times[order])[inner] > 0).all():
+            continue
+        together = int((codes[1:] != codes[:-1]).sum()) == len(values) - 1
+        if not grows or (together and len(values) >= FEWEST_GROUPS):
+            return name
+    return None
+
+
+def refuse_forecasting(head: Head, label: str, others: Sequence[str]) -> None:
+    """Refuse a label that nobody named, in a table of numbers by date: what is wanted of it is the
+    next number.
+
+    Raises:
+        DataError: a single series, or one per value of a column of words.
+    """
+    if label.lower() in LABELS or not head.named or not head[label].numeric:
+        return
+    dates = [name for name in head.names if head[name].dated]
+    if len(dates) != 1 or len(head.rows) < 3:
+        return
+    alone = set(others) <= set(dates) and grow_from_row_to_row(head, dates[0])
+    names = [n for n in head.names if n not in (label, *dates) and not head[n].numeric]
+    panel = len(names) == 1 and like_series(head, names, dates[0]) is not None
+    if alone or panel:
+        raise DataError(f"{head.path}: {FORECASTING} (has {', '.join(head.names)})")
+
+
+def grow_from_row_to_row(head: Head, time: str | None) -> bool:
+    """Return whether there are times, and each row's is later than that of the row before."""
+    name = time or called(head.names, TIMES)
+    if name is None or name not in head.names or len(head.rows) < 3:
+        return False
+    times = _moments(head, name)
+    return times is not None and bool((np.diff(times) > 0).all())
+
+
+def _moments(head: Head, name: str) -> np.ndarray | None:
+    """The first cells of a column as times that can be compared; None where one is none."""
+    for order in (head.writing.dates, "dayfirst"):
+        try:
+            return ticks_of_words(head[name].cells, order).values
+        except NotATime:
+            continue
+    return None
+
+
+def bare_dates(column: Column) -> bool:
+    """Return whether cells are dates of these two centuries without a mark between their parts."""
+    return bool(column.known) and all(map(_is_day, column.known))
+
+
+def _is_day(cell: str) -> bool:
+    if not re.fullmatch(r"(19|20)\d{6}", cell):
+        return False
+    try:
+        nanoseconds(f"{cell[:4]}-{cell[4:6]}-{cell[6:]}")
+    except ValueError:
+        return False
+    return True

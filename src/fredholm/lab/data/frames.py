@@ -1,0 +1,341 @@
+"""Names and indices of data frames in memory: matched from sample to sample, or refused by name.
+
+A model reads arrays, which know no names. Frames of pandas, polars and pyarrow are therefore
+brought into one order of columns before anything else looks at them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...errors import OptionError, ShapeError
+
+# How the types of dates and spans of time begin, in pandas, polars and pyarrow.
+_DATED = ("datetime", "timestamp", "date", "time", "duration", "period")
+_SHOWN = 6  # names in an error
+
+
+class Names(NamedTuple):
+    """Names of columns; None where samples are arrays, or columns are only numbered.
+
+    Attributes:
+        channels: of the values of a sample.
+        coordinates: of the places of fields on points.
+    """
+
+    channels: tuple[str, ...] | None = None
+    coordinates: tuple[str, ...] | None = None
+
+
+class Plain(NamedTuple):
+    """Samples as arrays, with the names that they had."""
+
+    samples: Any
+    names: Names
+
+
+def is_frame(data: Any) -> bool:
+    """Return whether an object is a table with named columns.
+
+    Example:
+        >>> import pyarrow
+        >>> is_frame(pyarrow.table({"a": [1]})), is_frame(np.zeros((2, 2)))
+        (True, False)
+    """
+    return _labels(data) is not None
+
+
+def plain_samples(samples: Any, kind: str, known: Names | None = None) -> Plain:
+    """Return samples as arrays, columns in one order: that of ``known``, else of the first sample.
+
+    A time index of a series (dates or floats) becomes its times. Rows and texts stay as they are.
+
+    Raises:
+        OptionError: columns of other names; an index that may be times or row numbers; labels of a
+            grid that do not grow; samples with names beside samples without.
+        ShapeError: one frame where a list of them is needed; a column of words or dates.
+    """
+    known = known or Names()
+    if kind in ("rows", "texts"):
+        return Plain(samples, Names())
+    _refuse_one_frame(samples, kind)
+    if hasattr(samples, "ndim") and samples.ndim != 1:
+        return Plain(samples, Names())
+    parts = list(samples)
+    if not any(is_frame(half) or _is_column(half) for part in parts for half in _halves(part)):
+        return Plain(samples, Names())
+    if kind == "series":
+        return _series(parts, known)
+    if kind == "fields" and any(isinstance(part, tuple) for part in parts):
+        return _fields_on_points(parts, known)
+    if kind == "clouds":
+        values, channels = matched(parts, known.channels)
+        return Plain(values, Names(channels))
+    return Plain([_grid(part, f"X, sample {i}") for i, part in enumerate(parts)], Names())
+
+
+def plain_answers(
+    answers: Any, samples: Any, points: bool, known: Sequence[str] | None = None
+) -> tuple[Any, tuple[str, ...] | None]:
+    """Return the fields to be answered as arrays, and the names of their columns.
+
+    Args:
+        answers: a field per sample.
+        samples: where they belong, whose rows have to be in the same order.
+        points: whether the fields are on points, not on grids.
+        known: the order of the columns, of fields on points.
+
+    Raises:
+        OptionError: other names, or rows in another order than those of ``samples``.
+    """
+    parts = list(answers)
+    if not any(is_frame(part) or _is_column(part) for part in parts):
+        return answers, None
+    for number, (part, sample) in enumerate(zip(parts, samples)):
+        for half in _halves(sample):
+            _check_same_rows(half, part, f"y, sample {number}", "the field and its points in X")
+    if points:
+        return matched(parts, known, "y")
+    return [_grid(part, f"y, sample {i}") for i, part in enumerate(parts)], None
+
+
+def matched(
+    parts: Sequence[Any], known: Sequence[str] | None, place: str = "X"
+) -> tuple[list[Any], tuple[str, ...] | None]:
+    """Return frames as arrays with their columns in the order of ``known``, else of the first.
+
+    Raises:
+        OptionError: columns of other names, or names in some samples alone.
+    """
+    result: list[Any] = []
+    order = None if known is None else tuple(known)
+    whose = "the estimator was fitted on"
+    named = [columns_of(part, f"{place}, sample {i}") for i, part in enumerate(parts)]
+    some = next((i for i, names in enumerate(named) if names is not None), None)
+    for number, (part, names) in enumerate(zip(parts, named)):
+        where = f"{place}, sample {number}"
+        if names is None:
+            if some is not None:
+                raise OptionError(
+                    f"{where}: expected columns with names, as sample {some} has them, got none; "
+                    "give all samples names, or none"
+                )
+            result.append(_numbers(part, where))
+            continue
+        if order is None:
+            order, whose = names, f"sample {number} has"
+        if sorted(names) != sorted(order):
+            raise OptionError(
+                f"{where}: expected the columns {_listed(order)}, which {whose}, got "
+                f"{_listed(names)}; rename them, or leave others out"
+            )
+        values = _numbers(part, where)
+        place_of = {name: column for column, name in enumerate(names)}
+        result.append(values[:, [place_of[name] for name in order]])
+    return result, (order if some is not None else None)
+
+
+def columns_of(sample: Any, where: str) -> tuple[str, ...] | None:
+    """Return the names of a frame's columns; None of arrays, and of columns 0, 1, 2, ….
+
+    Raises:
+        OptionError: two columns of one name, or names that are no strings.
+    """
+    labels = _labels(sample)
+    if labels is None or labels == list(range(len(labels))):
+        return None
+    if not all(isinstance(label, str) for label in labels):
+        raise OptionError(
+            f"{where}: expected columns whose names are strings, got {_listed(labels)}; give them "
+            "names: frame.columns = frame.columns.astype(str)"
+        )
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
+        raise OptionError(
+            f"{where}: expected columns of different names, got {twice!r} twice; rename one"
+        )
+    return tuple(labels)
+
+
+# --- kinds ----------------------------------------------------------------------------------------
+
+
+def _series(parts: list[Any], known: Names) -> Plain:
+    """Return pairs (times, values) where indices are times, else values."""
+    pairs = any(isinstance(part, tuple) for part in parts)
+    if pairs:
+        for number, (times, values) in enumerate(map(_halves, parts)):
+            _check_same_rows(times, values, f"X, sample {number}", "times and values")
+    values, channels = matched([_halves(part)[-1] for part in parts], known.channels)
+    if pairs:
+        return Plain([(part[0], v) for part, v in zip(parts, values)], Names(channels))
+
+    times = [_times_of(part, f"X, sample {i}") for i, part in enumerate(parts)]
+    timed = [number for number, time in enumerate(times) if time is not None]
+    if not timed:
+        return Plain(values, Names(channels))
+    if len(timed) < len(parts):
+        other = next(number for number, time in enumerate(times) if time is None)
+        raise OptionError(
+            f"X, sample {other}: expected an index of times, as sample {timed[0]} has one, got row "
+            "numbers; give all series times, or none: frame.reset_index(drop=True)"
+        )
+    return Plain(list(zip(times, values)), Names(channels))
+
+
+def _fields_on_points(parts: list[Any], known: Names) -> Plain:
+    pairs = [_halves(part) for part in parts]
+    for number, pair in enumerate(pairs):
+        if len(pair) == 2:
+            _check_same_rows(*pair, f"X, sample {number}", "coordinates and values")
+    places, coordinates = matched([pair[0] for pair in pairs], known.coordinates)
+    values, channels = matched([pair[-1] for pair in pairs], known.channels)
+    return Plain(list(zip(places, values)), Names(channels, coordinates))
+
+
+def _grid(sample: Any, where: str) -> Any:
+    """Return the values of a frame whose rows and columns are the places of a grid."""
+    if not is_frame(sample):
+        return sample
+    for what, labels in (("rows", _index(sample)), ("columns", _labels(sample))):
+        values = np.asarray([] if labels is None else labels)
+        if values.dtype.kind not in "iufM" or not (values[1:] > values[:-1]).all():
+            raise OptionError(
+                f"{where}: expected {what} of a grid at numbers or dates that grow, got "
+                f"{_listed(list(values))}; sort the frame, or give frame.to_numpy()"
+            )
+    return _numbers(sample, where)
+
+
+# --- indices --------------------------------------------------------------------------------------
+
+
+def _times_of(sample: Any, where: str) -> Any:
+    """Return the times that a series has as its index; None of row numbers.
+
+    Raises:
+        OptionError: an index of words, of several levels, of periods, or of whole numbers that do
+            not follow one another, which may be times or row numbers.
+    """
+    index = _index(sample)
+    if index is None:
+        return None
+    kind = str(index.dtype)
+    if getattr(index, "nlevels", 1) > 1:
+        raise OptionError(
+            f"{where}: expected an index of one level, the times, got {index.nlevels}; drop the "
+            "others: frame.droplevel(0)"
+        )
+    if kind.startswith(("datetime", "timedelta", "float")):
+        return index
+    if kind.startswith("period"):
+        raise OptionError(
+            f"{where}: expected an index of times, got periods; frame.to_timestamp() gives them"
+        )
+    if kind.startswith(("int", "uint")):
+        values = np.asarray(index)
+        if (np.diff(values) == 1).all():
+            return None
+        raise OptionError(
+            f"{where}: expected times or no index, got the whole numbers {_listed(list(values))}, "
+            "which may be times or row numbers; give pairs (frame.index, frame), or "
+            "frame.reset_index(drop=True)"
+        )
+    raise OptionError(
+        f"{where}: expected an index of times, got {_listed(list(index))}; for dates in words: "
+        "pandas.to_datetime(frame.index); without times: frame.reset_index(drop=True)"
+    )
+
+
+def _check_same_rows(first: Any, second: Any, where: str, what: str) -> None:
+    """Refuse two parts of a sample whose rows have other labels.
+
+    Row numbers from 0 say nothing, unless the other part has the same ones in another order.
+    """
+    one, other = _index(first), _index(second)
+    if one is None or other is None or len(one) != len(other) or one.equals(other):
+        return
+    numbered = any(list(index) == list(range(len(index))) for index in (one, other))
+    if numbered and set(one) != set(other):
+        return
+    raise OptionError(
+        f"{where}: expected {what} with the same index, got {_listed(list(one))} and "
+        f"{_listed(list(other))}; sort both alike, or reset_index(drop=True)"
+    )
+
+
+# --- parts ----------------------------------------------------------------------------------------
+
+
+def _refuse_one_frame(samples: Any, kind: str) -> None:
+    if is_frame(samples):
+        raise ShapeError(
+            f"X: expected a list of frames, one per sample, for kind={kind!r}, got one "
+            f"{type(samples).__name__}; divide it: [part for _, part in X.groupby('id')]"
+        )
+    some = samples if hasattr(samples, "dims") else next(iter(samples), None)
+    if hasattr(some, "dims") and hasattr(some, "coords"):
+        raise ShapeError(
+            f"X: expected arrays or data frames, got {type(some).__name__}, whose dimensions are "
+            "not matched; bring them into one order and give X.to_numpy()"
+        )
+
+
+def _halves(sample: Any) -> tuple[Any, ...]:
+    """Return both parts of a pair, and a sample that is none by itself."""
+    return sample if isinstance(sample, tuple) and len(sample) == 2 else (sample,)
+
+
+def _labels(data: Any) -> list[Any] | None:
+    """Return the labels of a frame's columns; None of what is no frame."""
+    names = getattr(data, "column_names", None)  # of pyarrow, whose ``columns`` are their cells
+    if isinstance(names, list):
+        return names
+    if hasattr(data, "columns") and hasattr(data, "dtypes"):
+        return list(data.columns)
+    return None
+
+
+def _is_column(data: Any) -> bool:
+    """Return whether an object is one column with an index, as pandas has it."""
+    return hasattr(data, "iloc") and getattr(data, "ndim", 0) == 1
+
+
+def _index(data: Any) -> Any:
+    """Return the index of pandas' frames and columns; None of everything else."""
+    return data.index if hasattr(data, "iloc") else None
+
+
+def _types(frame: Any) -> list[Any]:
+    schema = getattr(frame, "schema", None)
+    if isinstance(getattr(frame, "column_names", None), list) and schema is not None:
+        return list(schema.types)
+    return list(frame.dtypes)
+
+
+def _numbers(sample: Any, where: str) -> Any:
+    """Return the cells of a frame as float64, NaN where there is none; arrays as they are."""
+    if is_frame(sample):
+        for name, kind in zip(_labels(sample) or (), _types(sample)):
+            if str(kind).lower().startswith(_DATED):
+                raise ShapeError(
+                    f"{where}, column {name!r}: expected numbers, got {kind}; of a series, make it "
+                    f"the index: frame.set_index({name!r})"
+                )
+    elif not _is_column(sample):
+        return sample
+    try:
+        if hasattr(sample, "iloc"):
+            return sample.to_numpy(dtype=np.float64, na_value=np.nan)
+        return np.asarray(sample, np.float64)
+    except (TypeError, ValueError) as error:
+        raise ShapeError(f"{where}: expected columns of numbers, got others ({error})") from error
+
+
+def _listed(names: Sequence[Any]) -> str:
+    """Return the first names as an error shows them."""
+    shown = ", ".join(repr(getattr(name, "item", lambda n=name: n)()) for name in names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown}, … ({len(names)})"
