@@ -10,8 +10,7 @@ from .families.infsa.kernel import HopKernel, TokenGraphKernel
 from .families.itnet.capabilities import Pooled, SplitHidden
 from .families.itnet.kernel import GROUPS, MLPKernel, ablations
 from .families.itnet.low_rank import LowRankKernel
-from .families.luna.banked import Banked
-from .families.luna.kernel import LunaKernel, LunaMap
+from .families.luna.kernel import Banked, LunaKernel, LunaMap
 from .families.softmax.feature_maps import (
     FourierRandomFeatures,
     HedgehogFeatures,
