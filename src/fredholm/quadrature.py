@@ -120,6 +120,21 @@ class Quadrature:
             seen = mask if seen is None else seen & mask
         return seen
 
+    def sees(self) -> Bool[Tensor, "b h q"] | None:
+        """Whether each query sees a key, (1 | B, 1 | H, Nq), or None where all do. O(E) where pairs
+        are edges or a reach, else as :meth:`visible`.
+        """
+        if not self.sparse:
+            visible = self.visible()
+            return None if visible is None else visible.any(-1)
+        keys = torch.ones_like(self.mass)
+        if self.valid is not None:
+            keys = self.valid.to(keys.dtype)
+        if self.edges is not None:
+            return mass_on_edges(keys, self.edges) > 0
+        assert self.reach is not None
+        return (mass_in_reach(keys, self.valid, *self.reach) > 0)[:, None]
+
     def weights(self, rows: Rows = None) -> Float[Tensor, "b h q k"]:
         """The dense weights w (1 | B, 1 | H, Nq, Nk), for definitions, pictures and small domains.
         O(Nq·Nk).

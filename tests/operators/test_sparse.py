@@ -13,7 +13,7 @@ from fredholm import Domain
 from fredholm.edges import Edges
 from fredholm.errors import DomainError, ShapeError, StrategyError
 from fredholm.kernels import PairKernel
-from fredholm.operators import IntegralOperator, create_operator
+from fredholm.operators import IntegralOperator, Neumann, create_operator
 
 from ..contracts.cases import positions
 from ..tolerances import assert_close
@@ -30,8 +30,8 @@ OPTIONS = {
     "linear_infsa": {},
     "infsa": {},
 }
-LOCAL = [name for name in OPTIONS if name != "infsa"]
-IN_PIECES = ["softmax", "linear_attention", "luna", "itnet_low_rank"]
+LOCAL = list(OPTIONS)
+IN_PIECES = ["softmax", "itnet", "linear_attention", "luna", "itnet_low_rank", "infsa"]
 
 
 def operator_of(name: str) -> IntegralOperator:
@@ -367,8 +367,28 @@ def test_rows_of_a_large_graph_are_not_dense(monkeypatch):
     assert (weights > 0).sum(-1).eq(4).all()
     with pytest.raises(DomainError, match="dense pairs"):
         operator.weights(u, domain)
+    centres = create_operator("linear_infsa", 8, 2, centres=2).double()
     with pytest.raises(DomainError, match="dense pairs"):
-        operator_of("infsa")(u, domain)
+        centres(u, domain)
+
+
+@pytest.mark.parametrize("norm", ["frobenius", "rows"])
+@pytest.mark.parametrize("hops", [1, 3])
+def test_hops_along_edges_are_those_of_the_whole_matrix(norm, hops):
+    options = {"norm": norm, "bias": True, "learned_decay": True, "activation": "gelu"}
+    operator = create_operator("infsa", 8, 2, strategy=Neumann(hops=hops), **options).double()
+    valid = torch.arange(12) < torch.tensor([[12], [9]])
+    cloud = Domain.points(positions(2, 12), valid=valid)
+    for domain in (star(12), cloud.replace(reach=2), cloud.replace(reach=2, causal=True)):
+        assert operator.plan(domain).path == "hops along edges"
+        assert_equal(operator, signal(2, 12), domain, domain.dense())
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_some_rows_of_a_sparse_definition_are_rows_of_all(name):
+    operator, u, domain = operator_of(name), signal(2, 12), star(12)
+    every = operator.kernel_matrix(u, domain)
+    assert_close(operator.kernel_matrix(u, domain, rows=[0, 5]), every[:, :, [0, 5]])
 
 
 @pytest.mark.parametrize(

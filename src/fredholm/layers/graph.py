@@ -14,11 +14,54 @@ from torch import Tensor, nn
 from ..domain import Domain, default_line
 from ..edges import Edges
 from ..errors import ConversionError, DomainError, OptionError, suggest
-from ..integral import IntegralOperator, Layout, Problem, WeightedKernel, own_parameter
+from ..forms.neighbourhoods.general import has_no_values, shape_alone
+from ..forms.neighbourhoods.sums import sum_over_neighbours
+from ..integral import (
+    Exact,
+    Facts,
+    Form,
+    IntegralOperator,
+    Kernel,
+    Layout,
+    Problem,
+    WeightedKernel,
+    own_parameter,
+    with_offset,
+)
 from ..integral.conversion import refuse, register_converter
+from ..ops.backend import at_least_single, cast
 from ..registry import qualified_name
 
 DEGREES = ("both", "query", "none")
+
+
+class NeighbourDegrees(Form):
+    """Degrees and features are summed along edges: O(E·d) time, O(E) memory."""
+
+    word = Exact
+    sparse = True
+    name = "sums over neighbours"
+    reason = "the weight of a pair is a factor of each end, so that values are scaled before pairs"
+
+    def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
+        return None if isinstance(kernel, AdjacencyKernel) else "it needs an AdjacencyKernel"
+
+    def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
+        if has_no_values(problem):
+            return shape_alone(kernel, problem)
+        assert isinstance(kernel, AdjacencyKernel)
+        u, value = problem.uy, kernel.value_map()
+        dtype = at_least_single(u.dtype)
+        ones = torch.ones(1, 1, u.shape[2], 1, dtype=dtype, device=u.device)
+        degree = sum_over_neighbours(problem, ones)[..., 0].to(u.dtype)
+        of_query, of_key = kernel.factors(degree)
+
+        # The narrower of features and values is gathered.
+        first = kernel.d_out <= kernel.d_in
+        values = u @ value.mT if first else u
+        out = sum_over_neighbours(problem, values * of_key[..., None])
+        out = cast(out, u.dtype) * of_query[..., None]
+        return with_offset(out if first else out @ value.mT, kernel, problem)
 
 
 class AdjacencyKernel(WeightedKernel):
@@ -36,7 +79,7 @@ class AdjacencyKernel(WeightedKernel):
 
     Shape: u (B, N, dim) to (B, N, d_out).
 
-    Cost: O(N²), a block of queries at a time.
+    Cost: O(N²), a block of queries at a time; on edges O(E).
 
     Raises:
         DomainError: queries on another domain, or an order.
@@ -54,6 +97,7 @@ class AdjacencyKernel(WeightedKernel):
         [[1.0, 0.0], [0.707, 0.5]]
     """
 
+    forms = (NeighbourDegrees, *WeightedKernel.forms)
     whole = True
     reads_query = False
     sums = True
@@ -87,17 +131,24 @@ class AdjacencyKernel(WeightedKernel):
         # A block of queries does not know the keys' degrees: they come from the whole domain.
         everything = (problem.whole or problem).quadrature.weights()
         degree = everything.expand(-1, -1, problem.uy.shape[2], -1).sum(-1).to(problem.uy.dtype)
-        seen = degree > 0  # a node that sees nothing weighs nothing
-        known, one = torch.where(seen, degree, 1.0), torch.ones_like(degree)
-        root = torch.where(seen, known.rsqrt(), 0.0)
-        of_query, of_key = {
-            "both": (root, root),
-            "query": (known.reciprocal(), one),
-            "none": (one, one),
-        }[self.degrees]
+        of_query, of_key = self.factors(degree)
         if problem.index is not None:
             of_query = of_query.index_select(2, problem.index)
         return of_query[..., None] * of_key[:, :, None]
+
+    def factors(self, degree: Tensor) -> tuple[Tensor, Tensor]:
+        """What the weight of a pair is made of: factors of queries and of keys, (1 | B, 1, N) each,
+        from the degrees.
+        """
+        seen = degree > 0  # a node that sees nothing weighs nothing
+        known, one = torch.where(seen, degree, 1.0), torch.ones_like(degree)
+        root = torch.where(seen, known.rsqrt(), 0.0)
+        factors = {
+            "both": (root, root),
+            "query": (known.reciprocal(), one),
+            "none": (one, one),
+        }
+        return factors[self.degrees]
 
 
 def _edges(domain: Domain) -> Tensor:

@@ -13,13 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import OptionError
-from ..integral import IntegralOperator, Problem, WeightedKernel, check_dropout, own_parameter
+from ..integral import IntegralOperator, Problem, check_dropout, own_parameter
 from ..integral.conversion import refuse, refuse_dropout, register_converter
+from ..integral.problem import split_heads
 from ..ops.attention import attention_density
 from .graph import call_on_graph, check_layer, small_graph, weight_of
+from .neighbour_scores import AdditiveScoresKernel, ScoreEnds
 
 
-class AdditiveAttentionKernel(WeightedKernel):
+class AdditiveAttentionKernel(AdditiveScoresKernel):
     r"""Attention with additive scores:
     :math:`K_h(x, y; u) = Z_h(x)^{-1} \exp(\sigma(a_h \cdot V_h u(x) + b_h \cdot V_h u(y)))\,V_h`.
 
@@ -36,7 +38,7 @@ class AdditiveAttentionKernel(WeightedKernel):
 
     Shape: u (B, N, dim) to (B, Nq, H · d_out).
 
-    Cost: O(N²), a block of queries at a time.
+    Cost: O(N²), a block of queries at a time; on edges O(E).
 
     Raises:
         OptionError: sizes that do not fit.
@@ -56,7 +58,6 @@ class AdditiveAttentionKernel(WeightedKernel):
     """
 
     whole = True
-    rowwise = True
 
     def __init__(
         self,
@@ -86,6 +87,18 @@ class AdditiveAttentionKernel(WeightedKernel):
     def offset(self, problem: Problem) -> Tensor | None:
         return None if self.bias is None else self.bias.view(1, self.heads, 1, self.d_out)
 
+    def score_ends(self, problem: Problem) -> ScoreEnds:
+        check_dropout(self.training, self.dropout)
+        value = split_heads(F.linear(problem.uy[:, 0], self.value), self.heads)
+        of_query = value
+        if problem.ux is not problem.uy:
+            of_query = split_heads(F.linear(problem.ux[:, 0], self.value), self.heads)
+        query, key = (
+            (x * a.view(self.heads, 1, -1)).sum(-1, keepdim=True)
+            for x, a in ((of_query, self.query), (value, self.key))
+        )
+        return ScoreEnds(query, key, value, None)
+
     def weights(self, problem: Problem) -> Tensor:
         check_dropout(self.training, self.dropout)
         values = self.value_map()
@@ -98,7 +111,7 @@ class AdditiveAttentionKernel(WeightedKernel):
         return attention_density(scores, q.weights(), q.visible())
 
 
-class DynamicAttentionKernel(WeightedKernel):
+class DynamicAttentionKernel(AdditiveScoresKernel):
     r"""Attention with a network of both ends:
     :math:`K_h(x, y; u) = Z_h(x)^{-1} \exp(a_h \cdot \sigma(Q_h u(x) + V_h u(y) + c_h))\,V_h`.
 
@@ -118,7 +131,7 @@ class DynamicAttentionKernel(WeightedKernel):
 
     Shape: u (B, N, dim) to (B, Nq, H · d_out).
 
-    Cost: O(N²·H·d_out), a block of queries at a time.
+    Cost: O(N²·H·d_out), a block of queries at a time; on edges O(E·H·d_out).
 
     Raises:
         OptionError: sizes that do not fit.
@@ -139,7 +152,6 @@ class DynamicAttentionKernel(WeightedKernel):
     """
 
     whole = True
-    rowwise = True
 
     def __init__(
         self,
@@ -173,18 +185,28 @@ class DynamicAttentionKernel(WeightedKernel):
         out = None if self.bias is None else self.bias.view(shape)
         if self.value_bias is None:
             return out
-        value, visible = self.value_bias.view(shape), problem.quadrature.visible()
-        if visible is not None:
-            value = value * visible.any(-1, keepdim=True)
+        value, sees = self.value_bias.view(shape), problem.quadrature.sees()
+        if sees is not None:
+            value = value * sees[..., None]
         return value if out is None else out + value
+
+    def score_ends(self, problem: Problem) -> ScoreEnds:
+        check_dropout(self.training, self.dropout)
+        # The biases of both ends are added to the queries, so that the keys are the values.
+        query = F.linear(problem.ux[:, 0], self.query, self.query_bias)
+        if self.value_bias is not None:
+            query = query + self.value_bias
+        value = F.linear(problem.uy[:, 0], self.value)
+        direction = self.score.view(self.heads, -1)
+        return ScoreEnds(
+            split_heads(query, self.heads), split_heads(value, self.heads), None, direction
+        )
 
     def weights(self, problem: Problem) -> Tensor:
         check_dropout(self.training, self.dropout)
         of_query = F.linear(problem.ux[:, 0], self.query, self.query_bias)
         of_key = F.linear(problem.uy[:, 0], self.value, self.value_bias)
-        of_query, of_key = (
-            x.unflatten(-1, (self.heads, self.d_out)).transpose(1, 2) for x in (of_query, of_key)
-        )
+        of_query, of_key = split_heads(of_query, self.heads), split_heads(of_key, self.heads)
         both = F.leaky_relu(of_query[:, :, :, None] + of_key[:, :, None], self.slope)
         scores = torch.einsum("bhqko,ho->bhqk", both, self.score.view(self.heads, -1))
         q = problem.quadrature
@@ -246,7 +268,7 @@ def _check(layer: Any) -> None:
     refuse_dropout(layer, layer.dropout)
 
 
-def _bind(layer: Any, kernel: WeightedKernel, weight: Tensor) -> IntegralOperator:
+def _bind(layer: Any, kernel: AdditiveScoresKernel, weight: Tensor) -> IntegralOperator:
     return IntegralOperator(
         weight.shape[1],
         layer.heads,

@@ -65,3 +65,68 @@ def test_one_array_is_read(arrays):
     with pytest.raises(DataError, match=r"channels: expected the name of one array, got 'X,y'"):
         open_files(arrays / "series.npz", {"channels": "X,y"})
     assert open_files(arrays / "series.npz", {"channels": "X"}).reading.channels == ("X",)
+
+
+# --- what is said, and cannot be true -------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def families(pictures, arrays, tmp_path_factory):
+    """A path of each family of files, and the kind that it is."""
+    wav = pytest.importorskip("scipy.io.wavfile")
+    root, rng = tmp_path_factory.mktemp("families"), np.random.default_rng(0)
+    for name in "ab":
+        for number in range(6):
+            for family in ("clouds", "sounds"):
+                (root / family / name).mkdir(parents=True, exist_ok=True)
+            np.save(root / "clouds" / name / f"{number}.npy", rng.normal(size=(9, 3)))
+            sound = (1000 * rng.normal(size=50)).astype(np.int16)
+            wav.write(root / "sounds" / name / f"{number}.wav", 100, sound)
+    header = "@timeStamps false\n@univariate true\n@classLabel true 0 1\n@data\n"
+    rows = [",".join(map(str, rng.normal(size=9))) + f":{i % 2}\n" for i in range(12)]
+    (root / "series.ts").write_text(header + "".join(rows))
+    return {
+        "pictures": (pictures, "images"),
+        "clouds": (root / "clouds", "clouds"),
+        "sounds": (root / "sounds", "series"),
+        ".ts": (root / "series.ts", "series"),
+        "npz": (arrays / "series.npz", "series"),
+    }
+
+
+@pytest.mark.parametrize("family", ["pictures", "clouds", "sounds", ".ts"])
+@pytest.mark.parametrize("kind", ["series", "rows", "texts", "images", "clouds", "fields"])
+def test_another_kind_than_the_files_have_is_refused(family, kind, families):
+    path, own = families[family]
+    if kind == own:
+        assert open_files(path, {"kind": kind}).collection.kind == own
+        return
+    with pytest.raises(DataError, match=rf"{path.name}: kind: expected {own}, .*got '{kind}'"):
+        open_files(path, {"kind": kind})
+
+
+@pytest.mark.parametrize("family", ["pictures", "clouds", "sounds", ".ts", "npz"])
+def test_how_a_table_is_written_is_refused_of_what_is_no_table(family, families):
+    path, _ = families[family]
+    with pytest.raises(DataError, match=r"read: expected nothing of how .*, got decimal=,"):
+        open_files(path, {"read": "decimal=,"})
+
+
+@pytest.mark.parametrize("flag", COLUMNS)
+def test_ts_files_have_no_columns(flag, families):
+    path, _ = families[".ts"]
+    with pytest.raises(DataError, match=rf"ts: {flag}: expected no column, got '{COLUMNS[flag]}'"):
+        open_files(path, {flag: COLUMNS[flag]})
+
+
+def test_texts_and_paths_have_no_channels(tmp_path, pictures):
+    texts = tmp_path / "texts.csv"
+    lines = [f"a fine film number {i},{i},{'xy'[i % 2]}" for i in range(20)]
+    texts.write_text("\n".join(["text,a,label", *lines]))
+    with pytest.raises(DataError, match=r"channels: expected none, got 'a'; the column 'text'"):
+        open_files(texts, {"channels": "a", "text": "text"})
+    paths = tmp_path / "paths.csv"
+    files = sorted(pictures.rglob("*.png"))
+    paths.write_text("\n".join(["picture,a,label", *(f"{f},1,{f.parent.name}" for f in files)]))
+    with pytest.raises(DataError, match=r"channels: expected none, got 'a'; the column 'picture'"):
+        open_files(paths, {"channels": "a", "text": "picture"})

@@ -258,3 +258,49 @@ def test_debian_graph_is_fetched_from_apt(tmp_path, monkeypatch):
         data.create_dataset("debian-graph", "train", root=tmp_path / "root")
     data.fetch("debian-graph", tmp_path / "root", progress=False, force=True)
     assert data.describe("debian-graph", tmp_path / "root")["state"] == "fetched"
+
+
+def communities(n: int = 1500, classes: int = 3) -> GraphDataset:
+    """One graph whose nodes mostly have edges within their class; their features say little."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(n) % classes
+    source = torch.randint(n, (4 * n,), generator=generator)
+    away = classes * torch.randint(n // classes, (4 * n,), generator=generator)
+    target = (source + away) % n
+    features = torch.nn.functional.one_hot(labels, classes)
+    noise = torch.randn(n, classes, generator=generator)
+    graph = Graph(features + 1.5 * noise, torch.stack([source, target]))
+    names = [str(i) for i in range(classes)]
+    asked = torch.where(torch.rand(n, generator=generator) < 0.5, labels, -100)
+    return GraphDataset("communities", "train", [graph], [asked], names, eigenvectors=2)
+
+
+@pytest.mark.parametrize("operator", ["softmax", "itnet"])
+def test_a_large_graph_trains_at_once(operator, monkeypatch):
+    """Nodes of one graph, none of whose pairs are written out."""
+    pytest.importorskip("scipy")
+    monkeypatch.setattr("fredholm.edges.DENSE_PAIRS", 0)
+    data = communities()
+    inputs, labels = data.batch([0])
+    assert "edges" not in inputs
+    assert inputs["links"].shape == (1, 12000, 2)
+    torch.manual_seed(0)
+    options = {"width": 8, "frequencies": 2} if operator == "itnet" else {}
+    model = create_model(
+        "itnet_nano",
+        encoder={**data.encoder(), "off_edges": "none"},
+        body={"dim": 16, "depth": 1, "heads": 2, "operator": operator, "operator_options": options},
+        head={**data.head(), "outputs": 3},
+    )
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    losses = []
+    for _ in range(25):
+        loss = torch.nn.functional.cross_entropy(model(inputs).flatten(0, 1), labels.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.6 * losses[0]
+    every, asked = torch.arange(1500) % 3, labels[0] == -100
+    right = (model.eval()(inputs)[0].argmax(-1) == every)[asked].float().mean()
+    assert right > 0.8

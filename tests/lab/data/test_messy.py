@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -95,8 +97,10 @@ def test_a_truncated_picture_is_found_before_training(tmp_path):
     (tmp_path / "b" / "3.jpg").write_bytes(whole + b"\0" * 20)  # a camera's padding
     open_files(tmp_path)
     (tmp_path / "b" / "3.jpg").write_bytes(whole[:-300])
+    (said,) = open_files(tmp_path).collection.remarks
+    assert re.search(r"1 of 8 files .*3\.jpg: not a readable picture .*truncated", said)
     with pytest.raises(DataError, match=r"3\.jpg: not a readable picture .*truncated"):
-        open_files(tmp_path)
+        open_files(tmp_path, {"strict": True})
 
 
 @pytest.mark.parametrize(

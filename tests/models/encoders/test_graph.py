@@ -5,8 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fredholm.encoders import GraphEncoder, Inputs, laplacian_positions
-from fredholm.errors import OptionError, ShapeError
+from fredholm.encoders import (
+    GraphEncoder,
+    Inputs,
+    laplacian_positions,
+    sparse_laplacian_positions,
+)
+from fredholm.errors import DomainError, OptionError, ShapeError
 from fredholm.models import create_model
 from fredholm.operators import create_operator
 from tests.parts import parts
@@ -193,3 +198,84 @@ def test_options_that_do_not_fit():
     ):
         with pytest.raises(OptionError):
             GraphEncoder(dim=4, eigenvectors=2, **options)
+
+
+# --- large graphs ---------------------------------------------------------------------------------
+
+
+def links_of(edges: torch.Tensor) -> torch.Tensor:
+    """The edges of a batch of masks as links, with the first one twice."""
+    found = []
+    for mask in edges:
+        target, source = mask.nonzero(as_tuple=True)
+        found.append(torch.stack([source, target], -1)[[0, *range(len(source))]])
+    pad = torch.nn.utils.rnn.pad_sequence
+    return pad(found, batch_first=True, padding_value=-1)
+
+
+def linked(**changes) -> Inputs:
+    fields = graphs(**changes).tensors
+    return Inputs(links=links_of(fields.pop("edges")), **fields)
+
+
+@pytest.mark.parametrize("off", ["learned", "none", "all"])
+@pytest.mark.parametrize("measure", ["weights", "nodes"])
+def test_links_are_the_mask(off, measure):
+    options = {"channels": 3, "eigenvectors": 2, "off_edges": off, "measure": measure}
+    encoder = GraphEncoder(dim=4, **options).eval()
+    domain, expected = encoder(linked())[1], encoder(graphs())[1]
+    assert domain.sparse == (off == "none")
+    real = VALID[:, None, :, None] & VALID[:, None, None, :]
+    weights, wanted = (torch.where(real, d.quadrature().weights(), 0.0) for d in (domain, expected))
+    assert_close(weights, wanted, dtype=torch.float32)
+    operator = create_operator("itnet", 4, 2, position_dim=2, width=4)
+    out, dense = operator(*encoder(linked())), operator(*encoder(graphs()))
+    assert_close(out[VALID], dense[VALID], dtype=torch.float32)
+
+
+def test_a_learned_weight_off_the_edges_is_refused_by_size(monkeypatch):
+    monkeypatch.setattr("fredholm.edges.DENSE_PAIRS", 10)
+    encoder = GraphEncoder(dim=4, channels=3, eigenvectors=2)
+    with pytest.raises(DomainError, match="at most 10 dense pairs"):
+        encoder(linked())
+    with pytest.raises(ShapeError, match=r"links \(B, E, 2\)"):
+        encoder(Inputs(**{**linked().tensors, "links": torch.zeros(2, 5)}))
+
+
+def test_eigenvectors_of_a_large_graph_are_those_of_the_matrix():
+    pytest.importorskip("scipy")
+    generator = torch.Generator().manual_seed(0)
+    n = 700
+    ring = torch.stack([torch.arange(n), (torch.arange(n) + 1) % n])
+    index = torch.cat([ring, torch.randint(n, (2, 400), generator=generator)], 1)
+    small = torch.tensor([[700, 701, 702], [701, 702, 703]])  # of its own, and one isolated node
+    index = torch.cat([index, small], 1)
+    mask = torch.zeros(705, 705, dtype=torch.bool)
+    mask[index[0], index[1]] = True
+    found, expected = sparse_laplacian_positions(index, 705, 6), laplacian_positions(mask, 6)
+    sign = (found * expected).sum(0).sign()
+    assert_close(found * sign, expected, dtype=torch.float32)
+    assert_close(found, sparse_laplacian_positions(index.flip(0), 705, 6), dtype=torch.float32)
+
+
+def test_a_long_path_has_close_eigenvalues():
+    pytest.importorskip("scipy")
+    n = 3000
+    path = torch.stack([torch.arange(n - 1), torch.arange(1, n)])
+    positions = sparse_laplacian_positions(path, n, 2).double()
+    at = torch.arange(n, dtype=torch.float64)
+    for column, waves in enumerate((1, 2)):
+        wave = torch.cos(waves * torch.pi * at / (n - 1)) * (n / (n - 1)) ** 0.5
+        wave[1:-1] *= 2**0.5
+        assert_close(positions[:, column].abs(), wave.abs(), dtype=torch.float32)
+
+
+def test_sparse_positions_of_few_nodes():
+    pytest.importorskip("scipy")
+    for b in range(2):
+        target, source = EDGES[b].nonzero(as_tuple=True)
+        positions = sparse_laplacian_positions(torch.stack([source, target]), 6, 6)
+        gram, expected = (x @ x.mT for x in (positions, laplacian_positions(EDGES[b], 6)))
+        assert_close(gram, expected, dtype=torch.float32)
+    empty = sparse_laplacian_positions(torch.zeros(2, 0, dtype=torch.int64), 3, 2)
+    assert empty.abs().max() == 0

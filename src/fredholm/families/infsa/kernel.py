@@ -20,6 +20,7 @@ from ...ops.tiles import find_activation
 from .capabilities import DecayingWeights, TokenGraphWeights
 from .graph import ACTIVATIONS, NORMS, TokenGraph, activated
 from .hops import HopRows, Hops, OneHop
+from .neighbours import HopsAlongEdges, OneHopAlongEdges
 from .resolvent import Iterations, Substitution, WalkRows
 
 # What the paper says, and what its authors' code does where that differs. "tied" concerns the
@@ -188,7 +189,16 @@ class HopKernel(TokenGraphKernel, TokenGraphWeights):
         [0.5, 0.5]
     """
 
-    forms = (OneHop, Hops, HopRows, Iterations, Substitution, WalkRows)
+    forms = (
+        OneHop,
+        Hops,
+        HopRows,
+        Iterations,
+        Substitution,
+        WalkRows,
+        OneHopAlongEdges,
+        HopsAlongEdges,
+    )
 
     def __init__(self, dim: int, heads: int, *, norm: str = "frobenius", **options):
         if norm not in NORMS:

@@ -27,6 +27,7 @@ from .capabilities import SplitHidden
 from .drawn import HiddenLattice, HiddenSamples
 from .hidden_first import ACTIVATIONS, hidden_pairs
 from .hidden_first.tiled import TiledColumns, TiledTable
+from .neighbours import NeighbourHidden
 
 GROUPS = ("query_position", "key_position", "relative", "distance", "query", "key", "product")
 _FOURIER = GROUPS[:3]
@@ -99,7 +100,14 @@ class MLPKernel(HiddenKernel, SplitHidden):
         128
     """
 
-    forms = (TiledTable, TiledColumns, HiddenSamples, HiddenLattice, AnchorKeys)
+    forms = (
+        TiledTable,
+        TiledColumns,
+        NeighbourHidden,
+        HiddenSamples,
+        HiddenLattice,
+        AnchorKeys,
+    )
 
     def __init__(
         self,

@@ -61,7 +61,7 @@ def softmax_over_neighbours(
     problem: Problem,
     query: Tensor,
     key: Tensor,
-    value: Tensor,
+    value: Tensor | None,
     scores: Scores,
     weights: Weights | None = None,
 ) -> Tensor:
@@ -70,16 +70,17 @@ def softmax_over_neighbours(
 
     Args:
         problem: says who sees whom.
-        query, key, value: (B, H, Nq, e), (B, H, Nk, e) and (B, H, Nk, c).
+        query, key, value: (B, H, Nq, e), (B, H, Nk, e) and (B, H, Nk, c); without values the keys
+            are the values, and are gathered once.
         scores: of the pairs of a tile.
         weights: what ``scores`` reads beside them.
     """
-    q, heads, dtype = problem.quadrature, key.shape[1], value.dtype
+    q, heads, dtype = problem.quadrature, key.shape[1], key.dtype
     single = at_least_single(dtype)
     parts: dict[str, tuple[End, Tensor | None]] = {
         "query": ("query", by_point(query)),
         "key": ("key", by_point(key)),
-        "value": ("key", by_point(value)),
+        "value": ("key", None if value is None else by_point(value)),
         "log_mass": ("key", None if q.equal else _log_mass(q.mass)),
         **measure_rows(problem, mass=False),
     }
@@ -89,9 +90,12 @@ def softmax_over_neighbours(
     pieces = tiles.row is not None
 
     def answer(tile: Neighbours, weights: Weights) -> Tensor:
-        query, key, value = (cast(tile.heads(x, heads), single) for x in ("query", "key", "value"))
+        query, key = (cast(tile.heads(x, heads), single) for x in ("query", "key"))
+        value = key
+        if "value" in tile.rows:
+            value = cast(tile.heads("value", heads), single)
         with full_precision(value):
-            return _softmax(scores(query, key, weights), tile.bias(), value, pieces)
+            return _softmax(scores(query, key, weights), tile, value, pieces)
 
     work = Work(rows, weights or {}, tiles, answer, q)
     batch, queries = problem.ux.shape[0], problem.ux.shape[2]
@@ -106,19 +110,19 @@ def _log_mass(mass: Tensor) -> Tensor:
     return (log_mass - top.clamp_min(torch.finfo(top.dtype).min))[..., None]
 
 
-def _softmax(scores: Tensor, bias: Tensor | None, value: Tensor, pieces: bool) -> Tensor:
+def _softmax(scores: Tensor, tile: Neighbours, value: Tensor, pieces: bool) -> Tensor:
     """The values under the softmax of a tile's scores; of pieces, with the logarithm of the sum of
     exponentials as a last column.
     """
-    if bias is None:
-        out = weighted_sum(scores.softmax(-1), value)
-        log_sum = scores.logsumexp(-1, keepdim=True) if pieces else None
-    else:
-        # A query that sees nothing has scores of zero instead, whose result is dropped.
-        blind = (bias == -torch.inf).all(-1, keepdim=True)
-        scores = (scores + bias).masked_fill(blind, 0.0)
-        out = weighted_sum(scores.softmax(-1), value).masked_fill(blind, 0.0)
-        log_sum = None
-        if pieces:
-            log_sum = scores.logsumexp(-1, keepdim=True).masked_fill(blind, -torch.inf)
-    return out if log_sum is None else torch.cat([out, log_sum], -1)
+    bias, blind = tile.bias()
+    if bias is not None:
+        scores = scores + bias
+    out = weighted_sum(scores.softmax(-1), value)
+    if blind is not None:
+        out = out.masked_fill(blind, 0.0)
+    if not pieces:
+        return out
+    log_sum = scores.logsumexp(-1, keepdim=True)
+    if blind is not None:
+        log_sum = log_sum.masked_fill(blind, -torch.inf)
+    return torch.cat([out, log_sum], -1)

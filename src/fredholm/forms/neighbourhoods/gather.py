@@ -14,6 +14,9 @@ from .tiles import Group
 
 End = Literal["query", "key", "edge"]
 
+HIDDEN = -1e30
+"""What is added to the score of a hidden key: its exponential is zero beside that of any other."""
+
 
 class Rows(NamedTuple):
     """Tensors with a row per query, key or edge.
@@ -158,9 +161,13 @@ class Neighbours(NamedTuple):
             weights = weights * self.rows["scale"].mT[..., None]
         return weights
 
-    def bias(self) -> Tensor | None:
-        """What a softmax adds to the scores: log ρ, the gathered ``log_mass``, and -inf where there
-        is no key; (R, 1 | H, b | 1, k), or None where that is nothing.
+    def bias(self) -> tuple[Tensor | None, Tensor | None]:
+        """What a softmax adds to the scores, (R, 1 | H, b | 1, k): log ρ, the gathered
+        ``log_mass``, and :data:`HIDDEN` where there is no key; and which queries see nothing, (R,
+        1 | H, b | 1, 1). None where every query sees every key alike.
+
+        A finite number hides keys, so that a query that sees none has a softmax all the same, and
+        nothing has to be taken out before it.
         """
         bias = None
         if "log_mass" in self.rows:
@@ -169,11 +176,14 @@ class Neighbours(NamedTuple):
             log_density = self.rows["log_density"].mT[:, :, None]
             bias = log_density if bias is None else bias + log_density
         seen = self.part.seen
-        if self.full and seen is None:
-            return bias
+        if self.full and seen is None and bias is None:
+            return None, None
+
         mask = self.real[:, None, None]
         if seen is not None:
             mask = mask & seen
         if bias is None:
-            bias = torch.zeros((), dtype=self.quadrature.mass.dtype, device=mask.device)
-        return torch.where(mask, bias, -torch.inf)
+            visible = torch.zeros((), dtype=self.quadrature.mass.dtype, device=mask.device)
+            return torch.where(mask, visible, HIDDEN), ~mask.any(-1, keepdim=True)
+        mask = mask & (bias > -torch.inf)
+        return torch.where(mask, bias, HIDDEN), ~mask.any(-1, keepdim=True)

@@ -19,7 +19,7 @@ from ...ops.backend import wants_triton
 from ...quadrature import Quadrature
 from ..dense import Dense
 from .gather import Neighbours, Rows, by_point, edge_rows, measure_rows
-from .recompute import Work, parameters_of, with_parameters
+from .recompute import Weights, Work, parameters_of, with_parameters
 from .tiles import partition
 
 # --- choosing -------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class Neighbourhoods(Wrapped):
             return shape_alone(kernel, problem)
         heads, layout = problem.ux.shape[1], _tile_layout(problem.layout)
 
-        def answer(kernel: Kernel, tile: Neighbours) -> Tensor:
+        def answer(kernel: Kernel, tile: Neighbours, weights: Weights) -> Tensor:
             return self.inner.respond(kernel, _small_problem(tile, layout, heads))
 
         weights = parameters_of(kernel)

@@ -148,15 +148,19 @@ def _autocast(device: str) -> Callable[[], AbstractContextManager[object]]:
 # --- kernels in tiles -----------------------------------------------------------------------------
 
 
+OfKernel = Callable[[Any, Neighbours, Weights], Tensor]
+"""What a kernel makes of a tile, by its parameters and the weights."""
+
+
 class _Bound(nn.Module):
     """A function of a kernel, as a module whose parameters may be replaced for a call."""
 
-    def __init__(self, kernel: Kernel, function: Callable[[Kernel, Neighbours], Tensor]):
+    def __init__(self, kernel: Kernel, function: OfKernel):
         super().__init__()
         self.kernel, self.function = kernel, function
 
-    def forward(self, tile: Neighbours) -> Tensor:
-        return self.function(self.kernel, tile)
+    def forward(self, tile: Neighbours, weights: Weights) -> Tensor:
+        return self.function(self.kernel, tile, weights)
 
 
 def parameters_of(kernel: Kernel) -> Weights:
@@ -164,10 +168,10 @@ def parameters_of(kernel: Kernel) -> Weights:
     return {name: x for name, x in kernel.named_parameters() if x.requires_grad}
 
 
-def with_parameters(
-    kernel: Kernel, function: Callable[[Kernel, Neighbours], Tensor], names: Sequence[str]
-) -> Answer:
-    """``function``, which reads parameters of the kernel: those of the weights of a call."""
+def with_parameters(kernel: Kernel, function: OfKernel, names: Sequence[str]) -> Answer:
+    """``function``, whose kernel has those parameters that the weights of a call have under
+    ``names``.
+    """
     bound = _Bound(kernel, function)
 
     def has(name: str, parameter: Tensor) -> bool:
@@ -177,9 +181,9 @@ def with_parameters(
 
     def answer(tile: Neighbours, weights: Weights) -> Tensor:
         if all(has(name, weights[name]) for name in names):
-            return function(kernel, tile)
+            return function(kernel, tile, weights)
         # The backward has leaves of its own, and another call may have replaced parameters.
         named = {f"kernel.{name}": weights[name] for name in names}
-        return call_with(bound, named, (tile,))
+        return call_with(bound, named, (tile, weights))
 
     return answer

@@ -15,7 +15,7 @@ from ...integral.problem import Problem
 from ...quadrature import Quadrature, compact_order
 
 WORKING_SET = 1 << 24  # bytes of one tile
-CACHE = 1 << 21  # of one whose arithmetic is a few operations per number, for a core's cache
+CACHE = 1 << 23  # of one whose arithmetic is a few operations per number, for a core's cache
 BLOCK = 64  # queries of a block, where a window is shorter than that
 
 

@@ -178,7 +178,7 @@ def plan(
     show.run_plan(training.plan_run(loaded, steps, trust_code=trust_code), json)
 
 
-@app.command(epilog="fredholm evaluate runs/digits\n\nfredholm evaluate runs/glue --all")
+@app.command(epilog="fredholm evaluate runs/digits")
 def evaluate(
     run: RunArgument,
     overrides: Annotated[
@@ -189,10 +189,6 @@ def evaluate(
         ),
     ] = None,
     split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
-    every: Annotated[
-        bool,
-        typer.Option("--all", help="RUN is a folder of runs on GLUE: each of them, and the mean."),
-    ] = False,
     json: JsonFlag = False,
     trust_code: TrustFlag = False,
 ) -> None:
@@ -201,12 +197,6 @@ def evaluate(
     """
     from .. import training
 
-    if every:
-        for each in training.glue_runs(run):
-            show.trusted_code(each, trust_code)
-        scores = training.evaluate_glue(run, split, overrides or [], trust_code=trust_code)
-        show.glue_scores(scores, json)
-        return
     show.trusted_code(run, trust_code)
     result = training.evaluate(run, split, overrides or [], trust_code=trust_code, report=show.note)
     show.evaluation(result, json)

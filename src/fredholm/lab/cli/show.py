@@ -126,22 +126,6 @@ def _named(name: str, value: float | None) -> str:
     return f"{title_of(name)} {'undefined' if value is None else f'{value:.4f}'}"
 
 
-def glue_scores(summary: dict[str, Any], as_json: bool) -> None:
-    """One line per task of GLUE, and the mean with what it is the mean of."""
-    if as_json:
-        typer.echo(json_module.dumps(summary))
-        return
-    for task, row in summary["tasks"].items():
-        scores = ", ".join(_named(*pair) for pair in row["scores"].items())
-        runs = f" (mean of {len(row['runs'])} runs)" if len(row["runs"]) > 1 else ""
-        typer.echo(f"{task:<5} {scores}, n {row['n']}{runs}")
-        for note in row["notes"]:
-            typer.echo(f"      {note}")
-    missing = f"; no run of {', '.join(summary['missing'])}" if summary["missing"] else ""
-    count = len(summary["tasks"])
-    typer.echo(f"{_named(f'mean of {count} task' + 's' * (count > 1), summary['mean'])}{missing}")
-
-
 def predictions(results: list[dict[str, Any]], as_json: bool) -> None:
     """One line a sample: where it is, and what it is."""
     if as_json:

@@ -259,7 +259,7 @@ def _minutes(seconds: float) -> str:
 def _pixels(dataset: Any, inputs: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 3 s s"]:
     """Pictures of a data set at sides that patches divide, normalised as ImageNet's."""
     means, stds = (torch.tensor(v)[:, None, None] for v in dataset.normalisation())
-    images = (inputs * stds + means).expand(-1, 3, -1, -1)
+    images = (inputs * stds + means)[:, :3].expand(-1, 3, -1, -1)
     least, most = SIDES
     side = min(max(PATCH * round(max(images.shape[2:]) / PATCH), least), most)
     images = torch.nn.functional.interpolate(

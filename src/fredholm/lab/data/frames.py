@@ -309,18 +309,35 @@ def _index(data: Any) -> Any:
     return data.index if hasattr(data, "iloc") else None
 
 
-def _types(frame: Any) -> list[Any]:
+def column_types(frame: Any) -> list[tuple[str, str]]:
+    """Return the names of a frame's columns and what they hold, in the words of its library."""
     schema = getattr(frame, "schema", None)
     if isinstance(getattr(frame, "column_names", None), list) and schema is not None:
-        return list(schema.types)
-    return list(frame.dtypes)
+        types = list(schema.types)
+    else:
+        types = list(frame.dtypes)
+    return [(str(name), str(kind).lower()) for name, kind in zip(_labels(frame) or (), types)]
+
+
+def is_dated(kind: str) -> bool:
+    """Return whether a type of :func:`column_types` is of dates or of spans of time."""
+    return kind.startswith(_DATED)
+
+
+def cells_of(frame: Any, number: int) -> list[Any]:
+    """Return the cells of a frame's column as Python's numbers and strings."""
+    if hasattr(frame, "iloc"):
+        return frame.iloc[:, number].tolist()
+    if isinstance(getattr(frame, "column_names", None), list):
+        return frame.column(number).to_pylist()
+    return frame.to_series(number).to_list()
 
 
 def _numbers(sample: Any, where: str) -> Any:
     """Return the cells of a frame as float64, NaN where there is none; arrays as they are."""
     if is_frame(sample):
-        for name, kind in zip(_labels(sample) or (), _types(sample)):
-            if str(kind).lower().startswith(_DATED):
+        for name, kind in column_types(sample):
+            if is_dated(kind):
                 raise ShapeError(
                     f"{where}, column {name!r}: expected numbers, got {kind}; of a series, make it "
                     f"the index: frame.set_index({name!r})"

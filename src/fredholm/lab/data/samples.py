@@ -54,6 +54,8 @@ def recognise(samples: Any) -> str:
         >>> recognise([np.zeros((4, 1)), np.zeros((6, 1))])
         'series'
     """
+    if is_frame(samples):
+        return "rows"
     listed = isinstance(samples, Iterable) and not isinstance(samples, Iterator)
     if not (listed or hasattr(samples, "__array__")):
         raise ShapeError(
@@ -198,10 +200,11 @@ def _ticks(result: Collection, number: int, values: np.ndarray) -> Ticks:
             return ticks_of_array(values)
         return ticks_of_words([_as_word(value) for value in values.tolist()])
     except NotATime as error:
-        value = values[error.number]
+        if values.dtype.kind in "iufmM":
+            raise OptionError(f"{result.where(number)}: its times do not grow; sort them") from None
         raise OptionError(
             f"{result.where(number)}: expected times that are numbers, or dates such as "
-            f"2026-03-01T06:00+01:00, got {str(value)!r}; leave such points out, or mend them"
+            f"2026-03-01T06:00+01:00, got {str(values[error.number])!r}; mend them"
         ) from None
 
 

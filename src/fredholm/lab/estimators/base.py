@@ -18,17 +18,18 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import (
     check_array,
+    check_consistent_length,
     check_is_fitted,
     validate_data,
 )
 from torch import Tensor
 
-from ... import models
-from ...errors import CheckpointError, OptionError, ShapeError
+from ... import models, operators
+from ...errors import CheckpointError, OptionError, ShapeError, suggest
 from ..compare.memory import choose_for
 from ..compare.tasks import small_options
 from ..data.files.collection import Collection
-from ..data.frames import Names, plain_samples
+from ..data.frames import Names, is_frame, plain_samples
 from ..data.kinds.dataset import LabelledDataset
 from ..data.kinds.texts import TextDataset
 from ..data.samples import (
@@ -37,13 +38,16 @@ from ..data.samples import (
     read_samples,
     warn_of_cut,
 )
+from ..data.splits import SPLITS
+from ..data.word_columns import rows_of, word_columns
 from ..training.build import build_loaders, build_model, in_float32
 from ..training.calibration import fit_temperature
 from ..training.fit import Goal, Limits, fit
 from ..training.module import RecipeLearner
 from ..training.own_files import usual_recipe
 from ..training.recipe import Recipe
-from ..training.tasks import task_of
+from ..training.tasks import Task, task_of
+from ..training.weights import WeightedSamples, WeightedTask
 
 DEVICES = {"auto": "auto", "cpu": "cpu", "cuda": "gpu"}  # as Lightning calls them
 # What is learned in seconds to minutes on a CPU: all pairs of few points, sums over many.
@@ -114,17 +118,12 @@ class Estimator(BaseEstimator):
     def _task(self) -> str:
         raise NotImplementedError
 
-    def _collect(self, X: Any, kind: str, *, fitting: bool) -> Collection:
-        """The samples of ``X``; of rows, what scikit-learn asks of arrays is checked."""
+    def _collect(
+        self, X: Any, kind: str, *, fitting: bool, kept: np.ndarray | None = None
+    ) -> Collection:
+        """Return the samples of ``X``; ``kept`` are the rows that are trained on, None for all."""
         if kind == "rows":
-            if fitting:
-                self._remember(Names())  # those of rows are scikit-learn's to keep
-            least = 2 if fitting else 1
-            options: dict[str, Any] = {"dtype": FLOATS, "ensure_all_finite": "allow-nan"}
-            options["ensure_min_samples"] = least
-            return collect_samples(
-                validate_data(self, X, reset=fitting, **options), kind, self._task()
-            )
+            return self._collect_rows(X, fitting, kept)
         plain = plain_samples(X, kind, None if fitting else self._names())
         result = collect_samples(plain.samples, kind, self._task())
         if len(result) < 1 + fitting:
@@ -137,6 +136,29 @@ class Estimator(BaseEstimator):
         if kind != "texts":
             axis = 0 if getattr(result.samples, "ndim", 0) == 4 else 1
             self.n_features_in_ = int(result.samples[0].shape[axis])
+        return result
+
+    def _collect_rows(self, X: Any, fitting: bool, kept: np.ndarray | None) -> Collection:
+        """Return rows, checked as scikit-learn checks arrays and names of columns."""
+        options: dict[str, Any] = {"dtype": FLOATS, "ensure_all_finite": "allow-nan"}
+        options["ensure_min_samples"] = 2 if fitting else 1
+        words = None
+        if fitting:
+            self._remember(Names())  # those of rows are scikit-learn's to keep
+        else:
+            words = self.facts_["source"].get("words") or {}
+        if words and not is_frame(X):
+            raise ShapeError(
+                f"X: expected a data frame with the column of words {next(iter(words))!r}, as the "
+                f"estimator was fitted on one, got {type(X).__name__}"
+            )
+        if not (is_frame(X) and (words or (fitting and word_columns(X)))):
+            values = validate_data(self, X, reset=fitting, **options)
+            return collect_samples(values, "rows", self._task())
+        validate_data(self, X, reset=fitting, skip_check_array=True)
+        rows = rows_of(X, words, kept)
+        result = collect_samples(check_array(rows.values, **options), "rows", self._task())
+        result.channels, result.words = rows.channels, rows.words
         return result
 
     def _remember(self, names: Names) -> None:
@@ -171,9 +193,14 @@ class Estimator(BaseEstimator):
     # --- fitting ----------------------------------------------------------------------------------
 
     @in_float32()
-    def _fit(self, collection: Collection) -> None:
-        """Train on labelled samples."""
+    def _fit(self, collection: Collection, weights: np.ndarray | None = None) -> None:
+        """Train on labelled samples, which count by their weights (N,), all alike where None."""
         self._check_options()
+        if weights is not None and self.operator == AUTO:
+            raise OptionError(
+                f"operator: expected the name of one beside weights, got {AUTO!r}, whose "
+                "comparison counts all samples alike"
+            )
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         source = MemorySource(collection, float(self.validation_fraction or 0), seed)
         recipe = self._recipe(source, seed)
@@ -185,8 +212,13 @@ class Estimator(BaseEstimator):
             cut = sum(part.truncated for part in texts)
             warn_of_cut(cut, len(collection), texts[0].max_length)
         task = task_of(train)
+        read, judged = train, train if val is None else val
+        if weights is not None:
+            task = WeightedTask(task)
+            read = _weighted(train, source, weights, "train")
+            judged = read if val is None else _weighted(val, source, weights, "val")
         with _own_randomness():
-            loader, validation = build_loaders(recipe, train, train if val is None else val)
+            loader, validation = build_loaders(recipe, read, judged)
             model = build_model(recipe, train)
             goal = None if val is None else Goal("val_loss", "min", _plain(self.patience))
             last = self.patience is None and recipe.training.keep == "last"
@@ -205,9 +237,16 @@ class Estimator(BaseEstimator):
         self.kind_, self.facts_ = collection.kind, train.describe()
         self.history_, self.n_iter_ = fitted.rows, len(fitted.rows)
         self.temperature_ = 1.0
-        if task.classifies and val is not None:
-            pairs = [(self._forward(inputs), labels) for inputs, labels in validation]
-            self.temperature_ = fit_temperature(*(torch.cat(part) for part in zip(*pairs)))
+        if self._task() == "classification" and val is not None:
+            self.temperature_ = self._temperature(task, validation)
+
+    def _temperature(self, task: Task, validation: Any) -> float:
+        """Return the temperature that fits the held-out samples."""
+        pairs = [(self._forward(inputs), labels) for inputs, labels in validation]
+        outputs, labels = (torch.cat(part) for part in zip(*pairs))
+        if isinstance(task, WeightedTask):
+            return fit_temperature(outputs, *task.split(outputs, labels))
+        return fit_temperature(outputs, labels)
 
     def _check_options(self) -> None:
         """OptionError for what no training can be made of, by the names that the caller gave."""
@@ -235,6 +274,11 @@ class Estimator(BaseEstimator):
             raise OptionError(
                 f"operator: received {self.operator!r}; needs the name of one, as "
                 "fredholm.operators.list_operators() gives them, or None"
+            )
+        known = [AUTO, *operators.list_operators(), *models.list_baselines()]
+        if self.operator is not None and self.operator not in known:
+            raise OptionError(
+                f"operator: unknown operator {self.operator!r}{suggest(self.operator, known)}"
             )
         if self._accelerator() == "gpu" and not torch.cuda.is_available():
             raise OptionError(
@@ -399,6 +443,53 @@ def _dataset(source: MemorySource, recipe: Recipe, part: str) -> LabelledDataset
         return None
     size = recipe.data.image_size
     return source.dataset(part, image_size=None if size is None else (size[0], size[1]))
+
+
+def _weighted(
+    samples: LabelledDataset, source: MemorySource, weights: np.ndarray, part: str
+) -> WeightedSamples:
+    """Return a split of which each sample counts by its weight."""
+    chosen = source.parts == SPLITS.index(part)
+    return WeightedSamples(samples, torch.from_numpy(weights[chosen]).float())
+
+
+def check_weights(sample_weight: Any, X: Any) -> np.ndarray | None:
+    """Return the weights (N,) of samples in float64; None where all count alike.
+
+    Raises:
+        ValueError: another number of weights than samples, or a weight that is no finite number.
+        OptionError: a negative weight, or none above zero.
+    """
+    if sample_weight is None:
+        return None
+    if isinstance(sample_weight, Real):
+        sample_weight = np.full(len(X), sample_weight)
+    options: dict[str, Any] = {"ensure_2d": False, "dtype": np.float64}
+    weights = check_array(sample_weight, input_name="sample_weight", **options)
+    if weights.ndim != 1:
+        raise ShapeError(f"sample_weight: expected one per sample, (N,), got {weights.shape}")
+    check_consistent_length(X, weights)
+    if (weights < 0).any():
+        row = int((weights < 0).argmax())
+        raise OptionError(
+            f"sample_weight: expected 0 or more, got {weights[row]:g} of sample {row}; a sample of "
+            "weight zero is left out"
+        )
+    if not weights.any():
+        raise OptionError("sample_weight: expected a weight above zero, got zero weights only")
+    return weights
+
+
+def scaled_weights(weights: np.ndarray | None) -> np.ndarray | None:
+    """Return weights of mean one; None where they are all equal.
+
+    Example:
+        >>> scaled_weights(np.array([1.0, 3.0])), scaled_weights(np.array([2.0, 2.0]))
+        (array([0.5, 1.5]), None)
+    """
+    if weights is None or (weights == weights[0]).all():
+        return None
+    return weights / weights.mean()
 
 
 def _set(section: dict[str, Any], **given: Any) -> None:

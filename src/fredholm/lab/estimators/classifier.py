@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -11,8 +14,9 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from ...errors import OptionError
 from ..data.files.casts import Coded
+from ..data.files.channels import first_of
 from ..data.samples import recognise
-from .base import Estimator, all_or_nothing, checked
+from .base import Estimator, all_or_nothing, check_weights, checked, scaled_weights
 
 
 class FredholmClassifier(ClassifierMixin, Estimator):
@@ -43,6 +47,8 @@ class FredholmClassifier(ClassifierMixin, Estimator):
             fits on a CPU equal.
         device: ``auto``, ``cpu`` or ``cuda``.
         verbose: print a line per epoch.
+        class_weight: a weight by class (1 where none is given), ``balanced`` for as much of each
+            class in total, or None.
 
     Shape: ``X`` is an array (N, columns), (N, times, channels) or (N, H, W, C), a list of arrays
     (times, channels) of any lengths, one of pairs (times, values), or texts; with
@@ -77,28 +83,106 @@ class FredholmClassifier(ClassifierMixin, Estimator):
         (16, 2)
     """
 
+    def __init__(
+        self,
+        operator: Any = None,
+        *,
+        minutes: Any = 5.0,
+        kind: Any = None,
+        dim: Any = None,
+        depth: Any = None,
+        heads: Any = None,
+        epochs: Any = None,
+        batch_size: Any = None,
+        lr: Any = None,
+        validation_fraction: Any = 0.1,
+        patience: Any = None,
+        random_state: Any = None,
+        device: Any = "auto",
+        verbose: Any = False,
+        class_weight: Any = None,
+    ):
+        super().__init__(
+            operator,
+            minutes=minutes,
+            kind=kind,
+            dim=dim,
+            depth=depth,
+            heads=heads,
+            epochs=epochs,
+            batch_size=batch_size,
+            lr=lr,
+            validation_fraction=validation_fraction,
+            patience=patience,
+            random_state=random_state,
+            device=device,
+            verbose=verbose,
+        )
+        self.class_weight = class_weight
+
     def _task(self) -> str:
         return "classification"
 
-    def fit(self, X: Any, y: Any) -> FredholmClassifier:
-        """Train on samples ``X`` and their classes ``y``."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> FredholmClassifier:
+        """Train on samples ``X`` and their classes ``y``.
+
+        ``sample_weight`` (N,) multiplies the loss of each sample; one of weight zero is left out.
+        Held-out samples count by their weights as well.
+        """
         with all_or_nothing(self):
-            collection = self._collect(X, self.kind or recognise(X), fitting=True)
-            if collection.kind == "fields":
+            kind = self.kind or recognise(X)
+            if kind == "fields":
                 raise OptionError(
                     "kind: received 'fields'; a classifier needs another, or a regressor"
                 )
+            weights = check_weights(sample_weight, X)
+            kept = None if weights is None else np.flatnonzero(weights)
+            collection = self._collect(X, kind, fitting=True, kept=kept)
             labels = column_or_1d(checked(self, y), warn=True)
             check_consistent_length(collection.samples, labels)
             check_classification_targets(labels)
+            if weights is not None and kept is not None:
+                collection, labels, weights = collection.take(kept), labels[kept], weights[kept]
             self.classes_, codes = np.unique(labels, return_inverse=True)
             if len(self.classes_) < 2:
                 raise OptionError(
                     f"y: one class only, {str(self.classes_[0])!r}; needs two or more"
                 )
             collection.labels = Coded(codes, [str(name) for name in self.classes_])
-            self._fit(collection)
+            self._fit(collection, scaled_weights(self._by_class(codes, weights)))
         return self
+
+    def _by_class(self, codes: np.ndarray, weights: np.ndarray | None) -> np.ndarray | None:
+        """Return the weights of samples, multiplied by those of their classes.
+
+        Raises:
+            OptionError: ``class_weight`` is neither ``balanced`` nor a weight above zero by class.
+        """
+        given = self.class_weight
+        if given is None:
+            return weights
+        each = np.ones(len(codes)) if weights is None else weights
+        if isinstance(given, str) and given == "balanced":
+            total = np.bincount(codes, each)
+            return each * (each.sum() / (len(total) * total))[codes]
+        if not isinstance(given, Mapping):
+            raise OptionError(
+                f"class_weight: expected a mapping, 'balanced' or None, got {given!r}"
+            )
+        known = self.classes_.tolist()
+        unknown = next((name for name in given if name not in known), None)
+        if unknown is not None:
+            raise OptionError(
+                f"class_weight: expected classes of y, got {unknown!r}; y has "
+                f"{first_of([repr(name) for name in known])}"
+            )
+        by_class = [given.get(name, 1.0) for name in known]
+        for name, weight in zip(known, by_class):
+            if not (isinstance(weight, Real) and 0 < float(weight) < math.inf):
+                raise OptionError(
+                    f"class_weight: expected a number above zero, got {weight!r} for {name!r}"
+                )
+        return each * np.array(by_class, np.float64)[codes]
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """(N, C) probabilities, columns in the order of ``classes_``."""

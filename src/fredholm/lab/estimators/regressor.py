@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d
 from ...errors import ShapeError
 from ..data.frames import plain_answers
 from ..data.samples import collect_answers, recognise
-from .base import Estimator, all_or_nothing, checked
+from .base import Estimator, all_or_nothing, check_weights, checked, scaled_weights
 
 
 class FredholmRegressor(RegressorMixin, Estimator):
@@ -49,14 +49,20 @@ class FredholmRegressor(RegressorMixin, Estimator):
     def _task(self) -> str:
         return "regression"
 
-    def fit(self, X: Any, y: Any) -> FredholmRegressor:
-        """Train on samples ``X`` and their targets ``y``."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> FredholmRegressor:
+        """Train on samples ``X`` and their targets ``y``.
+
+        ``sample_weight`` (N,) multiplies the loss of each sample; one of weight zero is left out.
+        Held-out samples count by their weights as well.
+        """
         with all_or_nothing(self):
             fields = _are_fields(y)
             kind = self.kind or ("fields" if fields else recognise(X))
             if (kind == "fields") != fields:
                 raise ShapeError("y: fields go with fields, numbers (N,) with all other kinds")
-            collection = self._collect(X, kind, fitting=True)
+            weights = check_weights(sample_weight, X)
+            kept = None if weights is None else np.flatnonzero(weights)
+            collection = self._collect(X, kind, fitting=True, kept=kept)
             if not fields:
                 y = column_or_1d(checked(self, y), warn=True).astype(np.float64)
             check_consistent_length(collection.samples, y)
@@ -68,7 +74,9 @@ class FredholmRegressor(RegressorMixin, Estimator):
             collection.labels = collect_answers(y, collection)
             axes = 2 if collection.coordinates is None else 1
             self.single_ = bool(fields and np.ndim(y[0]) == axes)
-            self._fit(collection)
+            if weights is not None and kept is not None:
+                collection, weights = collection.take(kept), weights[kept]
+            self._fit(collection, scaled_weights(weights))
         return self
 
     def predict(self, X: Any) -> Any:

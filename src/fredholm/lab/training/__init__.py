@@ -24,8 +24,6 @@ _PUBLIC = {
     "plan_run": (".planning", "lightning"),
     "RunPlan": (".planning", "lightning"),
     "evaluate": (".evaluation", "lightning"),
-    "evaluate_glue": (".glue", "lightning"),
-    "glue_runs": (".glue", "lightning"),
     "predict": (".prediction", "lightning"),
     "write_predictions": (".prediction", "lightning"),
     "explain": (".evaluation", "matplotlib"),

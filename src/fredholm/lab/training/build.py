@@ -62,7 +62,11 @@ def data_arguments(recipe: Recipe) -> dict[str, Any]:
     given = recipe.data.model_dump(include=set(_OF_DATA), exclude_none=True)
     if "image_size" in given:
         given["image_size"] = tuple(given["image_size"])
-    return given | {"options": recipe.data.options | recipe.data.reading}
+    options = recipe.data.options | recipe.data.reading
+    if recipe.data.name == "files" and "image_size" in given:
+        # A recipe of pictures that says nothing of them means bytes of three colours.
+        options = {"pixels": "rgb"} | options
+    return given | {"options": options}
 
 
 class Batches:

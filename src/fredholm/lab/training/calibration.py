@@ -26,9 +26,10 @@ RANGE = (0.05, 20.0)  # of the temperature
 STEPS = 60  # of the golden section, enough for seven digits
 
 
-def fit_temperature(logits: Tensor, labels: Tensor) -> float:
-    r"""The T that minimises the mean of :math:`-\log \mathrm{softmax}(z / T)_y`: the logits z (N,
-    C) are divided by it. The loss is convex in 1 / T, which a golden section finds.
+def fit_temperature(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> float:
+    r"""The T that minimises the mean of :math:`-\log \mathrm{softmax}(z / T)_y`, by the ``weights``
+    (N,) of samples: the logits z (N, C) are divided by it. The loss is convex in 1 / T, which a
+    golden section finds.
 
     The labels are smoothed by 1 / (N + 2), as Platt's targets are: few samples that are all right
     would otherwise ask for certainty.
@@ -42,7 +43,10 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     logits, smoothing = logits.double(), 1 / (len(labels) + 2)
 
     def loss(inverse: float) -> float:
-        return float(cross_entropy(logits * inverse, labels, label_smoothing=smoothing))
+        if weights is None:
+            return float(cross_entropy(logits * inverse, labels, label_smoothing=smoothing))
+        each = cross_entropy(logits * inverse, labels, label_smoothing=smoothing, reduction="none")
+        return float((weights * each).sum() / weights.sum())
 
     low, high, ratio = 1 / RANGE[1], 1 / RANGE[0], (5**0.5 - 1) / 2
     left, right = high - ratio * (high - low), low + ratio * (high - low)

@@ -109,7 +109,9 @@ def complete(raw: dict[str, Any]) -> dict[str, Any]:
     source = open_files(place, {**said, **data.get("options", {})}, **share)
     usual = usual_recipe(source, _size(data.get("image_size")))
     usual |= _usual_course(usual, raw.get("training"), raw.get("schedule"))
-    raw = {**raw, "data": usual.pop("data") | data}
+    chosen = usual.pop("data")
+    options = {**chosen.get("options", {}), **data.get("options", {})}
+    raw = {**raw, "data": chosen | data | ({"options": options} if options else {})}
     for section, value in usual.items():
         raw[section] = _laid_over(value, raw.get(section, {}))
     return raw
@@ -186,6 +188,9 @@ def usual_recipe(source: Any, image_size: tuple[int, int] | None = None) -> dict
         model, operator, data = _OF_SIZE[kind](source, image_size)
     else:
         model, operator, data = _USUAL[kind](source)
+    form = source.collection.reading.pixels or "rgb"
+    if form != "rgb":  # recipes without it mean bytes of three colours
+        data = {**data, "options": {"pixels": form}}
     return {
         "data": {"batch_size": batch} | data,
         "model": model,

@@ -5,9 +5,10 @@ carries the prior. Beside each lies its configuration.
 from .embedded_sequence import EmbeddedSequence, SequenceConfig
 from .encoder import ENCODERS, Encoder, EncoderConfig, register_encoder
 from .field import FieldConfig, FieldEncoder
-from .graph import GraphConfig, GraphEncoder, laplacian_positions
+from .graph import GraphConfig, GraphEncoder
 from .image import ImageConfig, ImageEncoder
 from .inputs import Inputs
+from .laplacian import laplacian_positions, sparse_laplacian_positions
 from .multi_scale import MultiScaleImageConfig, MultiScaleImageEncoder
 from .multimodal import MultimodalConfig, MultimodalEncoder
 from .pixels import PixelConfig, PixelEncoder
@@ -45,4 +46,5 @@ __all__ = [
     "TokenEncoder",
     "laplacian_positions",
     "register_encoder",
+    "sparse_laplacian_positions",
 ]

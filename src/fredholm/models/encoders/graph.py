@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ...configuration import check_counts, check_known, given
 from ...domain import Domain
+from ...edges import Edges
 from ...errors import OptionError, ShapeError, suggest
 from ...ops.backend import at_least_single
 from .encoder import Encoder, EncoderConfig, check_numbers, register_encoder
@@ -90,19 +91,22 @@ class GraphEncoder(Encoder):
             :math:`\frac{1}{N}\sum_j w_{ij} K u_j`, whose size grows with a node's degree.
         dropout: after the embedding.
 
-    Shape: :class:`Inputs` with ``edges`` (B, N, N) boolean, row target and column source,
-    ``positions`` (B, N, p) (see
-    :func:`laplacian_positions`), ``valid`` (B, N), and ``features`` (B, N, channels) or ``tokens``
-    (B, N, T); to features (B, N, D) and their domain. Memory O(B·N²) for the pairs.
+    Shape: :class:`Inputs` with ``edges`` (B, N, N) boolean, row target and column source, or
+    ``links`` (B, E, 2), pairs (source, target) filled up with -1; ``positions`` (B, N, p) (see
+    :func:`.laplacian.laplacian_positions`), ``valid`` (B, N), and ``features`` (B, N, channels) or
+    ``tokens`` (B, N, T); to features (B, N, D) and their domain. Memory O(B·N²) for the pairs; with
+    links and ``off_edges="none"`` O(B·E), any other weight off the edges being one of all pairs.
 
     Raises:
         OptionError: an unknown option, or neither or both of channels and vocabulary.
         ShapeError: inputs that do not fit.
+        DomainError: links of a graph too large for a weight off the edges.
 
     Reference: ITNet App. J.1, Eqs. 261-263; dividing by the weights is ours, it makes λ = 0 the
     mean over neighbours.
 
     Example:
+        >>> from fredholm.encoders import laplacian_positions
         >>> edges = torch.tensor([[[0, 1, 0], [1, 0, 0], [0, 0, 0]]], dtype=torch.bool)
         >>> graph = Inputs(
         ...     edges=edges,
@@ -153,8 +157,8 @@ class GraphEncoder(Encoder):
                 self.words.weight[0] = 0.0
 
     def forward(self, graph: Inputs) -> tuple[Float[Tensor, "b n d"], Domain]:
-        edges, positions, valid = graph["edges"], graph["positions"], graph["valid"]
         self._check(graph)
+        positions, valid = graph["positions"], graph["valid"]
         positions = torch.where(valid[..., None], positions, 0.0)
         if self.training:
             sign = (
@@ -166,7 +170,11 @@ class GraphEncoder(Encoder):
         features = self._features(graph)
         wide = at_least_single(features.dtype)  # of autocast or half precision, counts are rounded
         places = positions.to(at_least_single(positions.dtype))
-        domain = Domain.points(places, valid=valid).replace(pairs=self.pairs(edges, valid, wide))
+        if "edges" in graph:
+            pairs = self.pairs(graph["edges"], valid, wide)
+        else:
+            pairs = self.pairs_of_links(graph["links"], valid, wide)
+        domain = Domain.points(places, valid=valid).replace(pairs=pairs)
         return self.dropout(torch.where(valid[..., None], features, 0.0)), domain
 
     def _features(self, graph: Inputs) -> Tensor:
@@ -177,12 +185,21 @@ class GraphEncoder(Encoder):
         return self.words(graph["tokens"]).sum(-2)
 
     def _check(self, graph: Inputs) -> None:
-        edges, need = graph["edges"], "features" if self.embed is not None else "tokens"
-        b, n = edges.shape[:2]
-        if edges.dim() != 3 or edges.shape[2] != n or edges.dtype != torch.bool:
-            raise ShapeError(
-                f"edges must be a mask (B, N, N), got {tuple(edges.shape)} of {edges.dtype}"
-            )
+        need = "features" if self.embed is not None else "tokens"
+        b, n = graph["valid"].shape[:2]
+        if "edges" in graph or "links" not in graph:
+            edges = graph["edges"]
+            b, n = edges.shape[:2]
+            if edges.dim() != 3 or edges.shape[2] != n or edges.dtype != torch.bool:
+                raise ShapeError(
+                    f"edges must be a mask (B, N, N), got {tuple(edges.shape)} of {edges.dtype}"
+                )
+        else:
+            links = graph["links"]
+            if links.dim() != 3 or links.shape[2] != 2 or links.is_floating_point():
+                raise ShapeError(
+                    f"expected integer links (B, E, 2), got {tuple(links.shape)} of {links.dtype}"
+                )
         shapes = {"positions": (b, n, self.position_dim), "valid": (b, n)}
         shapes[need] = (b, n, self.channels if self.embed is not None else -1)
         for name, shape in shapes.items():
@@ -218,60 +235,25 @@ class GraphEncoder(Encoder):
         log = (torch.where(seen, weight, 1.0) * count / torch.where(total > 0, total, 1.0)).log()
         return torch.where(seen, log, -torch.inf)
 
-
-@torch.no_grad()
-def laplacian_positions(edges: Bool[Tensor, "*b n n"], k: int) -> Float[Tensor, "*b n k"]:
-    r"""The first k eigenvectors of :math:`I - D^{-1/2} A D^{-1/2}` that are not of its null space,
-    times :math:`\sqrt{n}`.
-
-    Directions of edges are ignored. The null space tells only the components apart, so it is left
-    out: in a graph of several components each eigenvector belongs to one of them, or to several
-    where they share an eigenvalue, and isolated (or padded) nodes are at the origin. Its dimension
-    is the number of components, counted from the edges: small eigenvalues belong to long or
-    clustered graphs, however small. Missing eigenvectors are zero. The sign makes an entry of the
-    largest size positive; between equal eigenvalues the basis is the solver's. n counts the nodes
-    that have an edge. O(n³).
-
-    Raises:
-        ShapeError: edges that are no square mask.
-
-    Example:
-        >>> path = torch.tensor([[0, 1, 0], [1, 0, 1], [0, 1, 0]], dtype=torch.bool)
-        >>> laplacian_positions(path, 1).abs().flatten().tolist()[1] < 1e-6
-        True
-    """
-    if edges.dim() < 2 or edges.shape[-1] != edges.shape[-2] or edges.dtype != torch.bool:
-        raise ShapeError(
-            f"edges must be a mask (..., N, N), got {tuple(edges.shape)} of {edges.dtype}"
-        )
-    n = edges.shape[-1]
-    adjacent = (edges | edges.mT).double()
-    adjacent = adjacent * (1 - torch.eye(n, dtype=torch.float64, device=edges.device))
-    degree = adjacent.sum(-1)
-    scale = torch.where(degree > 0, degree.clamp(min=1).rsqrt(), 0.0)
-    laplacian = (
-        torch.diag_embed((degree > 0).double())
-        - scale[..., :, None] * adjacent * scale[..., None, :]
-    )
-    vectors = torch.linalg.eigh(laplacian).eigenvectors  # eigenvalues rise: the null space is first
-    order = _components(adjacent > 0)[..., None] + torch.arange(min(k, n), device=edges.device)
-    real, order = order < n, order.clamp(max=n - 1)
-    chosen = vectors.gather(-1, order[..., None, :].expand(*vectors.shape[:-1], -1))
-    largest = chosen.gather(-2, chosen.abs().argmax(-2, keepdim=True))
-    size = (degree > 0).sum(-1).clamp(min=1).double().sqrt()
-    chosen = (
-        torch.where(real[..., None, :], chosen * torch.where(largest < 0, -1.0, 1.0), 0.0)
-        * size[..., None, None]
-    )
-    short = k - chosen.shape[-1]
-    return torch.nn.functional.pad(chosen, (0, max(short, 0))).float()
-
-
-def _components(edges: Bool[Tensor, "*b n n"]) -> Tensor:
-    """How many connected components each graph of undirected edges has. O(n³ log n)."""
-    n = edges.shape[-1]
-    own = torch.arange(n, device=edges.device)
-    linked = (edges | (own == own[:, None])).float()
-    for _ in range(max(0, n - 1).bit_length()):  # each round reaches twice as far
-        linked = (linked @ linked).clamp(max=1.0)
-    return (linked.argmax(-1) == own).sum(-1)  # nodes of which none before is reached
+    def pairs_of_links(
+        self, links: Int[Tensor, "b e 2"], valid: Bool[Tensor, "b n"], dtype: torch.dtype
+    ) -> Tensor | Edges:
+        """:meth:`pairs` of links: edges where pairs without a link are not seen, else all pairs."""
+        n = valid.shape[1]
+        own = torch.arange(n, device=links.device).expand(2, n)
+        graphs = []
+        for each in links:
+            index = each[each[:, 0] >= 0].mT
+            linked = Edges.of_index(torch.cat([index, own], 1), n)
+            graphs.append(linked.with_density(None))  # a pair counts once, however often linked
+        edges = graphs[0] if len(graphs) == 1 else Edges.collate(graphs)
+        if self.off_edges != "none":
+            edges.check_dense(edges.rows)
+            return self.pairs(edges.dense().view(-1, n, n), valid, dtype)
+        if self.measure == "weights":
+            return edges
+        seen = valid.flatten()[edges.flat_source()].to(dtype)
+        count = seen.new_zeros(edges.rows).index_add(0, edges.targets(), seen).view(-1, n)
+        real = valid.sum(-1, keepdim=True).clamp(min=1).to(dtype)
+        share = (count.clamp(min=1) / real).log().flatten()
+        return edges.with_density(share[edges.targets()])

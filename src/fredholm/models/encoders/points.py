@@ -18,6 +18,7 @@ from ...ops.anchors import distances
 from .encoder import Encoder, EncoderConfig, register_encoder
 
 FEATURES = ("raw", "fourier")
+DISTANCES = 1 << 24  # that are held at once in the search for neighbours
 
 
 @register_encoder("points")
@@ -103,7 +104,8 @@ class PointEncoder(Encoder):
         dropout: after the embedding.
 
     Shape: clouds (B, N, channels), any N, to features (B, N, D) and their domain. ``valid`` (B, N)
-    marks further padding. Time and memory O(N²) for the neighbours, which no gradient passes.
+    marks further padding. Time O(N²) for the neighbours, which no gradient passes, and memory of a
+    block of points.
 
     Raises:
         OptionError: unknown features, or sizes that cannot be.
@@ -224,11 +226,21 @@ def nearest(positions: Float[Tensor, "b n p"], valid: Bool[Tensor, "b n"], k: in
         >>> nearest(line, torch.tensor([[True, True, True, False]]), 2).tolist()[0][:3]
         [[0, 1], [1, 0], [2, 1]]
     """
-    distance = distances(positions, positions).masked_fill(~valid[:, None, :], torch.inf)
-    distance.diagonal(dim1=1, dim2=2).masked_fill_(
-        valid, -1.0
-    )  # a twin at distance zero must not come first
-    return _smallest(distance, min(k, positions.shape[1]))
+    batch, n = positions.shape[:2]
+    block = max(1, DISTANCES // max(1, batch * n))
+    if torch.compiler.is_compiling():
+        block = n
+    found = []
+    for start in range(0, n, block):
+        rows = torch.arange(start, min(start + block, n), device=positions.device)
+        distance = distances(positions[:, rows], positions)
+        distance = distance.masked_fill(~valid[:, None, :], torch.inf)
+
+        # A twin at distance zero must not come before the point itself.
+        own = rows[:, None] == torch.arange(n, device=rows.device)
+        distance = distance.masked_fill(own & valid[:, rows, None], -1.0)
+        found.append(_smallest(distance, min(k, n)))
+    return found[0] if len(found) == 1 else torch.cat(found, 1)
 
 
 def _smallest(values: Float[Tensor, "*b n"], k: int) -> Tensor:

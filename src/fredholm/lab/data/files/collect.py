@@ -14,7 +14,7 @@ from .arrays import collect_arrays
 from .clouds import SUFFIXES as CLOUDS
 from .collection import Collection, check_range
 from .columns import Trained
-from .folders import collect_folders, files_below
+from .folders import COLUMNS, collect_folders, files_below
 from .guesses import PICTURES
 from .parts import named_parts
 from .reading import Reading
@@ -61,6 +61,8 @@ def collect(
         raise DataError(f"{path}: no such file or folder")
     name = stem_of(path) if path.is_file() else path.name
     family, files = files_of(path, reading)
+    if labelled:
+        _refuse_inapplicable(path, family, reading)
     if family in OF_ONE:
         if path.is_file() and labelled:
             raise DataError(f"{path}: one file; needs a folder of classes with such files in them")
@@ -78,6 +80,39 @@ def collect(
         _check_task(result, reading.task)
     result.files = fingerprint(path, files)
     return result
+
+
+def _refuse_inapplicable(path: Path, family: str, reading: Reading) -> None:
+    """Refuse what is said of files and cannot be true of them.
+
+    Raises:
+        DataError: another kind than files of this family have, a way of writing of what is no
+            table, or columns of what has none.
+    """
+    kind = KIND_OF.get(family)
+    # A table may hold paths of pictures and sounds, and has the columns that are asked for.
+    if kind is not None and reading.kind not in (None, kind):
+        raise DataError(
+            f"{path}: kind: expected {kind}, which {family} are, got {reading.kind!r}; leave it out"
+        )
+    said = reading.writing.said
+    if family != "tables" and said:
+        name, value = next(iter(said.items()))
+        raise DataError(
+            f"{path}: read: expected nothing of how a table is written, got {name}={value}; "
+            f"{family} are no table: leave it out"
+        )
+    columns = {key: getattr(reading, key) for key in COLUMNS}
+    named = next((key for key, value in columns.items() if value is not None), None)
+    if family == ".ts files" and named is not None:
+        raise DataError(
+            f"{path}: {named}: expected no column, got {_said(columns[named])!r}; .ts files name "
+            "their label in the header and have no columns: leave it out"
+        )
+
+
+def _said(value: str | Sequence[str]) -> str:
+    return value if isinstance(value, str) else ",".join(value)
 
 
 def _check_options(collection: Collection) -> None:

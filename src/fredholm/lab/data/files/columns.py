@@ -141,6 +141,8 @@ def settle(
     _check_declared(head, reading, labelled)
     found = _by_names(head, reading, labelled)
     kind = guesses.kind_of(head, reading, found.others, found.id, found.time)
+    if kind.text is not None:
+        _refuse_channels(head, reading, kind.text)
     if kind.long:
         _take_dates(head, found)
     else:
@@ -167,6 +169,15 @@ def settle(
         *_like_dates(head, found.time),
     ]
     return Columns(settled, kind.long, _roles(head, settled, kind.long, labelled), remarks)
+
+
+def _refuse_channels(head: Head, reading: Reading, text: str) -> None:
+    """Refuse columns to read beside that of texts, or of paths of files."""
+    if reading.channels is not None:
+        raise DataError(
+            f"{head.path}: channels: expected none, got {','.join(reading.channels)!r}; "
+            f"the column {text!r} alone is read: leave it out, or name another with --text"
+        )
 
 
 def _as_trained(head: Head, reading: Reading, trained: Trained) -> Columns:

@@ -13,6 +13,7 @@ from ..kinds.dataset import IGNORED, LabelledDataset
 from ..kinds.fields import FIELDS, POINT_FIELDS, FieldDataset, PointFieldDataset
 from ..kinds.images import IMAGES, FolderDataset
 from ..kinds.kind import Kind
+from ..kinds.picture_files import moments
 from ..kinds.points import POINTS, PointDataset
 from ..kinds.sequences import SEQUENCES, TABLES, SequenceDataset, padded
 from ..kinds.texts import TEXTS, TextDataset, TextOptions
@@ -140,8 +141,24 @@ def _images(
 ) -> LabelledDataset:
     files = [source.collection.samples[i] for i in chosen]
     labels = labels_of(source, chosen)
-    place = (source.name, split, files, labels, source.classes, MEAN, STD, image_size)
-    return FolderDataset(*place, task=source.collection.task)
+    form = source.reading.pixels or "rgb"
+    mean, std = _normalisation(source, image_size, form)
+    place = (source.name, split, files, labels, source.classes, mean, std, image_size)
+    return FolderDataset(*place, task=source.collection.task, form=form)
+
+
+def _normalisation(
+    source: Source, image_size: tuple[int, int], form: str
+) -> tuple[Sequence[float], Sequence[float]]:
+    """Return mean and deviation of each channel of pictures: ImageNet's, whose pictures have 8
+    bits; of 16 bits those of training pictures, which may fill a small part of the range.
+    """
+    if form == "rgb":
+        return MEAN, STD
+    if form == "rgba":
+        return (*MEAN, 0.5), (*STD, 0.5)
+    trained = [source.collection.samples[i] for i in source.training]
+    return moments(trained, image_size, form)
 
 
 def _clouds(source: Source, split: str, chosen: np.ndarray) -> LabelledDataset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Collection as Suffixes
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,9 @@ from ....errors import DataError
 from ....progress import steps
 from .casts import Coded
 from .clouds import exchanged, read_cloud
-from .collection import PART_NAMES, TRAIN, Collection
+from .collection import LISTED, PART_NAMES, TRAIN, Collection
 from .reading import Reading
-from .sounds import sounds_of
+from .sounds import read_whole_sound, sounds_of
 from .suffixes import suffix_of
 
 RUNS = frozenset({"recipe.yaml", "choice.json"})  # what tells a run or a comparison
@@ -90,6 +91,10 @@ def collect_folders(
         rows = [(file, "", None) for file in below]
     if not rows:
         raise DataError(f"{root}: holds no file ending in {', '.join(sorted(suffixes))}")
+    contents, unread = contents_of(kind, [file for file, _, _ in rows], reading, labelled)
+    settled = settled.settled(**contents.pop("found", {}))
+    all_rows, rows = rows, [row for number, row in enumerate(rows) if number not in unread]
+    _check_classes_left(root, all_rows, rows)
     files = [file for file, _, _ in rows]
     classes = sorted({word for _, word, _ in rows})
     labels = Coded(np.array([classes.index(word) for _, word, _ in rows]), classes)
@@ -101,7 +106,7 @@ def collect_folders(
         place=lambda i: {"file": str(files[i])},
         parts=None if None in parts else np.array(parts, np.int8),
         taken={"label": "the folder's name"},
-        **_contents(kind, files, labelled),
+        **contents,
     )
     if kind == "clouds":
         _same_channels(result)
@@ -109,14 +114,96 @@ def collect_folders(
     return result
 
 
-def _contents(kind: str, files: list[Path], labelled: bool) -> dict[str, Any]:
-    """What is read of files of a kind, as a collection holds it."""
-    if kind == "series":
-        return sounds_of(files, labelled)
-    if kind == "clouds":
-        return {"samples": [read_cloud(file) for file in steps("read clouds", files)]}
-    look_at(files)
-    return {"samples": files}
+def contents_of(
+    kind: str, files: list[Path], reading: Reading, labelled: bool
+) -> tuple[dict[str, Any], set[int]]:
+    """Return what a collection holds of the files of a kind, and the numbers of those that cannot
+    be read.
+
+    Raises:
+        DataError: of a strict reading, the first that cannot be read.
+    """
+    if kind == "images":
+        return pictures_of(files, reading.strict, reading.pixels)
+    read, samples, errors = _READ[kind], [], {}
+    for number, file in enumerate(steps(f"read {kind}", files)):
+        try:
+            samples.append(read(file))
+        except DataError as error:
+            if reading.strict:
+                raise
+            errors[number] = str(error)
+    remarks = unread_remarks(files, errors)
+    kept = [file for number, file in enumerate(files) if number not in errors]
+    held = {"samples": samples} if kind == "clouds" else sounds_of(kept, samples, labelled)
+    return held | {"remarks": remarks}, set(errors)
+
+
+_READ: dict[str, Callable[[Path], Any]] = {"series": read_whole_sound, "clouds": read_cloud}
+
+
+def pictures_of(
+    files: list[Path], strict: bool, form: str | None = None, *, single: bool = False
+) -> tuple[dict[str, Any], set[int]]:
+    """Return pictures as a collection holds them, and the numbers of those that cannot be read.
+
+    ``form``: what is read of them; None: what keeps everything. ``single``: of many files that are
+    looked at one by one.
+
+    Raises:
+        DataError: where ``strict``, the first that cannot be read.
+    """
+    # It imports torch, which tables do without.
+    from ..kinds.picture_files import form_of, look_at_all, remarks_on
+
+    looks = look_at_all(files)
+    errors = {number: found.error for number, found in enumerate(looks) if found.error is not None}
+    if strict and errors:
+        raise DataError(next(iter(errors.values())))
+    if single and errors:
+        remarks = [f"left out (--strict refuses it): {errors[0]}"]
+    else:
+        remarks = unread_remarks(files, errors)
+    kept = [number for number in range(len(files)) if number not in errors]
+    samples, seen = [files[i] for i in kept], [looks[i] for i in kept]
+    form = form or form_of(seen)
+    remarks += remarks_on(samples, seen, form)
+    return {"samples": samples, "remarks": remarks, "found": {"pixels": form}}, set(errors)
+
+
+def unread_remarks(files: Sequence[Path], errors: Mapping[int, str]) -> list[str]:
+    """Return what is said of files that cannot be read, each with its reason.
+
+    Raises:
+        DataError: more than half of them.
+    """
+    if not errors:
+        return []
+    reasons = _listed(list(errors.values()))
+    if 2 * len(errors) > len(files):
+        raise DataError(f"{len(errors):,} of {len(files):,} files cannot be read: {reasons}")
+    return [
+        f"{len(errors):,} of {len(files):,} files cannot be read and are left out (--strict "
+        f"refuses them): {reasons}"
+    ]
+
+
+def _listed(reasons: Sequence[str]) -> str:
+    """Return the reasons, of very many the first."""
+    more = [f"and {len(reasons) - LISTED:,} more"] if len(reasons) > LISTED else []
+    return "; ".join([*reasons[:LISTED], *more])
+
+
+def _check_classes_left(
+    root: Path, rows: Sequence[tuple[Path, str, int | None]], left: Sequence[Any]
+) -> None:
+    """Refuse a class of which no file can be read."""
+    lost = {word for _, word, _ in rows} - {word for _, word, _ in left}
+    if lost:
+        raise DataError(
+            f"{root}: no file of the class {min(lost)!r} can be read; mend the files, or remove "
+            "the folder"
+        )
 
 
 def _refuse_rules(root: Path, reading: Reading, kind: str) -> None:

@@ -14,6 +14,7 @@ KINDS = ("series", "rows", "texts", "images", "clouds", "fields")
 TASKS = ("classification", "regression", "steps")
 SPLIT_RULES = ("random", "group", "time")
 SCALES = ("file", "sample", "none")
+FORMS = ("rgb", "rgba", "rgb16", "rgba16")
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,10 @@ class Reading:
             fields are scaled by ``file``. Pictures are brought to ImageNet's mean and deviation.
         points: of a cloud that a model reads (default: as many as the smallest has, at most 1,024).
         read: how a table is written, also as a mapping or as texts ``KEY=VALUE``.
-        strict: refuse samples without a label and cells that hold no number, which are otherwise
-            left out and listed.
+        strict: refuse samples without a label, cells that hold no number, and files that cannot be
+            read, which are otherwise left out and listed.
+        pixels: of pictures, ``rgb`` (bytes), ``rgba`` (with transparency), ``rgb16`` or ``rgba16``
+            (all 16 bits); default: what keeps everything that the files hold.
 
     Raises:
         OptionError: an unknown kind, task, rule or scale, or a share that leaves nothing.
@@ -61,10 +64,12 @@ class Reading:
     points: int | None = None
     read: Writing | Mapping[str, Any] | Sequence[str] | str = PLAIN
     strict: bool = False
+    pixels: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "read", Writing.of(self.read))
         known = {"kind": KINDS, "task": TASKS, "split": SPLIT_RULES, "scale": SCALES}
+        known |= {"pixels": FORMS}
         for name, values in known.items():
             value = getattr(self, name)
             if value is not None and value not in values:

@@ -5,6 +5,7 @@ of sounds.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,8 @@ from .casts import Coded
 from .channels import first_of
 from .collection import Collection, blocks, in_order, leaks
 from .columns import Columns
-from .folders import look_at
+from .folders import contents_of
 from .parts import parts_of
-from .sounds import sounds_of
 from .table import Table
 
 
@@ -64,17 +64,23 @@ def texts(name: str, table: Table, columns: Columns, labelled: bool) -> Collecti
 
 def pictures(name: str, table: Table, columns: Columns, labelled: bool) -> Collection:
     """The path of a picture per row."""
-    samples = _paths(table, columns, labelled)
-    look_at(samples)
-    return _collection(name, samples, table, columns, labelled)
+    return _of_paths("images", name, table, columns, labelled)
 
 
 def sounds(name: str, table: Table, columns: Columns, labelled: bool) -> Collection:
     """The path of a sound per row."""
-    found = sounds_of(_paths(table, columns, labelled), labelled)
-    result = _collection(name, found["samples"], table, columns, labelled)
-    result.times, result.channels = found["times"], found["channels"]
-    return result
+    return _of_paths("series", name, table, columns, labelled)
+
+
+def _of_paths(kind: str, name: str, table: Table, columns: Columns, labelled: bool) -> Collection:
+    """Return the files that a table names, without the rows of those that cannot be read."""
+    files = _paths(table, columns, labelled)
+    contents, unread = contents_of(kind, files, columns.reading, labelled)
+    found = contents.pop("found", {})
+    result = _collection(name, files, table, columns, labelled)
+    if unread:
+        result = result.take(np.array([row for row in range(len(files)) if row not in unread]))
+    return replace(result, reading=result.reading.settled(**found), **contents)
 
 
 def rows(name: str, table: Table, columns: Columns, labelled: bool) -> Collection:

@@ -9,26 +9,35 @@ from typing import Any
 import numpy as np
 
 from ....errors import DataError
-from ....progress import steps
 
 SUFFIXES = frozenset({".wav"})
 
 
-def sounds_of(files: Sequence[Path], labelled: bool) -> dict[str, Any]:
+def read_whole_sound(file: Path) -> tuple[np.ndarray, int]:
+    """Return a sound (samples, channels) and its rate.
+
+    Raises:
+        DataError: a file that cannot be read or holds no sample.
+    """
+    from ..audio import read_sound  # imports torch, which tables do without
+
+    sound, rate = read_sound(file)
+    if not len(sound):
+        raise DataError(f"{file}: holds no sample; remove it")
+    return sound, rate
+
+
+def sounds_of(
+    files: Sequence[Path], sounds: Sequence[tuple[np.ndarray, int]], labelled: bool
+) -> dict[str, Any]:
     """The ``samples``, ``times`` in seconds and ``channels`` of a collection of sounds; those that
     are learned from have one rate.
 
     Raises:
-        DataError: a file that cannot be read or holds no sample, other channels than the first file
-            has, or another rate to learn from.
+        DataError: other channels than the first file has, or another rate to learn from.
     """
-    from ..audio import read_sound  # imports torch, which tables do without
-
     samples, rates = [], []
-    for file in steps("read sounds", files):
-        sound, rate = read_sound(file)
-        if not len(sound):
-            raise DataError(f"{file}: holds no sample; remove it")
+    for file, (sound, rate) in zip(files, sounds):
         first, width = (rates[0], samples[0].shape[1]) if samples else (rate, sound.shape[1])
         if sound.shape[1] != width:
             raise DataError(

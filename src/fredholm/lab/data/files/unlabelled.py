@@ -31,6 +31,7 @@ from .collection import Collection
 from .columns import Trained
 from .datasets import as_read
 from .delimited import DELIMITERS
+from .folders import pictures_of
 from .reading import Reading
 from .suffixes import LINES, suffix_of
 
@@ -100,6 +101,8 @@ def read_unlabelled(
             f"predict: the run reads {kind.many} of {facts['dataset']}; it takes {known}"
         )
     reading = reading.settled(strict=strict)
+    if reading.kind == "images":
+        reading = reading.settled(pixels=facts.get("form", "rgb"))
     if not files:
         raise OptionError("files: received none; needs files or folders, or - for standard input")
     with _files(files, reading) as paths:
@@ -107,6 +110,8 @@ def read_unlabelled(
         for file, path, part in zip(files, paths, parts):
             if str(file) == "-":
                 _rename(part, path)
+    if not any(map(len, parts)):
+        raise DataError(f"{files[0]}: no sample can be read, see above; mend or replace the files")
     if len(parts) == 1:
         return parts[0]
     return _chained(parts)
@@ -189,7 +194,11 @@ def _one(
     if reading.kind == "texts" and not path.is_dir() and not (tabled and reading.text):
         return _lines(path, facts)
     if reading.kind == "images" and not path.is_dir() and not tabled:
-        return _pictures([path], [{"file": str(path)}], facts, encoder)
+        contents, _ = pictures_of([path], reading.strict, facts.get("form", "rgb"), single=True)
+        for line in contents["remarks"]:
+            current().note(line)
+        files = contents["samples"]
+        return _pictures(files, [{"file": str(file)} for file in files], facts, encoder)
     if not path.exists():
         raise DataError(f"{path}: no such file or folder")
     family, _ = files_of(path, reading)

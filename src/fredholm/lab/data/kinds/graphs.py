@@ -12,8 +12,9 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from ....domain import DENSE_NODES
 from ....errors import DataError, OptionError
-from ....models.encoders import Inputs, laplacian_positions
+from ....models.encoders import Inputs, laplacian_positions, sparse_laplacian_positions
 from .dataset import IGNORED, LabelledDataset, check_labels
 from .kind import Kind, register_kind
 
@@ -58,7 +59,7 @@ class Graphs(Kind):
     single = False
 
     def fits(self, inputs: Any) -> bool:
-        return isinstance(inputs, Inputs) and "edges" in inputs
+        return isinstance(inputs, Inputs) and ("edges" in inputs or "links" in inputs)
 
 
 GRAPHS = register_kind(Graphs())
@@ -129,9 +130,7 @@ class GraphDataset(LabelledDataset):
         self.tokens = bool(graphs) and not graphs[0].features.is_floating_point()
         self.channels = graphs[0].features.shape[1] if graphs else 0
         self.vocabulary = self._vocabulary(vocabulary) if self.tokens else 0
-        self.positions = [
-            laplacian_positions(adjacency(g.edges, len(g.features)), eigenvectors) for g in graphs
-        ]
+        self.positions = [_positions(graph, eigenvectors) for graph in graphs]
 
     def _vocabulary(self, given: int | None) -> int:
         needed = 1 + max(int(graph.features.max()) for graph in self.graphs)
@@ -147,14 +146,9 @@ class GraphDataset(LabelledDataset):
         chosen = indices.tolist()
         sizes = torch.tensor([len(self.graphs[i].features) for i in chosen])
         n = int(sizes.max())
-        edges = torch.zeros(len(chosen), n, n, dtype=torch.bool)
-        for row, i in enumerate(chosen):
-            source, target = self.graphs[i].edges
-            edges[row, target, source] = True
-            edges[row, source, target] = True
         pad = torch.nn.utils.rnn.pad_sequence
         fields = {
-            "edges": edges,
+            **self._links(chosen, n),
             "positions": pad([self.positions[i] for i in chosen], batch_first=True),
             "valid": torch.arange(n) < sizes[:, None],
             "tokens" if self.tokens else "features": pad(
@@ -163,6 +157,22 @@ class GraphDataset(LabelledDataset):
         }
         labels = self.labels[indices]
         return Inputs(**fields), labels[:, :n] if self.task == "steps" else labels
+
+    def _links(self, chosen: list[int], n: int) -> dict[str, Tensor]:
+        """The edges of some graphs of up to n nodes, in both directions: a mask of all pairs, and
+        of large graphs lists.
+        """
+        if n > DENSE_NODES:
+            links = [self.graphs[i].edges for i in chosen]
+            both = [torch.cat([each, each.flip(0)], 1).mT for each in links]
+            pad = torch.nn.utils.rnn.pad_sequence
+            return {"links": pad(both, batch_first=True, padding_value=-1)}
+        edges = torch.zeros(len(chosen), n, n, dtype=torch.bool)
+        for row, i in enumerate(chosen):
+            source, target = self.graphs[i].edges
+            edges[row, target, source] = True
+            edges[row, source, target] = True
+        return {"edges": edges}
 
     def encoder(self) -> dict[str, Any]:
         return {**super().encoder(), **nodes_of(self)}
@@ -173,6 +183,14 @@ class GraphDataset(LabelledDataset):
     def __repr__(self) -> str:
         what = f"{self.name!r}, {self.split!r}, {len(self)} graphs"
         return f"GraphDataset({what}, {len(self.classes)} classes, {self.task})"
+
+
+def _positions(graph: Graph, eigenvectors: int) -> Tensor:
+    """Where the nodes of a graph stand."""
+    n = len(graph.features)
+    if n > DENSE_NODES:
+        return sparse_laplacian_positions(graph.edges, n, eigenvectors)
+    return laplacian_positions(adjacency(graph.edges, n), eigenvectors)
 
 
 def nodes_of(dataset: GraphDataset | NodeDataset) -> dict[str, Any]:

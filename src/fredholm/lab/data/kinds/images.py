@@ -221,6 +221,7 @@ class FolderDataset(ImageDataset):
         annotations: files of boxes by the pictures' names without suffix, see
             :mod:`fredholm.lab.data.boxes`.
         task: ``classification``, or ``regression``: the labels are numbers.
+        form: what is read of a file, see :mod:`.picture_files`.
     """
 
     def __init__(
@@ -236,11 +237,12 @@ class FolderDataset(ImageDataset):
         threads: int | None = None,
         annotations: Mapping[str, Path] | None = None,
         task: str = "classification",
+        form: str = "rgb",
     ):
         require("PIL", "train", "reading pictures")
         labels = labels.float() if task == "regression" else labels.long()
-        super().__init__(name, split, labels, classes, mean, std, (3, *image_size))
-        self.task = task
+        super().__init__(name, split, labels, classes, mean, std, (len(mean), *image_size))
+        self.task, self.form = task, form
         if len(files) != len(labels):
             raise ShapeError(
                 f"files: received {len(files)}; needs one for each of {len(labels)} labels"
@@ -256,19 +258,30 @@ class FolderDataset(ImageDataset):
 
     def raw(
         self, indices: Int[Tensor, " b"] | Sequence[int]
-    ) -> tuple[UInt8[Tensor, "b c h w"], Tensor]:
+    ) -> tuple[UInt8[Tensor, "b c h w"] | Float[Tensor, "b c h w"], Tensor]:
+        from .picture_files import read_form
+
         indices = torch.as_tensor(indices, dtype=torch.int64)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.threads)
         chosen = [self.files[i] for i in indices.tolist()]
-        images = list(self._pool.map(lambda file: read_picture(file, self.image_size), chosen))
-        stacked = (
-            torch.stack(images) if images else torch.empty((0, *self.shape), dtype=torch.uint8)
-        )
+        size, form = self.image_size, self.form
+        images = list(self._pool.map(lambda file: read_form(file, size, form), chosen))
+        dtype = torch.float32 if form.endswith("16") else torch.uint8
+        stacked = torch.stack(images) if images else torch.empty((0, *self.shape), dtype=dtype)
         return stacked, self.labels[indices]
 
+    def normalise(
+        self, images: UInt8[Tensor, "*b c h w"] | Float[Tensor, "*b c h w"]
+    ) -> Float[Tensor, "*b c h w"]:
+        """(share of white − mean) / std."""
+        if images.is_floating_point():
+            return standardised(images, self.mean, self.std)
+        return super().normalise(images)
+
     def describe(self) -> dict[str, Any]:
-        return {**super().describe(), "fit": COVER}
+        facts = {**super().describe(), "fit": COVER}
+        return facts if self.form == "rgb" else facts | {"form": self.form}
 
     def masks(
         self, indices: Int[Tensor, " b"] | Sequence[int], kind: str = "mask"
@@ -445,6 +458,12 @@ def read_as_trained(
     Raises:
         DataError: no such file, or no image.
     """
+    from .picture_files import read_form
+
+    form = facts.get("form", "rgb")
+    if form != "rgb" and size is not None:
+        image = read_form(file, size, form)
+        return image if image.is_floating_point() else image.float() / 255
     cut = facts.get("fit") == COVER or facts.get("source")
     if cut and size is not None:
         return read_picture(file, size).float() / 255

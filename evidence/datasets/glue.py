@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch
 
-from ....errors import DataError, OptionError, suggest
-from ..formats import read_bytes
-from ..kinds.texts import TEXTS, TextDataset, TextOptions
-from ..registry import Entry, Request, register_dataset
-from ..splits import stratified
-from .kjv_web import BETWEEN
+from fredholm.errors import DataError, OptionError, suggest
+from fredholm.lab.data.catalogue.kjv_web import BETWEEN
+from fredholm.lab.data.formats import read_bytes
+from fredholm.lab.data.kinds.texts import TEXTS, TextDataset, TextOptions
+from fredholm.lab.data.registry import Entry, Request, register_dataset
+from fredholm.lab.data.splits import stratified
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,8 @@
-"""The runs on GLUE's tasks together: each task's own measure, and their mean."""
+"""The runs on GLUE's tasks together: each task's own measure, and their mean.
+
+``python -m evidence run glue --runs runs/glue`` evaluates the runs below a folder, prints one line
+per task, and writes ``glue.json`` there.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,23 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ...errors import DataError
-from ..data.catalogue.glue import TASKS, GlueOptions
-from .evaluation import evaluate
-from .recipe_files import read_plain
+from fredholm.errors import DataError
+from fredholm.files import write_json
+from fredholm.lab.training.metrics import title_of
+from fredholm.lab.training.recipe_files import read_plain
+from fredholm.training import evaluate
+
+from .datasets.glue import TASKS, GlueOptions
+from .kit.subject import Options, Subject
+
+SUBJECT = Subject(__name__, runs={"mean": ":run"})
+
+
+def run(options: Options) -> None:
+    """Evaluate all runs below ``--runs``."""
+    summary = evaluate_glue(options.runs)
+    print("\n".join(lines(summary)), flush=True)
+    write_json(options.runs / "glue.json", summary)
 
 
 def glue_runs(folder: str | Path) -> list[Path]:
@@ -90,3 +107,21 @@ def _mean(scores: Iterable[float | None]) -> float | None:
     """None where one of them is not defined."""
     known = list(scores)
     return None if None in known else fmean(score for score in known if score is not None)
+
+
+def lines(summary: dict[str, Any]) -> list[str]:
+    """Return one line per task, and the mean with what it is the mean of."""
+    result = []
+    for task, row in summary["tasks"].items():
+        scores = ", ".join(_named(name, value) for name, value in row["scores"].items())
+        runs = f" (mean of {len(row['runs'])} runs)" if len(row["runs"]) > 1 else ""
+        result.append(f"{task:<5} {scores}, n {row['n']}{runs}")
+        result += [f"      {note}" for note in row["notes"]]
+    missing = f"; no run of {', '.join(summary['missing'])}" if summary["missing"] else ""
+    count = len(summary["tasks"])
+    mean = _named(f"mean of {count} task" + "s" * (count > 1), summary["mean"])
+    return [*result, mean + missing]
+
+
+def _named(name: str, value: float | None) -> str:
+    return f"{title_of(name)} {'undefined' if value is None else f'{value:.4f}'}"

@@ -1,0 +1,156 @@
+"""The MLP kernel where a query sees few keys: the first layer per point, hidden units first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...forms.neighbourhoods.gather import End, Neighbours, Rows, by_point, measure_rows
+from ...forms.neighbourhoods.general import has_no_values, refuses_images, shape_alone
+from ...forms.neighbourhoods.join import added, weighted_sum
+from ...forms.neighbourhoods.recompute import Weights, Work, parameters_of, with_parameters
+from ...forms.neighbourhoods.tiles import partition
+from ...integral import Exact, Facts, Form, Kernel, Problem, with_offset
+from ...ops.backend import at_least_single, cast, full_precision
+from ...ops.tiles import find_activation
+from .capabilities import SplitHidden
+
+ENDS: dict[str, End] = {"query_bias": "query", "query": "query", "key_bias": "key", "key": "key"}
+
+
+class NeighbourHidden(Form):
+    """What the first layer makes of each end is computed once per point and gathered; its
+    displacement term and further layers are computed per edge, and hidden units are integrated
+    before the readout: O(E·w·(d + w)) time and O(N·w + E) memory, beside one tile.
+    """
+
+    word = Exact
+    sparse = True
+    name = "hidden units over neighbours"
+    reason = (
+        "the first layer is a sum of both ends' terms, and the last is linear, so that points come "
+        "before pairs and hidden units before the readout"
+    )
+
+    def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
+        if not isinstance(kernel, SplitHidden):
+            return "it needs a first layer that is a sum of terms (SplitHidden)"
+        return refuses_images(kernel, facts)
+
+    def respond(self, kernel: SplitHidden, problem: Problem) -> Tensor:
+        if has_no_values(problem):
+            return shape_alone(kernel, problem)
+        p, single = problem, at_least_single(problem.uy.dtype)
+        terms = kernel.both_terms(p)
+        work = _work(kernel, p, terms, single)
+        batch, queries = p.ux.shape[0], p.ux.shape[2]
+        out = added(work.results(), work.tiles, batch * queries)
+        out = cast(out, p.uy.dtype).unflatten(0, (batch, queries)).transpose(1, 2)
+        return with_offset(out, kernel, p)
+
+
+def _work(
+    kernel: SplitHidden, problem: Problem, terms: dict[str, Any], single: torch.dtype
+) -> Work:
+    """The tiles of a problem whose first layer has ``terms``."""
+    p = problem
+    heads = {name: terms[name].shape[1] for name in ENDS if name in terms}
+    parts: dict[str, tuple[End, Tensor | None]] = {
+        name: (ENDS[name], by_point(terms[name])) for name in heads
+    }
+    if terms.get("key") is p.uy:  # the product's columns are the values
+        del parts["key"]
+    parts |= {"value": ("key", by_point(p.uy)), **measure_rows(p)}
+    shifted = kernel.table(p.x.new_zeros(1, p.x.shape[-1])) is not None
+    if shifted:
+        parts |= {"x": ("query", p.x), "y": ("key", p.y)}
+    rows = Rows.of(parts)
+
+    # The readout is made once, and the kernel's own parameters are read for displacements alone.
+    readout, bias = kernel.readout()
+    given = {"term.readout": readout, "term.bias": bias, "term.scale": terms.get("scale")}
+    for i, (weight, shift) in enumerate(terms.get("mid", ())):
+        given |= {f"term.weight{i}": weight, f"term.shift{i}": shift}
+    parameters = parameters_of(kernel) if shifted else {}
+    weights = {name: x for name, x in given.items() if x is not None} | parameters
+
+    layers = len(terms.get("mid", ()))
+    count = p.uy.shape[1]
+
+    def answer(kernel: SplitHidden, tile: Neighbours, weights: Weights) -> Tensor:
+        value = cast(tile.heads("value", count), single)
+        with full_precision(value):
+            first = _first_layer(kernel, tile, weights, heads, shifted, single)
+            function = find_activation(terms["activation"]).function
+            hidden = function(first)
+            for i in range(layers):
+                weight, shift = (weights[f"term.{x}{i}"].to(single) for x in ("weight", "shift"))
+                hidden = function(F.linear(hidden, weight, shift))
+            return _read(hidden, cast(tile.weights(), single), value, weights)
+
+    width = terms["query_bias"].shape[-1]
+    slot = torch.finfo(single).bits // 8 * (rows.width() + 4 * count * width)
+    tiles = partition(p, slot, split=True, cached=True)
+    return Work(
+        rows, weights, tiles, with_parameters(kernel, answer, list(parameters)), p.quadrature
+    )
+
+
+def _first_layer(
+    kernel: SplitHidden,
+    tile: Neighbours,
+    weights: Weights,
+    heads: dict[str, int],
+    shifted: bool,
+    dtype: torch.dtype,
+) -> Tensor:
+    """What the first activation is taken of, (R, 1 | H, b, k, w)."""
+
+    def ends(query: str, key: str) -> tuple[Tensor, Tensor]:
+        """Rows of both ends of a pair, (R, H, b, 1, ·) and (R, H, 1, k, ·)."""
+        of_query = cast(tile.heads(query, heads[query]), dtype)
+        of_key = cast(tile.heads(key if key in tile.rows else "value", heads[key]), dtype)
+        return of_query[:, :, :, None], of_key[:, :, None]
+
+    of_query, of_key = ends("query_bias", "key_bias")
+    total = of_query + of_key
+    if "term.scale" in weights:
+        of_query, of_key = ends("query", "key")
+        scale = weights["term.scale"].to(dtype)
+        product = of_query * of_key
+        if scale.shape[0] == 1:
+            total = total + F.linear(product, scale[0])
+        else:
+            total = total + product @ scale.mT[:, None]
+    if shifted:
+        away = tile.displacements()
+        table = kernel.table(away.flatten(0, 2))
+        assert table is not None  # the layer has a displacement term
+        total = total + table.to(dtype).mT.unflatten(1, away.shape[:3]).transpose(0, 1)
+    return total
+
+
+def _read(hidden: Tensor, measure: Tensor, value: Tensor, weights: Weights) -> Tensor:
+    """The readout of the integrated hidden units, (R, H, b, o)."""
+    count = value.shape[1]
+    hidden = hidden * measure[..., None]
+    if hidden.shape[1] == 1 and count > 1:
+        # Hidden units that heads share meet the values of all heads at once.
+        every = value.transpose(1, 2).flatten(2)[:, None]
+        moment = (hidden[:, 0].mT @ every).unflatten(-1, (count, -1)).movedim(-2, 1)
+    elif hidden.shape[2] == 1:
+        moment = (hidden[:, :, 0].mT @ value)[:, :, None]
+    else:
+        moment = hidden.mT @ value[:, :, None]
+
+    # One matrix product per head: moments (R · b, w · i) times the readout (w · i, o).
+    readout = weights["term.readout"].to(value.dtype).permute(0, 3, 2, 1).flatten(1, 2)
+    rows, _, block = moment.shape[:3]
+    flat = moment.transpose(1, 2).flatten(0, 1).flatten(2).transpose(0, 1)
+    out = torch.bmm(flat, readout).transpose(0, 1).unflatten(0, (rows, block)).transpose(1, 2)
+    if "term.bias" in weights:
+        out = out + weighted_sum(measure, value) @ weights["term.bias"].to(value.dtype).mT
+    return out

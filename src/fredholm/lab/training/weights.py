@@ -1,0 +1,103 @@
+"""Samples that count for more or for less than one, in the loss and in what a validation reports.
+
+A weight travels in front of its sample's label, so that loaders and trainers need not know of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from ..data.kinds.dataset import LabelledDataset, Transform
+from .tasks import Task
+
+
+class Labelled(NamedTuple):
+    """Labels as a task reads them, and the weight of each sample."""
+
+    labels: Tensor
+    weights: Float[Tensor, " b"]
+
+
+class WeightedSamples(LabelledDataset):
+    """A data set whose labels carry the weight of their sample, see :class:`WeightedTask`."""
+
+    def __init__(self, samples: LabelledDataset, weights: Float[Tensor, " n"]):
+        super().__init__(samples.name, samples.split, samples.labels, samples.classes)
+        self.samples, self.weights = samples, weights
+
+    def raw(self, indices: Tensor | Sequence[int]) -> tuple[Any, Tensor]:
+        inputs, labels = self.samples.raw(indices)
+        return inputs, self._with_weights(labels, indices)
+
+    def batch(
+        self, indices: Tensor | Sequence[int], transform: Transform | None = None
+    ) -> tuple[Any, Tensor]:
+        inputs, labels = self.samples.batch(indices, transform)
+        return inputs, self._with_weights(labels, indices)
+
+    def augmentation(self, options: Any) -> Any:
+        return self.samples.augmentation(options)
+
+    def _with_weights(self, labels: Tensor, indices: Tensor | Sequence[int]) -> Tensor:
+        chosen = self.weights[torch.as_tensor(indices, dtype=torch.int64)]
+        flat = labels.float().reshape(len(labels), -1)
+        return torch.cat([chosen[:, None], flat], 1)
+
+
+class WeightedTask(Task):
+    r"""A task whose loss of a batch is :math:`\frac1B \sum_i w_i \ell_i`.
+
+    The weights have the mean one over all samples, so that the loss of a batch is an unbiased
+    estimate of the weighted mean. A validation divides by the sum of its weights.
+    """
+
+    def __init__(self, task: Task):
+        self.task = task
+        self.name = task.name  # type: ignore[misc]
+        self.metric = task.metric
+
+    def outputs(self, classes: Sequence[str]) -> int:
+        return self.task.outputs(classes)
+
+    def split(self, outputs: Tensor, carried: Tensor) -> Labelled:
+        """Return the labels and the weights that :class:`WeightedSamples` put together."""
+        weights, labels = carried[:, 0], carried[:, 1:]
+        if self.task.classifies:
+            return Labelled(labels[:, 0].long(), weights)
+        if self.task.points is not None:
+            return Labelled(labels.unflatten(1, (outputs.shape[-1], -1)), weights)
+        return Labelled(labels[:, 0], weights)
+
+    def losses(
+        self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0
+    ) -> Float[Tensor, " b"]:
+        """Return the loss of each sample."""
+        pairs = self.task.pairs(outputs, labels)
+        if self.task.classifies:
+            return cross_entropy(*pairs, label_smoothing=smoothing, reduction="none")
+        errors = self.task.each(*pairs)
+        assert errors is not None
+        return errors
+
+    def loss(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        answers, weights = self.split(outputs, labels)
+        losses = self.losses(outputs, answers, smoothing)
+        return (weights * losses).mean().to(outputs.dtype)
+
+    def sums(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Any]:
+        answers, weights = self.split(outputs, labels)
+        weights = weights.double()
+        total = (weights * self.losses(outputs.float(), answers)).sum()
+        right = torch.zeros(())
+        if self.task.classifies:
+            right = (weights * (outputs.argmax(-1) == answers)).sum()
+        return total, right, weights.sum()
+
+    def metrics(self, sums: Sequence[float]) -> dict[str, float]:
+        return self.task.metrics(sums)

@@ -1,0 +1,188 @@
+"""Where the nodes of a graph stand: eigenvectors of its normalised Laplacian."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from ...edges import check_edge_index
+from ...errors import ShapeError, require
+
+FEW_NODES = 512  # of a component, whose eigenvectors are those of a dense matrix
+LANCZOS_STEPS = 400  # restarts, after which a shifted inverse is factorised instead
+
+
+@torch.no_grad()
+def laplacian_positions(edges: Bool[Tensor, "*b n n"], k: int) -> Float[Tensor, "*b n k"]:
+    r"""The first k eigenvectors of :math:`I - D^{-1/2} A D^{-1/2}` that are not of its null space,
+    times :math:`\sqrt{n}`.
+
+    Directions of edges are ignored. The null space tells only the components apart, so it is left
+    out: in a graph of several components each eigenvector belongs to one of them, or to several
+    where they share an eigenvalue, and isolated (or padded) nodes are at the origin. Its dimension
+    is the number of components, counted from the edges: small eigenvalues belong to long or
+    clustered graphs, however small. Missing eigenvectors are zero. The sign makes an entry of the
+    largest size positive; between equal eigenvalues the basis is the solver's. n counts the nodes
+    that have an edge. O(n³).
+
+    Raises:
+        ShapeError: edges that are no square mask.
+
+    Example:
+        >>> path = torch.tensor([[0, 1, 0], [1, 0, 1], [0, 1, 0]], dtype=torch.bool)
+        >>> laplacian_positions(path, 1).abs().flatten().tolist()[1] < 1e-6
+        True
+    """
+    if edges.dim() < 2 or edges.shape[-1] != edges.shape[-2] or edges.dtype != torch.bool:
+        raise ShapeError(
+            f"edges must be a mask (..., N, N), got {tuple(edges.shape)} of {edges.dtype}"
+        )
+    n = edges.shape[-1]
+    adjacent = (edges | edges.mT).double()
+    adjacent = adjacent * (1 - torch.eye(n, dtype=torch.float64, device=edges.device))
+    degree = adjacent.sum(-1)
+    scale = torch.where(degree > 0, degree.clamp(min=1).rsqrt(), 0.0)
+    laplacian = (
+        torch.diag_embed((degree > 0).double())
+        - scale[..., :, None] * adjacent * scale[..., None, :]
+    )
+    vectors = torch.linalg.eigh(laplacian).eigenvectors  # eigenvalues rise: the null space is first
+    order = _components(adjacent > 0)[..., None] + torch.arange(min(k, n), device=edges.device)
+    real, order = order < n, order.clamp(max=n - 1)
+    chosen = vectors.gather(-1, order[..., None, :].expand(*vectors.shape[:-1], -1))
+    largest = chosen.gather(-2, chosen.abs().argmax(-2, keepdim=True))
+    size = (degree > 0).sum(-1).clamp(min=1).double().sqrt()
+    chosen = (
+        torch.where(real[..., None, :], chosen * torch.where(largest < 0, -1.0, 1.0), 0.0)
+        * size[..., None, None]
+    )
+    short = k - chosen.shape[-1]
+    return torch.nn.functional.pad(chosen, (0, max(short, 0))).float()
+
+
+def _components(edges: Bool[Tensor, "*b n n"]) -> Tensor:
+    """How many connected components each graph of undirected edges has. O(n³ log n)."""
+    n = edges.shape[-1]
+    own = torch.arange(n, device=edges.device)
+    linked = (edges | (own == own[:, None])).float()
+    for _ in range(max(0, n - 1).bit_length()):  # each round reaches twice as far
+        linked = (linked @ linked).clamp(max=1.0)
+    return (linked.argmax(-1) == own).sum(-1)  # nodes of which none before is reached
+
+
+# --- of a large graph -----------------------------------------------------------------------------
+
+
+class _Mode(NamedTuple):
+    """An eigenvector of one component: its eigenvalue, its nodes and its entries there."""
+
+    value: float
+    nodes: Any
+    entries: Any
+
+
+def sparse_laplacian_positions(
+    edge_index: Int[Tensor, "2 e"], nodes: int, k: int
+) -> Float[Tensor, "n k"]:
+    """:func:`laplacian_positions` of a large graph, from its edges: memory O(E + N·k).
+
+    Each component is a problem of its own, small ones dense. A large one is solved by Lanczos
+    iterations and, where the lowest eigenvalues lie too close together for them (a long path), by
+    the inverse of the shifted Laplacian. Needs scipy, extra ``search``.
+
+    Args:
+        edge_index: (2, E); directions, loops and repetitions are ignored.
+        nodes: N.
+        k: how many eigenvectors.
+
+    Raises:
+        DomainError: edges that name no nodes of the graph.
+
+    Example:
+        >>> path = torch.tensor([[0, 1], [1, 2]])
+        >>> sparse_laplacian_positions(path, 3, 1).shape
+        torch.Size([3, 1])
+    """
+    require("scipy.sparse", "search", "eigenvectors of a large graph")
+    import numpy
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    check_edge_index(edge_index, nodes, nodes)
+    source, target = edge_index.cpu().numpy()
+    apart = source != target
+    ends = numpy.concatenate([source[apart], target[apart]])
+    others = numpy.concatenate([target[apart], source[apart]])
+    adjacent = coo_array((numpy.ones(len(ends)), (ends, others)), (nodes, nodes)).tocsr()
+    adjacent.data[:] = 1.0
+    degree = numpy.diff(adjacent.indptr)
+
+    # Nodes of a component are neighbours in this order.
+    _, label = connected_components(adjacent, directed=False)
+    order = numpy.argsort(label, kind="stable")
+    modes: list[_Mode] = []
+    for part in numpy.split(order, numpy.flatnonzero(numpy.diff(label[order])) + 1):
+        if len(part) > 1:
+            modes += _modes(adjacent[part][:, part], part, k)
+
+    positions = numpy.zeros((nodes, k))
+    size = max(int((degree > 0).sum()), 1) ** 0.5
+    for column, mode in enumerate(sorted(modes, key=lambda mode: mode.value)[:k]):
+        sign = 1.0 if mode.entries[numpy.abs(mode.entries).argmax()] > 0 else -1.0
+        positions[mode.nodes, column] = sign * size * mode.entries
+    return torch.from_numpy(positions).float().to(edge_index.device)
+
+
+def _modes(adjacent: Any, nodes: Any, k: int) -> list[_Mode]:
+    """The lowest k eigenvectors of a connected component beside its null space."""
+    import numpy
+    from scipy.sparse import diags_array, eye_array
+
+    n = len(nodes)
+    root = numpy.sqrt(numpy.diff(adjacent.indptr).astype(float))
+    scale = diags_array(1.0 / root)
+    similar = scale @ adjacent @ scale
+    null = root / numpy.linalg.norm(root)
+    count = min(k, n - 1)
+    if n <= FEW_NODES or count >= n - 1:
+        values, vectors = numpy.linalg.eigh(numpy.eye(n) - similar.toarray())
+        values, vectors = values[1 : count + 1], vectors[:, 1 : count + 1]
+    else:
+        values, vectors = _lowest(eye_array(n) - similar, null, count)
+    return [_Mode(float(values[i]), nodes, vectors[:, i]) for i in range(len(values))]
+
+
+def _lowest(laplacian: Any, null: Any, count: int) -> tuple[Any, Any]:
+    """The lowest eigenvalues and eigenvectors of a connected graph but for its null vector."""
+    import numpy
+    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+
+    # Eigenvalues lie in [0, 2]. Of 2 - L, without its null vector, the lowest are the largest.
+    n = len(null)
+
+    def apply(v: Any) -> Any:
+        v = v.reshape(-1)
+        return 2 * v - laplacian @ v - 2 * null * (null @ v)
+
+    operator: Any = LinearOperator
+    turned = operator((n, n), matvec=apply, dtype=float)
+    start = numpy.random.default_rng(0).standard_normal(n)
+    krylov = min(n - 1, max(64, 4 * count))
+    try:
+        values, vectors = eigsh(
+            turned, count, which="LA", v0=start, ncv=krylov, maxiter=LANCZOS_STEPS
+        )
+        values = 2 - values
+    except ArpackNoConvergence:
+        # The inverse tells close eigenvalues apart, at the cost of a factorisation.
+        values, vectors = eigsh(laplacian.tocsc(), count + 1, sigma=-1e-4, which="LM", v0=start)
+    order = numpy.argsort(values, kind="stable")
+    values, vectors = values[order], vectors[:, order]
+    if len(values) > count:
+        other = numpy.argsort(numpy.abs(null @ vectors), kind="stable")[:count]
+        other.sort()
+        values, vectors = values[other], vectors[:, other]
+    return values, vectors

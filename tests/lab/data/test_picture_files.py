@@ -1,0 +1,245 @@
+"""Pictures as they are: 16 bits, transparency, frames, and files that cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fredholm.data import create_dataset
+from fredholm.errors import DataError, OptionError
+from fredholm.lab.data.files import open_files
+from fredholm.lab.data.files.unlabelled import read_unlabelled
+from fredholm.training import evaluate, load_recipe, predict, train
+
+SIDE = 8
+COURSE = ["training.epochs=2", "model.body.dim=8", "model.body.depth=1", "model.body.heads=2"]
+
+
+def folder_of(
+    root: Path, make: Callable[[int, int], Any], suffix: str = ".png", count: int = 8
+) -> Path:
+    """Pictures of two classes, a folder each; ``make(class, number)`` gives Pillow's."""
+    for label in range(2):
+        for number in range(count):
+            place = root / "ab"[label] / f"{number}{suffix}"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            make(label, number).save(place)
+    return root
+
+
+def depth(label: int, number: int, low: int = 1_000, step: int = 1) -> Any:
+    rows = low + 8 * label + step * np.arange(SIDE * SIDE).reshape(SIDE, SIDE)
+    return Image.fromarray(rows.astype(np.uint16))
+
+
+def cut_out(label: int, number: int) -> Any:
+    """Two classes of one colour that differ in their opacity alone."""
+    pixels = np.full((SIDE, SIDE, 4), 120, np.uint8)
+    pixels[..., 3] = 0
+    half = slice(0, SIDE // 2) if label else slice(SIDE // 2, SIDE)
+    pixels[half, :, 3] = 255
+    return Image.fromarray(pixels, "RGBA")
+
+
+def grey(label: int, number: int) -> Any:
+    return Image.fromarray(np.full((SIDE, SIDE), 40 + 100 * label + number, np.uint8))
+
+
+def test_all_16_bits_are_read(tmp_path):
+    """Depth in millimetres: a step of one is another number, where bytes have 257 of them."""
+    source = open_files(folder_of(tmp_path / "set", depth))
+    assert source.reading.pixels == "rgb16"
+    samples = source.dataset("train")
+    raw, _ = samples.raw(range(len(samples)))
+    assert raw.dtype == torch.float32
+    assert {image.unique().numel() for image in raw[:, 0]} == {SIDE * SIDE}
+    images, _ = samples.batch(range(len(samples)))
+    assert images.std() == pytest.approx(1, abs=0.2)
+    assert images.mean() == pytest.approx(0, abs=0.2)
+    levels = (raw * 65_535).round().long().unique()
+    assert levels.min() >= 1_000
+    assert levels.max() <= 1_000 + 8 + SIDE * SIDE
+
+
+def test_counts_of_a_narrow_range_are_told_apart(tmp_path):
+    root = folder_of(tmp_path / "set", lambda c, n: depth(c, n, low=200 + n, step=1))
+    assert open_files(root).dataset("train").batch([0])[0].unique().numel() > 50
+
+
+def test_transparency_is_a_fourth_channel(tmp_path):
+    source = open_files(folder_of(tmp_path / "set", cut_out))
+    assert source.reading.pixels == "rgba"
+    samples = source.dataset("train")
+    assert samples.encoder()["channels"] == 4
+    raw, labels = samples.raw(range(len(samples)))
+    first, second = (raw[labels == label].float().mean(0) for label in (0, 1))
+    assert (first[3] - second[3]).abs().min() == 255
+    assert not torch.equal(first, second)
+
+
+def test_colours_beneath_full_transparency_are_not_read(tmp_path):
+    def hidden(label: int, number: int) -> Any:
+        pixels = np.full((SIDE, SIDE, 4), 90, np.uint8)
+        pixels[:, :4] = (250 * label, 3, 200, 0)  # what a program left there
+        pixels[:, 4:, 3] = 255
+        return Image.fromarray(pixels, "RGBA")
+
+    samples = open_files(folder_of(tmp_path / "set", hidden)).dataset("train")
+    for size in (SIDE, 5):
+        small = create_dataset("files", "train", path=tmp_path / "set", image_size=size)
+        raw, _ = small.raw(range(len(samples)))
+        assert torch.equal(raw, raw[:1].expand_as(raw))
+        assert (raw[:, :3][raw[:, 3:].expand(-1, 3, -1, -1) == 0] == 0).all()
+
+
+def test_a_transparent_colour_of_a_palette_counts(tmp_path):
+    def palette(label: int, number: int) -> Any:
+        image = Image.new("P", (SIDE, SIDE), label)
+        image.putpalette([10, 10, 10, 200, 200, 200])
+        image.info["transparency"] = 0
+        return image
+
+    samples = open_files(folder_of(tmp_path / "set", palette)).dataset("train")
+    raw, labels = samples.raw(range(len(samples)))
+    assert (raw[:, 3].flatten(1).amax(1) > 0).tolist() == (labels == 1).tolist()
+
+
+def test_frames_after_the_first_are_said(tmp_path):
+    root = folder_of(tmp_path / "set", grey, ".tif")
+    frames = [grey(0, n) for n in range(3)]
+    for name in ("a/0.tif", "b/1.tif"):
+        frames[0].save(root / name, save_all=True, append_images=frames[1:])
+    remarks = "\n".join(open_files(root).collection.remarks)
+    assert "2 of 16 pictures have several frames, of which the first is read" in remarks
+    assert str(root / "a" / "0.tif") in remarks
+    assert str(root / "b" / "1.tif") in remarks
+
+
+def test_what_a_form_does_not_hold_is_said(tmp_path):
+    mixed = folder_of(tmp_path / "set", cut_out)
+    for number in range(3):
+        depth(0, number).save(mixed / "a" / f"deep{number}.png")
+    assert open_files(mixed).reading.pixels == "rgba16"
+    assert not open_files(mixed).collection.remarks
+    plain = open_files(mixed, {"pixels": "rgb"})
+    said = "\n".join(plain.collection.remarks)
+    assert "3 of 19 pictures have 16 bits per pixel, of which 8 are read" in said
+    assert "16 of 19 pictures have transparent pixels, which are read as opaque" in said
+    assert "data.options.pixels=rgba keeps" in said
+    with pytest.raises(OptionError, match="pixels: received 'cmyk'"):
+        open_files(mixed, {"pixels": "cmyk"})
+
+
+def test_16_bits_in_several_channels_are_said(tmp_path):
+    root = folder_of(tmp_path / "set", grey)
+    (root / "a" / "wide.ppm").write_bytes(b"P6 2 2 65535\n" + bytes(range(24)))
+    remarks = "\n".join(open_files(root).collection.remarks)
+    assert (
+        "1 of 17 pictures have 16 bits in each of several channels, of which 8 are read" in remarks
+    )
+
+
+# --- files that cannot be read --------------------------------------------------------------------
+
+
+def broken(root: Path) -> list[Path]:
+    """Three files that no program reads: cut off, damaged inside, and no picture at all."""
+    cut, damaged, words = (root / "a" / f"{name}.png" for name in ("cut", "damaged", "words"))
+    content = (root / "a" / "0.png").read_bytes()
+    cut.write_bytes(content[: len(content) // 2])
+    middle = content.index(b"IDAT") + 6
+    damaged.write_bytes(content[:middle] + b"\x00\xff" + content[middle + 2 :])
+    words.write_text("no picture")
+    return [cut, damaged, words]
+
+
+@pytest.mark.parametrize("tabled", [False, True])
+def test_pictures_that_cannot_be_read_are_left_out_and_all_listed(tmp_path, tabled):
+    root = folder_of(tmp_path / "set", grey)
+    odd = broken(root)
+    path = root
+    if tabled:
+        files = sorted(root.rglob("*.png"))
+        lines = [f"{file.relative_to(tmp_path)},{file.parent.name}" for file in files]
+        path = tmp_path / "table.csv"
+        path.write_text("\n".join(["picture,label", *lines]))
+    source = open_files(path)
+    assert len(source.collection) == 16
+    assert not set(odd) & {Path(file) for file in source.collection.samples}
+    (said,) = [line for line in source.collection.remarks if "cannot be read" in line]
+    assert said.startswith("3 of 19 files cannot be read and are left out (--strict refuses them)")
+    assert all(str(file) in said for file in odd)
+    for split in ("train", "val", "test"):
+        samples: Any = source.dataset(split)
+        samples.raw(range(len(samples)))
+        for i, label in enumerate(samples.labels.tolist()):
+            assert samples.files[i].parent.name == "ab"[label]
+    with pytest.raises(DataError, match="not a readable picture"):
+        open_files(path, {"strict": True})
+
+
+def test_a_class_without_a_readable_file_is_refused(tmp_path):
+    root = folder_of(tmp_path / "set", grey)
+    (root / "c").mkdir()
+    (root / "c" / "0.png").write_text("no picture")
+    with pytest.raises(DataError, match="no file of the class 'c' can be read"):
+        open_files(root)
+    for file in (root / "a").iterdir():
+        file.write_text("no picture")
+    with pytest.raises(DataError, match="9 of 17 files cannot be read"):
+        open_files(root)
+
+
+def test_clouds_and_sounds_that_cannot_be_read_are_left_out(tmp_path):
+    wav = pytest.importorskip("scipy.io.wavfile")
+    for label in "ab":
+        for number in range(6):
+            for kind in ("clouds", "sounds"):
+                (tmp_path / kind / label).mkdir(parents=True, exist_ok=True)
+            np.save(tmp_path / "clouds" / label / f"{number}.npy", np.random.rand(9, 3))
+            wav.write(tmp_path / "sounds" / label / f"{number}.wav", 100, np.ones(50, np.int16))
+    for kind, name in (("clouds", "x.npy"), ("sounds", "x.wav")):
+        (tmp_path / kind / "a" / name).write_bytes(b"nothing")
+        source = open_files(tmp_path / kind)
+        assert len(source.collection) == 12
+        assert any("1 of 13 files cannot be read" in line for line in source.collection.remarks)
+        with pytest.raises(DataError, match=name):
+            open_files(tmp_path / kind, {"strict": True})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [depth, cut_out])
+def test_a_run_reads_pictures_in_its_form(make, tmp_path, capsys):
+    root = folder_of(tmp_path / "set", make)
+    odd = broken(root)
+    train(load_recipe({"data": {"path": str(root)}}, COURSE), tmp_path / "run")
+    assert evaluate(tmp_path / "run")["n"] > 0
+    rows = predict(tmp_path / "run", [root])
+    assert len(rows) == 16
+    again = predict(tmp_path / "run", [Path(row["file"]) for row in rows] + odd)
+    assert [row["file"] for row in again] == [row["file"] for row in rows]
+    for one, other in zip(rows, again):
+        assert one["probability"] == pytest.approx(other["probability"], abs=1e-6)
+    with pytest.raises(DataError, match="no sample can be read"):
+        predict(tmp_path / "run", odd)
+    with pytest.raises(DataError, match="not a readable picture"):
+        predict(tmp_path / "run", [root], strict=True)
+
+
+def test_runs_of_bytes_go_on_reading_bytes(tmp_path):
+    """Facts of a run from before forms were known: three channels, whatever the file has."""
+    folder_of(tmp_path / "set", cut_out)
+    samples = create_dataset(
+        "files", "train", path=tmp_path / "set", image_size=SIDE, options={"pixels": "rgb"}
+    )
+    facts = samples.describe()
+    facts["source"]["reading"].pop("pixels")
+    encoder = type("Encoder", (), {"input_shape": (3, SIDE, SIDE)})
+    found = read_unlabelled([tmp_path / "set" / "a" / "0.png"], facts, encoder)
+    assert found.batch([0]).shape == (1, 3, SIDE, SIDE)
