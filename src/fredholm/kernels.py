@@ -1,13 +1,16 @@
 """K, what interacts: one family per file. A new kernel needs one file: see CONTRIBUTING."""
 
+from .families.ckconv.capabilities import LagFeatures
 from .families.ckconv.finite_horizon import FiniteHorizonKernel
 from .families.ckconv.kernel import ContinuousConvolutionKernel
 from .families.ckconv.position_network import PositionNetwork
+from .families.infsa.capabilities import TokenGraphWeights
 from .families.infsa.centre_kernel import CentreKernel, StreamingCentreKernel
 from .families.infsa.kernel import HopKernel, TokenGraphKernel
+from .families.itnet.capabilities import Pooled, SplitHidden
 from .families.itnet.kernel import GROUPS, MLPKernel, ablations
 from .families.itnet.low_rank import LowRankKernel
-from .families.luna.kernel import LunaKernel, LunaMap
+from .families.luna.kernel import Banked, LunaKernel, LunaMap
 from .families.softmax.feature_maps import (
     FourierRandomFeatures,
     HedgehogFeatures,
@@ -19,16 +22,13 @@ from .families.softmax.linear import LinearAttentionKernel
 from .integral import (
     FEATURE_MAPS,
     AttentionKernel,
-    Banked,
     CausalTransition,
     Expanded,
     FeatureMap,
     FourierFeatures,
     HiddenKernel,
     HiddenReadout,
-    JointScores,
     Kernel,
-    LagFeatures,
     LagTaps,
     LatticeKernel,
     Layout,
@@ -36,18 +36,14 @@ from .integral import (
     OwnForm,
     PairKernel,
     Point,
-    Pooled,
     Problem,
     Proposal,
     Rotary,
     Separable,
     SeparableKernel,
     SoftmaxScores,
-    SplitHidden,
-    Stabilised,
     StateScan,
     SumKernel,
-    TokenGraphWeights,
     TransposedLinear,
     WeightedKernel,
     WeightedValue,
@@ -96,7 +92,6 @@ __all__ = [
     "HiddenKernel",
     "HiddenReadout",
     "HopKernel",
-    "JointScores",
     "Kernel",
     "LagFeatures",
     "LagTaps",
@@ -128,7 +123,6 @@ __all__ = [
     "SoftmaxKernel",
     "SoftmaxScores",
     "SplitHidden",
-    "Stabilised",
     "StateScan",
     "StateSpaceKernel",
     "StencilKernel",

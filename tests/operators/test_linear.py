@@ -13,7 +13,6 @@ from torch import nn
 from fredholm.distributed.exchanges import pairs as all_pairs
 from fredholm.domain import Domain
 from fredholm.errors import OptionError, StrategyError
-from fredholm.forms.separable import key_features
 from fredholm.integral import Facts, choose
 from fredholm.kernels import (
     Expanded,
@@ -256,7 +255,7 @@ def test_sums_over_ranks_have_the_floor_of_the_keys_that_a_query_sees():
     pairs = torch.eye(3, dtype=torch.bool)
     for valid in (None, torch.tensor([[True, True, False]])):
         problem = op.problem(u, Domain.line(3, valid=valid).replace(pairs=pairs))
-        shift = key_features(op.kernel, problem.y, problem.uy, problem.quadrature.valid)[1]
+        shift = op.kernel.stable_key_features(problem.y, problem.uy, problem.quadrature.valid)[1]
         parts = [(all_pairs.products(op.kernel, problem, shift),)]
         silent = replace(problem.quadrature, mass=torch.zeros_like(problem.quadrature.mass))
         parts.append((all_pairs.products(op.kernel, replace(problem, quadrature=silent), shift),))

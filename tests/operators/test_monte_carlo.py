@@ -17,8 +17,9 @@ from fredholm.convert import as_operator
 from fredholm.domain import Domain
 from fredholm.edges import Edges
 from fredholm.errors import DomainError, OptionError, StrategyError
+from fredholm.families.itnet.drawn import HiddenSamples
 from fredholm.forms.monte_carlo import SampledKeys, Samples, at_anchors
-from fredholm.forms.monte_carlo.drawn import _key_terms, _messages, _pairs, _split
+from fredholm.forms.monte_carlo.drawn import _messages
 from fredholm.kernels import add_proposal, auxiliary_loss
 from fredholm.operators import (
     Anchors,
@@ -246,8 +247,10 @@ def test_the_split_form_is_the_pairs_form(options, where):
         "a regular grid reads a table of displacements"
     )
     samples = drawn(op).draw(problem, drawn(op).proposal(op.kernel, problem))
-    keys = _key_terms(op.kernel, problem)
-    fast, plain = _split(op.kernel, problem, samples, keys), _pairs(op.kernel, problem, samples, {})
+    split = HiddenSamples(op.strategy)
+    keys = split.key_terms(op.kernel, problem)
+    fast = split.integral(op.kernel, problem, samples, keys)
+    plain = SampledKeys(op.strategy).integral(op.kernel, problem, samples, {})
     assert_close(fast, plain)
     leaves = [u, *op.kernel.parameters()]
     found = [

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from ..domain import Domain
 from ..errors import DomainError, OptionError, require
+from ..families.infsa.capabilities import CentredWeights
 from ..families.infsa.graph import edge_product
-from ..integral import CentredWeights, has_trait
+from ..integral import has_trait
 from .attention import operator_inputs
 from .centrality import token_chain
 from .kernels import check

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from ..domain import Domain
 from ..errors import ConvergenceError, OptionError
+from ..families.infsa.capabilities import DecayingWeights, TokenGraphWeights
 from ..families.infsa.graph import TokenGraph, solve
-from ..integral import DecayingWeights, TokenGraphWeights, has_trait
+from ..integral import has_trait
 from .kernels import BUDGET, check, pair_weights
 
 DENSE = 1024  # points up to which the matrix is held
@@ -180,7 +181,7 @@ def token_chain(
         u: its inputs, (B, N, D).
         domain: where they live, default a line.
         decay: γ; by default what leaves one γ in the weights of an operator that holds a decay (its
-            kernel is :class:`fredholm.integral.DecayingWeights`, as InfSA's, in block l of a model
+            kernel is :class:`fredholm.families.infsa.capabilities.DecayingWeights`, as InfSA's, in block l of a model
             often γ^l), else 0.7.
         margin: least probability to stop at any point.
         dense: points up to which the matrix is held.

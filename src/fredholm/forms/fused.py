@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..integral.capabilities import JointScores, SoftmaxScores
+from ..integral.capabilities import SoftmaxScores
 from ..integral.contract import Kernel, Memory, with_offset
 from ..integral.problem import Facts, Problem
 from ..integral.strategy import Exact
@@ -34,8 +34,6 @@ class Fused(KeyForm):
     def advance(
         self, kernel: SoftmaxScores, x: Tensor, u: Tensor, quadrature: Quadrature, memory: Memory
     ) -> tuple[Tensor, Memory]:
-        if not isinstance(kernel, JointScores):
-            return super().advance(kernel, x, u, quadrature, memory)
         query, key, value = kernel.project(x, u)
         if memory:
             key = torch.cat([memory["key"], key], -2)
@@ -50,7 +48,7 @@ class Fused(KeyForm):
 
     def respond(self, kernel: SoftmaxScores, problem: Problem) -> Tensor:
         # where both ends are the same points, one matrix product projects them to all three
-        if problem.layout.cross or not isinstance(kernel, JointScores):
+        if problem.layout.cross:
             return super().respond(kernel, problem)
         query, key, value = kernel.project(problem.y, problem.uy)
         out = attention(query, key, value, problem.quadrature, scale=kernel.factor)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from ..integral.contract import Kernel, Memory
+from ..integral.capabilities import HiddenReadout
+from ..integral.contract import Memory
 from ..integral.problem import Problem
 from ..integral.strategy import Exact
 from ..ops.backend import at_least_single, promoted
@@ -25,12 +24,12 @@ class HiddenBlocks(KeyRing):
     name = "hidden units by query block"
     reason = "the last layer is linear, so hidden units are integrated first"
 
-    def integrate(self, kernel: Kernel, problem: Problem, keys: Memory) -> Tensor:
+    def integrate(self, kernel: HiddenReadout, problem: Problem, keys: Memory) -> Tensor:
         width: int = getattr(kernel, "width", 64)
         return by_query_blocks(_block, kernel, problem, width, self.strategy.memory)
 
 
-def _block(kernel: Any, problem: Problem) -> Tensor:
+def _block(kernel: HiddenReadout, problem: Problem) -> Tensor:
     p, signal = problem, problem.uy
     x, y = p.x[:, None, :, None], p.y[:, None, None, :]
     hidden = kernel.hidden(x, y, p.ux[:, :, :, None], signal[:, :, None, :])

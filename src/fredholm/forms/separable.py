@@ -4,28 +4,16 @@ keys where there is no order, chunks in causal order, a moment of fixed size poi
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
-from ..integral.capabilities import (
-    Banked,
-    Expanded,
-    JointFeatures,
-    Separable,
-    Stabilised,
-    Windowed,
-    has_trait,
-)
+from ..integral.capabilities import Expanded, JointFeatures, Separable, Windowed
 from ..integral.contract import Form, Kernel, Memory, StretchForm, with_offset
 from ..integral.problem import Facts, Problem
 from ..integral.strategy import Linear
-from ..ops.backend import wants_triton
 from ..ops.linear_attention import (
     advance_moment,
     at_scale,
     attend_in_pieces,
-    banked_attention,
     linear_attention,
     wants_pieces,
 )
@@ -50,7 +38,7 @@ class SeparableForm(Form):
         return None
 
     def sums(
-        self, kernel: Any, problem: Problem, query: Tensor, key: Tensor, value: Tensor
+        self, kernel: Separable, problem: Problem, query: Tensor, key: Tensor, value: Tensor
     ) -> Tensor:
         """The values weighed by inner products of features."""
         return linear_attention(
@@ -64,24 +52,11 @@ class SeparableForm(Form):
             backend=self.strategy.backend,
         )
 
-    def respond(self, kernel: Any, problem: Problem) -> Tensor:
-        options = self.strategy
-        # The Triton kernels make the features of a bank in registers and never keep them.
-        bank = _bank(kernel, problem) if wants_triton(options.backend) else None
-        if bank is None:
-            out = self.attend(kernel, problem)
-        else:
-            out = banked_attention(
-                value=kernel.values(problem.y, problem.uy),
-                quadrature=problem.quadrature,
-                floor=kernel.floor,
-                chunk=options.chunk,
-                backend=options.backend,
-                **bank,
-            )
+    def respond(self, kernel: Separable, problem: Problem) -> Tensor:
+        out = self.attend(kernel, problem)
         return with_offset(expanded(kernel, problem, out), kernel, problem)
 
-    def attend(self, kernel: Any, problem: Problem) -> Tensor:
+    def attend(self, kernel: Separable, problem: Problem) -> Tensor:
         """The integral of the values, (B, H, Nq, c)."""
         raise NotImplementedError(f"{type(self).__name__} must define attend")
 
@@ -95,31 +70,30 @@ class Sums(SeparableForm):
     def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
         return "the domain has an order" if facts.layout.causal else super().refuses(kernel, facts)
 
-    def attend(self, kernel: Any, problem: Problem) -> Tensor:
+    def attend(self, kernel: Separable, problem: Problem) -> Tensor:
         p, options = problem, self.strategy
         longest = max(p.ux.shape[2], p.uy.shape[2])
         if (
             wants_pieces(p.uy, longest, options.piece)
-            and isinstance(kernel, Stabilised)
             and kernel.pointwise
             and not isinstance(kernel, Expanded)
         ):
             return self._in_pieces(kernel, problem)
-        query, key, _, value = features(kernel, p)
-        return self.sums(kernel, p, query, key, value)
+        found = features(kernel, p)
+        return self.sums(kernel, p, found.query, found.key, found.value)
 
-    def _in_pieces(self, kernel: Any, problem: Problem) -> Tensor:
+    def _in_pieces(self, kernel: Separable, problem: Problem) -> Tensor:
         """Features are made a piece of points at a time, so that inference never holds all."""
         p, valid = problem, problem.quadrature.valid
 
         def keys(part: slice, least: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
             real = None if valid is None else valid[:, part]
             y, uy = p.y[:, part], p.uy[:, :, part]
-            features, shift = key_features(kernel, y, uy, real, least)
+            features, shift = kernel.stable_key_features(y, uy, real, least)
             return features, kernel.values(y, uy), shift
 
         def queries(part: slice) -> Tensor:
-            return query_features(kernel, p.x[:, part], p.ux[:, :, part])
+            return kernel.stable_query_features(p.x[:, part], p.ux[:, :, part])
 
         sizes = p.ux.shape[2], p.uy.shape[2]
         piece = self.strategy.piece
@@ -138,7 +112,7 @@ class Chunks(SeparableForm):
     def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
         return super().refuses(kernel, facts) if facts.layout.causal else "the domain has no order"
 
-    def attend(self, kernel: Any, problem: Problem) -> Tensor:
+    def attend(self, kernel: Separable, problem: Problem) -> Tensor:
         p = problem
         query, key, shift, value = features(kernel, p)
         if shift is not None:
@@ -156,15 +130,11 @@ class RunningMoment(SeparableForm, StretchForm):
     responds = False
 
     def advance(
-        self, kernel: Any, x: Tensor, u: Tensor, quadrature: Quadrature, memory: Memory
+        self, kernel: Separable, x: Tensor, u: Tensor, quadrature: Quadrature, memory: Memory
     ) -> tuple[Tensor, Memory]:
         n = u.shape[2]
         valid = None if quadrature.valid is None else quadrature.valid[:, -n:]
-        if has_trait(kernel, JointFeatures):
-            query, key, shift, value = kernel.together(x, u, valid, memory.get("shift"))
-        else:
-            key, shift = key_features(kernel, x, u, valid, memory.get("shift"))
-            query, value = query_features(kernel, x, u), kernel.values(x, u)
+        query, key, shift, value = kernel.together(x, u, valid, memory.get("shift"))
         points = query, key, value
         measure = quadrature.mass[:, -n:], quadrature.scale
         options = {
@@ -177,39 +147,19 @@ class RunningMoment(SeparableForm, StretchForm):
         return with_offset(expanded(kernel, problem, out), kernel, problem), memory
 
 
-# --- features, stabilised where the kernel can ----------------------------------------------------
+# --- features -------------------------------------------------------------------------------------
 
 
-def _bank(kernel: object, problem: Problem) -> dict[str, Any] | None:
-    """The arguments of ``banked_attention``, where the features are a bank and nothing else."""
-    return kernel.banked(problem) if isinstance(kernel, Banked) else None
-
-
-def query_features(kernel: Any, x: Tensor, ux: Tensor) -> Tensor:
-    """φ, up to a factor per query where the kernel is ``Stabilised``."""
-    if isinstance(kernel, Stabilised):
-        return kernel.stable_query_features(x, ux)
-    return kernel.query_features(x, ux)
-
-
-def key_features(
-    kernel: Any, y: Tensor, uy: Tensor, valid: Tensor | None, least: Tensor | None = None
-) -> tuple[Tensor, Tensor | None]:
-    """ψ divided by e^c, and c, (B, H), or None where nothing was divided."""
-    if isinstance(kernel, Stabilised):
-        return kernel.stable_key_features(y, uy, valid, least)
-    return kernel.key_features(y, uy), None
-
-
-def features(kernel: Any, p: Problem) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-    """φ, ψ divided by e^c, c, and the values; together where queries are keys."""
-    if p.ux is p.uy and isinstance(kernel, JointFeatures):
+def features(kernel: Separable, p: Problem) -> JointFeatures:
+    """The features and values of a problem's two ends; together where queries are keys."""
+    if p.ux is p.uy:
         return kernel.together(p.y, p.uy, p.quadrature.valid)
-    key, shift = key_features(kernel, p.y, p.uy, p.quadrature.valid)
-    return query_features(kernel, p.x, p.ux), key, shift, kernel.values(p.y, p.uy)
+    key, shift = kernel.stable_key_features(p.y, p.uy, p.quadrature.valid)
+    query, value = kernel.stable_query_features(p.x, p.ux), kernel.values(p.y, p.uy)
+    return JointFeatures(query, key, shift, value)
 
 
-def expanded(kernel: Any, problem: Problem, response: Tensor) -> Tensor:
+def expanded(kernel: Separable, problem: Problem, response: Tensor) -> Tensor:
     """The response through the matrix at the query, where the kernel has one."""
     if isinstance(kernel, Expanded):
         return kernel.expand(problem.x, problem.ux, response)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from ..integral.capabilities import LagTaps, StateScan
@@ -34,7 +32,7 @@ class TapConvolution(Form):
     def preferred(self, kernel: Kernel, facts: Facts) -> bool:
         return kernel.d_in * kernel.d_out <= SMALL_TAP or not isinstance(kernel, StateScan)
 
-    def respond(self, kernel: Any, problem: Problem) -> Tensor:
+    def respond(self, kernel: LagTaps, problem: Problem) -> Tensor:
         q = problem.quadrature
         valid = q.valid if kernel.skips_padding else None
         order, back = (None, None) if valid is None else pack(valid)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -28,11 +26,17 @@ class Transition(Form):
             return "a state sees all points before, and pairs hide some of them"
         return None if isinstance(kernel, CausalTransition) else "it has no CausalTransition"
 
-    def start(self, kernel: Any, u: Tensor) -> Memory:
+    def start(self, kernel: CausalTransition, u: Tensor) -> Memory:
         return kernel.start(u)
 
     def step(
-        self, kernel: Any, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
+        self,
+        kernel: CausalTransition,
+        x: Tensor,
+        u: Tensor,
+        quadrature: Quadrature,
+        t: int,
+        memory: Memory,
     ) -> tuple[Tensor, Memory]:
         out, after = kernel.advance(Point.at(x, u, quadrature, t), memory)
         # padding that is not a point leaves the state as it was

@@ -210,7 +210,7 @@ class AttentionKernel(Aligned, WeightedKernel):
 # --- where the weight is an inner product of features ---------------------------------------------
 
 
-class FeatureAttentionKernel(AttentionKernel, JointFeatures, Windowed):
+class FeatureAttentionKernel(AttentionKernel, Windowed):
     r"""Base of kernels :math:`K_h(x, y; u) = \phi(Q_h u(x))\cdot\phi(K_h u(y))\,V_h / Z_h(x)`.
 
     .. math:: Z_h(x) = \int \phi(Q_h u(x))\cdot\phi(K_h u(y))\,d\mu(y)
@@ -415,10 +415,9 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures, Windowed):
 
     def together(
         self, x: Tensor, u: Tensor, valid: Tensor | None = None, least: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    ) -> JointFeatures:
         if not self._joint:
-            key, shift = self.stable_key_features(x, u, valid, least)
-            return self.stable_query_features(x, u), key, shift, self.values(x, u)
+            return super().together(x, u, valid, least)
         feature_map = self._key_map
         # a named function takes any heads, and queries and keys at once
         if self.key_map is None and feature_map is self.named_map:
@@ -427,20 +426,20 @@ class FeatureAttentionKernel(AttentionKernel, JointFeatures, Windowed):
                 heads = self.heads
                 stacked = split_heads(flat, 3 * heads)
                 query, key = feature_map(stacked.narrow(1, 0, 2 * heads)).chunk(2, 1)
-                return query, key, None, stacked.narrow(1, 2 * heads, heads)
+                return JointFeatures(query, key, None, stacked.narrow(1, 2 * heads, heads))
         queries, keys, values = self._all_heads(u)
         if self.floor is None:
-            return self.feature_map(queries), feature_map(keys), None, values
+            return JointFeatures(self.feature_map(queries), feature_map(keys), None, values)
         one = self.key_map is None and isinstance(feature_map, FeatureMap) and feature_map.alike
         points = queries.shape[2]
         few = not torch.compiler.is_compiling() and points <= FEW
         if one and few and queries.shape[1] == keys.shape[1]:
             # as points of one call: where they are few, a map costs more calls than arithmetic
             query, key = feature_map(torch.cat([queries, keys], 2)).split(points, 2)
-            return query, key, None, values
+            return JointFeatures(query, key, None, values)
         query = query_features(self.feature_map, queries)
         key, shift = key_features(feature_map, keys, valid, least)
-        return query, key, shift, values
+        return JointFeatures(query, key, shift, values)
 
     def weights(self, problem: Problem) -> Tensor:
         if self.window is not None:

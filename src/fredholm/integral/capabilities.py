@@ -8,8 +8,7 @@ for a kernel's class. A form that needs a capability names it as the type of its
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from torch import Tensor
 
@@ -21,7 +20,19 @@ if TYPE_CHECKING:
 else:
     Capability = ABC
 
+Kind = TypeVar("Kind", bound=type)
 
+CAPABILITIES: list[type] = []
+"""The capabilities that a form looks for."""
+
+
+def capability(kind: Kind) -> Kind:
+    """Note a class as a capability that a form looks for; see :func:`lacking`."""
+    CAPABILITIES.append(kind)
+    return kind
+
+
+@capability
 class HiddenReadout(Capability):
     r"""The last layer is linear: :math:`K = \sum_k h_k(x, y)\,R_k + R_0`, so hidden units can be
     integrated first.
@@ -36,37 +47,7 @@ class HiddenReadout(Capability):
         """R (H, d_out, d_in, w) and R_0 (H, d_out, d_in) or None."""
 
 
-class SplitHidden(HiddenReadout):
-    """The first layer splits into a query term, a key term, a product and a displacement term:
-    nothing wide per pair.
-
-    The dictionaries hold the arguments, by name, of
-    :func:`fredholm.families.itnet.hidden_first.mlp_kernel`.
-    """
-
-    @abstractmethod
-    def key_terms(self, y: Tensor, uy: Tensor, *, columns: bool) -> dict[str, Tensor]:
-        """What belongs to keys, points on dimension -2; ``columns``: the displacement term as
-        appended columns.
-        """
-
-    @abstractmethod
-    def query_terms(self, x: Tensor, ux: Tensor, *, columns: bool) -> dict[str, Any]:
-        """What belongs to queries and to the layer itself."""
-
-    def both_terms(self, problem: Problem) -> dict[str, Any]:
-        """Both ends' terms without columns of displacements; what they share may be made once."""
-        p = problem
-        terms: dict[str, Any] = dict(self.key_terms(p.y, p.uy, columns=False))
-        return terms | self.query_terms(p.x, p.ux, columns=False)
-
-    @abstractmethod
-    def table(self, displacements: Tensor) -> Tensor | None:
-        """Displacement term at given displacements (D, p), as (1 | H, w, D), or None where there is
-        no such term.
-        """
-
-
+@capability
 class WeightedValue(Capability):
     r"""A scalar weight times a value map: :math:`K_h = \alpha_h(x, y; u)\,V_h`."""
 
@@ -79,8 +60,15 @@ class WeightedValue(Capability):
         """V, (H, d_out, d_in)."""
 
 
+@capability
 class SoftmaxScores(WeightedValue):
-    """The weight is a softmax of inner products, which fused attention evaluates."""
+    """The weight is a softmax of inner products, which fused attention evaluates.
+
+    Attributes:
+        factor: what the inner products of :meth:`project` are still to be multiplied with.
+    """
+
+    factor: float = 1.0
 
     @abstractmethod
     def queries(self, x: Tensor, ux: Tensor) -> Tensor:
@@ -94,22 +82,31 @@ class SoftmaxScores(WeightedValue):
     def values(self, y: Tensor, uy: Tensor) -> Tensor:
         """Values (B, H, Nk, d_out), without the part that :meth:`Kernel.offset` adds."""
 
+    def project(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of the same points, which one matrix product may give.
 
-class JointScores(SoftmaxScores):
-    """Where queries and keys are the same points, one matrix product may give everything.
+        The queries may lack ``factor``.
+        """
+        return self.queries(x, u), self.keys(x, u), self.values(x, u)
+
+
+class JointFeatures(NamedTuple):
+    """What :meth:`Separable.together` gives.
 
     Attributes:
-        factor: what the inner products of ``project`` are still to be multiplied with, where its
-            queries lack it.
+        query: φ up to a factor of each query, (B, H, N, r).
+        key: ψ divided by e^shift, (B, H, N, r).
+        shift: the exponent, (B, H), or None where nothing was divided.
+        value: (B, H, N, c).
     """
 
-    factor: float = 1.0
+    query: Tensor
+    key: Tensor
+    shift: Tensor | None
+    value: Tensor
 
-    @abstractmethod
-    def project(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What ``queries``, ``keys`` and ``values`` give, together."""
 
-
+@capability
 class Separable(Capability):
     r"""The weight is an inner product of features, so the integral needs one moment of the keys:
 
@@ -120,10 +117,13 @@ class Separable(Capability):
         floor: the smallest denominator (see :func:`fredholm.ops.linear_attention.guarded`), or None
             for no denominator at all.
         nonnegative: no feature of either end is ever negative.
+        pointwise: the features of a point are a function of that point alone, so that they may be
+            made in pieces.
     """
 
     floor: float | None
     nonnegative: bool = False
+    pointwise: bool = True
 
     @abstractmethod
     def query_features(self, x: Tensor, ux: Tensor) -> Tensor:
@@ -139,42 +139,33 @@ class Separable(Capability):
         kernel is ``Expanded``.
         """
 
+    # Exponential features overflow, or all vanish. Where there is a denominator, features may come
+    # up to factors that it takes away.
 
-class Stabilised(Separable):
-    """Features up to factors that the denominator takes away, so that exponentials neither overflow
-    nor all vanish.
-
-    Attributes:
-        pointwise: the features of a point are a function of that point alone, so that they may be
-            made in pieces.
-    """
-
-    pointwise: bool
-
-    @abstractmethod
     def stable_query_features(self, x: Tensor, ux: Tensor) -> Tensor:
         """φ up to a factor of each query, (B, H, Nq, r)."""
+        return self.query_features(x, ux)
 
-    @abstractmethod
     def stable_key_features(
         self, y: Tensor, uy: Tensor, valid: Tensor | None = None, least: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """ψ divided by e^c, and c of each sample and head, (B, H), no smaller than ``least``; None
         where nothing was divided.
         """
+        return self.key_features(y, uy), None
 
-
-class JointFeatures(Stabilised):
-    """Where queries and keys are the same points, one matrix product may give everything."""
-
-    @abstractmethod
     def together(
         self, x: Tensor, u: Tensor, valid: Tensor | None = None, least: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-        """What ``stable_query_features``, ``stable_key_features`` (two) and ``values`` give."""
+    ) -> JointFeatures:
+        """The features and values of points that are both queries and keys, which one matrix
+        product may give.
+        """
+        key, shift = self.stable_key_features(x, u, valid, least)
+        return JointFeatures(self.stable_query_features(x, u), key, shift, self.values(x, u))
 
 
-class Windowed(Stabilised):
+@capability
+class Windowed(Separable):
     r"""Softmax's weight on the last points of an order, an inner product of features on all before,
     over one normaliser.
 
@@ -205,21 +196,10 @@ class Windowed(Stabilised):
     def far_keys(
         self, keys: Tensor, valid: Tensor | None = None, least: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """ψ of :meth:`near_keys` over e^c, and c, see :meth:`Stabilised.stable_key_features`."""
+        """ψ of :meth:`near_keys` over e^c, and c, see :meth:`Separable.stable_key_features`."""
 
 
-class Banked(Separable):
-    """The features are a bank of scalar networks at projections, which a GPU evaluates where they
-    are used and does not keep.
-    """
-
-    @abstractmethod
-    def banked(self, problem: Problem) -> dict[str, Any] | None:
-        """Scalars, banks and rules of :func:`fredholm.ops.linear_attention.banked_attention`; None
-        where more acts on the features.
-        """
-
-
+@capability
 class Expanded(Separable):
     r"""A matrix at the query acts on the integral: :math:`\Phi(x)\,r(x)`. A matrix-valued kernel of
     low rank,
@@ -231,65 +211,7 @@ class Expanded(Separable):
         """(B, H, Nq, c) to (B, H, Nq, d_out)."""
 
 
-class Pooled(Expanded):
-    """Both factors' last layers are linear, so that where all queries see all keys their hidden
-    units are integrated first.
-    """
-
-    @abstractmethod
-    def pooled(self, problem: Problem, total: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """∫ K u dμ, (B, H, Nq, d_out); of a part of a problem, with the moment of the whole, which
-        ``total`` makes from that of the part.
-        """
-
-
-class TokenGraphWeights(WeightedValue):
-    """The weights are the edges of a token graph, activated inner products over one norm of the
-    graph: one hop, which may be taken again.
-    """
-
-    @abstractmethod
-    def tokens(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, (B, H, N, ·) each."""
-
-    @abstractmethod
-    def rules(self) -> dict[str, Any]:
-        """The options of :class:`fredholm.families.infsa.graph.TokenGraph`: decay, activation,
-        norm, eps.
-        """
-
-    @abstractmethod
-    def gain(self) -> Tensor | None:
-        """Factor of the response, (H,), or None where there is none."""
-
-
-class DecayingWeights(Capability):
-    """The weights hold a decay below one for every step, so that a walk by them ends by itself."""
-
-    @abstractmethod
-    def decay(self) -> Tensor:
-        """γ in (0, 1) of each head, (H,), that the weights hold."""
-
-    def gain(self) -> Tensor | None:
-        """What the weights hold beside one γ, (H,); None where that is all."""
-        return None
-
-
-class CentredWeights(WeightedValue):
-    """The weights are a key's likeness to a centre of all queries, the same for every query: a few
-    steps towards the leading eigenvector of the token graph of queries and keys.
-
-    Attributes:
-        activation: of the graph's edges.
-    """
-
-    activation: str
-
-    @abstractmethod
-    def tokens(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, (B, H, N, ·) each."""
-
-
+@capability
 class OwnForm(Capability):
     """The kernel evaluates its whole response, offset included, faster than any generic form: a
     stencil, a recurrence.
@@ -306,6 +228,7 @@ class OwnForm(Capability):
         """∫ K u dμ + offset, (B, H, Nq, d_out)."""
 
 
+@capability
 class LagTaps(Capability):
     r"""The kernel depends on the lag alone, :math:`K(t, s) = \kappa(t - s)`, and lags are whole
     steps.
@@ -326,16 +249,7 @@ class LagTaps(Capability):
         """κ at lags 0 to N - 1, (H, N, d_out, d_in)."""
 
 
-class LagFeatures(HiddenReadout):
-    """The hidden units depend on the displacement alone, so that on a regular grid they are
-    convolved by FFT.
-    """
-
-    @abstractmethod
-    def lag_features(self, displacements: Tensor) -> Tensor:
-        """h at displacements (L, p), (L, w)."""
-
-
+@capability
 class StateScan(Capability):
     """The response to a whole sequence through the states of a linear recurrence."""
 
@@ -348,6 +262,7 @@ class StateScan(Capability):
         """∫ K u dμ + offset, (B, H, Nq, d_out)."""
 
 
+@capability
 class CausalTransition(Capability):
     """A causal response with a state of fixed size. Tensors of the state have the batch on
     dimension 0.
@@ -366,30 +281,6 @@ class CausalTransition(Capability):
     @abstractmethod
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Response at the next point, offset included, (B, H, d_out), and the state after it."""
-
-
-# Those that a form needs; what only says more of the weights (`DecayingWeights`, `CentredWeights`)
-# is missed by no form.
-CAPABILITIES: tuple[type, ...] = (
-    HiddenReadout,
-    SplitHidden,
-    WeightedValue,
-    SoftmaxScores,
-    JointScores,
-    Separable,
-    Banked,
-    Stabilised,
-    JointFeatures,
-    Windowed,
-    Expanded,
-    Pooled,
-    TokenGraphWeights,
-    OwnForm,
-    LagTaps,
-    LagFeatures,
-    StateScan,
-    CausalTransition,
-)
 
 
 def has_trait(kernel: object, trait: type) -> bool:

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...families.ckconv.capabilities import LagFeatures
 from ...families.ckconv.grid_convolution import spectrum
 from ...families.ckconv.grid_convolution.fft import HiddenConvolution, finished
 from ...families.ckconv.grid_convolution.registration import GridSizes
-from ...integral.capabilities import LagFeatures
 from ...integral.problem import Facts, Problem, weighed
 from ...ops.backend import at_least_single, cast, full_precision, promoted, wants_triton
 from .. import Shards, shares, summed, to_stretches, to_whole, without_holes

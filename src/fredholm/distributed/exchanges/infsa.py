@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...families.infsa.capabilities import TokenGraphWeights
 from ...families.infsa.centre_kernel import CentreKernel, StreamingCentreKernel
 from ...families.infsa.graph import NORMS, edge_product
 from ...families.infsa.graph.token_graph import row_factor
 from ...families.infsa.hops import Hops, OneHop, gained
 from ...forms.own import OwnResponse
-from ...integral.capabilities import TokenGraphWeights
 from ...integral.problem import Facts, Problem
 from ...ops.tiles import root_of
 from .. import Shards, gathered, summed

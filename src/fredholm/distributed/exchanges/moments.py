@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...forms.separable import Chunks, SeparableForm, Sums, expanded, key_features, query_features
-from ...integral.capabilities import Separable, Stabilised
+from ...forms.separable import Chunks, SeparableForm, Sums, expanded
+from ...integral.capabilities import Separable
 from ...integral.contract import with_offset
 from ...integral.problem import Facts, Problem
 from ...integral.strategy import Linear
@@ -23,11 +23,11 @@ from ..exchange import Exchange, register_exchange
 from ..part import before_this
 
 
-def features_refusal(kernel: object, strategy: Linear) -> str | None:
+def features_refusal(kernel: Separable, strategy: Linear) -> str | None:
     """Return why a rank cannot make the features of its own points, or None."""
     if wants_triton(strategy.backend):
         return "Triton's kernels hold no sums between ranks; use backend='auto'"
-    if isinstance(kernel, Stabilised) and not kernel.pointwise:
+    if not kernel.pointwise:
         return "the features of a point depend on the other points of a call"
     return None
 
@@ -43,12 +43,12 @@ class MomentSummed(Exchange):
 
     def respond(self, form: Sums, kernel: Separable, problem: Problem, shards: Shards) -> Tensor:
         p = problem
-        key = _common_key_features(kernel, p, shards)
+        key, _ = _common_key_features(kernel, p, shards)
         moment = Moment(p.quadrature, kernel.floor)
         moment.add(slice(None), key, kernel.values(p.y, p.uy))
         columns = [x.shape[-1] for x in moment.sums]
         moment.sums = list(summed(torch.cat(moment.sums, -1), shards).split(columns, -1))
-        out = moment.respond(slice(None), query_features(kernel, p.x, p.ux))
+        out = moment.respond(slice(None), kernel.stable_query_features(p.x, p.ux))
         return with_offset(expanded(kernel, p, out), kernel, p)
 
 
@@ -63,10 +63,9 @@ class MomentsBefore(Exchange):
 
     def respond(self, form: Chunks, kernel: Separable, problem: Problem, shards: Shards) -> Tensor:
         p, q = problem, problem.quadrature
-        key = _common_key_features(kernel, p, shards)
-        query, value = query_features(kernel, p.x, p.ux), kernel.values(p.y, p.uy)
-        if isinstance(kernel, Stabilised) and kernel.floor is not None:
-            # Features come up to a factor, which the denominator takes away.
+        key, shift = _common_key_features(kernel, p, shards)
+        query, value = kernel.stable_query_features(p.x, p.ux), kernel.values(p.y, p.uy)
+        if shift is not None:
             query = at_scale(query, _running_largest(key, shards))
         total = moment_of(key, value, q.mass, kernel.floor)
         out, _ = linear_attention_stretch(
@@ -82,13 +81,18 @@ class MomentsBefore(Exchange):
         return with_offset(expanded(kernel, p, out), kernel, p)
 
 
-def _common_key_features(kernel: Separable, problem: Problem, shards: Shards) -> Tensor:
-    """ψ of this rank's keys, divided by one factor of all ranks where anything is divided."""
+def _common_key_features(
+    kernel: Separable, problem: Problem, shards: Shards
+) -> tuple[Tensor, Tensor | None]:
+    """ψ of this rank's keys divided by e^c, and c, one of all ranks, or None where nothing was
+    divided.
+    """
     p = problem
-    key, shift = key_features(kernel, p.y, p.uy, p.quadrature.valid)
-    if shift is None:
-        return key
-    return key * over_new_factor(shift, largest(shift, shards)).to(key.dtype)
+    key, own = kernel.stable_key_features(p.y, p.uy, p.quadrature.valid)
+    if own is None:
+        return key, None
+    shift = largest(own, shards)
+    return key * over_new_factor(own, shift).to(key.dtype), shift
 
 
 def _running_largest(key: Tensor, shards: Shards) -> Tensor:

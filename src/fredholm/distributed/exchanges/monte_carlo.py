@@ -38,7 +38,7 @@ class DrawsByRank(Exchange):
 
         def respond(p: Problem) -> Tensor:
             share = max(1, round(options.samples * p.uy.shape[2] / total))
-            part = SampledKeys(replace(options, samples=share))
+            part = type(form)(replace(options, samples=share))
             return part.estimated(kernel, p, part.draw(p, part.proposal(kernel, p)))
 
         return with_offset(ring(problem, shards, respond), kernel, problem)

@@ -11,7 +11,7 @@ from ...forms.dense import Dense
 from ...forms.fused import Fused
 from ...forms.keys import KeyForm, KeyRing
 from ...forms.quadratic import Quadratic
-from ...forms.separable import expanded, key_features, query_features
+from ...forms.separable import expanded
 from ...forms.weights import WeightBlocks
 from ...integral.capabilities import Separable, SoftmaxScores, WeightedValue, Windowed
 from ...integral.contract import Kernel, with_offset
@@ -107,7 +107,7 @@ class ProductsInTurn(Exchange):
     ) -> Tensor:
         p = problem
         # All ranks' features are divided by one factor, whose exponent this is.
-        shift = key_features(kernel, p.y, p.uy, p.quadrature.valid)[1]
+        shift = kernel.stable_key_features(p.y, p.uy, p.quadrature.valid)[1]
         if shift is not None:
             shift = largest(shift, shards)
 
@@ -125,13 +125,13 @@ def products(kernel: Separable, p: Problem, shift: Tensor | None) -> Tensor:
     """Weighted inner products of features times values, their own sum where there is a denominator,
     and the largest feature that each query sees: (B, H, Nq, c + 2).
     """
-    key, own = key_features(kernel, p.y, p.uy, p.quadrature.mass > 0, shift)
+    key, own = kernel.stable_key_features(p.y, p.uy, p.quadrature.mass > 0, shift)
     if own is not None and shift is not None:
         key = key * over_new_factor(own, shift).to(key.dtype)
     value = kernel.values(p.y, p.uy)
     if kernel.floor is not None:
         value = F.pad(value, (0, 1), value=1.0)
-    pairs = query_features(kernel, p.x, p.ux) @ key.mT
+    pairs = kernel.stable_query_features(p.x, p.ux) @ key.mT
     weights = p.quadrature.weights()
     sums = (pairs * weights) @ value.to(pairs.dtype)
     size = torch.where(weights > 0, key.detach().amax(-1)[:, :, None], 0.0)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...forms.windowed import WindowChunks
 from ...integral.capabilities import Windowed
-from ...integral.contract import Kernel, Memory
+from ...integral.contract import Memory
 from ...integral.problem import Facts, Problem
 from ...ops.linear_attention import over_new_factor, taken_by_row
 from .. import Shards, concatenated, gathered, largest
@@ -28,7 +28,7 @@ class TailsAndMoments(Exchange):
 
     passes = "the ranks' last points, and moments of all before them"
 
-    def refuses(self, form: WindowChunks, kernel: Kernel, facts: Facts) -> str | None:
+    def refuses(self, form: WindowChunks, kernel: Windowed, facts: Facts) -> str | None:
         return features_refusal(kernel, form.strategy)
 
     def respond(

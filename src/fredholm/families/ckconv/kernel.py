@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from ...domain import Domain
 from ...errors import OptionError
-from ...integral import HiddenKernel, LagFeatures, Problem, prepared
+from ...integral import HiddenKernel, Problem, prepared
 from ...integral.bases import RECURRENT
 from ...ops.backend import at_least_single, cast, unrounded
 from ...validation import cheap_to_read
+from .capabilities import LagFeatures
 from .grid_convolution.fft import DirectConvolution, HiddenConvolution
 from .lag_steps import LagSteps
 from .position_network import PositionNetwork, WeightNormLinear

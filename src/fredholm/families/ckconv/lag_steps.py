@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -12,7 +10,6 @@ from ...integral import (
     Facts,
     Form,
     Kernel,
-    LagFeatures,
     Layout,
     Memory,
     Problem,
@@ -22,6 +19,7 @@ from ...integral import (
 )
 from ...ops.backend import cast, full_precision, promoted
 from ...quadrature import Quadrature
+from .capabilities import LagFeatures
 from .grid_convolution.fft import grid_convolution, with_bias
 
 STEP = Layout(cross=True, stepping=True)
@@ -46,7 +44,13 @@ class LagSteps(Form):
         return None if isinstance(kernel, LagFeatures) else "it needs LagFeatures"
 
     def step(
-        self, kernel: Any, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
+        self,
+        kernel: LagFeatures,
+        x: Tensor,
+        u: Tensor,
+        quadrature: Quadrature,
+        t: int,
+        memory: Memory,
     ) -> tuple[Tensor, Memory]:
         memory = _with_points(kernel, x, u, quadrature, t, memory)
         lags, signal, (readout, bias) = memory["lags"], memory["signal"], kernel.readout()
@@ -60,7 +64,13 @@ class LagSteps(Form):
         return _finished(out[:, :, None], kernel, x, u, quadrature, t), memory
 
     def prefill(
-        self, kernel: Any, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
+        self,
+        kernel: LagFeatures,
+        x: Tensor,
+        u: Tensor,
+        quadrature: Quadrature,
+        t: int,
+        memory: Memory,
     ) -> tuple[Tensor, Memory]:
         memory = _with_points(kernel, x, u, quadrature, t, memory)
         hidden, readout = with_bias(memory["lags"][0].flip(0), *kernel.readout())
@@ -70,7 +80,7 @@ class LagSteps(Form):
 
 
 def _with_points(
-    kernel: Any, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
+    kernel: LagFeatures, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
 ) -> Memory:
     """The memory with n more points: u times their masses, and the hidden units of as many more
     lags, the longest first.

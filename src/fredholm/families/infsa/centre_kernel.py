@@ -9,13 +9,13 @@ from ...errors import DomainError, OptionError
 from ...forms import OwnResponse
 from ...integral import (
     CausalTransition,
-    CentredWeights,
     Layout,
     OwnForm,
     Point,
     Problem,
 )
 from ...ops.backend import at_least_single, cast, full_precision, number
+from .capabilities import CentredWeights
 from .centres import (
     Sum,
     Tokens,

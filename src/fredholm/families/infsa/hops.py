@@ -22,6 +22,7 @@ from ...integral import (
 from ...ops.backend import at_least_single, cast, check_backend, full_precision
 from ...ops.tiles import root_of
 from ...quadrature import Quadrature
+from .capabilities import TokenGraphWeights
 from .graph import NORMS, TokenGraph, activated, sum_of_hops
 from .graph.token_graph import row_factor
 
@@ -72,7 +73,7 @@ class OneHop(Form):
     steps = True
     triton = True
 
-    def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
+    def respond(self, kernel: TokenGraphWeights, problem: Problem) -> Tensor:
         options: Any = self.strategy
         graph, value = graph_of(
             kernel, problem, memory=options.memory, backend=options.backend, half=True
@@ -80,7 +81,13 @@ class OneHop(Form):
         return gained(kernel, sum_of_hops(graph, value, 1), value)
 
     def step(
-        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
+        self,
+        kernel: TokenGraphWeights,
+        x: Tensor,
+        u: Tensor,
+        quadrature: Quadrature,
+        t: int,
+        memory: Memory,
     ) -> tuple[Tensor, Memory]:
         return step_hops(kernel, u, quadrature, t, memory, 1)
 
@@ -99,7 +106,7 @@ class Hops(Form):
     def preferred(self, kernel: Kernel, facts: Facts) -> bool:
         return False  # more hops than one are another response than the kernel's
 
-    def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
+    def respond(self, kernel: TokenGraphWeights, problem: Problem) -> Tensor:
         options: Any = self.strategy
         graph, value = graph_of(kernel, problem, backend=options.backend, half=True)
         return gained(kernel, sum_of_hops(graph, value, options.hops), value)
@@ -119,14 +126,20 @@ class HopRows(Form):
         return False
 
     def step(
-        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
+        self,
+        kernel: TokenGraphWeights,
+        x: Tensor,
+        u: Tensor,
+        quadrature: Quadrature,
+        t: int,
+        memory: Memory,
     ) -> tuple[Tensor, Memory]:
         options: Any = self.strategy
         return step_hops(kernel, u, quadrature, t, memory, options.hops)
 
 
 def graph_of(
-    kernel: Any, problem: Problem, *, half: bool = False, **options: Any
+    kernel: TokenGraphWeights, problem: Problem, *, half: bool = False, **options: Any
 ) -> tuple[TokenGraph, Tensor]:
     """A problem's graph, with ``options`` of :class:`TokenGraph`, and its tokens' values. ``half``:
     tokens in half precision may be multiplied in it.
@@ -138,7 +151,7 @@ def graph_of(
     ), value
 
 
-def gained(kernel: Any, out: Tensor, value: Tensor) -> Tensor:
+def gained(kernel: TokenGraphWeights, out: Tensor, value: Tensor) -> Tensor:
     """A sum over hops with the kernel's factor, in the values' precision."""
     gain = kernel.gain()
     out = out if gain is None else out * cast(gain, out.dtype)[:, None, None]
@@ -146,7 +159,7 @@ def gained(kernel: Any, out: Tensor, value: Tensor) -> Tensor:
 
 
 def step_hops(
-    kernel: Any, u: Tensor, quadrature: Quadrature, t: int, memory: Memory, hops: int
+    kernel: TokenGraphWeights, u: Tensor, quadrature: Quadrature, t: int, memory: Memory, hops: int
 ) -> tuple[Tensor, Memory]:
     """One causal point: hop h needs what hop h - 1 made of all points before, so each hop has a
     cache.
@@ -163,7 +176,7 @@ def step_hops(
 
 
 def graph_row(
-    kernel: Any, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
+    kernel: TokenGraphWeights, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
 ) -> tuple[Tensor, Tensor, Memory]:
     """Row t of M, (B, H, 1, t + 1), the point's value (B, H, 1, d), and the memory's keys and norm
     after it.

@@ -10,15 +10,14 @@ from torch import Tensor, nn
 from ...errors import DomainError, OptionError, suggest
 from ...integral import (
     AttentionKernel,
-    DecayingWeights,
     Layout,
     Problem,
     Projections,
-    TokenGraphWeights,
     prepared,
 )
 from ...ops.backend import full_precision
 from ...ops.tiles import find_activation
+from .capabilities import DecayingWeights, TokenGraphWeights
 from .graph import ACTIVATIONS, NORMS, TokenGraph, activated
 from .hops import HopRows, Hops, OneHop
 from .neighbours import HopsAlongEdges, OneHopAlongEdges

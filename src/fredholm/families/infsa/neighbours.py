@@ -14,6 +14,7 @@ from ...forms.neighbourhoods.recompute import Weights, Work
 from ...forms.neighbourhoods.tiles import partition
 from ...integral import Exact, Facts, Form, Kernel, Problem
 from ...ops.backend import at_least_single, cast, full_precision
+from .capabilities import TokenGraphWeights
 from .graph import NORMS, activated
 from .graph.token_graph import row_factor, total_norm
 from .hops import Neumann, gained
@@ -29,7 +30,7 @@ class OneHopAlongEdges(Form):
     name = "one hop along edges"
     reason = "affinities of inner products, whose norm is divided out after the product"
 
-    def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
+    def respond(self, kernel: TokenGraphWeights, problem: Problem) -> Tensor:
         return _respond(kernel, problem, 1)
 
 
@@ -44,12 +45,12 @@ class HopsAlongEdges(Form):
     def preferred(self, kernel: Kernel, facts: Facts) -> bool:
         return False  # more hops than one are another response than the kernel's
 
-    def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
+    def respond(self, kernel: TokenGraphWeights, problem: Problem) -> Tensor:
         options: Any = self.strategy
         return _respond(kernel, problem, options.hops)
 
 
-def _respond(kernel: Any, problem: Problem, hops: int) -> Tensor:
+def _respond(kernel: TokenGraphWeights, problem: Problem, hops: int) -> Tensor:
     """Walks of up to ``hops`` hops, by y ← M (v + y)."""
     if has_no_values(problem):
         return shape_alone(kernel, problem)

@@ -84,8 +84,9 @@ class InfSA(IntegralOperator):
                 "only Resolvent iterates to a tolerance; this operator's strategy is "
                 f"{self.strategy!r}"
             )
-        problem = self.problem(u, domain)
-        return Iterations(self.strategy).solve(self.kernel, problem)[1]
+        problem, kernel = self.problem(u, domain), self.kernel
+        assert isinstance(kernel, HopKernel)
+        return Iterations(self.strategy).solve(kernel, problem)[1]
 
 
 @register_operator("linear_infsa")

@@ -12,6 +12,7 @@ from ...errors import OptionError, StrategyError, suggest
 from ...integral import Facts, Form, Kernel, Memory, Problem, Strategy, register_strategy
 from ...ops.backend import check_backend, full_precision, transforms
 from ...quadrature import Quadrature
+from .capabilities import TokenGraphWeights
 from .graph import Convergence, resolvent, resolvent_naive
 from .graph.solve import SOLVERS
 from .hops import NEEDS, HopRows, gained, graph_of, graph_row
@@ -83,7 +84,7 @@ class Iterations(Form):
     def preferred(self, kernel: Kernel, facts: Facts) -> bool:
         return False  # all hops are another response than the kernel's
 
-    def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
+    def respond(self, kernel: TokenGraphWeights, problem: Problem) -> Tensor:
         if not transforms():
             return self.solve(kernel, problem)[0]
         # a transformed tensor has no value that could say when to stop
@@ -92,7 +93,7 @@ class Iterations(Form):
             out = resolvent_naive(graph, value.to(graph.query.dtype))
         return gained(kernel, out, value)
 
-    def solve(self, kernel: Kernel, problem: Problem) -> tuple[Tensor, Convergence]:
+    def solve(self, kernel: TokenGraphWeights, problem: Problem) -> tuple[Tensor, Convergence]:
         """The response (B, H, N, d_out), and how it was reached."""
         options: Any = self.strategy
         graph, value = graph_of(kernel, problem, backend=options.backend)
@@ -124,7 +125,13 @@ class WalkRows(HopRows):
     word = Resolvent
 
     def step(
-        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
+        self,
+        kernel: TokenGraphWeights,
+        x: Tensor,
+        u: Tensor,
+        quadrature: Quadrature,
+        t: int,
+        memory: Memory,
     ) -> tuple[Tensor, Memory]:
         row, value, after = graph_row(kernel, u, quadrature, t, memory)
         with full_precision(u):

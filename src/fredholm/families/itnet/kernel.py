@@ -11,19 +11,20 @@ from torch import Tensor, nn
 
 from ...domain import Domain
 from ...errors import OptionError, suggest
+from ...forms import AnchorKeys
 from ...integral import (
     FourierFeatures,
     HiddenKernel,
     Problem,
-    SplitHidden,
     answering,
     identity,
     prepared,
 )
-from ...integral.bases import SAMPLED
 from ...integral.fourier import check_dimension
 from ...ops.backend import cast
 from ...ops.tiles import root_of
+from .capabilities import SplitHidden
+from .drawn import HiddenLattice, HiddenSamples
 from .hidden_first import ACTIVATIONS, hidden_pairs
 from .hidden_first.tiled import TiledColumns, TiledTable
 from .neighbours import NeighbourHidden
@@ -99,7 +100,14 @@ class MLPKernel(HiddenKernel, SplitHidden):
         128
     """
 
-    forms = (TiledTable, TiledColumns, NeighbourHidden, *SAMPLED)
+    forms = (
+        TiledTable,
+        TiledColumns,
+        NeighbourHidden,
+        HiddenSamples,
+        HiddenLattice,
+        AnchorKeys,
+    )
 
     def __init__(
         self,

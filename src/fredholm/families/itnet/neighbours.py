@@ -14,9 +14,10 @@ from ...forms.neighbourhoods.hidden import read_moments
 from ...forms.neighbourhoods.join import added
 from ...forms.neighbourhoods.recompute import Weights, Work, parameters_of, with_parameters
 from ...forms.neighbourhoods.tiles import partition
-from ...integral import Exact, Facts, Form, Kernel, Problem, SplitHidden, with_offset
+from ...integral import Exact, Facts, Form, Kernel, Problem, with_offset
 from ...ops.backend import at_least_single, cast, full_precision
 from ...ops.tiles import find_activation
+from .capabilities import SplitHidden
 
 ENDS: dict[str, End] = {"query_bias": "query", "query": "query", "key_bias": "key", "key": "key"}
 
@@ -40,7 +41,7 @@ class NeighbourHidden(Form):
             return "it needs a first layer that is a sum of terms (SplitHidden)"
         return refuses_images(kernel, facts)
 
-    def respond(self, kernel: Any, problem: Problem) -> Tensor:
+    def respond(self, kernel: SplitHidden, problem: Problem) -> Tensor:
         if has_no_values(problem):
             return shape_alone(kernel, problem)
         p, single = problem, at_least_single(problem.uy.dtype)
@@ -52,7 +53,9 @@ class NeighbourHidden(Form):
         return with_offset(out, kernel, p)
 
 
-def _work(kernel: Any, problem: Problem, terms: dict[str, Any], single: torch.dtype) -> Work:
+def _work(
+    kernel: SplitHidden, problem: Problem, terms: dict[str, Any], single: torch.dtype
+) -> Work:
     """The tiles of a problem whose first layer has ``terms``."""
     p = problem
     heads = {name: terms[name].shape[1] for name in ENDS if name in terms}
@@ -78,7 +81,7 @@ def _work(kernel: Any, problem: Problem, terms: dict[str, Any], single: torch.dt
     layers = len(terms.get("mid", ()))
     count = p.uy.shape[1]
 
-    def answer(kernel: Any, tile: Neighbours, weights: Weights) -> Tensor:
+    def answer(kernel: SplitHidden, tile: Neighbours, weights: Weights) -> Tensor:
         value = cast(tile.heads("value", count), single)
         with full_precision(value):
             first = _first_layer(kernel, tile, weights, heads, shifted, single)
@@ -105,7 +108,7 @@ def _work(kernel: Any, problem: Problem, terms: dict[str, Any], single: torch.dt
 
 
 def _first_layer(
-    kernel: Any,
+    kernel: SplitHidden,
     tile: Neighbours,
     weights: Weights,
     heads: dict[str, int],
@@ -132,6 +135,7 @@ def _first_layer(
             total = total + product @ scale.mT[:, None]
     if shifted:
         away = tile.displacements()
-        table = kernel.table(away.flatten(0, 2)).to(dtype)
-        total = total + table.mT.unflatten(1, away.shape[:3]).transpose(0, 1)
+        table = kernel.table(away.flatten(0, 2))
+        assert table is not None  # the layer has a displacement term
+        total = total + table.to(dtype).mT.unflatten(1, away.shape[:3]).transpose(0, 1)
     return total

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ...integral import Facts, Form, Kernel, Linear, Pooled, Problem, with_offset
+from ...integral import Facts, Form, Kernel, Linear, Problem, with_offset
+from .capabilities import Pooled
 
 
 class HiddenPooled(Form):

@@ -4,6 +4,7 @@ networks on learned projections.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import torch
@@ -11,18 +12,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import DomainError, OptionError
+from ...forms.separable import Chunks, SeparableForm, Sums, expanded
 from ...integral import (
-    Banked,
     FeatureAttentionKernel,
     FeatureMap,
     Layout,
     Problem,
     Projections,
+    Separable,
     answering,
     prepared,
     register_feature_map,
+    with_offset,
 )
-from ...ops.backend import at_least_single, cast, full_precision
+from ...integral.capabilities import capability
+from ...ops.backend import at_least_single, cast, full_precision, wants_triton
 from ...ops.feature_map import (
     Bank,
     few_scalars,
@@ -32,10 +36,51 @@ from ...ops.feature_map import (
     segments,
 )
 from ...ops.feature_map import bank as networks
+from ...ops.linear_attention import banked_attention
 from .initial import INITS, chosen_options, gaussian, normal_grid, orthonormal
 
 TINY = 1e-6
 LEARNED = ("coefficient", "gate", "gate_bias")  # also where the networks stay as drawn
+
+
+@capability
+class Banked(Separable):
+    """The features are a bank of scalar networks at projections, which a GPU evaluates where they
+    are used and does not keep.
+    """
+
+    @abstractmethod
+    def banked(self, problem: Problem) -> dict[str, Any] | None:
+        """Scalars, banks and rules of :func:`fredholm.ops.linear_attention.banked_attention`; None
+        where more acts on the features.
+        """
+
+
+class BankedForm(SeparableForm):
+    """Base of both: Triton's kernels where they are asked for and the features are a bank."""
+
+    def respond(self, kernel: Banked, problem: Problem) -> Tensor:
+        options = self.strategy
+        bank = kernel.banked(problem) if wants_triton(options.backend) else None
+        if bank is None:
+            return super().respond(kernel, problem)
+        out = banked_attention(
+            value=kernel.values(problem.y, problem.uy),
+            quadrature=problem.quadrature,
+            floor=kernel.floor,
+            chunk=options.chunk,
+            backend=options.backend,
+            **bank,
+        )
+        return with_offset(expanded(kernel, problem, out), kernel, problem)
+
+
+class BankedSums(BankedForm, Sums):
+    """Two sums over the keys."""
+
+
+class BankedChunks(BankedForm, Chunks):
+    """Causal chunks."""
 
 
 class LunaKernel(FeatureAttentionKernel, Banked):
@@ -61,6 +106,8 @@ class LunaKernel(FeatureAttentionKernel, Banked):
     """
 
     feature_map: LunaMap
+
+    forms = (BankedSums, BankedChunks, *FeatureAttentionKernel.forms[2:])
 
     def __init__(
         self,

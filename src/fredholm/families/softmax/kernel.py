@@ -12,17 +12,17 @@ from ...errors import DomainError, OptionError
 from ...forms import Fused, NeighbourAttention
 from ...integral import (
     AttentionKernel,
-    JointScores,
     Layout,
     Problem,
     Projections,
     Rotary,
+    SoftmaxScores,
     check_dropout,
 )
 from ...ops.attention import attention_density
 
 
-class SoftmaxKernel(AttentionKernel, JointScores):
+class SoftmaxKernel(AttentionKernel, SoftmaxScores):
     r"""Scaled dot-product attention:
     :math:`K_h(x, y; u) = Z_h(x)^{-1} \exp(s\,\langle Q_h u(x), K_h u(y)\rangle)\,V_h`.
 

@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...integral.capabilities import OwnForm, SplitHidden
+from ...integral.capabilities import OwnForm
 from ...integral.contract import Form, Kernel, Memory, with_offset
-from ...integral.problem import Facts, Problem, grid_displacements
-from ...ops.anchors import Mixture, Table, draw, lattice, sampled_mlp_kernel, take_keys
+from ...integral.problem import Facts, Problem
+from ...ops.anchors import Mixture, Table, draw, lattice, take_keys
 from ...ops.plain import recomputed
 from .anchors import check_count
 from .strategy import MonteCarlo
@@ -121,23 +121,30 @@ class DrawnKeys(Form):
     def estimated(self, kernel: Kernel, problem: Problem, samples: Samples) -> Tensor:
         """The integral from given samples, a block of queries at a time."""
         p, n = problem, problem.ux.shape[2]
-        split = isinstance(kernel, SplitHidden)
-        width = (
-            getattr(kernel, "width", 64) + 4 * kernel.d_in + 64
-            if split
-            else kernel.d_in * kernel.d_out
-        )
+        width = self.numbers_per_pair(kernel)
         block = max(1, BYTES // (4 * samples.index[:, :, 0].numel() * width))
-        run = _split if split else _pairs
-        keys = _key_terms(kernel, p) if split else {}
+        keys = self.key_terms(kernel, p)
         if block >= n:
-            return run(kernel, p, samples, keys)
+            return self.integral(kernel, p, samples, keys)
         outs = []
         for start in range(0, n, block):
             rows = torch.arange(start, min(n, start + block), device=p.uy.device)
             part = Samples(samples.index[:, :, rows], samples.weight[:, :, rows])
-            outs.append(recomputed(run, kernel, p.rows(rows), part, keys))
+            outs.append(recomputed(self.integral, kernel, p.rows(rows), part, keys))
         return torch.cat(outs, 2)
+
+    def numbers_per_pair(self, kernel: Kernel) -> int:
+        """How many numbers are in memory for a drawn pair."""
+        return kernel.d_in * kernel.d_out
+
+    def key_terms(self, kernel: Kernel, problem: Problem) -> Memory:
+        """What is computed once for all keys."""
+        return {}
+
+    def integral(self, kernel: Kernel, problem: Problem, samples: Samples, keys: Memory) -> Tensor:
+        """∫ K u dμ from given samples, (B, H, Nq, d_out)."""
+        messages = _messages(kernel, problem, samples.index)
+        return (messages * samples.weight[..., None].to(messages.dtype)).sum(3)
 
     def proposal_loss(
         self, kernel: Kernel, problem: Problem, proposal: Mixture | Table, samples: Samples
@@ -207,37 +214,6 @@ class LatticeKeys(DrawnKeys):
         levels = lattice(kernel.heads, problem.ux.shape[2], n, problem.uy.device)
         samples = self.draw(problem, self.proposal(kernel, problem), levels=levels)
         return self.estimate(kernel, problem, samples)
-
-
-def _key_terms(kernel: Any, problem: Problem) -> Memory:
-    """What the keys bring to hidden units: on a regular grid a table of displacements instead of
-    columns for them.
-    """
-    grid = problem.layout.grid
-    if grid is None:
-        return kernel.key_terms(problem.y, problem.uy, columns=True)
-    displacements, index = grid_displacements(problem.x[0], grid)
-    table = kernel.table(displacements)
-    lookup = {} if table is None else {"table": table.mT, "place": index}
-    return kernel.key_terms(problem.y, problem.uy, columns=False) | lookup
-
-
-def _split(kernel: Any, problem: Problem, samples: Samples, keys: Memory) -> Tensor:
-    """Hidden units of the drawn pairs from split terms."""
-    readout, bias = kernel.readout()
-    on_grid = (problem if problem.whole is None else problem.whole).layout.grid is not None
-    queries = kernel.query_terms(problem.x, problem.ux, columns=not on_grid)
-    if "place" in keys:
-        queries["place"] = keys["place"] if problem.index is None else keys["place"][problem.index]
-    return sampled_mlp_kernel(
-        samples.index, samples.weight, problem.uy, readout, bias, keys, queries
-    )
-
-
-def _pairs(kernel: Kernel, problem: Problem, samples: Samples, keys: Memory) -> Tensor:
-    """The kernel's matrices at the drawn pairs."""
-    messages = _messages(kernel, problem, samples.index)
-    return (messages * samples.weight[..., None].to(messages.dtype)).sum(3)
 
 
 def _one(problem: Problem, element: int, row: int) -> Problem:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...integral.capabilities import JointScores, SoftmaxScores, has_trait
+from ...integral.capabilities import SoftmaxScores
 from ...integral.contract import Form, Kernel, with_offset
 from ...integral.problem import Facts, Problem
 from ...integral.strategy import Exact
@@ -39,11 +38,11 @@ class NeighbourAttention(Form):
             return "it needs a softmax of inner products (SoftmaxScores)"
         return refuses_images(kernel, facts)
 
-    def respond(self, kernel: Any, problem: Problem) -> Tensor:
+    def respond(self, kernel: SoftmaxScores, problem: Problem) -> Tensor:
         if has_no_values(problem):
             return shape_alone(kernel, problem)
         p = problem
-        if p.layout.cross or not has_trait(kernel, JointScores):
+        if p.layout.cross:
             query, key = kernel.queries(p.x, p.ux), kernel.keys(p.y, p.uy)
             value = kernel.values(p.y, p.uy)
         else:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -38,7 +36,7 @@ class NeighbourSums(Form):
             return "the last points are weighed by softmax, and not by features"
         return refuses_images(kernel, facts)
 
-    def respond(self, kernel: Any, problem: Problem) -> Tensor:
+    def respond(self, kernel: Separable, problem: Problem) -> Tensor:
         if has_no_values(problem):
             return shape_alone(kernel, problem)
         p = problem

@@ -19,7 +19,6 @@ from ....integral import (
     Facts,
     Form,
     Kernel,
-    LagFeatures,
     Problem,
     answering,
     prepared,
@@ -36,6 +35,7 @@ from ....ops.backend import (
     values_alone,
     wants_triton,
 )
+from ..capabilities import LagFeatures
 from .limits import spectrum_refusal
 from .registration import convolve_with, grid_convolution_op, spectrum_of
 
@@ -77,7 +77,7 @@ class DirectConvolution(Form):
         lags = prod(n if facts.layout.causal else 2 * n - 1 for n in grid)
         return facts.batch * facts.keys * lags <= FEW
 
-    def respond(self, kernel: Any, problem: Problem) -> Tensor:
+    def respond(self, kernel: LagFeatures, problem: Problem) -> Tensor:
         q, u, (grid, causal) = problem.quadrature, problem.uy, _order(problem)
         dtype, lags = at_least_single(u.dtype), _lags(problem, longest_first=True)
         windows = len(grid) == 1 and kernel.heads > 1 and _windows(u, len(lags))
@@ -119,13 +119,13 @@ def _by_windows(signal: Tensor, rows: Tensor, grid: tuple[int, ...], causal: boo
     return torch.matmul(rows, seen.contiguous().mT).mT
 
 
-def _rows(kernel: Any, problem: Problem, lags: Tensor, dtype: torch.dtype) -> Tensor:
+def _rows(kernel: LagFeatures, problem: Problem, lags: Tensor, dtype: torch.dtype) -> Tensor:
     """κ at all lags of a line, the longest first: (H, d_out, lags·d_in)."""
     taps = _taps(kernel, problem, lags, dtype)
     return taps.mT.reshape(kernel.heads, taps.shape[0] // kernel.heads, -1)
 
 
-def _taps(kernel: Any, problem: Problem, lags: Tensor, dtype: torch.dtype) -> Tensor:
+def _taps(kernel: LagFeatures, problem: Problem, lags: Tensor, dtype: torch.dtype) -> Tensor:
     """κ at all lags as torch's convolutions take it, the longest first: (H·d_out, d_in, *lags)."""
     (grid, causal), (readout, bias) = _order(problem), kernel.readout()
     hidden = kernel.lag_features(lags)
@@ -157,7 +157,7 @@ class HiddenConvolution(Form):
             return f"it needs {FFT.needs}; use {FFT.instead} instead"
         return None if isinstance(kernel, LagFeatures) else "it needs LagFeatures"
 
-    def respond(self, kernel: Any, problem: Problem) -> Tensor:
+    def respond(self, kernel: LagFeatures, problem: Problem) -> Tensor:
         options: Any = self.strategy
         q, (grid, causal) = problem.quadrature, _order(problem)
         hidden = kernel.lag_features(_lags(problem))

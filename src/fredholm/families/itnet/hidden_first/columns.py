@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,9 @@ from ....domain import Domain
 from ....integral import Problem
 from ....ops.backend import cast, values_alone
 
+if TYPE_CHECKING:
+    from ..kernel import MLPKernel
+
 ENDS = ("query_position", "key_position")
 CONTENT = ("query", "key")
 GROUPS = {*ENDS, "relative", "distance", *CONTENT, "product"}
@@ -23,7 +26,7 @@ LONGEST = 1 << 19  # hidden units of one query up to which keys are not cut into
 LARGEST = 1 << 20  # hidden units of all pairs: `python -m evidence time small tune`
 
 
-def fits(kernel: Any, problem: Problem) -> bool:
+def fits(kernel: MLPKernel, problem: Problem) -> bool:
     """Whether :func:`.few_queries` can take this problem and is faster than the op."""
     u, q = problem.uy, problem.quadrature
     if (
@@ -40,7 +43,7 @@ def fits(kernel: Any, problem: Problem) -> bool:
     return beside and values_alone((u, kernel.weight1, *others))
 
 
-def all_at_once(kernel: Any, problem: Problem) -> bool:
+def all_at_once(kernel: MLPKernel, problem: Problem) -> bool:
     """Whether :func:`.few_points` is faster still."""
     n = problem.ux.shape[2]
     return problem.uy.shape[0] * kernel.heads * n * n * kernel.width <= LARGEST
@@ -54,7 +57,7 @@ class Columns:
         dtype: that products are computed in.
     """
 
-    def __init__(self, kernel: Any, dtype: torch.dtype):
+    def __init__(self, kernel: MLPKernel, dtype: torch.dtype):
         self.weight, self.bias = cast(kernel.weight1, dtype)[0], cast(kernel.bias1, dtype)[0]
         self.sizes = kernel.sizes
         self.starts = dict(zip(self.sizes, accumulate(self.sizes.values(), initial=0)))
@@ -75,7 +78,7 @@ class Columns:
         return torch.bmm(x.expand(len(read), -1, -1), columns.permute(1, 2, 0))
 
     def of_positions(
-        self, kernel: Any, domain: Domain, points: Tensor, lengths: Tensor, n: int
+        self, kernel: MLPKernel, domain: Domain, points: Tensor, lengths: Tensor, n: int
     ) -> tuple[Tensor | None, Tensor]:
         """The terms of both ends' positions (groups, N, w), and the table of displacements with the
         first layer's bias, (D, w); ``points`` and ``lengths`` are :func:`ends_and_shifts`.

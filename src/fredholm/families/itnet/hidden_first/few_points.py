@@ -7,7 +7,7 @@ readout takes them. There are few numbers, and each operation costs more than it
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -18,8 +18,11 @@ from ....ops.backend import at_least_single, cast, full_precision
 from ....ops.tiles import find_activation
 from .columns import Columns, ends_and_shifts
 
+if TYPE_CHECKING:
+    from ..kernel import MLPKernel
 
-def few_points(kernel: Any, problem: Problem, value: Tensor, readout: Tensor) -> Tensor:
+
+def few_points(kernel: MLPKernel, problem: Problem, value: Tensor, readout: Tensor) -> Tensor:
     """What :func:`.tiled.mlp_kernel` gives, (B, H, Nq, o)."""
     (b, h, n, d), o, dtype = value.shape, readout.shape[1], at_least_single(value.dtype)
     with full_precision(value):
@@ -33,7 +36,7 @@ def few_points(kernel: Any, problem: Problem, value: Tensor, readout: Tensor) ->
         return cast(out.view(h, b, n, o).transpose(0, 1), value.dtype)
 
 
-def _hidden(kernel: Any, problem: Problem, dtype: torch.dtype) -> Tensor:
+def _hidden(kernel: MLPKernel, problem: Problem, dtype: torch.dtype) -> Tensor:
     """The last hidden layer, (H·B, Nq, Nk, w)."""
     u, domain = cast(problem.uy, dtype), problem.domain
     assert domain is not None

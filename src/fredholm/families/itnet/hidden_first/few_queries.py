@@ -10,7 +10,7 @@ writes where the next one reads.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -21,11 +21,14 @@ from ....ops.backend import at_least_single, cast, full_precision
 from ....ops.tiles import Scratch, Span, find_activation, kept_scratch, spans
 from .columns import Columns, ends_and_shifts
 
+if TYPE_CHECKING:
+    from ..kernel import MLPKernel
+
 NUMBERS = 1 << 19  # hidden units of a block, which stay near a processor's cache
 MOMENTS = 1 << 23  # numbers of the moments that meet the readout together
 
 
-def few_queries(kernel: Any, problem: Problem, value: Tensor, readout: Tensor) -> Tensor:
+def few_queries(kernel: MLPKernel, problem: Problem, value: Tensor, readout: Tensor) -> Tensor:
     """What :func:`.tiled.mlp_kernel` gives, (B, H, Nq, o)."""
     (b, h, n, d), o, dtype = value.shape, readout.shape[1], at_least_single(value.dtype)
     with full_precision(value):
@@ -66,7 +69,7 @@ class Layers:
     matrix product per head and sample the product term and the terms of the queries.
     """
 
-    def __init__(self, kernel: Any, problem: Problem, dtype: torch.dtype):
+    def __init__(self, kernel: MLPKernel, problem: Problem, dtype: torch.dtype):
         u, domain = cast(problem.uy, dtype), problem.domain
         assert domain is not None
         b, h, n, d = u.shape

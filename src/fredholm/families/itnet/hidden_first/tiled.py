@@ -10,7 +10,7 @@ call :func:`mlp_kernel`, which reads names, shapes and complete terms of its ten
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -46,6 +46,9 @@ from .one_tile import one_tile
 from .registration import mlp_kernel_op
 from .terms import BEYOND_SHAPES, PAIR_TENSORS, PairTensor, documented
 
+if TYPE_CHECKING:
+    from ..kernel import MLPKernel
+
 MLP_KERNEL = "the integral of an MLP kernel"
 DEFAULT_BYTES = 3_200_000  # a tile of hidden units that a CPU core works through near its cache
 DEFAULT_CUDA_BYTES = 256_000_000
@@ -67,10 +70,10 @@ class TiledColumns(KeyRing):
     reason = "the first layer splits, and the points share no regular grid"
     triton = True
 
-    def keys(self, kernel: Any, y: Tensor, uy: Tensor) -> Memory:
+    def keys(self, kernel: MLPKernel, y: Tensor, uy: Tensor) -> Memory:
         return {**kernel.key_terms(y, uy, columns=True), "positions": y, "signal": uy}
 
-    def integrate(self, kernel: Any, problem: Problem, keys: Memory) -> Tensor:
+    def integrate(self, kernel: MLPKernel, problem: Problem, keys: Memory) -> Tensor:
         options: Any = self.strategy
         terms = {name: x for name, x in keys.items() if name not in ("positions", "signal")}
         terms |= kernel.query_terms(problem.x, problem.ux, columns=True)
@@ -90,7 +93,7 @@ class TiledTable(Form):
     def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
         return None if facts.layout.grid is not None else "the points share no regular grid"
 
-    def respond(self, kernel: Any, problem: Problem) -> Tensor:
+    def respond(self, kernel: MLPKernel, problem: Problem) -> Tensor:
         p = problem
         if _takes_blocks(self.strategy) and fits(kernel, p):
             few = few_points if all_at_once(kernel, p) else few_queries
@@ -104,10 +107,10 @@ class TiledTable(Form):
         return with_offset(_tiled(kernel, p, terms, self.strategy), kernel, p)
 
 
-def _tiled(kernel: Any, problem: Problem, terms: dict[str, Any], strategy: Any) -> Tensor:
+def _tiled(kernel: MLPKernel, problem: Problem, terms: dict[str, Any], strategy: Any) -> Tensor:
     """∫ K u dμ from the terms of the first layer."""
 
-    def integral(kernel: Any, problem: Problem, value: Tensor, readout: Tensor) -> Tensor:
+    def integral(kernel: MLPKernel, problem: Problem, value: Tensor, readout: Tensor) -> Tensor:
         q, given = problem.quadrature, terms
         if _fits_one_tile(kernel, problem, terms, strategy):
             return one_tile(terms, value, readout, q)
@@ -127,7 +130,7 @@ def _tiled(kernel: Any, problem: Problem, terms: dict[str, Any], strategy: Any) 
     return _summed(kernel, problem, integral)
 
 
-def _summed(kernel: Any, problem: Problem, integral: Callable[..., Tensor]) -> Tensor:
+def _summed(kernel: MLPKernel, problem: Problem, integral: Callable[..., Tensor]) -> Tensor:
     """∫ K u dμ, where ``integral`` has all but the readout's bias: in float32 at least until the
     queries' scale has divided it, without which a sum over the keys may be no half precision's.
     """
@@ -152,7 +155,9 @@ def _takes_blocks(strategy: Any) -> bool:
     return strategy.memory is None and not wants_triton(strategy.backend)
 
 
-def _fits_one_tile(kernel: Any, problem: Problem, terms: Mapping[str, Any], options: Any) -> bool:
+def _fits_one_tile(
+    kernel: MLPKernel, problem: Problem, terms: Mapping[str, Any], options: Any
+) -> bool:
     """Whether all pairs are taken at once: from sizes alone, and never where lengths are traced or
     a tile's memory or a Triton kernel was asked for.
     """

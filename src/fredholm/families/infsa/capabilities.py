@@ -1,0 +1,59 @@
+"""What InfSA's forms, and the pages that explain them, ask of a kernel beside its definition."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+from torch import Tensor
+
+from ...integral import WeightedValue
+from ...integral.capabilities import Capability, capability
+
+
+@capability
+class TokenGraphWeights(WeightedValue):
+    """The weights are the edges of a token graph, activated inner products over one norm of the
+    graph: one hop, which may be taken again.
+    """
+
+    @abstractmethod
+    def tokens(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, (B, H, N, ·) each."""
+
+    @abstractmethod
+    def rules(self) -> dict[str, Any]:
+        """The options of :class:`fredholm.families.infsa.graph.TokenGraph`: decay, activation,
+        norm, eps.
+        """
+
+    @abstractmethod
+    def gain(self) -> Tensor | None:
+        """Factor of the response, (H,), or None where there is none."""
+
+
+class DecayingWeights(Capability):
+    """The weights hold a decay below one for every step, so that a walk by them ends by itself."""
+
+    @abstractmethod
+    def decay(self) -> Tensor:
+        """γ in (0, 1) of each head, (H,), that the weights hold."""
+
+    def gain(self) -> Tensor | None:
+        """What the weights hold beside one γ, (H,); None where that is all."""
+        return None
+
+
+class CentredWeights(WeightedValue):
+    """The weights are a key's likeness to a centre of all queries, the same for every query: a few
+    steps towards the leading eigenvector of the token graph of queries and keys.
+
+    Attributes:
+        activation: of the graph's edges.
+    """
+
+    activation: str
+
+    @abstractmethod
+    def tokens(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, (B, H, N, ·) each."""
