@@ -856,4 +856,7 @@ def test_a_picture_named_in_a_table_is_looked_at_before_training(tmp_path):
     (tmp_path / names[5]).write_bytes(b"no picture")
     file.touch()
     with pytest.raises(DataError, match=r"5.png: not a readable picture"):
-        open_files(file)
+        open_files(file, {"strict": True})
+    found = open_files(file).collection
+    assert len(found) == 11
+    assert any("5.png" in remark for remark in found.remarks)
