@@ -53,7 +53,7 @@ class LinearState(CacheLayerMixin):
 
     is_compileable = False  # the first stretch makes the state
     supports_early_init = False
-    watches = False  # of caches that earlier versions kept, who counted nothing
+    watches: bool
     hidden: Tensor | int = 0
     oldest: Tensor | int
     first = 0

@@ -27,9 +27,8 @@ class LayerReport:
     ``before`` and ``after`` the maps are distilled, the mean over rows (a query and a head each)
     where it is finite; None where it was not measured. ``zeros_before`` and ``zeros_after`` count
     the rows where it is infinite: the student gives nothing to a key that the teacher weighs.
-    Reports of earlier versions have neither count, and a divergence with 1e-6 in its logarithm.
-    ``kept_numbers`` and ``new_numbers`` are None in reports of earlier versions. Buffers, such as
-    random frequencies, are not parameters, and a parameter that two names share counts once.
+    Reports of the first format have neither count. Buffers, such as random frequencies, are not
+    parameters, and a parameter that two names share counts once.
     """
 
     name: str
@@ -142,8 +141,8 @@ class ConversionReport:
 
     @property
     def smaller(self) -> bool:
-        """Whether the smaller score is the better one; reports of earlier versions do not say."""
-        return self.mode == "min" or (self.mode is None and self.metric == "perplexity")
+        """Whether the smaller score is the better one."""
+        return self.mode == "min"
 
     @property
     def recovered(self) -> float | None:

@@ -116,7 +116,7 @@ def test_errors_have_a_colour_on_a_terminal_unless_told_not_to(monkeypatch, caps
 
 def test_the_next_command_can_be_pasted(capsys):
     facts = {"name": "a", "stopped": "finished", "epochs": 1, "steps": 2, "minutes": 0.1}
-    more = {"parameters": 3, "best_epoch": 1, "metrics": {"val_loss": 0.5}}
+    more = {"parameters": 3, "best_epoch": 1, "metrics": {"val_loss": 0.5}, "metric": "val_loss"}
     show.run_result(RunResult(**facts, **more, folder="my runs/a"))
     line = capsys.readouterr().out.splitlines()[-1]
     assert line == "next: fredholm evaluate 'my runs/a'   |   fredholm explain 'my runs/a'"

@@ -135,9 +135,9 @@ def test_sizes_are_those_of_the_setting_and_the_recipe(tmp_path, monkeypatch):
     assert plan() == 8, "sizes of nobody knows which setting are solved again"
 
 
-def test_processes_find_what_one_finds(done, tmp_path):
+def test_a_worker_finds_what_one_process_finds(done, tmp_path):
     _, results = done
-    other = compare(["digits"], "softmax", tmp_path, setting=SETTING, seeds=1, jobs=2)
+    other = compare(["digits"], "softmax", tmp_path, setting=SETTING, seeds=1, worker=True)
     mine, theirs = results["tasks"][0]["rows"][0], other["tasks"][0]["rows"][0]
     assert mine["runs"][0]["accuracy"] == pytest.approx(theirs["runs"][0]["accuracy"], abs=0.02)
     assert mine["dim"] == theirs["dim"]
@@ -302,14 +302,12 @@ def test_tasks_are_valid_recipes(name):
         (["--budget", "time"], "minutes: received None"),
         (["digits", "--budget", "time"], "--budget: received with 'digits'"),
         (["digits", "--worker"], "--worker: received with 'digits'"),
-        (["./here", "--jobs", "2"], "--jobs: received with './here'"),
         (["./here", "--task", "regression"], "is asked of files is --predict regression"),
         (["--task", "regression"], "fredholm compare ./mydata --predict regression"),
         (["--predict", "steps"], "--predict: received 'steps' without files"),
         (["--label", "gait"], "--label: received 'gait' without files"),
         (["--minutes", "3"], "they belong to 'time'"),
         (["--seeds", "0"], "seeds: received 0"),
-        (["--jobs", "0"], "jobs: received 0"),
     ],
 )
 def test_bad_calls_are_one_line(arguments, message, capsys, tmp_path):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fredholm.errors import FredholmError
-from fredholm.lab.training.failures import Interrupted, TrainingFailed
+from fredholm.lab.training.failures import Interrupted
 from fredholm.lab.training.grid import CELLS, Cell, Grid
 from fredholm.lab.training.leases import HOLDER, Watch, hold, read_holder
 
@@ -97,29 +97,6 @@ def test_a_cell_at_work_elsewhere_is_left_alone(tmp_path, counted):
     with hold(tmp_path / CELLS / cell.key):
         assert "in use by process" in results(grid, [cell])[0]["error"]
     assert done == []
-
-
-def in_a_process(cell, report):
-    """Work that ends its own process in some way."""
-    cell.place.mkdir(parents=True)
-    if "sent" in cell.settings:
-        os.kill(os.getpid(), cell.settings["sent"])
-    time.sleep(0.3)
-    return {"y": cell.settings["x"]}
-
-
-@pytest.mark.slow
-def test_a_grid_of_several_processes_ends_with_those_at_work(tmp_path):
-    grid, rest = Grid(in_a_process), [Cell({"x": x}, tmp_path / str(x)) for x in range(6)]
-    first = Cell({"x": 6, "sent": int(signal.SIGINT)}, tmp_path / "6")
-    with pytest.raises(KeyboardInterrupt):
-        results(grid, [first, *rest], jobs=2)
-    assert len([cell for cell in rest if cell.place.exists()]) < 3
-    killed = Cell({"x": 7, "sent": int(signal.SIGKILL)}, tmp_path / "7")
-    with pytest.raises(TrainingFailed, match=r"was killed while .* one of 7; .* give fewer jobs"):
-        results(grid, [killed], jobs=2)
-    found = sorted(result["y"] for result in results(grid, rest[:3], jobs=2))
-    assert found == [0, 1, 2]
 
 
 def test_a_damaged_result_is_named(tmp_path, counted):

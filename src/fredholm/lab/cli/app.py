@@ -5,29 +5,18 @@ command needs them. A command is as long as its options, each of which is named 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from . import comparing, layers, show
 from .reading import (
-    ChannelsFlag,
-    GroupFlag,
-    IdFlag,
-    KindFlag,
-    LabelFlag,
     PredictAloneFlag,
-    PredictFlag,
-    ReadFlag,
-    SplitFlag,
-    StrictFlag,
-    TextFlag,
-    TimeFlag,
     as_command,
     as_override,
     as_overrides,
     as_read,
-    reading,
+    reads_files,
 )
 
 app = typer.Typer(
@@ -92,6 +81,7 @@ def _root(
     epilog="fredholm train digits operator=softmax training.epochs=5 --name softmax-5\n\nfredholm "
     "train mydata/ --label outcome"
 )
+@reads_files()
 def train(
     recipe: Annotated[
         str,
@@ -111,34 +101,12 @@ def train(
         bool, typer.Option("--overwrite", help="Delete the run of this name first.")
     ] = False,
     trust_code: TrustFlag = False,
-    kind: KindFlag = None,
-    label: LabelFlag = None,
-    time: TimeFlag = None,
-    id_: IdFlag = None,
-    group: GroupFlag = None,
-    text: TextFlag = None,
-    channels: ChannelsFlag = None,
-    predict: PredictFlag = None,
-    split: SplitFlag = None,
-    read: ReadFlag = None,
-    strict: StrictFlag = False,
+    *,
+    said: dict[str, Any],
 ) -> None:
     """Train a model from a recipe, or on files of yours, into RUNS/NAME."""
     from .. import training
 
-    said = reading(
-        kind=kind,
-        label=label,
-        time=time,
-        id=id_,
-        group=group,
-        text=text,
-        channels=channels,
-        task=predict,
-        split=split,
-        read=read,
-        strict=strict,
-    )
     called = [as_override("name", name)] if name else []
     chosen = [*as_overrides(said), *(overrides or []), *called]
     show.trusted_code(recipe, trust_code)
@@ -402,6 +370,7 @@ def sweep(
     epilog="fredholm compare mydata/ --minutes 30\n\nfredholm compare --task "
     "digits,japanese-vowels --seeds 3"
 )
+@reads_files(PredictAloneFlag)
 def compare(
     source: Annotated[
         str | None,
@@ -430,7 +399,6 @@ def compare(
     seeds: Annotated[
         int | None, typer.Option(help="Of the finalists (default: 5); with --task, of all (1).")
     ] = None,
-    jobs: Annotated[int, typer.Option(help="Trainings at a time (with --task).")] = 1,
     change: Annotated[
         list[str] | None,
         typer.Option("--set", help="A change to the recipe, of every task.", metavar="KEY=VALUE"),
@@ -444,39 +412,17 @@ def compare(
     ] = None,
     worker: WorkerFlag = False,
     list_only: Annotated[bool, typer.Option("--list", help="List the tasks.")] = False,
-    kind: KindFlag = None,
-    label: LabelFlag = None,
-    time: TimeFlag = None,
-    id_: IdFlag = None,
-    group: GroupFlag = None,
-    text: TextFlag = None,
-    channels: ChannelsFlag = None,
-    predict: PredictAloneFlag = None,
-    split: SplitFlag = None,
-    read: ReadFlag = None,
-    strict: StrictFlag = False,
+    *,
+    said: dict[str, Any],
     trust_code: TrustFlag = False,
 ) -> None:
     """Which operator suits your data? All of them, and baselines, in the same backbone in the given
     minutes; or, with --task, one table of every operator on every task.
     """
-    said = reading(
-        kind=kind,
-        label=label,
-        time=time,
-        id=id_,
-        group=group,
-        text=text,
-        channels=channels,
-        task=predict,
-        split=split,
-        read=read,
-        strict=strict,
-    )
     if list_only:
         show.compared_tasks()
         return
-    comparing.check(source, said=said, task=task, budget=budget, jobs=jobs, worker=worker)
+    comparing.check(source, said=said, task=task, budget=budget, worker=worker)
     if source is not None:
         comparing.recommend(
             source,
@@ -495,7 +441,6 @@ def compare(
         Path("runs/compare") if out is None else out,
         setting=(budget, minutes, tuple(change or ())),
         seeds=1 if seeds is None else seeds,
-        jobs=jobs,
         worker=worker,
         trust_code=trust_code,
     )
@@ -715,37 +660,16 @@ def data_path(name: Annotated[str, typer.Argument(help="A data set's name.")]) -
 
 
 @data_app.command("describe", epilog="fredholm data describe mydata/ --label outcome")
+@reads_files()
 def data_describe(
     path: Annotated[Path, typer.Argument(help="A file or folder of yours.")],
-    kind: KindFlag = None,
-    label: LabelFlag = None,
-    time: TimeFlag = None,
-    id_: IdFlag = None,
-    group: GroupFlag = None,
-    text: TextFlag = None,
-    channels: ChannelsFlag = None,
-    predict: PredictFlag = None,
-    split: SplitFlag = None,
-    read: ReadFlag = None,
-    strict: StrictFlag = False,
+    *,
+    said: dict[str, Any],
     json: JsonFlag = False,
 ) -> None:
     """Say what a file or folder of yours holds and how it would be read; train nothing."""
     from ..training import own_files
 
-    said = reading(
-        kind=kind,
-        label=label,
-        time=time,
-        id=id_,
-        group=group,
-        text=text,
-        channels=channels,
-        task=predict,
-        split=split,
-        read=read,
-        strict=strict,
-    )
     facts = own_files.describe(path, said)
-    facts["as_read"] = as_read(path, facts["schema"], strict)
+    facts["as_read"] = as_read(path, facts["schema"], "strict" in said)
     show.description(facts, as_command(path, said), json)

@@ -19,7 +19,6 @@ def check(
     said: dict[str, Any],
     task: str | None,
     budget: str,
-    jobs: int,
     worker: bool,
 ) -> None:
     """Refuse what belongs to the other use of the command.
@@ -48,7 +47,6 @@ def check(
     for flag, given in (
         ("--task", task is not None),
         ("--budget", budget != "params"),
-        ("--jobs", jobs != 1),
         ("--worker", worker),
     ):
         if given:
@@ -100,7 +98,6 @@ def tabulate(
     *,
     setting: tuple[str, float | None, tuple[str, ...]],
     seeds: int,
-    jobs: int,
     worker: bool,
     trust_code: bool,
 ) -> None:
@@ -116,7 +113,6 @@ def tabulate(
         out,
         setting=comparison.Setting(*setting),
         seeds=seeds,
-        jobs=jobs,
         report=typer.echo,
         worker=worker,
         trust_code=trust_code,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -22,19 +25,6 @@ def _flag(*names_and_text: str) -> Any:
     )
 
 
-KindFlag = Annotated[str | None, _flag("--kind", "series, rows, texts, images, clouds or fields.")]
-LabelFlag = Annotated[str | None, _flag("--label", "Column or array to be predicted.")]
-TimeFlag = Annotated[str | None, _flag("--time", "Column of times.")]
-IdFlag = Annotated[str | None, _flag("--id", "Column that tells the series apart.")]
-GroupFlag = Annotated[
-    str | None, _flag("--group", "Column whose values stay in one split, such as patients.")
-]
-TextFlag = Annotated[
-    str | None, _flag("--text", "Column of texts, or of paths of pictures or sounds.")
-]
-ChannelsFlag = Annotated[
-    str | None, _flag("--channels", "Columns that are read, with commas (default: all numbers).")
-]
 MANY = 40  # columns that are no longer spelled out
 # Signs that YAML takes escaped only.
 _ODD = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
@@ -42,18 +32,75 @@ _ASKED = "What is asked: classification, regression or steps."
 PredictFlag = Annotated[str | None, _flag("--predict", "--task", _ASKED)]
 # Of ``compare``, whose --task names the tasks of a table.
 PredictAloneFlag = Annotated[str | None, _flag("--predict", _ASKED)]
-SplitFlag = Annotated[str | None, _flag("--split", "random, group or time.")]
-ReadFlag = Annotated[
-    list[str] | None,
-    _flag(
-        "--read",
-        "KEY=VALUE, as often as needed: separator, header, decimal, thousands, dates, null or "
-        "encoding of a table.",
-    ),
-]
-StrictFlag = Annotated[
-    bool, _flag("--strict", "Refuse samples without a label, and cells that hold no number.")
-]
+# By the keys of a recipe's section ``data``.
+FLAGS: dict[str, Any] = {
+    "kind": Annotated[
+        str | None, _flag("--kind", "series, rows, texts, images, clouds or fields.")
+    ],
+    "label": Annotated[str | None, _flag("--label", "Column or array to be predicted.")],
+    "time": Annotated[str | None, _flag("--time", "Column of times.")],
+    "id": Annotated[str | None, _flag("--id", "Column that tells the series apart.")],
+    "group": Annotated[
+        str | None, _flag("--group", "Column whose values stay in one split, such as patients.")
+    ],
+    "text": Annotated[
+        str | None, _flag("--text", "Column of texts, or of paths of pictures or sounds.")
+    ],
+    "channels": Annotated[
+        str | None,
+        _flag("--channels", "Columns that are read, with commas (default: all numbers)."),
+    ],
+    "task": PredictFlag,
+    "split": Annotated[str | None, _flag("--split", "random, group or time.")],
+    "read": Annotated[
+        list[str] | None,
+        _flag(
+            "--read",
+            "KEY=VALUE, as often as needed: separator, header, decimal, thousands, dates, null or "
+            "encoding of a table.",
+        ),
+    ],
+    "strict": Annotated[
+        bool, _flag("--strict", "Refuse samples without a label, and cells that hold no number.")
+    ],
+}
+
+
+def reads_files(predict: Any = PredictFlag) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the flags of :data:`FLAGS` in the place of its parameter ``said``.
+
+    The command receives what was said as one dictionary, see :func:`reading`.
+
+    Args:
+        predict: the flag that says what is asked of the files.
+    """
+    flags = {**FLAGS, "task": predict}
+    # A command may have a parameter ``task`` of its own.
+    names = {key: "predict" if key == "task" else key for key in flags}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(command, include_extras=True)
+        parameters = []
+        for each in inspect.signature(command).parameters.values():
+            if each.name != "said":
+                parameters.append(each.replace(annotation=hints[each.name]))
+                continue
+            for key, flag in flags.items():
+                default = False if key == "strict" else None
+                named = each.replace(name=names[key], annotation=flag, default=default)
+                parameters.append(named)
+
+        @functools.wraps(command)
+        def with_flags(**given: Any) -> None:
+            said = reading(**{key: given.pop(name) for key, name in names.items()})
+            command(**given, said=said)
+
+        # typer reads a command's options off these two.
+        with_flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        with_flags.__annotations__ = {each.name: each.annotation for each in parameters}
+        return with_flags
+
+    return decorate
 
 
 def reading(**given: Any) -> dict[str, Any]:

@@ -74,7 +74,6 @@ def compare(
     *,
     setting: Setting | None = None,
     seeds: int = 1,
-    jobs: int = 1,
     report: Report | None = None,
     worker: bool = False,
     trust_code: bool = False,
@@ -94,7 +93,6 @@ def compare(
         out: folder of the runs and tables.
         setting: the budget.
         seeds: repetitions, with seeds 0, 1, …
-        jobs: processes at a time, each with its share of the threads.
         report: receives lines of progress.
         worker: share the runs with other workers, on any machines that see ``out``; each writes
             the tables once all runs are there.
@@ -105,15 +103,11 @@ def compare(
             another setting.
         RecipeError: a task whose recipe does not fit.
         TrustError: a run folder whose recipe imports a file, without ``trust_code``.
-        TrainingFailed: one of the ``jobs`` was killed.
         Interrupted: Ctrl-C; the same command goes on.
     """
     say, place, setting = report or quiet, Path(out), setting or Setting()
-    for name, value in (("seeds", seeds), ("jobs", jobs)):
-        if value < 1:
-            raise OptionError(f"{name}: received {value}; needs 1 or more")
-    if worker and jobs > 1:
-        raise OptionError(f"jobs: received {jobs} for a worker; start as many workers instead")
+    if seeds < 1:
+        raise OptionError(f"seeds: received {seeds}; needs 1 or more")
     # Their imports register operators.
     chosen = [find_task(name, trust_code=trust_code) for name in tasks]
     contenders = read_contenders(operators)
@@ -137,7 +131,7 @@ def compare(
         with _turn(place):
             record()
     grid, cells = Grid(compared), [run.cell for run in runs]
-    for cell, result in grid.share(cells) if worker else grid.run(cells, jobs):
+    for cell, result in grid.share(cells) if worker else grid.run(cells):
         number = next(i for i, run in enumerate(runs) if run.cell is cell)
         run, rows[number] = runs[number], _row(runs[number], result)
         score = _score(run, rows[number])

@@ -5,21 +5,14 @@ compare`` and the evidence of the evidence runs.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
-import signal
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from ...errors import FredholmError
 from ...files import digest_json, unreadable, write_json, write_text
@@ -183,63 +176,17 @@ class Grid:
         except (OSError, ValueError):
             return None
 
-    def run(self, cells: Iterable[Cell], jobs: int = 1) -> Iterator[tuple[Cell, Result]]:
-        """Cells with their results: in order, or with ``jobs`` processes (each with its share of
-        the threads) as they end.
+    def run(self, cells: Iterable[Cell]) -> Iterator[tuple[Cell, Result]]:
+        """Cells with their results, in order.
 
         Raises:
             Interrupted: Ctrl-C; the same call goes on.
-            TrainingFailed: one of the processes was killed.
         """
-        if jobs == 1:
-            for cell in cells:
-                yield cell, self.compute(cell)
-            return
-        yield from self._in_processes(iter(cells), jobs)
-
-    def _in_processes(self, cells: Iterator[Cell], jobs: int) -> Iterator[tuple[Cell, Result]]:
-        """Cells as they end. A process gets one when it is free: Ctrl-C ends those at work, and no
-        others are begun.
-        """
-        threads = max(1, (os.cpu_count() or 1) // jobs)
-        spawn = multiprocessing.get_context("spawn")
-        processes = ProcessPoolExecutor(jobs, spawn, _begin, (threads,))
-        waiting: dict[Future[Result], Cell] = {}
-        try:
-            while True:
-                for cell in islice(cells, jobs - len(waiting)):
-                    waiting[processes.submit(_interruptible, Grid(self.work), cell)] = cell
-                if not waiting:
-                    return
-                for done in wait(waiting, return_when=FIRST_COMPLETED).done:
-                    result = done.result()
-                    yield waiting.pop(done), result
-        except BrokenProcessPool as error:
-            names = ", ".join(cell.place.name for cell in waiting.values())
-            raise TrainingFailed(
-                f"a process was killed while it was at work on one of {names}; where memory ran "
-                "out, give fewer jobs; the same call goes on"
-            ) from error
-        finally:
-            processes.shutdown(cancel_futures=True)
+        for cell in cells:
+            yield cell, self.compute(cell)
 
     def _folder(self, cell: Cell) -> Path:
         return cell.place.parent / CELLS / cell.key
-
-
-def _begin(threads: int) -> None:
-    """A process of a grid, which Ctrl-C does not end while it waits for a cell."""
-    torch.set_num_threads(threads)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _interruptible(grid: Grid, cell: Cell) -> Result:
-    """A cell in such a process."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        return grid.compute(cell)
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def recipe_cell(recipe: Recipe, place: Path, mark: str | None = None) -> Cell:
