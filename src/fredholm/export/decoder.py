@@ -260,6 +260,6 @@ def _longest(model: Model) -> int:
 
 def _texts(model: Model, batch: int, length: int) -> Tensor:
     """Return made-up texts without padding."""
-    vocabulary = model.config.encoder.vocabulary
+    encoder: Any = model.config.encoder
     generator = torch.Generator().manual_seed(length)
-    return torch.randint(1, vocabulary, (batch, length), generator=generator)
+    return torch.randint(1, encoder.vocabulary, (batch, length), generator=generator)
