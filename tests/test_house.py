@@ -8,6 +8,8 @@ from __future__ import annotations
 import ast
 import inspect
 import pkgutil
+import subprocess
+import sys
 import typing
 from collections.abc import Iterator
 from importlib import import_module
@@ -45,6 +47,14 @@ def test_a_forward_soon_enters_the_folder_of_the_paper(name):
 @pytest.mark.parametrize("name", OPTIONS)
 def test_arguments_are_read_once(name):
     assert max(visits_before_the_form(name).values()) <= VISITS
+
+
+@pytest.mark.parametrize("room", ["forms", "forms.separable", "integral", "distributed.exchange"])
+def test_a_program_may_begin_with_any_room(room):
+    """Kernels' base classes list forms and forms know the contract: two rooms that meet."""
+    command = [sys.executable, "-c", f"import fredholm.{room}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 def test_no_modules_import_each_other_in_a_circle():

@@ -2,6 +2,9 @@
 they need; forms of one paper's kernel lie in its family.
 """
 
+# Kernels' base classes list forms, and forms are written against the contract. The contract's room
+# is loaded first, whichever of the two a program begins with.
+from .. import integral as integral
 from .dense import Dense
 from .fused import Fused
 from .hidden import HiddenBlocks

@@ -4,7 +4,8 @@ Nothing here knows a paper; the papers' kernels and the forms for them alone lie
 :mod:`fredholm.families`.
 """
 
-from ..forms import Anchors, KeyForm, KeyRing, MonteCarlo
+from ..forms.keys import KeyForm, KeyRing
+from ..forms.monte_carlo import Anchors, MonteCarlo
 from ..forms.monte_carlo.proposal import Proposal, add_proposal, auxiliary_loss
 from .addition import SumKernel
 from .attention import AttentionKernel, FeatureAttentionKernel

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from ..domain import Domain, default_line
 from ..errors import DomainError, OptionError
-from ..forms import WeightBlocks, WindowChunks, WindowMoment
+from ..forms.weights import WeightBlocks
+from ..forms.windowed import WindowChunks, WindowMoment
 from ..ops.linear_attention import at_scale, linear_density
 from .bases import SEPARABLE, WeightedKernel
 from .capabilities import JointFeatures, Windowed

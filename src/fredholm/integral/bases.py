@@ -12,26 +12,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..forms import (
-    AnchorKeys,
-    Chunks,
-    Dense,
-    Fused,
-    HiddenBlocks,
-    LatticeKeys,
-    NeighbourAttention,
-    NeighbourMoments,
-    NeighbourSums,
-    OwnResponse,
-    Quadratic,
-    RunningMoment,
-    SampledKeys,
-    StatesScan,
-    Sums,
-    TapConvolution,
-    Transition,
-    WeightBlocks,
-)
+from ..forms.dense import Dense
+from ..forms.fused import Fused
+from ..forms.hidden import HiddenBlocks
+from ..forms.monte_carlo import AnchorKeys, LatticeKeys, SampledKeys
+from ..forms.neighbourhoods.attention import NeighbourAttention
+from ..forms.neighbourhoods.hidden import NeighbourMoments
+from ..forms.neighbourhoods.inner_products import NeighbourSums
+from ..forms.own import OwnResponse
+from ..forms.quadratic import Quadratic
+from ..forms.scan import StatesScan
+from ..forms.separable import Chunks, RunningMoment, Sums
+from ..forms.taps import TapConvolution
+from ..forms.transition import Transition
+from ..forms.weights import WeightBlocks
 from ..ops.linear_attention import linear_density
 from .capabilities import HiddenReadout, Separable, WeightedValue
 from .contract import Kernel
