@@ -29,6 +29,7 @@ GROUPS = {
     "layers": "mathematics",
     "distributed": "mathematics",
     "explain": "models and bridges",
+    "export": "models and bridges",
     "linearization": "models and bridges",
     "models": "models and bridges",
     "lab": "application",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from evidence.house import __main__ as command
 from evidence.house.imports import circles, exports, import_graph
-from evidence.house.sources import Counts, count, count_rooms
+from evidence.house.sources import GROUPS, Counts, count, count_rooms
+from evidence.house.walk import PACKAGE
 
 SOURCE = '''"""A module."""
 
@@ -45,6 +46,10 @@ def test_rooms_add_up(package):
     assert list(rooms) == ["ground", "lab/data", "ops"]
     assert rooms["ops"].files == 2
     assert sum(rooms.values(), Counts()).files == 5
+
+
+def test_every_room_of_the_library_has_a_group():
+    assert {room.split("/")[0] for room in count_rooms(PACKAGE)} == set(GROUPS)
 
 
 def test_a_circle_is_found_with_all_its_modules(package):
