@@ -210,8 +210,8 @@ class TransformerEncoderLayer(nn.TransformerEncoderLayer):
     in the feed-forward part, not on weights of pairs.
 
     Args:
-        d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first,
-            norm_first, bias, device, dtype: as torch's.
+        d_model, nhead, dim_feedforward, dropout: as torch's, and so are ``activation``,
+            ``layer_norm_eps``, ``batch_first``, ``norm_first``, ``bias``, ``device``, ``dtype``.
         operator: a name of :func:`fredholm.list_operators`.
         options: of that operator.
 
