@@ -87,10 +87,12 @@ DESCRIBED, COMPUTED, SUPPLIED = (
     f"{ITNET}/hidden_first/terms.py", f"{ITNET}/hidden_first/first_layer.py", f"{ITNET}/kernel.py",
 )  # fmt: skip
 # What knows single terms besides: the same arithmetic on a GPU and its limits, the sum over drawn
-# keys, the form that makes a grid's indices, and the count of FLOPs.
+# keys, the form that makes a grid's indices, the count of FLOPs, and the form of sparse domains,
+# whose ends are gathered per edge.
 BESIDES = (
     f"{ITNET}/triton/", f"{ITNET}/hidden_first/limits.py", "ops/anchors/sampled.py",
     f"{ITNET}/hidden_first/tiled.py", f"{ITNET}/hidden_first/registration.py",
+    f"{ITNET}/neighbours.py",
 )  # fmt: skip
 ADDITIVE = (
     "key_bias", "scale2", "query2", "query_index", "key_index", "distance_scale",

@@ -12,6 +12,8 @@ import pytest
 import fredholm.families
 import fredholm.ops
 
+from ..test_house import for_checkers
+
 # Triton's modules import its compiler
 MODULES = sorted(
     module.name
@@ -24,8 +26,9 @@ MODULES = sorted(
 @pytest.mark.parametrize("name", MODULES)
 def test_annotations_resolve(name):
     module = importlib.import_module(name)
+    names = for_checkers(module)
     for value in vars(module).values():
         methods = vars(value).values() if inspect.isclass(value) else [value]
         for function in methods:
             if inspect.isfunction(function) and function.__module__ == name:
-                typing.get_type_hints(function)
+                typing.get_type_hints(function, localns=names)

@@ -97,7 +97,12 @@ class Trained:
                 "the run does not say which columns of its files hold words, as runs of earlier "
                 "versions do not; train again"
             )
+
+        # Where facts of series name no layout: a table with one row per time has its columns as
+        # channels, one with a row per series does not.
         layout = source.get("layout")
+        if reading.kind == "series" and layout is None:
+            layout = "long" if list(reading.channels) == list(source["channels"]) else "wide"
         return cls(
             layout == "long", source.get("words", {}), source.get("dated"), layout == "lists"
         )

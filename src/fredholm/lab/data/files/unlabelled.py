@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +48,14 @@ class Unlabelled:
         batch: inputs of a model by numbers of samples.
         shape: of the answer to each sample, where it is a field: (h, w) or (points,).
         texts: as they are written, where samples are.
+        remarks: what was left out of the files, and why.
     """
 
     places: list[dict[str, Any]]
     batch: Callable[[Sequence[int]], Tensor]
     shape: Callable[[int], tuple[int, ...]] | None = None
     texts: Sequence[str] | None = None
+    remarks: Sequence[str] = ()
 
     def __len__(self) -> int:
         return len(self.places)
@@ -95,7 +97,11 @@ def read_unlabelled(
                 for place in part.places:
                     place["file"] = renamed(str(place["file"]), path.parent)
     if not any(map(len, parts)):
-        raise DataError(f"{files[0]}: no sample can be read, see above; mend or replace the files")
+        reasons = "; ".join(line for part in parts for line in part.remarks)
+        raise DataError(
+            f"expected samples in {', '.join(map(str, files))}, got none that can be read: "
+            f"{reasons or 'they are empty'}; mend or replace the files"
+        )
     if len(parts) == 1:
         return parts[0]
     return _chained(parts)
@@ -125,7 +131,8 @@ def _one(
         for line in contents["remarks"]:
             current().note(line)
         files = contents["samples"]
-        return _pictures(files, [{"file": str(file)} for file in files], facts, encoder)
+        places = [{"file": str(file)} for file in files]
+        return replace(_pictures(files, places, facts, encoder), remarks=tuple(contents["remarks"]))
     if not path.exists():
         raise DataError(f"{path}: no such file or folder")
     family, _ = files_of(path, reading)
@@ -135,6 +142,20 @@ def _one(
     collection = collect(path, reading, labelled=False, trained=trained)
     for line in collection.remarks:
         current().note(line)
+    return replace(
+        _of(collection, path, reading, source, facts, encoder), remarks=collection.remarks
+    )
+
+
+def _of(
+    collection: Collection,
+    path: Path,
+    reading: Reading,
+    source: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    encoder: Any,
+) -> Unlabelled:
+    """Make samples of what was read from a path, by their kind."""
     places = [_place(collection, i) for i in range(len(collection))]
     if reading.kind == "images":
         return _pictures(collection.samples, places, facts, encoder)
