@@ -226,7 +226,7 @@ def test_a_run_reads_pictures_in_its_form(make, tmp_path, capsys):
     assert [row["file"] for row in again] == [row["file"] for row in rows]
     for one, other in zip(rows, again):
         assert one["probability"] == pytest.approx(other["probability"], abs=1e-6)
-    with pytest.raises(DataError, match="got none that can be read: .*not a readable picture"):
+    with pytest.raises(DataError, match=r"got none that can be read: .*not a readable picture"):
         predict(tmp_path / "run", odd)
     with pytest.raises(DataError, match="not a readable picture"):
         predict(tmp_path / "run", [root], strict=True)
