@@ -160,6 +160,8 @@ def test_masks_and_values_that_no_integral_has_are_refused():
         layer(u, u, u, attn_mask=torch.zeros(4, 5))
     with pytest.raises(ShapeError, match=r"key_padding_mask: expected \(2, 5\)"):
         layer(u, u, u, key_padding_mask=torch.zeros(2, 4, dtype=torch.bool))
+    with pytest.raises(OptionError, match="key_padding_mask must be boolean"):
+        layer(u, u, u, key_padding_mask=torch.ones(2, 5).double())
     with pytest.raises(OptionError, match="expected no order between queries and other keys"):
         layer(u.clone(), u, u, is_causal=True)
 

@@ -17,14 +17,15 @@ from torch import Tensor, nn
 
 from .domain import Domain
 from .errors import ConversionError, OptionError, ShapeError
-from .integral import IntegralOperator, create_operator
+from .integral import IntegralOperator, MultiheadAdapter, create_operator
+from .integral.multihead import is_causal_mask
 
 __all__ = ["ContinuousConv1d", "MultiheadAttention", "TransformerEncoderLayer"]
 
 PROJECTIONS = ("query", "key", "value")
 
 
-class MultiheadAttention(nn.Module):
+class MultiheadAttention(MultiheadAdapter):
     r"""An operator in the place of :class:`torch.nn.MultiheadAttention`.
 
     The sequence is a signal on a line. ``key_padding_mask`` says which points are real, a
@@ -51,11 +52,6 @@ class MultiheadAttention(nn.Module):
         torch.Size([3, 5, 8])
     """
 
-    # torch's encoder asks for these before it calls kernels of its own around the layer.
-    in_proj_bias = None
-    in_proj_weight = None
-    _qkv_same_embed_dim = False
-
     def __init__(
         self,
         embed_dim: int,
@@ -73,7 +69,6 @@ class MultiheadAttention(nn.Module):
         operator: str = "softmax",
         **options: Any,
     ):
-        super().__init__()
         _refuse_options(
             dropout=dropout != 0,
             add_bias_kv=add_bias_kv,
@@ -83,10 +78,10 @@ class MultiheadAttention(nn.Module):
         )
         if not bias:
             options = {**options, "bias": False}
-        self.embed_dim, self.num_heads, self.batch_first = embed_dim, num_heads, batch_first
-        self.operator: IntegralOperator = create_operator(operator, embed_dim, num_heads, **options)
-        if not bias and self.operator.projection is not None:
-            self.operator.projection.register_parameter("bias", None)
+        chosen = create_operator(operator, embed_dim, num_heads, **options)
+        if not bias and chosen.projection is not None:
+            chosen.projection.register_parameter("bias", None)
+        super().__init__(chosen, batch_first=batch_first)
         self.to(device=device, dtype=dtype)
         self._warned = False
 
@@ -109,36 +104,22 @@ class MultiheadAttention(nn.Module):
             OptionError: keys that are not the values, or a mask for each head.
             ShapeError: tensors or masks of other shapes.
         """
-        _refuse_other_values(key, value)
-        alone = query is key
-        batched = query.dim() == 3
-        query, key = self._batch_first(query), self._batch_first(key)
+        if query.dim() not in (2, 3):
+            raise ShapeError(
+                f"expected query, key and value of 2 or 3 dimensions, got {tuple(query.shape)}"
+            )
+        options = (need_weights, attn_mask, average_attn_weights, is_causal)
+        if query.dim() == 3:
+            return super().forward(query, key, value, key_padding_mask, *options)
 
-        causal, pairs = _order(attn_mask, is_causal, query.shape[1], key.shape[1])
-        domain = self.operator.default_domain(key)
-        domain = domain.replace(causal=causal, valid=_real_points(key_padding_mask, key))
-        arguments: dict[str, Any] = {}
-        if alone:
-            domain = domain.replace(pairs=pairs)
-        else:
-            if causal:
-                raise OptionError(
-                    "attn_mask: expected no order between queries and other keys, got a triangular "
-                    "mask; give query, key and value as one tensor"
-                )
-            arguments = {"query": query, "query_domain": self.operator.default_domain(query)}
-            arguments["query_domain"] = arguments["query_domain"].replace(causal=False)
-            domain = domain.replace(pairs=pairs)
-
-        out = self.operator(key, domain, **arguments)
-        weights = None
-        if need_weights:
-            weights = self._weights(key, domain, average_attn_weights, arguments)
-        if not batched:
-            return out[0], None if weights is None else weights[0]
-        if not self.batch_first:
-            out = out.transpose(0, 1)
-        return out, weights
+        # One sequence is a batch of one; which of the three are the same tensor must stay known.
+        batch = 0 if self.batch_first else 1
+        batched = {id(x): x.unsqueeze(batch) for x in (query, key, value)}
+        if key_padding_mask is not None:
+            key_padding_mask = key_padding_mask[None]
+        query, key, value = (batched[id(x)] for x in (query, key, value))
+        out, weights = super().forward(query, key, value, key_padding_mask, *options)
+        return out.squeeze(batch), None if weights is None else weights[0]
 
     def load_torch(self, layer: nn.MultiheadAttention) -> MultiheadAttention:
         """Take over the projections of a layer of torch, and return self.
@@ -174,30 +155,41 @@ class MultiheadAttention(nn.Module):
             projection.load_state_dict(layer.out_proj.state_dict())
         return self
 
-    def _batch_first(self, x: Tensor) -> Tensor:
-        if x.dim() == 2:
-            return x[None]
-        if x.dim() != 3:
-            raise ShapeError(
-                f"expected query, key and value of 2 or 3 dimensions, got {tuple(x.shape)}"
-            )
-        return x if self.batch_first else x.transpose(0, 1)
+    def _line(self, u: Tensor, causal: bool) -> Domain:
+        """The points on which the operator's own training would put the features."""
+        return self.operator.default_domain(u).replace(causal=causal)
 
-    def _weights(
-        self, u: Tensor, domain: Domain, average: bool, arguments: dict[str, Any]
-    ) -> Tensor | None:
-        if not self.operator.has_weights:
-            if not self._warned:
-                self._warned = True
-                name = type(self.operator).__name__
-                warnings.warn(
-                    f"{name} has no number for each pair of points: weights are None; pass "
-                    "need_weights=False (said once)",
-                    stacklevel=3,
-                )
-            return None
-        weights = self.operator.weights(u, domain, **arguments)
-        return weights.mean(1) if average else weights
+    def _query_line(self, query: Tensor, causal: bool) -> Domain:
+        if causal:
+            raise OptionError(
+                "attn_mask: expected no order between queries and other keys, got a triangular "
+                "mask; give query, key and value as one tensor"
+            )
+        return self._line(query, causal)
+
+    def _order(self, mask: Tensor, queries: int, keys: int) -> tuple[bool, Tensor | None]:
+        if mask.dim() != 2:
+            raise OptionError(
+                f"attn_mask: expected one mask (L, S) for all heads and samples, got "
+                f"{tuple(mask.shape)}; padding goes into key_padding_mask"
+            )
+        if mask.shape != (queries, keys):
+            raise ShapeError(f"attn_mask: expected {(queries, keys)}, got {tuple(mask.shape)}")
+        if is_causal_mask(mask, queries, keys):
+            return True, None
+        return False, ~mask if mask.dtype == torch.bool else mask
+
+    def _weights(self, u: Tensor, call: dict[str, Any]) -> Tensor | None:
+        if self.operator.has_weights:
+            return super()._weights(u, call)
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"{type(self.operator).__name__} has no number for each pair of points: weights "
+                "are None; pass need_weights=False (said once)",
+                stacklevel=4,
+            )
+        return None
 
     def extra_repr(self) -> str:
         return f"{self.embed_dim}, {self.num_heads}, batch_first={self.batch_first}"
@@ -325,55 +317,3 @@ def _refuse_options(**given: bool) -> None:
                 f"{name}: expected torch's default, got another value, which has no meaning for an "
                 "integral operator; leave it out"
             )
-
-
-def _refuse_other_values(key: Tensor, value: Tensor) -> None:
-    if value is key:
-        return
-    raise OptionError(
-        "value: expected the same tensor as key, got another one; an operator integrates one "
-        "signal, give it as key and value: layer(query, u, u)"
-    )
-
-
-def _real_points(mask: Tensor | None, key: Tensor) -> Tensor | None:
-    """Return which points are real, from torch's mask of those that are hidden: True, or -inf."""
-    if mask is None:
-        return None
-    if mask.dim() == 1:
-        mask = mask[None]
-    if mask.shape != key.shape[:2]:
-        raise ShapeError(
-            f"key_padding_mask: expected {tuple(key.shape[:2])}, got {tuple(mask.shape)}"
-        )
-    if mask.dtype == torch.bool:
-        return ~mask
-    return mask > -torch.inf
-
-
-def _order(
-    mask: Tensor | None, is_causal: bool, queries: int, keys: int
-) -> tuple[bool, Tensor | None]:
-    """Return whether the line has an order, and the pairs that see each other or None."""
-    if is_causal:
-        return True, None
-    if mask is None:
-        return False, None
-    if mask.dim() != 2:
-        raise OptionError(
-            f"attn_mask: expected one mask (L, S) for all heads and samples, got "
-            f"{tuple(mask.shape)}; padding goes into key_padding_mask"
-        )
-    if mask.shape != (queries, keys):
-        raise ShapeError(f"attn_mask: expected {(queries, keys)}, got {tuple(mask.shape)}")
-
-    visible = ~mask if mask.dtype == torch.bool else mask
-    triangle = torch.ones(queries, keys, dtype=torch.bool, device=mask.device).tril()
-    if mask.dtype == torch.bool:
-        causal = queries == keys and torch.equal(visible, triangle)
-    else:
-        allowed = torch.zeros_like(mask).masked_fill(~triangle, -torch.inf)
-        causal = queries == keys and torch.equal(mask, allowed)
-    if causal:
-        return True, None
-    return False, visible

@@ -59,43 +59,67 @@ class MultiheadAdapter(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         if key is not value:
             raise OptionError(
-                "an operator integrates one signal: pass the same tensor as key and value"
+                "value: expected the same tensor as key, got another one; an operator integrates "
+                "one signal: pass the same tensor as key and value"
             )
         same = query is key
         if not self.batch_first:
             query, key = query.transpose(0, 1), key.transpose(0, 1)
-        causal = is_causal or self._is_causal(attn_mask, query.shape[1], key.shape[1])
-        call = self._call(query, key, key_padding_mask, causal, same)
+        causal, pairs = is_causal, None
+        if attn_mask is not None and not is_causal:
+            causal, pairs = self._order(attn_mask, query.shape[1], key.shape[1])
+
+        domain = self._line(key, causal)
+        if key_padding_mask is not None:
+            domain = domain.replace(valid=self._valid(key_padding_mask, key))
+        if pairs is not None:
+            domain = domain.replace(pairs=pairs)
+        call: dict[str, Any] = {"domain": domain}
+        if not same:
+            call |= {"query": query, "query_domain": self._query_line(query, causal)}
+
         out = self.operator(key, **call)
         out = out if self.batch_first else out.transpose(0, 1)
         if not need_weights:
             return out, None
-        weights = self.operator.weights(key, **call)
-        return out, weights.mean(1) if average_attn_weights else weights
+        weights = self._weights(key, call)
+        if weights is None or not average_attn_weights:
+            return out, weights
+        return out, weights.mean(1)
 
-    def _call(
-        self, query: Tensor, key: Tensor, padding: Tensor | None, causal: bool, same: bool
-    ) -> dict[str, Any]:
-        """The domain, and the queries where they are other points."""
-        dtype = torch.promote_types(key.dtype, torch.float32)
-        options = {"causal": causal, "length": 1.0, "device": key.device, "dtype": dtype}
-        domain = Domain.line(key.shape[1], **options)
-        if padding is not None:
-            domain = domain.replace(valid=self._valid(padding, key))
-        if same:
-            return {"domain": domain}
-        return {
-            "domain": domain,
-            "query": query,
-            "query_domain": Domain.line(query.shape[1], **options),
-        }
+    def _line(self, u: Tensor, causal: bool) -> Domain:
+        """The points of features (B, N, dim), one step apart."""
+        dtype = torch.promote_types(u.dtype, torch.float32)
+        return Domain.line(u.shape[1], causal=causal, length=1.0, device=u.device, dtype=dtype)
+
+    def _query_line(self, query: Tensor, causal: bool) -> Domain:
+        """The points of queries that are not the keys."""
+        return self._line(query, causal)
+
+    def _weights(self, u: Tensor, call: dict[str, Any]) -> Tensor | None:
+        """The weight of each pair, (B, H, Nq, Nk)."""
+        return self.operator.weights(u, **call)
+
+    def _order(self, mask: Tensor, queries: int, keys: int) -> tuple[bool, Tensor | None]:
+        """Whether a mask is the causal one, and otherwise which pairs it leaves.
+
+        Raises:
+            OptionError: any other mask than the causal one.
+        """
+        if not is_causal_mask(mask, queries, keys):
+            raise OptionError(
+                "attn_mask must be None or the causal mask, True or -inf above the diagonal and "
+                "nothing else. Give other masks to the operator itself, as Domain(pairs=...), "
+                "which costs O(N²)"
+            )
+        return True, None
 
     @staticmethod
     def _valid(padding: Tensor, key: Tensor) -> Tensor:
         """Real keys, from torch's mask of padded ones: True or -inf; OptionError for another."""
         if padding.shape != key.shape[:2]:
             raise ShapeError(
-                f"key_padding_mask must be {tuple(key.shape[:2])}, got {tuple(padding.shape)}"
+                f"key_padding_mask: expected {tuple(key.shape[:2])}, got {tuple(padding.shape)}"
             )
         if padding.dtype == torch.bool:
             return ~padding
@@ -110,20 +134,10 @@ class MultiheadAdapter(nn.Module):
             )
         return padding == 0
 
-    @staticmethod
-    def _is_causal(mask: Tensor | None, queries: int, keys: int) -> bool:
-        """Whether a mask is the causal one, True or -inf above the diagonal; OptionError for any
-        other.
-        """
-        if mask is None:
-            return False
-        hidden = mask if mask.dtype == torch.bool else mask == -torch.inf
-        future = torch.ones(queries, keys, dtype=torch.bool, device=mask.device).triu(1)
-        plain = mask.dtype == torch.bool or not mask.masked_fill(hidden, 0.0).any()
-        if mask.shape != future.shape or not plain or not torch.equal(hidden, future):
-            raise OptionError(
-                "attn_mask must be None or the causal mask, True or -inf above the diagonal and "
-                "nothing else. Give other masks to the operator itself, as Domain(pairs=...), "
-                "which costs O(N²)"
-            )
-        return True
+
+def is_causal_mask(mask: Tensor, queries: int, keys: int) -> bool:
+    """Whether a mask is the causal one: True or -inf above the diagonal, and nothing else."""
+    hidden = mask if mask.dtype == torch.bool else mask == -torch.inf
+    future = torch.ones(queries, keys, dtype=torch.bool, device=mask.device).triu(1)
+    plain = mask.dtype == torch.bool or not mask.masked_fill(hidden, 0.0).any()
+    return mask.shape == future.shape and bool(plain) and torch.equal(hidden, future)
