@@ -34,7 +34,7 @@ GROUPS = {
     "models": "models and bridges",
     "lab": "application",
 }
-"""What each room is for. ``ground`` stands for the files directly in the package."""
+"""The purpose of each room. ``ground`` stands for the files directly in the package."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,9 @@ CASES = {
     "text-itnet_low_rank-causal": text("itnet_low_rank", causal=True),
     "series-luna-timed": series("luna", timed=True),
     "series-softmax": series("softmax"),
-    "ckcnn": ("ckcnn_small", {}),
+    # At the preset's frequency of 31 the model in float32 is 7e-5 from itself in float64, so that
+    # a right program in float32 may miss the tolerance: docs/export.md says so.
+    "ckcnn": ("ckcnn_small", {"body": {"operator_options": {"omega": 5.0}}}),
 }
 
 

@@ -20,13 +20,13 @@ from torch.export import Dim, ExportedProgram
 from ..errors import ExportError, OptionError, require
 from ..files import replacing
 from ..models.model import Model, TextState
-from .onnx import INPUT, OUTPUT, converted, session_of
+from .onnx import INPUT, OUTPUT, converted, runner_of
 from .program import TOLERANCE, first_lines, plain_forms
+from .signature import LARGEST_BATCH
 
 TRACED_BATCH, TRACED_PROMPT = 5, 7
 CHECKED = ((5, 7), (1, 1), (2, 20))
 """Batches and prompts that programs are compared with the model at."""
-
 
 FreeAxes = dict[int, str]
 """The dimensions of a tensor that are the batch or the number of tokens seen."""
@@ -168,7 +168,7 @@ def _traced(model: Model) -> tuple[ExportedProgram, ExportedProgram, StateNames]
     names = StateNames.of(state)
     past = names.tensors(state)
 
-    batch = Dim("batch", min=1, max=4096)
+    batch = Dim("batch", min=1, max=LARGEST_BATCH)
     prompt = Dim("length", min=1, max=length - 1)
     seen = Dim("seen", min=1, max=length - 1)
     free = {"batch": batch, "seen": seen}
@@ -220,7 +220,7 @@ def _free_axes(model: Model, names: StateNames) -> list[FreeAxes]:
 def _check(model: Model, prefill: bytes, step: bytes, pasts: list[str]) -> None:
     """Compare both programs, run after each other, with the model on whole texts."""
     length = min(_longest(model), 32)
-    first, then = session_of(prefill), session_of(step)
+    first, then = runner_of(prefill), runner_of(step)
     for batch, prompt in CHECKED:
         texts = _texts(model, batch, length)
         with torch.no_grad():
@@ -228,11 +228,11 @@ def _check(model: Model, prefill: bytes, step: bytes, pasts: list[str]) -> None:
         numbers = texts.numpy()
         prompt = min(prompt, length - 1)
 
-        start, *state = first.run(None, {INPUT: numbers[:, :prompt]})
+        start, *state = first({INPUT: numbers[:, :prompt]})
         answers = [start]
         for seen in range(prompt, length):
             given = {INPUT: numbers[:, seen], "seen": np.array(seen)}
-            logits, *state = then.run(None, given | dict(zip(pasts, state, strict=True)))
+            logits, *state = then(given | dict(zip(pasts, state, strict=True)))
             answers.append(logits[:, None])
         actual = np.concatenate(answers, 1)
         error = float(np.abs(actual - expected).max() / np.abs(expected).max())

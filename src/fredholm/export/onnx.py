@@ -57,28 +57,37 @@ def export_onnx(
 
 def onnx_answers(content: bytes) -> Callable[[Tensor], Tensor]:
     """Return a function that answers by ONNX Runtime on the CPU."""
-    session = session_of(content)
+    run = runner_of(content)
 
     def answer(inputs: Tensor) -> Tensor:
-        try:
-            (outputs,) = session.run([OUTPUT], {INPUT: inputs.numpy()})
-        except Exception as error:  # the runtime's errors have no common class
-            raise ExportError(
-                f"export: expected a program that ONNX Runtime runs at {tuple(inputs.shape)}, got "
-                f"{str(error).splitlines()[0]}; nothing was written"
-            ) from error
+        (outputs,) = run({INPUT: inputs.numpy()})
         return torch.from_numpy(outputs)
 
     return answer
 
 
-def session_of(content: bytes) -> Any:
-    """Return a session of ONNX Runtime on the CPU."""
+def runner_of(content: bytes) -> Callable[[Mapping[str, Any]], list[Any]]:
+    """Return a function from arrays by the names of a program's inputs to its outputs in order, by
+    ONNX Runtime on the CPU.
+
+    The function raises an ExportError where the runtime fails.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # what goes wrong is an error of ours
-    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+    def run(inputs: Mapping[str, Any]) -> list[Any]:
+        try:
+            return list(session.run(None, dict(inputs)))
+        except Exception as error:  # the runtime's errors have no common class
+            raise ExportError(
+                f"export: expected a program that ONNX Runtime runs at {inputs[INPUT].shape}, got "
+                f"{str(error).splitlines()[0]}; nothing was written"
+            ) from error
+
+    return run
 
 
 def converted(

@@ -36,29 +36,21 @@ class Program:
     signature: Signature
     exported: ExportedProgram
 
-    def error(self, answer: Callable[[Tensor], Tensor]) -> float:
-        """Return the largest relative error of ``answer`` against the model, over three sets of
-        sizes (:meth:`.Signature.checked_sizes`).
+    def check(self, answer: Callable[[Tensor], Tensor], what: str) -> float:
+        """Compare ``answer`` with the model at three sets of sizes
+        (:meth:`.Signature.checked_sizes`) and return the largest relative error.
 
         Raises:
-            ExportError: an answer that is not finite or has another shape.
+            ExportError: a larger error than :data:`TOLERANCE`, or an answer that is not finite or
+                has another shape.
         """
         errors = []
         for sizes in self.signature.checked_sizes():
             inputs = self.signature.example(sizes)
             with torch.no_grad():
                 expected = self.model(inputs)
-            actual = answer(inputs)
-            errors.append(_relative_error(actual, expected, sizes))
-        return max(errors)
-
-    def check(self, answer: Callable[[Tensor], Tensor], what: str) -> float:
-        """Compare ``answer`` with the model and return the largest relative error.
-
-        Raises:
-            ExportError: a larger error than :data:`TOLERANCE`.
-        """
-        error = self.error(answer)
+            errors.append(_relative_error(answer(inputs), expected, sizes))
+        error = max(errors)
         if error > TOLERANCE:
             raise ExportError(
                 f"export: expected the {what} to answer as the model does, got a relative error "

@@ -15,7 +15,7 @@ from ..integral import Exact, Facts, Form, Kernel, Problem, WeightedKernel, with
 
 
 class ScoreEnds(NamedTuple):
-    """What each point contributes to additive scores.
+    """Contributions of each point to additive scores.
 
     Attributes:
         query, key: (B, H, Nq, e) and (B, H, Nk, e), added up at a pair.

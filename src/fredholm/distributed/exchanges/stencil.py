@@ -51,7 +51,7 @@ class RowsBeyond(Exchange):
 
 @dataclass(frozen=True)
 class RowReads:
-    """What a window along the first axis of a sharded grid reads for a rank's outputs.
+    """Rows that a window along the first axis of a sharded grid reads for a rank's outputs.
 
     Attributes:
         width: points of a row, what is behind the first axis.

@@ -1,4 +1,4 @@
-"""What CKConv's forms ask of a kernel beside its definition."""
+"""Capabilities of kernels that CKConv's forms ask for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What InfSA's forms, and the pages that explain them, ask of a kernel beside its definition."""
+"""Capabilities of kernels that InfSA's forms, and the pages that explain them, ask for."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class DecayingWeights(Capability):
         """γ in (0, 1) of each head, (H,), that the weights hold."""
 
     def gain(self) -> Tensor | None:
-        """What the weights hold beside one γ, (H,); None where that is all."""
+        """A factor of the weights per head beside one γ, (H,), or None."""
         return None
 
 

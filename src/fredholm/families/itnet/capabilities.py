@@ -1,4 +1,4 @@
-"""What ITNet's forms ask of a kernel beside its definition."""
+"""Capabilities of kernels that ITNet's forms ask for."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class SplitHidden(HiddenReadout):
 
     @abstractmethod
     def key_terms(self, y: Tensor, uy: Tensor, *, columns: bool) -> dict[str, Tensor]:
-        """What belongs to keys, points on dimension -2; ``columns``: the displacement term as
+        """Terms of the keys, points on dimension -2; ``columns``: the displacement term as
         appended columns.
         """
 
     @abstractmethod
     def query_terms(self, x: Tensor, ux: Tensor, *, columns: bool) -> dict[str, Any]:
-        """What belongs to queries and to the layer itself."""
+        """Terms of the queries and of the layer itself."""
 
     def both_terms(self, problem: Problem) -> dict[str, Any]:
         """Both ends' terms without columns of displacements; what they share may be made once."""

@@ -17,8 +17,8 @@ class HiddenDraws(DrawnKeys):
         return getattr(kernel, "width", 64) + 4 * kernel.d_in + 64
 
     def key_terms(self, kernel: SplitHidden, problem: Problem) -> Memory:
-        """What the keys bring to hidden units: on a regular grid a table of displacements instead
-        of columns for them.
+        """Terms of the keys in the hidden units: on a regular grid a table of displacements
+        instead of columns for them.
         """
         grid = problem.layout.grid
         if grid is None:

@@ -23,7 +23,7 @@ ENDS: dict[str, End] = {"query_bias": "query", "query": "query", "key_bias": "ke
 
 
 class NeighbourHidden(Form):
-    """What the first layer makes of each end is computed once per point and gathered; its
+    """The first layer's terms of each end are computed once per point and gathered. Its
     displacement term and further layers are computed per edge, and hidden units are integrated
     before the readout: O(E·w·(d + w)) time and O(N·w + E) memory, beside one tile.
     """
@@ -115,7 +115,7 @@ def _first_layer(
     shifted: bool,
     dtype: torch.dtype,
 ) -> Tensor:
-    """What the first activation is taken of, (R, 1 | H, b, k, w)."""
+    """Arguments of the first activation, (R, 1 | H, b, k, w)."""
 
     def ends(query: str, key: str) -> tuple[Tensor, Tensor]:
         """Rows of both ends of a pair, (R, H, b, 1, ·) and (R, H, 1, k, ·)."""

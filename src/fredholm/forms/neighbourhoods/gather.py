@@ -1,4 +1,4 @@
-"""What the problems of a tile are made of: rows of tensors that have one per point or per edge."""
+"""The problems of a tile: rows of tensors that have one per point or per edge."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .tiles import Group
 End = Literal["query", "key", "edge"]
 
 HIDDEN = -1e30
-"""What is added to the score of a hidden key: its exponential is zero beside that of any other."""
+"""Added to the score of a hidden key: its exponential is zero beside that of any other."""
 
 
 class Rows(NamedTuple):
@@ -75,7 +75,7 @@ def by_point(x: Tensor) -> Tensor:
 
 
 def measure_rows(problem: Problem, *, mass: bool = True) -> dict[str, tuple[End, Tensor | None]]:
-    """What the quadrature says of points and edges: ``mass``, ``scale`` and ``log_density``;
+    """The quadrature's numbers of points and edges: ``mass``, ``scale`` and ``log_density``;
     without ``mass`` the first two are left out, as a softmax leaves them out.
     """
     q = problem.quadrature
@@ -162,7 +162,7 @@ class Neighbours(NamedTuple):
         return weights
 
     def bias(self) -> tuple[Tensor | None, Tensor | None]:
-        """What a softmax adds to the scores, (R, 1 | H, b | 1, k): log ρ, the gathered
+        """The term that a softmax adds to the scores, (R, 1 | H, b | 1, k): log ρ, the gathered
         ``log_mass``, and :data:`HIDDEN` where there is no key; and which queries see nothing, (R,
         1 | H, b | 1, 1). None where every query sees every key alike.
 

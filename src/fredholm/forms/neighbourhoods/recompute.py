@@ -23,7 +23,7 @@ Answer = Callable[[Neighbours, Weights], Tensor]
 
 
 class Work(NamedTuple):
-    """What is computed of each tile.
+    """A computation of each tile.
 
     Attributes:
         rows: what is gathered.
@@ -149,7 +149,7 @@ def _autocast(device: str) -> Callable[[], AbstractContextManager[object]]:
 
 
 OfKernel = Callable[[Any, Neighbours, Weights], Tensor]
-"""What a kernel makes of a tile, by its parameters and the weights."""
+"""A kernel's result for a tile, from its parameters and the weights."""
 
 
 class _Bound(nn.Module):

@@ -49,7 +49,7 @@ def paths_of(files: Sequence[str | Path], reading: Reading) -> Iterator[list[Pat
 
 
 def _plain(content: bytes) -> bytes:
-    """What was compressed, as it was before."""
+    """Return the content, decompressed where it was compressed."""
     if not content.startswith(_GZIP):
         return content
     try:

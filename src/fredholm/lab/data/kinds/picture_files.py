@@ -29,7 +29,7 @@ WHOLE = 65_535  # white, of 16 bits
 
 @dataclass(frozen=True)
 class Look:
-    """What a picture file holds, as far as its header tells.
+    """The contents of a picture file, as far as its header tells.
 
     Attributes:
         deep: whether its one channel has 16 bits.
