@@ -59,3 +59,10 @@ def test_a_package_of_native_code_is_its_model():
 def test_prefill_and_steps_are_the_whole_text():
     pytest.importorskip("onnxruntime")
     assert run("steps", *DECODERS).count(": ok") == len(DECODERS)
+
+
+@pytest.mark.slow
+@pytest.mark.compile
+def test_an_onnx_program_stays_exact_on_long_series():
+    pytest.importorskip("onnxruntime")
+    assert "long: ok" in run("long")

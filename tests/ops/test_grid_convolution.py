@@ -12,6 +12,7 @@ from fredholm.families.ckconv.grid_convolution import (
     grid_convolution_naive,
     spectrum,
 )
+from fredholm.families.ckconv.grid_convolution.fft import direct_convolution
 from fredholm.families.ckconv.grid_convolution.registration import fast_size
 
 from ..tolerances import assert_close
@@ -46,6 +47,17 @@ def test_it_is_the_double_sum(grid, causal, block, monkeypatch):
     actual, expected = (
         f(*inputs, grid, causal=causal) for f in (grid_convolution, grid_convolution_naive)
     )
+    assert_close(actual, expected)
+    probe = torch.randn_like(expected)
+    for g, h in zip(*(torch.autograd.grad(y, inputs, probe) for y in (actual, expected))):
+        assert_close(g, h, "gradient")
+
+
+@pytest.mark.parametrize(("grid", "causal"), GRIDS)
+def test_the_direct_convolution_of_programs_is_the_double_sum(grid, causal):
+    inputs = tensors(grid, causal)
+    actual = direct_convolution(*inputs, grid, causal)
+    expected = grid_convolution_naive(*inputs, grid, causal=causal)
     assert_close(actual, expected)
     probe = torch.randn_like(expected)
     for g, h in zip(*(torch.autograd.grad(y, inputs, probe) for y in (actual, expected))):

@@ -20,8 +20,8 @@ from torch.export import Dim, ExportedProgram
 from ..errors import ExportError, OptionError, require
 from ..files import replacing
 from ..models.model import Model, TextState
-from .onnx import INPUT, OUTPUT, converted, runner_of
-from .program import TOLERANCE, first_lines, plain_forms
+from .onnx import INPUT, OUTPUT, converted, onnx_forms, runner_of
+from .program import TOLERANCE, first_lines
 from .signature import LARGEST_BATCH
 
 TRACED_BATCH, TRACED_PROMPT = 5, 7
@@ -187,7 +187,7 @@ def _traced(model: Model) -> tuple[ExportedProgram, ExportedProgram, StateNames]
             dynamic_shapes=({0: batch}, None, past_shapes),
             strict=False,
         )
-        forms = plain_forms()
+        forms = onnx_forms()
         return prefill.run_decompositions(forms), step.run_decompositions(forms), names
     except Exception as error:
         raise ExportError(

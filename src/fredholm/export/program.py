@@ -17,6 +17,9 @@ from ..files import replacing
 from ..ops.custom_op import PLAIN
 from .signature import Signature, Sizes, signature_of
 
+Forms = dict[Any, Callable[..., Any]]
+"""Functions of torch's operations that stand for ops in a program."""
+
 TOLERANCE = 1e-5
 """Of a program's answers: the largest error over the largest answer. In float32 the same sums in
 another order differ by a few 1e-7."""
@@ -59,7 +62,7 @@ class Program:
         return error
 
 
-def trace(model: nn.Module, fixed: Sequence[str] = ()) -> Program:
+def trace(model: nn.Module, fixed: Sequence[str] = (), *, forms: Forms | None = None) -> Program:
     """Trace a model into a program of torch's own operations.
 
     Ops of this library are replaced by their plain form, the same function in torch's operations,
@@ -68,6 +71,7 @@ def trace(model: nn.Module, fixed: Sequence[str] = ()) -> Program:
     Args:
         model: a :class:`fredholm.models.Model`; it is set to evaluation mode.
         fixed: names of axes that keep the size of training, see :func:`.signature_of`.
+        forms: the functions that stand for ops, :func:`plain_forms` by default.
 
     Raises:
         ExportError: a model whose code decides by a size that is free.
@@ -81,7 +85,7 @@ def trace(model: nn.Module, fixed: Sequence[str] = ()) -> Program:
         # Gradients are off while tracing: operators take their path for values alone.
         with torch.no_grad():
             exported = torch.export.export(model, (inputs,), dynamic_shapes=shapes, strict=False)
-            exported = exported.run_decompositions(plain_forms())
+            exported = exported.run_decompositions(forms or plain_forms())
     except Exception as error:
         raise ExportError(
             f"export: expected a model that can be traced at sizes {signature.shape}, got "
@@ -129,9 +133,9 @@ def texts_of(metadata: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def plain_forms() -> dict[Any, Callable[..., Any]]:
+def plain_forms() -> Forms:
     """Return torch's usual decompositions, and the plain form of each op of ours."""
-    table: dict[Any, Callable[..., Any]] = dict(torch.export.default_decompositions())
+    table: Forms = dict(torch.export.default_decompositions())
     for name, plain in PLAIN.items():
         table[getattr(torch.ops.fredholm, name).default] = plain
     return table

@@ -4,6 +4,7 @@ the direct one, for few points.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -99,6 +100,22 @@ def _by_convolution(signal: Tensor, taps: Tensor, grid: tuple[int, ...], causal:
     padded = F.pad(signal.mT.reshape(b, heads * d, *grid), around)
     out = CONVOLUTIONS[len(grid) - 1](padded, taps, groups=heads)
     return out.view(b, heads, out.shape[1] // heads, n).mT
+
+
+def direct_convolution(
+    signal: Float[Tensor, "b h n i"],
+    hidden: Float[Tensor, "l w"],
+    readout: Float[Tensor, "h o i w"],
+    grid: Sequence[int],
+    causal: bool,
+) -> Float[Tensor, "b h n o"]:
+    """:func:`grid_convolution` without transforms: the kernel at all lags, convolved by torch.
+    O(N²).
+    """
+    heads, d_out, d_in, width = readout.shape
+    lags = [n if causal else 2 * n - 1 for n in grid]
+    taps = readout.reshape(-1, width) @ hidden.flip(0).mT
+    return _by_convolution(signal, taps.reshape(heads * d_out, d_in, *lags), tuple(grid), causal)
 
 
 def _windows(u: Tensor, lags: int) -> bool:

@@ -183,30 +183,14 @@ def empty_gradients(grad, signal, hidden, readout, grid, causal, needs) -> list[
 
 
 def plain(signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], causal: bool) -> Tensor:
-    """The convolution with the whole spectrum of the kernel at once.
-
-    Spectra are multiplied as pairs of real numbers (…, 2): programs for other runtimes are made of
-    this form, and those have no complex matrix products.
-    """
+    """The convolution with the whole spectrum of the kernel at once."""
     sizes = GridSizes(grid, causal)
     transform = partial(torch.fft.rfftn, s=sizes.sizes, dim=sizes.dims)
-    u = torch.view_as_real(transform(signal.mT.unflatten(-1, sizes.grid))).flatten(3, -2)
-    h = torch.view_as_real(transform(hidden.mT.unflatten(-1, sizes.lags))).flatten(1, -2)
-    kernel = torch.einsum("hoiw,wfc->hoifc", readout.to(h.dtype), h)
-
-    # (a + ib)(c + id) = (ac - bd) + i(ad + bc), summed over the input channels i
-    cosine, sine = kernel.unbind(-1)
-    real, imaginary = u.unbind(-1)
-    sums = partial(torch.einsum, "hoif,bhif->bhof")
-    product = torch.stack(
-        [
-            sums(cosine, real) - sums(sine, imaginary),
-            sums(cosine, imaginary) + sums(sine, real),
-        ],
-        -1,
-    )
-    spectrum = torch.view_as_complex(product.unflatten(-2, sizes.half).contiguous())
-    full = torch.fft.irfftn(spectrum, s=sizes.sizes, dim=sizes.dims)
+    u = transform(signal.mT.unflatten(-1, sizes.grid)).flatten(3)
+    h = transform(hidden.mT.unflatten(-1, sizes.lags)).flatten(1)
+    kernel = torch.einsum("hoiw,wf->hoif", readout.to(h.dtype), h)
+    product = torch.einsum("hoif,bhif->bhof", kernel, u).unflatten(-1, sizes.half)
+    full = torch.fft.irfftn(product, s=sizes.sizes, dim=sizes.dims)
     return sizes.part(full, sizes.grid, sizes.start).flatten(3).mT
 
 
