@@ -14,11 +14,13 @@ from torch import Tensor
 from ...domain import Domain
 from ...edges import Edges
 from ...explain.kernels import kernel_map, masses, take_samples
+from ..data.kinds.kind import SAMPLES, Kind
 from .style import Theme, colormap, grid_of_panels, new_figure, panels_across
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+GRAPHS = "graph"  # the kind of data whose samples are graphs
 NODES = 150  # drawn around a node: more would hide one another
 NUMBERS = 1 << 24  # of the kernel's rows that are read for one picture
 DRAWABLE = 3  # coordinates of points that can be drawn
@@ -41,15 +43,17 @@ class Part(NamedTuple):
     cells: np.ndarray
 
 
-def draws_graph(domain: Domain) -> bool:
-    """Whether a domain is drawn as a graph: its pairs are edges, or a mask of points without
-    coordinates that can be drawn.
+def draws_graph(domain: Domain, kind: Kind = SAMPLES) -> bool:
+    """Whether a domain is drawn as a graph: its pairs are edges; or a mask, where the samples are
+    graphs or points have no coordinates that can be drawn.
     """
-    if isinstance(domain.pairs, Edges):
-        return True
-    if domain.pairs is None or domain.pairs.dtype != torch.bool:
-        return False
-    return domain.dim > DRAWABLE or not _apart(domain.positions)
+    pairs = domain.pairs
+    if pairs is None or isinstance(pairs, Edges):
+        return pairs is not None
+    if kind.encoder == GRAPHS:
+        visible = pairs if pairs.dtype == torch.bool else pairs > -torch.inf
+        return not bool(visible.all())
+    return pairs.dtype == torch.bool and (domain.dim > DRAWABLE or not _apart(domain.positions))
 
 
 def part_around(domain: Domain, query: int, limit: int = NODES) -> Part:

@@ -127,7 +127,7 @@ def map_section(
     places = np.linspace(0, len(alike) - 1, min(MAX_LAYERS, len(alike)))
     shown = [alike[i] for i in sorted({round(i) for i in places})]
     domain = shown[0].domain
-    if graphs.draws_graph(domain):
+    if graphs.draws_graph(domain, kind):
         return graph_section(shown, queries, kind)
     grid = image_grid(domain)
     scattered = grid is None and domain.dim > 1
