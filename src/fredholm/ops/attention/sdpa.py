@@ -33,19 +33,25 @@ def attention(
     if bias is None and quadrature.query_time is not None and not causal:
         bias = torch.zeros((), dtype=query.dtype, device=query.device)
     if bias is None:
-        return _attend(query, key, value, None, causal, scale)
+        return fused_attention(query, key, value, None, causal=causal, scale=scale)
     order = quadrature.order()
     if order is not None:
         bias = torch.where(order[:, None], bias, -torch.inf)
     bias = bias.expand(*bias.shape[:2], query.shape[2], key.shape[2])
     blind = (bias == -torch.inf).all(-1, keepdim=True)
-    out = _attend(query, key, value, bias.masked_fill(blind, 0.0), False, scale)
+    out = fused_attention(query, key, value, bias.masked_fill(blind, 0.0), scale=scale)
     return out.masked_fill(blind, 0.0)
 
 
-def _attend(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, causal: bool, scale: float
-) -> Tensor:
+def fused_attention(
+    query: Float[Tensor, "b h q e"],
+    key: Float[Tensor, "b h k e"],
+    value: Float[Tensor, "b h k d"],
+    bias: Float[Tensor, "#b #h #q k"] | None,
+    *,
+    causal: bool = False,
+    scale: float = 1.0,
+) -> Float[Tensor, "b h q d"]:
     """Softmax attention with a bias, by torch's fused kernels where they have the derivative."""
     if transforms():
         return _plain(query, key, value, bias, causal, scale)
