@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ...distributed import Shards
-from ...integral import auxiliary_loss
+from ...kernels import auxiliary_loss
 from ...models.decay import dropped_weights, in_todays_order
 from ...modes import evaluating
 from .build import build_mixer
