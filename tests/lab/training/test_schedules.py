@@ -72,7 +72,7 @@ def test_a_plateau_divides_the_rate_when_nothing_improves():
     found = rates(halved, Limits(6))  # val_score grows, and shall be least
     assert found == pytest.approx([0.25, 0.5, 0.75, 1, *[1] * 8, *[0.5] * 8, *[0.25] * 4])
     assert rates(halved, Limits(4), value=-1.0)[4:] == pytest.approx([1] * 12)
-    with pytest.raises(OptionError, match=r"schedule.metric: received 'val_los'; needs one of"):
+    with pytest.raises(OptionError, match=r"schedule.metric: expected one of .*, got 'val_los'"):
         rates(Schedule("plateau", metric="val_los"), Limits(1))
 
 
