@@ -88,7 +88,7 @@ def test_a_length_in_steps_ends_with_a_validation():
     assert [row["val_score"] for row in found.rows] == [1.0, 2.0]
     assert found.stopped == "all steps done"
     assert rates(Schedule("linear"), Limits(None, steps=6))[-1] == pytest.approx(1 / 6)
-    with pytest.raises(OptionError, match="neither epochs nor steps"):
+    with pytest.raises(OptionError, match="expected epochs or steps, got neither"):
         Limits(None)
 
 
