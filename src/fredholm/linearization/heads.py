@@ -49,6 +49,7 @@ CONVERSION_OPTIONS: dict[str, dict[str, Any]] = {
     }  # each head has queries of its own scale, and softmax to begin with
 }
 QUIET = math.log(1000)  # by which the gain of maps that have learned nothing is lowered
+SILENT = -1e4  # a gain whose exponential is zero in every precision
 PIECE = 2048  # points whose features a processor makes at a time, in inference
 STRETCH = 512  # and in causal order: what is made of them stays in its cache
 
@@ -351,6 +352,12 @@ class LinearHeads(Heads):
         """
         if self.gain is not None:
             self.gain -= QUIET
+
+    @torch.no_grad()
+    def silence(self) -> None:
+        """Lower the gain beside a window until nothing of the state is left."""
+        if self.gain is not None:
+            self.gain.fill_(SILENT)
 
     @torch.no_grad()
     def calibrate(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> None:
