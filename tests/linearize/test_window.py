@@ -294,13 +294,6 @@ def test_the_same_bytes_after_256_and_8192_tokens():
     assert found[256].softmax_layers == 0
 
 
-@torch.no_grad()
-def test_nothing_is_cropped():
-    kept = converted("llama", window=WINDOW)(prompt()["input_ids"]).past_key_values
-    with pytest.raises(ConversionError, match=r"none can be cropped \(asked for -2\)"):
-        kept.crop(-2)
-
-
 # --- choosing it ----------------------------------------------------------------------------------
 
 
