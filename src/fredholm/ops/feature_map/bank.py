@@ -5,6 +5,9 @@ networks as the piecewise linear functions they are, in :mod:`.piecewise`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -25,6 +28,24 @@ FEW, FEW_RECORDED = 4096, 256
 """
 ELEMENTS = 500_000  # hidden units of a chunk that a CPU core works through near its cache
 ACCELERATOR_ELEMENTS = 100_000_000
+
+
+_sums_of_units: ContextVar[bool] = ContextVar("sums_of_units", default=False)
+
+
+@contextmanager
+def sums_of_units() -> Iterator[None]:
+    """Make :func:`scalar_bank` sum up the units of ReLU networks inside, however many scalars there
+    are.
+
+    Runtimes that have no search and no fast gather trace their programs so: two matrix products
+    instead of a table.
+    """
+    before = _sums_of_units.set(True)
+    try:
+        yield
+    finally:
+        _sums_of_units.reset(before)
 
 
 def scalar_bank(
@@ -72,9 +93,11 @@ def scalar_bank(
 
 
 def _few(u: Tensor, bank: Bank) -> bool:
-    """Whether the hidden units of all scalars cost less than the segments; traced lengths stay
-    free.
+    """Whether the hidden units of all scalars cost less than the segments, or are asked for; traced
+    lengths stay free.
     """
+    if _sums_of_units.get():
+        return True
     few = FEW_RECORDED if torch.is_grad_enabled() else FEW
     return not torch.compiler.is_compiling() and u.shape[0] * u.shape[2] <= few
 
