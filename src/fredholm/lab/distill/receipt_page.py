@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from ..report.page import Picture, Section, table
+from ..report.page import Data, Picture, Section, table
 from ..report.style import Theme, new_figure, render
 
 Row = dict[str, Any]
@@ -26,12 +26,6 @@ def _perplexity(receipt: Row) -> Section:
         "<b>Perplexity over the teacher's</b> by position: 1 is no loss. Lengths beyond the "
         "windows of training show whether the state goes on."
     )
-    picture = Picture(
-        "perplexity",
-        "Perplexity over the teacher's by position, a line for each kind of text",
-        caption,
-        render(lambda theme: _ratio_lines(theme, receipt)),
-    )
     rows = [
         [
             kind,
@@ -45,6 +39,13 @@ def _perplexity(receipt: Row) -> Section:
         for row in part
     ]
     head = ["texts", "positions", "teacher", "converted", "ratio", "segments"]
+    picture = Picture(
+        "perplexity",
+        "Perplexity over the teacher's by position, a line for each kind of text",
+        caption,
+        render(lambda theme: _ratio_lines(theme, receipt)),
+        Data(head, rows),
+    )
     return Section("perplexity", "What it lost", text, [picture], table(head, rows))
 
 
@@ -53,12 +54,6 @@ def _memory(receipt: Row) -> Section:
         "<p>A needle is a number told once, and asked for after so many tokens of held-out text: "
         "the share of its digits that are the likeliest. A copy is a passage of tokens in random "
         "order, twice: the share of the second round that is right.</p>"
-    )
-    picture = Picture(
-        "recall",
-        "Needles found by distance, and copies by length",
-        "<b>What a state of fixed size keeps</b>: needles by distance, copies by length.",
-        render(lambda theme: _recall_lines(theme, receipt)),
     )
     rows = [
         [
@@ -72,6 +67,13 @@ def _memory(receipt: Row) -> Section:
         for row in receipt["copying"]
     ]
     head = ["task", "teacher", "converted"]
+    picture = Picture(
+        "recall",
+        "Needles found by distance, and copies by length",
+        "<b>What a state of fixed size keeps</b>: needles by distance, copies by length.",
+        render(lambda theme: _recall_lines(theme, receipt)),
+        Data(head, rows),
+    )
     return Section("recall", "Recall and copying", text, [picture], table(head, rows))
 
 
@@ -80,12 +82,6 @@ def _decoding(receipt: Row) -> Section:
     text = (
         "<p>Batch 1 on the machine that measured; bytes are exact, those of every tensor in the "
         f"cache. Smaller from {_length(smaller)}, a token faster from {_length(faster)}.</p>"
-    )
-    picture = Picture(
-        "decoding",
-        "Tokens a second and bytes of the cache by length",
-        "<b>Decoding after a prompt</b>: tokens a second, and the bytes of the cache.",
-        render(lambda theme: _decoding_lines(theme, receipt)),
     )
     rows = [
         [
@@ -99,6 +95,13 @@ def _decoding(receipt: Row) -> Section:
     head = ["tokens before"]
     for what in ("bytes", "tokens a second", "prompt, ms"):
         head += [f"{what}: {label}" for _, label in SIDES]
+    picture = Picture(
+        "decoding",
+        "Tokens a second and bytes of the cache by length",
+        "<b>Decoding after a prompt</b>: tokens a second, and the bytes of the cache.",
+        render(lambda theme: _decoding_lines(theme, receipt)),
+        Data(head, rows),
+    )
     return Section("decoding", "What it saves", text, [picture], table(head, rows))
 
 
