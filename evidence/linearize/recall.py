@@ -75,8 +75,8 @@ class Bench:
     def __init__(self, options: Options):
         import torch
 
-        from fredholm.lab.distill.sources import TEXTS, load_texts
         from fredholm.lab.data import fetch
+        from fredholm.lab.distill.sources import TEXTS, load_texts
         from fredholm.linearization.transformers_folder import load_gguf
 
         torch.set_num_threads(options.threads)
@@ -154,9 +154,7 @@ class Bench:
     def answer(self, name: str, haystack: Any, distances: tuple[int, ...]) -> dict[str, str]:
         """Right (1) and wrong (0) digits by distance."""
         found = answers(self.model(name), haystack, distances)
-        return {
-            str(distance): "".join(str(int(x)) for x in row) for distance, row in found.items()
-        }
+        return {str(distance): "".join(str(int(x)) for x in row) for distance, row in found.items()}
 
     def costs(self, names: tuple[str, ...]) -> None:
         """Perplexity by position, and the bytes of the cache, of each model."""

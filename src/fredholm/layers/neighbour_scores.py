@@ -63,9 +63,7 @@ class AdditiveScores(Scores):
             both = both * direction[:, None, None]
         return attend(both.sum(-1), value, bias)
 
-    def of_row(
-        self, query: Tensor, key: Tensor, direction: Tensor | None, heads: int
-    ) -> RowScores:
+    def of_row(self, query: Tensor, key: Tensor, direction: Tensor | None, heads: int) -> RowScores:
         both = F.leaky_relu(query + key, self.slope)
         if direction is None:
             return RowScores(both, both)

@@ -112,7 +112,9 @@ class Past:
     def map(self, change: Callable[[Tensor], Tensor]) -> None:
         """Change the sequences of the batch."""
         self.base = {name: change(x) for name, x in self.base.items()}
-        self.parts = [Tokens(*(None if x is None else change(x) for x in one)) for one in self.parts]
+        self.parts = [
+            Tokens(*(None if x is None else change(x) for x in one)) for one in self.parts
+        ]
 
 
 def added(heads: LinearHeads, tokens: Tokens, memory: Memory, scale: float | None) -> Memory:

@@ -139,9 +139,7 @@ class InnerProducts(Scores):
     ) -> Tensor:
         return fused_attention(query, key, value, bias)
 
-    def of_row(
-        self, query: Tensor, key: Tensor, direction: Tensor | None, heads: int
-    ) -> RowScores:
+    def of_row(self, query: Tensor, key: Tensor, direction: Tensor | None, heads: int) -> RowScores:
         return RowScores(by_head.products(query, key, heads))
 
     def row_gradients(

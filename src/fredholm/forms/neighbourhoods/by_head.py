@@ -37,9 +37,7 @@ def weighted(
     return (shares[..., None] * value.unflatten(-1, (heads, -1))).sum(1, keepdim=True).flatten(2)
 
 
-def outer(
-    shares: Float[Tensor, "r k h"], row: Float[Tensor, "r 1 hc"]
-) -> Float[Tensor, "r k hc"]:
+def outer(shares: Float[Tensor, "r k h"], row: Float[Tensor, "r 1 hc"]) -> Float[Tensor, "r k hc"]:
     """Products of a weight per head and a row. Autograd does not follow it: it is a gradient."""
     heads = shares.shape[-1]
     if heads == 1:

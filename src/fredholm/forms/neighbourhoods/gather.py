@@ -151,8 +151,8 @@ class Neighbours(NamedTuple):
         return mass if self.full else torch.where(self.real, mass, 0.0)
 
     def weights(self, *, spread: bool = True) -> Tensor:
-        """w = s m ρ, (R, 1 | H, b | 1, k); without ``spread`` one number stands for equal weights of
-        all keys, (R, 1 | H, b | 1, k | 1).
+        """w = s m ρ, (R, 1 | H, b | 1, k); without ``spread`` one number stands for equal weights
+        of all keys, (R, 1 | H, b | 1, k | 1).
         """
         mass = self.mass()
         alike = self.full and self.quadrature.equal and not self.rows["mass"].requires_grad

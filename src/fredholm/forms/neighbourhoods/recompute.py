@@ -97,9 +97,7 @@ class Work(NamedTuple):
         gathered = dict(zip(self.rows.tensors, tensors[:count]))
         return gathered, dict(zip(self.weights, tensors[count:]))
 
-    def pending(
-        self, part: Group, rows: dict[str, Tensor], weights: Weights
-    ) -> Tensor | Pending:
+    def pending(self, part: Group, rows: dict[str, Tensor], weights: Weights) -> Tensor | Pending:
         """The results of a tile, (R, H, b, o), or the step that is left."""
         return self.answer(Neighbours.of(part, rows, self.quadrature), weights)
 
@@ -186,9 +184,7 @@ def _tile_gradients(
     return list(totals.values())
 
 
-def _above(
-    out: Tensor | Pending, part: Group, grad: Tensor
-) -> tuple[list[Tensor], list[Tensor]]:
+def _above(out: Tensor | Pending, part: Group, grad: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     """What was recorded of a tile, and its gradients; ``grad`` is that of the results of all tiles,
     (results, H, o).
     """
