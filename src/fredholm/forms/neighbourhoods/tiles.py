@@ -147,7 +147,7 @@ class _Window(NamedTuple):
         return cls(before, after, block, block + before + after)
 
     def inside(self, blocks: range, count: int, points: int) -> bool:
-        """Whether no block of ``blocks`` reaches beyond the line, of ``count`` per sample."""
+        """Whether no block reaches beyond the line; there are ``count`` blocks per sample."""
         first, last = blocks[0] % count, blocks[-1] % count
         if blocks[-1] - blocks[0] != last - first:  # several samples
             first, last = 0, count - 1

@@ -15,6 +15,7 @@ from ...domain import Domain
 from ...edges import Edges
 from ...explain.kernels import kernel_map, masses, take_samples
 from ..data.kinds.kind import SAMPLES, Kind
+from .page import Data
 from .style import Theme, colormap, grid_of_panels, new_figure, panels_across
 
 if TYPE_CHECKING:
@@ -41,6 +42,19 @@ class Part(NamedTuple):
     places: np.ndarray
     edges: np.ndarray
     cells: np.ndarray
+
+
+def edge_table(part: Part, names: Sequence[str], found: Sequence[np.ndarray]) -> Data:
+    """The kernel along every edge that is drawn, one row per edge; nodes are counted from 1."""
+    head = ["source", "target"]
+    columns = []
+    source, target = part.edges
+    for name, layer in zip(names, found):
+        for number, kernel in enumerate(layer):
+            head.append(f"{name}, head {number + 1}")
+            columns.append(kernel[target, source].tolist())
+    ends = (part.nodes[source] + 1).tolist(), (part.nodes[target] + 1).tolist()
+    return Data(head, list(zip(*ends, *columns)))
 
 
 def draws_graph(domain: Domain, kind: Kind = SAMPLES) -> bool:
