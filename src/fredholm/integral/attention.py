@@ -204,7 +204,9 @@ class AttentionKernel(Aligned, WeightedKernel):
 
         filled = []
         for one, bias in zip(weights, (biases[QUERY], biases[KEY], None)):
-            filled.append(weight.new_zeros(one.shape[0]) if bias is None else bias)
+            if bias is None:
+                bias = weight.new_zeros(one.shape[0])
+            filled.append(bias)
         return weight, torch.cat(filled)
 
     def _share(self, u: Tensor) -> Tensor:

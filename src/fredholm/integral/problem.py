@@ -451,6 +451,7 @@ class Problem:
             query = u
         elif query is not None:
             query = clean(query, query_domain.valid)
+        # W reads the caller's queries, without the point of padding that a rank may get below.
         pointwise = query
 
         # The quadrature. Of a sharded domain it is normalised over the points of all ranks.
@@ -467,15 +468,11 @@ class Problem:
         dtype = promoted(u.dtype, domain.positions.dtype)
         x = y = positions(domain).to(dtype)
         ux = uy = by_head_of(kernel, u)
-        target = domain
+        target, shared_domain = domain, domain
         if query_domain is not None:
-            target = query_domain
+            target, shared_domain = query_domain, None
             x = positions(target).to(dtype)
-            if query is None:
-                # Nothing reads features at the queries: zeros of the right shape, without memory.
-                ux = uy.new_zeros(()).expand(*uy.shape[:2], target.size, uy.shape[3])
-            else:
-                ux = by_head_of(kernel, query)
+            ux = _features_at_queries(kernel, query, uy, target.size)
 
         return cls(
             x=x,
@@ -485,7 +482,7 @@ class Problem:
             quadrature=quadrature.to(u.dtype),
             layout=Layout.of(domain, query_domain, given=given),
             real=target.valid,
-            domain=domain if query_domain is None else None,
+            domain=shared_domain,
             query=pointwise,
             shards=domain.shards,
             requested=requested,
@@ -708,6 +705,16 @@ def _check_query(
             f"query_domain: expected positions of dimension {domain.dim}, as in domain, got "
             f"{target.dim}; build both in one space"
         )
+
+
+def _features_at_queries(kernel: Kernel, query: Tensor | None, uy: Tensor, queries: int) -> Tensor:
+    """Return features at the queries by head, like those at the keys, ``uy``.
+
+    They are zeros without memory where ``query`` is None because nothing reads them.
+    """
+    if query is None:
+        return uy.new_zeros(()).expand(*uy.shape[:2], queries, uy.shape[3])
+    return by_head_of(kernel, query)
 
 
 def default_domain(kernel: Kernel, u: Tensor) -> Domain:

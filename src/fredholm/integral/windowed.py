@@ -90,8 +90,10 @@ def query_parts(
 
     gain = gain.to(features.dtype)
     if not torch.is_grad_enabled():
-        gain = gain[None, :, None]
-        return ScaledFeatures(features, gain if exponent is None else exponent + gain)
+        shift = gain[None, :, None]
+        if exponent is not None:
+            shift = exponent + shift
+        return ScaledFeatures(features, shift)
     with full_precision(features):
         return ScaledFeatures(features * gain.exp()[:, None, None], exponent)
 
