@@ -103,7 +103,7 @@ def test_what_cannot_be_added_is_refused_by_name():
     with pytest.raises(OptionError, match="did you mean 'luna'"):
         OperatorSum(8, parts=["lunaa"])
     masked = Domain.line(4).replace(pairs=torch.ones(4, 4).bool())
-    with pytest.raises(DomainError, match="of 2 heads, .* got one of 8"):
+    with pytest.raises(DomainError, match=r"of 2 heads, .* got one of 8"):
         OperatorSum(8, 2, parts=PARTS)(torch.zeros(1, 4, 8), masked)
 
 

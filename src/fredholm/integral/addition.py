@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -185,6 +184,7 @@ class SumKernel(Kernel):
     whole = True
     adds_heads = True
     forms = (PartByPart,)
+    parts: Sequence[IntegralOperator]
 
     def __init__(self, parts: Sequence[IntegralOperator], heads: int = 1):
         if not parts:
@@ -206,7 +206,7 @@ class SumKernel(Kernel):
                     "it out"
                 )
         super().__init__(heads, parts[0].dim, parts[0].out_dim)
-        self.parts: Any = nn.ModuleList(parts)
+        self.parts = nn.ModuleList(parts)  # type: ignore[assignment]
 
     @property
     def reads_query(self) -> bool:  # type: ignore[override]

@@ -251,8 +251,8 @@ class FeatureAttentionKernel(AttentionKernel, Windowed):
         e^{Q_h u(x)\cdot K_h u(y) / \sqrt e} & y \text{ near} \\
         e^{g_h}\,\phi(Q_h u(x))\cdot\phi(K_h u(y)) & y \text{ before} \end{cases}
 
-    The gain g is learned, one number per head: within its own quotient a map may have any factor,
-    beside softmax's exponentials it counts.
+    The gain g is learned, one number per head. A factor of φ cancels in a quotient of features
+    alone, but not beside softmax's exponentials.
 
     Args:
         dim, heads, bias, projections: see :class:`AttentionKernel`.
@@ -342,16 +342,18 @@ class FeatureAttentionKernel(AttentionKernel, Windowed):
 
     def _second_map(
         self, feature_map: str | Callable[[Tensor], Tensor], options: dict[str, Any]
-    ) -> Any:
+    ) -> Callable[[Tensor], Tensor]:
         """Return the keys' own map: another draw of a named one, a copy of a module."""
         if isinstance(feature_map, str):
             return build_feature_map(feature_map, self.width, self.heads, **options)
         return copy.deepcopy(feature_map)
 
     @property
-    def _key_map(self) -> Any:
-        """The map of keys: their own, or that of queries."""
-        return self.feature_map if self.key_map is None else self.key_map
+    def _key_map(self) -> Callable[[Tensor], Tensor]:
+        """The keys' map, or the queries' where both share one."""
+        if self.key_map is None:
+            return self.feature_map
+        return self.key_map
 
     @property
     def nonnegative(self) -> bool:  # type: ignore[override]

@@ -560,12 +560,20 @@ def prepared(
 
 
 def call_with(module: nn.Module, weights: Mapping[str, Tensor], arguments: tuple[Any, ...]) -> Any:
-    """Return :func:`torch.func.functional_call` of a module, also inside :class:`.inference`.
+    """Call a module with other weights, as :func:`torch.func.functional_call` does, also inside
+    :class:`.inference`.
 
-    Results of the other weights are not cached, and the cache for the module's own stays.
+    Nothing is cached of these weights, and the results cached of the module's own remain.
+
+    Args:
+        module: the module.
+        weights: parameters and buffers by their names in it.
+        arguments: of the call.
     """
     if torch.compiler.is_compiling() or not MEMOS:
         return functional_call(module, dict(weights), arguments)
+
+    # For this thread the module and its parts have no cache during the call.
     before = APART.modules
     APART.modules = before | set(module.modules())
     try:

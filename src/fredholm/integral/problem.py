@@ -650,10 +650,10 @@ def _check_kinds(u: object, domain: object, query: object, query_domain: object)
 
 
 def _points_of(kernel: Kernel, query: Tensor, domain: Domain, *, default: bool) -> Domain:
-    """Return where queries lie whose domain the caller left out.
+    """Return the domain of queries that came without one.
 
-    That is the kernel's default domain where the keys are on it as well, else the keys' own points.
-    A kernel that reads no positions may have any number of queries, at any point.
+    Where the keys came without one too, it is the kernel's default domain; else the domain of the
+    keys. A kernel that reads no positions may have any number of queries: they lie at the origin.
 
     Raises:
         ShapeError: keys on a domain of the caller's that has another number of points.
@@ -740,8 +740,8 @@ def grid_of(domain: Domain) -> tuple[int, ...] | None:
 def positions(domain: Domain) -> Tensor:
     """Return positions (1 | B, N, p), zero at padding.
 
-    Those of one grid for all samples stay as they are at padding too, because fast forms read the
-    grid's displacements there.
+    On a grid that all samples share they stay as they are, at padding too: fast forms read the
+    grid's displacements from its last points.
     """
     x = domain.positions
     shared_grid = grid_of(domain) is not None and x.dim() == 2

@@ -126,6 +126,8 @@ def side_by_side(
     if not all(map(_movable, parameters)):
         return None
 
+    # One parameter per layer, or two: other numbers mean that only some layers have a bias, or that
+    # two layers share a parameter.
     places = {(x.device, x.dtype) for x in parameters}
     distinct = len({id(x) for x in parameters})
     if len(places) > 1 or distinct not in (len(plain), 2 * len(plain)):
