@@ -243,7 +243,7 @@ class Quadrature:
 
         It has no order, because the query sees all of these keys.
         """
-        # Masks of a domain hold all its points; a step's query sees those that the cache holds.
+        # Tensors of the domain cover all its points; the cache of a step holds those up to t.
         keys = t + 1
         density, log_density, scale = self._of_queries(t, t + 1)
         return Quadrature(

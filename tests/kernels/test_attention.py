@@ -169,7 +169,7 @@ def test_axes_of_a_grid_turn_their_own_features():
         (lambda: SoftmaxKernel(8, 4, rotary=Rotary(4)), "turns 4 features, a head has 2"),
         (
             lambda: Rotary(2)(torch.zeros(1, 3, 2), torch.zeros(1, 1, 3, 4)),
-            "position_dim=1.*dimension 2",
+            "dimension 1, got 2; build Rotary",
         ),
     ],
 )

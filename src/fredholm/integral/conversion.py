@@ -233,10 +233,10 @@ def _instead(module: nn.Module) -> str:
     full_names = {source.rsplit(".", 1)[-1]: source for source in CONVERTERS.names()}
     close = closest(type(module).__name__, full_names)
     if close is not None:
-        # A class of the same name lies in another package, so the hint names that too.
+        # A class of the same name lies in another package, which the hint has to name.
         same = close == type(module).__name__
-        hint = full_names[close] if same else repr(close)
-        return f"; did you mean {hint}?"
+        hint = full_names[close] if same else close
+        return f"; did you mean {hint!r}?"
 
     parts = []
     for path, part in module.named_modules():

@@ -106,7 +106,10 @@ class MultiheadAdapter(nn.Module):
         return self.operator.weights(u, **call)
 
     def _order(self, mask: Tensor, queries: int, keys: int) -> tuple[bool, Tensor | None]:
-        """Return whether a mask is the causal one, and otherwise which pairs it leaves.
+        """Return whether an attention mask is the causal one, and otherwise the pairs that it
+        leaves.
+
+        This adapter refuses other masks; a subclass that takes them overrides the method.
 
         Raises:
             OptionError: any other mask than the causal one.
