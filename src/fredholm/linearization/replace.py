@@ -361,6 +361,7 @@ def attach(
             groups = (keep or {}).get(call.name, ())
             heads = call.heads - len(groups) * (call.heads // call.groups)
             part = LinearHeads(heads, call.width, feature_map=to, **given)
+            part.quieten()
             if groups:
                 part = MixedHeads(part, groups, call.groups)
         part.to(next(module.parameters()).device).train(module.training)
