@@ -16,7 +16,7 @@ from ..registry import qualified_name
 
 if TYPE_CHECKING:
     from .contract import Kernel
-    from .problem import Layout
+    from .problem import Layout, OperatorFacts
 
 # Measures that divide by the mass that a query sees.
 RENORMALISED = tuple(name for name, (_, renormalised) in MEASURES.items() if renormalised)
@@ -131,6 +131,47 @@ def _check_edges(edges: Edges, batch: int, heads: int) -> None:
                 f"expected edges of {need} {unit} or of one, got {size}; build the domain with "
                 f"edges for these {unit}"
             )
+
+
+def check_query(
+    kernel: Kernel,
+    u: Tensor,
+    domain: Domain,
+    query: Tensor | None,
+    target: Domain,
+    operator: OperatorFacts,
+) -> None:
+    """Raise ShapeError where features at the queries are missing, or do not fit their domain.
+
+    Args:
+        kernel, operator: either may read features at the queries.
+        u, domain: features at the keys, and where they lie.
+        query, target: the same of the queries; ``query`` is None where the call has none.
+    """
+    if query is None:
+        if operator.pointwise or kernel.reads_query:
+            reader = "W" if operator.pointwise else type(kernel).__name__
+            raise ShapeError(
+                f"query: expected features at the queries, which {reader} reads, got none; pass "
+                f"query=(B, {target.size}, {operator.dim})"
+            )
+        check_sizes(u, u.shape[1], target.batch, "u", "query_domain")
+        check_device(u, target, "u", "query_domain")
+    else:
+        check_width(query, target.size, operator.dim)
+        check_fit(query, target, "query", "query_domain")
+        check_dtype(query, "query", operator.dtype)
+        if query.shape[0] != u.shape[0]:
+            raise ShapeError(
+                f"query: expected the batch size of u, {u.shape[0]}, got {query.shape[0]}; pass "
+                "both for the same samples"
+            )
+
+    if target.dim != domain.dim:
+        raise ShapeError(
+            f"query_domain: expected positions of dimension {domain.dim}, as in domain, got "
+            f"{target.dim}; build both in one space"
+        )
 
 
 def check_rows(rows: Rows, queries: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
@@ -30,29 +31,39 @@ GRIDS = 4
 COUNTING = threading.RLock()
 
 
+@dataclass
+class _Entered:
+    """A context that a thread is in, and the grad mode to restore when it is left."""
+
+    context: inference
+    grad_enabled: bool
+
+
 class _GradModes(threading.local):
-    """The contexts that this thread is in, in order, each with the grad mode to restore."""
+    """The contexts that this thread is in, in the order in which it entered them."""
 
     def __init__(self):
-        self.entered: list[list[Any]] = []
+        self.entered: list[_Entered] = []
 
     def enter(self, context: inference) -> None:
-        self.entered.append([context, torch.is_grad_enabled()])
+        """Note a context, and switch gradients off."""
+        self.entered.append(_Entered(context, torch.is_grad_enabled()))
         torch.set_grad_enabled(False)
 
     def leave(self, context: inference) -> None:
         """Restore the mode from before the context. Where another context was entered since, that
         one will restore it instead.
         """
-        places = [i for i, (one, _) in enumerate(self.entered) if one is context]
+        places = [i for i, entry in enumerate(self.entered) if entry.context is context]
         if not places:
             # Another thread entered it, whose mode cannot be reached from here.
             return
-        _, before = self.entered.pop(places[-1])
-        if places[-1] == len(self.entered):
-            torch.set_grad_enabled(before)
+        last = places[-1]
+        left = self.entered.pop(last)
+        if last == len(self.entered):
+            torch.set_grad_enabled(left.grad_enabled)
         else:
-            self.entered[places[-1]][1] = before
+            self.entered[last].grad_enabled = left.grad_enabled
 
 
 GRAD_MODES = _GradModes()

@@ -22,7 +22,6 @@ from ..errors import DomainError, OptionError, ShapeError
 from ..ops.backend import at_least_single, cast, followed, promoted
 from ..quadrature import Quadrature, Rows, take_rows
 from .checks import (
-    check_device,
     check_domains,
     check_dtype,
     check_features,
@@ -30,7 +29,7 @@ from .checks import (
     check_layout,
     check_measure,
     check_pairs,
-    check_sizes,
+    check_query,
     check_width,
 )
 
@@ -428,7 +427,7 @@ class Problem:
         check_layout(kernel, Layout.of(domain, query_domain, given=given), operator.layer)
         check_pairs(domain, u.shape[0], kernel.heads)
         if query_domain is not None:
-            _check_query(kernel, u, domain, query, query_domain, operator)
+            check_query(kernel, u, domain, query, query_domain, operator)
         return cls._read(kernel, u, domain, query, query_domain, given=given)
 
     @classmethod
@@ -670,41 +669,6 @@ def _points_of(kernel: Kernel, query: Tensor, domain: Domain, *, default: bool) 
             "which says where they lie"
         )
     return domain
-
-
-def _check_query(
-    kernel: Kernel,
-    u: Tensor,
-    domain: Domain,
-    query: Tensor | None,
-    target: Domain,
-    operator: OperatorFacts,
-) -> None:
-    """Raise ShapeError where features at the queries are missing, or do not fit their domain."""
-    if query is None:
-        if operator.pointwise or kernel.reads_query:
-            reader = "W" if operator.pointwise else type(kernel).__name__
-            raise ShapeError(
-                f"query: expected features at the queries, which {reader} reads, got none; pass "
-                f"query=(B, {target.size}, {operator.dim})"
-            )
-        check_sizes(u, u.shape[1], target.batch, "u", "query_domain")
-        check_device(u, target, "u", "query_domain")
-    else:
-        check_width(query, target.size, operator.dim)
-        check_fit(query, target, "query", "query_domain")
-        check_dtype(query, "query", operator.dtype)
-        if query.shape[0] != u.shape[0]:
-            raise ShapeError(
-                f"query: expected the batch size of u, {u.shape[0]}, got {query.shape[0]}; pass "
-                "both for the same samples"
-            )
-
-    if target.dim != domain.dim:
-        raise ShapeError(
-            f"query_domain: expected positions of dimension {domain.dim}, as in domain, got "
-            f"{target.dim}; build both in one space"
-        )
 
 
 def _features_at_queries(kernel: Kernel, query: Tensor | None, uy: Tensor, queries: int) -> Tensor:
