@@ -47,7 +47,7 @@ class QueryFactors(NamedTuple):
 
 
 # Nobody writes to a quadrature, but it is not frozen: a frozen class takes three times as long to
-# build, and every causal step builds one.
+# build, and every causal step builds one (docs/log.md, "Calls on eight points").
 @dataclass(eq=False)
 class Quadrature:
     r"""Weights of the sum that stands for an integral:

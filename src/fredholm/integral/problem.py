@@ -265,7 +265,7 @@ QUADRATURE_TENSORS = (
 
 
 # Nobody writes to a problem, but it is not frozen: a frozen class takes three times as long to
-# build, and every call builds one.
+# build, and every call builds one (docs/log.md, "Calls on eight points").
 @dataclass(eq=False)
 class Problem:
     """One integral, all heads at once: both ends' positions and features, and the quadrature

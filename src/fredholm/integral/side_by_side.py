@@ -33,6 +33,9 @@ class LayerEntry(NamedTuple):
 class SideBySide:
     """Layers whose parameters share one piece of memory.
 
+    On few points one matrix product is faster than three, but to copy three weights beside one
+    another at each call costs what it saves (docs/log.md, "Small calls, what is left of them").
+
     Each remains a parameter by itself, by its name and with a storage of its own, and whoever
     writes to it writes into the common memory. Where gradients are recorded, each layer is used by
     itself. :func:`.read_together` checks whether the parameters still lie there.
