@@ -14,11 +14,8 @@ from torch import Tensor
 
 from ..backend import full_precision
 from .band import NOTHING, Sinks, attend_in_band, folded, taken_by_row, visible_first
-from .chunked import (
-    linear_attention_step,
-    linear_attention_stretch,
-    over_new_factor,
-)
+from .chunked import over_new_factor
+from .running import linear_attention_step, linear_attention_stretch
 
 NEAR = ("near_key", "near_value", "near_mass")  # the memory's points, in softmax's part
 KeyFeatures = Callable[[Tensor, Tensor | None, Tensor | None], tuple[Tensor, Tensor | None]]
