@@ -214,3 +214,18 @@ def test_forms_for_few_scalars_are_values_alone():
     assert few_scalars(u, parts) is None
     with torch.no_grad(), FlopCounterMode(display=False):
         assert few_scalars(u, parts) is None
+
+
+def test_sums_of_units_take_no_table(monkeypatch):
+    parts, u = bank(), scalars()
+    expected = scalar_bank(u, parts)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("expected the networks' units, got their table")
+
+    monkeypatch.setattr(form, "piecewise_linear_op", refuse)
+    with pytest.raises(AssertionError, match="got their table"):
+        scalar_bank(u, parts)
+    with form.sums_of_units():
+        actual = scalar_bank(u, parts)
+    assert_close(actual, expected)

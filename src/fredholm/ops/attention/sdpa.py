@@ -47,7 +47,7 @@ def attention(
         # An order that is not that of the indices needs a bias to be written into.
         bias = torch.zeros((), dtype=query.dtype, device=query.device)
     if bias is None:
-        return _attend(query, key, value, None, causal, scale)
+        return fused_attention(query, key, value, None, causal=causal, scale=scale)
 
     order = quadrature.order()
     if order is not None:
@@ -57,13 +57,19 @@ def attention(
     # A softmax over scores of -∞ alone is NaN, in values and gradients. Such a query sees all keys
     # instead, and its response is replaced by zero.
     blind = (bias == -torch.inf).all(-1, keepdim=True)
-    out = _attend(query, key, value, bias.masked_fill(blind, 0.0), False, scale)
+    out = fused_attention(query, key, value, bias.masked_fill(blind, 0.0), scale=scale)
     return out.masked_fill(blind, 0.0)
 
 
-def _attend(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, causal: bool, scale: float
-) -> Tensor:
+def fused_attention(
+    query: Float[Tensor, "b h q e"],
+    key: Float[Tensor, "b h k e"],
+    value: Float[Tensor, "b h k d"],
+    bias: Float[Tensor, "#b #h #q k"] | None,
+    *,
+    causal: bool = False,
+    scale: float = 1.0,
+) -> Float[Tensor, "b h q d"]:
     """Return softmax attention with a bias, by torch's fused kernels where they have the derivative
     that is wanted.
     """

@@ -7,6 +7,9 @@ stored and computed again in the backward.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -28,6 +31,24 @@ FEW, FEW_RECORDED = 4096, 256
 ELEMENTS = 500_000
 """Hidden units in a chunk: a processor's core works through them near its cache."""
 ACCELERATOR_ELEMENTS = 100_000_000
+
+
+_sums_of_units: ContextVar[bool] = ContextVar("sums_of_units", default=False)
+
+
+@contextmanager
+def sums_of_units() -> Iterator[None]:
+    """Make :func:`scalar_bank` sum up the units of ReLU networks inside, however many scalars there
+    are.
+
+    Runtimes that have no search and no fast gather trace their programs so: two matrix products
+    instead of a table.
+    """
+    before = _sums_of_units.set(True)
+    try:
+        yield
+    finally:
+        _sums_of_units.reset(before)
 
 
 def scalar_bank(
@@ -77,10 +98,13 @@ def scalar_bank(
 
 
 def _few(u: Tensor) -> bool:
-    """Return whether the hidden units of all scalars cost less than the segments.
+    """Return whether the hidden units of all scalars cost less than the segments, or are asked for
+    by :func:`sums_of_units`.
 
-    Under tracing the answer is no: it would fix the length of the traced program.
+    Under tracing sizes do not decide: it would fix the length of the traced program.
     """
+    if _sums_of_units.get():
+        return True
     few = FEW_RECORDED if torch.is_grad_enabled() else FEW
     return not torch.compiler.is_compiling() and u.shape[0] * u.shape[2] <= few
 
