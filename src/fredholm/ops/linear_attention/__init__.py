@@ -12,7 +12,8 @@ from .running import (
     moment_of,
 )
 from .window_step import step_window
-from .windowed import Far, advance_window, vanishing
+from .window_stretch import Far, vanishing
+from .windowed import advance_window
 
 __all__ = [
     "Far",

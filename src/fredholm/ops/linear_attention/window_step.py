@@ -9,7 +9,7 @@ from torch import Tensor
 from ..backend import at_least_single, cast, full_precision
 from .band import Points, taken_by_row
 from .chunked import over_new_factor
-from .windowed import Far, vanishing
+from .window_stretch import Far, vanishing
 
 
 def step_window(
