@@ -267,7 +267,7 @@ def test_maps_by_name():
             build_feature_map(name, WIDTH, HEADS, **{option: 3})
     with pytest.raises(OptionError, match="3 heads of width 4, needs 2 of 4"):
         build_feature_map(LunaMap(WIDTH, 3), WIDTH, HEADS)
-    with pytest.raises(OptionError, match="has 2 per frequency"):
+    with pytest.raises(OptionError, match="expected a multiple of 2 features"):
         build_feature_map("rff", WIDTH, HEADS, features=5)
     with pytest.raises(OptionError, match="at least one feature"):
         FeatureMap(WIDTH, features=0)
