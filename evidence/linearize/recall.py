@@ -75,8 +75,8 @@ class Bench:
     def __init__(self, options: Options):
         import torch
 
-        from fredholm.lab.distill.sources import TEXTS, load_texts
         from fredholm.lab.data import fetch
+        from fredholm.lab.distill.sources import TEXTS, load_texts
         from fredholm.linearization.transformers_folder import load_gguf
 
         torch.set_num_threads(options.threads)
@@ -154,9 +154,7 @@ class Bench:
     def answer(self, name: str, haystack: Any, distances: tuple[int, ...]) -> dict[str, str]:
         """Right (1) and wrong (0) digits by distance."""
         found = answers(self.model(name), haystack, distances)
-        return {
-            str(distance): "".join(str(int(x)) for x in row) for distance, row in found.items()
-        }
+        return {str(distance): "".join(str(int(x)) for x in row) for distance, row in found.items()}
 
     def costs(self, names: tuple[str, ...]) -> None:
         """Perplexity by position, and the bytes of the cache, of each model."""
@@ -203,7 +201,9 @@ class Bench:
 
 def page(found: dict[str, Any] | None = None) -> str:
     """The whole page, from the committed answers."""
-    found = load(FILE) or {} if found is None else found
+    if found is None:
+        found = load(FILE) or {}
+    assert found is not None
     parts = [head("What SmolLM2 recalls untrained", "linearize", FILE), ABOUT]
     parts.append(
         "\n`python -m evidence run linearize recall` asks, and goes on where it stopped.\n"

@@ -153,7 +153,7 @@ def test_a_conversions_receipt_has_lists_and_the_control(tmp_path):
 
 def test_filler_that_is_too_short_is_refused_by_name():
     short = replace(HAYSTACKS, filler=FILLER[:30])
-    with pytest.raises(DataError, match="texts of .* tokens around a needle, got 30"):
+    with pytest.raises(DataError, match=r"texts of .* tokens around a needle, got 30"):
         short.draw(0)
     wordless = replace(HAYSTACKS, filler=torch.full((100,), 49))
     with pytest.raises(DataError, match="expected texts with 8 words"):

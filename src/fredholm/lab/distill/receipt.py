@@ -288,7 +288,9 @@ def _found(row: dict[str, Any]) -> str:
         return f"its teacher recalls nothing of a needle {distance} tokens back"
     low, high = (f"{100 * x:.0f}" for x in row["student_share_interval"])
     share = f"{100 * row['student_share']:.0f}% ({low} to {high}%)"
-    found = f"of the digits that its teacher recalls {distance} tokens back ({theirs}) it has {share}"
+    found = (
+        f"of the digits that its teacher recalls {distance} tokens back ({theirs}) it has {share}"
+    )
     if f"{CONTROL}_share" in row:
         found += f", a window and sinks alone {100 * row[f'{CONTROL}_share']:.0f}%"
     return found
