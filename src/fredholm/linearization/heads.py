@@ -15,21 +15,17 @@ from torch import Tensor, nn
 
 from ..domain import Domain
 from ..errors import ConversionError, OptionError
-from ..integral import (
-    FeatureMap,
+from ..integral import FeatureMap
+from ..integral.denominators import DenominatorWatch, denominators
+from ..integral.feature_map import (
     build_feature_map,
-    check_window,
-    first_gain,
     floor_of,
     is_per_head,
     is_pointwise,
     key_features,
-    near_pairs,
     query_features,
-    query_parts,
-    window_density,
 )
-from ..integral.denominators import DenominatorWatch, denominators
+from ..integral.windowed import check_window, first_gain, near_pairs, query_parts, window_density
 from ..ops.linear_attention import (
     Far,
     advance_window,

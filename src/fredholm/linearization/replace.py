@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from ..errors import CheckpointError, ConversionError, OptionError, suggest
-from ..integral import FEATURE_MAPS
+from ..integral.feature_map import FEATURE_MAPS
 from .graph_heads import GRAPHS, GraphHeads
 from .heads import Heads, LinearHeads
 from .interface import (

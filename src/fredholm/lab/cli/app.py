@@ -17,6 +17,7 @@ from .reading import (
     as_overrides,
     as_read,
     reads_files,
+    unpacked,
 )
 
 app = typer.Typer(
@@ -36,7 +37,10 @@ data_app = typer.Typer(
 app.add_typer(data_app, name="data")
 
 Runs = Annotated[Path, typer.Option("--runs", help="Folder of all runs.")]
-RunArgument = Annotated[Path, typer.Argument(help="A run's folder, e.g. runs/digits.")]
+RunArgument = Annotated[
+    Path,
+    typer.Argument(help="A run's folder, e.g. runs/digits, or pretrained:NAME.", callback=unpacked),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="Changes to the recipe: key=value.", metavar="[KEY=VALUE]..."),
@@ -223,7 +227,12 @@ def predict(
 )
 def generate(
     run: Annotated[
-        Path, typer.Argument(help="A run's folder, or one of a language model, converted or not.")
+        Path,
+        typer.Argument(
+            help="A run's folder, pretrained:NAME, or the folder of a language model, converted or "
+            "not.",
+            callback=unpacked,
+        ),
     ],
     prompt: Annotated[str, typer.Option(help="The text to go on from.")],
     length: Annotated[int, typer.Option(help="Tokens to add.")] = 100,
@@ -329,8 +338,9 @@ def explain(
     source: Annotated[
         str,
         typer.Argument(
-            help="A run's folder, or that of a model that looks at pictures, or "
-            "package.module:factory; with --module of any model."
+            help="A run's folder, pretrained:NAME, the folder of a model that looks at pictures, "
+            "or package.module:factory; with --module of any model.",
+            callback=unpacked,
         ),
     ],
     module: Annotated[

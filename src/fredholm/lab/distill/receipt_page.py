@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from ..report.page import Picture, Section, table
+from ..report.page import Data, Picture, Section, table
 from ..report.style import Theme, new_figure, render
 
 Row = dict[str, Any]
@@ -27,12 +27,6 @@ def _perplexity(receipt: Row) -> Section:
         "<b>Perplexity over the teacher's</b> by position: 1 is no loss. Lengths beyond the "
         "windows of training show whether the state goes on."
     )
-    picture = Picture(
-        "perplexity",
-        "Perplexity over the teacher's by position, a line for each kind of text",
-        caption,
-        render(lambda theme: _ratio_lines(theme, receipt)),
-    )
     head = ["texts", "positions", "teacher", "converted", "ratio", "segments"]
     controlled = _has_control(receipt)
     if controlled:
@@ -46,6 +40,13 @@ def _perplexity(receipt: Row) -> Section:
             if controlled:
                 cells.append(f"{row[f'{CONTROL[0]}_ratio']:.3f}")
             rows.append(cells)
+    picture = Picture(
+        "perplexity",
+        "Perplexity over the teacher's by position, a line for each kind of text",
+        caption,
+        render(lambda theme: _ratio_lines(theme, receipt)),
+        Data(head, rows),
+    )
     return Section("perplexity", "What it lost", text, [picture], table(head, rows))
 
 
@@ -57,12 +58,6 @@ def _memory(receipt: Row) -> Section:
         "number is one that greedy generation gives. A copy is a passage of tokens in random "
         "order, twice: the share of the second round that is right. Brackets are Wilson's "
         "intervals of 95%, with the digits of a number as one observation.</p>"
-    )
-    picture = Picture(
-        "recall",
-        "Needles found by distance, and copies by length",
-        "<b>What the cache keeps</b>: needles by distance, copies by length.",
-        render(lambda theme: _recall_lines(theme, receipt)),
     )
     sides = [*SIDES, *([CONTROL] if _has_control(receipt) else [])]
     tasks = [(f"needle, {x['distance']:,} tokens back", x) for x in receipt["recall"]]
@@ -77,6 +72,13 @@ def _memory(receipt: Row) -> Section:
             shares = ["", *(_share(row, f"{side}_share") for side, _ in sides[1:])]
             rows.append([f"{label}: of the teacher's digits", *shares])
     head = ["task", *(label for _, label in sides)]
+    picture = Picture(
+        "recall",
+        "Needles found by distance, and copies by length",
+        "<b>What the cache keeps</b>: needles by distance, copies by length.",
+        render(lambda theme: _recall_lines(theme, receipt)),
+        Data(head, rows),
+    )
     return Section("recall", "Recall and copying", text, [picture], table(head, rows))
 
 
@@ -102,12 +104,6 @@ def _decoding(receipt: Row) -> Section:
         "<p>Batch 1 on the machine that measured; bytes are exact, those of every tensor in the "
         f"cache. Smaller from {_length(smaller)}, a token faster from {_length(faster)}.</p>"
     )
-    picture = Picture(
-        "decoding",
-        "Tokens a second and bytes of the cache by length",
-        "<b>Decoding after a prompt</b>: tokens a second, and the bytes of the cache.",
-        render(lambda theme: _decoding_lines(theme, receipt)),
-    )
     rows = [
         [
             f"{row['length']:,.0f}",
@@ -120,6 +116,13 @@ def _decoding(receipt: Row) -> Section:
     head = ["tokens before"]
     for what in ("bytes", "tokens a second", "prompt, ms"):
         head += [f"{what}: {label}" for _, label in SIDES]
+    picture = Picture(
+        "decoding",
+        "Tokens a second and bytes of the cache by length",
+        "<b>Decoding after a prompt</b>: tokens a second, and the bytes of the cache.",
+        render(lambda theme: _decoding_lines(theme, receipt)),
+        Data(head, rows),
+    )
     return Section("decoding", "What it saves", text, [picture], table(head, rows))
 
 
