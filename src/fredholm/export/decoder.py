@@ -188,9 +188,9 @@ def _traced(model: Model) -> tuple[ExportedProgram, ExportedProgram, StateNames]
     past = [tensor.clone() for tensor in names.tensors(state)]
 
     batch = Dim("batch", min=1, max=LARGEST_BATCH)
-    prompt: Any = Dim("length", min=1, max=length - 1)
+    prompt_shape = {0: batch, 1: Dim("length", min=1, max=length - 1)}
     if _reads_one_by_one(start):
-        prompt, numbers = None, numbers[:, :1].contiguous()
+        prompt_shape, numbers = {0: batch}, numbers[:, :1].contiguous()
     seen = Dim("seen", min=1, max=length - 1)
     free = {"batch": batch, "seen": seen}
     axes = _free_axes(model, names)
@@ -199,7 +199,7 @@ def _traced(model: Model) -> tuple[ExportedProgram, ExportedProgram, StateNames]
         prefill = torch.export.export(
             Prefill(model, start, names),
             (numbers,),
-            dynamic_shapes=({0: batch, 1: prompt},),
+            dynamic_shapes=(prompt_shape,),
             strict=False,
         )
         step = torch.export.export(
