@@ -13,8 +13,8 @@ import torch
 import transformers
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import PreTrainedConfig, PreTrainedModel
-from transformers.image_processing_utils import BaseImageProcessor, BatchFeature
+from transformers import BatchFeature, PreTrainedConfig, PreTrainedModel
+from transformers.image_processing_utils import BaseImageProcessor
 from transformers.modeling_outputs import ImageClassifierOutput, SequenceClassifierOutput
 
 from ..errors import OptionError, ShapeError
