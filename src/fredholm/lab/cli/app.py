@@ -513,7 +513,7 @@ def compare(
 
 @app.command(
     epilog="fredholm linearize runs/softmax --to luna --out converted\n\nfredholm linearize "
-    "smollm2 --window 64 --out slm"
+    "smollm2 --keep 12 --out slm"
 )
 def linearize(
     source: Annotated[
@@ -567,6 +567,14 @@ def linearize(
             "the best 12 by a probe of retrieval, or 'probe' for all that retrieve."
         ),
     ] = None,
+    probe: Annotated[
+        bool,
+        typer.Option(
+            "--probe",
+            help="Rank a decoder's groups of heads by retrieval, without training, whatever is "
+            "kept; the ranking is in conversion.json.",
+        ),
+    ] = False,
     keep_refused: Annotated[
         bool,
         typer.Option("--keep-refused", help="Leave attention that cannot be converted as it is."),
@@ -578,6 +586,10 @@ def linearize(
         str | None, typer.Option(help="A data set of another kind, for a decoder's receipt.")
     ] = None,
     receipt: Annotated[bool, typer.Option(help="Measure what a decoder lost and saves.")] = True,
+    needles: Annotated[
+        int | None,
+        typer.Option(help="Numbers that the receipt hides and asks for (default 100).", min=1),
+    ] = None,
     max_length: Annotated[
         int | None, typer.Option(help="Tokens kept of a text, of a decoder's window.", min=1)
     ] = None,
@@ -667,6 +679,7 @@ def linearize(
     }
     sizes = {"samples": samples, "max_length": max_length, "lengths": length or ()}
     sizes |= {"receipt": receipt, "unseen": unseen, "reach": reach, "longer": lengthen}
+    sizes |= {"needles": needles, "ranked": probe}
     show.trusted_code(source, trust_code)
     result = training.linearize_source(
         source, to, data=data, out=out, **stages, **chosen, **given, **sizes
