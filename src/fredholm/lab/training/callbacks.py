@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import csv
 import math
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -130,13 +131,68 @@ class LastStep(Callback):
             trainer.should_stop = True
 
 
+class Pace:
+    """How long a fit will still take, from the steps that this call has made, validation included.
+
+    Example:
+        >>> pace = Pace(clock=iter([0.0, 30.0]).__next__)
+        >>> pace.begin(step=10, last=40)
+        >>> pace.left(20)
+        ', about 1 min left'
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        self.clock = clock
+        self.start, self.first, self.last = 0.0, 0, None
+
+    def begin(self, step: int, last: float | None) -> None:
+        """Note the step that this call begins at, and the last one; None where it is not known."""
+        self.start, self.first, self.last = self.clock(), step, last
+
+    def left(self, step: int) -> str:
+        """Return the time left in words; "" before the first step, after the last one, and where
+        the last one is not known.
+        """
+        done = step - self.first
+        if self.last is None or done <= 0 or step >= self.last:
+            return ""
+        seconds = (self.clock() - self.start) / done * (self.last - step)
+        return f", about {duration(seconds)} left"
+
+
+def duration(seconds: float) -> str:
+    """Return a rough time in words.
+
+    Example:
+        >>> [duration(t) for t in (4.2, 75, 3600 * 2.4)]
+        ['5 s', '2 min', '2.4 h']
+    """
+    if seconds < 60:
+        return f"{math.ceil(seconds)} s"
+    return f"{math.ceil(seconds / 60)} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+
+
+def last_step(trainer: Any, module: Any) -> float | None:
+    """Return the step of the optimizer that a fit ends with at the latest; None where there is no
+    such limit.
+    """
+    limits = [] if module.last_step is None else [module.last_step]
+    batches = trainer.num_training_batches
+    if trainer.max_epochs not in (None, -1) and math.isfinite(batches):
+        limits.append(trainer.max_epochs * math.ceil(batches / trainer.accumulate_grad_batches))
+    return min(limits, default=None)
+
+
 class Signs(Callback):
-    """How far an epoch is, on what :func:`fredholm.progress.shown` opened; of several processes the
-    first one says it.
+    """How far an epoch is, on what :func:`fredholm.progress.shown` opened, and how long the fit
+    will still take; of several processes the first one says it.
     """
 
     def __init__(self) -> None:
-        self.open = 0
+        self.open, self.pace = 0, Pace()
+
+    def on_train_start(self, trainer, pl_module) -> None:
+        self.pace.begin(trainer.global_step, last_step(trainer, pl_module))
 
     def on_train_epoch_start(self, trainer, pl_module) -> None:
         self._begin_epoch(trainer, pl_module, 0)
@@ -156,7 +212,8 @@ class Signs(Callback):
         # an epoch that is gone on with in its middle has no start
         self._begin_epoch(trainer, pl_module, batch_idx + 1)
         if self.open:
-            current().at(batch_idx + 1, lambda: f", train loss {pl_module.train_loss():.4g}")
+            left = self.pace.left(trainer.global_step)
+            current().at(batch_idx + 1, lambda: f", train loss {pl_module.train_loss():.4g}{left}")
 
     def on_validation_start(self, trainer, pl_module) -> None:
         if self.open:
@@ -226,6 +283,10 @@ class History(Table):
     ):
         self.path, self.timer, self.report, self.scores = path, timer, report, scores
         self.rows: list[dict[str, Any]] = []
+        self.pace = Pace()
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        self.pace.begin(trainer.global_step, last_step(trainer, pl_module))
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
         row = {
@@ -249,7 +310,7 @@ class History(Table):
                 )
                 self.report(
                     f"epoch {row['epoch']}{epochs}  train loss {row['train_loss']:.4g}  {shown}  "
-                    f"{row['seconds']:.0f} s"
+                    f"{row['seconds']:.0f} s{self.pace.left(trainer.global_step)}"
                 )
                 current().spoke()
 
