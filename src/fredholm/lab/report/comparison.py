@@ -208,8 +208,8 @@ def _learning_picture(
     options = {"percent": percent, "logarithmic": not _largest(rows), "label": metric}
     drawn = render(lambda theme: learning(theme, curves, names, **options))
     caption = words("learning_caption", metric=metric.capitalize())
-    rows = list(enumerate(zip_longest(*curves.values()), 1))
-    data = Data(["epoch", *curves], [[epoch, *values] for epoch, values in rows])
+    lines = enumerate(zip_longest(*curves.values()), 1)
+    data = Data(["epoch", *curves], [[epoch, *values] for epoch, values in lines])
     return Picture(f"curves-{task['name']}", alt, caption, drawn, data)
 
 
