@@ -18,7 +18,7 @@ from .examples import (
     text_support,
 )
 from .given import RunFacts, Samples
-from .importance import ROWS, column_importance, read_texts
+from .importance import column_importance, read_texts
 from .page import Section
 from .results import (
     agreement_section,
@@ -136,9 +136,8 @@ def _columns(
     columns = Terms.of(getattr(model, "extra", None) or {}).columns
     if samples.kind is not TABLES or len(columns) < 2:
         return []
-    rows = inputs[:ROWS]
-    found = column_importance(model, rows, columns, score, seed=seed)
-    return [importance_section(found, measure, len(rows))]
+    found = column_importance(model, inputs, columns, score, seed=seed)
+    return [importance_section(found, measure)] if found else []
 
 
 def _split(samples: Samples, run: RunFacts) -> str:

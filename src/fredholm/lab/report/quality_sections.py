@@ -163,8 +163,7 @@ def _overlay_section(
     inside = None if kind is None else found.targets[kind][:count].numpy()
     maps = {NAMES[m].split(",")[0]: values[:count].numpy() for m, values in found.maps.items()}
     names = [str(labels[i]) for i in range(count)] if labels is not None else [""] * count
-    skipped = [(NAMES[m], why) for m, why in found.skipped.items()]
-    text = words("attention", skipped=skipped)
+    text = words("attention")
     caption = words("attention_caption", kind=kind, images=count, seed=seed)
     alt = f"Attention maps over {count} images: {', '.join(maps)}"
     drawn = render(lambda theme: plots.overlays(theme, pictures[:count], maps, inside, names))

@@ -199,13 +199,13 @@ def agreement_section(truth: Tensor, predicted: Tensor, label: str, what: str) -
     return Section("agreement", "Predicted against true", "", [picture])
 
 
-def importance_section(found: Sequence[Importance], measure: str, rows: int) -> Section:
+def importance_section(found: Sequence[Importance], measure: str) -> Section:
     """How much worse the answers are without each column of a table."""
     shown = found[:MAX_COLUMNS]
     alt = "; ".join(f"{each.name}: {each.mean:.3g}" for each in shown)
     percent = measure == "accuracy"
     drawn = render(lambda theme: plots.importances(theme, shown, measure, percent))
-    caption = words("importance_caption", rows=rows, left_out=len(found) - len(shown))
+    caption = words("importance_caption", left_out=len(found) - len(shown))
     data = Data(["column", "mean", "sd"], [list(each) for each in found])
     text = words("importance", percent=percent)
     picture = Picture("importance", alt, caption, drawn, data)

@@ -332,6 +332,7 @@ def explain(run: str | Path, images: int = 1000, *, trust_code: bool = False) ->
         StorageError: the folder cannot be written.
     """
     from ...explain import Samples, report_run
+    from ..report.answers import FIELDS
     from ..report.given import read_evaluation
 
     model, place = load_run(run, trust_code=trust_code)
@@ -344,8 +345,10 @@ def explain(run: str | Path, images: int = 1000, *, trust_code: bool = False) ->
     task, shown = task_of(dataset), dataset.shown(chosen)
     labels = dataset.labels[chosen] if task.classifies else None
     targets = None
-    if dataset.task in ("regression", "field"):
+    if dataset.task == "regression":
         targets = dataset.in_units(dataset.raw(chosen)[1])
+    elif dataset.task == "field":
+        targets = dataset.raw(chosen[:FIELDS])[1]
     with storing(place.root), working("explain"):
         return report_run(
             place.root,
