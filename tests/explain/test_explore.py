@@ -17,8 +17,8 @@ from fredholm import Domain, create_operator
 from fredholm.explain import ReportOptions, Samples, kernel_map, report
 from fredholm.lab.data.kinds.kind import SAMPLES
 from fredholm.lab.report.explore import explore_section, quantised
+from fredholm.lab.report.kernels import Axis, Layer
 from fredholm.lab.report.page import Section, render_page
-from fredholm.lab.report.sections import Axis, Layer
 
 from .chromium import BROWSER, open_page
 from .conftest import MEAN, STD, tiny_images, tiny_model

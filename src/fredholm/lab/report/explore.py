@@ -15,8 +15,8 @@ from torch import Tensor
 from ...domain import Domain
 from ...explain.kernels import image_grid, kernel_map, output_points
 from ..data.kinds.kind import Cloud, Kind
+from .kernels import DRAWABLE, MAX_HEADS, PLAIN, Axis, Layer, _first, shown_layers
 from .page import Section, words
-from .sections import DRAWABLE, MAX_HEADS, PLAIN, Axis, Layer, _first, shown_layers
 
 MOST = 1_500_000  # weights of a page, a byte each
 POINTS = 400  # of a sample, an element of the page each

@@ -23,15 +23,22 @@ from ..data.kinds.images import IMAGES
 from ..data.kinds.kind import SAMPLES, Kind, Page, kind_of
 from ..data.kinds.sequences import SEQUENCES, TABLES
 from ..data.vocabulary import Vocabulary
-from .answers import result_sections
-from .evolution import evolution_section
+from .attention import choose_marked, quality_sections
 from .explore import explore_section
 from .given import ReportOptions, RunFacts, Samples
+from .kernels import (
+    PLAIN,
+    Axis,
+    Layer,
+    _plain,
+    evolution_section,
+    map_section,
+    profile_section,
+    share_section,
+)
 from .page import Section, folded, preformatted, render_page
-from .quality_sections import choose_marked, quality_sections
-from .results import curve_section, read_history
+from .results import curve_section, read_history, result_sections
 from .samples import choose_samples, encoder_config, padded_queries, trace_layers
-from .sections import PLAIN, Axis, Layer, _plain, map_section, profile_section, share_section
 
 PAGE, NUMBERS = "index.html", "numbers.json"
 USUAL, UNKNOWN = ReportOptions(), RunFacts()

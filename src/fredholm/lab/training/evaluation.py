@@ -332,8 +332,8 @@ def explain(run: str | Path, images: int = 1000, *, trust_code: bool = False) ->
         StorageError: the folder cannot be written.
     """
     from ...explain import Samples, report_run
-    from ..report.answers import FIELDS
     from ..report.given import read_evaluation
+    from ..report.results import FIELDS
 
     model, place = load_run(run, trust_code=trust_code)
     with storing(place.root):  # before the work: without it there is nowhere to put the result
