@@ -354,7 +354,7 @@ def removals(
 
 
 def rankings(theme: Theme, maps: Mapping[str, np.ndarray], inside: np.ndarray) -> Figure:
-    """ROC and precision against recall of all patches of all images together, a line a method;
+    """ROC and precision against recall of all patches of all images together, one line per method;
     dashed: a map that knows nothing.
     """
     rows, columns = theme.side_by_side(2)
@@ -385,7 +385,7 @@ def rankings(theme: Theme, maps: Mapping[str, np.ndarray], inside: np.ndarray) -
 
 
 def alignments(theme: Theme, names: Sequence[str], found: Sequence[Any]) -> Figure:
-    """Cosine and rank correlation with the limit, a row a layer: every head of every image a dot,
+    """Cosine and rank correlation with the limit, one row per layer: every head of every image is a dot,
     the mean a bar.
     """
     rows, columns = theme.side_by_side(2)

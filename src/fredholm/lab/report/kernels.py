@@ -94,7 +94,7 @@ QUANTITIES = {
 def profile_section(
     layers: Sequence[Layer], *, seed: int, queries: int, kind: Kind = SAMPLES
 ) -> tuple[Section | None, dict[str, Any]]:
-    """Mean kernel norm against distance, a panel a layer; the weights too where they are not the
+    """Mean kernel norm against distance, one panel per layer; the weights too where they are not the
     norm times a constant. None where all points lie in one place.
     """
     result = [
@@ -123,7 +123,7 @@ def profile_section(
 def share_section(
     layers: Sequence[Layer], *, seed: int, kind: Kind = SAMPLES
 ) -> tuple[Section | None, dict[str, Any]]:
-    """Content against position in the kernel's variance, a bar a layer; None where that is
+    """Content against position in the kernel's variance, one bar per layer; None where that is
     undefined, and the numbers then say why.
     """
     try:
@@ -441,7 +441,7 @@ def _plain(value: Any) -> Any:
 
 
 def _steps(theme: Theme, found: dict[int, dict[str, list[float]]]) -> Figure:
-    """A panel a quantity, a line a number of steps, against time."""
+    """Plot each quantity against time: one panel per quantity, one line per number of steps."""
     rows, columns = theme.side_by_side(len(QUANTITIES))
     figure = new_figure(theme.width, 2.7 * rows)
     for axes, (key, label) in zip(figure.subplots(rows, columns), QUANTITIES.items()):

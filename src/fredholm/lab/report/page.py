@@ -1,8 +1,8 @@
 """The page: sections to one self-contained HTML file. It loads nothing, and runs no script but that
 of the interactive figure, where it has one.
 
-What it looks like and says stands in ``templates/``: ``page.html``, ``words.html``, ``style.css`` and
-``explore.js``.
+What it looks like stands in ``templates/``: ``page.html``, ``parts.html``, ``style.css`` and
+``explore.js``; what it says in ``run.html`` and ``comparison.html``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+PROSE = ("run.html", "comparison.html")  # templates of what pages say
 DPI = 150  # of the pictures; a page has 96 units an inch, so that they are sharp on dense screens
 
 
@@ -147,13 +148,15 @@ def marked_texts(title: str, rows: Sequence[Any]) -> str:
 
 
 def words(name: str, /, **values: Any) -> str:
-    """The prose of a section or a caption, a macro of ``words.html``; values are escaped.
+    """The prose of a section or a caption, a macro of one of :data:`PROSE`; values are escaped.
 
     Example:
         >>> words("mistakes", wrong=1, count=9, what="<b>")
         '<p>1 of 9 &lt;b&gt; were given a wrong class.</p>'
     """
-    return str(getattr(_template("words.html").module, name)(**values))
+    modules = [_template(page).module for page in PROSE]
+    macro = next(getattr(module, name) for module in modules if hasattr(module, name))
+    return str(macro(**values))
 
 
 def folded(title: str, html: str) -> str:
