@@ -174,8 +174,8 @@ class Pace:
     Example:
         >>> pace = Pace(clock=iter([0.0, 30.0]).__next__)
         >>> pace.begin(step=10, last=40)
-        >>> pace.left(20)
-        ', about 1 min left'
+        >>> pace.left(20, most=45.0)
+        ', about 45 s left'
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
@@ -186,14 +186,15 @@ class Pace:
         """Note the step that this call begins at, and the last one; None where it is not known."""
         self.start, self.first, self.last = self.clock(), step, last
 
-    def left(self, step: int) -> str:
-        """Return the time left in words; "" before the first step, after the last one, and where
-        the last one is not known.
+    def left(self, step: int, most: float | None) -> str:
+        """Return the time left in words, at ``most`` so many seconds; "" before the first step,
+        after the last one, and where the last one is not known.
         """
         done = step - self.first
         if self.last is None or done <= 0 or step >= self.last:
             return ""
         seconds = (self.clock() - self.start) / done * (self.last - step)
+        seconds = seconds if most is None else min(seconds, most)
         return f", about {duration(seconds)} left"
 
 
@@ -218,6 +219,12 @@ def last_step(trainer: Any, module: Any) -> float | None:
     if trainer.max_epochs not in (None, -1) and math.isfinite(batches):
         limits.append(trainer.max_epochs * math.ceil(batches / trainer.accumulate_grad_batches))
     return min(limits, default=None)
+
+
+def seconds_allowed(trainer: Any) -> float | None:
+    """Return the seconds that a limit of time leaves; None without such a limit."""
+    timers = [callback for callback in trainer.callbacks if isinstance(callback, Timer)]
+    return timers[0].time_remaining() if timers else None
 
 
 class Signs(Callback):
@@ -252,8 +259,12 @@ class Signs(Callback):
         # An epoch that is resumed in its middle gets no on_train_epoch_start.
         self._begin_epoch(trainer, pl_module, batch_idx + 1)
         if self.open:
-            left = self.pace.left(trainer.global_step)
-            current().at(batch_idx + 1, lambda: f", train loss {pl_module.train_loss():.4g}{left}")
+            current().at(batch_idx + 1, lambda: self._said(trainer, pl_module))
+
+    def _said(self, trainer: Any, module: Any) -> str:
+        """Return the loss and the time left; computed only where they are shown."""
+        left = self.pace.left(trainer.global_step, seconds_allowed(trainer))
+        return f", train loss {module.train_loss():.4g}{left}"
 
     def on_validation_start(self, trainer, pl_module) -> None:
         if self.open:
@@ -351,9 +362,10 @@ class History(Table):
                     f"{key.replace('_', ' ')} {value:.4g}"
                     for key, value in pl_module.metrics.items()
                 )
+                left = self.pace.left(trainer.global_step, seconds_allowed(trainer))
                 self.report(
                     f"epoch {row['epoch']}{epochs}  train loss {row['train_loss']:.4g}  {shown}  "
-                    f"{row['seconds']:.0f} s{self.pace.left(trainer.global_step)}"
+                    f"{row['seconds']:.0f} s{left}"
                 )
                 current().spoke()
 
