@@ -149,23 +149,23 @@ def test_a_keyboard_and_a_mouse_pick_queries_layers_and_heads(explored, tmp_path
 
     with opened(page, tmp_path) as tab:
         assert tab.value("document.querySelector('.explore').hidden") is False
-        shows(tab, 0, 0, 8)
+        shows(tab, 0, 0, 10)
         tab.value("document.querySelector('[name=layer]').focus()")
         tab.press("ArrowRight")
-        shows(tab, 1, 0, 8)
+        shows(tab, 1, 0, 10)
         assert tab.value("document.querySelector('output').textContent") == "layer 2"
         tab.press("Tab")
         assert tab.value(focused) == "head"
         tab.press("ArrowRight")
-        shows(tab, 1, 1, 8)
+        shows(tab, 1, 1, 10)
         tab.press("Tab")
         assert "point" in tab.value(focused)
         tab.press("ArrowRight")
-        shows(tab, 1, 1, 9)
+        shows(tab, 1, 1, 11)
         tab.press("ArrowDown")
-        shows(tab, 1, 1, 13)
+        shows(tab, 1, 1, 15)
         tab.press("ArrowDown")
-        shows(tab, 1, 1, 13)
+        shows(tab, 1, 1, 15)
         tab.press("Home")
         shows(tab, 1, 1, 0)
         tab.press("End")

@@ -69,7 +69,7 @@ def explore_section(
         "layout": points.layout,
         "columns": points.columns,
         "places": None if points.places is None else points.places.round(4).tolist(),
-        "query": len(points.indices) // 2,
+        "query": _middle(len(points.indices), points.columns),
         "scales": [float(f"{scale:.6g}") for scale in scales.flatten().tolist()],
         "weights": base64.b64encode(encoded.tobytes()).decode("ascii"),
     }
@@ -86,6 +86,16 @@ def explore_section(
     }
     text = words("explore", kind=kind)
     return Section("explore", "Explore the kernel", text, explorer=figure)
+
+
+def _middle(count: int, columns: int) -> int:
+    """Return the point in the middle, of a grid too.
+
+    Example:
+        >>> _middle(9, 0), _middle(16, 4)
+        (4, 10)
+    """
+    return count // 2 if not columns else count // columns // 2 * columns + columns // 2
 
 
 def _points(domain: Domain, image: np.ndarray | None, kind: Kind, axis: Axis) -> _Points | None:
