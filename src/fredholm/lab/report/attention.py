@@ -97,7 +97,7 @@ def centrality_section(layers: Sequence[Layer]) -> tuple[Section | None, dict[st
     """Each layer as an absorbing chain: how near one step comes to the limit of many, how long
     walks are, where γ had to be lowered.
     """
-    names, alignments, rows, numbers = [], [], [], {}
+    names, found, rows, numbers = [], [], [], {}
     for layer in layers:
         try:
             alignment = eigenvector_alignment(layer.operator, layer.u, layer.domain)
@@ -116,7 +116,7 @@ def centrality_section(layers: Sequence[Layer]) -> tuple[Section | None, dict[st
         }
         numbers[layer.name] = _plain(facts)
         names.append(layer.name)
-        alignments.append(alignment)
+        found.append(alignment)
         rows.append(
             [
                 layer.name,
@@ -128,18 +128,18 @@ def centrality_section(layers: Sequence[Layer]) -> tuple[Section | None, dict[st
         )
     if not rows:
         return None, numbers
-    count = sum(one.cosine.numel() for one in alignments)
+    count = sum(one.cosine.numel() for one in found)
     caption = words("centrality_caption", dots=count, images=len(layers[0].u))
     alt = "; ".join(
-        f"{name}: cosine {float(one.cosine.nanmean()):.3f}" for name, one in zip(names, alignments)
+        f"{name}: cosine {float(one.cosine.nanmean()):.3f}" for name, one in zip(names, found)
     )
-    drawn = render(lambda theme: alignments(theme, names, alignments))
+    drawn = render(lambda theme: alignments(theme, names, found))
     head = ["layer", "cosine", "Spearman", "visits of a walk", "heads where γ was lowered"]
     return Section(
         "centrality",
         "Centrality",
         words("centrality"),
-        [Picture("alignment", alt, caption, drawn, _alignment_data(names, alignments))],
+        [Picture("alignment", alt, caption, drawn, _alignment_data(names, found))],
         after=table(head, rows),
     ), numbers
 
