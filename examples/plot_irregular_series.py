@@ -51,7 +51,7 @@ models = {
     name: FredholmClassifier(operator=name, dim=24, depth=1, epochs=20, lr=0.01, random_state=0)
     for name in ("ckconv", "gru")
 }
-for name, model in models.items():
+for model in models.values():
     model.fit(X, y)
 
 # %%

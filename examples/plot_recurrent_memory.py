@@ -69,8 +69,8 @@ axes[0].set(yticks=[0, 24], ylabel="output at step x")
 plt.show()
 
 # %%
-# :func:`fredholm.layers.memory_profile` averages the kernel over pairs of one distance, here for the
-# last eight outputs: how much of an input is left after so many steps.
+# :func:`fredholm.layers.memory_profile` averages the kernel over pairs of one distance, here for
+# the last eight outputs: how much of an input is left after so many steps.
 
 figure, axis = plt.subplots(figsize=(8, 3.2), layout="constrained")
 for name, operator in operators.items():
