@@ -1,5 +1,6 @@
 """Sphinx configuration."""
 
+import logging
 import os
 import sys
 import warnings
@@ -46,11 +47,15 @@ warnings.filterwarnings("ignore", category=FutureWarning)
 warnings.filterwarnings("ignore", category=DeprecationWarning)
 warnings.filterwarnings("ignore", category=UserWarning)
 
+for name in ("onnxscript", "onnx_ir"):
+    logging.getLogger(name).setLevel(logging.WARNING)
+
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "gallery",
     "backreferences_dir": "gallery/backreferences",
     "within_subsection_order": "gallery_order.ExampleOrder",
+    "minigallery_sort_order": "gallery_order.place",
     "ignore_pattern": "worker",
     "abort_on_example_error": True,
     "download_all_examples": False,

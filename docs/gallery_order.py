@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 ORDER = (
@@ -21,16 +23,21 @@ ORDER = (
 )
 
 
+def place(path: str) -> tuple[int, str]:
+    """Return the sort key of a file: its place in ORDER; others come last, by name."""
+    name = Path(path).stem
+    found = ORDER.index(name) if name in ORDER else len(ORDER)
+    return found, name
+
+
 class ExampleOrder:
-    """Sort key of sphinx-gallery: the place of a file in ORDER; others come last, by name."""
+    """Sort key of the gallery, which sphinx-gallery makes for each folder."""
 
     def __init__(self, folder: str):
         self.folder = folder
 
     def __call__(self, file_name: str) -> tuple[int, str]:
-        name = file_name.removesuffix(".py")
-        place = ORDER.index(name) if name in ORDER else len(ORDER)
-        return place, name
+        return place(file_name)
 
 
 def reset(gallery_conf: dict, file_name: str) -> None:
