@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .alignment import Alignment, eigenvector_alignment, model_alignment
 from .attention import class_attention, image_maps, operator_inputs, rollout
 from .centrality import TokenChain, token_chain
+from .columns import TopKeys, column_sums, top_keys
 from .kernels import Profile, image_grid, kernel_map, kernel_profile
 from .quality import Quality, attention_quality
 from .removal import Degradation, degradation
@@ -47,10 +48,12 @@ __all__ = [
     "RunFacts",
     "Samples",
     "TokenChain",
+    "TopKeys",
     "Traced",
     "VarianceShare",
     "attention_quality",
     "class_attention",
+    "column_sums",
     "degradation",
     "eigenvector_alignment",
     "explain_module",
@@ -68,6 +71,7 @@ __all__ = [
     "report_run",
     "rollout",
     "token_chain",
+    "top_keys",
     "traced",
     "variance_share",
 ]

@@ -37,7 +37,7 @@ def flip(path: Path, place: int, bit: int = 0) -> None:
     path.write_bytes(content)
 
 
-class FullDisk(checkpoints._Sealed):
+class FullDisk(checkpoints._HashingFile):
     """What a checkpoint is written to, on a disk without space."""
 
     def __init__(self, file):
@@ -114,7 +114,7 @@ def test_a_full_disk_ends_the_run_in_one_line_and_costs_nothing(tmp_path, recipe
 
     def fill(state, path):
         if state["epoch"] == 1:
-            patch.setattr(checkpoints, "_Sealed", FullDisk)
+            patch.setattr(checkpoints, "_HashingFile", FullDisk)
         original(state, path)
 
     with monkeypatch.context() as patch:
@@ -136,7 +136,7 @@ def test_a_full_disk_ends_the_run_in_one_line_and_costs_nothing(tmp_path, recipe
 def test_torchs_complaint_about_positions_is_replaced_by_the_disks(tmp_path, monkeypatch):
     path = tmp_path / "step-000000001.ckpt"
     write_checkpoint(STATE, path)
-    monkeypatch.setattr(checkpoints, "_Sealed", FullDisk)
+    monkeypatch.setattr(checkpoints, "_HashingFile", FullDisk)
     with pytest.raises(StorageError, match=r"step-000000001.ckpt: No space left on device"):
         write_checkpoint({**STATE, "more": torch.zeros(1000)}, path)
     assert same(read_checkpoint(newest_readable(tmp_path)))

@@ -262,7 +262,7 @@ def test_mixed_precision():
         models.bert(), "luna", data=(Counting(16, 0), Counting(8, 1)), precision="bf16", **options
     ).report
     assert all(math.isfinite(row.after) for row in report.layers)
-    with pytest.raises(OptionError, match="precision is one of"):
+    with pytest.raises(OptionError, match="precision: expected one of"):
         linearize(models.bert(), precision="fp8")
 
 
@@ -348,7 +348,7 @@ def test_a_fine_tuning_goes_on_with_the_model_and_the_data_it_was_begun_with(tmp
     with pytest.raises(RecipeError, match="differs in data"):
         fine_tune(models.bert(), data=(Counting(32, 0), DATA[1]), resume=True, **once)
     for refused in ({"precision": "fp16"}, {"options": StageOptions(epochs=0)}):
-        with pytest.raises(OptionError, match=r"precision is one of|needs 1 or more"):
+        with pytest.raises(OptionError, match=r"precision: expected one of|needs 1 or more"):
             fine_tune(models.bert(), data=DATA, folder=tmp_path / "n", **refused)
         assert not (tmp_path / "n").exists()
 

@@ -121,7 +121,7 @@ def test_ctrl_c_ends_a_fit_without_a_folder_after_its_step(capsys):
     with pytest.raises(Interrupted, match=r"at step 2; without a folder no state is saved$"):
         fit(Stopped(), limits=Limits(3), keep=lambda model: None)
     assert "saving" not in capsys.readouterr().err
-    with pytest.raises(OptionError, match="needs the folder"):
+    with pytest.raises(OptionError, match="folder: expected the folder in which the fit was begun"):
         fit(Line(), limits=Limits(3), keep=lambda model: None, resume=True)
 
 
@@ -143,7 +143,7 @@ def test_in_double_precision_inputs_of_several_tensors_are_too():
 
 
 def test_what_cannot_go_on_is_refused():
-    with pytest.raises(OptionError, match="precision is one of 32, 64, bf16"):
+    with pytest.raises(OptionError, match="precision: expected one of 32, 64, bf16"):
         Limits(1, precision="fp8")
     module = Line()
     with torch.no_grad():

@@ -1,6 +1,4 @@
-"""What a run records and keeps: averaged weights, the epoch table, the best model, an end when
-nothing improves.
-"""
+"""Lightning callbacks of a fit: averaged weights, table of epochs, best model, early stops."""
 
 from __future__ import annotations
 
@@ -9,11 +7,12 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, Timer, WeightAveraging
+from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ...files import replacing
@@ -21,63 +20,95 @@ from ...progress import current
 from .sharding import is_sharded, load_whole, shard, whole
 
 
+class ParameterLists(NamedTuple):
+    """Averaged and trained parameters of one dtype, in the same order."""
+
+    averaged: list[nn.Parameter]
+    trained: list[nn.Parameter]
+
+
+class ModuleBuffers(NamedTuple):
+    """The buffers, by name, of a module of the averaged model and of its trained counterpart."""
+
+    averaged: dict[str, Tensor | None]
+    trained: dict[str, Tensor | None]
+
+
 class Averages(AveragedModel):
-    """torch's, which looks for parameters and buffers once a fit instead of at every update: that
-    took as long as the layers of a small model.
+    """torch's averaged model, with its parameters and buffers looked up once per fit.
+
+    torch looks them up at every update, which takes as long as the layers of a small model.
     """
 
-    def __init__(self, model: Any, average: Callable[..., None]):
+    def __init__(self, model: nn.Module, average: Callable[..., None]):
         super().__init__(model, multi_avg_fn=average, use_buffers=False)
         self.average = average
-        self.lists: list[tuple[list[Any], list[Any]]] | None = None
-        self.buffers_of: list[tuple[dict[str, Any], dict[str, Any]]] = []
 
-    def begin(self, model: Any) -> None:
-        """Look for the parameters, a pair of lists for each dtype, and where modules keep buffers.
-        Weights that are trained on another device are left to torch's update.
+        # One entry per dtype; None leaves the update to torch.
+        self.parameter_lists: list[ParameterLists] | None = None
+        self.module_buffers: list[ModuleBuffers] = []
+
+    def begin(self, model: nn.Module) -> None:
+        """Look up the parameters and buffers that later updates read from ``model``.
+
+        Weights that are trained on another device than the average are left to torch's update,
+        which moves them.
         """
-        found: dict[Any, tuple[list[Any], list[Any]]] = {}
-        pairs = list(zip(self.module.parameters(), model.parameters(), strict=True))
-        for mean, value in pairs:
-            means, values = found.setdefault(mean.dtype, ([], []))
-            means.append(mean)
-            values.append(value)
+        by_dtype: dict[torch.dtype, ParameterLists] = {}
+        devices: set[torch.device] = set()
+        pairs = zip(self.module.parameters(), model.parameters(), strict=True)
+        for averaged, trained in pairs:
+            lists = by_dtype.setdefault(averaged.dtype, ParameterLists([], []))
+            lists.averaged.append(averaged)
+            lists.trained.append(trained)
+            devices |= {averaged.device, trained.device}
+
         modules = zip(self.module.modules(), model.modules(), strict=True)
-        self.buffers_of = [(mine._buffers, theirs._buffers) for mine, theirs in modules]
-        together = len({x.device for pair in pairs for x in pair}) == 1
-        self.lists = list(found.values()) if together else None
+        self.module_buffers = [
+            ModuleBuffers(averaged._buffers, trained._buffers) for averaged, trained in modules
+        ]
+
+        self.parameter_lists = None
+        if len(devices) == 1:
+            self.parameter_lists = list(by_dtype.values())
 
     @torch.no_grad()
-    def update_parameters(self, model: Any) -> None:
-        count = int(self.n_averaged)
-        if self.lists is None or not count:  # the first update copies
+    def update_parameters(self, model: nn.Module) -> None:
+        # The first update copies the weights, which torch does.
+        updates = int(self.n_averaged)
+        if self.parameter_lists is None or updates == 0:
             super().update_parameters(model)
             return
-        for means, values in self.lists:
-            self.average(means, values, count)
-        for mine, theirs in self.buffers_of:
-            for name, value in theirs.items():
+
+        for lists in self.parameter_lists:
+            self.average(lists.averaged, lists.trained, updates)
+
+        # Buffers, such as running statistics, are not averaged. The average has the newest ones.
+        for buffers in self.module_buffers:
+            for name, value in buffers.trained.items():
                 if value is not None:
-                    mine[name].copy_(value)
+                    kept = buffers.averaged[name]
+                    assert kept is not None
+                    kept.copy_(value)
         self.n_averaged += 1
 
 
 class Ema(WeightAveraging):
     """Exponential moving average of the weights, used by validation and by the saved model.
 
-    The decay of update n is min(decay, (1 + n) / (10 + n)), so that a short run is not an average
-    with its initial weights.
+    The decay of update n is min(decay, (1 + n) / (10 + n)). It begins small, so that the average
+    of a short run is not dominated by its initial weights.
     """
 
     def __init__(self, decay: float):
-        def average(means, values, count):  # all parameters in one call
-            rate = min(decay, (1 + int(count)) / (10 + int(count)))
-            get_ema_multi_avg_fn(rate)(means, values, count)
+        def average(averaged, trained, updates):
+            rate = min(decay, (1 + int(updates)) / (10 + int(updates)))
+            get_ema_multi_avg_fn(rate)(averaged, trained, updates)
 
         super().__init__(use_buffers=False, multi_avg_fn=average)
 
     def setup(self, trainer, pl_module, stage: str) -> None:
-        """As Lightning's, which does not average weights that are split over processes."""
+        # Lightning's own setup refuses weights that are sharded over processes.
         self._average_model = Averages(pl_module, self._kwargs["multi_avg_fn"])
         if pl_module.device_mesh is not None:
             shard(self.averaged.model, pl_module.device_mesh["data_parallel"])
@@ -91,20 +122,26 @@ class Ema(WeightAveraging):
         checkpoint["state_dict"] = whole(checkpoint["state_dict"])
 
     def on_load_checkpoint(self, trainer, pl_module, checkpoint: dict[str, Any]) -> None:
-        averages, state = self._average_model, checkpoint["averaging_state"]
+        averages = self._average_model
         assert averages is not None
+
+        # Lightning stores the average as "state_dict" and the trained weights beside it.
         load_whole(self.averaged, checkpoint["state_dict"])
-        averages.n_averaged.copy_(state["n_averaged"])
+        averages.n_averaged.copy_(checkpoint["averaging_state"]["n_averaged"])
         load_whole(pl_module, checkpoint["current_model_state"])
 
     @property
     def averaged(self) -> Any:
+        """The Lightning module that holds the averaged weights."""
         assert self._average_model is not None
         return self._average_model.module
 
 
 class Patience(EarlyStopping):
-    """Early stopping that stays stopped when a run is resumed after the epoch that ended it."""
+    """Early stopping that remembers its end.
+
+    A run that is resumed after the epoch that ended it does not train another one.
+    """
 
     def on_train_start(self, trainer, pl_module) -> None:
         if self.wait_count >= self.patience:
@@ -112,10 +149,10 @@ class Patience(EarlyStopping):
 
 
 class LastStep(Callback):
-    """Ends a fit after so many steps, with the validation that every epoch ends with.
+    """End a fit after ``steps`` steps, with the validation that ends every epoch.
 
-    At the trainer's own ``max_steps`` there is no validation, and with it a fit resumed from the
-    end of an epoch would end that epoch a second time.
+    Lightning's own ``max_steps`` ends without a validation. A fit resumed from the end of an epoch
+    would also end that epoch a second time.
     """
 
     def __init__(self, steps: int):
@@ -131,9 +168,7 @@ class LastStep(Callback):
 
 
 class Signs(Callback):
-    """How far an epoch is, on what :func:`fredholm.progress.shown` opened; of several processes the
-    first one says it.
-    """
+    """Progress of each epoch, shown by :mod:`fredholm.progress`; only rank 0 shows it."""
 
     def __init__(self) -> None:
         self.open = 0
@@ -142,7 +177,10 @@ class Signs(Callback):
         self._begin_epoch(trainer, pl_module, 0)
 
     def _begin_epoch(self, trainer, pl_module: Any, batches: int) -> None:
-        """An epoch of which so many batches are done; it may end before its last one, by steps."""
+        """Open the bar of an epoch after ``batches`` of its batches.
+
+        The fit may be limited by steps, and its last epoch then ends early.
+        """
         if not trainer.is_global_zero or self.open:
             return
         count, steps = trainer.num_training_batches, pl_module.last_step
@@ -153,7 +191,7 @@ class Signs(Callback):
         self._begin(f"epoch {trainer.current_epoch + 1}{last}", count)
 
     def on_train_batch_end(self, trainer, pl_module: Any, outputs, batch, batch_idx: int) -> None:
-        # an epoch that is gone on with in its middle has no start
+        # An epoch that is resumed in its middle gets no on_train_epoch_start.
         self._begin_epoch(trainer, pl_module, batch_idx + 1)
         if self.open:
             current().at(batch_idx + 1, lambda: f", train loss {pl_module.train_loss():.4g}")
@@ -188,8 +226,9 @@ class Signs(Callback):
 
 
 class Table(Callback):
-    """A CSV file of the fit, one row a record, kept in checkpoints; a subclass sets ``path`` (None
-    for no file), ``rows`` and ``columns``.
+    """A CSV file that a fit writes and its checkpoints remember.
+
+    A subclass sets ``path`` (None for no file), ``rows`` and ``columns``.
     """
 
     columns: tuple[str, ...]
@@ -197,7 +236,7 @@ class Table(Callback):
     rows: list[dict[str, Any]]
 
     def write(self) -> None:
-        """Write the whole table anew, so that a resumed run's file has each epoch once."""
+        """Rewrite the file, so that each epoch appears once even in a resumed run."""
         if self.path is not None:
             write_table(self.path, self.columns, self.rows)
 
@@ -208,13 +247,15 @@ class Table(Callback):
         self.rows = state_dict["rows"]
 
 
-PLACES = ("epoch", "step", "lr", "seconds")  # columns of :class:`History` that are no metric
+# Columns of :class:`History` that are not metrics.
+NOT_METRICS = ("epoch", "step", "lr", "seconds")
 
 
 class History(Table):
-    """One row an epoch, in ``metrics.csv``, on the terminal through ``report`` and in the
-    checkpoint; ``scores`` are columns of what the module's validation gives, and what else it
-    gives follows them.
+    """One row per epoch: in ``metrics.csv``, as a line to ``report``, and in the checkpoint.
+
+    The names in ``scores`` are the first columns of validation metrics; other metrics of the
+    module follow them.
     """
 
     def __init__(
@@ -255,15 +296,21 @@ class History(Table):
 
 
 class KeepModel(Callback):
-    """Saves the weights, averaged ones where there are, whenever validation is the best so far;
-    with ``metric=None`` only when :meth:`write` is called.
+    """Save the weights whenever the validation is the best so far.
+
+    With an average of the weights, the average is saved. With ``metric=None`` nothing is saved
+    until :meth:`write` is called.
     """
 
     def __init__(
         self, save: Callable[[Any], object], metric: str | None, mode: str, ema: Ema | None
     ):
-        self.save, self.metric, self.ema = save, metric, ema
+        self.save = save
+        self.metric = metric
+        self.ema = ema
         self.sign = 1.0 if mode == "max" else -1.0
+
+        # The best score so far, times the sign, so that larger is always better.
         self.best: float | None = None
         self.best_epoch = 0
 
@@ -271,16 +318,23 @@ class KeepModel(Callback):
         if trainer.sanity_checking or self.metric is None:
             return
         value = self.sign * pl_module.metrics[self.metric]
-        # A score that is not a number, such as a correlation with a constant, is beaten by any.
+
+        # A score may be NaN, such as a correlation with a constant; every other score beats it.
         if self.best is None or math.isnan(self.best) or value > self.best:
-            self.best, self.best_epoch = value, trainer.current_epoch + 1
+            self.best = value
+            self.best_epoch = trainer.current_epoch + 1
             self.write(trainer, pl_module)
 
     def write(self, trainer: pl.Trainer, pl_module: Any) -> None:
-        model = (self.ema.averaged if self.ema else pl_module).model
-        if is_sharded(model):  # put together by all, written by one
+        """Save the weights now; every process calls it, and rank 0 writes."""
+        module = self.ema.averaged if self.ema else pl_module
+        model = module.model
+
+        # All processes together assemble sharded weights, which only rank 0 then holds.
+        if is_sharded(model):
             state = whole(model.state_dict())
             model = SimpleNamespace(config=model.config, state_dict=lambda: state)
+
         if trainer.is_global_zero:
             self.save(model)
 
@@ -288,11 +342,12 @@ class KeepModel(Callback):
         return {"best": self.best, "best_epoch": self.best_epoch}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.best, self.best_epoch = state_dict["best"], state_dict["best_epoch"]
+        self.best = state_dict["best"]
+        self.best_epoch = state_dict["best_epoch"]
 
 
 def write_table(path: Path, columns: Sequence[str], rows: list[dict[str, Any]]) -> Path:
-    """Write a CSV file in one step, see :func:`fredholm.files.replacing`."""
+    """Write a CSV file atomically, see :func:`fredholm.files.replacing`."""
     with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         table: Any = csv.DictWriter(file, columns)
         table.writeheader()

@@ -1,9 +1,8 @@
-"""Resumable state on disk: written atomically, with a checksum that is compared when it is read;
-read without executing code; the newest intact one found.
+"""Checkpoint files, written atomically, verified by a checksum and read without executing code.
 
-A file is what ``torch.save`` writes and, behind it, a line ``sha256 <digest>`` of everything before
+A file is the output of ``torch.save``, followed by a line ``sha256 <digest>`` of all bytes before
 it. The zip format is read from its end and ignores what follows, so ``torch.load`` reads the file
-as well; but ``torch.load`` alone compares no checksum, not even the zip's own.
+as well. ``torch.load`` alone verifies no checksum, not even those inside the zip.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
@@ -24,20 +23,27 @@ from ...errors import CheckpointError
 from ...files import replacing, storing
 from .failures import Interrupted
 
+# The number of checkpoints that a run folder keeps.
 KEEP = 2
 
-
-_SEAL = re.compile(rb"\nsha256 (.{64})\n", re.DOTALL)  # a damaged digest is a seal that is broken
+# Any 64 bytes are accepted as a digest, so that a damaged digest is reported as a wrong checksum
+# and not as a missing one.
+_SEAL = re.compile(rb"\nsha256 (.{64})\n", re.DOTALL)
 _SEAL_BYTES = 73
 
+_BLOCK_BYTES = 1 << 20
 
-class _Sealed:
-    """A file that keeps the checksum of what is written to it, and the first error: torch's writer
-    replaces a full disk by a complaint about positions.
+
+class _HashingFile:
+    """A writable file that updates a SHA-256 digest and remembers the first error.
+
+    On a full disk torch's writer hides the OSError behind a RuntimeError about file positions;
+    ``error`` keeps the real cause.
     """
 
-    def __init__(self, file: Any):
-        self.file, self.digest = file, hashlib.sha256()
+    def __init__(self, file: BinaryIO):
+        self.file = file
+        self.digest = hashlib.sha256()
         self.error: OSError | None = None
 
     def write(self, content: Any) -> int:
@@ -54,24 +60,25 @@ class _Sealed:
 
 
 def write_checkpoint(state: dict[str, Any], path: Path) -> None:
-    """Write ``state`` and its checksum in one step.
+    """Write ``state`` and its checksum atomically.
 
     Raises:
-        StorageError: it cannot be written, for instance to a full disk; other checkpoints stay.
+        StorageError: the file cannot be written, for instance because the disk is full; earlier
+            checkpoints stay intact.
     """
     with replacing(path) as temporary, temporary.open("wb") as file:
-        sealed = _Sealed(file)
+        hashing = _HashingFile(file)
         try:
-            torch.save(state, sealed)  # pyright: ignore[reportArgumentType]
+            torch.save(state, hashing)  # pyright: ignore[reportArgumentType]
         except RuntimeError:
-            if sealed.error is not None:
-                raise sealed.error from None
+            if hashing.error is not None:
+                raise hashing.error from None
             raise
-        file.write(b"\nsha256 " + sealed.digest.hexdigest().encode() + b"\n")
+        file.write(b"\nsha256 " + hashing.digest.hexdigest().encode() + b"\n")
 
 
 class AtomicIO(TorchCheckpointIO):
-    """Lightning's checkpoint files, written by :func:`write_checkpoint` and read by
+    """Lightning's plugin for checkpoint files, by :func:`write_checkpoint` and
     :func:`read_checkpoint`.
     """
 
@@ -90,59 +97,68 @@ class AtomicIO(TorchCheckpointIO):
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """The content of one checkpoint file, compared with its checksum; nothing in it is executed.
+    """Read a checkpoint of a run and verify its checksum; nothing in it is executed.
 
     Raises:
-        CheckpointError: the file is truncated, damaged or holds more than tensors and plain data.
+        CheckpointError: the file is truncated or damaged, or holds more than tensors and plain
+            data, or is not a training state.
     """
     state = read_state(path)
     if not isinstance(state, dict) or "state_dict" not in state or "loops" not in state:
         raise CheckpointError(
-            f"{path}: received a file without training state; needs a checkpoint of this run"
+            f"{path}: expected the training state of a run, got another file; choose a checkpoint "
+            "of this run"
         )
     return state
 
 
 def read_state(path: str | Path) -> Any:
-    """What :func:`write_checkpoint` wrote, whatever it is.
+    """Read any object that :func:`write_checkpoint` wrote.
 
     Raises:
-        CheckpointError: as :func:`read_checkpoint`.
+        CheckpointError: the file is truncated or damaged, or holds more than tensors and plain
+            data.
     """
     try:
-        damage = _damage(Path(path))
+        damage = _find_damage(Path(path))
         if damage is None:
             return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # zip, pickle and storage errors share no base class
+    except Exception as error:
+        # Errors of zip, pickle and storage share no narrower base class.
         damage = str(error).partition("\n")[0] or type(error).__name__
         raise CheckpointError(f"{path}: not a readable checkpoint ({damage})") from error
     raise CheckpointError(f"{path}: not a readable checkpoint ({damage})")
 
 
-def _damage(path: Path) -> str | None:
-    """What is wrong with a file's bytes; None where they are those that were written."""
+def _find_damage(path: Path) -> str | None:
+    """Verify the checksum of a file; return the reason where it fails, None where it matches."""
     with path.open("rb") as file:
-        end = max(0, path.stat().st_size - _SEAL_BYTES)
-        file.seek(end)
+        content_bytes = max(0, path.stat().st_size - _SEAL_BYTES)
+        file.seek(content_bytes)
         seal = _SEAL.fullmatch(file.read())
-        if seal is not None:
-            file.seek(0)
-            digest = hashlib.sha256()
-            while block := file.read(min(1 << 20, end - file.tell())):
-                digest.update(block)
-            same = digest.hexdigest().encode() == seal[1]
-            return None if same else "its bytes do not match its SHA-256 checksum"
-    return "it has no checksum at its end: it is truncated, or not of this version"
+        if seal is None:
+            return "it has no checksum at its end: it is truncated, or not of this version"
+
+        # A checkpoint may be larger than memory, so it is hashed block by block.
+        file.seek(0)
+        digest = hashlib.sha256()
+        while block := file.read(min(_BLOCK_BYTES, content_bytes - file.tell())):
+            digest.update(block)
+
+    if digest.hexdigest().encode() == seal[1]:
+        return None
+    return "its bytes do not match its SHA-256 checksum"
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Checkpoint files, newest first."""
+    """List the checkpoint files of a folder, newest first."""
     return sorted(folder.glob("step-*.ckpt"), reverse=True)
 
 
 def newest_readable(folder: Path, say: Callable[[str], None] | None = None) -> Path:
-    """The newest checkpoint that is intact; each one skipped is named in a line to ``say``, or in a
-    warning.
+    """Find the newest intact checkpoint.
+
+    Each damaged one that is skipped is reported by a line to ``say``, or by a warning without it.
 
     Raises:
         CheckpointError: there is none.
@@ -159,27 +175,33 @@ def newest_readable(folder: Path, say: Callable[[str], None] | None = None) -> P
             else:
                 say(line)
             continue
+
         if problems and say is not None:
             say(f"resuming from {path}")
         return path
-    result = "; ".join(problems) if problems else "it holds none"
+
+    found = "; ".join(problems) or "the folder holds none"
     raise CheckpointError(
-        f"{folder}: no checkpoint to resume from ({result}); start again with --overwrite"
+        f"{folder}: no checkpoint to resume from ({found}); start again with --overwrite"
     )
 
 
 class Checkpoints(Checkpoint):
-    """Saves after every epoch, and within one every so many minutes or steps; keeps the newest two.
+    """Save after every epoch, and within an epoch every ``minutes`` or ``steps``.
 
-    Within an epoch it saves only after an optimizer step (accumulated gradients are not part of the
-    state) and never after the last batch, whose epoch is not over before its validation.
-    ``requested`` asks for a save at the next such moment, and for the run to end there. Without a
-    folder nothing is saved, and the run ends all the same.
+    Only the newest :data:`KEEP` files are kept. Within an epoch, a save happens after an optimizer
+    step, since accumulated gradients are not part of the state. It never happens after the last
+    batch, because the epoch ends with its validation and is saved then.
+
+    Setting ``requested`` asks for a save at the next possible step, and ends the run there. Without
+    a folder nothing is saved, and the run ends all the same.
     """
 
     def __init__(self, folder: Path | None, minutes: float | None = None, steps: int | None = None):
         super().__init__()
-        self.folder, self.minutes, self.steps = folder, minutes, steps
+        self.folder = folder
+        self.minutes = minutes
+        self.steps = steps
         self.requested = False
         self.last_save = time.monotonic()
 
@@ -187,22 +209,30 @@ class Checkpoints(Checkpoint):
         self.last_save = time.monotonic()
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx: int) -> None:
-        done = batch_idx + 1
-        if done % trainer.accumulate_grad_batches or done >= trainer.num_training_batches:
+        batches_done = batch_idx + 1
+        inside_a_step = batches_done % trainer.accumulate_grad_batches != 0
+        last_batch = batches_done >= trainer.num_training_batches
+
+        # should_stop marks the last step of a run: the epoch ends here and is saved as a whole.
+        if inside_a_step or last_batch or trainer.should_stop:
             return
-        if trainer.should_stop:  # the last step: the epoch ends here
-            return
-        waited = self.minutes is not None and time.monotonic() - self.last_save >= 60 * self.minutes
-        counted = self.steps is not None and trainer.global_step % self.steps == 0
-        if _any(trainer, self.requested or waited or counted):
+
+        minutes_are_up = False
+        if self.minutes is not None:
+            minutes_are_up = time.monotonic() - self.last_save >= 60 * self.minutes
+
+        steps_are_up = self.steps is not None and trainer.global_step % self.steps == 0
+        if _any_rank(trainer, self.requested or minutes_are_up or steps_are_up):
             self.save(trainer)
 
     def on_train_epoch_end(self, trainer, pl_module) -> None:
         self.save(trainer)
 
     def save(self, trainer) -> None:
-        """Write the state now, drop all but the newest two, and end the run if that
-        was asked for.
+        """Write the state and delete old checkpoints; end the run if that was requested.
+
+        Raises:
+            Interrupted: an end was requested.
         """
         if self.folder is not None:
             trainer.save_checkpoint(self.folder / f"step-{trainer.global_step:09d}.ckpt")
@@ -210,13 +240,16 @@ class Checkpoints(Checkpoint):
             if trainer.is_global_zero:
                 for old in list_checkpoints(self.folder)[KEEP:]:
                     old.unlink(missing_ok=True)
-        if _any(trainer, self.requested):
-            saved = "the state is saved" if self.folder else "without a folder no state is saved"
-            raise Interrupted(f"interrupted at step {trainer.global_step}; {saved}")
+
+        if _any_rank(trainer, self.requested):
+            outcome = "without a folder no state is saved"
+            if self.folder is not None:
+                outcome = "the state is saved"
+            raise Interrupted(f"interrupted at step {trainer.global_step}; {outcome}")
 
 
-def _any(trainer: Any, mine: bool) -> bool:
-    """Whether any of the processes says yes: a signal may have reached one of them alone."""
+def _any_rank(trainer: Any, mine: bool) -> bool:
+    """Tell whether ``mine`` is true in any process; a signal may have reached only one of them."""
     if trainer.world_size == 1:
         return mine
     return trainer.strategy.reduce_boolean_decision(mine, all=False)

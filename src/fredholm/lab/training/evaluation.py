@@ -343,10 +343,13 @@ def explain(run: str | Path, images: int = 1000, *, trust_code: bool = False) ->
     chosen = torch.arange(min(images, len(dataset)))
     task, shown = task_of(dataset), dataset.shown(chosen)
     labels = dataset.labels[chosen] if task.classifies else None
+    targets = None
+    if dataset.task in ("regression", "field"):
+        targets = dataset.in_units(dataset.raw(chosen)[1])
     with storing(place.root), working("explain"):
         return report_run(
             place.root,
-            Samples(labels=labels, kind=dataset.kind, **shown),
+            Samples(labels=labels, targets=targets, kind=dataset.kind, **shown),
             model=model,
             counted=dataset.counted or task.counted,
         )

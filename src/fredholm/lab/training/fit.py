@@ -1,8 +1,8 @@
-"""The one place that fits by Lightning: runs, the stages of conversions, compression.
+"""The only place that builds a Lightning Trainer: for runs, stages of conversions, compression.
 
-What is trained is a :class:`.learner.Learner`; here is what all of them share. How long, on which
-devices and in which precision; which weights are kept; the state that is saved, and
-gone on from; Ctrl-C; the table of epochs; signs of life.
+A :class:`.learner.Learner` defines what is trained. :func:`fit` adds what all trainings share:
+limits, devices and precision, the weights to keep, checkpoints and resuming, Ctrl-C, the table of
+epochs, and progress.
 """
 
 from __future__ import annotations
@@ -45,19 +45,21 @@ PRECISIONS = {"32": "32-true", "64": "64-true", "bf16": "bf16-mixed"}
 
 @dataclass(frozen=True)
 class Limits:
-    """How long, on what, and how often the state is saved.
+    """The length of a fit, its numerics, and the interval between checkpoints.
 
     Attributes:
-        epochs, steps, minutes: the first that is reached ends the fit; without epochs, steps are
-            needed.
-        clip_norm: of the gradient, over all parameters.
-        accumulate: batches a step.
-        ema_decay: of the average of the weights that validation and the kept model use; None for
-            the weights themselves.
-        precision: a name of :data:`PRECISIONS`; weights and statistics stay in float32.
+        epochs, steps, minutes: the first limit that is reached ends the fit; one of epochs and
+            steps has to be given.
+        clip_norm: largest norm of the gradient over all parameters; None does not clip.
+        accumulate: batches per optimizer step.
+        ema_decay: decay of the averaged weights, which validation and the kept model then use;
+            None uses the trained weights.
+        precision: a key of :data:`PRECISIONS`; with ``bf16``, weights and statistics stay in
+            float32.
         strategy: how several processes share the work, ``ddp`` or ``fsdp2``; ``auto`` is ``ddp``.
-        accelerator: Lightning's.
-        save_minutes, save_steps: within an epoch; after each epoch it is saved anyway.
+        accelerator: as Lightning names it.
+        save_minutes, save_steps: interval between checkpoints within an epoch. One more is saved
+            after each epoch.
 
     Raises:
         OptionError: an unknown precision, or neither epochs nor steps.
@@ -78,14 +80,18 @@ class Limits:
     def __post_init__(self) -> None:
         check_precision(self.precision)
         if self.epochs is None and self.steps is None:
-            raise OptionError("received neither epochs nor steps; needs one of them")
+            raise OptionError("limits: expected epochs or steps, got neither; give one of them")
 
 
 @dataclass(frozen=True)
 class Goal:
-    """A metric, of those that a module logs, and whether it shall be ``"max"`` or ``"min"``.
+    """A metric to optimise.
 
-    ``patience`` is how many epochs without a better value end the fit; None for no such end.
+    Attributes:
+        metric: name of a metric that the module logs.
+        mode: ``"max"`` if larger is better, otherwise ``"min"``.
+        patience: number of epochs without a better value after which the fit ends; None never ends
+            it early.
     """
 
     metric: str
@@ -95,12 +101,12 @@ class Goal:
 
 @dataclass(frozen=True)
 class Fit:
-    """What a fit did.
+    """The outcome of a fit.
 
     Attributes:
-        rows: the table of epochs; empty where the time was up before the first ended.
-        best_epoch: whose weights were kept, from 1; 0 where none were.
-        stopped: why it ended.
+        rows: the table of epochs; empty if the time was up before the first epoch ended.
+        best_epoch: the epoch whose weights were kept, counted from 1; 0 if none were.
+        stopped: the reason for the end.
     """
 
     rows: list[dict[str, Any]]
@@ -124,81 +130,125 @@ def fit(
     say: Callable[[str], None] | None = None,
     group: Group | None = None,
 ) -> Fit:
-    """Train ``module``, or go on exactly where its newest checkpoint stopped.
+    """Train ``module``, or continue exactly where its newest checkpoint stopped.
 
-    A kind of training is a :class:`Learner` with a loss, for instance that of a student to its
-    teacher's logits; the rest is said here. On a CPU a resumed fit ends with the same bits as one
-    that was never stopped.
+    A new kind of training is a :class:`Learner` with its own loss, for instance the distance of a
+    student to its teacher's logits. On a CPU a resumed fit ends with the same bits as an
+    uninterrupted one.
 
     Args:
-        module: the model, its loss, its optimiser, and its training data.
-        limits: how long, on what, and how often the state is saved.
+        module: the model, its loss, its optimizer, and its training data.
+        limits: length, numerics and checkpoint interval.
         keep: receives the model whenever its weights are to be kept: at each best validation, or
             once at the end.
-        validation: batches on which the module is judged after each epoch.
-        best: by which metric of a validation weights are kept; None for the last ones.
-        stop: by which metric the fit ends early, if any.
-        folder: where state (``checkpoints/``), the table of epochs (``metrics.csv``) and
-            ``tensorboard/`` are written. None writes nothing, and cannot be resumed.
-        resume: go on from the newest checkpoint in ``folder`` that can be read.
-        again: how to go on after Ctrl-C, for its error.
-        tensorboard: whether curves are written.
-        callbacks: further ones of Lightning's.
-        say: receives a line an epoch, and within one that takes longer a line every ten seconds;
-            on a terminal there is a progress bar instead, see :mod:`fredholm.progress`.
-        group: the processes that train together; None for this one alone.
+        validation: batches on which the module is evaluated after each epoch.
+        best: the metric that decides which weights are kept; None keeps the last ones.
+        stop: the metric that may end the fit early.
+        folder: where checkpoints (``checkpoints/``), the table of epochs (``metrics.csv``) and
+            ``tensorboard/`` are written. Without a folder nothing is written, and the fit cannot be
+            resumed.
+        resume: continue from the newest readable checkpoint in ``folder``.
+        again: the advice on how to continue, for the error after Ctrl-C.
+        tensorboard: whether to write TensorBoard curves.
+        callbacks: further Lightning callbacks.
+        say: receives one line per epoch, and within a long epoch one line every ten seconds. On a
+            terminal there is a progress bar instead, see :mod:`fredholm.progress`.
+        group: the processes that train together; None for this process alone.
 
     Raises:
-        OptionError: something to resume without a folder.
+        OptionError: ``resume`` without a folder.
         CheckpointError: nothing to resume, or no readable checkpoint.
         StorageError: the folder cannot be written.
-        TrainingFailed: a loss that is not finite.
+        TrainingFailed: the loss is not finite.
         Interrupted: Ctrl-C; with a folder a checkpoint was saved.
     """
     if resume and folder is None:
-        raise OptionError("resume=True needs the folder in which the fit was begun")
+        raise OptionError(
+            "folder: expected the folder in which the fit was begun, got none; give it with "
+            "resume=True"
+        )
     group = group or Group()
-    checkpoint = _newest(group, folder, say) if resume and folder else None
+
+    checkpoint = None
     if folder is not None:
+        if resume:
+            checkpoint = _newest(group, folder, say)
         with storing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-    ema = Ema(limits.ema_decay) if limits.ema_decay else None
-    timer = Timer(timedelta(minutes=limits.minutes) if limits.minutes else None, verbose=False)
-    keeper = KeepModel(keep, best and best.metric, best.mode if best else "max", ema)
+
+    timer = _timer(limits)
     history = History(folder and folder / "metrics.csv", timer, module.scores, say)
+    ema = Ema(limits.ema_decay) if limits.ema_decay else None
+    keeper = _keeper(keep, best, ema)
     checkpoints = Checkpoints(
         folder and folder / "checkpoints", limits.save_minutes, limits.save_steps
     )
-    stopping = [] if stop is None or stop.patience is None else [_patience(stop)]
-    last = None if limits.steps is None else LastStep(limits.steps)
+
+    # Lightning calls callbacks in this order. Averaged weights are in place before they are kept,
+    # and a checkpoint, which Lightning moves to the end, holds the state of all others.
+    parts: list[Callback | None] = [
+        ema,
+        timer,
+        LastStep(limits.steps) if limits.steps is not None else None,
+        keeper,
+        Signs(),
+        history,
+        *callbacks,
+        _patience(stop),
+        checkpoints,
+    ]
     module.last_step = limits.steps
-    parts = [ema, timer, last, keeper, Signs(), history, *callbacks, *stopping, checkpoints]
+
+    # Lightning would convert the weights only after it has read a checkpoint, and round them.
     if limits.precision == "64":
-        module.double()  # Lightning's turn comes after a checkpoint is read
-    seen = contextlib.nullcontext() if say is None else shown(say)
-    with _quiet(), _graceful(checkpoints, group), seen:
-        told = [part for part in parts if part is not None]
-        trainer = _trainer(limits, group, told, _logger(folder if tensorboard else None))
+        module.double()
+
+    progress = contextlib.nullcontext() if say is None else shown(say)
+    with _quiet(), _graceful(checkpoints, group), progress:
+        present = [part for part in parts if part is not None]
+        trainer = _trainer(limits, group, present, _logger(folder if tensorboard else None))
         _keep_signals(trainer)
         try:
             trainer.fit(module, val_dataloaders=validation, ckpt_path=checkpoint, weights_only=True)
         except Interrupted as request:
             raise Interrupted(f"{request}; {again}" if folder else str(request)) from None
+
         module.finish()
+
+        # Without a best epoch (none was asked for, or no score was ever computed) the last weights
+        # are kept.
         if history.rows and (best is None or not keeper.best_epoch):
             keeper.write(trainer, module)
             keeper.best_epoch = len(history.rows)
-    stopped = _reason(limits, history.rows, timer)
-    return Fit(history.rows, keeper.best_epoch, stopped)
+
+    return Fit(history.rows, keeper.best_epoch, _reason(limits, history.rows, timer))
+
+
+def _timer(limits: Limits) -> Timer:
+    """Make the callback that measures the time and ends the fit when it is up."""
+    duration = None
+    if limits.minutes:
+        duration = timedelta(minutes=limits.minutes)
+    return Timer(duration, verbose=False)
+
+
+def _keeper(keep: Callable[[Any], object], best: Goal | None, ema: Ema | None) -> KeepModel:
+    """Make the callback that keeps the best weights, by ``best``, or the last ones without it."""
+    if best is None:
+        return KeepModel(keep, None, "max", ema)
+    return KeepModel(keep, best.metric, best.mode, ema)
 
 
 def _trainer(limits: Limits, group: Group, callbacks: list[Callback], logger: Any) -> pl.Trainer:
-    """Lightning's part, as the limits and the group of processes have it."""
+    """Build Lightning's Trainer for the limits and the group of processes."""
     plugins: list[Any] = [AtomicIO(), group.environment]
     precision: Any = PRECISIONS[limits.precision]
-    if limits.precision == "64":  # as a name, Lightning refuses it with sharded weights
+
+    # Lightning refuses double precision by name with sharded weights, but accepts the plugin.
+    if limits.precision == "64":
         plugins.append(Double())
         precision = None
+
     return pl.Trainer(
         accelerator=limits.accelerator,
         devices=group.devices,
@@ -221,96 +271,111 @@ def _trainer(limits: Limits, group: Group, callbacks: list[Callback], logger: An
 
 
 class Double(DoublePrecision):
-    """Lightning's, which does not look into inputs of several tensors."""
+    """Lightning's double precision, extended to :class:`Inputs` of several tensors."""
 
     def convert_input(self, data: Any) -> Any:
         def convert(part: Tensor | Inputs) -> Tensor | Inputs:
-            real = isinstance(part, Inputs) or part.is_floating_point()
-            return part.to(torch.float64) if real else part
+            if isinstance(part, Inputs) or part.is_floating_point():
+                return part.to(torch.float64)
+            return part
 
         return apply_to_collection(data, (Tensor, Inputs), convert)
 
 
 def _reason(limits: Limits, rows: list[dict[str, Any]], timer: Timer) -> str:
-    """Why a fit ended."""
+    """Return the reason for which a fit ended."""
     if limits.epochs is not None and len(rows) >= limits.epochs:
         return "all epochs done"
     if limits.steps is not None and rows and rows[-1]["step"] >= limits.steps:
         return "all steps done"
-    late = limits.minutes and (timer.time_remaining("train") or 0.0) <= 0
-    return "time is up" if late else "no more improvement"
+    if limits.minutes and (timer.time_remaining("train") or 0.0) <= 0:
+        return "time is up"
+    return "no more improvement"
 
 
 def _newest(group: Group, folder: Path, say: Callable[[str], None] | None) -> Path:
-    """The checkpoint that rank 0 chooses, which every machine must see."""
+    """Return the checkpoint that rank 0 chooses, and check that this process sees the file."""
     path = group.by_first(lambda: newest_readable(folder / "checkpoints", say))
     if not path.is_file():
         raise CheckpointError(
-            f"{path}: not here on {socket.gethostname()}; all machines of a run need the same "
-            "folder, on a shared drive"
+            f"{path}: expected on every machine, got none on {socket.gethostname()}; put the run's "
+            "folder on a shared drive"
         )
     return path
 
 
 def check_precision(name: str, known: Sequence[str] = tuple(PRECISIONS)) -> None:
-    """OptionError for a precision that there is not."""
+    """Check the name of a precision.
+
+    Raises:
+        OptionError: the name is not among ``known``.
+    """
     if name not in known:
-        raise OptionError(f"precision is one of {', '.join(known)}, got {name!r}")
+        raise OptionError(f"precision: expected one of {', '.join(known)}, got {name!r}")
 
 
-def _patience(stop: Goal) -> Patience:
-    assert stop.patience is not None
+def _patience(stop: Goal | None) -> Patience | None:
+    """Make the callback that ends the fit early, if ``stop`` has a patience."""
+    if stop is None or stop.patience is None:
+        return None
     return Patience(
         stop.metric,
         patience=stop.patience,
         mode=stop.mode,
-        check_finite=False,  # a score that is not a number is no better one; losses are looked at
+        # A score of NaN is not an improvement, and no reason to end at once. A loss of NaN ends the
+        # fit elsewhere, by the Learner.
+        check_finite=False,
         check_on_train_epoch_end=stop.metric == "train_loss",
     )
 
 
-def _logger(folder: Path | None) -> Any:
-    return False if folder is None else TensorBoardLogger(folder, name="tensorboard", version="")
+def _logger(folder: Path | None) -> TensorBoardLogger | bool:
+    """Make the TensorBoard logger; False, Lightning's word for no logger, without a folder."""
+    if folder is None:
+        return False
+    return TensorBoardLogger(folder, name="tensorboard", version="")
 
 
 def _keep_signals(trainer: Any) -> None:
-    """Leave SIGTERM to :func:`_graceful`. Lightning's own handler would end the process in the
-    middle of an accumulation or a validation, with exit code 0 and nothing saved, and begins a
-    broadcast of its own wherever a rank happens to be.
+    """Leave SIGTERM to :func:`_graceful`.
+
+    Lightning's own handler would end the process in the middle of an accumulation or a validation,
+    with exit code 0 and nothing saved. It also starts a broadcast wherever a rank happens to be.
     """
     trainer._signal_connector.register_signal_handlers = lambda: None
 
 
 @contextlib.contextmanager
 def _graceful(checkpoints: Checkpoints, group: Group) -> Iterator[None]:
-    """Turn the first Ctrl-C (or SIGTERM) into a request to save and stop after this step; a second
-    one stops at once. Of several processes' signals, those within a second are one: a terminal
-    gives Ctrl-C to all of them, and torchrun passes it on.
+    """Turn the first Ctrl-C or SIGTERM into a request to save and stop after this step.
+
+    A second signal stops at once. With several processes, all signals within one second count as
+    one: a terminal sends Ctrl-C to all processes, and torchrun passes it on once more.
     """
-    first = math.inf
+    first_signal = math.inf
 
     def request(number, frame):
-        nonlocal first
+        nonlocal first_signal
         if group.size > 1:
-            first = min(first, time.monotonic())
-            if time.monotonic() - first < 1:
+            first_signal = min(first_signal, time.monotonic())
+            if time.monotonic() - first_signal < 1:
                 checkpoints.requested = True
                 return
+
         if checkpoints.requested:
             raise Interrupted("stopped at once; what came after the last checkpoint is lost")
         checkpoints.requested = True
+
         saving = "" if checkpoints.folder is None else ", saving a checkpoint"
-        print(
-            f"stopping after this step{saving} (again to stop at once) ...",
-            file=sys.stderr,
-            flush=True,
-        )
+        line = f"stopping after this step{saving} (again to stop at once) ..."
+        print(line, file=sys.stderr, flush=True)
 
     try:
         previous = {
             number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)
         }
-    except ValueError:  # not the main thread: the caller handles signals
+    except ValueError:
+        # Only the main thread may set handlers. In another thread the caller handles signals.
         yield
         return
     try:
@@ -322,7 +387,7 @@ def _graceful(checkpoints: Checkpoints, group: Group) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Lightning's banners and advice are for its users, not for ours."""
+    """Silence Lightning's banners and advice, which are meant for its own users."""
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():

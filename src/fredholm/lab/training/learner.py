@@ -1,14 +1,16 @@
-"""What :func:`fredholm.lab.training.fit.fit` trains: a model, the parameters that learn, their
-optimiser, and a loss. Its training step is readable on one screen.
+"""The Lightning module that :func:`fredholm.lab.training.fit.fit` trains.
+
+A :class:`Learner` holds a model, names the parameters that learn, makes their optimizer and defines
+the loss. Its :meth:`~Learner.training_step` fits on one screen.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import lightning.pytorch as pl
 import numpy as np
@@ -22,15 +24,18 @@ from .failures import TrainingFailed
 from .schedules import Schedule
 from .sharding import is_sharded, shard
 
-# Makes the training loader of one process, from its rank and the number of processes.
+# Make the training loader of one process from its rank and the number of processes.
 Loader = Callable[[int, int], Any]
+
+# Parameters, or the groups of them that torch's optimizers accept.
+Parameters = list[Any]
 
 
 def step_seed(*key: int) -> int:
-    """A seed for one step, a function of its key alone.
+    """Return the seed of one training step, a function of ``key`` alone.
 
-    Every random number of a training step (dropout, mixing, sampled keys) follows from (seed,
-    epoch, batch, process), so a resumed run needs no generator's state to continue exactly.
+    Every random number of a step (dropout, mixing, sampled keys) follows from the key (seed, epoch,
+    batch, rank). A resumed run therefore continues exactly, without any saved generator state.
 
     Example:
         >>> step_seed(0, 1, 2) == step_seed(0, 1, 2) != step_seed(0, 2, 1)
@@ -42,17 +47,25 @@ def step_seed(*key: int) -> int:
 OPTIMIZERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}
 
 
+class OptimizersAndSchedulers(NamedTuple):
+    """The pair that Lightning expects from ``configure_optimizers``."""
+
+    optimizers: list[torch.optim.Optimizer]
+    schedulers: list[dict[str, Any]]
+
+
 @dataclass(frozen=True)
 class Descent:
-    """AdamW, or Adam with L2 decay, and a schedule of its learning rate.
+    """AdamW, or Adam with L2 decay, and the schedule of its learning rate.
 
     Attributes:
-        lr: at the peak.
-        weight_decay: of parameters whose group names no other. AdamW shrinks the weights by it;
-            Adam adds it, times the weights, to the gradient.
-        betas, eps: of both.
-        name: of :data:`OPTIMIZERS`.
-        schedule: warm-up, and what follows it.
+        lr: peak learning rate.
+        weight_decay: decay of parameters whose group names no other. AdamW shrinks the weights by
+            it; Adam adds it, times the weights, to the gradient.
+        betas: decay rates of both moments.
+        eps: added to the denominator of a step.
+        name: a key of :data:`OPTIMIZERS`.
+        schedule: the warm-up and the course after it.
     """
 
     lr: float
@@ -62,58 +75,88 @@ class Descent:
     name: str = "adamw"
     schedule: Schedule = field(default_factory=Schedule)
 
-    def optimizer(self, parameters: list[Any], fused: bool = True) -> torch.optim.Optimizer:
-        """The optimiser of ``parameters``, or of groups of them; ``fused``, in one pass where they
-        allow it.
-        """
+    def optimizer(self, parameters: Parameters, fused: bool = True) -> torch.optim.Optimizer:
+        """Make the optimizer of ``parameters``; ``fused`` allows torch's single-pass step."""
+        # Passing None leaves the choice to torch; False would rule out its other fast path.
+        single_pass = None
+        if fused and _can_fuse(parameters):
+            single_pass = True
+
         return OPTIMIZERS[self.name](
             parameters,
             lr=self.lr,
             betas=self.betas,
             eps=self.eps,
             weight_decay=self.weight_decay,
-            fused=(fused and _fuses(parameters)) or None,  # None: torch chooses
+            fused=single_pass,
         )
 
-    def optimizers(self, parameters: list[Any], steps: int, epoch: int, fused: bool = True) -> Any:
-        """The optimiser and its schedule over ``steps``, of which ``epoch`` are an epoch, as
-        Lightning takes them.
-        """
+    def optimizers(
+        self, parameters: Parameters, steps: int, steps_per_epoch: int, fused: bool = True
+    ) -> OptimizersAndSchedulers:
+        """Make the optimizer and its schedule over ``steps`` optimizer steps."""
         optimizer = self.optimizer(parameters, fused)
-        return [optimizer], self.schedule.schedulers(optimizer, steps, epoch)
+        schedulers = self.schedule.schedulers(optimizer, steps, steps_per_epoch)
+        return OptimizersAndSchedulers([optimizer], schedulers)
 
 
-def _fuses(parameters: list[Any]) -> bool:
-    """Whether all parameters can take their step in one pass: whole floating-point tensors on a
-    processor, where a pass an operation takes three times as long.
+def _each_parameter(parameters: Parameters) -> Iterator[Tensor]:
+    """Walk over parameters in the optimizer's order, whether they are grouped or not."""
+    for entry in parameters:
+        if isinstance(entry, dict):
+            yield from entry["params"]
+        else:
+            yield entry
+
+
+def _can_fuse(parameters: Parameters) -> bool:
+    """Tell whether every parameter is a plain floating-point tensor on the CPU.
+
+    On a CPU one fused pass takes a third of the time of one pass per operation. Sharded parameters
+    (DTensor, a subclass) have no fused step.
     """
-    groups = (g["params"] if isinstance(g, dict) else [g] for g in parameters)
     return all(
-        p.device.type == "cpu" and p.is_floating_point() and type(p.data) is Tensor
-        for group in groups
-        for p in group
+        parameter.device.type == "cpu"
+        and parameter.is_floating_point()
+        and type(parameter.data) is Tensor
+        for parameter in _each_parameter(parameters)
     )
+
+
+class GlobalLoss(NamedTuple):
+    """The loss of a global batch, which all processes share.
+
+    Attributes:
+        mean: mean over the global batch, the same number in every process.
+        count: number of losses in that mean.
+        gradient_scale: factor for this process's own mean loss before its backward pass.
+    """
+
+    mean: float
+    count: float
+    gradient_scale: float
 
 
 class Learner(pl.LightningModule):
     """A model that learns from (inputs, labels) batches.
 
-    A subclass says what is minimised, :meth:`loss`, and may say which parameters learn,
-    :meth:`trained`, and what else is added, :meth:`penalty`. One that validates sets ``metrics`` at
-    the end of each validation; the names in ``scores`` become columns of the table of epochs.
+    A subclass defines :meth:`loss`, and may choose which parameters learn (:meth:`trained`) and add
+    a :meth:`penalty`. A subclass that validates sets ``metrics`` at the end of each validation; the
+    names in ``scores`` become columns of the table of epochs.
 
-    Resuming is exact, because all that a step depends on is a function of its place or is in the
-    checkpoint: random numbers follow from (seed, epoch, batch, process), the loader takes up its
-    place again, and parameters come in the order of :meth:`trained`, by which an optimiser knows
-    them. Every submodule's weights are in the checkpoint too: a teacher that does not learn is
-    kept out of it by a place that is no submodule, such as a tuple.
+    Resuming is exact. Everything that a step depends on is either in the checkpoint or a function
+    of (seed, epoch, batch, rank): random numbers follow from these four, the loader continues at
+    its saved position, and an optimizer identifies parameters by the order of :meth:`trained`.
+
+    The checkpoint holds the weights of every submodule. To keep a frozen teacher out of it, store
+    the teacher inside a tuple, which torch does not register as a submodule.
 
     Args:
-        model: what learns, and what is kept in the end.
+        model: the model that learns, and whose weights are kept.
         loader: makes the resumable training loader of a process from its rank and the number of
             processes; see :func:`fredholm.data.make_loader`.
-        descent: the optimiser and its schedule.
-        seed: of the steps' random numbers.
+        descent: the optimizer and its schedule.
+        seed: seed of the random numbers of all steps.
     """
 
     scores: ClassVar[tuple[str, ...]] = ()
@@ -121,119 +164,154 @@ class Learner(pl.LightningModule):
     def __init__(self, model: nn.Module, loader: Loader, descent: Descent, seed: int):
         super().__init__()
         self.model: Any = model
-        self.loader, self.descent, self.seed = loader, descent, seed
-        self.last_step: int | None = None  # of a fit that ends by steps
-        self.sums = [0.0, 0.0]  # of the epoch so far, over all processes: loss * n, n
+        self.loader = loader
+        self.descent = descent
+        self.seed = seed
+
+        # The step at which the fit ends; None when epochs alone limit it.
+        self.last_step: int | None = None
+
+        # Sum and number of the losses of this epoch so far, over all processes.
+        self.epoch_loss_sum = 0.0
+        self.epoch_loss_count = 0.0
+
         self.metrics: dict[str, float] = {}
         self.loader_state: dict[str, Any] | None = None
 
-    # --- what a subclass says ---------------------------------------------------------------------
+    # --- what a subclass defines ------------------------------------------------------------------
 
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:
-        """The mean loss of a batch."""
+        """Return the mean loss of a batch."""
         raise NotImplementedError
 
     def weight(self, labels: Tensor) -> float:
-        """How many losses :meth:`loss` is the mean of, so that the parts of a batch that several
-        processes have are weighted as one process would.
+        """Return the number of losses that :meth:`loss` averages.
+
+        Processes may hold parts of different sizes of a global batch. This number weights the parts
+        so that their sum equals the loss of a single process with the whole batch.
         """
         return len(labels)
 
     def penalty(self) -> Tensor | None:
-        """What is minimised beside the loss and not reported with it."""
+        """Return a term to minimise beside the loss; it is not reported as part of the loss."""
         return None
 
-    def trained(self) -> list[Any]:
-        """The parameters that learn, or the optimiser's groups of them; the order is part of a
-        checkpoint.
-        """
+    def trained(self) -> Parameters:
+        """Return the parameters that learn, or groups of them; checkpoints depend on the order."""
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def finish(self) -> None:
-        """After the last step and before the last weights are kept, also where a resumed fit had
-        none left.
+        """Run after the last step and before the last weights are kept.
+
+        It also runs when a resumed fit had no step left.
         """
 
     def cure(self) -> str:
-        """What to do about a loss that is not finite."""
+        """Return the advice for a loss that is not finite."""
         return f"lower the learning rate ({self.descent.lr:g})"
 
     # --- a step -----------------------------------------------------------------------------------
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         seed = step_seed(self.seed, self.current_epoch, batch_idx, self.global_rank)
-        # torch.manual_seed asks every kind of accelerator, which takes a step of a small model long
+
+        # torch.manual_seed would query every kind of accelerator, which takes as long as a step of
+        # a small model.
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
             torch.cuda.manual_seed_all(seed)
+
         np.random.seed(seed % 2**32)
         random.seed(seed)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         inputs, labels = batch
         loss = self.loss(inputs, labels)
-        mean, count, share = self._whole(loss, labels)
-        if not math.isfinite(mean):  # of the whole batch, so that all processes stop
+
+        # All processes see the same global mean, so that all of them stop at the same step.
+        reported = self._global_loss(loss, labels)
+        if not math.isfinite(reported.mean):
             raise TrainingFailed(
-                f"loss: {mean} at step {self.global_step} (epoch {self.current_epoch + 1}, "
-                f"batch {batch_idx + 1}); {self.cure()}"
+                f"loss: {reported.mean} at step {self.global_step} (epoch "
+                f"{self.current_epoch + 1}, batch {batch_idx + 1}); {self.cure()}"
             )
-        for place, value in enumerate((mean * count, count)):
-            self.sums[place] += value
+        self.epoch_loss_sum += reported.mean * reported.count
+        self.epoch_loss_count += reported.count
+
+        # Lightning writes its logs at these steps only; logging at others costs time for nothing.
         trainer: Any = self.trainer
-        if (self.global_step + 1) % trainer.log_every_n_steps == 0:  # Lightning writes it then
-            self.log("train_loss_step", mean, logger=True)
-        extra = self.penalty()
-        loss = loss if extra is None else loss + extra
-        share *= self._short(batch_idx)
-        return loss if share == 1 else share * loss
+        if (self.global_step + 1) % trainer.log_every_n_steps == 0:
+            self.log("train_loss_step", reported.mean, logger=True)
 
-    def _short(self, batch_idx: int) -> float:
-        """What the batches of an epoch's last step count for more where they are fewer than those
-        of others: Lightning divides each by as many as a whole step has.
-        """
-        whole, batches = self.trainer.accumulate_grad_batches, self.trainer.num_training_batches
-        mine = min(whole, batches - batch_idx + batch_idx % whole)
-        return whole / mine
+        penalty = self.penalty()
+        if penalty is not None:
+            loss = loss + penalty
 
-    def _whole(self, loss: Tensor, labels: Tensor) -> tuple[float, float, float]:
-        """Of the batch that all processes have a part of: its mean loss, of how many that is the
-        mean, and the weight of this part in the mean over processes, which the gradient is.
+        scale = reported.gradient_scale * self._accumulation_scale(batch_idx)
+        if scale == 1:
+            return loss
+        return scale * loss
+
+    def _global_loss(self, loss: Tensor, labels: Tensor) -> GlobalLoss:
+        """Return the mean loss of the global batch and the factor for this process's loss.
+
+        DDP averages gradients over processes. Processes may hold different numbers of losses, so
+        each scales its loss by (its losses x processes / all losses).
         """
-        world, mine = self.trainer.world_size, self.weight(labels)
-        if world == 1:
-            return float(loss.detach()), mine, 1.0
-        part = float(loss.detach()) * mine if mine else 0.0  # the mean of nothing is no number
-        total, whole = self.reduced([part, mine])
-        of = whole or 1.0  # of nothing there is no mean
-        return total / of, whole, mine * world / of
+        count = self.weight(labels)
+        processes = self.trainer.world_size
+        if processes == 1:
+            return GlobalLoss(float(loss.detach()), count, 1.0)
+
+        # The mean over an empty part is NaN and must not enter the sum.
+        local_sum = 0.0
+        if count:
+            local_sum = float(loss.detach()) * count
+
+        global_sum, global_count = self.sum_over_ranks([local_sum, count])
+        divisor = global_count or 1.0
+        return GlobalLoss(global_sum / divisor, global_count, count * processes / divisor)
+
+    def _accumulation_scale(self, batch_idx: int) -> float:
+        """Return the factor that corrects the last, shorter step of an epoch.
+
+        Lightning divides every loss by ``accumulate_grad_batches``. The last step of an epoch may
+        accumulate fewer batches, and each of them has to count for more.
+        """
+        batches_per_step = self.trainer.accumulate_grad_batches
+        first_batch = batch_idx - batch_idx % batches_per_step
+        left_in_epoch = self.trainer.num_training_batches - first_batch
+        return batches_per_step / min(batches_per_step, left_in_epoch)
 
     def on_train_epoch_start(self) -> None:
-        self.sums = [0.0, 0.0]
+        self.epoch_loss_sum = 0.0
+        self.epoch_loss_count = 0.0
 
     def on_train_epoch_end(self) -> None:
         loss = self.train_loss()
         self.log("train_loss", loss, logger=True, sync_dist=False)
-        # Before the checkpoint of the epoch is written; Lightning would do it after.
+
+        # Lightning would step a plateau schedule after it has written the checkpoint of the epoch;
+        # a resumed run would then miss this step.
         for config in self.trainer.lr_scheduler_configs:
             if config.reduce_on_plateau:
-                known = {"train_loss": loss, **self.metrics}
+                metrics = {"train_loss": loss, **self.metrics}
                 plateau: Any = config.scheduler
-                plateau.step(_metric(known, str(config.monitor)))
+                plateau.step(_find_metric(metrics, str(config.monitor)))
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-        if not isinstance(scheduler, ReduceLROnPlateau):  # see on_train_epoch_end
+        # on_train_epoch_end has already stepped a plateau schedule.
+        if not isinstance(scheduler, ReduceLROnPlateau):
             super().lr_scheduler_step(scheduler, metric)
 
     def train_loss(self) -> float:
-        """Mean training loss of the epoch so far, over all processes."""
-        total, count = self.sums
-        return total / max(count, 1.0)
+        """Return the mean training loss of the epoch so far, over all processes."""
+        return self.epoch_loss_sum / max(self.epoch_loss_count, 1.0)
 
-    def reduced(self, sums: list[float]) -> list[float]:
-        """Sums over all processes."""
-        values = torch.tensor(sums, dtype=torch.float64, device=self.device)
-        return self.trainer.strategy.reduce(values, reduce_op="sum").tolist()
+    def sum_over_ranks(self, values: list[float]) -> list[float]:
+        """Sum each value over all processes, in float64."""
+        local = torch.tensor(values, dtype=torch.float64, device=self.device)
+        return self.trainer.strategy.reduce(local, reduce_op="sum").tolist()
 
     def configure_model(self) -> None:
         if self.device_mesh is not None and not is_sharded(self.model):
@@ -248,51 +326,67 @@ class Learner(pl.LightningModule):
         return loader
 
     def configure_optimizers(self):
-        self.trainer.fit_loop.setup_data()  # without a limit of epochs the trainer has not yet
-        limits = (self.trainer.estimated_stepping_batches, self.last_step or math.inf)
-        steps = int(min(limits))
+        # A trainer without a limit of epochs has not loaded the data yet, and could not estimate
+        # the number of steps.
+        self.trainer.fit_loop.setup_data()
+        steps = int(min(self.trainer.estimated_stepping_batches, self.last_step or math.inf))
+
         batches = self.trainer.num_training_batches
-        epoch = math.ceil(batches / self.trainer.accumulate_grad_batches)
-        # Lightning does not clip the gradients of a fused step under mixed precision
+        steps_per_epoch = math.ceil(batches / self.trainer.accumulate_grad_batches)
+
+        # Under mixed precision Lightning does not clip the gradients of a fused step.
         fused = not isinstance(self.trainer.precision_plugin, MixedPrecision)
-        return self.descent.optimizers(self.trained(), steps, epoch, fused)
+        return self.descent.optimizers(self.trained(), steps, steps_per_epoch, fused)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["sums"] = list(self.sums)
+        checkpoint["sums"] = [self.epoch_loss_sum, self.epoch_loss_count]
         loader: Any = self.trainer.train_dataloader
         checkpoint["loader"] = loader.state_dict()
-        # Lightning restores its own copy in the middle of an epoch only; ours serves at every
-        # place.
+
+        # Lightning keeps a copy of the loader's state and restores it in the middle of an epoch
+        # only. Our entry "loader" serves everywhere, so we drop theirs.
         checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         check_moments(checkpoint.get("optimizer_states", []), self.trained())
-        self.sums = list(checkpoint["sums"])
+        self.epoch_loss_sum, self.epoch_loss_count = checkpoint["sums"]
         self.loader_state = checkpoint["loader"]
+
+        # With sharded weights Lightning reads the checkpoint after it has made the loader.
         loader: Any = self.trainer.train_dataloader
-        if loader is not None:  # of sharded weights the state is read after the loader was made
+        if loader is not None:
             loader.load_state_dict(self.loader_state)
 
 
-def check_moments(states: list[dict[str, Any]], groups: list[Any]) -> None:
-    """CheckpointError where an optimizer's moments are not of the parameters that they would be
-    given to: torch goes by their order alone.
+def check_moments(states: list[dict[str, Any]], parameters: Parameters) -> None:
+    """Compare the shapes of an optimizer's moments with those of its parameters.
+
+    torch matches both by their order alone. Moments of another order would be applied silently to
+    the wrong parameters wherever shapes happen to broadcast.
+
+    Raises:
+        CheckpointError: a moment has another shape than its parameter.
     """
-    each = (group["params"] if isinstance(group, dict) else [group] for group in groups)
-    shapes = dict(enumerate(tuple(parameter.shape) for group in each for parameter in group))
+    shapes = {
+        number: tuple(parameter.shape)
+        for number, parameter in enumerate(_each_parameter(parameters))
+    }
     for state in states:
-        for place, found in state["state"].items():
-            if place in shapes and "exp_avg" in found:  # of sharded weights places are names
-                shape = tuple(found["exp_avg"].shape)
-                if shape != shapes[place]:
-                    raise CheckpointError(
-                        f"the optimizer's moment {place} has shape {shape} and its parameter "
-                        f"{shapes[place]}: the checkpoint is of a version of fredholm that ordered "
-                        "parameters otherwise; train anew in another folder"
-                    )
+        for number, moments in state["state"].items():
+            # The states of sharded weights have names as keys, which cannot be out of order.
+            if number not in shapes or "exp_avg" not in moments:
+                continue
+            shape = tuple(moments["exp_avg"].shape)
+            if shape != shapes[number]:
+                raise CheckpointError(
+                    f"optimizer: expected moment {number} of shape {shapes[number]}, got {shape}; "
+                    "the checkpoint is of a version of fredholm that ordered parameters "
+                    "otherwise: train anew in another folder"
+                )
 
 
-def _metric(known: dict[str, float], name: str) -> float:
-    if name not in known:
-        raise OptionError(f"schedule.metric: received {name!r}; needs one of {', '.join(known)}")
-    return known[name]
+def _find_metric(metrics: dict[str, float], name: str) -> float:
+    if name not in metrics:
+        known = ", ".join(metrics)
+        raise OptionError(f"schedule.metric: expected one of {known}, got {name!r}")
+    return metrics[name]

@@ -380,3 +380,24 @@ def mean_and_sd(values: Sequence[float]) -> tuple[float | None, float | None]:
         return math.nan, math.nan if len(values) > 1 else None
     mean = statistics.fmean(values) if values else None
     return mean, statistics.stdev(values) if len(values) > 1 else None
+
+
+LEVEL_95 = 1.959963984540054  # two-sided normal quantile
+
+
+def wilson(share: float, count: int) -> tuple[float, float]:
+    """Return Wilson's 95% interval of a share of ``count`` independent samples: of a share of 1 it
+    is no point, as mean ± error would be.
+
+    Reference: Wilson, "Probable inference, the law of succession, and statistical inference"
+    (1927).
+
+    Example:
+        >>> [round(end, 3) for end in wilson(1.0, 60)], [round(end, 3) for end in wilson(0.5, 4)]
+        ([0.94, 1.0], [0.15, 0.85])
+    """
+    z2 = LEVEL_95**2
+    middle = (share + z2 / (2 * count)) / (1 + z2 / count)
+    spread = share * (1 - share) / count + z2 / (4 * count**2)
+    half = LEVEL_95 * math.sqrt(spread) / (1 + z2 / count)
+    return max(0.0, middle - half), min(1.0, middle + half)

@@ -1,4 +1,4 @@
-"""Training by a recipe."""
+"""The :class:`.learner.Learner` of a recipe, and the checks of its model before a run begins."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.func import functional_call
 
 from ...distributed import Shards
-from ...integral import auxiliary_loss
+from ...kernels import auxiliary_loss
 from ...models.decay import dropped_weights, in_todays_order
 from ...modes import evaluating
 from .build import build_mixer
 from .evaluation import as_weights, on_device
 from .failures import TrainingFailed
-from .learner import Descent, Learner, Loader, step_seed
+from .learner import Descent, Learner, Loader, Parameters, step_seed
 from .recipe import Phase, Recipe
 from .schedules import Schedule
 from .tasks import Pairs, Tally, Task, create_task, joined_pairs, task_of
@@ -26,11 +27,16 @@ Mixer = Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
 
 class RecipeLearner(Learner):
-    """Training of ``model`` by ``recipe`` on (inputs, labels) batches, for what the ``task`` asks.
+    """Training of ``model`` by ``recipe`` on (inputs, labels) batches.
 
-    ``loader(rank, world_size)`` makes the resumable training loader of one process; ``mixer``
-    blends inputs and labels. ``mesh`` has the processes that have parts of the same samples as this
-    one; None where samples are whole.
+    Args:
+        model: the model that learns.
+        recipe: optimizer, schedule and the options of a step.
+        loader: makes the resumable training loader of one process, see :class:`Learner`.
+        mixer: blends the inputs and labels of a batch (mixup, cutmix).
+        task: defines the loss and the scores; classification by default.
+        mesh: the processes that hold parts of the same samples as this one; None when every process
+            holds complete samples.
     """
 
     scores = ("val_loss", "val_accuracy")
@@ -42,25 +48,37 @@ class RecipeLearner(Learner):
         loader: Loader,
         mixer: Mixer | None = None,
         task: Task | None = None,
-        mesh: Any = None,
+        mesh: DeviceMesh | None = None,
     ):
         super().__init__(model, loader, descent_of(recipe), recipe.seed)
         self.task = task or create_task()
-        self.recipe, self.mixer, self.mesh = recipe, mixer, mesh
-        self.task.shards = None if mesh is None else Shards.over(mesh)
-        self.parts = 1 if mesh is None else mesh.size()  # processes that have parts of one sample
+        self.recipe = recipe
+        self.mixer = mixer
+        self.mesh = mesh
+
+        # The number of processes that share each sample.
+        self.parts = 1
+        self.task.shards = None
+        if mesh is not None:
+            self.parts = mesh.size()
+            self.task.shards = Shards.over(mesh)
+
         self.tally = Tally(self.task)
 
     def forward(self, inputs: Any) -> Tensor:
-        return self.model(inputs) if self.mesh is None else self.model(inputs, mesh=self.mesh)
+        if self.mesh is None:
+            return self.model(inputs)
+        return self.model(inputs, mesh=self.mesh)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         if self.mixer is not None:
-            inputs, labels = batch
-            # Of the samples, of which other processes may have other parts.
-            place = self.global_rank // self.parts
-            seed = step_seed(self.seed, self.current_epoch, batch_idx, place)
+            # Processes with parts of the same samples have to blend them alike, so the seed depends
+            # on their group and not on their rank.
+            group = self.global_rank // self.parts
+            seed = step_seed(self.seed, self.current_epoch, batch_idx, group)
             generator = torch.Generator().manual_seed(seed)
+
+            inputs, labels = batch
             batch = self.mixer(inputs, labels, generator)
         return super().training_step(batch, batch_idx)
 
@@ -71,14 +89,17 @@ class RecipeLearner(Learner):
         return self.task.loss(outputs, labels, options.label_smoothing)
 
     def weight(self, labels: Tensor) -> float:
-        # processes with parts of the same samples have all of them the samples' one answer
-        alike = 1 if self.task.points is not None else self.parts
-        return self.task.weight(labels) / alike
+        # A label per point is divided over the processes with the points. A label per sample is
+        # held by all of them, and each counts for its share.
+        holders = self.parts
+        if self.task.points is not None:
+            holders = 1
+        return self.task.weight(labels) / holders
 
     def penalty(self) -> Tensor | None:
         return auxiliary_loss(self.model)
 
-    def trained(self) -> list[Any]:
+    def trained(self) -> Parameters:
         return self.model.weight_decay_groups(self.recipe.optimizer.weight_decay)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -93,14 +114,19 @@ class RecipeLearner(Learner):
     def validation_step(self, batch, batch_idx: int) -> None:
         inputs, labels = batch
         outputs = self(inputs)
+
+        # The last batch may be shorter than the number of processes. A process without a sample of
+        # its own computes one anyway, to take part in the communication, and does not count it.
         loader: Any = self.trainer.val_dataloaders
         if self.trainer.world_size > 1 and not loader.order.share(batch_idx):
-            return  # none of the batch's samples is this process's
+            return
         self.tally.add(outputs, labels)
 
     def on_validation_epoch_end(self) -> None:
-        tally, self.tally = self.tally, Tally(self.task)
-        self.metrics = tally.metrics(self.reduced(tally.sums), self.gathered(tally))
+        tally = self.tally
+        self.tally = Tally(self.task)
+        self.metrics = tally.metrics(self.sum_over_ranks(tally.sums), self._gather_pairs(tally))
+
         loss = self.metrics.get("val_loss", 0.0)
         if not math.isfinite(loss):
             raise TrainingFailed(
@@ -108,19 +134,31 @@ class RecipeLearner(Learner):
             )
         self.log_dict(self.metrics, prog_bar=True, logger=True, sync_dist=False)
 
-    def gathered(self, tally: Tally) -> Pairs | None:
-        """Outputs and labels of all processes, where the metric needs them."""
+    def _gather_pairs(self, tally: Tally) -> Pairs | None:
+        """Return outputs and labels of all processes, if the metric needs them."""
         if not self.task.keeps or self.trainer.world_size == 1:
             return tally.pairs()
-        # those that have parts of a sample all have its one answer
-        mine = self.mesh is None or self.task.points is not None or self.mesh.get_local_rank() == 0
-        parts: list[Any] = [None] * self.trainer.world_size
-        torch.distributed.all_gather_object(parts, tally.pairs() if mine else None)
+
+        # Processes with parts of the same sample all hold the one answer of the sample, which must
+        # be counted once.
+        contribution = tally.pairs()
+        one_answer_per_sample = self.task.points is None
+        if self.mesh is not None and one_answer_per_sample and self.mesh.get_local_rank() != 0:
+            contribution = None
+
+        parts: list[Pairs | None] = [None] * self.trainer.world_size
+        torch.distributed.all_gather_object(parts, contribution)
         return joined_pairs(parts)
 
 
-def forward_of(model: nn.Module, call: Any, inputs: Any, dropout: float) -> Tensor:
-    """The outputs of a step: of ``call``, or of the model without a share of its weights."""
+def forward_of(
+    model: nn.Module, call: Callable[[Any], Tensor], inputs: Any, dropout: float
+) -> Tensor:
+    """Return the outputs of a training step.
+
+    Without weight dropout this is ``call(inputs)``. With it, the model runs without a random share
+    of its weights.
+    """
     if not dropout:
         return call(inputs)
     return functional_call(model, dropped_weights(model, dropout), (inputs,))
@@ -129,7 +167,9 @@ def forward_of(model: nn.Module, call: Any, inputs: Any, dropout: float) -> Tens
 def in_phase(
     phases: list[Phase] | None, step: int, inputs: Any, labels: Tensor
 ) -> tuple[Any, Tensor]:
-    """A batch of texts (B, …, N) as far as the phase of a step reads them, and what is asked there.
+    """Cut a batch of texts (B, ..., N) to the length that the phase of ``step`` reads.
+
+    Labels per token are cut with their tokens; labels per text stay as they are.
 
     Example:
         >>> phases = [Phase(steps=10, max_length=2), Phase(steps=5)]
@@ -137,65 +177,89 @@ def in_phase(
         >>> [in_phase(phases, step, texts, labels)[1].shape[1] for step in (0, 9, 10)]
         [2, 2, 4]
     """
-    for phase in phases or ():
-        step -= phase.steps
-        if step < 0:
-            length = phase.max_length
-            if length is None or not isinstance(inputs, Tensor):
-                return inputs, labels
-            asked = labels.dim() > 1 and labels.shape[-1] == inputs.shape[-1]
-            return inputs[..., :length], labels[..., :length] if asked else labels
-    return inputs, labels
+    phase = _phase_at(phases or [], step)
+    if phase is None or phase.max_length is None or not isinstance(inputs, Tensor):
+        return inputs, labels
+
+    label_per_token = labels.dim() > 1 and labels.shape[-1] == inputs.shape[-1]
+    if label_per_token:
+        labels = labels[..., : phase.max_length]
+    return inputs[..., : phase.max_length], labels
+
+
+def _phase_at(phases: list[Phase], step: int) -> Phase | None:
+    """Return the phase that ``step`` belongs to; None after the last one."""
+    end = 0
+    for phase in phases:
+        end += phase.steps
+        if step < end:
+            return phase
+    return None
+
+
+# --- checks before a run begins -------------------------------------------------------------------
 
 
 @torch.no_grad()
-def rehearse(model: Any, batches: Any, mesh: Any) -> None:
-    """Refuse, before there is a run, a model that has an operator without an exchange between
-    processes: by a training step's forward on a few of the points of the first sample.
+def rehearse(model: Any, batches: Any, mesh: DeviceMesh) -> None:
+    """Check that every operator of the model works on distributed points.
+
+    It runs a training step's forward on a few points of the first sample. An operator without an
+    exchange between processes is thus refused before there is a run folder.
 
     Raises:
-        OptionError: an encoder that reads whole samples.
-        DomainError: an operator that needs all points.
+        OptionError: the encoder reads complete samples only.
+        DomainError: an operator needs all points in one process.
     """
     inputs, _ = batches.loader.dataset.batch([0])
-    axis, few = model.encoder.axis, 4 * model.encoder.grain
-    inputs = inputs.narrow(axis, 0, min(few, inputs.shape[axis]))
+    axis = model.encoder.axis
+    few_points = min(4 * model.encoder.grain, inputs.shape[axis])
+    inputs = inputs.narrow(axis, 0, few_points)
+
     model.train()
     model(as_weights(model, inputs), mesh=mesh)
 
 
 @torch.no_grad()
 def judge_few(model: Any, recipe: Recipe, dataset: Any) -> None:
-    """Refuse, before there is a run, a model whose answers are not those that the task asks for: by
-    the loss of two samples, blended as the recipe says. Neither the model nor the random numbers
-    that follow are changed.
+    """Check that the model's outputs suit the task, by the loss of two samples.
+
+    The samples are blended as the recipe blends them. Neither the model nor the random numbers that
+    follow are changed.
 
     Raises:
-        ShapeError: a head of another kind.
+        ShapeError: the model's head gives answers of another kind.
     """
     inputs, labels = dataset.batch(torch.arange(min(2, len(dataset))))
-    mixer, place = build_mixer(recipe, len(dataset.classes)), on_device(model)
-    with torch.random.fork_rng([place] if place.type == "cuda" else []):
+    mixer = build_mixer(recipe, len(dataset.classes))
+    device = on_device(model)
+    forked_devices = [device] if device.type == "cuda" else []
+
+    with torch.random.fork_rng(forked_devices):
         if mixer is not None:
             inputs, labels = mixer(inputs, labels, torch.Generator().manual_seed(0))
         try:
-            with evaluating(model), autocast_of(recipe, place):
-                outputs = model(inputs.to(place))
-        except Exception:  # it may need more points than two samples have: a training step says so
+            with evaluating(model), autocast_of(recipe, device):
+                outputs = model(inputs.to(device))
+        except Exception:
+            # Two samples may have fewer points than the model needs. The first training step names
+            # a real failure.
             return
-    task_of(dataset).loss(outputs, labels.to(place), recipe.training.label_smoothing)
+
+    task_of(dataset).loss(outputs, labels.to(device), recipe.training.label_smoothing)
 
 
 def autocast_of(recipe: Recipe, device: torch.device) -> torch.autocast:
-    """The precision of a recipe's forward."""
-    half = recipe.training.precision == "bf16"
-    return torch.autocast(device.type, torch.bfloat16, enabled=half)
+    """Make the autocast context of a recipe's forward."""
+    bfloat16 = recipe.training.precision == "bf16"
+    return torch.autocast(device.type, torch.bfloat16, enabled=bfloat16)
+
+
+# --- optimizer and schedule -----------------------------------------------------------------------
 
 
 def descent_of(recipe: Recipe) -> Descent:
-    """A recipe's optimiser and schedule; the groups of parameters have weight decays of their
-    own.
-    """
+    """Read a recipe's optimizer and schedule; each parameter group has its own weight decay."""
     options = recipe.optimizer
     first, second = options.betas
     return Descent(
@@ -209,16 +273,24 @@ def descent_of(recipe: Recipe) -> Descent:
 
 
 def schedule_of(recipe: Recipe) -> Schedule:
-    """A recipe's schedule; what it leaves out is :class:`Schedule`'s default."""
-    given = recipe.schedule
-    keys = {"factor", "patience", "metric", "every", "warmup_steps"}
-    milestones = () if given.milestones is None else tuple(given.milestones)
+    """Read a recipe's schedule; omitted keys keep the defaults of :class:`Schedule`."""
+    options = recipe.schedule
+
+    # A run whose length is given in steps does not know yet how many epochs these are.
+    epochs = None
+    if recipe.training.steps is None:
+        epochs = recipe.training.epochs
+
+    milestones = ()
+    if options.milestones is not None:
+        milestones = tuple(options.milestones)
+
+    same_name = {"factor", "patience", "metric", "every", "warmup_steps"}
     return Schedule(
-        given.name,
+        options.name,
         warmup=recipe.warmup_epochs,
-        # Of a length in steps it is not known here how many epochs they are.
-        of=recipe.training.epochs if recipe.training.steps is None else None,
-        floor=given.min_lr_ratio,
+        of=epochs,
+        floor=options.min_lr_ratio,
         milestones=milestones,
-        **given.model_dump(include=keys, exclude_none=True),
+        **options.model_dump(include=same_name, exclude_none=True),
     )

@@ -27,7 +27,7 @@ from .build import (
     kind_asked,
 )
 from .calibration import calibrate, calibrates, kept_model, logits_on_shards, write_temperature
-from .callbacks import PLACES
+from .callbacks import NOT_METRICS
 from .checkpoints import list_checkpoints
 from .checks import check_read, check_task
 from .evaluation import check_unchanged
@@ -375,7 +375,7 @@ def _result(
         steps=rows[-1]["step"],
         minutes=round(rows[-1]["seconds"] / 60, 3),
         best_epoch=fitted.best_epoch,
-        metrics={key: value for key, value in kept.items() if key not in PLACES},
+        metrics={key: value for key, value in kept.items() if key not in NOT_METRICS},
         stopped=fitted.stopped,
         metric=metric,
     )
