@@ -36,9 +36,17 @@ def dynamic() -> DynamicAttentionKernel:
     return DynamicAttentionKernel(*maps, heads=2, **biases)
 
 
+def turned() -> DynamicAttentionKernel:
+    """Of a negative slope, for which the activation's sign is not that of its argument."""
+    return DynamicAttentionKernel(
+        parameter(6, 8), parameter(6, 8), parameter(2, 3), heads=2, slope=-0.3
+    )
+
+
 KERNELS = {
     "additive": additive,
     "dynamic": dynamic,
+    "turned": turned,
     "both": lambda: AdjacencyKernel(parameter(6, 8), parameter(6)),
     "query": lambda: AdjacencyKernel(parameter(6, 8), degrees="query"),
     "none": lambda: AdjacencyKernel(parameter(12, 8), degrees="none"),
