@@ -274,7 +274,9 @@ def mass_on_edges(mass: Float[Tensor, "#b k"], edges: Edges) -> Float[Tensor, "#
     """The mass that each query sees along edges, a hidden one not."""
     seen = mass.new_ones(edges.count, 1)
     if edges.log_density is not None:
-        seen = (edges.log_density.reshape(edges.count, -1) > -torch.inf).to(mass.dtype)
+        density = edges.log_density
+        by_head = density if density.dim() > 1 else density[:, None]
+        seen = (by_head > -torch.inf).to(mass.dtype)
     if edges.batch == 1:
         along = mass[:, edges.source, None] * seen
         total = along.new_zeros(mass.shape[0], edges.queries, along.shape[-1])

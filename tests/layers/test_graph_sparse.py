@@ -10,7 +10,8 @@ from torch import nn
 
 from fredholm.convert import as_operator
 from fredholm.domain import Domain
-from fredholm.errors import StrategyError
+from fredholm.errors import DomainError, StrategyError
+from fredholm.kernels import Layout
 from fredholm.layers.graph import AdjacencyKernel
 from fredholm.layers.graph_attention import AdditiveAttentionKernel, DynamicAttentionKernel
 from fredholm.operators import Exact, IntegralOperator
@@ -155,3 +156,11 @@ def test_layers_of_pytorch_geometric_on_edges(layer, monkeypatch):
         torch.autograd.grad(expected, parameters, direction),
     ):
         assert_close(g, h, "gradient")
+
+
+def test_degrees_of_both_ends_have_no_shards():
+    """A rank has the rows of its own points, and with them their degrees alone."""
+    layout = Layout(sharded=True, edges=True, pairs=True, cross=True)
+    with pytest.raises(DomainError, match="degrees of both ends"):
+        KERNELS["both"]().check(layout)
+    KERNELS["query"]().check(layout)

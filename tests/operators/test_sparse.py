@@ -324,9 +324,10 @@ def test_isolated_nodes_integrate_to_zero(name):
     assert g.isfinite().all()
 
 
-def test_a_graph_without_edges():
+@pytest.mark.parametrize("weight", [None, torch.zeros(0)])
+def test_a_graph_without_edges(weight):
     index = torch.zeros(2, 0, dtype=torch.int64)
-    domain = Domain.graph(index, 3, sparse=True, self_loops=False)
+    domain = Domain.graph(index, 3, edge_weight=weight, sparse=True, self_loops=False)
     operator, u = operator_of("softmax"), signal(2, 3)
     assert_close(operator(u, domain), operator.dense(u, domain))
     operator(u, domain).sum().backward()

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..arguments import describe, refuse_kind
 from ..distributed import Shards
-from ..distributed.part import fill_empty, part_quadrature
+from ..distributed.part import fill_empty, gather_keys, part_quadrature
 from ..domain import MEASURES, Domain
 from ..edges import Edges
 from ..errors import DomainError, ShapeError
@@ -105,7 +105,8 @@ class Layout:
         return cls(
             keys=grid_of(domain),
             queries=grid_of(target),
-            cross=query_domain is not None,
+            # A rank's targets meet the keys of all ranks.
+            cross=query_domain is not None or (domain.shards is not None and domain.sparse),
             given=given,
             causal=domain.causal,
             pairs=domain.pairs is not None or domain.reach is not None,
@@ -440,9 +441,13 @@ class Problem:
             query = u
         elif query is not None:
             query = clean(query, query_domain.valid)
-        pointwise, asked = query, None
+        pointwise, asked, shards = query, None, domain.shards
 
-        if domain.shards is None:
+        if shards is not None and domain.sparse:
+            asked = domain.size
+            u, domain, query, query_domain = gather_keys(u, domain, query_domain)
+            quadrature = domain.quadrature(query_domain)
+        elif shards is None:
             quadrature = domain.quadrature(query_domain)
         else:
             asked = domain.size if query_domain is None else query_domain.size
@@ -461,17 +466,18 @@ class Problem:
                 ux = uy.new_zeros(()).expand(*uy.shape[:2], target.size, uy.shape[3])
             else:
                 ux = by_head_of(kernel, query)
+        layout = Layout.of(domain, query_domain, given=given)
         return cls(
             x=x,
             y=y,
             ux=ux,
             uy=uy,
             quadrature=quadrature.to(u.dtype),
-            layout=Layout.of(domain, query_domain, given=given),
+            layout=replace(layout, sharded=shards is not None),
             real=target.valid,
             domain=domain if query_domain is None else None,
             query=pointwise,
-            shards=domain.shards,
+            shards=shards,
             asked=asked,
             training=kernel.training,
         )
