@@ -595,7 +595,7 @@ class Domain:
                 that do not add up, or another domain on another rank.
         """
         self.refuse_shards("shard")
-        self._refuse_sparse("shard")
+        self._refuse_reach("shard")
         shards = Shards.over(mesh, dimension)
         if sizes is None:
             parts = even_sizes(self.size, shards.count)
@@ -612,10 +612,20 @@ class Domain:
             positions=self.positions[..., part, :],
             measure=self.measure[..., part],
             valid=None if self.valid is None else self.valid[:, part],
-            pairs=None if self._mask is None else self._mask[..., part, :],
+            pairs=self._pairs_of(part),
             shape=None,
             shards=shards,
         )
+
+    def _pairs_of(self, part: slice) -> Tensor | Edges | None:
+        """The pairs of some consecutive queries with all keys."""
+        if not isinstance(self.pairs, Edges):
+            return None if self.pairs is None else self.pairs[..., part, :]
+        edges, (query_time, key_time) = self.pairs, self._times(None)
+        if query_time is not None and key_time is not None:
+            # A part knows its places in the whole no longer, so that edges hold the order.
+            edges = _ordered_edges(edges, query_time, key_time)
+        return edges.stretch(part.start, part.stop)
 
     @classmethod
     def from_shard(
@@ -640,7 +650,12 @@ class Domain:
                 first cell needs the rank before: make them of the whole, or give masses.
         """
         part.refuse_shards("from_shard")
-        part._refuse_sparse("from_shard")
+        part._refuse_reach("from_shard")
+        if isinstance(part.pairs, Edges):
+            raise DomainError(
+                "expected a part without edges for from_shard, got some; build the whole graph on "
+                "every rank and shard it"
+            )
         if part.kind == "spacing" and part.shape is None:
             raise DomainError(
                 "the first cell of a part reaches back to a point of the rank before, which "
@@ -680,13 +695,12 @@ class Domain:
                 f"that lie over {self.shards.count} ranks"
             )
 
-    def _refuse_sparse(self, what: str) -> None:
-        """DomainError where the domain has edges or a reach, whose halo no rank asks for yet."""
-        if isinstance(self.pairs, Edges) or self.reach is not None:
-            kind = "a reach" if self.reach is not None else "edges"
+    def _refuse_reach(self, what: str) -> None:
+        """DomainError where the domain has a reach, whose halo no rank asks for yet."""
+        if self.reach is not None:
             raise DomainError(
-                f"expected a domain without {kind} for {what}, got one; a rank would need the keys "
-                "near its points. Use dense() on a small domain, or one process"
+                f"expected a domain without a reach for {what}, got one; a rank would need the "
+                "keys near its points. Use dense() on a small domain, or one process"
             )
 
     # --- facts ------------------------------------------------------------------------------------

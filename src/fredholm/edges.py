@@ -552,6 +552,27 @@ class Edges:
             batch=stop - start,
         )
 
+    def stretch(self, start: int, stop: int) -> Edges:
+        """The rows of some consecutive queries of each graph, with all their keys.
+
+        Example:
+            >>> Edges.of_mask(torch.ones(3, 3).bool()).stretch(1, 3)
+            Edges(6 edges of 2 queries and 3 keys, at most 3 per query)
+        """
+        target = self.targets()
+        graph = torch.div(target, self.queries, rounding_mode="floor")
+        place = target - graph * self.queries
+        chosen = ((place >= start) & (place < stop)).nonzero()[:, 0]
+
+        def pick(values: Tensor | None) -> Tensor | None:
+            return None if values is None else values.index_select(0, chosen)
+
+        count = stop - start
+        row = (graph * count + place - start)[chosen]
+        source = self.source[chosen]
+        values = pick(self.log_density), pick(self.features), pick(self.shift)
+        return Edges.of_sorted(row, source, count, self.keys, *values, batch=self.batch)
+
     def permuted(self, order: Int[Tensor, " n"]) -> Edges:
         """The same graph after its points were taken in another order, ``positions[order]``."""
         return self.select(order, order)

@@ -321,7 +321,8 @@ def mass_on_edges(mass: Float[Tensor, "#b k"], edges: Edges) -> Float[Tensor, "#
     """
     visible = mass.new_ones(edges.count, 1)
     if edges.log_density is not None:
-        by_head = edges.log_density.reshape(edges.count, -1)
+        density = edges.log_density
+        by_head = density if density.dim() > 1 else density[:, None]
         visible = (by_head > -torch.inf).to(mass.dtype)
 
     # One graph for all samples: edges number the keys of any of them.

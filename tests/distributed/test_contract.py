@@ -19,8 +19,9 @@ FEW = ["padded", "bias", "causal masses"]
 # Layers and options whose algorithm needs all points in one process: a list that may only get
 # shorter. Each is refused by name, on the domains named.
 PAIRS = {"graph", "bias", "causal window"}
-# No domain with few neighbours has shards.
-SPARSE = {"edges", "radius", "reach", "causal reach", "mesh"}
+# A reach has no shards, and edges have some where queries may lie on another domain.
+REACH = {"reach", "causal reach"}
+EDGES = {"edges", "radius", "mesh"}
 REFUSED: dict[str, set[str] | str] = {
     "linear attention": PAIRS,
     "infsa-resolvent": "everywhere",
@@ -36,6 +37,11 @@ REFUSED: dict[str, set[str] | str] = {
 REGISTERED = [
     case.label for case in cases() if case.name in list_operators() and case.label not in REFUSED
 ]
+
+
+def refused_sparse(label: str) -> set[str]:
+    """Domains of few neighbours that have no shards for an operator."""
+    return REACH if jobs.find_case(label).cross else REACH | EDGES
 
 
 def check(label: str, answers: list[dict]) -> set[str]:
@@ -63,11 +69,19 @@ def test_two_shards_are_the_whole(two, label):
     assert not check(label, two.run(jobs.contract, label, served))
 
 
+@pytest.mark.parametrize("label", ["softmax", "itnet", "luna"])
+def test_targets_owned_by_a_rank_are_the_whole(three, label):
+    """A rank has the rows of its points, one of them none; edges carry densities and order."""
+    served = sorted(EDGES & set(jobs.find_case(label).domains()))
+    assert served
+    assert not check(label, three.run(jobs.contract, label, served))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("label", REGISTERED)
 def test_three_shards_one_empty_are_the_whole_on_every_domain(three, label):
     domains = set(jobs.find_case(label).domains())
-    assert check(label, three.run(jobs.contract, label)) == domains & SPARSE
+    assert check(label, three.run(jobs.contract, label)) == domains & refused_sparse(label)
 
 
 @pytest.mark.slow
@@ -75,7 +89,7 @@ def test_three_shards_one_empty_are_the_whole_on_every_domain(three, label):
 def test_converted_layers_are_the_whole_or_refused_by_name(two, label):
     domains = set(jobs.find_case(label).domains())
     listed = REFUSED.get(label, set())
-    expected = domains if listed == "everywhere" else domains & {*listed, *SPARSE}
+    expected = domains if listed == "everywhere" else domains & {*listed, *refused_sparse(label)}
     assert check(label, two.run(jobs.contract, label)) == expected
 
 

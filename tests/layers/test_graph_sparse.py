@@ -10,7 +10,8 @@ from torch import nn
 
 from fredholm.convert import as_operator
 from fredholm.domain import Domain
-from fredholm.errors import StrategyError
+from fredholm.errors import DomainError, StrategyError
+from fredholm.kernels import Layout
 from fredholm.layers.graph import AdjacencyKernel
 from fredholm.layers.graph_attention import AdditiveAttentionKernel, DynamicAttentionKernel
 from fredholm.operators import Exact, IntegralOperator
@@ -36,9 +37,17 @@ def dynamic() -> DynamicAttentionKernel:
     return DynamicAttentionKernel(*maps, heads=2, **biases)
 
 
+def turned() -> DynamicAttentionKernel:
+    """Of a negative slope, for which the activation's sign is not that of its argument."""
+    return DynamicAttentionKernel(
+        parameter(6, 8), parameter(6, 8), parameter(2, 3), heads=2, slope=-0.3
+    )
+
+
 KERNELS = {
     "additive": additive,
     "dynamic": dynamic,
+    "turned": turned,
     "both": lambda: AdjacencyKernel(parameter(6, 8), parameter(6)),
     "query": lambda: AdjacencyKernel(parameter(6, 8), degrees="query"),
     "none": lambda: AdjacencyKernel(parameter(12, 8), degrees="none"),
@@ -147,3 +156,11 @@ def test_layers_of_pytorch_geometric_on_edges(layer, monkeypatch):
         torch.autograd.grad(expected, parameters, direction),
     ):
         assert_close(g, h, "gradient")
+
+
+def test_degrees_of_both_ends_have_no_shards():
+    """A rank has the rows of its own points, and with them their degrees alone."""
+    layout = Layout(sharded=True, edges=True, pairs=True, cross=True)
+    with pytest.raises(DomainError, match="degrees of both ends"):
+        KERNELS["both"]().check(layout)
+    KERNELS["query"]().check(layout)

@@ -324,17 +324,22 @@ def test_isolated_nodes_integrate_to_zero(name):
     assert g.isfinite().all()
 
 
-def test_a_graph_without_edges():
+@pytest.mark.parametrize("weight", [None, torch.zeros(0)])
+def test_a_graph_without_edges(weight):
     index = torch.zeros(2, 0, dtype=torch.int64)
-    domain = Domain.graph(index, 3, sparse=True, self_loops=False)
+    domain = Domain.graph(index, 3, edge_weight=weight, sparse=True, self_loops=False)
     operator, u = operator_of("softmax"), signal(2, 3)
     assert_close(operator(u, domain), operator.dense(u, domain))
     operator(u, domain).sum().backward()
 
 
-def test_second_derivatives_and_transforms():
-    domain = Domain.points(positions(2, 6), neighbours=3)
-    operator, u = operator_of("itnet"), signal(1, 6)
+@pytest.mark.parametrize("where", ["neighbours", "reach"])
+@pytest.mark.parametrize("name", ["itnet", "softmax", "ckconv", "linear_attention"])
+def test_second_derivatives_and_transforms(name, where):
+    """Of every form whose first derivative is written by hand or fused."""
+    cloud = Domain.points(positions(2, 6), neighbours=3)
+    domain = {"neighbours": cloud, "reach": Domain.points(positions(2, 6)).replace(reach=1)}[where]
+    operator, u = operator_of(name), signal(1, 6)
 
     def energy(v, domain=domain):
         return operator(v, domain).square().sum()
@@ -347,6 +352,32 @@ def test_second_derivatives_and_transforms():
     assert_close(torch.func.grad(energy)(u.detach()), g)
     _, tangent = torch.func.jvp(energy, (u.detach(),), (torch.ones_like(u),))
     assert_close(tangent, g.sum())
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIONS if name != "infsa"])
+def test_unconnected_parts_do_not_meet(name):
+    """Two graphs side by side are each alone; the norm of ``infsa`` is of all pairs."""
+    x, u, operator = positions(2, 9), signal(1, 9), operator_of(name)
+    sizes = (4, 5)
+    index = torch.cat([ring(4), ring(5) + 4], -1)
+    out = operator(u, Domain.graph(index, 9, positions=x, sparse=True))
+    parts = [
+        operator(own, Domain.graph(ring(len(place)), len(place), positions=place, sparse=True))
+        for own, place in zip(u.split(sizes, 1), x.split(sizes))
+    ]
+    assert_close(out, torch.cat(parts, 1))
+
+
+def test_a_window_in_tiles_is_fused(monkeypatch):
+    """Blocks inside of the line need no bias per block; those at its ends and padding do."""
+    monkeypatch.setattr("fredholm.forms.neighbourhoods.tiles.WORKING_SET", 1 << 13)
+    monkeypatch.setattr("fredholm.forms.neighbourhoods.tiles.BLOCK", 2)
+    operator, u = operator_of("softmax"), signal(2, 30)
+    valid = torch.arange(30) < torch.tensor([[30], [17]])
+    line = Domain.points(positions(2, 30))
+    for domain in (line, line.replace(valid=valid), line.replace(causal=True)):
+        window = domain.replace(reach=3)
+        assert_equal(operator, u, window, window.dense())
 
 
 def test_replaced_parameters_are_those_of_the_call():

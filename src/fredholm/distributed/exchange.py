@@ -103,3 +103,8 @@ def exchange_refusal(form: Form, kernel: Kernel, facts: Facts) -> str | None:
 def distributed(form: Form, kernel: Kernel) -> Form:
     """Return a form at one rank's points of a sharded domain: a :class:`.form.Distributed`."""
     return import_module(HOME).Distributed(form, kernel)
+
+
+def owning_targets(form: Form) -> Form:
+    """Return a form that answers the targets a rank owns, see :class:`.form.OwnTargets`."""
+    return import_module(HOME).OwnTargets(form)

@@ -36,3 +36,22 @@ class Distributed(Form):
         """
         assert problem.shards is not None
         return self.exchange.respond(self.form, kernel, problem, problem.shards)
+
+
+class OwnTargets(Form):
+    """A form on a sharded graph: a rank owns the rows of its points, and its problem has the keys
+    of all ranks already, see :func:`.part.gather_keys`.
+    """
+
+    steps = False
+
+    def __init__(self, form: Form):
+        super().__init__(form.strategy)
+        self.form = form
+
+    def plan(self) -> Plan:
+        return replace(self.form.plan(), exchange="the keys of all ranks, gathered")
+
+    def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
+        # A rank without points has answered at one of padding.
+        return self.form.respond(kernel, problem)[:, :, : problem.requested]

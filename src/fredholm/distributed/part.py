@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..domain import Domain
+from ..edges import Edges
 from ..errors import DomainError
 from ..quadrature import Quadrature, reciprocal
 from .collectives import concatenated, gathered, summed
@@ -56,6 +57,61 @@ def fill_empty(
     if query is not None:
         query = _pad_rows(query, target.size)
     return FilledPart(u, source, query, target)
+
+
+class GatheredKeys(NamedTuple):
+    """One rank's queries beside the keys of all ranks.
+
+    Attributes:
+        u, keys: features and points of the whole.
+        query, queries: features and points of this rank, one point of padding where it has none.
+    """
+
+    u: Tensor
+    keys: Domain
+    query: Tensor
+    queries: Domain
+
+
+def gather_keys(u: Tensor, domain: Domain, query_domain: Domain | None) -> GatheredKeys:
+    """Return the keys of all ranks for a rank that owns the rows of its points: O(N) numbers are
+    sent, and the edges of a rank stay where they are.
+
+    Raises:
+        DomainError: queries on another domain.
+    """
+    if query_domain is not None:
+        raise DomainError(
+            "expected queries at the domain's own points beside edges in shards, got a "
+            "query_domain; answer such queries in one process"
+        )
+    shards, edges = domain.shards, domain.pairs
+    assert shards is not None
+    assert isinstance(edges, Edges)
+    valid = domain.valid
+    if valid is not None:
+        valid = concatenated(valid.to(torch.uint8), shards, 1) > 0
+    keys = replace(
+        domain,
+        positions=concatenated(domain.positions, shards, domain.positions.dim() - 2),
+        measure=concatenated(domain.measure, shards, domain.measure.dim() - 1),
+        valid=valid,
+        causal=False,  # edges of a part hold the order, see Domain.shard
+        shards=None,
+    )
+    every, queries = concatenated(u, shards, 1), replace(domain, pairs=None, shards=None)
+    if domain.size:
+        return GatheredKeys(every, keys, u, queries)
+
+    # A rank without points answers at one of padding, which sees nothing.
+    queries = replace(
+        queries,
+        positions=_pad_rows(queries.positions, 1),
+        measure=_pad_rows(queries.measure[..., None], 1)[..., 0],
+        valid=torch.zeros(1, 1, dtype=torch.bool, device=u.device),
+    )
+    nothing = replace(edges, ptr=edges.ptr.new_zeros(edges.batch + 1), queries=1)
+    return GatheredKeys(every, replace(keys, pairs=nothing), _pad_rows(u, 1), queries)
 
 
 def _check_target(domain: Domain, target: Domain | None) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ..arguments import Checked
-from ..distributed.exchange import distributed, exchange_refusal
+from ..distributed.exchange import distributed, exchange_refusal, owning_targets
 from ..domain import Domain, default_line
 from ..errors import OptionError, StrategyError
 from ..ops.backend import transforms, wants_triton
@@ -331,7 +331,8 @@ def choose(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> Form:
         # Imported here, because forms are written against this module.
         from ..forms.neighbourhoods import choose_sparse
 
-        return choose_sparse(strategy, kernel, facts)
+        form = choose_sparse(strategy, kernel, facts)
+        return owning_targets(form) if facts.layout.sharded else form
     form = first_form(strategy, kernel, facts)
     if facts.layout.sharded:
         return distributed(form, kernel)

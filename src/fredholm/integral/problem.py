@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..distributed import Shards
-from ..distributed.part import fill_empty, part_quadrature
+from ..distributed.part import fill_empty, gather_keys, part_quadrature
 from ..domain import Domain
 from ..edges import Edges
 from ..errors import DomainError, OptionError, ShapeError
@@ -112,7 +112,8 @@ class Layout:
         return cls(
             keys=grid_of(domain),
             queries=grid_of(target),
-            cross=query_domain is not None,
+            # A rank's targets meet the keys of all ranks.
+            cross=query_domain is not None or (domain.shards is not None and domain.sparse),
             given=given,
             causal=domain.causal,
             pairs=domain.pairs is not None or domain.reach is not None,
@@ -454,8 +455,12 @@ class Problem:
         pointwise = query
 
         # The quadrature. Of a sharded domain it is normalised over the points of all ranks.
-        requested = None
-        if domain.shards is None:
+        requested, shards = None, domain.shards
+        if shards is not None and domain.sparse:
+            requested = domain.size
+            u, domain, query, query_domain = gather_keys(u, domain, query_domain)
+            quadrature = domain.quadrature(query_domain)
+        elif shards is None:
             quadrature = domain.quadrature(query_domain)
         else:
             requested = domain.size if query_domain is None else query_domain.size
@@ -473,17 +478,21 @@ class Problem:
             x = positions(target).to(dtype)
             ux = _features_at_queries(kernel, query, uy, target.size)
 
+        layout = Layout.of(domain, query_domain, given=given)
+        if shards is not None:
+            # The keys of sparse domains are gathered, and their domain has no shards any more.
+            layout = replace(layout, sharded=True)
         return cls(
             x=x,
             y=y,
             ux=ux,
             uy=uy,
             quadrature=quadrature.to(u.dtype),
-            layout=Layout.of(domain, query_domain, given=given),
+            layout=layout,
             real=target.valid,
             domain=shared_domain,
             query=pointwise,
-            shards=domain.shards,
+            shards=shards,
             requested=requested,
             training=kernel.training,
         )

@@ -117,6 +117,11 @@ class AdjacencyKernel(WeightedKernel):
                 f"AdjacencyKernel weighs by degrees within one graph, got {what}; pass one domain "
                 "without it"
             )
+        if layout.sharded and layout.sparse and self.degrees == "both":
+            raise DomainError(
+                "expected one process for weights by the degrees of both ends, got edges in "
+                "shards: a rank knows the degrees of its own points alone"
+            )
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
         return default_line(n, measure="counting", device=device, dtype=dtype)

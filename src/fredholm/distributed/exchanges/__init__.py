@@ -11,7 +11,7 @@
 - :mod:`.itnet`, :mod:`.infsa`, :mod:`.grid_convolution`: forms of one family.
 """
 
-from ..form import Distributed
+from ..form import Distributed, OwnTargets
 from . import (
     grid_convolution,
     infsa,
@@ -27,6 +27,7 @@ from . import (
 
 __all__ = [
     "Distributed",
+    "OwnTargets",
     "grid_convolution",
     "infsa",
     "itnet",

@@ -92,7 +92,10 @@ def edge_rows(problem: Problem, name: str) -> Tensor | None:
     """``log_density``, ``features`` or ``shift`` of the edges, (1, E, width)."""
     edges = problem.quadrature.edges
     x = None if edges is None else getattr(edges, name)
-    return None if edges is None or x is None else x.reshape(1, edges.count, -1)
+    if x is None:
+        return None
+    by_column = x if x.dim() > 1 else x[:, None]
+    return by_column[None]
 
 
 class Neighbours(NamedTuple):
