@@ -267,7 +267,7 @@ def test_maps_by_name():
             build_feature_map(name, WIDTH, HEADS, **{option: 3})
     with pytest.raises(OptionError, match="for 2 heads of width 4, got one for 3 of 4"):
         build_feature_map(LunaMap(WIDTH, 3), WIDTH, HEADS)
-    with pytest.raises(OptionError, match="has 2 per frequency"):
+    with pytest.raises(OptionError, match="expected a multiple of 2 features"):
         build_feature_map("rff", WIDTH, HEADS, features=5)
     with pytest.raises(OptionError, match="features: expected at least one"):
         FeatureMap(WIDTH, features=0)
