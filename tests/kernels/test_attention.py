@@ -166,7 +166,7 @@ def test_axes_of_a_grid_turn_their_own_features():
     [
         (lambda: Rotary(3), "width: expected a multiple of 2, .*, got 3"),
         (lambda: Rotary(6, position_dim=2), "width: expected a multiple of 4, .*, got 6"),
-        (lambda: SoftmaxKernel(8, 4, rotary=Rotary(4)), "turns 4 features, a head has 2"),
+        (lambda: SoftmaxKernel(8, 4, rotary=Rotary(4)), "for up to 2 features, .*, got 4"),
         (
             lambda: Rotary(2)(torch.zeros(1, 3, 2), torch.zeros(1, 1, 3, 4)),
             "dimension 1, got 2; build Rotary",

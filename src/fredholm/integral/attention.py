@@ -276,6 +276,8 @@ class FeatureAttentionKernel(AttentionKernel, Windowed):
     Raises:
         OptionError: an unknown feature map; no positive floor; a value bias without normalisation;
             a window without normalisation, or with features that may be negative.
+
+    Reference: Katharopoulos et al. 2020, Eqs. 4-7.
     """
 
     forms = (*SEPARABLE, WindowChunks, WindowMoment, WeightBlocks)
