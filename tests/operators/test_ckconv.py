@@ -302,7 +302,9 @@ def test_a_network_of_one_unit_is_finite(activation):
 
 def test_more_points_than_memory_within_the_horizon():
     u, fine = torch.randn(1, 12, 2, **DOUBLE), line(12, 32)
-    with pytest.raises(DomainError, match="more than 4 points lie within the horizon of 4 steps"):
+    with pytest.raises(
+        DomainError, match="at most 4 points within the horizon of 4 training steps"
+    ):
         steps(layer(horizon=4), u, fine)
     operator = layer(horizon=4, memory=8)
     assert_close(steps(operator, u, fine), operator(u, fine))
@@ -321,7 +323,7 @@ def test_blur_is_a_gaussian_over_the_samples():
     kernel.blur = None
     expected = sum(w * plain(lags + k / 32) for k, w in zip(range(-2, 3), weights / weights.sum()))
     assert_close(blurred, expected)
-    with pytest.raises(OptionError, match=r"blur: received 2\.0"):
+    with pytest.raises(OptionError, match=r"expected a blur in .*, got 2\.0"):
         layer(blur=2.0)
     with pytest.raises(OptionError, match="for 2 axes"):
         layer(blur=0.5, position_dim=2, origin="centre")
