@@ -100,8 +100,8 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
             )
         if blur is not None and not (0 < blur <= 1 and position_dim == 1):
             raise OptionError(
-                f"expected a blur in (0, 1] on one axis, got {blur!r} on {position_dim}; give the "
-                "spacing of the samples in training steps, or None"
+                f"expected a blur in (0, 1] on one axis, got {blur!r} on {position_dim} "
+                "axes; give the spacing of the samples in training steps, or None"
             )
         self.blur = blur
         self.network = PositionNetwork(position_dim, **network_options)
