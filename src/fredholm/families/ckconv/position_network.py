@@ -190,19 +190,22 @@ class PositionNetwork(nn.Module):
             self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth))
 
         self.omega: Tensor | None
-        value = None
-        if activation == "sine":
-            dtype = at_least_single(torch.get_default_dtype())
-            value = torch.tensor(float(omega), dtype=dtype)
-        if learned_omega and value is not None:
-            self.omega = nn.Parameter(value)
-        else:
-            self.register_buffer("omega", value)
-
+        self._register_omega(learned_omega)
         self._by_preset()
         # Built under a half precision as the default dtype.
         if torch.get_default_dtype() not in SUMMED:
             self.float()
+
+    def _register_omega(self, learned: bool) -> None:
+        """Register ω0 of sine layers as a parameter or a buffer, and None for other networks."""
+        value = None
+        if self.activation == "sine":
+            dtype = at_least_single(torch.get_default_dtype())
+            value = torch.tensor(self.first_omega, dtype=dtype)
+        if learned and value is not None:
+            self.omega = nn.Parameter(value)
+        else:
+            self.register_buffer("omega", value)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """Change dtype and device, but leave parameters in float32 under ``.to(bfloat16)``.
