@@ -159,13 +159,15 @@ def _adjoint_channelwise(
     share: Tensor,
     needs: tuple[bool, bool, bool],
 ) -> Gradients:
-    """Return :func:`adjoint` where heads have one channel: products of numbers, all frequencies at
-    once.
+    """Return :func:`adjoint` where heads have one channel, at all frequencies at once.
+
+    κ̂ and P are then one number per head and frequency, (H, F), and R is a matrix (H, w).
     """
     needs_u, needs_h, needs_readout = needs
     kernel = _channelwise(h, readout) if needs_u else None
     grad_h, grad_readout = None, None
     if needs_h or needs_readout:
+        # P = Σ_b ĝ conj(û)
         outer = (grad * u.conj()).sum(1)
         if needs_readout:
             grad_readout = (_flat(outer * share) @ _flat(h).mT).view_as(readout)
