@@ -1,4 +1,6 @@
-"""Code that a tracer runs reads sizes by shape: ``len(tensor)`` fixes a program to one size."""
+"""Code that a tracer runs reads sizes by shape, because ``len(tensor)`` fixes a program to one
+size, and reads no ContextVar, which Dynamo cannot trace.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +36,45 @@ def _annotations(function: ast.FunctionDef) -> Iterator[tuple[str, str]]:
 
 def _is_tensor(annotation: str) -> bool:
     return "Tensor" in annotation and not annotation.startswith(LISTS)
+
+
+def reads_of_context(source: str) -> Iterator[int]:
+    """Yield the lines that read a ContextVar of the module, which Dynamo cannot trace.
+
+    A function marked as constant while code is traced may.
+    """
+    tree = ast.parse(source)
+    variables = {
+        ast.unparse(node.target)
+        for node in tree.body
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation).startswith("ContextVar")
+    }
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        if "constant_when_traced" in [ast.unparse(mark) for mark in function.decorator_list]:
+            continue
+        for node in ast.walk(function):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                read = node.func.attr == "get" and ast.unparse(node.func.value) in variables
+                if read:
+                    yield node.lineno
+
+
+def test_a_read_of_a_context_is_seen():
+    source = "flag: ContextVar[bool] = ContextVar('flag')\n{}def f():\n    return flag.get()\n"
+    assert list(reads_of_context(source.format(""))) == [3]
+    assert list(reads_of_context(source.format("@constant_when_traced\n"))) == []
+
+
+def test_traced_code_reads_no_context():
+    found = []
+    for room in TRACED:
+        place = PACKAGE / room
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+            lines = reads_of_context(path.read_text(encoding="utf-8"))
+            found += [f"{path.relative_to(PACKAGE)}:{line}" for line in lines]
+    assert not found, f"expected reads in functions constant_when_traced, got {found}"
 
 
 def test_a_length_is_seen():

@@ -162,5 +162,5 @@ def test_omega_is_not_rounded_to_the_default_dtype():
 
 
 def test_an_omega_that_there_is_not_is_not_learned():
-    with pytest.raises(OptionError, match="learned_omega: activation='gelu' has no ω0 to learn"):
+    with pytest.raises(OptionError, match="got 'gelu', which has no ω0 to learn"):
         PositionNetwork(1, width=4, activation="gelu", learned_omega=True)

@@ -20,7 +20,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from ..errors import DerivativeError
 from .backend import Op, flat_arguments, guarded_call
-from .plain import list_lengths, nested_arguments, vjp
+from .plain import in_places, list_lengths, nested_arguments, vjp
 
 PLAIN: dict[str, Callable[..., Any]] = {}
 """The plain form of each op that has one, by the op's name in ``torch.ops.fredholm``. Programs for
@@ -167,9 +167,8 @@ def differentiable_op(
     def gradients(ctx: Any, *grads: Tensor) -> tuple:
         arguments = _saved_inputs(ctx)
         needs = [bool(needed) for needed in flat_arguments(ctx.needs_input_grad[:inputs])]
-        wanted = iter(backward_op(*grads, *arguments, needs))
-        flat = iter([next(wanted) if needed else None for needed in needs])
-        of_tensors = nested_arguments(flat, list_lengths(arguments[:inputs]))
+        flat = in_places(backward_op(*grads, *arguments, needs), needs)
+        of_tensors = nested_arguments(iter(flat), list_lengths(arguments[:inputs]))
         return *of_tensors, *(None for _ in arguments[inputs:])
 
     return custom_op(
@@ -213,11 +212,10 @@ def _backward_of(plain: Callable[..., Any], ctx: Any, *grads: Any) -> tuple:
     ]
 
     # The gradients of a list of results come as one list.
-    wanted = iter(vjp(plain, arguments, needs, flat_arguments(grads)))
-    gradients = iter([next(wanted) if needed else None for needed in needs])
+    gradients = in_places(vjp(plain, arguments, needs, flat_arguments(grads)), needs)
 
     # autograd takes one entry per argument, None for an option.
-    nested = nested_arguments(gradients, ctx.lengths)
+    nested = nested_arguments(iter(gradients), ctx.lengths)
     return tuple(None if _is_option(x) else g for x, g in zip(arguments, nested))
 
 

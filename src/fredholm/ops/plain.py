@@ -9,7 +9,7 @@ evaluated for them.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -115,6 +115,17 @@ def nested_arguments(values: Iterator[Any], lengths: Sequence[int | None]) -> li
     return [next(values) if n is None else [next(values) for _ in range(n)] for n in lengths]
 
 
+def in_places(wanted: Iterable[Any], needs: Sequence[bool]) -> list[Any]:
+    """Return the wanted values where they are needed, and None in the other places.
+
+    Example:
+        >>> in_places(["a", "b"], [True, False, True])
+        ['a', None, 'b']
+    """
+    values = iter(wanted)
+    return [next(values) if needed else None for needed in needs]
+
+
 # --- second derivatives of functions that are not ops of ours -------------------------------------
 
 
@@ -170,9 +181,8 @@ class _DifferentiableAgain(torch.autograd.Function):
                 ctx.out, inputs, grads, retain_graph=True, allow_unused=True
             )
 
-        wanted = iter(gradients)
         # ``fast`` and ``plain`` are the first two arguments of the node.
-        return None, None, *(next(wanted) if needed else None for needed in needs)
+        return None, None, *in_places(gradients, needs)
 
 
 def attention_differentiable_again(out: Tensor, plain: Function, *tensors: Tensor | None) -> None:
@@ -203,8 +213,8 @@ def attention_differentiable_again(out: Tensor, plain: Function, *tensors: Tenso
 
         needs = [g is not None for g in gradients][: len(alive)]
         # Some devices pad the features, so the node's output may be wider than ``out``.
-        wanted = iter(vjp(plain, alive, needs, [output_grads[0][..., :width]]))
-        replaced = [next(wanted) if needed else None for needed in needs]
+        wanted = vjp(plain, alive, needs, [output_grads[0][..., :width]])
+        replaced = in_places(wanted, needs)
         padded = [
             x if x is None else F.pad(x, (0, g.shape[-1] - x.shape[-1]))
             for x, g in zip(replaced, gradients)

@@ -1,4 +1,4 @@
-"""Capabilities of kernels that CKConv's forms ask for."""
+"""The capability of kernels that CKConv's forms need."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from ...integral.capabilities import capability
 
 @capability
 class LagFeatures(HiddenReadout):
-    """The hidden units depend on the displacement alone, so that on a regular grid they are
-    convolved by FFT.
-    """
+    """Hidden units that depend on the displacement alone: on a regular grid they are convolved."""
 
     @abstractmethod
     def lag_features(self, displacements: Tensor) -> Tensor:
-        """h at displacements (L, p), (L, w)."""
+        """Return h at displacements (L, p), (L, w)."""

@@ -1,4 +1,4 @@
-"""Convolution with a continuous kernel that ends: a causal step needs the last few points only."""
+"""Convolution with a continuous kernel that ends: a causal step needs only the last points."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .kernel import ContinuousConvolutionKernel
 
 
 class FiniteHorizonKernel(ContinuousConvolutionKernel, CausalTransition):
-    r"""A :class:`ContinuousConvolutionKernel` that is zero from ``horizon`` steps of training on,
-    :math:`\psi(\delta) = 0` there.
+    r"""A :class:`ContinuousConvolutionKernel` that ends: ψ(δ) = 0 from ``horizon`` training steps
+    on.
 
-    A point at the training rate sees itself and the ``horizon - 1`` points before it, so that a
-    causal step keeps that many.
+    A point at the training rate sees itself and the ``horizon - 1`` points before it, and a causal
+    step keeps that many.
 
     Args:
         horizon: in steps of training (``extent / length`` each).
@@ -49,25 +49,40 @@ class FiniteHorizonKernel(ContinuousConvolutionKernel, CausalTransition):
         memory: int | None = None,
         **options,
     ):
-        memory = horizon if memory is None else memory
+        if memory is None:
+            memory = horizon
         if horizon < 1 or memory < 1:
-            raise OptionError(f"horizon and memory must be at least 1, got {horizon} and {memory}")
-        if options.get("position_dim", 1) != 1:
             raise OptionError(
-                f"horizon: positions have {options['position_dim']} axes; needs one, time"
+                f"expected horizon and memory of at least 1, got {horizon} and {memory}; give "
+                "whole numbers of training steps and of points"
+            )
+        axes = options.get("position_dim", 1)
+        if axes != 1:
+            raise OptionError(
+                f"expected positions with one axis, time, for a horizon, got {axes}; leave horizon "
+                "out"
             )
         super().__init__(heads, d_in, d_out, **options)
-        self.horizon, self.memory = horizon, memory
+        self.horizon = horizon
+        self.memory = memory
 
     def lag_features(self, displacements: Tensor) -> Tensor:
-        """h and a constant unit, so that the readout's bias ends there too: (..., w + 1)."""
-        # Half a step before the horizon: samples of the training grid lie clear of the edge.
-        end = (self.horizon - 0.5) * self.extent.to(displacements.dtype) / self.length
-        inside = (displacements.abs() < end).to(
-            torch.promote_types(displacements.dtype, torch.float32)
-        )
+        """Return h and a constant unit, zero beyond the horizon: (..., w + 1).
+
+        The constant unit has the readout's bias as its row, which thus ends there as well.
+        """
+        dtype = torch.promote_types(displacements.dtype, torch.float32)
+        inside = (displacements.abs() < self._end(displacements.dtype)).to(dtype)
         h = super().lag_features(displacements)
-        return torch.cat([h, torch.ones_like(h[..., :1])], -1) * inside.to(h.dtype)
+        with_constant = torch.cat([h, torch.ones_like(h[..., :1])], -1)
+        return with_constant * inside.to(h.dtype)
+
+    def _end(self, dtype: torch.dtype) -> Tensor:
+        """Return the displacement at which ψ ends.
+
+        Half a step before the horizon: rounding moves no sample of the training grid across it.
+        """
+        return (self.horizon - 0.5) * self.extent.to(dtype) / self.length
 
     def readout(self) -> tuple[Tensor, Tensor | None]:
         weight, bias = super().readout()
@@ -92,19 +107,28 @@ class FiniteHorizonKernel(ContinuousConvolutionKernel, CausalTransition):
 
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         batch = point.u.shape[0]
-        x, places = point.x.expand(batch, -1), memory["positions"]
-        x = x.to(promoted(x.dtype, places.dtype))  # a domain keeps its precision
+        x = point.x.expand(batch, -1)
+        positions = memory["positions"]
+        # Positions may be more precise than the signal, and remain so.
+        x = x.to(promoted(x.dtype, positions.dtype))
         mass = point.mass.expand(batch).to(memory["mass"].dtype)
-        memory = memory | {"positions": places.to(x.dtype)}
+        memory = memory | {"positions": positions.to(x.dtype)}
         self._check_memory(x, mass, memory)
-        news = {"signal": point.weighed(), "mass": mass, "positions": x}
+
+        # The oldest of the ``memory`` points leaves, and the new one comes last.
+        new_point = {"signal": point.weighed(), "mass": mass, "positions": x}
         after = {
             name: torch.cat([memory[name][:, 1:], new[:, None].to(memory[name].dtype)], 1)
-            for name, new in news.items()
+            for name, new in new_point.items()
         }
-        # a slot without a point lies nowhere: here, where its mass of zero leaves it out
-        full = (after["mass"] > 0)[..., None]
-        hidden = self.lag_features(x[:, None] - torch.where(full, after["positions"], x[:, None]))
+
+        # A slot without a point has no position. It gets that of the new point, at lag 0, where its
+        # mass of zero leaves it out.
+        occupied = (after["mass"] > 0)[..., None]
+        lags = x[:, None] - torch.where(occupied, after["positions"], x[:, None])
+        hidden = self.lag_features(lags)
+
+        # Hidden units are summed before the readout: (B, H, d_in, w + 1) numbers.
         weight, _ = self.readout()
         dtype = at_least_single(point.u.dtype)
         with full_precision(point.u):
@@ -116,18 +140,18 @@ class FiniteHorizonKernel(ContinuousConvolutionKernel, CausalTransition):
         return out, after
 
     def _check_memory(self, x: Tensor, mass: Tensor, memory: dict[str, Tensor]) -> None:
-        """The point that is forgotten must lie beyond the horizon. Eager code only: it reads
-        values.
+        """Refuse to forget a point that lies within the horizon.
+
+        In eager code alone, because this reads values.
         """
         if not (cheap_to_read(mass, waited=True) and cheap_to_read(x, waited=True)):
             return
-        end = (self.horizon - 0.5) * self.extent.to(x.dtype) / self.length
-        seen = (
-            (mass > 0) & (memory["mass"][:, 0] > 0) & ((x - memory["positions"][:, 0])[:, 0] < end)
-        )
-        if bool(seen.any()):
+        both_exist = (mass > 0) & (memory["mass"][:, 0] > 0)
+        lag_of_oldest = (x - memory["positions"][:, 0])[:, 0]
+        lost = both_exist & (lag_of_oldest < self._end(x.dtype))
+        if bool(lost.any()):
             raise DomainError(
-                f"more than {self.memory} points lie within the horizon of {self.horizon} steps: "
-                "the samples are finer than in "
-                "training; pass memory= as many points as the horizon holds"
+                f"expected at most {self.memory} points within the horizon of {self.horizon} "
+                "training steps, got more, because the samples are finer than in training; give "
+                "memory= as many points as the horizon holds"
             )

@@ -24,29 +24,30 @@ ORIGINS = ("start", "centre")
 
 
 class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
-    r"""A function of the displacement alone, :math:`K_h(x, y) = R_h\,h(z) + R_{h,0}` with
-    :math:`z = 2 (x - y) / extent - 1`.
+    r"""A kernel of the displacement alone:
 
-    h is a :class:`PositionNetwork` and the readout R one weight-normalised linear layer, so a
-    horizon of any length costs the same parameters. A mass of one per training sample makes the
-    integral the sum of an ordinary convolution; another rate or irregular samples then need their
-    spacing as the measure and nothing else.
+    .. math:: K_h(x, y) = R_h\,h(z) + R_{h,0}, \qquad z = 2 (x - y) / extent - 1
+
+    h is a :class:`PositionNetwork`, and the readout R one weight-normalised linear layer, so that a
+    horizon of any length costs the same number of parameters. A mass of one per training sample
+    makes the integral the sum of an ordinary convolution. At another rate, or with irregular
+    samples, the measure is their spacing in training steps.
 
     Args:
         heads: groups; each reads and writes a slice of the channels.
         d_in, d_out: channels of a group.
         position_dim: p.
-        extent: length of the training domain in units of position: the scale of z, saved with the
-            weights, never re-stretched.
+        extent: length of the training domain in units of position. It is the scale of z and saved
+            with the weights; shorter or coarser inputs do not change it.
         length: samples of the training domain; with ``unit_variance`` the kernel starts with
             variance 1 / (d_in · length), so that a white signal of that length keeps its variance.
         origin: ``"start"`` maps displacement 0 to z = -1 (causal lags fill [-1, 1]); ``"centre"``
             maps it to 0, z = (x - y) / extent.
-        bias: a constant response of every output channel.
+        bias: whether there is a constant response of each output channel.
         unit_variance: see ``length``.
-        blur: spacing of the samples in steps of training where that is below 1, or None: ψ is then
-            smoothed by a Gaussian of half a sample, which takes out what is too fast to have been
-            seen in training; one axis. It is not a parameter and may be changed.
+        blur: spacing of the samples in training steps where that is below 1, or None. ψ is then
+            smoothed by a Gaussian of half a sample, which removes frequencies that training has not
+            seen; one axis only. It is not a parameter and may be changed.
         network_options: of :class:`PositionNetwork`: ``width``, ``depth``, ``activation``,
             ``omega``, ``learned_omega``, ``knots``, ``preset``.
 
@@ -91,13 +92,16 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
     ):
         super().__init__(heads, d_in, d_out)
         if origin not in ORIGINS:
-            raise OptionError(f"origin is one of {', '.join(ORIGINS)}, got {origin!r}")
+            raise OptionError(f"expected origin to be one of {', '.join(ORIGINS)}, got {origin!r}")
         if not extent > 0 or length < 1:
-            raise OptionError(f"extent and length must be positive, got {extent} and {length}")
+            raise OptionError(
+                f"expected extent and length above zero, got {extent} and {length}; give those of "
+                "the training domain"
+            )
         if blur is not None and not (0 < blur <= 1 and position_dim == 1):
             raise OptionError(
-                f"blur: received {blur!r} for {position_dim} axes; needs a spacing in (0, 1], or "
-                "None; one axis"
+                f"expected a blur in (0, 1] on one axis, got {blur!r} on {position_dim} "
+                "axes; give the spacing of the samples in training steps, or None"
             )
         self.blur = blur
         self.network = PositionNetwork(position_dim, **network_options)
@@ -106,15 +110,16 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
         self.extent: Tensor
         dtype = at_least_single(torch.get_default_dtype())
         self.register_buffer("extent", torch.tensor(float(extent), dtype=dtype))
-        self.origin, self.length, self._warned = origin, length, False
-        self.first_extent, self.unit_variance = float(extent), unit_variance
+        self.origin = origin
+        self.length = length
+        self.first_extent = float(extent)
+        self.unit_variance = unit_variance
+        self._warned = False
         self._readout_by_preset()
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """All values anew, those of the network and of the readout, and the ``extent`` it was
-        given.
-        """
+        """Draw new values for the network and the readout, and restore the first ``extent``."""
         self.network.draw()
         self.readout_layer.draw()
         if self.bias is not None:
@@ -123,8 +128,9 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
         self._readout_by_preset()
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """``.to(bfloat16)`` leaves the scale of all displacements in float32: rounded, it moves
-        every lag and the horizon.
+        """Change dtype and device, but leave ``extent`` in float32 under ``.to(bfloat16)``.
+
+        It scales all displacements: rounded, it would move every lag and the horizon.
         """
         extent = self.extent
         super()._apply(fn, recurse)
@@ -133,39 +139,47 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
 
     @torch.no_grad()
     def _readout_by_preset(self) -> None:
-        """The readout's weights by the network's preset, scaled to variance 1 / (d_in · length) on
-        request.
+        """Draw the readout's weights by the network's preset, and scale them to a variance of
+        1 / (d_in · length) with ``unit_variance``.
         """
         layer, network = self.readout_layer, self.network
-        omega = network.omega
         if network.preset == "paper":
-            bound = (6.0 / network.width) ** 0.5 / (
-                1.0 if omega is None or omega.is_meta else float(omega)
-            )
+            # Sitzmann's rule for layers after the first, U(±√(6 / w) / ω0).
+            omega = network.omega
+            omega_value = 1.0 if omega is None or omega.is_meta else float(omega)
+            bound = (6.0 / network.width) ** 0.5 / omega_value
             layer.set_weight(torch.empty_like(layer.direction).uniform_(-bound, bound))
         if self.unit_variance:
             z = torch.empty(512, network.position_dim, device=layer.bias.device).uniform_(-1.0, 1.0)
             hidden = network(z)
             spread = nn.functional.linear(hidden, cast(layer.weight, hidden.dtype)).std()
             wanted = (self.d_in * self.length) ** -0.5
-            # one unit behind a layer norm is the same everywhere
+            # The only unit behind a layer norm is constant, and has no spread to divide by.
             layer.magnitude.mul_(torch.where(spread > 0, wanted / spread, 1.0))
 
     # --- hidden units and readout -----------------------------------------------------------------
 
     def lag_features(self, displacements: Tensor) -> Tensor:
-        """h at displacements (..., p): (..., w)."""
+        """Return h at displacements (..., p): (..., w)."""
         of = (displacements,)
         return prepared(self, ("hidden", self.blur), lambda: self._smooth(displacements), of=of)
 
     def _smooth(self, displacements: Tensor) -> Tensor:
-        """ψ's hidden features, blurred where the samples are finer than in training."""
-        self._look(displacements)
+        """Return h, smoothed along the displacement where the samples are finer than in training.
+
+        A Gaussian with a standard deviation of half a sample, at 2·(training step / sample) + 1
+        whole samples around each displacement, its weights normalised.
+
+        Reference: CKConv, E.3.
+        """
+        self._warn_beyond_extent(displacements)
         if self.blur is None:
             return self._features(displacements)
+
         reach = round(1 / self.blur)
         offsets = range(-reach, reach + 1)
-        weights = [math.exp(-2.0 * k * k) for k in offsets]  # standard deviation: half a sample
+        # exp(-k² / 2σ²) with σ = 1/2
+        weights = [math.exp(-2.0 * k * k) for k in offsets]
         sample = self.blur * self.extent / self.length
         total = torch.zeros((), device=displacements.device)
         for k, weight in zip(offsets, weights):
@@ -173,28 +187,35 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
         return total
 
     def _features(self, displacements: Tensor) -> Tensor:
+        """Return h at displacements, in the network's coordinate z."""
         z = displacements / cast(self.extent, displacements.dtype)
-        return self.network(2 * z - 1 if self.origin == "start" else z)
+        if self.origin == "start":
+            z = 2 * z - 1
+        return self.network(z)
 
     def hidden(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
         return self.lag_features(x - y)
 
     def readout(self) -> tuple[Tensor, Tensor | None]:
-        layer, shape = self.readout_layer, (self.heads, self.d_out, self.d_in)
+        layer = self.readout_layer
+        shape = (self.heads, self.d_out, self.d_in)
         weight = prepared(self, "readout", lambda: layer.weight.reshape(*shape, -1))
         return weight, layer.bias.reshape(shape)
 
     def offset(self, problem: Problem) -> Tensor | None:
-        return None if self.bias is None else self.bias.view(1, self.heads, 1, self.d_out)
+        if self.bias is None:
+            return None
+        return self.bias.view(1, self.heads, 1, self.d_out)
 
     @property
     def width(self) -> int:
-        """Hidden units w."""
+        """w, the number of hidden units."""
         return self.network.width
 
-    def _look(self, displacements: Tensor) -> None:
-        """Say once that displacements are longer than the training domain. Eager code only: it
-        reads values.
+    def _warn_beyond_extent(self, displacements: Tensor) -> None:
+        """Warn once of displacements longer than the training domain.
+
+        In eager code alone, because this reads values.
         """
         if self._warned or not displacements.numel() or self.extent.is_meta:
             return
@@ -202,26 +223,27 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
             return
         longest = float(torch.linalg.vector_norm(displacements.detach(), math.inf))
         extent = float(self.extent)
+        # Positions of a grid are rounded, and may pass the extent by that.
         if longest > extent * (1 + 1e-6):
             self._warned = True
             warnings.warn(
                 f"displacements of {longest:.6g} are longer than the {extent:.6g} the kernel was "
-                "built for: it is extrapolated "
-                "there (said once)",
+                "built for: it is extrapolated there (warned once)",
                 stacklevel=2,
             )
 
     # --- where the kernel lives -------------------------------------------------------------------
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
-        """The line of the training rate, with a mass of one per sample; causal where lag 0 is the
-        start.
+        """Return a line of n samples at the training rate, with a mass of one per sample.
+
+        It is causal where displacement 0 is the start of the kernel.
         """
         causal = self.origin == "start"
         line = Domain.line(
             n, length=1.0, causal=causal, measure="counting", device=device, dtype=dtype
         )
-        # no value is read, so that traced code may come here too
+        # No value of ``extent`` is read, so that traced code can do the same.
         return line.replace(
             positions=line.positions * (self.extent.to(line.positions) / self.length)
         )

@@ -1,4 +1,4 @@
-"""A causal convolution on a regular line, point by point: the network runs once for each lag."""
+"""A causal convolution on a regular line, point by point, where the network runs once per lag."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ STEP = Layout(cross=True, stepping=True)
 
 
 class LagSteps(Form):
-    """Point t is the first that needs lag t: its hidden units join those of shorter lags in the
-    memory. O(t·w·d) per step, without the network at all pairs; stretches by FFT.
+    """Causal steps that keep the hidden units of each lag.
+
+    Point t is the first that needs lag t, whose hidden units join those of shorter lags in the
+    memory. A step costs O(t·w·d), and evaluates the network once; stretches go by FFT.
     """
 
     word = Exact
@@ -31,7 +33,9 @@ class LagSteps(Form):
         line = layout.keys is not None and len(layout.keys) == 1 and layout.fixed
         if not line or layout.padded or layout.pairs:
             return "lags are no whole steps of a line without padding and pairs"
-        return None if isinstance(kernel, LagFeatures) else "it needs LagFeatures"
+        if not isinstance(kernel, LagFeatures):
+            return "it needs LagFeatures"
+        return None
 
     def step(
         self,
@@ -43,10 +47,12 @@ class LagSteps(Form):
         memory: Memory,
     ) -> tuple[Tensor, Memory]:
         memory = _with_points(kernel, x, u, quadrature, t, memory)
-        lags, signal, (readout, bias) = memory["lags"], memory["signal"], kernel.readout()
+        lags, signal = memory["lags"], memory["signal"]
+        readout, bias = kernel.readout()
         dtype = promoted(lags.dtype, signal.dtype)
         with full_precision(u):
-            # longest lags first, as the points are: hidden units are summed before the readout
+            # The longest lag comes first, as the first point does. Hidden units are summed before
+            # the readout: (B, H, d, t + 1) @ (1, 1, t + 1, w).
             moment = (cast(signal, dtype).mT @ cast(lags, dtype)[:, None]).flatten(2)
             out = heads_apart(moment, cast(readout, dtype).flatten(2))
             if bias is not None:
@@ -72,13 +78,17 @@ class LagSteps(Form):
 def _with_points(
     kernel: LagFeatures, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
 ) -> Memory:
-    """The memory with n more points: u times their masses, and the hidden units of as many more
-    lags, the longest first.
+    """Return the memory with n more points.
+
+    It has the first position ``origin`` (1 | B, 1, p), ``signal`` u times masses (B, H, t, d), and
+    ``lags``, the hidden units of as many lags (1, t, w), the longest first.
     """
     n = u.shape[2]
     origin = memory.get("origin", x[:, :1])
+    # Point t lies t steps from the first one: its displacement is the new lag.
     lags = kernel.lag_features((x - origin)[0])[None]
-    lags = lags if n == 1 else lags.flip(1)
+    if n > 1:
+        lags = lags.flip(1)
     signal = weighed(u, quadrature.mass[:, t : t + n])
     if memory:
         lags = torch.cat([lags, memory["lags"]], 1)
@@ -89,7 +99,7 @@ def _with_points(
 def _finished(
     out: Tensor, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int
 ) -> Tensor:
-    """An integral with the queries' scale and the kernel's offset."""
+    """Return an integral with the queries' scale and the kernel's offset."""
     if quadrature.scale is not None:
         out = out * quadrature.scale[..., t : t + out.shape[2], None].to(out.dtype)
     return with_offset(out, kernel, Problem(x, x, u, u, quadrature, STEP))

@@ -42,10 +42,10 @@ def kernel(
     extent: Float[Tensor, ""] | float,
     channels: tuple[int, int],
 ) -> Float[Tensor, "*s o i"]:
-    r"""ψ at displacements x - y, reshaped to a matrix of (output, input) channels.
+    r"""Return ψ at displacements x - y as matrices of (output, input) channels.
 
-    The training domain's displacements [0, extent] map to z in [-1, 1], displacement 0 to -1; every
-    layer but the last is sin(ω0 (W z + b)).
+    Displacements [0, extent] of the training domain map to z in [-1, 1], displacement 0 to -1. All
+    layers but the last are sin(ω0 (W z + b)).
     """
     z = 2 * displacement / extent - 1
     for layer in layers[:-1]:
@@ -63,7 +63,7 @@ def ckconv_naive(
     extent: Float[Tensor, ""] | float,
     bias: Float[Tensor, " o"],
 ) -> Float[Tensor, "b m o"]:
-    r"""The convolution with a continuous kernel as a double sum, O(N²·d_out·d_in) time and memory.
+    r"""Return the convolution with a continuous kernel as a double sum.
 
     Args:
         u, x: channels and positions of the points.
@@ -73,6 +73,8 @@ def ckconv_naive(
         omega: ω0 of the sine layers.
         extent: length of the training domain in units of position.
         bias: one constant per output channel.
+
+    Cost: O(N²·d_out·d_in) time and memory.
 
     Reference: CKConv Eqs. 1-4, 8 and §4.2.
 

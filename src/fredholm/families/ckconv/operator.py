@@ -14,10 +14,10 @@ from .kernel import ContinuousConvolutionKernel
 
 @register_operator("ckconv")
 class CKConv(IntegralOperator):
-    r"""Convolution with a continuous kernel: :math:`(Tu)(x) = \int \psi(x - y)\,u(y)\,d\mu(y) + b`,
-    ψ a small sine network.
+    r"""Convolution with a continuous kernel, :math:`(Tu)(x) = \int \psi(x - y)\,u(y)\,d\mu(y) + b`,
+    where ψ is a small sine network.
 
-    One layer sees the whole signal at a fixed number of parameters. Causality, sampling and rate
+    One layer sees the entire signal at a fixed number of parameters. Causality, sampling and rate
     belong to the domain: on ``Domain.line(n, length=N, causal=True, measure="counting")`` this is
     the paper's layer for training sequences of N samples; at another rate or with real timestamps
     the masses are the spacings in training steps. Without a domain that line is assumed.
@@ -71,13 +71,18 @@ class CKConv(IntegralOperator):
         **kernel_options,
     ):
         out_dim = out_dim or dim
+
+        # A separable convolution has one kernel per channel, and a matrix behind it.
         if separable and heads not in (1, dim):
             raise OptionError(
-                f"heads: received {heads} for a separable convolution; it has one per channel, "
-                "leave it out"
+                f"expected {dim} heads in a separable convolution, one per channel, got {heads}; "
+                "leave heads out"
             )
-        heads = dim if separable else heads
-        d_in, d_out = (1, 1) if separable else (head_width(dim, heads), head_width(out_dim, heads))
+        if separable:
+            heads, d_in, d_out = dim, 1, 1
+        else:
+            d_in, d_out = head_width(dim, heads), head_width(out_dim, heads)
+
         kernel_options |= {"position_dim": position_dim, "length": length}
         if horizon is None:
             kernel = ContinuousConvolutionKernel(heads, d_in, d_out, **kernel_options)

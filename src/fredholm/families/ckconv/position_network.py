@@ -1,11 +1,12 @@
-"""A small network of positions whose last hidden layer a kernel reads: sine networks and what they
-are compared with.
+"""A small network of positions whose last hidden layer a kernel reads: sine networks and their
+baselines.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import torch
@@ -35,11 +36,13 @@ PRESETS = ("paper", "released")
 
 
 class WeightNormLinear(nn.Module):
-    r"""A linear layer with weight :math:`W_i = g_i\,v_i / |v_i|`, one magnitude and one direction
-    per output.
+    r"""A linear layer with weight :math:`W_i = g_i\,v_i / |v_i|`, one magnitude g and one direction
+    v per output.
 
-    torch's parametrisation cannot be pickled; this is the same function as a module of two
-    parameters.
+    torch's parametrisation of the same function cannot be pickled.
+
+    Args:
+        d_in, d_out: widths.
 
     Reference: Salimans and Kingma 2016.
 
@@ -61,8 +64,11 @@ class WeightNormLinear(nn.Module):
 
     @torch.no_grad()
     def draw(self) -> None:
-        """Torch's default weight and no bias. Whoever owns the layer draws it, and may go on from
-        there: a ``reset_parameters`` would be called after the owner's, and undo it.
+        """Draw torch's default weight, and set the bias to zero.
+
+        The module that owns the layer calls this, and may change the values afterwards. It is not
+        called ``reset_parameters``, because torch calls that of all modules, and would undo the
+        owner's changes.
         """
         nn.init.kaiming_uniform_(self.direction, a=5**0.5)
         self.set_weight(self.direction.detach())
@@ -70,7 +76,8 @@ class WeightNormLinear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """W (out, in)."""
+        """W, (d_out, d_in)."""
+        # Where nothing is recorded, torch's fused function.
         if self.direction.dtype in SUMMED and unrecorded():
             norm = torch._weight_norm  # pyright: ignore[reportPrivateImportUsage]
             return norm(self.direction, self.magnitude[:, None])
@@ -78,22 +85,23 @@ class WeightNormLinear(nn.Module):
         return self.direction * (self.magnitude / length)[:, None]
 
     def dropped(self, rate: float) -> dict[str, Tensor]:
-        """Direction and magnitude of a weight without a share ``rate`` of its entries, the others
-        divided by 1 - rate.
+        """Return direction and magnitude after dropout of the weight's entries at ``rate``.
+
+        The other entries are divided by 1 - rate.
         """
         kept = torch.rand_like(self.direction) >= rate
         direction = torch.where(kept, self.direction, 0.0)
-        none = ~kept.any(-1)
         share = direction.norm(dim=-1) / self.direction.norm(dim=-1) / (1 - rate)
+        # A row without remaining entries keeps a direction, since 0 / 0 is none, and no magnitude.
+        empty = ~kept.any(-1)
         return {
-            # A row of which nothing is left keeps a direction, at no magnitude.
-            "direction": torch.where(none[:, None], self.direction, direction),
-            "magnitude": torch.where(none, 0.0, self.magnitude * share),
+            "direction": torch.where(empty[:, None], self.direction, direction),
+            "magnitude": torch.where(empty, 0.0, self.magnitude * share),
         }
 
     @torch.no_grad()
     def set_weight(self, weight: Tensor) -> None:
-        """Choose magnitude and direction so that the effective weight is this one."""
+        """Set magnitude and direction so that the layer's weight is ``weight``."""
         self.direction.copy_(weight)
         self.magnitude.copy_(weight.norm(dim=-1))
 
@@ -114,16 +122,18 @@ class PositionNetwork(nn.Module):
             ``silu``, ``gelu``, each after a layer norm; or ``"rff"``: random Fourier features, then
             GELU layers.
         omega: ω0 of the sine layers, and in cycles per unit the scale of random Fourier features.
-        learned_omega: make ω0 a parameter.
+        learned_omega: whether ω0 is a parameter.
         knots: ``"uniform"`` spreads the bends of piecewise activations over [-1, 1]; ``"zero"``
             leaves the biases at zero.
-        preset: ``"paper"``: weights by Sitzmann's rule, :math:`U(\pm 1/p)` first and
-            :math:`U(\pm\sqrt{6/w}/\omega_0)` after, biases
-            :math:`U(\pm\pi/|W_i|)`; ``"released"``: what the authors' code has in effect, torch's
-            default weights for every ω0 and biases U(-1, 1).
+        preset: ``"paper"``: weights by Sitzmann's rule, :math:`U(\pm 1/p)` in the first layer and
+            :math:`U(\pm\sqrt{6/w}/\omega_0)` in the others, biases :math:`U(\pm\pi/|W_i|)`;
+            ``"released"``: the effect of the authors' code, torch's default weights for every ω0
+            and biases U(-1, 1).
 
-    Shape: (..., p) to (..., w), in float32 at least; so are its parameters, whatever a model is
-    cast to.
+    Shape: (..., p) to (..., w), in float32 or better. So are its parameters, also in a model that
+    is cast to a half precision.
+
+    Cost: O(p·w + (L - 1)·w²) per position.
 
     Raises:
         OptionError: an unknown name or a non-positive size.
@@ -154,38 +164,59 @@ class PositionNetwork(nn.Module):
         _check(position_dim, width, depth, activation, omega, knots, preset)
         if learned_omega and activation != "sine":
             raise OptionError(
-                f"learned_omega: activation={activation!r} has no ω0 to learn; needs "
-                "activation='sine', or leave it out"
+                f"expected activation='sine' with learned_omega, got {activation!r}, which has no "
+                "ω0 to learn; leave learned_omega out"
             )
-        self.position_dim, self.width = position_dim, width
-        self.activation, self.preset, self.knots = activation, preset, knots
-        self.first_omega = float(omega)  # where a learned ω0 begins
-        waves = max(1, width // 2)
-        self.fourier = FourierFeatures(position_dim, waves, omega) if activation == "rff" else None
-        first = position_dim if self.fourier is None else 2 * waves
+        self.position_dim = position_dim
+        self.width = width
+        self.activation = activation
+        self.preset = preset
+        self.knots = knots
+        # A learned ω0 starts from this value.
+        self.first_omega = float(omega)
+
+        self.fourier = None
+        d_in = position_dim
+        if activation == "rff":
+            waves = max(1, width // 2)
+            self.fourier = FourierFeatures(position_dim, waves, omega)
+            d_in = 2 * waves
+        widths = [d_in] + [width] * depth
         self.layers: Any = nn.ModuleList(
-            WeightNormLinear(first if i == 0 else width, width) for i in range(depth)
+            WeightNormLinear(before, after) for before, after in pairwise(widths)
         )
-        normed = activation not in ("sine", "rff")
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth)) if normed else None
+        self.norms = None
+        if activation not in ("sine", "rff"):
+            self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth))
+
         self.omega: Tensor | None
-        dtype = at_least_single(torch.get_default_dtype())
-        value = torch.tensor(float(omega), dtype=dtype) if activation == "sine" else None
-        if learned_omega and value is not None:
-            self.omega = nn.Parameter(value)
-        else:
-            self.register_buffer("omega", value)
+        self._register_omega(learned_omega)
         self._by_preset()
+        # Built under a half precision as the default dtype.
         if torch.get_default_dtype() not in SUMMED:
             self.float()
 
+    def _register_omega(self, learned: bool) -> None:
+        """Register ω0 of sine layers as a parameter or a buffer, and None for other networks."""
+        value = None
+        if self.activation == "sine":
+            dtype = at_least_single(torch.get_default_dtype())
+            value = torch.tensor(self.first_omega, dtype=dtype)
+        if learned and value is not None:
+            self.omega = nn.Parameter(value)
+        else:
+            self.register_buffer("omega", value)
+
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """``.to(bfloat16)`` leaves a phase's parameters in float32: rounded, they are noise."""
+        """Change dtype and device, but leave parameters in float32 under ``.to(bfloat16)``.
+
+        A phase of hundreds of radians has no digits behind the point in bfloat16.
+        """
         return super()._apply(unrounded(fn), recurse)
 
     @torch.no_grad()
     def draw(self) -> None:
-        """All values anew, in the order in which a network is built."""
+        """Draw new values, in the order in which a network is built."""
         for layer in self.layers:
             layer.draw()
         norm: Any
@@ -198,7 +229,7 @@ class PositionNetwork(nn.Module):
         self._by_preset()
 
     def _by_preset(self) -> None:
-        """What the layers' own weights and biases become by activation, preset and knots."""
+        """Set weights and biases by activation, preset and knots."""
         if self.activation == "sine":
             self._reset_sine(self.first_omega)
         elif self.activation != "rff" and self.knots == "uniform":
@@ -206,6 +237,7 @@ class PositionNetwork(nn.Module):
 
     @torch.no_grad()
     def _reset_sine(self, omega: float) -> None:
+        """Draw the weights and biases of sine layers."""
         for i, layer in enumerate(self.layers):
             if self.preset == "released":
                 layer.bias.uniform_(-1.0, 1.0)
@@ -219,7 +251,10 @@ class PositionNetwork(nn.Module):
 
     @torch.no_grad()
     def _spread_knots(self) -> None:
-        """One bend per unit, at a position drawn uniformly for it: b = -W h(z)."""
+        """Place the bend of each unit at a position z drawn uniformly: b = -W h(z).
+
+        h(z) is the input of the layer, hence layer by layer.
+        """
         for i, layer in enumerate(self.layers):
             z = torch.empty(self.width, self.position_dim, device=layer.bias.device)
             z.uniform_(-1.0, 1.0)
@@ -231,32 +266,32 @@ class PositionNetwork(nn.Module):
         return self._run(z, len(self.layers))
 
     def _run(self, z: Tensor, depth: int) -> Tensor:
-        """The first ``depth`` layers, in float32 or better whatever the parameters are: a bfloat16
-        phase is noise.
-        """
+        """Return the output of the first ``depth`` layers, in float32 or better."""
         with full_precision(z):
-            h = z if self.fourier is None else self.fourier(z)
+            h = z
+            if self.fourier is not None:
+                h = self.fourier(z)
             dtype = at_least_single(self.layers[0].bias.dtype)
             h = cast(h, promoted(h.dtype, dtype))
-            values = unrecorded()
+            in_place = unrecorded()
             for i in range(depth):
-                h = self.layers[i](h)
-                if self.omega is not None:
-                    omega = cast(self.omega, h.dtype)
-                    h = h.mul_(omega).sin_() if values else torch.sin(omega * h)
-                elif self.norms is None:
-                    h = F.gelu(h)
-                else:
-                    norm: Any = self.norms[i]
-                    h = F.layer_norm(
-                        h,
-                        norm.normalized_shape,
-                        norm.weight.to(h.dtype),
-                        norm.bias.to(h.dtype),
-                        norm.eps,
-                    )
-                    h = ACTIVATIONS[self.activation](h)
+                h = self._activated(self.layers[i](h), i, in_place)
             return cast(h, dtype)
+
+    def _activated(self, h: Tensor, layer: int, in_place: bool) -> Tensor:
+        """Return σ of a layer's output, which may be overwritten if ``in_place``."""
+        if self.omega is not None:
+            omega = cast(self.omega, h.dtype)
+            if in_place:
+                return h.mul_(omega).sin_()
+            return torch.sin(omega * h)
+        if self.norms is None:
+            return F.gelu(h)
+
+        norm: Any = self.norms[layer]
+        weight, bias = norm.weight.to(h.dtype), norm.bias.to(h.dtype)
+        h = F.layer_norm(h, norm.normalized_shape, weight, bias, norm.eps)
+        return ACTIVATIONS[self.activation](h)
 
     def extra_repr(self) -> str:
         return (

@@ -154,12 +154,18 @@ def draw(
 
 
 def _keys_of_components(mixture: Mixture, component: Tensor, level: Tensor) -> Tensor:
-    """Return one key of each drawn component (B, H, Nq, S), at which its sum passes ``level``."""
+    """Return one key per drawn component, the first at which its cumulative sum exceeds a level.
+
+    Args:
+        mixture: the proposal.
+        component: the drawn components, (B, H, Nq, S).
+        level: numbers in [0, 1) of the same shape, as shares of the mass that a query sees.
+    """
     parts = mixture.parts.double()
     components, n = parts.shape[2:]
     queries = component.shape[2]
 
-    # A level in [0, 1) counts up to the mass that the query sees.
+    # The mass of each component that each query sees, (B, H, Nq, A).
     cumulative = parts.cumsum(-1)
     if mixture.ordered:
         seen = cumulative.mT
@@ -175,9 +181,12 @@ def _keys_of_components(mixture: Mixture, component: Tensor, level: Tensor) -> T
     place = torch.searchsorted(axis, shifted, right=True)
     index = place.view(component.shape) - component * n
 
-    # Rounding may put a level just outside its distribution.
-    last = torch.arange(queries, device=index.device)[:, None] if mixture.ordered else n - 1
-    return index.clamp_(min=0).minimum(torch.as_tensor(last, device=index.device))
+    # Rounding may put a level just outside its distribution. The last key of a query is the last
+    # one that it sees.
+    last = torch.as_tensor(n - 1, device=index.device)
+    if mixture.ordered:
+        last = torch.arange(queries, device=index.device)[:, None]
+    return index.clamp_(min=0).minimum(last)
 
 
 def lattice(

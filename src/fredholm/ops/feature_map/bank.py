@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...errors import ShapeError
-from ..backend import cast, full_precision, values_alone
+from ..backend import cast, constant_when_traced, full_precision, values_alone
 from ..custom_op import custom_op
 from ..plain import vjp
 from ..tiles import find_activation, rectangles
@@ -49,6 +49,12 @@ def sums_of_units() -> Iterator[None]:
         yield
     finally:
         _sums_of_units.reset(before)
+
+
+@constant_when_traced
+def _sums_wanted() -> bool:
+    """Return whether the call is inside :func:`sums_of_units`. Dynamo cannot read a ContextVar."""
+    return _sums_of_units.get()
 
 
 def scalar_bank(
@@ -103,7 +109,7 @@ def _few(u: Tensor) -> bool:
 
     Under tracing sizes do not decide: it would fix the length of the traced program.
     """
-    if _sums_of_units.get():
+    if _sums_wanted():
         return True
     few = FEW_RECORDED if torch.is_grad_enabled() else FEW
     return not torch.compiler.is_compiling() and u.shape[0] * u.shape[2] <= few

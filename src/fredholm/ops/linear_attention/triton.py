@@ -217,11 +217,7 @@ class _Call:
         self.block_d = power_of_two(width)
 
         exact = value.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
-        case = case_name(
-            "points", value.device, r=self.features, d=self.block_d, bytes=value.element_size()
-        )
-        default = default_tiles(max(self.features, self.block_d), exact)
-        tiles = choose_tiles(TABLE, case, default)
+        tiles = self._tiles(exact)
         self.points = tiles["rows"]
 
         self.width = {"D": width, "BLOCK_D": self.block_d}
@@ -249,6 +245,15 @@ class _Call:
         self.mass = _strides(x.mass)
         self.scaled = value if x.scale is None else x.scale
         self.scale = [0, 0, 0] if x.scale is None else _strides(x.scale)
+
+    def _tiles(self, exact: bool) -> Tiles:
+        """Return the measured tiles for these sizes, else the default ones."""
+        value = self.x.value
+        case = case_name(
+            "points", value.device, r=self.features, d=self.block_d, bytes=value.element_size()
+        )
+        default = default_tiles(max(self.features, self.block_d), exact)
+        return choose_tiles(TABLE, case, default)
 
     @property
     def counts(self) -> tuple[int, int, int, int]:

@@ -38,7 +38,10 @@ def rates(
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr,
     SCALED: tl.constexpr, NORMALISED: tl.constexpr,
 ):  # fmt: skip
-    """The rates a and c of a block of queries."""
+    """Write the rates a and c of a block of queries to ``rate`` and ``one_rate``.
+
+    ``denominator`` is Z before scale and floor, and ``out`` the response o.
+    """
     pair = tl.program_id(1).to(tl.int64)
     b, h = pair // heads, pair % heads
     at = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)

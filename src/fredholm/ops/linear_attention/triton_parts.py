@@ -11,6 +11,7 @@ Arguments that the kernels share:
     BLOCK_L, BLOCK_M   L and M padded to powers of two; a feature's column is l·BLOCK_M + m
     SHARED       whether a set is one network, C = L
     GIVEN        whether ``base`` has features
+    x_b, x_h, x_n   strides of a tensor x over batch, heads and points, 0 where they share it
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def _put_by_row(ring: Points, new: Points, slot: int | Tensor, valid: Tensor | N
     stored = ring._replace(mass=ring.mass[:, None, :, None])
     new = new._replace(mass=new.mass[:, None, :, None])
     for old, x in zip(stored, new):
-        x = x.to(old.dtype).expand(len(old), -1, -1, -1)
+        x = x.to(old.dtype).expand(old.shape[0], -1, -1, -1)
         index = place[:, None, :, None].expand_as(x)
         if valid is not None:
             x = torch.where(valid[:, None, :, None], x, old.gather(2, index))
@@ -168,5 +168,5 @@ def _put_by_row(ring: Points, new: Points, slot: int | Tensor, valid: Tensor | N
 def _places(slot: int | Tensor, mass: Tensor) -> Tensor:
     """Return the place of each row's oldest point, (B, 1)."""
     if isinstance(slot, int):
-        return torch.full((len(mass), 1), slot, device=mass.device)
+        return torch.full((mass.shape[0], 1), slot, device=mass.device)
     return slot[:, None]

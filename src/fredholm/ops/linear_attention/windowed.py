@@ -231,12 +231,21 @@ def _first_visible_points(
 
 
 def _beside_old(old: Points | None, new: Points, comes: Tensor, wanted: int) -> Points:
-    """Return ``new`` in the places where a new sink comes, and the old sink in the others."""
+    """Return the sinks of each row: the new ones in their places, and the old ones in the others.
+
+    Args:
+        old: the sinks so far, at most ``wanted`` places; None before the first points.
+        new: ``wanted`` places, of which those of new sinks are read.
+        comes: whether a place gets a new sink, (B, wanted).
+        wanted: s.
+    """
+    # For keys and values, (B, G, s, e).
     comes_wide = comes[:, None, :, None]
     if old is None:
         key = torch.where(comes_wide, new.key, 0.0)
         return Points(key, torch.where(comes_wide, new.value, 0.0), new.mass)
 
+    # While points were all visible, the memory had only as many places as sinks.
     missing = wanted - old.key.shape[2]
     old_key, old_value = (F.pad(x, (0, 0, 0, missing)) for x in (old.key, old.value))
     old_mass = F.pad(old.mass, (0, missing))

@@ -1,5 +1,5 @@
-"""Convolution on a regular grid by FFT, hidden units before the readout: the form and its op; and
-the direct one, for few points.
+"""Convolution on a regular grid: by FFT with hidden units before the readout, the form and its op;
+and directly, for few points.
 """
 
 from __future__ import annotations
@@ -31,19 +31,23 @@ from .limits import spectrum_refusal
 from .registration import convolve_with, grid_convolution_op, spectrum_of
 
 CONVOLUTION = "the convolution"
-KEPT = 1 << 24  # numbers of a kernel's spectrum that are kept between calls
+"""The op's name in messages."""
+KEPT = 1 << 24
+"""Numbers of a kernel's spectrum up to which it is kept between calls."""
 
 FEW = 1 << 14
 """Samples times points times lags up to which the products cost less than the transforms, on a
-processor: `python -m evidence time small tune`.
+processor: ``python -m evidence time small tune``.
 """
 CONVOLUTIONS = (F.conv1d, F.conv2d, F.conv3d)
 WINDOWS = 1 << 17
-"""Numbers that all points see, beside one another, up to which they are multiplied as a matrix."""
+"""Numbers in the windows of all points up to which they are copied side by side and multiplied as a
+matrix (docs/log.md, 2026-11-23, "F.conv1d with groups on few points").
+"""
 
 
 class DirectConvolution(Form):
-    """The kernel is made once at all lags, and torch convolves with it: O(N²·d) per channel."""
+    """Convolution by torch with the kernel at all lags: O(N²·d) per channel."""
 
     word = Exact
     name = "direct convolution"
@@ -53,13 +57,16 @@ class DirectConvolution(Form):
     )
 
     def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
-        layout, options = facts.layout, self.strategy
+        layout = facts.layout
         grid = layout.grid
         if grid is None or layout.pairs or (layout.causal and len(grid) > 1):
             return "it needs a regular grid without pairs; an order on one axis"
-        if len(grid) > len(CONVOLUTIONS) or getattr(options, "memory", None) is not None:
+        memory = getattr(self.strategy, "memory", None)
+        if len(grid) > len(CONVOLUTIONS) or memory is not None:
             return "torch convolves on up to three axes, with memory of its own"
-        return None if isinstance(kernel, LagFeatures) else "it needs LagFeatures"
+        if not isinstance(kernel, LagFeatures):
+            return "it needs LagFeatures"
+        return None
 
     def preferred(self, kernel: Kernel, facts: Facts) -> bool:
         grid = facts.layout.grid
@@ -69,24 +76,44 @@ class DirectConvolution(Form):
         return facts.batch * facts.keys * lags <= FEW
 
     def respond(self, kernel: LagFeatures, problem: Problem) -> Tensor:
-        q, u, (grid, causal) = problem.quadrature, problem.uy, _order(problem)
-        dtype, lags = at_least_single(u.dtype), _lags(problem, longest_first=True)
-        windows = len(grid) == 1 and kernel.heads > 1 and _windows(u, len(lags))
-        blur = getattr(kernel, "blur", None)  # which may be changed between calls
-        name = ("rows" if windows else "taps", grid, causal, dtype, blur)
+        u = problem.uy
+        grid, causal = _order(problem)
+        dtype = at_least_single(u.dtype)
+        lags = _lags(problem, longest_first=True)
+
+        if len(grid) == 1 and kernel.heads > 1 and _windows(u, len(lags)):
+            layout, make_taps, convolve = "rows", _rows, _by_windows
+        else:
+            layout, make_taps, convolve = "taps", _taps, _by_convolution
+
+        # A kernel's blur may be changed between calls, and belongs to the name of what is kept.
+        blur = getattr(kernel, "blur", None)
+        name = (layout, grid, causal, dtype, blur)
         with full_precision(u):
-            make = lambda: (_rows if windows else _taps)(kernel, problem, lags, dtype)  # noqa: E731
-            taps = prepared(kernel, name, make, of=(lags,))
-            through = _by_windows if windows else _by_convolution
-            out = through(cast(weighed(u, q.mass), taps.dtype), taps, grid, causal)
+            taps = prepared(
+                kernel, name, lambda: make_taps(kernel, problem, lags, dtype), of=(lags,)
+            )
+            signal = cast(weighed(u, problem.quadrature.mass), taps.dtype)
+            out = convolve(signal, taps, grid, causal)
         return finished(out, kernel, problem)
 
 
 def _by_convolution(signal: Tensor, taps: Tensor, grid: tuple[int, ...], causal: bool) -> Tensor:
-    """Signal (B, H, N, d_in) and taps (H·d_out, d_in, *lags) to (B, H, N, d_out), by torch."""
+    """Return the convolution by torch, (B, H, N, d_out).
+
+    Args:
+        signal: (B, H, N, d_in).
+        taps: (H·d_out, d_in, *lags), the longest lag first.
+        grid, causal: see :func:`grid_convolution`.
+    """
     b, heads, n, d = signal.shape
-    # a causal convolution sees nothing after a point
-    around = [k - 1 for n in reversed(grid) for k in (n, 1 if causal else n)]
+
+    # n - 1 points before and after each axis, from the last axis to the first. A causal convolution
+    # sees nothing after a point.
+    around = []
+    for extent in reversed(grid):
+        after = 0 if causal else extent - 1
+        around += [extent - 1, after]
     padded = F.pad(signal.mT.reshape(b, heads * d, *grid), around)
     out = CONVOLUTIONS[len(grid) - 1](padded, taps, groups=heads)
     return out.view(b, heads, out.shape[1] // heads, n).mT
@@ -99,8 +126,18 @@ def direct_convolution(
     grid: Sequence[int],
     causal: bool,
 ) -> Float[Tensor, "b h n o"]:
-    """:func:`grid_convolution` without transforms: the kernel at all lags, convolved by torch.
-    O(N²).
+    """Return :func:`grid_convolution` without transforms, by torch with the kernel at all lags.
+
+    Args:
+        signal, hidden, readout, grid, causal: see :func:`grid_convolution`.
+
+    Cost: O(N²·d_out·d_in) per head.
+
+    Example:
+        >>> u, h = torch.tensor([1.0, 0.0, 2.0]), torch.tensor([[1.0], [10.0], [100.0]])
+        >>> readout = torch.ones(1, 1, 1, 1)
+        >>> direct_convolution(u.view(1, 1, 3, 1), h, readout, (3,), True).flatten().tolist()
+        [1.0, 10.0, 102.0]
     """
     heads, d_out, d_in, width = readout.shape
     lags = [n if causal else 2 * n - 1 for n in grid]
@@ -109,46 +146,63 @@ def direct_convolution(
 
 
 def _windows(u: Tensor, lags: int) -> bool:
-    """Whether the points that each output sees are laid out side by side, for one matrix product
-    per head: where nothing but values is wanted, torch takes longer to plan a grouped convolution.
+    """Return whether the window of each output is copied, for one matrix product per head.
+
+    On small problems torch takes longer to plan a grouped convolution. For values alone: the copies
+    would be saved for a backward.
     """
     return 0 < u.numel() * lags <= WINDOWS and values_alone((u,))
 
 
 def _by_windows(signal: Tensor, rows: Tensor, grid: tuple[int, ...], causal: bool) -> Tensor:
-    """The same on a line from taps (H, d_out, lags·d_in)."""
+    """Return the convolution on a line by windows, (B, H, N, d_out).
+
+    Args:
+        signal: (B, H, N, d_in).
+        rows: taps (H, d_out, lags·d_in), the longest lag first.
+        grid, causal: see :func:`grid_convolution`.
+    """
     b, heads, n, d = signal.shape
-    padded = torch.constant_pad_nd(signal, (0, 0, n - 1, 0 if causal else n - 1))
+    after = 0 if causal else n - 1
+    padded = torch.constant_pad_nd(signal, (0, 0, n - 1, after))
+
+    # The window of point i begins i·d numbers into its head, and lies behind that in one run.
     points = padded.shape[2]
-    # point i of a head begins i·d numbers into it, and what it sees lies behind in one run
     strides = (heads * points * d, points * d, d, 1)
-    seen = padded.as_strided((b, heads, n, rows.shape[2]), strides)
-    return torch.matmul(rows, seen.contiguous().mT).mT
+    windows = padded.as_strided((b, heads, n, rows.shape[2]), strides)
+    return torch.matmul(rows, windows.contiguous().mT).mT
 
 
 def _rows(kernel: LagFeatures, problem: Problem, lags: Tensor, dtype: torch.dtype) -> Tensor:
-    """κ at all lags of a line, the longest first: (H, d_out, lags·d_in)."""
+    """Return κ at all lags of a line, the longest first: (H, d_out, lags·d_in)."""
     taps = _taps(kernel, problem, lags, dtype)
     return taps.mT.reshape(kernel.heads, taps.shape[0] // kernel.heads, -1)
 
 
 def _taps(kernel: LagFeatures, problem: Problem, lags: Tensor, dtype: torch.dtype) -> Tensor:
-    """κ at all lags as torch's convolutions take it, the longest first: (H·d_out, d_in, *lags)."""
-    (grid, causal), (readout, bias) = _order(problem), kernel.readout()
+    """Return κ at all lags for torch's convolutions, the longest first: (H·d_out, d_in, *lags)."""
+    grid, causal = _order(problem)
+    readout, bias = kernel.readout()
     hidden = kernel.lag_features(lags)
     dtype = promoted(hidden.dtype, dtype)
+
+    # κ = R h + R₀ at all lags, one product (H·d_out·d_in, w) @ (w, L).
     heads, d_out, d_in, width = readout.shape
-    weight, rows = cast(readout, dtype).reshape(-1, width), cast(hidden, dtype).mT
-    taps = (
-        weight @ rows if bias is None else torch.addmm(cast(bias, dtype).view(-1, 1), weight, rows)
-    )
-    return taps.view(heads * d_out, d_in, *(n if causal else 2 * n - 1 for n in grid))
+    weight = cast(readout, dtype).reshape(-1, width)
+    units = cast(hidden, dtype).mT
+    if bias is None:
+        taps = weight @ units
+    else:
+        taps = torch.addmm(cast(bias, dtype).view(-1, 1), weight, units)
+    extents = [n if causal else 2 * n - 1 for n in grid]
+    return taps.view(heads * d_out, d_in, *extents)
 
 
 class HiddenConvolution(Form):
-    """The hidden units are functions of the displacement: O(N log N) per hidden unit and channel.
+    """Convolution by FFT with hidden units, functions of the displacement, before the readout.
 
-    Padded with zeros to twice the grid, so that nothing wraps around.
+    O(N log N) per hidden unit and channel. The grid is padded with zeros to twice its extents, so
+    that nothing wraps around.
     """
 
     word = FFT
@@ -162,26 +216,23 @@ class HiddenConvolution(Form):
         ordered = layout.causal and grid is not None and len(grid) > 1
         if grid is None or layout.pairs or ordered:
             return f"it needs {FFT.needs}; use {FFT.instead} instead"
-        return None if isinstance(kernel, LagFeatures) else "it needs LagFeatures"
+        if not isinstance(kernel, LagFeatures):
+            return "it needs LagFeatures"
+        return None
 
     def respond(self, kernel: LagFeatures, problem: Problem) -> Tensor:
         options: Any = self.strategy
-        q, (grid, causal) = problem.quadrature, _order(problem)
+        grid, causal = _order(problem)
         hidden = kernel.lag_features(_lags(problem))
         readout, bias = kernel.readout()
-        signal = weighed(problem.uy, q.mass)
-        kept = answering(kernel) and not wants_triton(options.backend) and _small(readout, grid)
-        if kept and signal.numel():
-            dtype = _dtype(signal, hidden)
+        signal = weighed(problem.uy, problem.quadrature.mass)
 
-            def make() -> Tensor:
-                units, weight = with_bias(hidden, readout, bias)
-                return spectrum_of(units.to(dtype), weight.to(dtype), grid, causal)
-
-            given = (hidden, readout) if bias is None else (hidden, readout, bias)
-            with full_precision(signal):
-                spectrum = prepared(kernel, ("spectrum", grid, causal, dtype), make, of=given)
-                out = convolve_with(signal.to(dtype), spectrum, grid, causal)
+        # A model that only answers keeps its spectrum, which is then one transform less per unit.
+        keeps_spectrum = (
+            answering(kernel) and not wants_triton(options.backend) and _small(readout, grid)
+        )
+        if keeps_spectrum and signal.numel():
+            out = _with_kept_spectrum(kernel, problem, signal, hidden)
         else:
             hidden, readout = with_bias(hidden, readout, bias)
             out = grid_convolution(
@@ -190,23 +241,47 @@ class HiddenConvolution(Form):
         return finished(out, kernel, problem)
 
 
+def _with_kept_spectrum(
+    kernel: LagFeatures, problem: Problem, signal: Tensor, hidden: Tensor
+) -> Tensor:
+    """Return the convolution with a spectrum that is made once for as long as weights stay."""
+    grid, causal = _order(problem)
+    readout, bias = kernel.readout()
+    dtype = _dtype(signal, hidden)
+
+    def make() -> Tensor:
+        units, weight = with_bias(hidden, readout, bias)
+        return spectrum_of(units.to(dtype), weight.to(dtype), grid, causal)
+
+    made_from = (hidden, readout) if bias is None else (hidden, readout, bias)
+    with full_precision(signal):
+        spectrum = prepared(kernel, ("spectrum", grid, causal, dtype), make, of=made_from)
+        return convolve_with(signal.to(dtype), spectrum, grid, causal)
+
+
 def _order(problem: Problem) -> tuple[tuple[int, ...], bool]:
-    """The extents of a problem's grid, and whether it is causal."""
+    """Return the extents of a problem's grid, and whether it is causal."""
     grid = problem.layout.grid
     assert grid is not None
     return grid, problem.layout.causal
 
 
 def _lags(problem: Problem, *, longest_first: bool = False) -> Tensor:
-    """Displacements of a grid, in causal order those to the past alone; in row-major order, or that
-    of a convolution's taps.
+    """Return the displacements of a grid (L, p), in causal order only those to the past.
+
+    They are in row-major order, or reversed where a convolution takes the longest lag first. The
+    domain keeps them.
     """
     grid, causal = _order(problem)
 
     def make() -> Tensor:
-        displacements, _ = problem.displacements()
-        lags = displacements[grid[0] - 1 :] if causal else displacements
-        return lags.flip(0) if longest_first else lags
+        lags, _ = problem.displacements()
+        # From 1 - n to n - 1: the past has lags from 0 on.
+        if causal:
+            lags = lags[grid[0] - 1 :]
+        if longest_first:
+            lags = lags.flip(0)
+        return lags
 
     if problem.domain is None:
         return make()
@@ -214,7 +289,7 @@ def _lags(problem: Problem, *, longest_first: bool = False) -> Tensor:
 
 
 def finished(out: Tensor, kernel: Kernel, problem: Problem) -> Tensor:
-    """An integral with the queries' scale and the kernel's offset."""
+    """Return an integral with the queries' scale and the kernel's offset."""
     scale = problem.quadrature.scale
     if scale is not None:
         out = out * cast(scale, out.dtype)[..., None]
@@ -222,7 +297,7 @@ def finished(out: Tensor, kernel: Kernel, problem: Problem) -> Tensor:
 
 
 def with_bias(hidden: Tensor, readout: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The readout's bias as one more hidden unit, which is constant."""
+    """Return hidden units and readout with the bias as one more unit, which is constant."""
     if bias is None:
         return hidden, readout
     hidden = torch.cat([hidden, torch.ones_like(hidden[:, :1])], -1)
@@ -230,7 +305,7 @@ def with_bias(hidden: Tensor, readout: Tensor, bias: Tensor | None) -> tuple[Ten
 
 
 def _small(readout: Tensor, grid: tuple[int, ...]) -> bool:
-    """Whether the spectrum of the whole kernel may be kept."""
+    """Return whether the kernel's spectrum at all frequencies may be kept."""
     return readout[..., 0].numel() * prod(2 * n for n in grid) <= KEPT
 
 
@@ -248,13 +323,14 @@ def grid_convolution(
     causal: bool = False,
     backend: str = "auto",
 ) -> Float[Tensor, "b h n o"]:
-    r""":math:`out_x = \sum_y \kappa(x - y)\,u_y` on a grid, with
-    :math:`\kappa(\delta) = \sum_k R_k\,h_k(\delta)`.
+    r"""Return a convolution on a regular grid, with a kernel linear in hidden units:
 
-    The readout is linear, so that :math:`\hat\kappa = \sum_k R_k \hat h_k`: w transforms of hidden
-    units instead of d_out·d_in of kernel entries, and one real matrix product. Zero-padded to 2n or
-    more per axis: what wraps around lands outside the part that is kept. The kernel's spectrum is
-    made a block of frequencies at a time, and again in the backward.
+    .. math:: out_x = \sum_y \kappa(x - y)\,u_y, \qquad \kappa(\delta) = \sum_k R_k\,h_k(\delta)
+
+    Since the readout is linear, :math:`\hat\kappa = \sum_k R_k \hat h_k`: w transforms of hidden
+    units instead of d_out·d_in of kernel entries, and one real matrix product. Axes are padded with
+    zeros to 2n points or more, so that only points outside the result wrap around. The kernel's
+    spectrum is made a block of frequencies at a time, and again in the backward.
 
     Args:
         signal: u times its masses, points of the grid in row-major order.
@@ -264,10 +340,10 @@ def grid_convolution(
         grid: extents n of the axes; their product is N.
         causal: lags of a causal line only.
         backend: see :mod:`fredholm.ops.backend`. ``"triton"`` fuses the kernel's spectrum and the
-            product at each frequency, so that the former is never in memory.
+            product at each frequency, so that the spectrum is never in memory.
 
     Cost: O((w + B(d_in + d_out)) N log N + (w + B) d_in d_out N) time; memory O((w + B(d_in +
-    d_out)) N), in second derivatives that of the kernel's whole spectrum.
+    d_out)) N), and in second derivatives that of the kernel's spectrum at all frequencies.
 
     Raises:
         BackendError: a requested backend that cannot run.
@@ -303,11 +379,17 @@ def grid_convolution(
 
 
 def _check(signal: Tensor, hidden: Tensor, grid: tuple[int, ...], causal: bool) -> None:
+    """Raise ShapeError unless points and lags are those of the grid."""
+    if causal and len(grid) != 1:
+        raise ShapeError(
+            f"expected one axis in causal order, got the grid {grid}; leave the order out"
+        )
     points, lags = 1, 1
     for n in grid:
-        points, lags = points * n, lags * (n if causal else 2 * n - 1)
-    if causal and len(grid) != 1:
-        raise ShapeError(f"lags of a causal grid are ordered on one axis only, got the grid {grid}")
+        points *= n
+        lags *= n if causal else 2 * n - 1
     if signal.shape[2] != points or hidden.shape[0] != lags:
-        got = f"{signal.shape[2]} points and {hidden.shape[0]} lags"
-        raise ShapeError(f"the grid {grid} has {points} points and {lags} displacements, got {got}")
+        raise ShapeError(
+            f"expected {points} points and {lags} displacements on the grid {grid}, got "
+            f"{signal.shape[2]} and {hidden.shape[0]}; give the hidden units at all displacements"
+        )

@@ -1,4 +1,4 @@
-"""The convolution as a double sum over the grid: the oracle of the FFT."""
+"""The definition of the convolution: a double sum over the grid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ def grid_convolution_naive(
     *,
     causal: bool = False,
 ) -> Float[Tensor, "b h n o"]:
-    """:func:`grid_convolution`, one pair of points after the other. O(N²)."""
+    """Return the convolution pair by pair of points: the oracle of :func:`grid_convolution`.
+
+    Cost: O(N²·d_out·d_in).
+    """
     lags = tuple(n if causal else 2 * n - 1 for n in grid)
     first = 0 if causal else 1
     kernel = torch.einsum("hoiw,lw->lhoi", readout, hidden)
@@ -26,6 +29,8 @@ def grid_convolution_naive(
     for x in points:
         total = signal.new_zeros(*signal.shape[:2], readout.shape[1])
         for j, y in enumerate(points):
+            # The row of the displacement x - y, in row-major order; without an order the lags of
+            # an axis begin at 1 - n.
             place = 0
             for a, b, n, count in zip(x, y, grid, lags):
                 place = place * count + (a - b) + first * (n - 1)

@@ -1,11 +1,11 @@
-"""The convolution between two transforms, and its registration as a custom op and its backward."""
+"""The convolution between two transforms, and its registration as a custom op with its gradient."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
 from math import log2, prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,8 +19,20 @@ Adjoint = Callable[..., tuple[Tensor | None, Tensor | None, Tensor | None]]
 
 
 class GridSizes:
-    """Sizes of the transforms: 2n or more an axis, so that what wraps around lands outside the part
-    that is kept.
+    """Sizes of the transforms on a grid, and the transforms.
+
+    Each axis is padded with zeros to 2n points or more. A convolution of n points with up to 2n - 1
+    lags then wraps around only outside the part that is returned.
+
+    Args:
+        grid: extents n of the axes.
+        causal: whether the lags are 0 to n - 1, else 1 - n to n - 1.
+
+    Attributes:
+        lags: lags of each axis.
+        sizes: points of each axis, padded.
+        half: frequencies of each axis, of which a real transform has half on the last.
+        start: where the convolution's points begin among the padded ones.
     """
 
     def __init__(self, grid: list[int], causal: bool):
@@ -34,32 +46,36 @@ class GridSizes:
     def transform(
         self, x: Tensor, shape: tuple[int, ...], start: tuple[int, ...] | None = None
     ) -> Tensor:
-        """The spectrum (H·d, B, F) of x (B, H, points, d), whose points fill ``shape`` from
-        ``start`` on (default 0).
+        """Return the spectrum (H·d, B, F) of x (B, H, points, d).
+
+        Its points fill a box of ``shape`` from ``start`` on, 0 by default.
         """
         rows = x.transpose(1, 2).flatten(2).permute(2, 0, 1).unflatten(-1, shape)
         return self.spectra(rows, start)
 
     def spectra(self, rows: Tensor, start: tuple[int, ...] | None = None) -> Tensor:
-        """The spectra (R, B, F) of rows (R, B, *shape), which lie from ``start`` on."""
+        """Return the spectra (R, B, F) of rows (R, B, *shape), which lie from ``start`` on."""
         count, batch, *shape = rows.shape
         out = rows.new_empty(count, batch, prod(self.half), dtype=rows.dtype.to_complex())
+
+        # Some rows at a time, whose padded copy (size, B, *sizes) fits the budget. The padding
+        # around the box is written once and stays zero.
         size = self._rows(rows, batch)
-        # what lies around the part stays zero
         padded = rows.new_zeros(min(size, count), batch, *self.sizes)
         for first in range(0, count, size):
             part = rows[first : first + size]
             self.part(padded, tuple(shape), start)[: len(part)] = part
-            out[first : first + size] = torch.fft.rfftn(padded[: len(part)], dim=self.dims).flatten(
-                2
-            )
+            spectra = torch.fft.rfftn(padded[: len(part)], dim=self.dims)
+            out[first : first + size] = spectra.flatten(2)
         return out
 
     def back(
         self, x: Tensor, heads: int, shape: tuple[int, ...], start: tuple[int, ...] | None = None
     ) -> Tensor:
-        """The part of ``shape`` from ``start`` on of the signal with spectrum x, (B, H, points, d),
-        points outermost after the batch.
+        """Return the signal with spectrum x in the box of ``shape`` from ``start`` on,
+        (B, H, points, d).
+
+        In memory points come right after the batch, as they do in features.
         """
         out = x.real.new_empty(x.shape[1], prod(shape), x.shape[0])
         self.values(x, shape, start, out=out.permute(2, 0, 1).unflatten(-1, shape))
@@ -73,29 +89,43 @@ class GridSizes:
         out: Tensor | None = None,
         weight: Tensor | None = None,
     ) -> Tensor:
-        """The parts (R, B, *shape) from ``start`` on of the rows with spectra x (R, B, F), times
-        ``weight`` (F,) where given; written to ``out`` where given.
+        """Return the rows with spectra x (R, B, F) in a box, (R, B, *shape).
+
+        Args:
+            x: spectra.
+            shape, start: of the box.
+            out: where to write, or None.
+            weight: a factor of each frequency, (F,), or None.
         """
-        (rows, batch), like = x.shape[:2], x.real
-        out = like.new_empty(rows, batch, *shape) if out is None else out
+        rows, batch = x.shape[:2]
+        like = x.real
+        if out is None:
+            out = like.new_empty(rows, batch, *shape)
+
+        # Some rows at a time: the padded ones, (size, B, *sizes), exist for no more than these.
         size = self._rows(like, batch)
         for first in range(0, rows, size):
             block = x[first : first + size]
-            block = (block if weight is None else block * weight).unflatten(-1, self.half)
-            full = torch.fft.irfftn(block, s=self.sizes, dim=self.dims)
+            if weight is not None:
+                block = block * weight
+            full = torch.fft.irfftn(block.unflatten(-1, self.half), s=self.sizes, dim=self.dims)
             out[first : first + size] = self.part(full, shape, start)
         return out
 
     def part(self, full: Tensor, shape: tuple[int, ...], start: tuple[int, ...] | None) -> Tensor:
-        return full[(..., *(slice(s, s + n) for s, n in zip(start or (0,) * len(shape), shape)))]
+        """Return a view of the box of ``shape`` from ``start`` on, in padded points (…, *sizes)."""
+        corner = start or (0,) * len(shape)
+        return full[(..., *(slice(s, s + n) for s, n in zip(corner, shape)))]
 
     def _rows(self, x: Tensor, batch: int) -> int:
-        """Channels to transform at once."""
+        """Return the number of rows to transform at once."""
         return max(1, spectrum.budget(x) // (batch * prod(self.sizes) * x.element_size()))
 
     def share(self, like: Tensor) -> Tensor:
-        """One over the transform's size, twice that where a frequency of the half spectrum stands
-        for its conjugate too, (F,).
+        """Return the weight of each frequency of the half spectrum in Parseval's sum, (F,).
+
+        One over the transform's size, and twice that where a frequency represents its conjugate as
+        well: everywhere but at zero and, in even sizes, at the last frequency.
         """
         last, count = self.sizes[-1], prod(self.sizes)
         row = torch.full((last // 2 + 1,), 2.0 / count, dtype=like.dtype, device=like.device)
@@ -113,25 +143,35 @@ def forward(
     grid: list[int],
     causal: bool,
 ) -> Tensor:
-    """The convolution with a product of spectra like
-    :func:`fredholm.families.ckconv.grid_convolution.spectrum.convolve`.
+    """Return the convolution, κ * u = F⁻¹(κ̂ û).
+
+    Args:
+        product: of spectra, like
+            :func:`fredholm.families.ckconv.grid_convolution.spectrum.convolve`.
+        signal, hidden, readout, grid, causal: see :func:`grid_convolution`.
     """
+    # torch.fft raises on a tensor without elements.
     if not signal.numel():
         return empty_result(signal, hidden, readout, grid, causal)
     sizes = GridSizes(grid, causal)
-    u, h = sizes.transform(signal, sizes.grid), sizes.transform(hidden[None, None], sizes.lags)
+    u = sizes.transform(signal, sizes.grid)
+    h = sizes.transform(hidden[None, None], sizes.lags)
     return sizes.back(product(u, h, readout), signal.shape[1], sizes.grid, sizes.start)
 
 
 def spectrum_of(hidden: Tensor, readout: Tensor, grid: tuple[int, ...], causal: bool) -> Tensor:
-    """κ̂ of the whole kernel on a grid, for :func:`convolve_with`: numbers ≈ 2·H·d_out·d_in·N."""
+    """Return κ̂ of the kernel at all frequencies, for :func:`convolve_with`.
+
+    About 2·H·d_out·d_in·N complex numbers.
+    """
     sizes = GridSizes(list(grid), causal)
     return spectrum.kernel_spectrum(sizes.transform(hidden[None, None], sizes.lags), readout)
 
 
 def convolve_with(signal: Tensor, kernel: Tensor, grid: tuple[int, ...], causal: bool) -> Tensor:
-    """:func:`forward` with a spectrum of :func:`spectrum_of`: one product of spectra."""
-    sizes, heads = GridSizes(list(grid), causal), signal.shape[1]
+    """Return :func:`forward` with a spectrum of :func:`spectrum_of`."""
+    sizes = GridSizes(list(grid), causal)
+    heads = signal.shape[1]
     product = spectrum.apply(sizes.transform(signal, sizes.grid), kernel, heads)
     return sizes.back(product, heads, sizes.grid, sizes.start)
 
@@ -139,7 +179,7 @@ def convolve_with(signal: Tensor, kernel: Tensor, grid: tuple[int, ...], causal:
 def empty_result(
     signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], causal: bool
 ) -> Tensor:
-    """What :func:`forward` returns, without values."""
+    """Return a result of :func:`forward` without values."""
     b, h, n, _ = signal.shape
     return signal.new_empty(b, n, h, readout.shape[1]).transpose(1, 2)
 
@@ -154,25 +194,53 @@ def backward(
     causal: bool,
     needs: list[bool],
 ) -> list[Tensor]:
-    """Gradients where needed, with an adjoint like
-    :func:`fredholm.families.ckconv.grid_convolution.spectrum.adjoint`.
+    """Return the gradients of signal, hidden units and readout, those that are needed.
+
+    The gradient of the result lies where the result lay among the padded points, so that its
+    transform is that of the padded result.
+
+    Args:
+        adjoint: of spectra, like
+            :func:`fredholm.families.ckconv.grid_convolution.spectrum.adjoint`.
+        grad: of the result.
+        signal, hidden, readout, grid, causal: see :func:`grid_convolution`.
+        needs: which gradients are wanted.
     """
+    # torch.fft raises on a tensor without elements.
     if not signal.numel():
         empty = empty_gradients(grad, signal, hidden, readout, grid, causal, needs)
         return [x.zero_() for x in empty]
-    sizes, heads = GridSizes(grid, causal), signal.shape[1]
+
+    sizes = GridSizes(grid, causal)
     g = sizes.transform(grad, sizes.grid, sizes.start)
-    u, h = sizes.transform(signal, sizes.grid), sizes.transform(hidden[None, None], sizes.lags)
-    wanted = (needs[0], needs[1], needs[2])
+    u = sizes.transform(signal, sizes.grid)
+    h = sizes.transform(hidden[None, None], sizes.lags)
+    needs_u, needs_h, needs_readout = needs
     with full_precision(signal):
-        grad_u, grad_h, grad_r = adjoint(g, u, h, readout, sizes.share(signal), wanted)
-    gradients = [] if grad_u is None else [sizes.back(grad_u, heads, sizes.grid)]
-    gradients += [] if grad_h is None else [sizes.back(grad_h, 1, sizes.lags)[0, 0]]
-    return gradients + ([] if grad_r is None else [grad_r])
+        grad_u, grad_h, grad_readout = adjoint(
+            g, u, h, readout, sizes.share(signal), (needs_u, needs_h, needs_readout)
+        )
+
+    gradients = []
+    if grad_u is not None:
+        gradients.append(sizes.back(grad_u, signal.shape[1], sizes.grid))
+    if grad_h is not None:
+        gradients.append(sizes.back(grad_h, 1, sizes.lags)[0, 0])
+    if grad_readout is not None:
+        gradients.append(grad_readout)
+    return gradients
 
 
-def empty_gradients(grad, signal, hidden, readout, grid, causal, needs) -> list[Tensor]:
-    """What :func:`backward` returns, without values."""
+def empty_gradients(
+    grad: Tensor,
+    signal: Tensor,
+    hidden: Tensor,
+    readout: Tensor,
+    grid: list[int],
+    causal: bool,
+    needs: list[bool],
+) -> list[Tensor]:
+    """Return results of :func:`backward` without values."""
     b, h, n, d = signal.shape
     gradients = (
         signal.new_empty(b, n, h, d).transpose(1, 2),
@@ -183,7 +251,7 @@ def empty_gradients(grad, signal, hidden, readout, grid, causal, needs) -> list[
 
 
 def plain(signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], causal: bool) -> Tensor:
-    """The convolution with the whole spectrum of the kernel at once."""
+    """Return the convolution in torch's operations, with κ̂ at all frequencies at once."""
     sizes = GridSizes(grid, causal)
     transform = partial(torch.fft.rfftn, s=sizes.sizes, dim=sizes.dims)
     u = transform(signal.mT.unflatten(-1, sizes.grid)).flatten(3)
@@ -194,15 +262,28 @@ def plain(signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], caus
     return sizes.part(full, sizes.grid, sizes.start).flatten(3).mT
 
 
-def _work(signal: Any, readout: Any, grid: Any) -> tuple[int, int, float]:
-    """FLOPs of the kernel's spectrum, of its product with the signal's, and of one real transform,
-    from shapes.
-    """
-    (b, h, _, _), (_, d_out, d_in, w) = signal, readout
+# --- FLOPs ----------------------------------------------------------------------------------------
+
+
+class _Work(NamedTuple):
+    """FLOPs of the kernel's spectrum, of its product with the signal's, and of one transform."""
+
+    kernel: int
+    product: int
+    transform: float
+
+
+def _work(signal: Any, readout: Any, grid: Any) -> _Work:
+    """Count FLOPs from shapes."""
+    b, h, _, _ = signal
+    _, d_out, d_in, w = readout
     sizes = [fast_size(2 * n) for n in grid]
     frequencies = prod(sizes[:-1]) * (sizes[-1] // 2 + 1)
-    entries, points = frequencies * h * d_out * d_in, prod(sizes)
-    return 4 * entries * w, 8 * entries * b, 2.5 * points * log2(max(points, 2))
+    entries = frequencies * h * d_out * d_in
+    points = prod(sizes)
+    # A real times a complex number counts 4 with its addition, two complex ones 8, and a real
+    # transform half of the usual 5·n·log₂ n.
+    return _Work(4 * entries * w, 8 * entries * b, 2.5 * points * log2(max(points, 2)))
 
 
 def forward_flops(
@@ -212,10 +293,12 @@ def forward_flops(
     grid: Any,
     causal: bool,
 ) -> int:
-    """FLOPs of the op, from shapes."""
-    kernel, product, transform = _work(signal, readout, grid)
-    (b, h, _, d_in), d_out = signal, readout[1]
-    return kernel + product + round(transform * (b * h * (d_in + d_out) + hidden[-1]))
+    """Count the FLOPs of the op, from shapes."""
+    work = _work(signal, readout, grid)
+    b, h, _, d_in = signal
+    _, d_out, _, w = readout
+    transforms = b * h * (d_in + d_out) + w
+    return work.kernel + work.product + round(work.transform * transforms)
 
 
 def backward_flops(
@@ -227,17 +310,33 @@ def backward_flops(
     causal: bool,
     needs: Any,
 ) -> int:
-    """FLOPs of the op's backward, from shapes."""
-    kernel, product, transform = _work(signal, readout, grid)
-    (b, h, _, d_in), d_out = signal, readout[1]
-    pairs = needs[1] or needs[2]
-    signals = b * h * (d_in + d_out) + hidden[-1] + needs[0] * b * h * d_in + needs[1] * hidden[-1]
-    return kernel * sum(needs) + product * (needs[0] + pairs) + round(transform * signals)
+    """Count the FLOPs of the op's backward, from shapes."""
+    work = _work(signal, readout, grid)
+    b, h, _, d_in = signal
+    _, d_out, _, w = readout
+    needs_u, needs_h, needs_readout = needs
+
+    # Transforms of ĝ, û and ĥ, and back those of the gradients.
+    transforms = b * h * (d_in + d_out) + w
+    transforms += needs_u * b * h * d_in + needs_h * w
+
+    # Gradients of ĥ and of R begin with the same outer products.
+    outer = needs_h or needs_readout
+    products = work.kernel * sum(needs) + work.product * (needs_u + outer)
+    return products + round(work.transform * transforms)
+
+
+# --- registration ---------------------------------------------------------------------------------
 
 
 def fast_size(n: int) -> int:
-    """The next size that is a product of 2, 3 and 5; the size itself where a program leaves it
-    free, since a search would fix it.
+    """Return the smallest product of 2, 3 and 5 that is at least ``n``: a fast transform's size.
+
+    A symbol of a traced program is returned as it is, because a search would fix its value.
+
+    Example:
+        >>> fast_size(14)
+        15
     """
     if not isinstance(n, int):
         return n
@@ -252,7 +351,12 @@ def fast_size(n: int) -> int:
 
 
 def register(name: str, product: Product, adjoint: Adjoint) -> Op:
-    """The convolution as a custom op, for one way of multiplying spectra."""
+    """Register the convolution as a custom op with its own way of multiplying spectra.
+
+    Args:
+        name: of the op.
+        product, adjoint: see :func:`forward` and :func:`backward`.
+    """
     return differentiable_op(
         name,
         tensors="Tensor signal, Tensor hidden, Tensor readout",

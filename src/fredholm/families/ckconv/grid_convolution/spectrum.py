@@ -1,32 +1,54 @@
-"""The products of spectra, a block of frequencies at a time: no more of the kernel's spectrum
+r"""Products of spectra, a block of frequencies at a time, so that no more of the kernel's spectrum
 exists than fits a cache.
 
-Spectra are (channels, B, F) with F the frequencies of a real transform, flattened. A block of them
-is seen as pairs of real numbers: R is real, so that :math:`\\hat\\kappa = R \\hat h` is one real
-matrix product, and what follows one small real product per frequency. Heads of one channel need no
-blocks: their :math:`\\hat\\kappa` is no larger than the signal.
+With R the readout and h the hidden units, a kernel :math:`\kappa = \sum_k R_k h_k` has the spectrum
+:math:`\hat\kappa = \sum_k R_k \hat h_k`, and the convolution with u is :math:`\hat\kappa\,\hat u`
+at each frequency. Spectra are (channels, B, F), with F the frequencies of a real transform,
+flattened. A block of f of them is seen as pairs of real numbers: R is real, so that κ̂ is one real
+matrix product, and the product with û one small real product per frequency. Where heads have one
+channel κ̂ is no larger than the signal, and there are no blocks.
+
+Numbers that are pairs lie in one of two ways: *in turn* (real, imaginary, real, …) along a row, or
+real parts *above* imaginary parts, as rows of a matrix.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-CACHE, DEVICE = 1 << 21, 1 << 28  # bytes of a block, on a CPU and elsewhere
+CACHE, DEVICE = 1 << 21, 1 << 28
+"""Bytes of a block, on a CPU and elsewhere."""
 NARROW = 16
-"""Fewer columns than this are multiplied as rows: BLAS runs along the columns of a small product.
+"""Columns below which a product is made of the transposes: BLAS runs along the columns of a small
+product.
 """
 
 
+class Gradients(NamedTuple):
+    """Gradients of û (H·d_in, B, F), ĥ (w, 1, F) and R, each None where not needed."""
+
+    u: Tensor | None
+    h: Tensor | None
+    readout: Tensor | None
+
+
 def convolve(u: Tensor, h: Tensor, readout: Tensor) -> Tensor:
-    """κ̂ û, (H·d_out, B, F), from û (H·d_in, B, F), ĥ (w, 1, F) and R (H, d_out, d_in, w). Where
-    widths agree it overwrites û.
+    """Return κ̂ û, (H·d_out, B, F). Where d_in = d_out it overwrites û.
+
+    Args:
+        u: û, (H·d_in, B, F).
+        h: ĥ, (w, 1, F).
+        readout: R, (H, d_out, d_in, w).
     """
     heads, d_out, d_in, _ = readout.shape
     if d_out == d_in == 1:
         return u.mul_(_channelwise(h, readout)[:, None])
+
+    # In memory are κ̂ of the block, (f·H, 2·d_out, d_in), and û and κ̂ û of the block.
     out = u if d_out == d_in else u.new_empty(heads * d_out, *u.shape[1:])
     for block in _blocks(readout, u):
         out[..., block] = _product(_kernel(h, readout, block), u, heads, block)
@@ -34,8 +56,10 @@ def convolve(u: Tensor, h: Tensor, readout: Tensor) -> Tensor:
 
 
 def kernel_spectrum(h: Tensor, readout: Tensor) -> Tensor:
-    """κ̂ at all frequencies, for :func:`apply`: (H, F) where heads have one channel, else real parts
-    above imaginary parts, (F·H, 2·d_out, d_in).
+    """Return κ̂ at all frequencies, for :func:`apply`.
+
+    (H, F) where heads have one channel, else real parts above imaginary parts,
+    (F·H, 2·d_out, d_in).
     """
     if readout.shape[1] == readout.shape[2] == 1:
         return _channelwise(h, readout)
@@ -43,18 +67,25 @@ def kernel_spectrum(h: Tensor, readout: Tensor) -> Tensor:
 
 
 def apply(u: Tensor, kernel: Tensor, heads: int) -> Tensor:
-    """κ̂ û as :func:`convolve` gives it, with the spectrum of :func:`kernel_spectrum`."""
+    """Return κ̂ û as :func:`convolve` does, with the spectrum of :func:`kernel_spectrum`."""
     if kernel.dim() == 2:
         return u.mul_(kernel[:, None])
     return _product(kernel, u, heads, slice(None))
 
 
 def _product(kernel: Tensor, u: Tensor, heads: int, block: slice) -> Tensor:
-    """κ̂ û of a block of frequencies, (H·d_out, B, f)."""
+    """Return κ̂ û of a block of frequencies, (H·d_out, B, f).
+
+    With κ̂ = A + iC, A û and C û are one real product, and κ̂ û = A û + i (C û).
+    """
     d_out = kernel.shape[1] // 2
-    crossed = torch.view_as_complex(_times(kernel, _pairs(u, heads, block)).unflatten(-1, (-1, 2)))
-    product = torch.add(crossed[:, :d_out], crossed[:, d_out:], alpha=1j)
+    both = _times(kernel, _pairs(u, heads, block)).unflatten(-1, (-1, 2))
+    both = torch.view_as_complex(both)
+    product = torch.add(both[:, :d_out], both[:, d_out:], alpha=1j)
     return product.view(-1, heads * d_out, u.shape[1]).permute(1, 2, 0)
+
+
+# --- gradients ------------------------------------------------------------------------------------
 
 
 def adjoint(
@@ -64,47 +95,60 @@ def adjoint(
     readout: Tensor,
     share: Tensor,
     needs: tuple[bool, bool, bool],
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    r"""Gradients in û (H·d_in, B, F), ĥ (w, 1, F) and R, where needed, for a gradient ĝ (H·d_out,
-    B, F). Overwrites û and ĥ.
+) -> Gradients:
+    r"""Return the gradients of û, ĥ and R, where needed. Overwrites û and ĥ.
+
+    With ĝ the gradient of κ̂ û and P a matrix (d_out, d_in) per head and frequency,
 
     .. math:: \hat g_u = \hat\kappa^H \hat g, \quad P = \sum_b \hat g\,\hat u^H, \quad
         \hat g_{h,k} = \langle R_k, P \rangle, \quad
         g_{R_k} = \sum_f s_f\,\mathrm{Re}(\overline{\hat h_k} P)
 
-    ``share`` (F,) is s, by Parseval: one over the transform's size, twice that where a frequency
-    stands for its conjugate too.
+    Args:
+        grad: ĝ, (H·d_out, B, F).
+        u, h, readout: as for :func:`convolve`.
+        share: s, (F,), by Parseval: one over the transform's size, and twice that where a frequency
+            of the half spectrum represents its conjugate as well.
+        needs: which gradients are wanted, of u, h and R.
     """
     heads, d_out, d_in, width = readout.shape
     if d_out == d_in == 1:
         return _adjoint_channelwise(grad, u, h, readout, share, needs)
+    needs_u, needs_h, needs_readout = needs
     matrix = readout.reshape(-1, width)
-    grad_r = torch.zeros_like(matrix) if needs[2] else None
+    grad_readout = torch.zeros_like(matrix) if needs_readout else None
+
+    # In memory are of one block ĝ, û, P and κ̂. A block is read before its place in û and ĥ is
+    # overwritten by its gradients.
     for block in _blocks(readout, u):
         g, signal = _pairs(grad, heads, block), _pairs(u, heads, block)
+        # ĝ above -iĝ: their real products with û are the real and the imaginary part of P, and
+        # those with κ̂ that of the gradient.
         turned = torch.cat([g, _turned(g)], 1)
-        product = None
-        if needs[1] or needs[2]:  # P, real part above imaginary part
-            product = (
-                (turned @ signal.mT)
-                .view(-1, heads, 2, d_out * d_in)
-                .transpose(1, 2)
-                .reshape(-1, len(matrix))
-            )
-        if product is not None and grad_r is not None:
-            grad_r.addmm_(
-                product.mT, _columns(h, block) * share[block].repeat_interleave(2)[:, None]
-            )
-        if needs[0]:
+        outer = None
+        if needs_h or needs_readout:
+            outer = _outer(turned, signal, heads, d_out * d_in)
+
+        if outer is not None and grad_readout is not None:
+            shares = share[block].repeat_interleave(2)[:, None]
+            grad_readout.addmm_(outer.mT, _columns(h, block) * shares)
+        if needs_u:
             part = _times(_kernel(h, readout, block).mT, turned).unflatten(-1, (-1, 2))
-            u[..., block] = (
-                torch.view_as_complex(part).view(-1, heads * d_in, u.shape[1]).permute(1, 2, 0)
-            )
-        if product is not None and needs[1]:
-            part = (product @ matrix).unflatten(0, (-1, 2))
+            part = torch.view_as_complex(part).view(-1, heads * d_in, u.shape[1])
+            u[..., block] = part.permute(1, 2, 0)
+        if outer is not None and needs_h:
+            part = (outer @ matrix).unflatten(0, (-1, 2))
             h[:, 0, block] = torch.complex(part[:, 0], part[:, 1]).mT
-    gradients = u if needs[0] else None, h if needs[1] else None
-    return *gradients, None if grad_r is None else grad_r.view_as(readout)
+
+    if grad_readout is not None:
+        grad_readout = grad_readout.view_as(readout)
+    return Gradients(u if needs_u else None, h if needs_h else None, grad_readout)
+
+
+def _outer(turned: Tensor, signal: Tensor, heads: int, entries: int) -> Tensor:
+    """Return P of a block, real above imaginary part at each frequency, (2f, H·d_out·d_in)."""
+    product = (turned @ signal.mT).view(-1, heads, 2, entries)
+    return product.transpose(1, 2).reshape(-1, heads * entries)
 
 
 def _adjoint_channelwise(
@@ -114,68 +158,77 @@ def _adjoint_channelwise(
     readout: Tensor,
     share: Tensor,
     needs: tuple[bool, bool, bool],
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """:func:`adjoint` where every head has one channel: products of numbers, of all frequencies at
-    once.
+) -> Gradients:
+    """Return :func:`adjoint` where heads have one channel, at all frequencies at once.
+
+    κ̂ and P are then one number per head and frequency, (H, F), and R is a matrix (H, w).
     """
-    matrix, grad_h, grad_r = readout.flatten(1), None, None
-    kernel = _channelwise(h, readout) if needs[0] else None
-    if needs[1] or needs[2]:
-        product = (grad * u.conj()).sum(1)
-        if needs[2]:
-            grad_r = (_flat(product * share) @ _flat(h).mT).view_as(readout)
-        if needs[1]:
-            grad_h = torch.view_as_complex((matrix.mT @ _flat(product)).unflatten(-1, (-1, 2)))[
-                :, None
-            ]
-    return None if kernel is None else grad * kernel.conj()[:, None], grad_h, grad_r
+    needs_u, needs_h, needs_readout = needs
+    kernel = _channelwise(h, readout) if needs_u else None
+    grad_h, grad_readout = None, None
+    if needs_h or needs_readout:
+        # P = Σ_b ĝ conj(û)
+        outer = (grad * u.conj()).sum(1)
+        if needs_readout:
+            grad_readout = (_flat(outer * share) @ _flat(h).mT).view_as(readout)
+        if needs_h:
+            pairs = (readout.flatten(1).mT @ _flat(outer)).unflatten(-1, (-1, 2))
+            grad_h = torch.view_as_complex(pairs)[:, None]
+    grad_u = None if kernel is None else grad * kernel.conj()[:, None]
+    return Gradients(grad_u, grad_h, grad_readout)
 
 
-def _channelwise(h: Tensor, readout: Tensor) -> Tensor:
-    """κ̂ where every head has one channel, (H, F)."""
-    return torch.view_as_complex((readout.flatten(1) @ _flat(h)).unflatten(-1, (-1, 2)))
+# --- blocks and layouts ---------------------------------------------------------------------------
 
 
-def _flat(x: Tensor) -> Tensor:
-    """Spectra as rows of real numbers, (rows, 2·F)."""
-    return torch.view_as_real(x.flatten(1)).flatten(1)
+def budget(x: Tensor) -> int:
+    """Return the bytes of a block on the device of x."""
+    return CACHE if x.device.type == "cpu" else DEVICE
 
 
 def _blocks(readout: Tensor, u: Tensor) -> Iterator[slice]:
+    """Yield spans of frequencies of which κ̂ fits the budget."""
     heads, d_out, d_in, _ = readout.shape
     size = max(1, budget(u) // (2 * heads * d_out * d_in * readout.element_size()))
     for start in range(0, u.shape[-1], size):
         yield slice(start, min(start + size, u.shape[-1]))
 
 
-def budget(x: Tensor) -> int:
-    """Bytes of a block on the device of x."""
-    return CACHE if x.device.type == "cpu" else DEVICE
+def _channelwise(h: Tensor, readout: Tensor) -> Tensor:
+    """Return κ̂ where heads have one channel, (H, F)."""
+    return torch.view_as_complex((readout.flatten(1) @ _flat(h)).unflatten(-1, (-1, 2)))
+
+
+def _flat(x: Tensor) -> Tensor:
+    """Return spectra as rows of real numbers in turn, (rows, 2·F)."""
+    return torch.view_as_real(x.flatten(1)).flatten(1)
 
 
 def _columns(h: Tensor, block: slice) -> Tensor:
-    """ĥ of a block as (2f, w): a row of real parts, a row of imaginary parts, and so on."""
+    """Return ĥ of a block as (2f, w): one row of real parts, one of imaginary parts, and so on."""
     return torch.view_as_real(h[:, 0, block]).permute(1, 2, 0).reshape(-1, h.shape[0])
 
 
 def _kernel(h: Tensor, readout: Tensor, block: slice) -> Tensor:
-    """κ̂ of a block, real part above imaginary part, (f·H, 2·d_out, d_in)."""
+    """Return κ̂ of a block, real parts above imaginary parts, (f·H, 2·d_out, d_in)."""
     heads, d_out, d_in, width = readout.shape
     kernel = _columns(h, block) @ readout.reshape(-1, width).mT
     return kernel.view(-1, 2, heads, d_out * d_in).transpose(1, 2).reshape(-1, 2 * d_out, d_in)
 
 
 def _pairs(x: Tensor, heads: int, block: slice) -> Tensor:
-    """A spectrum of a block as real numbers, real and imaginary parts in turn, (f·H, d, 2·B)."""
+    """Return a spectrum of a block as real numbers in turn, (f·H, d, 2·B)."""
     rows = x[..., block].permute(2, 0, 1).contiguous()
     return torch.view_as_real(rows).view(len(rows) * heads, x.shape[0] // heads, -1)
 
 
 def _turned(pairs: Tensor) -> Tensor:
-    """-i times pairs of real and imaginary parts."""
+    """Return -i times numbers whose real and imaginary parts are in turn."""
     return torch.view_as_real(torch.view_as_complex(pairs.unflatten(-1, (-1, 2))) * -1j).flatten(-2)
 
 
 def _times(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b, contiguous."""
-    return a @ b if b.shape[-1] >= NARROW else (b.mT @ a.mT).mT.contiguous()
+    """Return a @ b, contiguous."""
+    if b.shape[-1] >= NARROW:
+        return a @ b
+    return (b.mT @ a.mT).mT.contiguous()

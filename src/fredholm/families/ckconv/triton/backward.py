@@ -12,11 +12,16 @@ from .parts import load_hidden, load_readout, outer, store_rows
 
 @triton.jit
 def hidden_gradient(
-    grad, signal, readout, share, batch, count, d_in, d_out, WIDTH: tl.constexpr,
-    BLOCK_W: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_O: tl.constexpr, PRECISION: tl.constexpr,
+    grad, signal, readout, share,
+    batch, count, d_in, d_out,
+    WIDTH: tl.constexpr, BLOCK_W: tl.constexpr,
+    BLOCK_F: tl.constexpr, BLOCK_O: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Σ_oi R[o, i, w] P[o, i, f] over a block of outputs of one head, at ``share`` (head and block
-    of outputs, w, f).
+    """The gradient of ĥ from one block of outputs of one head: Σ_oi R[o, i, w] P[o, i, f].
+
+    Written to ``share`` (head and block of outputs, w, f), which torch adds up. In registers are
+    the sums (BLOCK_W, BLOCK_F), and P and R of one input at a time.
     """
     f = tl.program_id(0) * BLOCK_F + tl.arange(0, BLOCK_F)
     o_blocks = tl.cdiv(d_out, BLOCK_O)
@@ -43,11 +48,17 @@ def hidden_gradient(
 
 @triton.jit
 def readout_gradient(
-    grad, signal, hidden, weight, share, batch, count, d_in, d_out, blocks, WIDTH: tl.constexpr,
-    BLOCK_W: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_O: tl.constexpr, PRECISION: tl.constexpr,
+    grad, signal, hidden, weight, share,
+    batch, count, d_in, d_out, blocks,
+    WIDTH: tl.constexpr, BLOCK_W: tl.constexpr,
+    BLOCK_F: tl.constexpr, BLOCK_O: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Σ_f s_f Re(conj(ĥ[w, f]) P[o, i, f]) over ``blocks`` blocks of frequencies, at ``share``
-    (part, head, o, i, w).
+    """The gradient of R from a run of ``blocks`` blocks of frequencies, for one input:
+    Σ_f s_f Re(conj(ĥ[w, f]) P[o, i, f]).
+
+    Written to ``share`` (part, head, o, i, w), which torch adds up. In registers are the sums
+    (BLOCK_O, BLOCK_W), and P and ĥ of one block of frequencies at a time. s is ``weight``.
     """
     o_blocks = tl.cdiv(d_out, BLOCK_O)
     head = (tl.program_id(1) // o_blocks).to(tl.int64)
@@ -60,10 +71,13 @@ def readout_gradient(
             grad + 2 * head * d_out * row, signal + 2 * (head * d_in + i) * row, f, o, batch,
             d_out, count, row, BLOCK_F, BLOCK_O,
         )  # fmt: skip
+
         s = tl.load(weight + f, mask=f < count, other=0.0)[None, :]
         h_re, h_im = load_hidden(hidden, f, count, WIDTH, BLOCK_W)
+        # Re(conj(a + ib) (c + id)) = a c + b d
         total += tl.dot(p_re, tl.trans(h_re * s), input_precision=PRECISION)
         total += tl.dot(p_im, tl.trans(h_im * s), input_precision=PRECISION)
+
     heads = tl.num_programs(1) // o_blocks
     w = tl.arange(0, BLOCK_W)
     place = ((tl.program_id(0) * heads + head) * d_out + o) * d_in + i

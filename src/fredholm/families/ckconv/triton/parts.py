@@ -1,5 +1,8 @@
-"""Pieces of the spectra's kernels: complex tiles, and the kernel's spectrum at a block of
-frequencies.
+"""Pieces of the spectra's kernels: complex tiles, readouts, outer products.
+
+Spectra are contiguous (H·d, B, F) and complex: number n has its real part at 2n, and its imaginary
+part at 2n + 1. ``f`` are the frequencies of a block, ``o`` outputs of one head, ``count`` is F, and
+``batch`` B. Rows and frequencies outside are zero.
 """
 
 from __future__ import annotations
@@ -10,9 +13,11 @@ import triton.language as tl
 
 @triton.jit
 def load_rows(base, row, f, rows, count, stride):
-    """Rows of a complex matrix at frequencies f, real and imaginary parts (row, f), zero outside.
-    ``stride``: complex numbers per row.
+    """Rows of a complex matrix at frequencies f: real and imaginary parts, (row, f) each.
+
+    ``stride`` counts complex numbers from row to row, and ``rows`` is the number of rows.
     """
+    # In 64 bits: a spectrum may have more than 2³¹ numbers.
     inside = (row < rows)[:, None] & (f < count)[None, :]
     place = base + 2 * (row[:, None].to(tl.int64) * stride + f[None, :])
     return tl.load(place, mask=inside, other=0.0), tl.load(place + 1, mask=inside, other=0.0)
@@ -20,7 +25,7 @@ def load_rows(base, row, f, rows, count, stride):
 
 @triton.jit
 def store_rows(base, row, f, rows, count, stride, real, imaginary):
-    """The counterpart of :func:`load_rows`."""
+    """Write rows as :func:`load_rows` reads them."""
     inside = (row < rows)[:, None] & (f < count)[None, :]
     place = base + 2 * (row[:, None].to(tl.int64) * stride + f[None, :])
     tl.store(place, real, mask=inside)
@@ -29,7 +34,7 @@ def store_rows(base, row, f, rows, count, stride, real, imaginary):
 
 @triton.jit
 def load_hidden(hidden, f, count, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr):
-    """ĥ at frequencies f, (BLOCK_W, f)."""
+    """ĥ at frequencies f: real and imaginary parts, (BLOCK_W, f) each."""
     return load_rows(hidden, tl.arange(0, BLOCK_W), f, WIDTH, count, count)
 
 
@@ -47,8 +52,10 @@ def load_readout(readout, row, rows, stride, WIDTH: tl.constexpr, BLOCK_W: tl.co
 def outer(
     grad, signal, f, o, batch, d_out, count, row, BLOCK_F: tl.constexpr, BLOCK_O: tl.constexpr
 ):
-    """P = Σ_b ĝ conj(û) at outputs o, (o, f), of one head, and the input that ``signal`` begins at;
-    ``row``: complex numbers a channel, B·F.
+    """P = Σ_b ĝ conj(û) for the outputs o of one head and one input, (o, f) each.
+
+    ``grad`` begins at the head's first output, ``signal`` at the input; ``row`` is B·F, the complex
+    numbers of a channel. One batch entry is in registers at a time.
     """
     real, imaginary = (
         tl.zeros((BLOCK_O, BLOCK_F), tl.float32),
@@ -59,6 +66,7 @@ def outer(
         place = signal + 2 * (b * count + f)
         u_re = tl.load(place, mask=f < count, other=0.0)[None, :]
         u_im = tl.load(place + 1, mask=f < count, other=0.0)[None, :]
+        # (a + ib) (c - id)
         real += g_re * u_re + g_im * u_im
         imaginary += g_im * u_re - g_re * u_im
     return real, imaginary
