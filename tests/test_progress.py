@@ -128,7 +128,7 @@ def test_what_needs_no_data_is_checked_before_data_are_read(table, tmp_path, mon
     monkeypatch.setattr(unlabelled, "read_unlabelled", lambda *a: reads.append("samples"))
     with pytest.raises(RecipeError, match=r"training\.epoch: unknown key"):
         load_recipe(str(table), ["training.epoch=3"])
-    with pytest.raises(RecipeError, match=r"operator\.name: received 'softmx'"):
+    with pytest.raises(RecipeError, match=r"operator\.name: expected an operator, got 'softmx'"):
         load_recipe(str(table), ["operator=softmx"])
     assert main(["train", str(table), "--runs", str(tmp_path), "--name", "run"]) == 2
     assert "holds a finished run; add --resume" in capsys.readouterr().err

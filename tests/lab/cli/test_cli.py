@@ -48,7 +48,7 @@ FAILURES = [
     (
         ["train", "digits", "training.epoch=3"],
         2,
-        "training.epoch: unknown key (received 3); did you mean 'epochs'?",
+        "training.epoch: unknown key (got 3); did you mean 'epochs'?",
     ),
     (
         ["train", "digits", *SMALL, "--name", "first"],
@@ -256,12 +256,15 @@ def test_samples_that_are_taken_for_a_recipe_are_told_how(tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mydata").mkdir()
     assert main(["train", "mydata"]) != 0
-    assert "samples of yours are named with a separator: mydata/" in capsys.readouterr().err
+    assert (
+        "to train on the samples in it, end its name with a separator: mydata/"
+        in capsys.readouterr().err
+    )
     (tmp_path / "a.json").write_text("[1, 2]")
     assert main(["train", "./a.json"]) != 0
-    assert "needs sections such as data: and model:, or samples of yours: .bmp, .csv" in (
-        capsys.readouterr().err
-    )
+    error = capsys.readouterr().err
+    assert "expected sections such as data: and model:, got list; " in error
+    assert "to train on samples, name files of: .bmp, .csv" in error
 
 
 @pytest.mark.parametrize(

@@ -197,12 +197,18 @@ def test_an_explanation_names_it():
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["training.metric=acu"], "training.metric: received 'acu'; needs a metric; did you mean"),
-        (["schedule={name: plateau, metric: val_auc}"], "schedule.metric: received 'val_auc'"),
-        (["training.early_stop.metric=val_f1"], "training.early_stop.metric: received 'val_f1'"),
+        (["training.metric=acu"], "training.metric: expected a metric, got 'acu'; did you mean"),
+        (
+            ["schedule={name: plateau, metric: val_auc}"],
+            "schedule.metric: expected a metric, got 'val_auc'",
+        ),
+        (
+            ["training.early_stop.metric=val_f1"],
+            "training.early_stop.metric: expected a metric, got 'val_f1'",
+        ),
         (
             ["training.metric=bits", "training.early_stop={metric: val_bits, mode: max}"],
-            "training.early_stop.mode: received 'max' for val_bits",
+            "training.early_stop.mode: expected 'min' for val_bits, got 'max'",
         ),
     ],
 )
@@ -230,7 +236,9 @@ def test_a_smaller_score_of_the_users_own_may_stop_a_run(tmp_path):
         )
     )
     assert load_recipe(tmp_path / "recipe.yaml").training.metric == "misses"
-    with pytest.raises(RecipeError, match=r"early_stop.mode: received 'max' for val_misses"):
+    with pytest.raises(
+        RecipeError, match=r"early_stop.mode: expected 'min' for val_misses, got 'max'"
+    ):
         load_recipe(tmp_path / "recipe.yaml", ["training.early_stop.mode=max"])
 
 

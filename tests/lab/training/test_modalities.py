@@ -195,7 +195,7 @@ def test_the_papers_sizes_build(name, millions):
         (
             "itnet-graphs",
             "model.encoder.eigenvectors=3",
-            "model.encoder.eigenvectors: .*set by the data set",
+            "model.encoder.eigenvectors: expected in the data set",
         ),
         ("itnet-kicad", "model.neighbors=3", "did you mean model.encoder.neighbours"),
     ],

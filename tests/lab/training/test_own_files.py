@@ -266,7 +266,7 @@ def test_flags_and_keys_say_what_is_not_found_out(tmp_path, capsys):
     assert "kind rows, classification" in said
     assert "classes:      a 15, b 15" in said
     assert "next: fredholm train" in said
-    with pytest.raises(RecipeError, match=r"data.label: received 'x'; digits says it itself"):
+    with pytest.raises(RecipeError, match=r"data.label: .* digits defines it, got 'x'; remove it"):
         load_recipe("digits", ["data.label=x"])
 
 

@@ -289,7 +289,7 @@ def test_early_stop_watches_what_the_task_has():
     assert _goal(EarlyStop(metric="train_loss", patience=3), Tokens()) == Goal(
         "train_loss", "min", 3
     )
-    with pytest.raises(RecipeError, match="received 'max' for val_loss"):
+    with pytest.raises(RecipeError, match="expected 'min' for val_loss, got 'max'"):
         _goal(EarlyStop(mode="max"), Regression())
 
 
@@ -390,7 +390,7 @@ def test_random_frequencies_follow_the_run_s_seed(recipe):
 def test_what_cannot_be_built_is_refused_before_a_folder_is_made(tmp_path, recipe):
     with pytest.raises(RecipeError, match=r"data.batch_size: received 100000"):
         train(recipe("data.batch_size=100000"), tmp_path / "run")
-    with pytest.raises(RecipeError, match=r"operator: received {'widht': 3}"):
+    with pytest.raises(RecipeError, match=r"operator: got {'widht': 3}"):
         train(recipe("operator.widht=3"), tmp_path / "run")
     with pytest.raises(RecipeError, match=r"heads must divide dim"):
         train(recipe("model.body.heads=3"), tmp_path / "run")
@@ -413,7 +413,7 @@ def test_what_the_task_does_not_have_is_refused_before_a_folder_is_made(tmp_path
     with pytest.raises(ShapeError, match=r"got \(2, 4, 10\); leave out model.head.pool=every"):
         train(recipe("model.head.pool=every"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    with pytest.raises(RecipeError, match=r"data.mixup: received 0.3; .* labels are regression"):
+    with pytest.raises(RecipeError, match=r"data.mixup: .* got 0.3 with labels of regression"):
         check_task(recipe("data.mixup=0.3"), Regression())
 
 

@@ -140,10 +140,13 @@ def test_parts_of_samples_beside_parts_of_batches(runs, tmp_path):
     [
         (
             ["parallel.domain=3", "training.devices=2"],
-            "received 3 with 2 processes; needs a divisor",
+            "expected a divisor of 2 processes, got 3",
         ),
         (["parallel.domain=0"], "parallel.domain"),
-        (["parallel.domain=2", "training.devices=2", "data.cutmix=1.0"], "data.cutmix: received 1"),
+        (
+            ["parallel.domain=2", "training.devices=2", "data.cutmix=1.0"],
+            "data.cutmix: expected 0 with .*, got 1",
+        ),
     ],
 )
 def test_recipes_that_cannot_be_are_refused_before_data_are_read(recipe, overrides, message):

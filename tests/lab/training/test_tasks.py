@@ -119,7 +119,7 @@ def test_a_metric_of_the_tasks_own_keeps_the_weights_and_is_in_the_table(tmp_pat
     [
         ("data.image_size=8", "data.image_size: .*copy-memory holds sequence"),
         ("data.tokens=words", "data.tokens: .*copy-memory holds sequence"),
-        ("model.encoder.length=9", "model.encoder.length: .*set by the data set"),
+        ("model.encoder.length=9", "model.encoder.length: expected in the data set"),
     ],
 )
 def test_options_of_other_data_are_refused(override, message):
