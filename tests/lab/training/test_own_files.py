@@ -17,7 +17,7 @@ from PIL import Image
 from fredholm.errors import CheckpointError, DataError, OptionError, RecipeError
 from fredholm.lab.cli.main import main
 from fredholm.lab.data.files import open_files
-from fredholm.lab.training import own_files
+from fredholm.lab.training import usual
 from fredholm.lab.training.build import build_dataset, build_model
 from fredholm.lab.training.calibration import fit_temperature
 from fredholm.lab.training.evaluation import check_unchanged
@@ -353,9 +353,9 @@ def test_what_is_asked_at_every_time_or_has_its_own_times_has_a_point_a_sample(t
     ],
 )
 def test_pictures_have_few_patches(size, patch, shown):
-    found = own_files._images(SimpleNamespace(image_size=size, training=range(600)))
-    assert found[0]["encoder"]["patch"] == patch
-    assert found[2]["image_size"] == shown
+    found = usual._images(SimpleNamespace(image_size=size, training=range(600)))
+    assert found.model["encoder"]["patch"] == patch
+    assert found.data["image_size"] == shown
 
 
 @pytest.mark.parametrize(

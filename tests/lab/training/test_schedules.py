@@ -151,7 +151,7 @@ MISTAKES = {
     "training.epochs=null": (
         "training.epochs: expected a number, got None; give it or training.steps"
     ),
-    "schedule.name=polynomial": "schedule.name: expected 'cosine', .* got 'polynomial'",
+    "schedule.name=polynomial": "'plateau' or 'constant', got 'polynomial'",
     "optimizer.name=sgd": "optimizer.name: expected 'adamw' or 'adam', got 'sgd'",
 }
 

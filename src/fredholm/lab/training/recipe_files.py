@@ -12,10 +12,11 @@ from pydantic import ValidationError
 
 from ...errors import RecipeError, suggest
 from .. import checkout
-from .own_files import MODEL, complete, modelless, named, names_files
+from .own_files import complete, modelless, named, names_files
 from .recipe import Recipe
 from .recipe_errors import explain
 from .recipe_text import check_values, parse, read_text, to_yaml
+from .usual import MODEL
 
 # Names in a run folder that only a training creates.
 RESULTS = ("model", "checkpoints", "result.json")
