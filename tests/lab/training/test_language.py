@@ -319,7 +319,7 @@ def test_a_run_is_evaluated_in_another_mode(sampled):
     )
     with pytest.raises(OptionError, match="keeps its operator"):
         evaluate(run, overrides=["operator=softmax"])
-    with pytest.raises(OptionError, match=r"takes model\.PART\.KEY=VALUE and operator"):
+    with pytest.raises(OptionError, match=r"expected model\.PART\.KEY=VALUE or operator"):
         evaluate(run, overrides=["optimizer.lr=1"])
     with pytest.raises(CheckpointError, match="shapes"):
         evaluate(run, overrides=["operator.width=5"])

@@ -117,7 +117,7 @@ def test_overrides_of_a_trained_model(finished):
     assert "overrides" not in json.loads((run / "evaluation.json").read_text())
     with pytest.raises(OptionError, match=r"no option 'dropuot'; did you mean body\.dropout"):
         evaluate(run, overrides=["model.dropuot=0.4"])
-    with pytest.raises(OptionError, match=r"takes model\.PART\.KEY=VALUE and operator"):
+    with pytest.raises(OptionError, match=r"expected model\.PART\.KEY=VALUE or operator"):
         evaluate(run, overrides=["training.epochs=3"])
 
 
