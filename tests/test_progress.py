@@ -134,6 +134,6 @@ def test_what_needs_no_data_is_checked_before_data_are_read(table, tmp_path, mon
     assert "holds a finished run; add --resume" in capsys.readouterr().err
     from fredholm.training import predict
 
-    with pytest.raises(OptionError, match=r"out: received 'a\.xls'"):
+    with pytest.raises(OptionError, match=r"out: expected a file .*, got 'a\.xls'"):
         predict(tmp_path / "run", [table], out=tmp_path / "a.xls")
     assert not reads

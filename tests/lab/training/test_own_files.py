@@ -162,9 +162,9 @@ def test_answers_are_written_as_csv_json_and_arrays(trained, tmp_path):
     assert len(write_predictions(points, tmp_path / "s.csv").read_text().splitlines()) == 1 + 16 * 5
     field = predict(trained / "runs" / "fields.npz", [trained / "fields.npz"])
     assert np.load(write_predictions(field, tmp_path / "f.npz"))["values"].shape == (12, 1, 4, 4)
-    with pytest.raises(OptionError, match=r"fields are arrays: needs \.npz or \.json"):
+    with pytest.raises(OptionError, match=r"out: expected \.npz or \.json for fields"):
         write_predictions(field, tmp_path / "f.csv")
-    with pytest.raises(OptionError, match=r"out: received 'a.txt'"):
+    with pytest.raises(OptionError, match=r"out: expected a file .*, got 'a.txt'"):
         write_predictions(answers, tmp_path / "a.txt")
 
 
@@ -250,7 +250,8 @@ def test_files_that_another_version_divided_otherwise_are_not_evaluated(tmp_path
     facts["source"] = json.loads(json.dumps(facts["source"]))
     facts["source"]["scaling"]["std"][0] = 1.0
     with pytest.raises(
-        DataError, match="expected the mean and deviation .* in column 1 of the model's inputs, got"
+        DataError,
+        match=r"expected the mean and deviation .* in column 1 of the model's inputs, got",
     ):
         check_unchanged(facts, dataset)
     facts = dataset.describe()
@@ -444,6 +445,6 @@ def far_scattered(path: Path) -> None:
 def test_an_answer_that_is_no_number_is_none(trained, tmp_path, name, write, place):
     file = tmp_path / name
     write(file)
-    with pytest.raises(DataError, match=f"{place}: the answer is no finite number"):
+    with pytest.raises(DataError, match=f"{place}: expected a finite prediction, got NaN"):
         predict(trained / "runs" / name, [file], out=tmp_path / "answers.npz")
     assert not (tmp_path / "answers.npz").exists()
