@@ -256,7 +256,9 @@ def test_files_that_another_version_divided_otherwise_are_not_evaluated(tmp_path
         check_unchanged(facts, dataset)
     facts = dataset.describe()
     facts["source"] = facts["source"] | {"split": facts["source"]["split"] | {"rule": "group"}}
-    with pytest.raises(DataError, match="training samples could be in the test: train again"):
+    with pytest.raises(
+        DataError, match="could put training samples into the test split; train again"
+    ):
         check_unchanged(facts, dataset)
 
 

@@ -404,9 +404,9 @@ def test_what_the_task_does_not_have_is_refused_before_a_folder_is_made(tmp_path
 
     counts = "data.options={length: 8, train: 8, val: 4, test: 4}"
     refused = {
-        "training.early_stop={metric: val_accuracy}": "early_stop.metric: .* needs one of train",
-        "schedule={name: plateau, metric: val_accuracy}": "needs one of train_loss, val_loss",
-        "model.head.pool=every": "one number a sequence, .* leave out model.head.pool=every",
+        "training.early_stop={metric: val_accuracy}": "early_stop.metric: expected one of train",
+        "schedule={name: plateau, metric: val_accuracy}": "expected one of train_loss, val_loss",
+        "model.head.pool=every": "one number per sample .* leave out model.head.pool=every",
     }
     for change, message in refused.items():
         chosen = load_recipe("ckcnn-adding", [counts, "data.batch_size=4", change])

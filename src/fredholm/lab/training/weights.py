@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ..data.kinds.dataset import LabelledDataset, Transform
-from .tasks import Task
+from .tasks import Sums, Task
 
 
 class Labelled(NamedTuple):
@@ -92,14 +92,14 @@ class WeightedTask(Task):
         losses = self.losses(outputs, answers, smoothing)
         return (weights * losses).mean().to(outputs.dtype)
 
-    def sums(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Any]:
+    def sums(self, outputs: Tensor, labels: Tensor) -> Sums:
         answers, weights = self.split(outputs, labels)
         weights = weights.double()
-        total = (weights * self.losses(outputs.float(), answers)).sum()
-        right = torch.zeros(())
+        loss = (weights * self.losses(outputs.float(), answers)).sum()
+        correct = torch.zeros(())
         if self.task.classifies:
-            right = (weights * (outputs.argmax(-1) == answers)).sum()
-        return total, right, weights.sum()
+            correct = (weights * (outputs.argmax(-1) == answers)).sum()
+        return Sums(loss, correct, weights.sum())
 
     def metrics(self, sums: Sequence[float]) -> dict[str, float]:
         return self.task.metrics(sums)
