@@ -246,7 +246,7 @@ def test_a_smaller_score_of_the_users_own_may_stop_a_run(tmp_path):
 
 @pytest.mark.parametrize("name", ["loss", "error", "per_class", "Two words"])
 def test_names_that_results_have_are_refused(name):
-    with pytest.raises(OptionError, match="metric name: expected .*, got"):
+    with pytest.raises(OptionError, match=r"metric name: expected .*, got"):
         register_metric(name)
 
 

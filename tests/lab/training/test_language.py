@@ -228,9 +228,9 @@ def test_draws_follow_the_seed_and_the_options(characters):
     model, _ = load_run(run)
     chances = torch.zeros(67)
     for seed in range(400):
-        chances[continuation(model, [5], 1, 2.0, 3, torch.Generator().manual_seed(seed))[0][0]] += (
-            1 / 400
-        )
+        chances[
+            continuation(model, [5], 1, 2.0, 3, torch.Generator().manual_seed(seed)).tokens[0]
+        ] += 1 / 400
     logits = model(torch.tensor([[5]]))[0, 0]
     logits[:2] = -torch.inf
     best = logits.topk(3)
@@ -242,16 +242,16 @@ def test_draws_follow_the_seed_and_the_options(characters):
 def test_what_cannot_be_generated_is_refused(characters):
     _, run = characters
     for options, message in (
-        ({"length": 22}, "ask for at most 21"),
-        ({"length": 0}, "received length=0"),
-        ({"temperature": -1.0}, "temperature=-1"),
-        ({"top_k": 0}, "top_k=0"),
+        ({"length": 22}, "length: expected at most 21 .*, got 22"),
+        ({"length": 0}, "length: expected 1 or more, got 0"),
+        ({"temperature": -1.0}, "temperature: expected .*, got -1"),
+        ({"top_k": 0}, "top_k: expected 1 or more, got 0"),
     ):
         with pytest.raises(OptionError, match=message):
             generate(run, "And ", **{"length": 5, **options})
     with pytest.raises(OptionError, match="token 2 of 'A@' is not among"):
         generate(run, "A@")
-    with pytest.raises(OptionError, match="prompt: received ''"):
+    with pytest.raises(OptionError, match=r"prompt: expected at least one .*, got ''"):
         generate(run, "")
 
 

@@ -45,10 +45,10 @@ def export_run(
 ) -> Path:
     """Write a run's model as a program that needs neither this library nor the run.
 
-    The file carries facts along: ``facts`` is what the run knows of its data (the task, names of
-    classes, mean and standard deviation of the channels, the vocabulary of a text),
-    ``temperature`` divides a classification's outputs before the softmax, ``shape`` is that of the
-    inputs with free sizes by name, and ``fredholm`` the version that wrote it.
+    The file carries metadata: ``facts`` about the data (the task, names of classes, mean and
+    standard deviation of channels, the vocabulary of texts); ``temperature``, which divides the
+    outputs of a classification before the softmax; ``shape`` of the inputs, with free sizes by
+    name; and ``fredholm``, the version that wrote it.
 
     Args:
         run: its folder.
