@@ -299,7 +299,9 @@ def test_a_conversion_has_a_usual_score(task, usual):
 
 def test_logits_of_all_tokens_are_never_kept():
     task = create_task("tokens")
-    with pytest.raises(OptionError, match="tokens is judged by one of accuracy, bits, loss, perp"):
+    with pytest.raises(
+        OptionError, match="expected one of accuracy, bits, loss, perplexity for tokens"
+    ):
         task.judge_by("f1")
     tally = Tally(task.judge_by("bits"))
     tally.add(torch.zeros(1, 3, 4), torch.tensor([[2, 3, IGNORED]]))

@@ -228,9 +228,9 @@ def test_draws_follow_the_seed_and_the_options(characters):
     model, _ = load_run(run)
     chances = torch.zeros(67)
     for seed in range(400):
-        chances[
-            continuation(model, [5], 1, 2.0, 3, torch.Generator().manual_seed(seed)).tokens[0]
-        ] += 1 / 400
+        generator = torch.Generator().manual_seed(seed)
+        (token,) = continuation(model, [5], 1, 2.0, 3, generator).tokens
+        chances[token] += 1 / 400
     logits = model(torch.tensor([[5]]))[0, 0]
     logits[:2] = -torch.inf
     best = logits.topk(3)

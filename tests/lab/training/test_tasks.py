@@ -65,9 +65,13 @@ def test_a_correlation_of_equal_answers_is_null_in_json():
 @pytest.mark.parametrize(
     ("name", "shape", "message"),
     [
-        ("steps", (2, 3), "needs logits \\(2, 4, classes\\).*pool=every"),
+        ("steps", (2, 3), "logits \\(2, 4, classes\\) for a class at every point, .*pool=every"),
         ("regression", (2, 4), "outputs=1"),
-        ("classification", (2, 4, 3), "needs logits \\(2, classes\\).*pool=every"),
+        (
+            "classification",
+            (2, 4, 3),
+            "logits \\(2, classes\\) for one class per sample, .*pool=every",
+        ),
     ],
 )
 def test_heads_that_do_not_fit(name, shape, message):

@@ -47,8 +47,8 @@ def generate(
         chat: put the prompt into the template of the language model's tokenizer, as a user's turn.
         trust_code: see :func:`fredholm.training.load_run`.
 
-    Returns: ``prompt``; ``text``, the continuation with the space that separates it from the prompt;
-    ``tokens``, its token numbers; ``log_probability``, their mean in nats.
+    Returns: ``prompt``; ``text``, the continuation with the space that separates it from the
+    prompt; ``tokens``, its token numbers; ``log_probability``, their mean in nats.
 
     Raises:
         TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
