@@ -89,7 +89,7 @@ def test_commands_of_one_process_are_refused_in_several(monkeypatch, capsys, com
     assert main([command, "runs/first", "x"]) == 2
     said = capsys.readouterr().err.splitlines()
     assert len(said) == (rank == 0)  # what all refuse, one says
-    assert all(f"error: {command}: received 2 processes; works in one" in line for line in said)
+    assert all(f"error: {command}: expected one process, got 2" in line for line in said)
 
 
 def test_one_process_of_torchrun_is_one(monkeypatch, capsys):

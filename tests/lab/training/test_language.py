@@ -89,7 +89,7 @@ def test_hidden_tokens_are_a_task(hidden):
     page = explain(run).read_text()
     assert f"on {found['n']} test tokens" in page
     assert f">{found['bits']:.3f}<" in page
-    with pytest.raises(OptionError, match="predict: the run asks for tokens"):
+    with pytest.raises(OptionError, match=r"predict: expected .*, got tokens; for tokens use"):
         predict(run, ["x.txt"])
     with pytest.raises(OptionError, match="a model of the next token"):
         generate(run, "a")

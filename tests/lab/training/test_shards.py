@@ -155,7 +155,9 @@ def test_recipes_that_cannot_be_are_refused_before_data_are_read(recipe, overrid
 
 
 def test_one_process_has_no_parts(recipe, tmp_path):
-    with pytest.raises(OptionError, match=r"parallel.domain: received 2; this run has 1 proc"):
+    with pytest.raises(
+        OptionError, match=r"domain: expected a divisor of the 1 processes .*, got 2"
+    ):
         train(recipe("parallel.domain=2"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
