@@ -38,7 +38,7 @@ lint: $(READY)
 
 test: lint
 	$(BIN)/python -m pytest -n $(THREADS) --dist worksteal -m "not slow" tests src
-	$(BIN)/python -m pytest README.md docs  # the code blocks of a page share their names: one process
+	$(BIN)/python -m pytest docs  # the code blocks of a page share their names: one process
 
 slow: $(READY)
 	$(BIN)/python -m pytest -n $(THREADS) --dist worksteal -m slow tests

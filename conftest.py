@@ -1,4 +1,4 @@
-"""Code blocks of the README and the docs, and examples in docstrings, run as tests."""
+"""Code blocks of the docs and examples in docstrings, run as tests."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ if find_spec("sybil"):  # on a bare GPU machine, kernels are tested without it
     from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
     pytest_collect_file = Sybil(
-        parsers=[SkipParser(), PythonCodeBlockParser()], patterns=["README.md", "docs/*.md"]
+        parsers=[SkipParser(), PythonCodeBlockParser()], patterns=["docs/*.md"]
     ).pytest()

@@ -112,8 +112,8 @@ BUGS = [
         "bank-gradient",
         "the gradient of a feature map's bias is dropped",
         "ops/feature_map/bank.py",
-        "            total.bias[s].add_(inner.sum(-1))",
-        "            total.bias[s].add_(0 * inner.sum(-1))",
+        "            total.bias[s].add_(delta.sum(-1))",
+        "            total.bias[s].add_(0 * delta.sum(-1))",
         ("tests/ops/test_feature_map.py::test_it_is_the_literal_bank",),
     ),
     Bug(

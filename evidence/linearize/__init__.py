@@ -8,7 +8,11 @@ from ..kit.subject import Subject
 SUBJECT = Subject(
     __name__,
     times={"minilm": "speed:time", "smollm2": "smollm2:time"},
-    runs={"conversions": "conversions:run", "smollm2": "smollm2:run"},
-    pages={PAGES / "luna.md": "page:page", PAGES / "smollm2.md": "smollm2:page"},
+    runs={"conversions": "conversions:run", "smollm2": "smollm2:run", "recall": "recall:run"},
+    pages={
+        PAGES / "luna.md": "page:page",
+        PAGES / "smollm2.md": "smollm2:page",
+        PAGES / "recall.md": "recall:page",
+    },
     claims="page:CLAIMS",
 )

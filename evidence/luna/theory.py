@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fredholm.data import make_loader
 from fredholm.explain.kernels import pair_weights
-from fredholm.integral import build_feature_map
+from fredholm.integral.feature_map import build_feature_map
 from fredholm.kernels import FEATURE_MAPS, LunaMap
 from fredholm.lab import data
 from fredholm.lab.report.style import LIGHT, new_figure, settings

@@ -1,49 +1,41 @@
-"""The README's table of regimes: a win and a loss of every operator beside what one would use
-instead, from the committed results.
+"""The README's table of operators, from the committed results: what each is for, its accuracy at equal
+parameters and its time beside attention.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from collections.abc import Iterable
 
-from ..kit.page import ROOT, load, table
-from ..small import PEER as SMALL
+from ..kit.page import ROOT, load, spread, table
+from ..kit.statistics import summarise
+from ..small import PEER
 
 README = ROOT / "README.md"
-MARKS = "<!-- regimes: python -m evidence page performance -->", "<!-- /regimes -->"
+MARKS = "<!-- operators: python -m evidence page performance -->", "<!-- /operators -->"
 PRICE = re.compile(r"(<!-- price -->).*?(<!-- /price -->)", re.DOTALL)
-# What each is for, and the cases of performance.json that are its own.
-REGIMES = {
-    "itnet": ("few points, any geometry", "itnet forward"),
-    "itnet_low_rank": ("O(N), streaming state", "itnet_low_rank"),
-    "luna": ("O(N), made from softmax", "luna"),
-    "ckconv": ("kernels as long as the signal", "ckconv"),
-    "infsa": ("diffusion, centrality", "infsa"),
-    "linear_infsa": ("O(N), centrality", "linear_infsa"),
-    "Evolution": ("depth as a choice", "encoder,"),
+# What only this operator can do, in a few words.
+OURS = {
+    "itnet": "a matrix per pair of points",
+    "itnet_low_rank": "the same in O(N)",
+    "luna": "O(N), made from softmax",
+    "ckconv": "kernels as long as the signal",
+    "infsa": "centrality of tokens",
+    "linear_infsa": "the same in O(N)",
 }
-# What nobody would use instead of an operator: its formula as it is written, and a direct convolution
-# as long as the signal.
-PLAIN = {"literal", "N × N", "F.conv1d"}
-NONE = "none measured"
-TOLD = 1.05  # times as long, above which two are told apart
-
-
-class Beside(NamedTuple):
-    """How many times as long another way takes, and where."""
-
-    ratio: float
-    way: str
-    where: str
+CLASSICAL = {"softmax": "", "lstm": "", "convolution": ""}
+# Columns of accuracy: the heading, and the task in compare.json or elements.json.
+DIGITS, SCATTERED, COPY = "digits", "scattered", "copy"
+FEW, MANY = 32, 4096
+MISSING = "–"
 
 
 def readme() -> str:
-    """The README with the table and the price of a linear model between their marks."""
+    """Return the README with the table and the price of a linear model between their marks."""
     text = PRICE.sub(lambda marks: f"{marks[1]}{price()}{marks[2]}", README.read_text("utf-8"))
     before, _, rest = text.partition(MARKS[0])
     after = rest.partition(MARKS[1])[2]
-    return f"{before}{MARKS[0]}\n{regimes()}{MARKS[1]}{after}"
+    return f"{before}{MARKS[0]}\n{operators()}{MARKS[1]}{after}"
 
 
 def price() -> str:
@@ -59,76 +51,92 @@ def price() -> str:
     )
 
 
-def regimes() -> str:
+def operators() -> str:
+    """Return the table with one row per operator, and the sentence about ``Evolution``."""
+    scores = [_digits(), _element(SCATTERED), _element(COPY)]
+    best = [max(found, key=lambda name: summarise(found[name]).mean) for found in scores]
+    few, many = _few(), _many()
+
     rows = []
-    for name, (regime, cases) in REGIMES.items():
-        found = beside(name, cases)
-        found = [x for x in found if x.way not in map(_way, PLAIN)] or found
-        best, worst = max(found), min(found)
-        win = f"{_times(best.ratio)} as fast as {best.way}, {best.where}"
-        loss = f"{_times(1 / worst.ratio)} the time of {worst.way}, {worst.where}"
-        shown = f"`{name}`"
-        rows.append(
-            (
-                shown,
-                regime,
-                win if best.ratio > TOLD else NONE,
-                loss if worst.ratio < 1 / TOLD else NONE,
-            )
-        )
-    return table(("operator", "for", "a win", "a loss"), rows) + "\n"
+    for name, purpose in (OURS | CLASSICAL).items():
+        cells = [_score(found.get(name)) for found in scores]
+        cells = [f"**{cell}**" if name == top else cell for cell, top in zip(cells, best)]
+        shown = f"`{name}`" if name in OURS else f"*{name}*"
+        rows.append((shown, purpose, *cells, _times(few.get(name)), _times(many.get(name))))
+
+    heads = (
+        "operator",
+        "only here",
+        f"digits ({_seeds(scores[0])} seeds)",
+        f"scattered ({_seeds(scores[1])})",
+        f"copying ({_seeds(scores[2])})",
+        f"time, N = {FEW}",
+        f"N = {MANY:,}",
+    )
+    return f"{table(heads, rows)}\n\n{_evolution()}\n"
 
 
-def beside(name: str, cases: str) -> list[Beside]:
-    """Every other way that was timed beside an operator: those of its cases, softmax at each length
-    of the roofline, and ``nn.MultiheadAttention`` at those of small calls.
-    """
-    found, first = [], {}
-    for row in load("performance.json")["cases"]:
-        ours = first.setdefault((row["group"], row["case"]), row)
-        if row is not ours and row["case"].startswith(cases):
-            found.append(Beside(row["ratio"], _way(row["way"]), _length(row)))
-    for row in load("small.json")["calls"]:
-        if row["way"] == SMALL and row["case"].startswith(f"{name} N="):
-            found.append(Beside(row["ratio"], _way(row["way"]), _length({"note": "", **row})))
-    times = {(row["operator"], row["n"]): row["seconds"] for row in load("roofline.json")["rows"]}
-    lengths = [n for operator, n in times if operator == name]
-    found += [
-        Beside(times["softmax", n] / times[name, n], "`softmax`", f"N = {n:,}") for n in lengths
-    ]
-    return found + (elsewhere[name]() if name in (elsewhere := ELSEWHERE) else [])
+def _digits() -> dict[str, list[float]]:
+    """Return the accuracies of every operator on handwritten digits, by seed."""
+    (task,) = [task for task in load("compare.json")["tasks"] if task["name"] == DIGITS]
+    return {row["operator"]: [run["accuracy"] for run in row["runs"]] for row in task["rows"]}
 
 
-def _trained_graphs() -> list[Beside]:
-    """A training step of a model of pure InfSA beside one of fused softmax."""
-    rows = {row["mechanism"]: row for row in load("infsa-speed.json")["table-time"]["found"]}
-    ours, theirs = rows["pure InfSA (ours)"], rows["softmax, fused (ours)"]
-    where = f"training, N = {ours['trained']:,}"
-    return [Beside(theirs["training_seconds"] / ours["training_seconds"], "`softmax`", where)]
+def _element(task: str) -> dict[str, list[float]]:
+    """Return the accuracies of every operator on a task of docs/choosing.md, by seed."""
+    found: dict[str, list[float]] = {}
+    for run in load("elements.json")["runs"]:
+        if run["task"] == task:
+            found.setdefault(run["operator"], []).append(run["score"])
+    return found
 
 
-def _encoders() -> list[Beside]:
-    """Steps of Lie's scheme beside an encoder of six layers, forward and backward."""
+def _few() -> dict[str, float]:
+    """Return times of a call on few points as multiples of ``nn.MultiheadAttention``'s."""
+    pattern = re.compile(rf"(\w+) N={FEW}")
+    rows = [row for row in load("small.json")["calls"] if row["way"] == PEER]
+    found = [(pattern.fullmatch(row["case"]), row["ratio"]) for row in rows]
+    return {case[1]: 1 / ratio for case, ratio in found if case}
+
+
+def _many() -> dict[str, float]:
+    """Return times of a call on many points as multiples of softmax attention's."""
+    rows = [row for row in load("roofline.json")["rows"] if row["n"] == MANY]
+    seconds = {row["operator"]: row["seconds"] for row in rows}
+    return {name: time / seconds["softmax"] for name, time in seconds.items()}
+
+
+def _evolution() -> str:
+    """Return a sentence on the time of a training step of ``Evolution``."""
     rows = [row for row in load("splitting.json")["cases"] if row["way"] == "lie"]
-    way = "`nn.TransformerEncoder`"
-    return [Beside(1 / row["ratio"], way, f"training, {_length(row)}") for row in rows]
+    lengths = {
+        int(re.search(r"N=(\d+)", row["case"])[1]): row["ratio"]
+        for row in rows
+        if "encoder" in row["case"]
+    }  # type: ignore[index]
+    short, long = min(lengths), max(lengths)
+    return (
+        f"`Evolution` makes depth a time to be [split into steps](docs/splitting.md): {lengths[short]:.2f} times "
+        f"`nn.TransformerEncoder`'s\ntraining step at N = {short}, {lengths[long]:.2f} at N = {long}."
+    )
 
 
-ELSEWHERE = {"infsa": _trained_graphs, "Evolution": _encoders}  # what other files measured
+def _seeds(found: dict[str, list[float]]) -> int:
+    """Return the number of seeds of all operators of one column."""
+    (seeds,) = {len(scores) for scores in found.values()}
+    return seeds
 
 
-def _way(way: str) -> str:
-    """A function's name as code; words of a published algorithm as they are."""
-    return f"`{way}`" if re.fullmatch(r"[\w.]+\.\w+", way) else f"the {way} form"
+def _score(scores: Iterable[float] | None) -> str:
+    """Return mean ± deviation in percent; of seeds in two groups too, whose list docs/choosing.md has."""
+    return MISSING if scores is None else spread(scores).partition(" (")[0]
 
 
-def _length(row: dict[str, Any]) -> str:
-    found = re.search(r"N=(\d+)", f"{row['note']} {row['case']}")
-    if found:
-        return f"N = {int(found[1]):,}"
-    found = re.match(r"(\d+) scalars", row["note"])  # of a map alone
-    return f"{int(found[1]):,} scalars" if found else row["note"]
+def _times(ratio: float | None) -> str:
+    """Return a multiple with two digits.
 
-
-def _times(ratio: float) -> str:
-    return f"{ratio:.0f} times" if ratio >= 10 else f"{ratio:.2g} times"
+    Example:
+        >>> _times(47.6), _times(0.019), _times(None)
+        ('48×', '0.019×', '–')
+    """
+    return MISSING if ratio is None else f"{ratio:.2g}×"

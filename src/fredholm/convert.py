@@ -6,7 +6,8 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from .integral import as_operator, convertible, register_converter
+from .integral import as_operator, register_converter
+from .integral.conversion import convertible
 from .layers.encoder import correspondence, encoder_domain, from_encoder, to_encoder
 from .linearization import (
     CacheSize,

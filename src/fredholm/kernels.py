@@ -19,17 +19,15 @@ from .families.softmax.feature_maps import (
 )
 from .families.softmax.kernel import SoftmaxKernel
 from .families.softmax.linear import LinearAttentionKernel
+from .forms.monte_carlo.proposal import Proposal, add_proposal, auxiliary_loss
 from .integral import (
-    FEATURE_MAPS,
     AttentionKernel,
     CausalTransition,
-    Expanded,
     FeatureMap,
     FourierFeatures,
     HiddenKernel,
     HiddenReadout,
     Kernel,
-    LagTaps,
     LatticeKernel,
     Layout,
     MatrixKernel,
@@ -37,22 +35,24 @@ from .integral import (
     PairKernel,
     Point,
     Problem,
-    Proposal,
     Rotary,
-    Separable,
     SeparableKernel,
-    SoftmaxScores,
-    StateScan,
-    SumKernel,
-    TransposedLinear,
     WeightedKernel,
-    WeightedValue,
-    Window,
-    add_proposal,
-    auxiliary_loss,
-    has_trait,
     register_feature_map,
 )
+from .integral.addition import SumKernel
+from .integral.capabilities import (
+    Expanded,
+    LagTaps,
+    Separable,
+    SoftmaxScores,
+    StateScan,
+    WeightedValue,
+    has_trait,
+)
+from .integral.feature_map import FEATURE_MAPS
+from .integral.projections import TransposedLinear
+from .integral.window import Window
 from .layers.continuous_time import ContinuousStateSpaceKernel
 from .layers.convolution import StencilKernel
 from .layers.diagonal_state_space import DiagonalStateSpaceKernel

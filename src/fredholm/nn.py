@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from .domain import Domain
 from .errors import ConversionError, OptionError, ShapeError
-from .integral import IntegralOperator, MultiheadAdapter, create_operator
-from .integral.multihead import is_causal_mask
+from .integral import IntegralOperator, create_operator
+from .integral.multihead import MultiheadAdapter, is_causal_mask
 
 __all__ = ["ContinuousConv1d", "MultiheadAttention", "TransformerEncoderLayer"]
 

@@ -8,22 +8,20 @@ from .families.itnet.compress import CompressionReport, compress
 from .families.itnet.operator import ITNetOperator, LowRankITNetOperator
 from .families.luna.operator import LunaAttention
 from .families.softmax.operator import LinearAttention, SoftmaxAttention
+from .forms.monte_carlo import Anchors, MonteCarlo
 from .integral import (
-    Anchors,
     CausalState,
     Exact,
     IntegralOperator,
     Linear,
-    MonteCarlo,
     Plan,
     Strategy,
     create_operator,
-    import_file,
     list_operators,
-    operator_factory,
     register_operator,
 )
 from .integral.multihead import MultiheadAdapter
+from .integral.registry import import_file, operator_factory
 from .models.operators import OperatorSum
 
 __all__ = [

@@ -127,11 +127,14 @@ class Quadrature:
         if not self.sparse:
             visible = self.visible()
             return None if visible is None else visible.any(-1)
+        edges = self.edges
+        if edges is not None and edges.log_density is None and self.valid is None:
+            return (edges.degrees() > 0).view(edges.batch, 1, edges.queries)
         keys = torch.ones_like(self.mass)
         if self.valid is not None:
             keys = self.valid.to(keys.dtype)
-        if self.edges is not None:
-            return mass_on_edges(keys, self.edges) > 0
+        if edges is not None:
+            return mass_on_edges(keys, edges) > 0
         assert self.reach is not None
         return (mass_in_reach(keys, self.valid, *self.reach) > 0)[:, None]
 

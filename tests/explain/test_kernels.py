@@ -160,7 +160,7 @@ def test_maps_and_lines_of_negative_weights_are_drawn():
     theme = replace(LIGHT)
     values = [-np.ones((1, 4, 4)), np.linspace(-1, 1, 16).reshape(1, 4, 4)]
     plots.maps(theme, np.zeros((4, 4, 1)), ["a", "b"], values, (0.5, 0.5))
-    figure = plots.lines(theme, np.arange(4.0), ["a"], [-np.ones((1, 4))], 0.0, ("w", "t"))
+    figure = plots.lines(theme, plots.Line(np.arange(4.0), 0.0, "t"), ["a"], [-np.ones((1, 4))])
     assert figure.axes[0].get_ylim()[0] <= -1
 
 

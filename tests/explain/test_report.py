@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import base64
+import csv
 import inspect
+import io
 import json
 import re
 import subprocess
@@ -31,6 +33,7 @@ from fredholm.explain import ReportOptions, RunFacts, Samples, kernel_map, repor
 from fredholm.lab.data.kinds.images import prepare_pictures
 from fredholm.lab.data.kinds.kind import SAMPLES
 from fredholm.lab.report import plots
+from fredholm.lab.report.examples import Said
 from fredholm.lab.report.report import _size_head
 from fredholm.lab.report.style import LIGHT, NARROW
 from fredholm.models import create_model
@@ -94,18 +97,34 @@ def test_page_has_all_pictures_inside_and_beside(page):
 
 def test_page_loads_nothing_and_runs_nothing(page):
     text = page.read_text(encoding="utf-8")
-    assert all(a.startswith(("data:image/png;base64,", "#")) for a in Reader(text).addresses)
+    allowed = ("data:image/png;base64,", "data:text/csv;charset=utf-8;base64,", "#")
+    assert all(a.startswith(allowed) for a in Reader(text).addresses)
     assert "<script" not in text
     assert "url(" not in text
     assert "@import" not in text
     assert not re.search(r"https?://", text)
 
 
+def test_every_figure_links_its_numbers(page):
+    text = page.read_text(encoding="utf-8")
+    found = {}
+    for name, encoded in re.findall(
+        r'download="([\w-]+)\.csv" href="data:text/csv[^,]*,([^"]*)"', text
+    ):
+        found[name] = list(csv.reader(io.StringIO(base64.b64decode(encoded).decode())))
+    assert set(found) == PICTURES
+    assert found["curves"][1:] == [[f"{value:.6g}" for value in row.values()] for row in HISTORY]
+    numbers = json.loads((page.parent / "numbers.json").read_text())["maps"]["layer 2"]
+    rows = [row for row in found["map-1"][1:] if row[:2] == ["layer 2", "1"]]
+    weights = [float(row[-1]) for row in rows]
+    assert weights == pytest.approx(numbers["weights"][0][0], rel=1e-4)
+
+
 def test_page_tells_the_run_s_numbers(written):
     model, page = written
     text = Reader(page.read_text(encoding="utf-8")).text
     assert "77.78%" in text
-    assert "on 9 test images" in text
+    assert "on 9 test images; 95% interval 45.3% to 93.7%" in text
     assert "name: tiny  # <not a tag>" in text
     assert "<one>" in text
     assert "2 of 9 test images were given a wrong class" in text
@@ -213,7 +232,7 @@ def test_images_alone_give_the_kernels_alone(tmp_path):
         options=ReportOptions(samples=4, map_queries=[3], picture=5, quality=0),
     )
     text = page.read_text()
-    assert re.findall(r'<section id="(\w+)"', text) == ["profile", "shares", "maps"]
+    assert re.findall(r'<section id="(\w+)"', text) == ["maps", "profile", "shares"]
     assert json.loads((tmp_path / "numbers.json").read_text())["maps"]["layer 1"]["queries"] == [3]
 
 
@@ -285,9 +304,11 @@ def test_point_clouds_of_their_own_places(tmp_path):
         op, Samples(torch.randn(3, 9, 8)), domain=domain, out_dir=tmp_path, options=KERNELS
     ).read_text()
     figures = re.findall(r'<figure id="([\w-]+)"', text)
-    assert figures[:2] == ["profile", "profile-weights"]
-    assert figures[2:] == [f"map-{i + 1}" for i in range(len(figures) - 2)] != []
-    assert "Not measured here" in text
+    assert figures[-2:] == ["profile", "profile-weights"]
+    assert figures[:-2] == [f"map-{i + 1}" for i in range(len(figures) - 2)] != []
+    numbers = json.loads((tmp_path / "numbers.json").read_text())
+    assert 'id="shares"' not in text, "no section without a figure"
+    assert numbers["variance"]["skipped"]
     op = create_operator("itnet", 8, heads=1, width=8, position_dim=4)
     text = report(
         op,
@@ -384,11 +405,12 @@ def test_panels_have_ticks_of_their_own(theme):
     from fredholm.lab.data.kinds.kind import Cloud, Signal
 
     x, rng = np.linspace(0, 1, 9), np.random.default_rng(0)
-    line = plots.lines(theme, x, ["a", "b"], [rng.random((2, 9))] * 2, 0.5, ("weight", "time"))
+    line = plots.Line(x, 0.5, "time")
+    line = plots.lines(theme, line, ["a", "b"], [rng.random((2, 9))] * 2)
     cloud = Cloud(rng.random((9, 2)))
     scattered = plots.clouds(theme, cloud, ["a"], [rng.random((4, 9))], 2)
-    shown = {"prediction": "p", "label": "p", "probability": 0.5}
-    signals = plots.examples(theme, [shown | {"image": Signal(x, rng.random((9, 2)))}] * 3)
+    said = Said(0, "p", "p", "50%", False)
+    signals = plots.examples(theme, [Signal(x, rng.random((9, 2)))] * 3, [said] * 3)
     for figure in (line, scattered, signals):
         figure.draw_without_rendering()
         used = [axes for axes in figure.axes if axes.axison]
@@ -422,7 +444,7 @@ def test_a_graph_has_no_distances(tmp_path):
     text = report(
         op, Samples(torch.randn(4, 3, 8)), domain=domain, out_dir=tmp_path, options=KERNELS
     ).read_text()
-    assert "no distances to plot" in text
+    assert 'id="profile"' not in text, "no section without a figure"
 
 
 def test_many_classes_are_a_table(tmp_path):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import torch
 
 from fredholm.errors import ShapeError
 from fredholm.explain import ReportOptions, Samples, report
+from fredholm.lab.data import Vocabulary
 from fredholm.lab.report.evolution import evolution_section
+from fredholm.lab.report.importance import Word, word_support
 from fredholm.models import create_model
 from fredholm.models.trajectory import trajectory
 from tests.parts import parts
@@ -19,7 +22,7 @@ from .conftest import tiny_images, tiny_model
 NUMBERS = torch.tensor(
     [[3, 4, 5, 6], [4, 2, 0, 0], [7, 8, 2, 0], [5, 5, 3, 2], [8, 0, 0, 0], [2, 3, 4, 0]]
 )
-TEXTS = ["<b>one</b>", "two", "three " * 60, "four", "five", "six"]
+TEXTS = ["<b>one</b>", "two", "three " * 300, "four", "five", "six"]
 
 
 def text_model(**options):
@@ -53,7 +56,7 @@ def written(tmp_path_factory):
     return model, folder
 
 
-def test_examples_are_tables_of_texts(written):
+def test_examples_are_texts_beside_their_answers(written):
     _, folder = written
     page = (folder / "index.html").read_text(encoding="utf-8")
     assert "&lt;b&gt;one&lt;/b&gt;" in page
@@ -61,7 +64,8 @@ def test_examples_are_tables_of_texts(written):
     assert "4 of 6 texts were given a wrong class" in page
     assert "33.33%" in page
     assert "three three" in page
-    assert page.count("three ") < 40, "a long text is cut"
+    assert page.count("three ") < 130, "a long text is cut"
+    assert "three …" in page
     assert (
         "continuous" not in page or "continuous model with the softmax operator: 2 layers" in page
     )
@@ -133,4 +137,55 @@ def test_without_texts_their_numbers_are_shown(tmp_path):
         out_dir=tmp_path,
         options=ReportOptions(samples=2),
     )
-    assert "<td>4 2</td>" in page.read_text(encoding="utf-8")
+    assert "<p>4 2</p>" in page.read_text(encoding="utf-8")
+
+
+def read_digits(texts):
+    """Words that are numbers, as they are."""
+    rows = [torch.tensor([int(word) for word in text.split()]) for text in texts]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
+class Sees(torch.nn.Module):
+    """Says class 1 where a text has the word 7 or 8, and class 0 where it has neither."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor(3.0))
+
+    def forward(self, numbers):
+        there = ((numbers == 7) | (numbers == 8)).any(1).float()
+        return torch.stack([1 - there, there], 1) * self.weight
+
+
+def test_a_word_that_decides_is_marked_even_beside_another_that_says_the_same():
+    for text, decisive in (("1 2 7 3", {2}), ("1 7 8 2 3", {1, 2})):
+        found = word_support(Sees(), text, read_digits, called=1)
+        assert {i for i, word in enumerate(found) if word.support > 1e-6} == decisive
+        assert [word.text for word in found] == text.split()
+    once = word_support(Sees(), "1 7 2", read_digits, called=1)[1]
+    assert once.without == pytest.approx(torch.sigmoid(torch.tensor(-3.0)).item())
+    assert once.alone == pytest.approx(torch.sigmoid(torch.tensor(3.0)).item())
+    against = word_support(Sees(), "1 7 2", read_digits, called=0)[1]
+    assert against.support == pytest.approx(-once.support)
+    assert word_support(Sees(), "7", read_digits, called=1) == [Word("7")]
+
+
+def test_marked_words_are_on_the_page(tmp_path):
+    vocabulary = Vocabulary("words", ("fine", "dull", "film", "a", "it", "is", "so"))
+    model = text_model()
+    texts = ["a fine film", "so dull it is", "a film it is"]
+    model.extra = {"vocabulary": vocabulary.to_dict(), "max_length": 8, "classes": ["bad", "good"]}
+    numbers = torch.tensor(
+        [vocabulary.encode(text) + [0] * (4 - len(text.split())) for text in texts]
+    )
+    page = report(
+        model,
+        Samples(numbers, torch.tensor([1, 0, 1]), texts=texts),
+        out_dir=tmp_path,
+        options=ReportOptions(samples=2),
+    ).read_text(encoding="utf-8")
+    marks = re.findall(r'<mark class="(for|against)\d" title="without it: \w+ \d+%; alone: ', page)
+    assert len(marks) >= 3
+    assert ">film</mark>" in page
+    assert "speaks for the prediction" in page

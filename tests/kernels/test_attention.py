@@ -112,7 +112,7 @@ def test_each_packed_map_is_initialised_by_itself():
     [
         (nn.Linear(DIM + 1, 24), r"must read the width of u, 8; they read \[9\]"),
         (nn.Linear(DIM, 20), "queries, keys and values of 4 heads; 20 features do not split"),
-        (layers(query=6), "heads must divide the width: 4 does not divide 6"),
+        (layers(query=6), "heads: expected a divisor of the width 6, got 4"),
         (layers(key=6, value=6), "keys of 6 and values of 6 features do not fit 4 heads"),
         (layers(key=4, value=5), "keys of 4 and values of 5 features do not fit 4 heads"),
     ],

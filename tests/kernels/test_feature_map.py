@@ -13,7 +13,8 @@ from torch import nn
 from fredholm.errors import OptionError
 from fredholm.families.luna import naive
 from fredholm.families.luna.initial import PRESETS
-from fredholm.integral import build_feature_map, orthogonal_draws
+from fredholm.integral.exponential import orthogonal_draws
+from fredholm.integral.feature_map import build_feature_map
 from fredholm.kernels import (
     FEATURE_MAPS,
     FeatureMap,

@@ -362,14 +362,9 @@ def test_a_hybrid_s_own_cache_and_keys_that_somebody_reads():
 
 
 @torch.no_grad()
-def test_nothing_is_cropped_and_no_pairs_reach_back():
+def test_no_pairs_reach_back():
     model, ids = converted("llama"), prompt()["input_ids"][:1]
     kept = model(ids).past_key_values
-    assert not kept.is_croppable
-    with pytest.raises(ConversionError, match=r"none can be cropped \(asked for -2\)"):
-        kept.crop(-2)
-    with pytest.raises(ConversionError, match="none can be cropped"):
-        generated(model, {"input_ids": ids}, prompt_lookup_num_tokens=2)
     pairs = torch.ones(1, 1, 2, N + 2, dtype=torch.bool)
     with pytest.raises(ConversionError, match=r"a mask of pairs, \(1, 1, 2, 11\), reaches back"):
         model(ids[:, :2], attention_mask=pairs, past_key_values=kept)

@@ -4,6 +4,8 @@ state of all before, under one normaliser.
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -179,6 +181,25 @@ def test_what_lies_before_the_window_starts_at_softmax_s_scale(to):
         assert heads.student_weights(query, key, seen, 32**-0.5)[0, :, -1, -8:].sum(-1).max() < 0.02
 
 
+def test_a_conversion_begins_with_the_window_alone_and_is_calibrated_to_softmaxs_scale():
+    """The state of maps that have learned nothing has a thousandth of its weight."""
+    source, ids = decoder("llama").eval(), prompt()["input_ids"]
+    replaced = replace_attention(source, "hedgehog", window=3, sinks=1)
+    fresh = LinearHeads(4, 8, feature_map="hedgehog", window=3, sinks=1)
+    for part in replaced.parts.values():
+        torch.testing.assert_close(part.gain, fresh.gain - math.log(1000))
+
+    with torch.no_grad():
+        query, key = torch.randn(2, 1, 4, 40, 8)
+        shares = part.student_weights(query, key, Seen(causal=True), 8**-0.5)[0, :, -1, 1:-3]
+        assert 0 < shares.sum(-1).max() < 0.05
+        quiet = [part.gain.clone() for part in replaced.parts.values()]
+        with replaced.mode("calibrate"):
+            replaced.model(ids)
+        for part, gain in zip(replaced.parts.values(), quiet):
+            assert (part.gain - gain).min() > 2.0
+
+
 def test_the_layer_is_nearer_to_its_teacher_with_a_window():
     torch.manual_seed(0)
     query, key = torch.randn(2, 1, 2, 40, 16)
@@ -271,13 +292,6 @@ def test_the_same_bytes_after_256_and_8192_tokens():
     numbers = 4 * (16 * 9 + 1) + (64 + 4) * (2 * 2 * 8 + 1)
     assert found[256].linear_bytes == 2 * 8 * numbers
     assert found[256].softmax_layers == 0
-
-
-@torch.no_grad()
-def test_nothing_is_cropped():
-    kept = converted("llama", window=WINDOW)(prompt()["input_ids"]).past_key_values
-    with pytest.raises(ConversionError, match=r"none can be cropped \(asked for -2\)"):
-        kept.crop(-2)
 
 
 # --- choosing it ----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import torch
 from fredholm.domain import Domain
 from fredholm.errors import OptionError, ShapeError
 from fredholm.families.itnet import compress
-from fredholm.integral import read_strategy
+from fredholm.integral.strategy import read_strategy
 from fredholm.kernels import Proposal, auxiliary_loss
 from fredholm.models import create_model
 from fredholm.operators import Exact, MonteCarlo, create_operator

@@ -196,7 +196,7 @@ def test_fully_padded_rows_are_zero_and_finite():
 
 
 def test_options_are_checked():
-    with pytest.raises(OptionError, match="3 does not divide 8"):
+    with pytest.raises(OptionError, match="expected a divisor of the width 8, got 3"):
         LunaAttention(DIM, 3)
     with pytest.raises(OptionError, match="no option 'chanels'; did you mean 'channels'"):
         create_operator("luna", DIM, HEADS, chanels=3)

@@ -11,7 +11,8 @@ import torch
 from fredholm.domain import Domain
 from fredholm.encoders import ENCODERS
 from fredholm.errors import DomainError, OptionError, ShapeError, StrategyError
-from fredholm.integral import Facts, Form, choose, read_strategy
+from fredholm.integral import Facts, Form, choose
+from fredholm.integral.strategy import read_strategy
 from fredholm.kernels import Layout, MLPKernel, SoftmaxKernel
 from fredholm.models import BODIES, HEADS
 from fredholm.operators import (
@@ -98,8 +99,8 @@ def test_a_default_in_half_precision_builds_what_a_cast_gives(label, half):
         (lambda: create_operator("zzzzzz", 8), "known: .*itnet"),
         (lambda: create_operator("itnet", 8, 2, widht=3), "operator 'itnet'.*'widht'"),
         (lambda: create_operator("softmax", 8, 2, width=3), "operator 'softmax'.*'width'"),
-        (lambda: create_operator("itnet", 8, 3), "3 does not divide 8"),
-        (lambda: create_operator("softmax", 8, 3), "3 does not divide 8"),
+        (lambda: create_operator("itnet", 8, 3), "expected a divisor of the width 8, got 3"),
+        (lambda: create_operator("softmax", 8, 3), "expected a divisor of the width 8, got 3"),
         (lambda: create_operator("softmax", 8, 0), "heads must be at least 1, got 0"),
         (lambda: create_operator("itnet", 8, 0), "heads must be at least 1, got 0"),
         (

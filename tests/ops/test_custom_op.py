@@ -166,10 +166,12 @@ def test_without_a_plain_form_other_derivatives_are_refused():
     )
     u = torch.ones(3, requires_grad=True)
     (first,) = torch.autograd.grad(op(u, 2).square().sum(), u, create_graph=True)
-    with pytest.raises(DerivativeError, match="fredholm::test_no_plain_backward has no derivative"):
+    with pytest.raises(
+        DerivativeError, match="got fredholm::test_no_plain_backward, which has none"
+    ):
         torch.autograd.grad(first.sum(), u)
     for name in ("grad", "jacfwd"):
-        with pytest.raises(DerivativeError, match="fredholm::test_no_plain was called under"):
+        with pytest.raises(DerivativeError, match="ordinary call of fredholm::test_no_plain, got"):
             getattr(torch.func, name)(lambda x: op(x, 2).sum())(u.detach())
 
 
@@ -265,7 +267,7 @@ def test_an_op_without_a_backward_refuses_to_be_differentiated():
     op = custom_op("test_plain", "(Tensor x) -> Tensor", torch.sin, fake=torch.empty_like)
     x = torch.ones(2, requires_grad=True)
     assert torch.equal(op(x), x.sin())
-    with pytest.raises(DerivativeError, match="fredholm::test_plain has no derivative"):
+    with pytest.raises(DerivativeError, match="got fredholm::test_plain, which has none; detach"):
         op(x).sum().backward()
 
 

@@ -83,14 +83,14 @@ def test_the_grid_search_is_the_binary_search(where):
     )
     u[:100] = knots[torch.randint(0, len(knots), (100,))].clamp(-3, 3)
     search = piecewise.Search(knots, u)
-    assert (search.start is None) == (where in ("one place", "one cell"))
+    assert (search.below_cell is None) == (where in ("one place", "one cell"))
     assert torch.equal(search(u), torch.searchsorted(knots, u, out_int32=True))
 
 
 def test_many_scalars_take_the_grid():
     u, parts = scalars(4000, sets=1), bank(2, 1, sets=1)
     knots = segments(parts)[0][0]
-    assert piecewise.Search(knots, u.detach()[:, 0]).start is not None
+    assert piecewise.Search(knots, u.detach()[:, 0]).below_cell is not None
     assert_same(u, parts)
 
 
@@ -175,7 +175,7 @@ def test_bad_input_is_named():
     u, parts = scalars(), bank()
     with pytest.raises(OptionError, match=r"'rleu'.*did you mean 'relu'"):
         scalar_bank(u, parts, activation="rleu")
-    with pytest.raises(ShapeError, match=r"u is \(R, S, T\)"):
+    with pytest.raises(ShapeError, match=r"scalars \(R, S, T\), got .*; give all"):
         scalar_bank(u[:, :2], parts)
     with pytest.raises(ShapeError, match="readout"):
         scalar_bank(u, parts._replace(bias=parts.bias[..., :-1]))
@@ -214,3 +214,18 @@ def test_forms_for_few_scalars_are_values_alone():
     assert few_scalars(u, parts) is None
     with torch.no_grad(), FlopCounterMode(display=False):
         assert few_scalars(u, parts) is None
+
+
+def test_sums_of_units_take_no_table(monkeypatch):
+    parts, u = bank(), scalars()
+    expected = scalar_bank(u, parts)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("expected the networks' units, got their table")
+
+    monkeypatch.setattr(form, "piecewise_linear_op", refuse)
+    with pytest.raises(AssertionError, match="got their table"):
+        scalar_bank(u, parts)
+    with form.sums_of_units():
+        actual = scalar_bank(u, parts)
+    assert_close(actual, expected)

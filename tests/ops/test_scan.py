@@ -17,7 +17,7 @@ from fredholm.ops.scan import (
     scan_naive,
     transition_scan,
 )
-from fredholm.ops.scan.chunked import scan_chunked, scan_steps
+from fredholm.ops.scan.recurrence import scan_chunked, scan_steps
 
 from ..tolerances import assert_close
 

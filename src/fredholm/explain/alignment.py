@@ -15,7 +15,7 @@ from ..domain import Domain
 from ..errors import DomainError, OptionError, require
 from ..families.infsa.capabilities import CentredWeights
 from ..families.infsa.graph import edge_product
-from ..integral import has_trait
+from ..integral.capabilities import has_trait
 from .attention import operator_inputs
 from .centrality import token_chain
 from .kernels import check

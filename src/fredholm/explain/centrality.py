@@ -20,7 +20,7 @@ from ..domain import Domain
 from ..errors import ConvergenceError, OptionError
 from ..families.infsa.capabilities import DecayingWeights, TokenGraphWeights
 from ..families.infsa.graph import TokenGraph, solve
-from ..integral import has_trait
+from ..integral.capabilities import has_trait
 from .kernels import BUDGET, check, pair_weights
 
 DENSE = 1024  # points up to which the matrix is held

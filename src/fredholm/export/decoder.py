@@ -19,14 +19,19 @@ from torch.export import Dim, ExportedProgram
 
 from ..errors import ExportError, OptionError, require
 from ..files import replacing
+from ..integral.contract import Form
 from ..models.model import Model, TextState
-from .onnx import INPUT, OUTPUT, converted, onnx_forms, runner_of
+from ..ops.feature_map.bank import sums_of_units
+from .onnx import INPUT, OUTPUT, Runner, converted, onnx_forms, runner_of
 from .program import TOLERANCE, first_lines
 from .signature import LARGEST_BATCH
 
 TRACED_BATCH, TRACED_PROMPT = 5, 7
 CHECKED = ((5, 7), (1, 1), (2, 20))
 """Batches and prompts that programs are compared with the model at."""
+
+LONGEST_CHECKED = 32
+"""Tokens of the texts that are compared."""
 
 FreeAxes = dict[int, str]
 """The dimensions of a tensor that are the batch or the number of tokens seen."""
@@ -37,6 +42,13 @@ class DecoderPaths(NamedTuple):
 
     prefill: Path
     step: Path
+
+
+class DecoderErrors(NamedTuple):
+    """The largest relative errors of a decoder's two programs."""
+
+    prefill: float
+    step: float
 
 
 @dataclass(frozen=True)
@@ -123,8 +135,9 @@ def export_decoder(
     ``prefill`` maps ``inputs`` (batch, length) to ``outputs`` (batch, length, vocabulary) and
     ``state_0``, ``state_1``, …; ``step`` maps ``inputs`` (batch,), ``seen`` (the number of tokens
     before, at least 1) and ``past_0``, … to ``outputs`` (batch, vocabulary) and ``state_0``, ….
-    Texts end at the model's ``max_length``. Both are run together and compared with the model
-    before either is written.
+    Texts end at the model's ``max_length``. Operators that read a prompt point by point (``infsa``,
+    ``linear_infsa``) have a prefill of one token, and ``step`` reads the others. Both are run
+    together and compared with the model before either is written.
 
     Args:
         model: a model with an encoder of causal texts and ``head.pool`` ``every``.
@@ -140,14 +153,19 @@ def export_decoder(
     require("onnxscript", "onnx", "a program in ONNX")
     require("onnxruntime", "onnx", "a program in ONNX, which is run before it is written,")
     model = model.eval()
-    with torch.no_grad():
+    with torch.no_grad(), sums_of_units():
         prefill, step, names = _traced(model)
     states = [f"state_{i}" for i in range(names.count)]
     pasts = [f"past_{i}" for i in range(names.count)]
     facts = dict(metadata or {})
     prefill_content = converted(prefill, [INPUT], [OUTPUT, *states], facts)
     step_content = converted(step, [INPUT, "seen", *pasts], [OUTPUT, *states], facts)
-    _check(model, prefill_content, step_content, pasts)
+    error = max(decoder_errors(model, prefill_content, step_content))
+    if error > TOLERANCE:
+        raise ExportError(
+            f"export: expected steps that answer as the model does, got a relative error of "
+            f"{error:.1e} where {TOLERANCE:.0e} is allowed; nothing was written"
+        )
 
     path = Path(path)
     paths = DecoderPaths(
@@ -166,10 +184,13 @@ def _traced(model: Model) -> tuple[ExportedProgram, ExportedProgram, StateNames]
     start = model.init_state(length, batch=TRACED_BATCH)
     _, state = model.prefill(numbers, start)
     names = StateNames.of(state)
-    past = names.tensors(state)
+    # A view would bring the sizes of its base into the program.
+    past = [tensor.clone() for tensor in names.tensors(state)]
 
     batch = Dim("batch", min=1, max=LARGEST_BATCH)
-    prompt = Dim("length", min=1, max=length - 1)
+    prompt: Any = Dim("length", min=1, max=length - 1)
+    if _reads_one_by_one(start):
+        prompt, numbers = None, numbers[:, :1].contiguous()
     seen = Dim("seen", min=1, max=length - 1)
     free = {"batch": batch, "seen": seen}
     axes = _free_axes(model, names)
@@ -196,6 +217,14 @@ def _traced(model: Model) -> tuple[ExportedProgram, ExportedProgram, StateNames]
         ) from error
 
 
+def _reads_one_by_one(state: TextState) -> bool:
+    """Whether a layer reads a prompt by a loop over its points, of which a program would hold as
+    many rounds as there were when it was traced.
+    """
+    forms = [getattr(layer, "form", None) for layer in state.layers]
+    return any(type(form).prefill is Form.prefill for form in forms if form is not None)
+
+
 def _free_axes(model: Model, names: StateNames) -> list[FreeAxes]:
     """Return, for each tensor of the state, its dimensions that are the batch or the number of
     tokens seen: those that change when these do.
@@ -217,30 +246,51 @@ def _free_axes(model: Model, names: StateNames) -> list[FreeAxes]:
     return axes
 
 
-def _check(model: Model, prefill: bytes, step: bytes, pasts: list[str]) -> None:
-    """Compare both programs, run after each other, with the model on whole texts."""
-    length = min(_longest(model), 32)
+def decoder_errors(model: Model, prefill: bytes, step: bytes) -> DecoderErrors:
+    """Return the largest relative errors of both programs, run one after the other by ONNX Runtime,
+    beside the model's answers to whole texts.
+
+    Args:
+        model: as in :func:`export_decoder`.
+        prefill, step: the contents of the two files.
+
+    Raises:
+        ExportError: a failure of the runtime, or an answer that is not finite.
+    """
+    length = min(_longest(model), LONGEST_CHECKED)
     first, then = runner_of(prefill), runner_of(step)
+    one_by_one = _reads_one_by_one(model.init_state(length))
+    prefill_error = step_error = 0.0
     for batch, prompt in CHECKED:
         texts = _texts(model, batch, length)
         with torch.no_grad():
             expected = model(texts).numpy()
-        numbers = texts.numpy()
         prompt = min(prompt, length - 1)
-
-        start, *state = first({INPUT: numbers[:, :prompt]})
-        answers = [start]
-        for seen in range(prompt, length):
-            given = {INPUT: numbers[:, seen], "seen": np.array(seen)}
-            logits, *state = then(given | dict(zip(pasts, state, strict=True)))
-            answers.append(logits[:, None])
-        actual = np.concatenate(answers, 1)
-        error = float(np.abs(actual - expected).max() / np.abs(expected).max())
-        if not error <= TOLERANCE:
+        if one_by_one:
+            prompt = 1
+        answers = _answers(first, then, texts.numpy(), prompt)
+        difference = np.abs(answers - expected) / np.abs(expected).max()
+        if not np.isfinite(difference).all():
             raise ExportError(
-                f"export: expected steps that answer as the model does, got a relative error of "
-                f"{error:.1e} at a prompt of {prompt} tokens; nothing was written"
+                f"export: expected finite answers of both programs, got others at a prompt of "
+                f"{prompt} tokens; nothing was written"
             )
+        prefill_error = max(prefill_error, float(difference[:, :prompt].max()))
+        step_error = max(step_error, float(difference[:, prompt:].max()))
+    return DecoderErrors(prefill_error, step_error)
+
+
+def _answers(first: Runner, then: Runner, numbers: Any, prompt: int) -> Any:
+    """Return the logits (B, N, vocabulary) of the prefill of ``prompt`` tokens and of steps along
+    the others.
+    """
+    start, *state = first({INPUT: numbers[:, :prompt]})
+    answers = [start]
+    for seen in range(prompt, numbers.shape[1]):
+        past = {f"past_{i}": tensor for i, tensor in enumerate(state)}
+        logits, *state = then({INPUT: numbers[:, seen], "seen": np.array(seen)} | past)
+        answers.append(logits[:, None])
+    return np.concatenate(answers, 1)
 
 
 def _longest(model: Model) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,11 @@ def export_package(
         package = temporary.with_name(f"{temporary.name}.pt2")
         try:
             _compile(program, package, texts_of(metadata or {}))
-            program.check(inductor.aoti_load_package(str(package)), "package")
+            error = program.check(inductor.aoti_load_package(str(package)), "package")
             package.replace(temporary)
         finally:
             package.unlink(missing_ok=True)
-    return program
+    return replace(program, error=error)
 
 
 def _compile(program: Program, package: Path, metadata: dict[str, str]) -> None:

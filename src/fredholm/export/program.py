@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,33 +33,47 @@ class Program:
         model: the model itself, in evaluation mode.
         signature: its inputs.
         exported: the traced program, in torch's own operations.
+        error: the largest relative error that was measured before the program was written, or None
+            of one that was only traced.
     """
 
     model: nn.Module
     signature: Signature
     exported: ExportedProgram
+    error: float | None = None
 
     def check(self, answer: Callable[[Tensor], Tensor], what: str) -> float:
-        """Compare ``answer`` with the model at three sets of sizes
-        (:meth:`.Signature.checked_sizes`) and return the largest relative error.
+        """Return :func:`largest_error`.
 
         Raises:
             ExportError: a larger error than :data:`TOLERANCE`, or an answer that is not finite or
                 has another shape.
         """
-        errors = []
-        for sizes in self.signature.checked_sizes():
-            inputs = self.signature.example(sizes)
-            with torch.no_grad():
-                expected = self.model(inputs)
-            errors.append(_relative_error(answer(inputs), expected, sizes))
-        error = max(errors)
+        error = largest_error(self.model, self.signature, answer)
         if error > TOLERANCE:
             raise ExportError(
                 f"export: expected the {what} to answer as the model does, got a relative error "
                 f"of {error:.1e} where {TOLERANCE:.0e} is allowed; nothing was written"
             )
         return error
+
+
+def largest_error(
+    model: nn.Module, signature: Signature, answer: Callable[[Tensor], Tensor]
+) -> float:
+    """Return the largest relative error of ``answer`` beside the model, at three sets of sizes
+    (:meth:`.Signature.checked_sizes`).
+
+    Raises:
+        ExportError: an answer that is not finite or has another shape.
+    """
+    errors = []
+    for sizes in signature.checked_sizes():
+        inputs = signature.example(sizes)
+        with torch.no_grad():
+            expected = model(inputs)
+        errors.append(_relative_error(answer(inputs), expected, sizes))
+    return max(errors)
 
 
 def trace(model: nn.Module, fixed: Sequence[str] = (), *, forms: Forms | None = None) -> Program:
@@ -117,12 +131,12 @@ def export_program(
         StorageError: a file that cannot be written.
     """
     program = trace(model, fixed)
-    program.check(program.exported.module(), "program")
+    error = program.check(program.exported.module(), "program")
     with replacing(path) as temporary, temporary.open("wb") as file:
         torch.export.save(
             program.exported, file, extra_files={"metadata.json": json.dumps(metadata or {})}
         )
-    return program
+    return replace(program, error=error)
 
 
 def texts_of(metadata: Mapping[str, Any]) -> dict[str, str]:

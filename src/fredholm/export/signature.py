@@ -116,8 +116,13 @@ def signature_of(model: nn.Module, fixed: Sequence[str] = ()) -> Signature:
     config = getattr(model, "config", None)
     if not isinstance(config, ModelConfig):
         raise OptionError(
-            f"export: expected a fredholm.models.Model, got {type(model).__name__}; export other "
-            "modules with torch.export.export and give the program to export_onnx"
+            f"export: expected a fredholm.models.Model, got {type(model).__name__}; trace other "
+            "modules with torch.export.export"
+        )
+    if not config.encoder.one_tensor:
+        raise OptionError(
+            f"export: expected a model that reads one tensor, got an encoder of "
+            f"{config.encoder.kind}, which reads several; no program of such models is written yet"
         )
     axes = config.encoder.axes
     names = [axis.name for axis in axes]

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from ..integral.capabilities import LagTaps, StateScan
 from ..integral.contract import Form, Kernel, with_offset
-from ..integral.problem import Facts, Problem, weighed
+from ..integral.heads import weighed
+from ..integral.problem import Facts, Problem
 from ..integral.strategy import FFT
 from ..ops.scan import causal_convolution, pack, reorder
 

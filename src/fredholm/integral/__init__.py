@@ -4,116 +4,39 @@ Nothing here knows a paper; the papers' kernels and the forms for them alone lie
 :mod:`fredholm.families`.
 """
 
-from ..forms.keys import KeyForm, KeyRing
-from ..forms.monte_carlo import Anchors, MonteCarlo
-from ..forms.monte_carlo.proposal import Proposal, add_proposal, auxiliary_loss
-from .addition import SumKernel
 from .attention import AttentionKernel, FeatureAttentionKernel
-from .bases import (
-    OWN_FIRST,
-    HiddenKernel,
-    MatrixKernel,
-    PairKernel,
-    SeparableKernel,
-    WeightedKernel,
-)
-from .capabilities import (
-    CausalTransition,
-    Expanded,
-    HiddenReadout,
-    LagTaps,
-    OwnForm,
-    Separable,
-    SoftmaxScores,
-    StateScan,
-    WeightedValue,
-    Windowed,
-    has_trait,
-)
+from .bases import HiddenKernel, MatrixKernel, PairKernel, SeparableKernel, WeightedKernel
+from .capabilities import CausalTransition, HiddenReadout, OwnForm, Windowed
 from .contract import (
     Form,
     Kernel,
     Memory,
     Part,
     answering,
-    call_with,
     check_dropout,
-    check_inference,
     choose,
-    identity,
-    own_parameter,
     prepared,
-    read_together,
     with_offset,
 )
-from .conversion import as_operator, convertible, refuse, register_converter
-from .exponential import ExponentialMap, orthogonal_draws
-from .feature_map import (
-    FEATURE_MAPS,
-    FeatureMap,
-    build_feature_map,
-    floor_of,
-    is_per_head,
-    is_pointwise,
-    key_features,
-    query_features,
-    register_feature_map,
-)
+from .conversion import as_operator, refuse, register_converter
+from .feature_map import FeatureMap, register_feature_map
 from .fourier import FourierFeatures
-from .lattice import LatticeKernel, read_grid, write_points
+from .lattice import LatticeKernel
 from .memo import inference
-from .multihead import MultiheadAdapter
 from .operator import IntegralOperator
-from .problem import (
-    Facts,
-    Layout,
-    Point,
-    Problem,
-    by_head,
-    grid_displacements,
-    head_width,
-    heads_apart,
-    merge_heads,
-    split_heads,
-    weighed,
-)
-from .projections import Projections, TransposedLinear
-from .registry import (
-    create_operator,
-    import_file,
-    list_operators,
-    operator_factory,
-    operator_options,
-    register_operator,
-)
+from .problem import Facts, Layout, Point, Problem
+from .projections import Projections
+from .registry import create_operator, list_operators, operator_options, register_operator
 from .rotary import Rotary
-from .state import CausalState, State, load_state
-from .strategy import (
-    EXACT,
-    FFT,
-    Exact,
-    Linear,
-    Plan,
-    Scan,
-    Strategy,
-    read_strategy,
-    register_strategy,
-)
-from .window import Window
-from .windowed import check_window, first_gain, near_pairs, query_parts, window_density
+from .state import CausalState, load_state
+from .strategy import FFT, Exact, Linear, Plan, Scan, Strategy, register_strategy
 
 __all__ = [
-    "EXACT",
-    "FEATURE_MAPS",
     "FFT",
-    "OWN_FIRST",
-    "Anchors",
     "AttentionKernel",
     "CausalState",
     "CausalTransition",
     "Exact",
-    "Expanded",
-    "ExponentialMap",
     "Facts",
     "FeatureAttentionKernel",
     "FeatureMap",
@@ -123,16 +46,11 @@ __all__ = [
     "HiddenReadout",
     "IntegralOperator",
     "Kernel",
-    "KeyForm",
-    "KeyRing",
-    "LagTaps",
     "LatticeKernel",
     "Layout",
     "Linear",
     "MatrixKernel",
     "Memory",
-    "MonteCarlo",
-    "MultiheadAdapter",
     "OwnForm",
     "PairKernel",
     "Part",
@@ -140,68 +58,26 @@ __all__ = [
     "Point",
     "Problem",
     "Projections",
-    "Proposal",
     "Rotary",
     "Scan",
-    "Separable",
     "SeparableKernel",
-    "SoftmaxScores",
-    "State",
-    "StateScan",
     "Strategy",
-    "SumKernel",
-    "TransposedLinear",
     "WeightedKernel",
-    "WeightedValue",
-    "Window",
     "Windowed",
-    "add_proposal",
     "answering",
     "as_operator",
-    "auxiliary_loss",
-    "build_feature_map",
-    "by_head",
-    "call_with",
     "check_dropout",
-    "check_inference",
-    "check_window",
     "choose",
-    "convertible",
     "create_operator",
-    "first_gain",
-    "floor_of",
-    "grid_displacements",
-    "has_trait",
-    "head_width",
-    "heads_apart",
-    "identity",
-    "import_file",
     "inference",
-    "is_per_head",
-    "is_pointwise",
-    "key_features",
     "list_operators",
     "load_state",
-    "merge_heads",
-    "near_pairs",
-    "operator_factory",
     "operator_options",
-    "orthogonal_draws",
-    "own_parameter",
     "prepared",
-    "query_features",
-    "query_parts",
-    "read_grid",
-    "read_strategy",
-    "read_together",
     "refuse",
     "register_converter",
     "register_feature_map",
     "register_operator",
     "register_strategy",
-    "split_heads",
-    "weighed",
-    "window_density",
     "with_offset",
-    "write_points",
 ]

@@ -29,7 +29,8 @@ from .feature_map import (
     key_features,
     query_features,
 )
-from .problem import Layout, Problem, head_width, split_heads
+from .heads import head_width
+from .problem import Layout, Problem, split_heads
 from .projections import Projections, projected_widths
 from .side_by_side import Aligned, SideBySide, side_by_side
 from .windowed import check_window, first_gain, near_pairs, query_parts, window_density

@@ -19,6 +19,7 @@ from ..ops.dense import dense_apply, kernel_norm
 from ..quadrature import Rows
 from .capabilities import WeightedValue
 from .contract import Form, Kernel, Part, check_inference, choose, first_dtype, with_offset
+from .heads import head_width
 from .problem import (
     Facts,
     OperatorFacts,
@@ -30,7 +31,6 @@ from .problem import (
     check_rows,
     clean,
     default_domain,
-    head_width,
     merge_heads,
 )
 from .sharing import Sharing

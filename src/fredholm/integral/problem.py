@@ -19,9 +19,10 @@ from ..distributed import Shards
 from ..distributed.part import fill_empty, part_quadrature
 from ..domain import MEASURES, Domain
 from ..edges import Edges
-from ..errors import DomainError, OptionError, ShapeError
+from ..errors import DomainError, ShapeError
 from ..ops.backend import at_least_single, cast, followed, promoted
 from ..quadrature import Quadrature, Rows, take_rows
+from .heads import weighed
 
 if TYPE_CHECKING:
     from .contract import Kernel
@@ -814,13 +815,6 @@ def check_rows(rows: Rows, queries: int) -> None:
         )
 
 
-def head_width(dim: int, heads: int) -> int:
-    """dim / heads, or an OptionError."""
-    if heads < 1 or dim % heads:
-        raise OptionError(f"heads must divide the width: {heads} does not divide {dim}")
-    return dim // heads
-
-
 def by_head_of(kernel: Kernel, u: Tensor) -> Tensor:
     """Features (B, N, dim) as the kernel's heads read them: a slice each, or all of them."""
     return u.unsqueeze(1) if kernel.whole else split_heads(u, kernel.heads)
@@ -837,42 +831,6 @@ def split_heads(u: Float[Tensor, "b n d"], heads: int) -> Float[Tensor, "b h n c
 def merge_heads(u: Float[Tensor, "b h n c"]) -> Float[Tensor, "b n d"]:
     """(B, H, N, c) to (B, N, H·c)."""
     return u.squeeze(1) if u.shape[1] == 1 else u.transpose(1, 2).flatten(2)
-
-
-def weighed(u: Float[Tensor, "#b h n c"], mass: Float[Tensor, "#b n"]) -> Float[Tensor, "_ h n c"]:
-    """Features times the masses of their points, in float32 at least: a half precision may not hold
-    a mass.
-
-    Example:
-        >>> weighed(torch.ones(1, 1, 1, 2).half(), torch.full((1, 1), 1e5)).tolist()
-        [[[[100000.0, 100000.0]]]]
-    """
-    dtype = at_least_single(u.dtype)
-    return cast(mass, dtype)[:, None, :, None] * cast(u, dtype)
-
-
-def heads_apart(u: Float[Tensor, "b h i"], weight: Float[Tensor, "h o i"]) -> Tensor:
-    """A matrix per head on one point's features, (B, H, o): one product per head of all samples at
-    once. As ``weight @ u[..., None]`` a CPU takes twenty times as long.
-
-    Example:
-        >>> heads_apart(torch.ones(1, 2, 3), torch.ones(2, 4, 3)).shape
-        torch.Size([1, 2, 4])
-    """
-    return torch.bmm(u.transpose(0, 1), weight.mT).transpose(0, 1)
-
-
-def by_head(x: Float[Tensor, "b h n i"], weight: Float[Tensor, "h o i"]) -> Tensor:
-    """A matrix per head on every point's features, (B, H, N, o): one product per head of all
-    samples, so that no matrix is copied for each of them.
-
-    Example:
-        >>> by_head(torch.ones(1, 2, 5, 3), torch.ones(2, 4, 3)).shape
-        torch.Size([1, 2, 5, 4])
-    """
-    b, h, n, _ = x.shape
-    out = torch.bmm(x.transpose(0, 1).flatten(1, 2), weight.mT)
-    return out.view(h, b, n, out.shape[-1]).transpose(0, 1)
 
 
 def check_fit(u: Tensor, domain: Domain, name: str, domain_name: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ..errors import OptionError
-from .problem import head_width
+from .heads import head_width
 
 Projections = nn.Linear | tuple[nn.Linear, nn.Linear, nn.Linear]
 

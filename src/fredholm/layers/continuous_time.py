@@ -12,16 +12,9 @@ from torch import Tensor
 
 from ..domain import Domain, default_line
 from ..errors import DomainError
-from ..integral import (
-    CausalTransition,
-    LagTaps,
-    Layout,
-    MatrixKernel,
-    Point,
-    Problem,
-    StateScan,
-    weighed,
-)
+from ..integral import CausalTransition, Layout, MatrixKernel, Point, Problem
+from ..integral.capabilities import LagTaps, StateScan
+from ..integral.heads import weighed
 from ..ops.backend import full_precision
 from ..ops.scan import krylov, transition_scan
 from .time_invariant import as_parameter, check_matrices, check_sequence, full

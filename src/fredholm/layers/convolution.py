@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from ..errors import OptionError
 from ..integral import (
-    OWN_FIRST,
     CausalTransition,
     IntegralOperator,
     LatticeKernel,
@@ -23,13 +22,12 @@ from ..integral import (
     OwnForm,
     Point,
     Problem,
-    Window,
-    own_parameter,
-    read_grid,
-    write_points,
 )
+from ..integral.bases import OWN_FIRST
+from ..integral.contract import own_parameter
 from ..integral.conversion import refuse, register_converter
-from ..integral.lattice import call_on_grid, summed
+from ..integral.lattice import call_on_grid, read_grid, summed, write_points
+from ..integral.window import Window
 from ..ops.backend import at_least_single, cast, full_precision
 
 CONVOLVE = {2: F.conv2d, 3: F.conv3d}

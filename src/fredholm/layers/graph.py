@@ -25,9 +25,9 @@ from ..integral import (
     Layout,
     Problem,
     WeightedKernel,
-    own_parameter,
     with_offset,
 )
+from ..integral.contract import own_parameter
 from ..integral.conversion import refuse, register_converter
 from ..ops.backend import at_least_single, cast
 from ..registry import qualified_name

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import OptionError
-from ..integral import IntegralOperator, Problem, check_dropout, own_parameter
+from ..integral import IntegralOperator, Problem, check_dropout
+from ..integral.contract import own_parameter
 from ..integral.conversion import refuse, refuse_dropout, register_converter
 from ..integral.problem import split_heads
 from ..ops.attention import attention_density

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from ..domain import Domain
 from ..families.softmax.kernel import SoftmaxKernel
-from ..integral import IntegralOperator, TransposedLinear
+from ..integral import IntegralOperator
 from ..integral.conversion import refuse, refuse_dropout, register_converter
+from ..integral.projections import TransposedLinear
 from ..registry import qualified_name
 from .multihead_attention import bind, linear, refuse_hooks
 

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from ..domain import Domain, default_line
 from ..errors import DomainError
 from ..integral import (
-    OWN_FIRST,
     CausalTransition,
     IntegralOperator,
     Layout,
@@ -19,9 +18,10 @@ from ..integral import (
     OwnForm,
     Point,
     Problem,
-    weighed,
 )
+from ..integral.bases import OWN_FIRST
 from ..integral.conversion import refuse, register_converter
+from ..integral.heads import weighed
 from ..ops.backend import cast
 
 

@@ -5,12 +5,20 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..forms.neighbourhoods.attention import softmax_over_neighbours
+from ..forms.neighbourhoods import by_head
+from ..forms.neighbourhoods.attention import (
+    Ends,
+    RowScores,
+    ScoreGradients,
+    Scores,
+    attend,
+    softmax_over_neighbours,
+)
 from ..forms.neighbourhoods.general import has_no_values, shape_alone
-from ..forms.neighbourhoods.recompute import Weights
 from ..integral import Exact, Facts, Form, Kernel, Problem, WeightedKernel, with_offset
 
 
@@ -27,6 +35,57 @@ class ScoreEnds(NamedTuple):
     key: Tensor
     value: Tensor | None
     direction: Tensor | None
+
+
+class AdditiveScores(Scores):
+    """A direction times the leaky ReLU of both ends' sum.
+
+    Args:
+        slope: of the leaky ReLU where its argument is negative.
+    """
+
+    def __init__(self, slope: float):
+        self.slope = slope
+
+    def numbers(self, heads: int, width: int, *, block: bool) -> int:
+        return 4 * heads * width
+
+    def of_block(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor | None,
+        direction: Tensor | None,
+    ) -> Tensor:
+        both = F.leaky_relu(query[:, :, :, None] + key[:, :, None], self.slope)
+        if direction is not None:
+            both = both * direction[:, None, None]
+        return attend(both.sum(-1), value, bias)
+
+    def of_row(self, query: Tensor, key: Tensor, direction: Tensor | None, heads: int) -> RowScores:
+        both = F.leaky_relu(query + key, self.slope)
+        if direction is None:
+            return RowScores(both, both)
+        return RowScores(by_head.weighted_sum_of_heads(both, direction), both)
+
+    def row_gradients(
+        self,
+        above: Tensor,
+        query: Tensor,
+        key: Tensor,
+        direction: Tensor | None,
+        kept: Tensor | None,
+    ) -> ScoreGradients:
+        assert kept is not None  # by of_row
+        of_direction = None
+        if direction is not None:
+            above, of_direction = by_head.weighted_sum_of_heads_gradients(above, kept, direction)
+        # The sign of the activated sum is that of the sum, unless the slope turns it.
+        activated = self.slope >= 0
+        both = kept if activated else query + key
+        of_key = torch.ops.aten.leaky_relu_backward(above, both, self.slope, activated)
+        return ScoreGradients(of_key.sum(1, keepdim=True), of_key, of_direction)
 
 
 class NeighbourScores(Form):
@@ -48,22 +107,13 @@ class NeighbourScores(Form):
         if has_no_values(problem):
             return shape_alone(kernel, problem)
         assert isinstance(kernel, AdditiveScoresKernel)
-        ends, slope = kernel.score_ends(problem), kernel.slope
-
-        def scores(query: Tensor, key: Tensor, weights: Weights) -> Tensor:
-            if query.shape[2] > 1:
-                query, key = query[:, :, :, None], key[:, :, None]
-            both = F.leaky_relu(query + key, slope)
-            if "direction" in weights:
-                direction = weights["direction"].to(both.dtype)
-                both = both * direction.view(-1, *[1] * (both.dim() - 3), both.shape[-1])
-            total = both.sum(-1)
-            return total if total.dim() == 4 else total[:, :, None]
-
-        weights = {} if ends.direction is None else {"direction": ends.direction}
-        points = ends.query, ends.key, ends.value
-        per_pair = ends.key.shape[1] * ends.key.shape[-1]
-        out = softmax_over_neighbours(problem, *points, scores, weights, per_pair=per_pair)
+        ends = kernel.score_ends(problem)
+        out = softmax_over_neighbours(
+            problem,
+            Ends(ends.query, ends.key, ends.value),
+            AdditiveScores(kernel.slope),
+            ends.direction,
+        )
         return with_offset(out, kernel, problem)
 
 

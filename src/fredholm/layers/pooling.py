@@ -16,19 +16,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..errors import OptionError
-from ..integral import (
-    IntegralOperator,
-    Kernel,
-    LatticeKernel,
-    Layout,
-    OwnForm,
-    Problem,
-    Window,
-    read_grid,
-    write_points,
-)
+from ..integral import IntegralOperator, Kernel, LatticeKernel, Layout, OwnForm, Problem
 from ..integral.conversion import refuse, register_converter
-from ..integral.lattice import call_on_grid
+from ..integral.lattice import call_on_grid, read_grid, write_points
+from ..integral.window import Window
 
 AVERAGE = {2: F.avg_pool2d, 3: F.avg_pool3d}
 ADAPTIVE = {2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}

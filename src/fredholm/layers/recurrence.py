@@ -18,7 +18,6 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from ..domain import Domain, default_line
 from ..errors import DomainError, OptionError, ShapeError, suggest
 from ..integral import (
-    OWN_FIRST,
     CausalTransition,
     IntegralOperator,
     Layout,
@@ -29,6 +28,7 @@ from ..integral import (
     Problem,
     check_dropout,
 )
+from ..integral.bases import OWN_FIRST
 from ..integral.conversion import refuse_dropout, register_converter
 from ..ops.backend import transforms
 from .trajectory import CELLS, LINEARIZATIONS, Trajectory, Weights, push

@@ -16,15 +16,8 @@ from torch import Tensor, nn
 
 from ..domain import Domain, default_line
 from ..errors import OptionError, suggest
-from ..integral import (
-    CausalTransition,
-    Layout,
-    MatrixKernel,
-    Point,
-    Problem,
-    StateScan,
-    prepared,
-)
+from ..integral import CausalTransition, Layout, MatrixKernel, Point, Problem, prepared
+from ..integral.capabilities import StateScan
 from ..ops.backend import full_precision
 from ..ops.scan import pack, ranks, reorder, scan
 from .time_invariant import check_sequence, full

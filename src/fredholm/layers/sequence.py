@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from ..domain import Domain
 from ..errors import ConversionError, DomainError
 from ..integral import (
-    OWN_FIRST,
     IntegralOperator,
     LatticeKernel,
     Layout,
@@ -25,10 +24,11 @@ from ..integral import (
     OwnForm,
     Problem,
     as_operator,
-    merge_heads,
 )
+from ..integral.bases import OWN_FIRST
 from ..integral.conversion import call_on_points, find_converter, refuse, register_converter
 from ..integral.lattice import call_on_grid
+from ..integral.problem import merge_heads
 
 
 class SequenceKernel(MatrixKernel, OwnForm):

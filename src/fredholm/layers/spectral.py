@@ -14,18 +14,10 @@ from torch import Tensor, nn
 
 from ..domain import Domain
 from ..errors import DomainError
-from ..integral import (
-    IntegralOperator,
-    LatticeKernel,
-    Layout,
-    OwnForm,
-    Problem,
-    Window,
-    read_grid,
-    write_points,
-)
+from ..integral import IntegralOperator, LatticeKernel, Layout, OwnForm, Problem
 from ..integral.conversion import refuse, register_converter
-from ..integral.lattice import call_on_grid
+from ..integral.lattice import call_on_grid, read_grid, write_points
+from ..integral.window import Window
 
 
 class PeriodicKernel(LatticeKernel, OwnForm):

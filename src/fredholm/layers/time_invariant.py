@@ -19,14 +19,13 @@ from ..integral import (
     CausalTransition,
     IntegralOperator,
     Kernel,
-    LagTaps,
     Layout,
     MatrixKernel,
     Point,
     Problem,
-    StateScan,
-    weighed,
 )
+from ..integral.capabilities import LagTaps, StateScan
+from ..integral.heads import weighed
 from ..ops.backend import full_precision
 from ..ops.scan import pack, ranks, reorder
 

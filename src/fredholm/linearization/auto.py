@@ -33,6 +33,7 @@ from ..tensor_files import read_tensors, write_tensors
 from .card import CODE, code_file, model_card
 from .description import ADAPTER, FIX, check_classes, describe, read_json, sealed
 from .interface import MIXED, NAME, SLOT
+from .rollback import record_past
 
 MODEL_TYPE = "fredholm_linear"
 PREFIX = "FredholmLinear"
@@ -265,6 +266,23 @@ class LinearModel:
         model = super()._from_config(plain, **kwargs)  # type: ignore[misc]
         restore(model, facts, None, Path())  # outside the model's precision: maps are in float32
         return model
+
+    def _assisted_decoding(self, *args: Any, **kwargs: Any) -> Any:
+        """Decode with candidates that another model or the prompt proposes: the library asks the
+        cache to record its past before there is a state in it.
+        """
+        record_past(kwargs.get("past_key_values"))
+        return super()._assisted_decoding(*args, **kwargs)  # type: ignore[misc]
+
+    def _prepare_cache_for_generation(
+        self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> None:
+        """Make a cache; as an assistant, one that records its past."""
+        super()._prepare_cache_for_generation(  # type: ignore[misc]
+            generation_config, model_kwargs, *args, **kwargs
+        )
+        if generation_config.is_assistant:
+            record_past(model_kwargs.get("past_key_values"))
 
     def save_pretrained(
         self,

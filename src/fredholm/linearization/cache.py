@@ -29,6 +29,7 @@ from .heads import LinearHeads, clean
 from .interface import SLOT, STATE
 from .kept import KEPT, MixedHeads
 from .masks import new_tokens
+from .rollback import PENDING, RECORDS, Past, Tokens, added
 from .state import advance, has_state, step, steps_in_place
 
 # Of a layer with a window its last tokens, and the dimension along which they lie.
@@ -49,6 +50,9 @@ class LinearState(CacheLayerMixin):
         watches: whether masks are compared with what the state holds: in the first layer of a
             cache, for all of them.
         hidden: how many tokens so far were padding, (B,), counted where it watches.
+        record_past: whether the last tokens can be removed again, see :meth:`crop`.
+        past: these tokens, with the state before them.
+        replays: they are noted, and not in the state yet: some behind them were removed.
     """
 
     is_compileable = False  # the first stretch makes the state
@@ -57,12 +61,17 @@ class LinearState(CacheLayerMixin):
     hidden: Tensor | int = 0
     oldest: Tensor | int
     first = 0
+    # Absent from caches that earlier versions saved.
+    record_past, replays = False, False
+    past: Past | None = None
 
     def __init__(self, watches: bool = True) -> None:
         super().__init__()
         self.recurrent_states: dict[int, Tensor | None] = dict.fromkeys(range(len(NAMES)))
         self.length, self.pending, self.oldest = 0, 0, 0
         self.watches, self.hidden, self.stepping = watches, 0, False
+        self.record_past, self.replays = False, False
+        self.past = None
 
     # what a layer of keys does, with none kept
 
@@ -174,6 +183,43 @@ class LinearState(CacheLayerMixin):
         valid: Tensor | None,
         scale: float | None,
     ) -> Tensor:
+        """The linear groups' part of :meth:`advance`; where the past is recorded, the last tokens
+        are noted.
+        """
+        if self.replays and self.past is not None:
+            for tokens in self.past.parts:
+                self._replace(heads, added(heads, tokens, self._linear_memory(), scale))
+        self.replays = False
+        if not self.record_past:
+            self.past = None
+            return self._advance_plainly(heads, query, key, value, valid, scale)
+
+        limit = max(heads.window or 0, PENDING)
+        new = Tokens(key, value, valid)
+        outs, before = [], max(0, new.count - limit)
+        if before:
+            first = new.part(slice(0, before))
+            outs.append(self._advance_plainly(heads, query[:, :, :before], *first, scale))
+        if before or self.past is None:
+            self.past = Past(self._linear_memory(), limit)
+        new = new.part(slice(before, None))
+        outs.append(self._advance_plainly(heads, query[:, :, before:], *new, scale))
+        self.past.add(heads, new, scale)
+        return outs[0] if len(outs) == 1 else torch.cat(outs, 2)
+
+    def _linear_memory(self) -> Memory:
+        """The state without kept groups, in tensors of its own."""
+        return {name: x.clone() for name, x in self.memory().items() if name not in KEPT}
+
+    def _advance_plainly(
+        self,
+        heads: LinearHeads,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        valid: Tensor | None,
+        scale: float | None,
+    ) -> Tensor:
         memory = {name: x for name, x in self._tensors().items() if name not in KEPT}
         if steps_in_place(heads, query, key, memory):
             slot = self.first + self.oldest
@@ -183,14 +229,17 @@ class LinearState(CacheLayerMixin):
             return out
         memory = {name: x for name, x in self.memory().items() if name not in KEPT}
         out, memory = advance(heads, query, key, value, valid, memory, scale=scale)
-        self._count_sinks(heads, memory)
         self.device, self.dtype = query.device, memory["moment"].dtype
         # a part of what the stretch was computed from would keep all of that
-        state = {name: memory[name].clone() for name in memory}
-        gone = {name: None for name in NAMES if name not in KEPT}
-        self._keep(gone | state)
-        self.oldest, self.is_initialized = 0, True
+        self._replace(heads, {name: x.clone() for name, x in memory.items()})
         return out
+
+    def _replace(self, heads: LinearHeads, memory: Memory) -> None:
+        """Put another state of the linear groups in the place of this one."""
+        self._count_sinks(heads, memory)
+        gone = {name: None for name in NAMES if name not in KEPT}
+        self._keep(gone | memory)
+        self.oldest, self.is_initialized = 0, True
 
     def _keep(self, tensors: Mapping[str, Tensor | None]) -> None:
         for name, x in tensors.items():
@@ -237,19 +286,61 @@ class LinearState(CacheLayerMixin):
 
     def reset(self) -> None:
         """Forget all tokens."""
+        records = self.record_past
         self.__init__(self.watches)
+        self.record_past = records
 
     def crop(self, tokens_to_remove: int) -> None:
-        """ConversionError: no token can be taken out of a sum over tokens."""
-        raise ConversionError(
-            "linear attention keeps a sum over all tokens, out of which none can be cropped "
-            f"(asked for {tokens_to_remove}); generate without an assistant model, or copy the "
-            "cache before the tokens that may have to go"
-        )
+        """Remove the last tokens, ``-tokens_to_remove`` of them; 0 changes nothing.
+
+        Possible are those since :meth:`activate_past_recording`, at least as many of the last ones
+        as the window has, and at least 64.
+
+        Raises:
+            ConversionError: nothing is recorded, or tokens that lie further back.
+        """
+        if tokens_to_remove > 0:
+            raise ConversionError(
+                f"expected a negative number of tokens to crop, got {tokens_to_remove}; give "
+                f"{-tokens_to_remove} to remove so many"
+            )
+        if tokens_to_remove == 0:
+            return
+        if self.past is None:
+            raise ConversionError(
+                f"expected a cache that records its past, got crop({tokens_to_remove}) of one that "
+                "does not: a state is a sum, out of which no token can be taken. Call "
+                "activate_past_recording() before the tokens that may have to go, or copy the cache"
+            )
+        removed = self.past.remove(-tokens_to_remove)
+        self.length -= removed.count
+        if isinstance(self.hidden, Tensor) and removed.valid is not None:
+            self.hidden = self.hidden - (~removed.valid).sum(1)
+        base = {name: x.clone() for name, x in self.past.base.items()}
+        if "near_key" in base:
+            self.first = base["near_key"].shape[2] - self._window()
+        gone = {name: None for name in NAMES if name not in KEPT}
+        kept = {name: x for name, x in self._tensors().items() if name in KEPT}
+        dims = {"kept_key": 2, "kept_value": 2, "kept_valid": 1}
+        kept = {name: x.narrow(dims[name], 0, self.length) for name, x in kept.items()}
+        self._keep(gone | base | kept)
+        self.oldest, self.replays, self.stepping = 0, True, False
 
     def activate_past_recording(self) -> None:
-        """ConversionError: as :meth:`crop`, for which the past would be recorded."""
-        self.crop(0)
+        """Record the tokens that come from now on, so that :meth:`crop` can remove them."""
+        self.record_past = True
+        if self.past is None and self.length:
+            self.past = Past(self._linear_memory(), max(self._window(), PENDING))
+
+    @property
+    def is_croppable(self) -> bool:  # type: ignore[override]
+        """Whether :meth:`crop` can remove tokens."""
+        return self.past is not None
+
+    def _window(self) -> int:
+        """How many tokens lie in the window; 0 where there is none."""
+        near = self.recurrent_states[NAMES.index("near_key")]
+        return 0 if near is None else near.shape[2] - self.first
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """The sequences in another order, of beams."""
@@ -271,6 +362,8 @@ class LinearState(CacheLayerMixin):
             self.hidden = change(self.hidden)
         if isinstance(self.oldest, Tensor):
             self.oldest = change(self.oldest)
+        if self.past is not None:
+            self.past.map(change)
 
 
 # --- in the place of a layer of keys --------------------------------------------------------------
@@ -344,4 +437,5 @@ def _placed(cache: Cache, index: int, kind: str) -> LinearState:
         )
     first = not any(isinstance(one, LinearState) for one in cache.layers)
     cache.layers[index] = state = LinearState(watches=first)
+    state.record_past = getattr(cache, RECORDS, False)
     return state

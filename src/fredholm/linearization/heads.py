@@ -4,6 +4,7 @@ it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,21 +15,17 @@ from torch import Tensor, nn
 
 from ..domain import Domain
 from ..errors import ConversionError, OptionError
-from ..integral import (
-    FeatureMap,
+from ..integral import FeatureMap
+from ..integral.denominators import DenominatorWatch, denominators
+from ..integral.feature_map import (
     build_feature_map,
-    check_window,
-    first_gain,
     floor_of,
     is_per_head,
     is_pointwise,
     key_features,
-    near_pairs,
     query_features,
-    query_parts,
-    window_density,
 )
-from ..integral.denominators import DenominatorWatch, denominators
+from ..integral.windowed import check_window, first_gain, near_pairs, query_parts, window_density
 from ..ops.linear_attention import (
     Far,
     advance_window,
@@ -47,6 +44,8 @@ CONVERSION_OPTIONS: dict[str, dict[str, Any]] = {
         "preset": "exponential",
     }  # each head has queries of its own scale, and softmax to begin with
 }
+QUIET = math.log(1000)  # by which the gain of maps that have learned nothing is lowered
+SILENT = -1e4  # a gain whose exponential is zero in every precision
 PIECE = 2048  # points whose features a processor makes at a time, in inference
 STRETCH = 512  # and in causal order: what is made of them stays in its cache
 
@@ -339,6 +338,22 @@ class LinearHeads(Heads):
         quadrature = seen.quadrature(query.shape[2], key.shape[2], query)
         features = self.key_features(shared, scale)[0]
         return denominators(self.query_features(query, scale), features, quadrature)
+
+    @torch.no_grad()
+    def quieten(self) -> None:
+        """Lower the gain beside a window to a thousandth of its weight.
+
+        Maps that have learned nothing point nowhere: at softmax's weight their state drowns what
+        the window, the sinks and kept groups find. :meth:`calibrate` gives it the weight back.
+        """
+        if self.gain is not None:
+            self.gain -= QUIET
+
+    @torch.no_grad()
+    def silence(self) -> None:
+        """Lower the gain beside a window until nothing of the state is left."""
+        if self.gain is not None:
+            self.gain.fill_(SILENT)
 
     @torch.no_grad()
     def calibrate(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from ..errors import CheckpointError, ConversionError, OptionError, suggest
-from ..integral import FEATURE_MAPS
+from ..integral.feature_map import FEATURE_MAPS
 from .graph_heads import GRAPHS, GraphHeads
 from .heads import Heads, LinearHeads
 from .interface import (
@@ -361,6 +361,7 @@ def attach(
             groups = (keep or {}).get(call.name, ())
             heads = call.heads - len(groups) * (call.heads // call.groups)
             part = LinearHeads(heads, call.width, feature_map=to, **given)
+            part.quieten()
             if groups:
                 part = MixedHeads(part, groups, call.groups)
         part.to(next(module.parameters()).device).train(module.training)

@@ -57,7 +57,8 @@ def cache_size(cache: Any) -> CacheSize:
     return CacheSize(
         cache.get_seq_length(),
         len(states),
-        _bytes(x for state in states for name, x in state.memory().items() if name not in KEPT),
+        _bytes(x for state in states for name, x in state.memory().items() if name not in KEPT)
+        + sum(state.past.bytes for state in states if state.past is not None),
         len(others),
         _bytes(x for layer in others for x in _kept(layer))
         + _bytes(x for state in states for name, x in state.memory().items() if name in KEPT),

@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..integral import Memory, is_per_head, is_pointwise
+from ..integral import Memory
+from ..integral.feature_map import is_per_head, is_pointwise
 from ..ops.backend import at_least_single, cast
 from ..ops.linear_attention import (
     advance_moment,

@@ -20,6 +20,7 @@ from .model import Model, TextState
 from .operators import make_operator, position_options
 from .pretrained import from_pretrained, save_pretrained
 from .registry import create_model, list_models, model_config, register_model
+from .shipped import list_pretrained, pretrained_card, pretrained_folder
 
 from .presets import general as presets  # isort: skip  registers its names  # noqa: F401
 
@@ -47,9 +48,12 @@ __all__ = [
     "from_pretrained",
     "list_baselines",
     "list_models",
+    "list_pretrained",
     "make_operator",
     "model_config",
     "position_options",
+    "pretrained_card",
+    "pretrained_folder",
     "read_out",
     "register_body",
     "register_head",

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from ..domain import Domain
 from ..errors import OptionError
-from ..integral import State, load_state
+from ..integral import load_state
+from ..integral.state import State
 from .bodies.body import Seen
 from .config import ModelConfig
 from .decay import weight_decay_groups

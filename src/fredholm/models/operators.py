@@ -16,11 +16,11 @@ from ..integral import (
     Kernel,
     LatticeKernel,
     Strategy,
-    SumKernel,
     create_operator,
-    operator_factory,
     register_operator,
 )
+from ..integral.addition import SumKernel
+from ..integral.registry import operator_factory
 from .baselines import list_baselines, make_baseline
 
 

@@ -82,7 +82,7 @@ def from_pretrained(
         model = cls(config)
     except _UNBUILDABLE as error:
         raise _no_model(folder, error) from error
-    _load_weights(model, folder / WEIGHTS)
+    load_weights(model, folder / WEIGHTS)
     model.extra = saved.get("extra", {})
     return model.to(device).eval()
 
@@ -188,8 +188,22 @@ def _same_kind(a: torch.dtype, b: torch.dtype) -> bool:
     )
 
 
-def _load_weights(model: nn.Module, path: Path) -> None:
+def load_weights(model: nn.Module, path: Path, fresh: tuple[str, ...] = ()) -> None:
+    """Load the weights of a file, every name and shape accounted for.
+
+    Args:
+        model: the module; a weight takes the file's dtype.
+        path: of the file.
+        fresh: beginnings of names that keep the model's own weights.
+
+    Raises:
+        CheckpointError: an unreadable file, or names, shapes or dtypes that differ.
+    """
     tensors = read_tensors(path, "restore it or train again")
+    if fresh:
+        tensors = {name: x for name, x in tensors.items() if not name.startswith(fresh)}
+        own_state = model.state_dict().items()
+        tensors |= {name: x for name, x in own_state if name.startswith(fresh)}
     own = model.state_dict()
     missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     wrong = [

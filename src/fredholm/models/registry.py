@@ -10,6 +10,7 @@ from ..errors import OptionError
 from ..registry import Registry
 from .config import Given, ModelConfig, suggest_field
 from .model import Model
+from .shipped import pretrained_model
 
 Preset = Callable[[], ModelConfig]
 PRESETS: Registry[Preset] = Registry("model", home="fredholm.models")
@@ -61,8 +62,16 @@ def model_config(
     return base.replace(data=data, encoder=encoder, body=body, head=head)
 
 
-def create_model(name: str, **parts: Any) -> Model:
-    """A model by name, freshly initialised; ``parts`` as in :func:`model_config`.
+def create_model(name: str, *, pretrained: str | None = None, **parts: Any) -> Model:
+    """A model by name; ``parts`` as in :func:`model_config`.
+
+    Freshly initialised, or with ``pretrained`` weights that come with the package
+    (:func:`list_pretrained`), in evaluation mode. With these, another ``head`` starts afresh:
+    ``create_model("itnet_nano", pretrained="digits", head={"outputs": 3})``.
+
+    Raises:
+        OptionError: an unknown model, part or field; no weights of this name, or of another model.
+        CheckpointError: parts that the pretrained weights do not fit.
 
     Example:
         >>> import torch
@@ -70,4 +79,7 @@ def create_model(name: str, **parts: Any) -> Model:
         >>> model(torch.zeros(1, 1, 28, 28)).shape
         torch.Size([1, 3])
     """
+    if pretrained is not None:
+        PRESETS[name]  # an unknown model is named first
+        return pretrained_model(name, pretrained, parts)
     return Model(model_config(name, **parts))

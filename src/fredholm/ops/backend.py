@@ -1,6 +1,7 @@
-"""What happens when an op is called: which implementation runs, PyTorch's operations, the op's own
-Triton kernel, or its plain form where another derivative is taken than the op has; and in which
-precision.
+"""Decisions at every call of an op: the implementation that runs, and the precision.
+
+The implementation is PyTorch's operations, the op's own Triton kernel, or its plain form where a
+derivative is taken that the op lacks.
 
 An op that has a Triton kernel takes ``backend``, and so does the strategy or operator that calls
 it, as an option of its construction. The choice follows static facts alone (device, dtype, shapes),
@@ -9,8 +10,8 @@ never the values of tensors:
 - ``"auto"``: PyTorch's operations on every device, until the kernels have passed their tests on a
   GPU;
 - ``"torch"``: PyTorch's operations;
-- ``"triton"``: the Triton kernel, or a :class:`~fredholm.errors.BackendError` that says what stands
-  in the way;
+- ``"triton"``: the Triton kernel, or a :class:`~fredholm.errors.BackendError` with the reason why
+  it cannot run;
 - ``"checked"``: the Triton kernel, whose values and gradients every call compares with PyTorch's
   operations (:mod:`.checked`).
 
@@ -39,26 +40,32 @@ Op = Callable[..., Any]
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 BACKENDS = ("auto", "torch", "triton", "checked")
-OLDEST_CAPABILITY = (8, 0)  # bfloat16 matrix products
+OLDEST_CAPABILITY = (8, 0)
+"""The first compute capability with matrix products in bfloat16."""
 INSTALLED = find_spec("triton") is not None
 UNCHANGED = nullcontext()
+"""A context that changes nothing. One object serves all calls, for making one takes time."""
 ORDINARY = (Tensor, torch.nn.Parameter)
 MACHINES = ("cpu", "cuda")
 SUMMED = (torch.float32, torch.float64)
+"""The dtypes that sums accumulate in."""
 
 
 def constant_when_traced(function: FunctionT) -> FunctionT:
-    """Make torch.compile take a function's result for a constant.
+    """Make torch.compile treat the result of ``function`` as a constant.
 
-    This sets the mark of :func:`torch.compiler.assume_constant_result`, which imports
-    ``torch._dynamo`` when it is called: a second at start-up for code that may never be compiled.
+    This sets the mark of :func:`torch.compiler.assume_constant_result`. Calling that function
+    imports ``torch._dynamo``, a second at start-up for code that may never be compiled.
     """
     function._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
     return function
 
 
+# --- the implementation that runs -----------------------------------------------------------------
+
+
 def check_backend(name: str) -> str:
-    """``name`` where it is one of :data:`BACKENDS`; for the construction of what takes a backend.
+    """Return ``name`` if it is one of :data:`BACKENDS`; constructors call this on their option.
 
     Raises:
         OptionError: for any other name.
@@ -85,14 +92,14 @@ def wants_triton(name: str) -> bool:
 def choose_backend(
     requested: str, op: str, device: torch.device, refusal: Callable[[], str | None]
 ) -> str:
-    """``"torch"`` or ``"triton"`` for one call of ``op`` on ``device``.
+    """Return ``"torch"`` or ``"triton"`` for one call of ``op`` on ``device``.
 
     Args:
         requested: one of :data:`BACKENDS`.
-        op: the op's name, for people.
-        device: where its tensors are.
-        refusal: why this op's Triton kernel cannot take the call, or None where it can. Called
-            only on a machine that runs Triton kernels.
+        op: the op's name, for messages.
+        device: of its tensors.
+        refusal: returns why this op's Triton kernel cannot take the call, or None where it can.
+            Called only on a machine that runs Triton kernels.
 
     Raises:
         OptionError: for an unknown backend.
@@ -105,6 +112,7 @@ def choose_backend(
     check_backend(requested)
     if not wants_triton(requested):
         return "torch"
+
     reason = machine_refusal(device) or refusal()
     if reason is None:
         return "triton"
@@ -115,10 +123,10 @@ def choose_backend(
 
 
 def checkable(op: str) -> Callable[[FunctionT], FunctionT]:
-    """Give an op with an option ``backend`` the backend ``"checked"``.
+    """Decorate an op with an option ``backend`` so that it takes ``backend="checked"`` as well.
 
     Args:
-        op: the op's name, for people.
+        op: the op's name, for messages.
 
     Raises:
         BackendError: a checked call inside ``torch.compile`` or a transform.
@@ -134,7 +142,8 @@ def checkable(op: str) -> Callable[[FunctionT], FunctionT]:
                     f"expected a plain call of {op} under backend='checked', got one inside "
                     "torch.compile or a transform of torch.func; use backend='triton' there"
                 )
-            # Few calls are checked, and every call crosses this file.
+
+            # Imported here, because every call crosses this file and few are checked.
             from .checked import checked_call
 
             del options["backend"]
@@ -146,24 +155,25 @@ def checkable(op: str) -> Callable[[FunctionT], FunctionT]:
 
 
 def machine_refusal(device: torch.device) -> str | None:
-    """Why no Triton kernel runs on tensors of ``device`` here, or None.
+    """Return why no Triton kernel runs on tensors of ``device`` on this machine, or None.
 
-    Without a GPU, kernels run on the CPU through Triton's interpreter where ``TRITON_INTERPRET=1``
-    was in the environment before the first of them was imported: slow, for tests.
+    Without a GPU, kernels run on the CPU through Triton's interpreter if ``TRITON_INTERPRET=1`` was
+    in the environment before the first of them was imported: slow, for tests.
     """
     if not INSTALLED:
         return "the package triton is not installed (pip install 'fredholm[triton]')"
+
     if interpreted():
-        return (
-            None
-            if device.type == "cpu"
-            else f"TRITON_INTERPRET=1 runs kernels on CPU tensors, got {device.type}"
-        )
+        if device.type == "cpu":
+            return None
+        return f"TRITON_INTERPRET=1 runs kernels on CPU tensors, got {device.type}"
+
     if device.type != "cuda":
         return (
             f"the tensors are on {device.type}, it needs a CUDA device (or TRITON_INTERPRET=1, "
             "which is for tests)"
         )
+
     capability = _capability(device.index or 0)
     if capability < OLDEST_CAPABILITY:
         needed = ".".join(map(str, OLDEST_CAPABILITY))
@@ -173,7 +183,12 @@ def machine_refusal(device: torch.device) -> str | None:
 
 
 def interpreted() -> bool:
-    """Whether Triton kernels are run by its interpreter, on the CPU."""
+    """Return whether Triton's interpreter runs the kernels, on the CPU.
+
+    Example:
+        >>> isinstance(interpreted(), bool)
+        True
+    """
     return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
 
 
@@ -186,44 +201,55 @@ def _capability(index: int) -> tuple[int, int]:
 
 
 def guarded_call(name: str, op: Op, plain: Op | None, forward: Op | None = None) -> Op:
-    """The function that calls a custom op, or its plain form where a transform of ``torch.func`` or
-    forward mode differentiates, or a backward is of several gradients at once
-    (``is_grads_batched``); ``vmap`` alone calls the op once for each element. Where nothing but the
-    op's values is wanted, its implementation ``forward`` is called at once: torch's dispatcher
-    takes as long as small problems do.
+    """Return the function that calls a custom op, or its plain form where the op has no rule.
+
+    The plain form runs where a transform of ``torch.func`` or forward mode differentiates, and
+    where a backward is of several gradients at once (``is_grads_batched``). ``vmap`` alone calls
+    the op once for each element.
+
+    Args:
+        name: the op's, for messages.
+        op: the registered op.
+        plain: its plain form, or None.
+        forward: its implementation. It is called directly where only values are wanted: on small
+            problems torch's dispatcher takes as long as the arithmetic.
 
     Raises:
-        DerivativeError: when called there without a plain form.
+        DerivativeError: when called under such a transform without a plain form.
     """
 
     def call(*arguments: Any) -> Any:
         if not several_gradients(arguments):
             if forward is not None and values_alone(arguments):
                 return forward(*arguments)
-            if not transforms() or not any(map(_differentiated, spread(arguments))):
+            if not transforms() or not any(map(_differentiated, flat_arguments(arguments))):
                 return op(*arguments)
         if plain is not None:
             return plain(*arguments)
         raise DerivativeError(
-            f"{name} was called under torch.func.grad, torch.func.jvp, forward-mode "
-            "differentiation or is_grads_batched=True, for which custom ops have no rule: use "
-            "torch.autograd.grad or backward(), which it supports, or register it with plain=, the "
-            "same in torch's operations"
+            f"expected an ordinary call of {name}, got one under torch.func.grad, torch.func.jvp, "
+            "forward-mode differentiation or is_grads_batched=True, for which custom ops have no "
+            "rule; use torch.autograd.grad or backward(), or register the op with plain=, the same "
+            "in torch's operations"
         )
 
     return call
 
 
 def values_alone(arguments: Sequence[Any]) -> bool:
-    """Whether a call with these arguments is about values alone: nothing records, traces,
-    transforms or counts it, and its tensors are ordinary ones with memory of their own.
+    """Return whether a call with these arguments wants nothing but values.
+
+    Then nothing records, traces, transforms or counts the call, and its tensors are ordinary ones
+    with memory of their own.
     """
     if torch.compiler.is_compiling() or transforms():
         return False
+    # Modes such as the FLOP counter see only what passes through torch's dispatcher.
     if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
         return False
+
     recorded = torch.is_grad_enabled()
-    for x in spread(arguments):
+    for x in flat_arguments(arguments):
         if not isinstance(x, Tensor):
             continue
         if type(x) not in ORDINARY or x.device.type not in MACHINES:
@@ -234,7 +260,7 @@ def values_alone(arguments: Sequence[Any]) -> bool:
 
 
 def unrecorded() -> bool:
-    """Whether nothing but values comes of what is computed now: no autograd, tracing, transform.
+    """Return whether autograd, tracing and transforms are all off.
 
     Example:
         >>> unrecorded()
@@ -247,8 +273,10 @@ def unrecorded() -> bool:
 
 
 def transforms() -> bool:
-    """Whether a transform of :mod:`torch.func` (``grad``, ``jvp``, ``vmap``, what is built on them)
-    or a level of :mod:`torch.autograd.forward_ad` is open. 0.1 µs; compiled code may ask as well.
+    """Return whether a transform of :mod:`torch.func` or a level of forward mode is open.
+
+    Transforms are ``grad``, ``jvp``, ``vmap`` and functions built on them; forward mode is
+    :mod:`torch.autograd.forward_ad`. Costs 0.1 µs; compiled code may call it as well.
 
     Example:
         >>> transforms()
@@ -257,77 +285,103 @@ def transforms() -> bool:
         [1.0, 1.0]
     """
     if torch.compiler.is_compiling():
-        return _traced()
+        return _transforms_when_traced()
     return _functorch.get_dynamic_layer_stack_depth() > 0 or forward_ad._current_level >= 0
 
 
 @constant_when_traced
-def _traced() -> bool:
-    """The same while compiled code is traced, inside the transforms that it contains."""
+def _transforms_when_traced() -> bool:
+    """:func:`transforms` during tracing, of transforms inside the compiled code."""
     return _functorch.get_dynamic_layer_stack_depth() > 0 or forward_ad._current_level >= 0
 
 
 def followed(x: Tensor) -> bool:
-    """Whether a derivative with respect to ``x`` is being taken, in whichever mode."""
+    """Return whether a derivative with respect to ``x`` is being taken, in whichever mode.
+
+    Example:
+        >>> followed(torch.ones(1)), followed(torch.ones(1, requires_grad=True))
+        (False, True)
+    """
     return x.requires_grad or (transforms() and _differentiated(x))
 
 
 def _differentiated(x: Any) -> bool:
-    """Whether an open transform takes a derivative with respect to ``x``; a tracer cannot look, and
-    takes every tensor for one.
+    """Return whether an open transform takes a derivative with respect to ``x``.
 
-    Each level of torch.func wraps all tensors made inside it, also those it does not differentiate.
-    Only the outermost wrapper shows whether it has a tangent; an inner one counts as followed.
+    A tracer cannot look into its tensors, so that under tracing the answer is yes for all of them.
     """
     if not isinstance(x, Tensor) or torch.compiler.is_compiling():
         return isinstance(x, Tensor)
+
+    # Each level of torch.func wraps all tensors made inside it, also those that it does not
+    # differentiate. Only the outermost wrapper shows whether it has a derivative; an inner one
+    # counts as differentiated.
     outermost = True
     while _functorch.is_functorch_wrapped_tensor(x):
         if _functorch.is_gradtrackingtensor(x) and (not outermost or _has_derivative(x)):
             return True
-        x, outermost = _functorch.get_unwrapped(x), False
+        x = _functorch.get_unwrapped(x)
+        outermost = False
     return _has_derivative(x)
 
 
 def _has_derivative(x: Tensor) -> bool:
+    """Return whether ``x`` has a gradient of torch.func or a tangent of forward mode."""
     wrapped = _functorch.is_functorch_wrapped_tensor(x)
     return (wrapped and x.requires_grad) or forward_ad.unpack_dual(x).tangent is not None
 
 
 def several_gradients(arguments: Sequence[Any]) -> bool:
-    """Whether a backward of several gradients in one calls, as ``torch.autograd.grad`` makes it for
-    ``is_grads_batched=True``: custom ops have no rule for such tensors.
+    """Return whether the call comes from a backward of several gradients in one.
+
+    ``torch.autograd.grad`` makes such calls for ``is_grads_batched=True``. Custom ops have no rule
+    for their tensors.
     """
-    if torch.compiler.is_compiling() or torch._C._current_graph_task_id() < 0:
+    if torch.compiler.is_compiling():
         return False
-    tensors = (x for x in spread(arguments) if isinstance(x, Tensor))
+    # A negative id: no backward is running.
+    if torch._C._current_graph_task_id() < 0:
+        return False
+    tensors = (x for x in flat_arguments(arguments) if isinstance(x, Tensor))
     return any(map(_functorch.is_legacy_batchedtensor, tensors))
 
 
-def spread(arguments: Sequence[Any]) -> list[Any]:
-    """The arguments with the elements of lists in the lists' places."""
-    spread: list[Any] = []
+def flat_arguments(arguments: Sequence[Any]) -> list[Any]:
+    """Return the arguments with each list replaced by its elements.
+
+    Example:
+        >>> flat_arguments(["a", ["b", "c"]])
+        ['a', 'b', 'c']
+    """
+    flat: list[Any] = []
     for x in arguments:
-        spread.extend(x) if isinstance(x, (list, tuple)) else spread.append(x)
-    return spread
+        if isinstance(x, (list, tuple)):
+            flat.extend(x)
+        else:
+            flat.append(x)
+    return flat
 
 
 # --- precision ------------------------------------------------------------------------------------
 
 
 def at_least_single(dtype: torch.dtype) -> torch.dtype:
-    """float32 for the half precisions, else the dtype itself: those that sums are made in.
+    """Return the dtype that sums accumulate in: float32 for the half precisions, else ``dtype``.
 
     Example:
         >>> at_least_single(torch.bfloat16), at_least_single(torch.float64)
         (torch.float32, torch.float64)
     """
-    return dtype if dtype in SUMMED else torch.promote_types(dtype, torch.float32)
+    if dtype in SUMMED:
+        return dtype
+    return torch.promote_types(dtype, torch.float32)
 
 
 def unrounded(change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """A change of a module's tensors (``nn.Module._apply``) that moves them as it does, and leaves
-    float32 where it would round to a half precision.
+    """Return a change of a module's tensors (``nn.Module._apply``) that never rounds to a half
+    precision.
+
+    It moves tensors as ``change`` does, and converts to float32 where ``change`` would round.
 
     Example:
         >>> change = unrounded(lambda x: x.to(torch.bfloat16))
@@ -345,7 +399,7 @@ def unrounded(change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
 
 
 def promoted(a: torch.dtype, b: torch.dtype) -> torch.dtype:
-    """``torch.promote_types``, without a call where they agree.
+    """Return ``torch.promote_types(a, b)``, without a call where they agree.
 
     Example:
         >>> promoted(torch.float32, torch.float64)
@@ -355,13 +409,58 @@ def promoted(a: torch.dtype, b: torch.dtype) -> torch.dtype:
 
 
 def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """``x.to(dtype)``, without a call where nothing changes."""
+    """Return ``x.to(dtype)``, without a call where nothing changes.
+
+    Example:
+        >>> cast(torch.ones(1), torch.float64).dtype
+        torch.float64
+    """
     return x if x.dtype == dtype else x.to(dtype)
 
 
+def full_precision(like: Tensor) -> AbstractContextManager:
+    """Return a context without autocast on the device of ``like``.
+
+    Example:
+        >>> x = torch.eye(2)
+        >>> with torch.autocast("cpu", dtype=torch.bfloat16), full_precision(x):
+        ...     (x @ x).dtype
+        torch.float32
+    """
+    kind = like.device.type
+    # The meta device has no autocast.
+    if kind == "meta":
+        return UNCHANGED
+    # A traced program may run under autocast later, also if there is none now.
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return UNCHANGED
+
+
+def result_dtype(u: Tensor) -> torch.dtype:
+    """Return the dtype of a layer's response to features ``u``: theirs or autocast's, as in
+    ``nn.Linear``.
+
+    Example:
+        >>> u = torch.ones(2)
+        >>> with torch.autocast("cpu", dtype=torch.bfloat16):
+        ...     result_dtype(u), result_dtype(u.double())
+        (torch.bfloat16, torch.float64)
+    """
+    kind = u.device.type
+    if kind == "meta" or u.dtype == torch.float64 or not torch.is_autocast_enabled(kind):
+        return u.dtype
+    return torch.get_autocast_dtype(kind)
+
+
+# --- small calls ----------------------------------------------------------------------------------
+
+
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """``a @ b`` of four dimensions each, the first two alike: one call, where ``@`` expands and
-    reshapes before it, which takes small problems as long again. Traced code has ``@``.
+    """Return ``a @ b`` for (B, H, m, k) and (B, H, k, n) by a single call.
+
+    The operator ``@`` expands and reshapes four dimensions first, which on small problems takes as
+    long as the product. Traced code has ``@``.
 
     Example:
         >>> product(torch.ones(1, 2, 3, 4), torch.ones(1, 2, 4, 5)).shape
@@ -374,32 +473,12 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     return out.view(shape[0], shape[1], shape[2], b.shape[3])
 
 
-NUMBERS: dict[tuple[float, torch.dtype], Tensor] = {}
-KEPT_NUMBERS = 256
-
-
-def number(value: float, like: Tensor) -> Tensor | float:
-    """``value`` as it is quickest beside ``like``: on a CPU a tensor of no dimension, made once,
-    which takes half as long as a Python number; the number itself under tracing and modes.
-
-    Example:
-        >>> float(torch.ones(2).add(number(0.5, torch.ones(2)))[0])
-        1.5
-    """
-    plain = like.device.type == "cpu" and type(like) is Tensor
-    if not plain or torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
-        return value
-    kept = NUMBERS.get((value, like.dtype))
-    if kept is None:
-        with torch.inference_mode(False):  # what is kept may meet autograd later
-            kept = torch.tensor(value, dtype=like.dtype, device="cpu")
-        if len(NUMBERS) < KEPT_NUMBERS:
-            NUMBERS[value, like.dtype] = kept
-    return kept
-
-
 def sum_of_product(c: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """``c + a @ b``, a and b as :func:`product` takes them and c with one row for all: one call.
+    """Return ``c + a @ b`` by a single call, with a and b as in :func:`product`.
+
+    Args:
+        c: (B, H, 1, n), one row that is added to all.
+        a, b: (B, H, m, k) and (B, H, k, n).
 
     Example:
         >>> ones = torch.ones(1, 2, 3, 4)
@@ -412,34 +491,30 @@ def sum_of_product(c: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return out.view(*a.shape[:3], b.shape[3])
 
 
-def full_precision(like: Tensor) -> AbstractContextManager:
-    """A context without autocast on the device of ``like``: nothing at all where there is none.
+NUMBERS: dict[tuple[float, torch.dtype], Tensor] = {}
+KEPT_NUMBERS = 256
+
+
+def number(value: float, like: Tensor) -> Tensor | float:
+    """Return ``value`` in the form that is quickest beside ``like``.
+
+    On a CPU that is a tensor without dimensions, made once: an operation takes half as long with it
+    as with a Python number. Under tracing and modes it is the number.
 
     Example:
-        >>> x = torch.eye(2)
-        >>> with torch.autocast("cpu", dtype=torch.bfloat16), full_precision(x):
-        ...     (x @ x).dtype
-        torch.float32
+        >>> float(torch.ones(2).add(number(0.5, torch.ones(2)))[0])
+        1.5
     """
-    kind = like.device.type
-    if kind == "meta":  # has no autocast
-        return UNCHANGED
-    # a traced program may run under autocast later
-    if torch.compiler.is_compiling() or torch.is_autocast_enabled(kind):
-        return torch.autocast(kind, enabled=False)
-    return UNCHANGED
+    ordinary = like.device.type == "cpu" and type(like) is Tensor
+    if not ordinary or torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return value
 
-
-def result_dtype(u: Tensor) -> torch.dtype:
-    """The dtype in which a layer answers features ``u``: theirs, or autocast's, as ``nn.Linear``.
-
-    Example:
-        >>> u = torch.ones(2)
-        >>> with torch.autocast("cpu", dtype=torch.bfloat16):
-        ...     result_dtype(u), result_dtype(u.double())
-        (torch.bfloat16, torch.float64)
-    """
-    kind = u.device.type
-    if kind == "meta" or u.dtype == torch.float64 or not torch.is_autocast_enabled(kind):
-        return u.dtype
-    return torch.get_autocast_dtype(kind)
+    kept = NUMBERS.get((value, like.dtype))
+    if kept is None:
+        # The tensor may meet autograd in a later call, where inference tensors are refused.
+        with torch.inference_mode(False):
+            kept = torch.tensor(value, dtype=like.dtype, device="cpu")
+        # A program with ever new numbers must not fill the memory.
+        if len(NUMBERS) < KEPT_NUMBERS:
+            NUMBERS[value, like.dtype] = kept
+    return kept

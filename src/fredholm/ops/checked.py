@@ -21,8 +21,10 @@ from ..errors import BackendError
 
 ResultT = TypeVar("ResultT", bound=Tensor | tuple[Tensor, ...])
 
-# Largest difference over the largest magnitude of a tensor. Both sides round in the tensor's dtype.
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}
+"""The largest difference that is allowed, over the largest magnitude of a tensor. Both sides round
+in the tensor's dtype.
+"""
 TF32_TOLERANCE = 5e-3
 """For float32 where ``torch.set_float32_matmul_precision`` allows TF32."""
 SMALLEST_SCALE = 1e-3
@@ -35,7 +37,7 @@ def checked_call(
     """Compare both implementations on detached copies, then return the kernel's result.
 
     Args:
-        op: the op's name, for people.
+        op: the op's name, for messages.
         function: the op, which takes ``backend``.
         args, options: its arguments without ``backend``.
 
@@ -69,7 +71,9 @@ def checked_call(
 def _evaluate(
     call: Callable[..., Tensor | tuple[Tensor, ...]], inputs: list[Tensor], backend: str
 ) -> dict[str, Tensor]:
-    """Results of one implementation, and the gradients of a random functional of them."""
+    """Return the results of one implementation and the gradients of a random functional of them,
+    by name.
+    """
     returned = call(backend=backend)
     results = (returned,) if isinstance(returned, Tensor) else returned
     named = {f"result {i}": x.detach() for i, x in enumerate(results)}
@@ -77,6 +81,8 @@ def _evaluate(
     recorded = [x for x in results if x.requires_grad]
     if not recorded:
         return named
+
+    # Both implementations get the same functional, and the global generator is not advanced.
     generator = torch.Generator().manual_seed(20)
     weights = [torch.randn(x.shape, generator=generator).to(x) for x in recorded]
     gradients = torch.autograd.grad(recorded, inputs, weights, allow_unused=True)
@@ -87,7 +93,12 @@ def _evaluate(
 
 
 def relative_difference(actual: Tensor, expected: Tensor) -> float:
-    """Return the largest difference over the largest magnitude; infinity where there is NaN."""
+    """Return the largest difference over the largest magnitude; infinity where there is NaN.
+
+    Example:
+        >>> relative_difference(torch.tensor([1.0, 2.5]), torch.tensor([1.0, 2.0]))
+        0.25
+    """
     if not expected.numel():
         return 0.0
     difference = float((actual.double() - expected.double()).abs().max())
@@ -97,7 +108,12 @@ def relative_difference(actual: Tensor, expected: Tensor) -> float:
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """Return the relative difference that rounding in ``dtype`` explains."""
+    """Return the relative difference that rounding in ``dtype`` explains.
+
+    Example:
+        >>> tolerance(torch.float16)
+        0.005
+    """
     allowed = TOLERANCE[dtype]
     if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
         return max(allowed, TF32_TOLERANCE)

@@ -1,12 +1,11 @@
-"""Registration of a custom op: schema, implementation, shapes, autograd, FLOPs, and the derivatives
-that it has no rule for, through its plain form.
+"""Registration of a custom op: schema, implementation, shapes, autograd, FLOPs, and a plain form
+for the derivatives that it has no rule for.
 
-torch's own answer to a missing derivative depends on who asks. A second backward ends in a bare
+torch's answer to a missing derivative depends on who asks. A second backward ends in a bare
 RuntimeError. Forward mode is worse: torch 2.13 has no forward-mode rule for custom ops and drops
 their tangents, so that ``torch.func.jvp`` returns zeros. Here the op's plain form, the same
-function in torch's own operations, stands in for the op under such transforms, and is what is
-differentiated a second time. An op without one raises a
-:class:`~fredholm.errors.DerivativeError`.
+function in torch's own operations, replaces the op under such transforms, and is differentiated the
+second time. An op without one raises a :class:`~fredholm.errors.DerivativeError`.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from ..errors import DerivativeError
-from .backend import Op, guarded_call, spread
-from .plain import gathered, lengths, vjp
+from .backend import Op, flat_arguments, guarded_call
+from .plain import list_lengths, nested_arguments, vjp
 
 PLAIN: dict[str, Callable[..., Any]] = {}
-"""The plain form of each op that has one, by the op's name in ``torch.ops.fredholm``: programs for
-other runtimes, which know none of our ops, are made of these.
+"""The plain form of each op that has one, by the op's name in ``torch.ops.fredholm``. Programs for
+other runtimes, which lack our ops, are made from them.
 """
 
 
@@ -42,27 +41,26 @@ def custom_op(
 ) -> Op:
     """Register the op ``fredholm::name`` and return the function that calls it.
 
+    ``torch.func.vmap`` by itself calls the op once for each element.
+
     Args:
         name: within the namespace; ``torch.ops.fredholm.<name>`` is the op itself.
         schema: of its arguments and results, ``"(Tensor x, int n) -> Tensor"``. No argument is
             written to.
-        forward: the implementation, which sees plain tensors.
+        forward: the implementation, which gets plain tensors.
         fake: the same without values, for tracing.
-        plain: the same in torch's differentiable operations, as memory-hungry as they are. It runs
-            in the op's place where ``torch.func`` or forward mode differentiate and where a
-            backward is of several gradients at once, and is the derivative of an op without
-            ``backward``.
-        flops: from the arguments with a shape in the place of every tensor; none are counted
-            without it.
+        plain: the same in torch's differentiable operations, which may need more memory. It
+            replaces the op where ``torch.func`` or forward mode differentiates and where a backward
+            is of several gradients at once, and is the derivative of an op without ``backward``.
+        flops: FLOPs from the arguments, each tensor replaced by its shape; without it none are
+            counted.
         setup_context, backward: as :func:`torch.library.register_autograd` takes them.
 
-    ``torch.func.vmap`` by itself calls the op once for each element.
-
     Raises:
-        DerivativeError: where there is no ``plain``: when the op is called, under
-            ``torch.func.grad``, ``jvp`` and what is built on them, with tangents of
-            :mod:`torch.autograd.forward_ad`, or by a backward with ``is_grads_batched=True``; in a
-            backward pass through an op that has no ``backward`` either.
+        DerivativeError: without ``plain``, when the op is called under ``torch.func.grad``, ``jvp``
+            and functions built on them, with tangents of :mod:`torch.autograd.forward_ad`, or by a
+            backward with ``is_grads_batched=True``; and in a backward pass through an op that has
+            no ``backward`` either.
 
     Example:
         >>> schema = "(Tensor x) -> Tensor"
@@ -71,26 +69,28 @@ def custom_op(
         [2.0, 2.0]
         >>> double(torch.ones(2, requires_grad=True)).sum().backward()
         Traceback (most recent call last):
-        fredholm.errors.DerivativeError: fredholm::example_double has no derivative: ...
+        fredholm.errors.DerivativeError: expected an op with a derivative, got ...
     """
     full_name = f"fredholm::{name}"
     if plain is not None:
         PLAIN[name] = plain
+
     op = torch.library.custom_op(full_name, forward, mutates_args=(), schema=schema)
     op.register_fake(fake)
     op.register_vmap(partial(_one_by_one, op))
+
     if backward is not None:
         op.register_autograd(backward, setup_context=setup_context)
     elif plain is not None:
         op.register_autograd(partial(_backward_of, plain), setup_context=_save_inputs)
     else:
         op.register_autograd(_refusal(full_name))
+
     if flops is not None:
         formula = flops
         register_flop_formula(getattr(torch.ops.fredholm, name))(
             lambda *arguments, out_shape=None, **_: formula(*arguments)
         )
-
     return guarded_call(full_name, op, plain, forward)
 
 
@@ -107,23 +107,26 @@ def differentiable_op(
     gradients_of: Sequence[str] = ("grad",),
     flops: tuple[Callable[..., int], Callable[..., int]],
 ) -> Op:
-    """Register ``fredholm::name`` together with ``fredholm::name_backward``, its gradient as an op
-    of its own, and return the function that calls the former.
+    """Register ``fredholm::name`` and its gradient, ``fredholm::name_backward``, as two ops.
 
     The backward op takes the gradients of the results, all arguments of the op, and ``needs``: for
-    every tensor, those of lists spread out, whether its gradient is wanted. It returns the wanted
-    ones in that order. Its own derivative is that of the plain form's gradient.
+    every tensor, each element of a list counted, whether its gradient is wanted. It returns the
+    wanted ones in that order. Its own derivative is that of the plain form's gradient.
 
     Args:
+        name: as for :func:`custom_op`.
         tensors, options: the two parts of the schema, ``"Tensor x, Tensor? y, Tensor[] z"`` and
             ``"int n"``. The op saves all its tensors for the backward and none of its results.
-        forward: of tensors and options; returns a tensor for each name of ``gradients_of``.
+        forward: of tensors and options; returns one tensor per name in ``gradients_of``.
         backward: of gradients, tensors, options and ``needs``.
         fake, fake_gradients: both without values; by default gradients are laid out contiguously.
         plain: the op in torch's differentiable operations, for all derivatives but the first, see
             :func:`custom_op`.
         gradients_of: names of the backward op's first arguments.
         flops: of the op and of its backward, see :func:`custom_op`.
+
+    Returns:
+        The function that calls ``fredholm::name``.
 
     Example:
         >>> triple = differentiable_op(
@@ -139,21 +142,22 @@ def differentiable_op(
     results = ", ".join("Tensor" for _ in gradients_of)
     if len(gradients_of) > 1:
         results = f"({results})"
-    above = ", ".join(f"Tensor {grad}" for grad in gradients_of)
-    count = len(tensors.split(", "))
+    output_grads = ", ".join(f"Tensor {grad}" for grad in gradients_of)
+    outputs = len(gradients_of)
+    inputs = len(tensors.split(", "))
 
+    # Arguments of the backward op: ``outputs`` gradients, ``inputs`` tensors, options, needs.
     def contiguous_gradients(*arguments: Any) -> list[Tensor]:
-        given = spread(arguments[len(gradients_of) :][:count])
-        return [x.new_empty(x.shape) for x, needed in zip(given, arguments[-1]) if needed]
+        flat = flat_arguments(arguments[outputs:][:inputs])
+        return [x.new_empty(x.shape) for x, needed in zip(flat, arguments[-1]) if needed]
 
     def plain_gradients(*arguments: Any) -> list[Tensor]:
         assert plain is not None
-        split = len(gradients_of)
-        return vjp(plain, arguments[split:-1], arguments[-1], arguments[:split])
+        return vjp(plain, arguments[outputs:-1], arguments[-1], arguments[:outputs])
 
     backward_op = custom_op(
         f"{name}_backward",
-        f"({above}, {tensors}, {options}, bool[] needs) -> Tensor[]",
+        f"({output_grads}, {tensors}, {options}, bool[] needs) -> Tensor[]",
         backward,
         fake=fake_gradients or contiguous_gradients,
         plain=None if plain is None else plain_gradients,
@@ -161,11 +165,12 @@ def differentiable_op(
     )
 
     def gradients(ctx: Any, *grads: Tensor) -> tuple:
-        inputs = _saved_inputs(ctx)
-        needs = [bool(needed) for needed in spread(ctx.needs_input_grad[:count])]
-        wanted = iter(backward_op(*grads, *inputs, needs))
+        arguments = _saved_inputs(ctx)
+        needs = [bool(needed) for needed in flat_arguments(ctx.needs_input_grad[:inputs])]
+        wanted = iter(backward_op(*grads, *arguments, needs))
         flat = iter([next(wanted) if needed else None for needed in needs])
-        return *gathered(flat, lengths(inputs[:count])), *(None for _ in inputs[count:])
+        of_tensors = nested_arguments(flat, list_lengths(arguments[:inputs]))
+        return *of_tensors, *(None for _ in arguments[inputs:])
 
     return custom_op(
         name,
@@ -179,40 +184,48 @@ def differentiable_op(
     )
 
 
-# --- arguments kept for a backward ----------------------------------------------------------------
+# --- arguments saved for a backward ---------------------------------------------------------------
 
 
 def _save_inputs(ctx: Any, inputs: tuple, output: Any) -> None:
-    flat = spread(inputs)
+    """Save all arguments, tensors by autograd's own means, so that it notices if one is changed."""
+    flat = flat_arguments(inputs)
     ctx.save_for_backward(*(x if isinstance(x, Tensor) else None for x in flat))
     ctx.others = [None if isinstance(x, Tensor) else x for x in flat]
-    ctx.lengths = lengths(inputs)
+    ctx.lengths = list_lengths(inputs)
 
 
 def _saved_inputs(ctx: Any) -> list[Any]:
     flat = (x if x is not None else y for x, y in zip(ctx.saved_tensors, ctx.others))
-    return gathered(flat, ctx.lengths)
+    return nested_arguments(flat, ctx.lengths)
 
 
 # --- derivatives through the plain form -----------------------------------------------------------
 
 
 def _backward_of(plain: Callable[..., Any], ctx: Any, *grads: Any) -> tuple:
-    """The backward of an op whose derivative is its plain form's."""
+    """Return the gradients of an op whose derivative is that of its plain form."""
     arguments = _saved_inputs(ctx)
+    flat = flat_arguments(arguments)
     needs = [
         isinstance(x, Tensor) and bool(needed)
-        for x, needed in zip(spread(arguments), _spread_needs(ctx.needs_input_grad, arguments))
+        for x, needed in zip(flat, _flat_needs(ctx.needs_input_grad, arguments))
     ]
-    # the gradients of a list of results come as one list
-    result = iter(vjp(plain, arguments, needs, spread(grads)))
-    flat = iter([next(result) if needed else None for needed in needs])
-    parts = gathered(flat, ctx.lengths)
-    return tuple(None if _is_option(x) else part for x, part in zip(arguments, parts))
+
+    # The gradients of a list of results come as one list.
+    wanted = iter(vjp(plain, arguments, needs, flat_arguments(grads)))
+    gradients = iter([next(wanted) if needed else None for needed in needs])
+
+    # autograd takes one entry per argument, None for an option.
+    nested = nested_arguments(gradients, ctx.lengths)
+    return tuple(None if _is_option(x) else g for x, g in zip(arguments, nested))
 
 
-def _spread_needs(needs: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
-    """One entry for every element of ``spread(arguments)``: a list of options has one for all."""
+def _flat_needs(needs: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
+    """Return one entry for each of ``flat_arguments(arguments)``.
+
+    torch gives a list of tensors one entry per element, and a list of options one for all.
+    """
     flat: list[Any] = []
     for need, x in zip(needs, arguments):
         if not isinstance(x, (list, tuple)):
@@ -225,39 +238,45 @@ def _spread_needs(needs: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
 
 
 def _is_option(x: Any) -> bool:
-    """Whether an argument is no tensor and no list of tensors; an empty list may be one."""
-    return not (isinstance(x, (list, tuple)) and not x) and not any(
-        isinstance(part, Tensor) for part in spread([x])
-    )
+    """Return whether an argument is neither a tensor nor a list of tensors, which may be empty."""
+    if isinstance(x, (list, tuple)) and not x:
+        return False
+    return not any(isinstance(part, Tensor) for part in flat_arguments([x]))
 
 
 def _one_by_one(op: Op, info: Any, in_dims: tuple, *arguments: Any) -> tuple[Any, Any]:
-    """The rule of ``vmap``: the op of each element, so that memory stays that of the op."""
-    dims = _spread_needs(in_dims, arguments)
+    """Apply ``vmap`` by one call of the op per element, so that memory remains that of the op.
+
+    Returns the stacked results and their batch dimensions, as ``register_vmap`` takes them.
+    """
+    dims = _flat_needs(in_dims, arguments)
     results = []
     for i in range(info.batch_size):
-        flat = (x if d is None else x.select(d, i) for x, d in zip(spread(arguments), dims))
-        results.append(op(*gathered(flat, lengths(arguments))))
+        flat = (x if d is None else x.select(d, i) for x, d in zip(flat_arguments(arguments), dims))
+        results.append(op(*nested_arguments(flat, list_lengths(arguments))))
+
     if isinstance(results[0], Tensor):
         return torch.stack(results), 0
     stacked = [torch.stack(parts) for parts in zip(*results)]
-    kind = type(results[0])
-    return kind(stacked), kind([0] * len(stacked))
+    container = type(results[0])
+    return container(stacked), container([0] * len(stacked))
 
 
 # --- refusals -------------------------------------------------------------------------------------
 
 
 def _refusal(name: str) -> Callable[..., tuple]:
+    """Return a backward that refuses, for an op that has no derivative."""
+    fix = "detach its arguments"
+    if name.endswith("_backward"):
+        fix = (
+            "the gradient of an op cannot be differentiated again unless the op is registered with "
+            "plain=, the same in torch's operations"
+        )
+
     def refuse(ctx: Any, *grads: Any) -> tuple:
         raise DerivativeError(
-            f"{name} has no derivative: "
-            + (
-                "the gradient of fredholm's op cannot be differentiated again; register the op "
-                "with plain=, the same in torch's operations, where second derivatives are needed"
-                if name.endswith("_backward")
-                else "detach its arguments"
-            )
+            f"expected an op with a derivative, got {name}, which has none; {fix}"
         )
 
     return refuse

@@ -12,29 +12,38 @@ def dense_apply(
     weights: Float[Tensor, "#b #h #q k"],
     signal: Float[Tensor, " b #h k i"],
 ) -> Float[Tensor, "b h q o"]:
-    r""":math:`out_i = \sum_j w_{ij} K_{ij} u_j`, the integral as it is written.
-    O(Nq·Nk·d_out·d_in).
+    r"""Return the integral as it is written, :math:`out_i = \sum_j w_{ij} K_{ij} u_j`.
 
     Args:
         matrix: kernel densities K (B, H, Nq, Nk, d_out, d_in).
-        weights: quadrature weights w.
-        signal: u, (B, H, Nk, d_in), or (B, 1, Nk, d_in) where every head reads all of it.
+        weights: quadrature weights w (1 | B, 1 | H, 1 | Nq, Nk).
+        signal: u, (B, H, Nk, d_in), or (B, 1, Nk, d_in) where every head reads all channels.
+
+    Returns:
+        (B, H, Nq, d_out) in the dtype of the matrix.
+
+    Cost: O(Nq·Nk·d_out·d_in).
 
     Example:
         >>> weights, u = torch.tensor([[[[0.5, 0.5]]]]), torch.tensor([[[[1.0], [3.0]]]])
         >>> dense_apply(torch.ones(1, 1, 1, 2, 1, 1), weights, u).item()
         2.0
     """
+    # w_ij u_j first, (B, H, Nq, Nk, d_in): it is d_out times smaller than w_ij K_ij.
     weighted = (weights[..., None] * signal[:, :, None]).to(matrix.dtype)
-    return torch.einsum(
-        "bhqkoi,bhqki->bhqo", matrix, weighted.expand(*matrix.shape[:4], matrix.shape[-1])
-    )
+    weighted = weighted.expand(*matrix.shape[:4], matrix.shape[-1])
+    return torch.einsum("bhqkoi,bhqki->bhqo", matrix, weighted)
 
 
 def kernel_norm(
     matrix: Float[Tensor, "b h q k o i"], weights: Float[Tensor, "#b #h #q k"]
 ) -> Float[Tensor, "b h q k"]:
-    """Frobenius norm of each pair's kernel times the pair's weight: how much of a query's output
-    may come from a key.
+    r"""Return :math:`w_{ij} \|K_{ij}\|_F`: a bound on the part of output i that comes from key j,
+    for a signal of norm 1.
+
+    Example:
+        >>> matrix = torch.tensor([3.0, 4.0]).view(1, 1, 1, 1, 1, 2)
+        >>> kernel_norm(matrix, torch.full((1, 1, 1, 1), 0.5)).item()
+        2.5
     """
     return torch.linalg.matrix_norm(matrix) * weights

@@ -1,4 +1,4 @@
-"""The launch of a Triton kernel, and what its grid holds."""
+"""The launch of a Triton kernel, and the size of its grid."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-LARGEST_GRID = 65_535  # programs along the second and third axis of a grid
+LARGEST_GRID = 65_535
+"""Programs that CUDA allows along the second and third axis of a grid."""
 
 
 def grid_refusal(pairs: int) -> str | None:
-    """Why (batch, head) pairs do not fit the second axis of a grid, or None.
+    """Return why (batch, head) pairs do not fit the second axis of a grid, or None.
 
     Example:
         >>> grid_refusal(70_000)
@@ -22,9 +23,13 @@ def grid_refusal(pairs: int) -> str | None:
     return None
 
 
-def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
-    """``kernel[grid](*arguments, **options)`` on the device of the first tensor among the
-    arguments.
+def launch(kernel: Any, grid: tuple[int, ...], *arguments: object, **options: object) -> None:
+    """Launch ``kernel[grid](*arguments, **options)`` on the device of its first tensor.
+
+    Args:
+        kernel: a function decorated with ``triton.jit``, which Triton leaves without a type.
+        grid: programs along each axis.
+        arguments, options: tensors and numbers of the kernel, and its compile-time constants.
 
     Example:
         >>> class Kernel:
@@ -33,5 +38,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) 
         >>> launch(Kernel(), (2, 3), torch.ones(1), BLOCK=16)
         (2, 3) {'BLOCK': 16}
     """
-    with torch.cuda.device_of(next(x for x in arguments if isinstance(x, Tensor))):
+    first = next(x for x in arguments if isinstance(x, Tensor))
+    # Triton launches on the current device, which need not be that of the tensors.
+    with torch.cuda.device_of(first):
         kernel[grid](*arguments, **options)

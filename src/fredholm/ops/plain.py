@@ -1,8 +1,9 @@
 """Derivatives through a function's plain form: the same function in torch's differentiable
 operations.
 
-What is fast has one derivative, its own. All others (forward mode, what ``torch.func`` takes, the
-derivative of a derivative) are those of the plain form, which is computed again for them.
+A fast implementation has one derivative, its own first one. All others (forward mode, the
+transforms of ``torch.func``, derivatives of derivatives) are those of the plain form, which is
+evaluated for them.
 """
 
 from __future__ import annotations
@@ -16,26 +17,30 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from .backend import spread, transforms
+from .backend import flat_arguments, transforms
 
 Function = Callable[..., Any]
-FUSED = "ScaledDotProduct"  # torch's nodes of fused attention; the composite form has none
+
+FUSED = "ScaledDotProduct"
+"""Part of the names of torch's autograd nodes for fused attention. Its composite form has none."""
 
 
 def vjp(
     plain: Function, arguments: Sequence[Any], needs: Sequence[bool], grads: Sequence[Tensor]
 ) -> list[Tensor]:
-    """Gradients of ``plain(*arguments)`` for ``grads`` of its results, differentiable themselves
-    where autograd records.
+    """Return the vector-Jacobian products of ``plain`` at ``arguments`` with ``grads``.
+
+    They are differentiable themselves where autograd records.
 
     Args:
         plain: returns a tensor or several.
-        arguments: of it; the elements of lists count one by one in ``needs``.
-        needs: whether the gradient of each is wanted; those at the end may be left out.
-        grads: one for each result.
+        arguments: its arguments, among them lists of tensors.
+        needs: for each argument, and for each element of a list, whether its gradient is wanted.
+            Entries at the end may be left out.
+        grads: one gradient per result.
 
     Returns:
-        The wanted ones in order, zeros where no result depends on them.
+        The wanted gradients in order; zeros where no result depends on the argument.
 
     Example:
         >>> x = torch.tensor([2.0], requires_grad=True)
@@ -43,28 +48,40 @@ def vjp(
         >>> g.item(), torch.autograd.grad(g, x)[0].item()
         (12.0, 12.0)
     """
-    again, flat = torch.is_grad_enabled(), spread(arguments)
+    recording = torch.is_grad_enabled()
+    flat = flat_arguments(arguments)
     wanted = [i for i, needed in enumerate(needs) if needed]
+
     with torch.enable_grad():
-        for i in wanted:  # aliases, because one tensor given twice has two gradients
+        # Aliases of the wanted arguments: a tensor that is passed twice has two gradients.
+        for i in wanted:
             x = flat[i]
-            flat[i] = x.view_as(x) if again and x.requires_grad else x.detach().requires_grad_()
+            if recording and x.requires_grad:
+                flat[i] = x.view_as(x)
+            else:
+                flat[i] = x.detach().requires_grad_()
         inputs = [flat[i] for i in wanted]
-        results = plain(*gathered(iter(flat), lengths(arguments)))
-        results = [results] if isinstance(results, Tensor) else results
+
+        results = plain(*nested_arguments(iter(flat), list_lengths(arguments)))
+        if isinstance(results, Tensor):
+            results = [results]
+
+        # autograd.grad refuses results that depend on none of the inputs.
         pairs = [(y, g) for y, g in zip(results, grads) if y.requires_grad]
-        result: Sequence[Tensor | None] = [None] * len(inputs)
+        gradients: Sequence[Tensor | None] = [None] * len(inputs)
         if pairs and inputs:
-            outputs, above = zip(*pairs)
-            result = torch.autograd.grad(
-                outputs, inputs, above, create_graph=again, allow_unused=True
+            outputs, output_grads = zip(*pairs)
+            gradients = torch.autograd.grad(
+                outputs, inputs, output_grads, create_graph=recording, allow_unused=True
             )
-        return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, result)]
+        return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, gradients)]
 
 
 def recomputed(function: Function, *arguments: Any) -> Any:
-    """``function(*arguments)``, whose intermediate results are computed again in the backward and
-    not kept; under the transforms of ``torch.func``, which have no rule for that, they are kept.
+    """Return ``function(*arguments)`` and compute its intermediate results again in the backward.
+
+    Under the transforms of ``torch.func``, for which checkpoints have no rule, intermediate results
+    are stored.
 
     Example:
         >>> torch.func.grad(lambda x: recomputed(torch.sin, x))(torch.zeros(())).item()
@@ -78,22 +95,36 @@ def recomputed(function: Function, *arguments: Any) -> Any:
 # --- arguments with lists of tensors among them ---------------------------------------------------
 
 
-def lengths(arguments: Sequence[Any]) -> list[int | None]:
-    """The length of every list, None for what is not one."""
+def list_lengths(arguments: Sequence[Any]) -> list[int | None]:
+    """Return the length of each list among the arguments, and None for each other argument.
+
+    Example:
+        >>> list_lengths(["a", ["b", "c"]])
+        [None, 2]
+    """
     return [len(x) if isinstance(x, (list, tuple)) else None for x in arguments]
 
 
-def gathered(values: Iterator[Any], lengths: Sequence[int | None]) -> list[Any]:
-    """The inverse of :func:`.spread`: a list of ``values`` wherever there is a length."""
+def nested_arguments(values: Iterator[Any], lengths: Sequence[int | None]) -> list[Any]:
+    """Undo :func:`.flat_arguments`: put values into lists wherever there is a length.
+
+    Example:
+        >>> nested_arguments(iter("abc"), [None, 2])
+        ['a', ['b', 'c']]
+    """
     return [next(values) if n is None else [next(values) for _ in range(n)] for n in lengths]
 
 
-# --- second derivatives of what is not an op of ours ----------------------------------------------
+# --- second derivatives of functions that are not ops of ours -------------------------------------
 
 
 def differentiable_again(fast: Function, plain: Function, *tensors: Tensor | None) -> Tensor:
-    """``fast(*tensors)`` with the gradient that it records, and all further derivatives those of
-    ``plain(*tensors)``.
+    """Return ``fast(*tensors)`` with its own first derivative; further ones are those of ``plain``.
+
+    Args:
+        fast: returns a tensor, and records a first derivative.
+        plain: the same function, differentiable any number of times.
+        tensors: their arguments.
 
     Example:
         >>> x = torch.tensor(2.0, requires_grad=True)
@@ -103,69 +134,95 @@ def differentiable_again(fast: Function, plain: Function, *tensors: Tensor | Non
         >>> y.item(), g.item(), torch.autograd.grad(g, x)[0].item()
         (8.0, 12.0, 12.0)
     """
-    return _Again.apply(fast, plain, *tensors) if torch.is_grad_enabled() else fast(*tensors)
+    if not torch.is_grad_enabled():
+        return fast(*tensors)
+    return _DifferentiableAgain.apply(fast, plain, *tensors)
 
 
-class _Again(torch.autograd.Function):
-    """Keeps the graph of the fast form for the first derivative, and the tensors for the plain
-    one.
+class _DifferentiableAgain(torch.autograd.Function):
+    """A node with two backward passes: through the graph of the fast form, and by the plain form.
+
+    A backward that is recorded (``create_graph=True``) takes the plain form.
     """
 
     @staticmethod
     def forward(ctx: Any, fast: Function, plain: Function, *tensors: Tensor | None) -> Tensor:
+        # The fast form records its own graph, on leaves outside the caller's graph.
         with torch.enable_grad():
-            own = [
+            leaves = [
                 None if x is None else x.detach().requires_grad_(x.requires_grad) for x in tensors
             ]
-            out = fast(*own)
+            out = fast(*leaves)
+
         ctx.save_for_backward(*tensors)
-        ctx.plain, ctx.graph = plain, (out, own)
+        ctx.plain = plain
+        ctx.out, ctx.leaves = out, leaves
         return out.detach()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple:
         needs = ctx.needs_input_grad[2:]
         if torch.is_grad_enabled():
-            result = vjp(ctx.plain, ctx.saved_tensors, needs, grads)
+            gradients = vjp(ctx.plain, ctx.saved_tensors, needs, grads)
         else:
-            out, own = ctx.graph
-            inputs = [x for x, needed in zip(own, needs) if needed]
-            result = torch.autograd.grad(out, inputs, grads, retain_graph=True, allow_unused=True)
-        wanted = iter(result)
+            inputs = [x for x, needed in zip(ctx.leaves, needs) if needed]
+            gradients = torch.autograd.grad(
+                ctx.out, inputs, grads, retain_graph=True, allow_unused=True
+            )
+
+        wanted = iter(gradients)
+        # ``fast`` and ``plain`` are the first two arguments of the node.
         return None, None, *(next(wanted) if needed else None for needed in needs)
 
 
 def attention_differentiable_again(out: Tensor, plain: Function, *tensors: Tensor | None) -> None:
-    """Let the gradient of torch's fused attention be that of ``plain(*tensors)`` where it is to be
-    differentiated again; torch's own is not. Nothing is kept or computed for it before that.
+    """Give the result of torch's fused attention the second derivatives of ``plain(*tensors)``.
+
+    Its own gradient cannot be differentiated. A hook on its node replaces that gradient by the
+    plain form's in a backward that is recorded. Until then nothing is stored or computed.
 
     Args:
-        out: what the fused attention returned.
+        out: the result of the fused attention.
         plain: the same function.
         tensors: query, key, value, and a bias or None. Where a checkpoint has dropped them, torch
             raises its own error.
     """
-    node: Any = out.grad_fn
-    if node is not None and FUSED not in node.name():  # some devices pad features, and cut the rest
-        node = node.next_functions[0][0] if node.next_functions else None
-    if node is None or FUSED not in node.name():
+    node = _fused_node(out)
+    if node is None:
         return
     width = out.shape[-1]
-    kept = [None if x is None else weakref.ref(x) for x in tensors]
+    # Weak references, so that the hook keeps nothing alive: a checkpoint drops these tensors.
+    references = [None if x is None else weakref.ref(x) for x in tensors]
 
-    def hook(gradients: tuple, grads: tuple) -> tuple | None:
+    def hook(gradients: tuple, output_grads: tuple) -> tuple | None:
         if not torch.is_grad_enabled():
             return None
-        given = [None if ref is None else ref() for ref in kept]
-        if any(x is None and ref is not None for x, ref in zip(given, kept)):
+        alive = [None if ref is None else ref() for ref in references]
+        if any(x is None and ref is not None for x, ref in zip(alive, references)):
             return None
-        needs = [g is not None for g in gradients][: len(given)]
-        result = iter(vjp(plain, given, needs, [grads[0][..., :width]]))
-        new = [next(result) if needed else None for needed in needs]
-        sized = [
+
+        needs = [g is not None for g in gradients][: len(alive)]
+        # Some devices pad the features, so the node's output may be wider than ``out``.
+        wanted = iter(vjp(plain, alive, needs, [output_grads[0][..., :width]]))
+        replaced = [next(wanted) if needed else None for needed in needs]
+        padded = [
             x if x is None else F.pad(x, (0, g.shape[-1] - x.shape[-1]))
-            for x, g in zip(new, gradients)
+            for x, g in zip(replaced, gradients)
         ]
-        return *sized, *gradients[len(sized) :]
+        # The node returns further entries, such as that of dropout's state.
+        return *padded, *gradients[len(padded) :]
 
     node.register_hook(hook)
+
+
+def _fused_node(out: Tensor) -> Any:
+    """Return the autograd node of fused attention behind ``out``, or None.
+
+    On devices that pad the features a slice follows the attention, and the node lies one behind.
+    """
+    node: Any = out.grad_fn
+    if node is not None and FUSED not in node.name():
+        node = node.next_functions[0][0] if node.next_functions else None
+    if node is None or FUSED not in node.name():
+        return None
+    return node

@@ -23,29 +23,51 @@ Span = slice
 aten = torch.ops.aten
 
 
+# --- tiles ----------------------------------------------------------------------------------------
+
+
 def cut(x: Tensor | None, h: Span, b: Span) -> Any:
-    """Heads ``h`` and batch entries ``b`` of ``x``, whose dimensions of size 1 are shared."""
+    """Return heads ``h`` and batch entries ``b`` of ``x`` (H, B, …); None remains None.
+
+    A dimension of size 1 is shared by all heads or entries, and stays.
+
+    Example:
+        >>> cut(torch.ones(1, 4, 2), slice(2, 3), slice(0, 2)).shape
+        torch.Size([1, 2, 2])
+    """
     if x is None:
         return None
-    return x[h if x.shape[0] > 1 else slice(None), b if x.shape[1] > 1 else slice(None)]
+    every = slice(None)
+    heads = h if x.shape[0] > 1 else every
+    batch = b if x.shape[1] > 1 else every
+    return x[heads, batch]
 
 
 def spans(start: int, stop: int, size: int) -> list[Span]:
-    """``start`` to ``stop`` in the fewest nearly equal pieces of at most ``size``."""
+    """Cut ``start`` to ``stop`` into the fewest nearly equal spans of at most ``size``.
+
+    Example:
+        >>> spans(0, 10, 4)
+        [slice(0, 3, None), slice(3, 6, None), slice(6, 10, None)]
+    """
     n = stop - start
     count = -(-n // max(size, 1))
     return [slice(start + i * n // count, start + (i + 1) * n // count) for i in range(count)]
 
 
 def groups(heads: int, batch: int, limit: int, head_limit: int) -> Iterator[tuple[Span, Span]]:
-    """All (head, batch) pairs in groups of at most ``limit``: whole heads, or else parts of one
-    head.
+    """Yield all (head, batch) pairs in groups of at most ``limit``, as spans of heads and batch.
 
-    A group is therefore a run of consecutive matrices, and flattening its two leading dimensions
-    copies nothing.
+    A group is several complete heads, at most ``head_limit`` of them, or a part of one head. Its
+    matrices are therefore consecutive in memory, and flattening its two dimensions copies nothing.
+
+    Example:
+        >>> list(groups(1, 2, 1, 1))
+        [(slice(0, 1, None), slice(0, 1, None)), (slice(0, 1, None), slice(1, 2, None))]
     """
     if limit >= batch:
-        for h in spans(0, heads, max(1, min(limit // max(batch, 1), head_limit))):
+        heads_together = max(1, min(limit // max(batch, 1), head_limit))
+        for h in spans(0, heads, heads_together):
             yield h, slice(0, batch)
     else:
         for i in range(heads):
@@ -54,31 +76,66 @@ def groups(heads: int, batch: int, limit: int, head_limit: int) -> Iterator[tupl
 
 
 def rectangles(rows: int, columns: int, size: int) -> Iterator[tuple[Span, Span]]:
-    """A (rows, columns) matrix in pieces of about ``size`` elements: some whole rows, or a part of
-    one.
+    """Yield a (rows, columns) matrix in rectangles of about ``size`` elements, as two spans each.
+
+    A rectangle is several complete rows, or a part of one row.
+
+    Example:
+        >>> list(rectangles(1, 3, 2))
+        [(slice(0, 1, None), slice(0, 2, None)), (slice(0, 1, None), slice(2, 4, None))]
     """
-    high, wide = max(1, size // max(1, columns)), min(size, max(1, columns))
-    for r in range(0, rows, high):
-        for c in range(0, columns, wide):
-            yield slice(r, r + high), slice(c, c + wide)
+    height = max(1, size // max(1, columns))
+    width = min(size, max(1, columns))
+    for r in range(0, rows, height):
+        for c in range(0, columns, width):
+            yield slice(r, r + height), slice(c, c + width)
+
+
+def multiply_rows(out: Tensor, rows: Tensor, right: Tensor, *, beta: int) -> None:
+    """Compute ``out = beta·out + rows @ right`` in place, batched (g, m, ·).
+
+    A single matrix goes to the matrix library as one part per thread. Each thread then multiplies
+    the rows that it also has in the elementwise passes, and a tile does not travel between the
+    caches of the cores: 6% of a tile's work (docs/log.md, 2026-11-21, "One matrix a tile").
+    """
+    parts = 1
+    if out.device.type == "cpu" and out.shape[0] == 1:
+        parts = torch.get_num_threads()
+    if parts > 1 and out.shape[1] % parts == 0:
+        out = out.view(parts, -1, out.shape[-1])
+        rows = rows.view(parts, -1, rows.shape[-1])
+        right = right.expand(parts, -1, -1)
+    out.baddbmm_(rows, right, beta=beta)
+
+
+# --- scratch memory -------------------------------------------------------------------------------
 
 
 class Scratch:
-    """A buffer reused by every tile, so that its memory is paged in once."""
+    """A buffer that every tile reuses, so that the system pages its memory in only once.
+
+    Args:
+        like: a tensor of the buffer's dtype and device.
+        size: elements of the largest view.
+    """
 
     def __init__(self, like: Tensor, size: int):
         self.buffer = like.new_empty(size)
 
     @classmethod
     def of(cls, buffer: Tensor) -> Scratch:
-        """Memory that is there already."""
+        """Wrap a flat tensor that exists already."""
         scratch = cls.__new__(cls)
         scratch.buffer = buffer
         return scratch
 
     def view(self, *shape: int) -> Tensor:
-        size, buffer = math.prod(shape), self.buffer
-        return (buffer if size == buffer.numel() else buffer[:size]).view(shape)
+        """Return the front of the buffer in a shape. Its values are those of the last use."""
+        size = math.prod(shape)
+        buffer = self.buffer
+        if size != buffer.numel():
+            buffer = buffer[:size]
+        return buffer.view(shape)
 
 
 KEPT = threading.local()
@@ -87,11 +144,15 @@ KEPT_BYTES = 8 << 20
 
 @contextmanager
 def kept_scratch(like: Tensor, sizes: Iterable[int]) -> Iterator[list[Scratch]]:
-    """A :class:`Scratch` of each of these sizes, for as long as the context is open.
+    """A :class:`Scratch` of each size, for as long as the context is open.
 
-    On a processor one buffer of up to 8 MB is kept per thread and dtype: memory that the system
-    hands out anew is paged in again, which for a call of milliseconds may take as long as its
-    arithmetic. Nothing may hold on to a view.
+    On a processor each thread keeps one buffer per dtype, of up to 8 MB, from call to call. Memory
+    that the system hands out anew is paged in again, which in a call of milliseconds may take as
+    long as the arithmetic. No view may be used after the context has closed.
+
+    Args:
+        like: a tensor of the dtype and device.
+        sizes: elements of each scratch.
 
     Example:
         >>> with kept_scratch(torch.ones(1), [2, 3]) as (first, second):
@@ -103,40 +164,33 @@ def kept_scratch(like: Tensor, sizes: Iterable[int]) -> Iterator[list[Scratch]]:
     kept: dict[torch.dtype, Tensor] = {}
     if like.device.type == "cpu":
         kept = KEPT.__dict__.setdefault("buffers", kept)
+
+    # Popped, not read: a call inside this one must not write to the same memory.
     buffer = kept.pop(like.dtype, None)
     if buffer is None or buffer.numel() < total:
-        with torch.inference_mode(False):  # an inference tensor could not be written to elsewhere
+        # A later call may run outside inference mode, where nothing may write to a tensor that was
+        # made inside it.
+        with torch.inference_mode(False):
             buffer = torch.empty(total, dtype=like.dtype, device=like.device)
+
     yield [Scratch.of(part) for part in torch.split_with_sizes(buffer[:total], sizes)]
+
     if buffer.numel() * buffer.element_size() <= KEPT_BYTES:
         kept[like.dtype] = buffer
 
 
-def multiply_rows(out: Tensor, rows: Tensor, right: Tensor, *, beta: int) -> None:
-    """``out = beta·out + rows @ right``, batched (g, m, ·).
-
-    A single matrix is handed over as one part a thread: each thread then works on the rows that it
-    also has in the elementwise passes, and a tile does not travel between the cores' caches.
-    """
-    parts = torch.get_num_threads() if out.device.type == "cpu" and out.shape[0] == 1 else 1
-    if parts > 1 and out.shape[1] % parts == 0:
-        out, rows = (t.view(parts, -1, t.shape[-1]) for t in (out, rows))
-        right = right.expand(parts, -1, -1)
-    out.baddbmm_(rows, right, beta=beta)
-
-
-# --- activations ---------------------------------------------------------------------------------
+# --- activations ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Activation:
-    """A pointwise nonlinearity.
+    """A pointwise nonlinearity f.
 
     Attributes:
-        function: the nonlinearity, differentiable by autograd.
-        apply_: overwrites its argument with the nonlinearity's value.
-        gradient_: ``gradient_(grad, s)`` overwrites ``grad`` with ``grad * f'(s)``; ``s`` is left
-            alone.
+        function: returns f(x), differentiable by autograd.
+        apply_: overwrites its argument x with f(x).
+        gradient_: ``gradient_(grad, s)`` overwrites ``grad`` with ``grad * f'(s)`` and only reads
+            ``s``.
     """
 
     function: Callable[[Tensor], Tensor]
@@ -152,6 +206,8 @@ def _gelu(approximate: str) -> Activation:
     )
 
 
+# The backward kernels of torch write f'(s)·g over g. Those of tanh and ReLU read f(s): for tanh it
+# is computed from s, and a ReLU has the same sign as s where it is positive.
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": _gelu("none"),
     "gelu_tanh": _gelu("tanh"),
@@ -161,22 +217,28 @@ ACTIVATIONS: dict[str, Activation] = {
         lambda g, s: aten.threshold_backward.grad_input(g, s, 0.0, grad_input=g),
     ),
     "silu": Activation(
-        F.silu, aten.silu_, lambda g, s: aten.silu_backward.grad_input(g, s, grad_input=g)
+        F.silu,
+        aten.silu_,
+        lambda g, s: aten.silu_backward.grad_input(g, s, grad_input=g),
     ),
     "tanh": Activation(
         torch.tanh,
         torch.tanh_,
         lambda g, s: aten.tanh_backward.grad_input(g, torch.tanh(s), grad_input=g),
     ),
-    "sin": Activation(torch.sin, torch.sin_, lambda g, s: g.mul_(torch.cos(s))),
+    "sin": Activation(
+        torch.sin,
+        torch.sin_,
+        lambda g, s: g.mul_(torch.cos(s)),
+    ),
 }
 
 
 def find_activation(name: str, among: Mapping[str, Activation] = ACTIVATIONS) -> Activation:
-    """The :class:`Activation` called ``name`` of a table, by default :data:`ACTIVATIONS`.
+    """Return the :class:`Activation` of a name in a table, by default :data:`ACTIVATIONS`.
 
     Raises:
-        OptionError: where there is none of that name.
+        OptionError: where the table has no such name.
 
     Example:
         >>> find_activation("relu").function(torch.tensor([-1.0, 2.0])).tolist()
@@ -187,14 +249,11 @@ def find_activation(name: str, among: Mapping[str, Activation] = ACTIVATIONS) ->
     return among[name]
 
 
-# --- distances, with gradient zero, not infinite, at zero -----------------------------------------
+# --- distances whose gradient at zero is zero -----------------------------------------------------
 
 
 def root_of(x: Tensor) -> Tensor:
-    """√x with gradient zero, not infinity, at zero.
-
-    The root is taken of 1 where x is 0: its slope there is infinite, and the zero of the outer
-    ``where``'s gradient times infinity would be NaN.
+    """Return √x, with gradient zero at x = 0.
 
     Example:
         >>> x = torch.tensor([4.0, 0.0], requires_grad=True)
@@ -203,12 +262,17 @@ def root_of(x: Tensor) -> Tensor:
     """
     if not followed(x):
         return x.clamp_min(0.0).sqrt()
+
+    # The slope of the root at 0 is infinite. Behind a single ``where`` its gradient would be
+    # 0 · ∞ = NaN, so the root is taken of 1 there.
     positive = x > 0
     return torch.where(positive, torch.where(positive, x, 1.0).sqrt(), 0.0)
 
 
 def distances(x: Float[Tensor, "*b q p"], y: Float[Tensor, "*c k p"]) -> Float[Tensor, "*d q k"]:
-    """Euclidean distances whose gradient is zero, not NaN, between coinciding points. O(Nq·Nk·p).
+    """Return the Euclidean distances of all pairs; between coinciding points the gradient is zero.
+
+    Cost: O(Nq·Nk·p) time and memory.
 
     Example:
         >>> distances(torch.zeros(1, 2), torch.tensor([[3.0, 4.0], [0.0, 0.0]])).tolist()

@@ -1,10 +1,10 @@
-"""Tile sizes of Triton kernels: the kernel's own rule, and before it a table of what measured
-fastest, where there is one.
+"""Tile sizes of Triton kernels: from a table of measured sizes, else from the kernel's own rule.
 
-No table comes with the package: no GPU has timed the kernels. ``python -m evidence run gpu tune``
-measures candidates and writes one, the JSON file ``tiles.json`` beside the kernel, from a case
-(direction, compute capability, sizes that matter) to a choice of sizes: ``{"forward sm90 d64 w128":
-{"rows": 128, ...}}``. Nothing is tuned while a model runs, so that equal calls run equal kernels.
+The package comes without a table, because no GPU has timed the kernels. ``python -m evidence run
+gpu tune`` measures candidates and writes one, the JSON file ``tiles.json`` beside the kernel. It
+maps a case (direction, compute capability, sizes that matter) to tile sizes: ``{"forward sm90 d64
+w128": {"rows": 128, ...}}``. Nothing is tuned while a model runs, so that equal calls run equal
+kernels.
 """
 
 from __future__ import annotations
@@ -21,66 +21,102 @@ from .backend import interpreted
 
 Tiles = dict[str, int]
 
+HOPPER = (9, 0)
+KILOBYTES = {(8, 0): 163, (8, 7): 163, HOPPER: 227, (10, 0): 227, (10, 3): 227}
+"""Shared memory that a program may use, by compute capability."""
+FEWEST_KILOBYTES = 99
+"""The same for every other capability from 8.0 on."""
+
 
 def case_name(direction: str, device: torch.device, **sizes: int) -> str:
-    """Key of a table: direction, compute capability (``interpreter`` without a GPU) and sizes in
-    the order given.
+    """Return a key of the table: direction, compute capability, sizes in the order of the call.
+
+    Without a GPU the capability is ``interpreter``.
 
     Example:
         >>> case_name("forward", torch.device("cpu"), d=64, w=128)
         'forward interpreter d64 w128'
     """
-    where = "interpreter"
+    machine = "interpreter"
     if device.type == "cuda" and not interpreted():
         major, minor = torch.cuda.get_device_capability(device)
-        where = f"sm{major}{minor}"
-    return " ".join([direction, where, *(f"{name}{size}" for name, size in sizes.items())])
+        machine = f"sm{major}{minor}"
+    return " ".join([direction, machine, *(f"{name}{size}" for name, size in sizes.items())])
 
 
 def shared_memory(device: torch.device) -> int:
-    """Bytes of shared memory that a program of a kernel may plan with: nine tenths of what the GPU
-    grants one.
+    """Return the bytes of shared memory that a program may plan with: nine tenths of the limit.
+
+    The compiler takes some for itself. Without a GPU the limit is that of compute capability 9.0.
+
+    Example:
+        >>> shared_memory(torch.device("cpu"))
+        209067
     """
-    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
-    return 921 * {(8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227}.get(
-        capability, 99
-    )
+    capability = HOPPER
+    if device.type == "cuda":
+        capability = torch.cuda.get_device_capability(device)
+    # 921 bytes are nine tenths of a kilobyte.
+    return 921 * KILOBYTES.get(capability, FEWEST_KILOBYTES)
 
 
 @cache
 def load_table(path: Path) -> dict[str, Tiles]:
-    """The measured table at ``path``, read once; empty where there is none yet."""
-    return json.loads(path.read_text()) if path.exists() else {}
+    """Read the measured table at ``path``, once; empty where there is no file.
+
+    Example:
+        >>> load_table(Path("nowhere.json"))
+        {}
+    """
+    if not path.exists():
+        return {}
+    return json.loads(path.read_text())
 
 
 _TRIALS: dict[str, Tiles] = {}
-_SEEN: dict[str, Path] = {}
+_LOOKED_UP: dict[str, Path] = {}
 
 
-def choose_tiles(path: Path, case: str, otherwise: Tiles) -> Tiles:
-    """The measured sizes of ``case``, or ``otherwise``; sizes that the table leaves out come from
-    ``otherwise``.
+def choose_tiles(path: Path, case: str, default: Tiles) -> Tiles:
+    """Return the measured sizes of ``case`` in the table at ``path``, else those of ``default``.
+
+    Sizes that the table leaves out come from ``default`` as well.
 
     Example:
         >>> choose_tiles(Path("nowhere.json"), "forward sm90 d64 w128", {"rows": 64})
         {'rows': 64}
     """
-    _SEEN[case] = path
-    return otherwise | load_table(path).get(case, {}) | _TRIALS.get(case, {})
+    _LOOKED_UP[case] = path
+    return default | load_table(path).get(case, {}) | _TRIALS.get(case, {})
 
 
 @contextmanager
 def cases_chosen() -> Iterator[dict[str, Path]]:
-    """Collects the cases, and their tables, that are looked up inside: what there is to tune."""
-    _SEEN.clear()
+    """Collect the cases that are looked up inside, and their tables: the candidates for tuning.
+
+    The dictionary is filled when the context closes.
+
+    Example:
+        >>> with cases_chosen() as cases:
+        ...     _ = choose_tiles(Path("nowhere.json"), "forward", {"rows": 64})
+        >>> list(cases)
+        ['forward']
+    """
+    _LOOKED_UP.clear()
     cases: dict[str, Path] = {}
     yield cases
-    cases.update(_SEEN)
+    cases.update(_LOOKED_UP)
 
 
 @contextmanager
 def trial(case: str, tiles: Tiles) -> Iterator[None]:
-    """``case`` runs with ``tiles`` inside, whatever the table says: how they are measured."""
+    """Run ``case`` with ``tiles`` inside the context, whatever the table says.
+
+    Example:
+        >>> with trial("forward", {"rows": 16}):
+        ...     choose_tiles(Path("nowhere.json"), "forward", {"rows": 64})
+        {'rows': 16}
+    """
     _TRIALS[case] = tiles
     try:
         yield
@@ -96,7 +132,9 @@ def save_tiles(path: Path, measured: dict[str, Tiles]) -> None:
 
 
 def power_of_two(n: int, least: int = 16) -> int:
-    """The smallest power of two that is at least ``n`` and at least ``least``: a block's size.
+    """Return the smallest power of two that is at least ``n`` and ``least``: a block's size.
+
+    Triton's blocks have powers of two, and its matrix products at least 16 rows and columns.
 
     Example:
         >>> power_of_two(5), power_of_two(65)

@@ -29,7 +29,7 @@ from fredholm.lab.compare.splits import Splits
 from fredholm.lab.compare.stress import halve, keep, lose
 from fredholm.lab.compare.tasks import find_task, options_of, read_contenders
 from fredholm.lab.compare.trials import Trials
-from fredholm.lab.compare.verdict import conclude, is_sure
+from fredholm.lab.compare.verdict import conclude, is_sure, paired_interval
 from fredholm.lab.training.failures import Interrupted, TrainingFailed
 from fredholm.lab.training.leases import InUseError, hold, read_holder
 from fredholm.training import load_recipe, predict
@@ -415,6 +415,46 @@ def test_what_is_recommended_and_how_sure():
     assert conclude([{"operator": "one", "seed": 0, "error": "no"}], higher=True, each=True) == {}
     # Of errors less is better.
     assert conclude(one + other, higher=False, each=True)["pick"] == "other"
+
+
+def timed(operator, val, seconds, each="1111111111"):
+    return [row | {"seconds": seconds} for row in rows(operator, val, [each, each])]
+
+
+def test_ties_go_to_the_method_that_trains_faster():
+    slow, fast = timed("slow", 1.0, 9.0), timed("fast", 0.99, 0.5)
+    worse = timed("worse", 0.9, 0.1)
+    found = conclude(slow + fast + worse, higher=True, each=True, resolution=0.02)
+    assert (found["pick"], found["runner_up"], found["ties"]) == ("fast", "slow", ["slow"])
+    assert [line["operator"] for line in found["table"]] == ["fast", "slow", "worse"]
+    found = conclude(slow + fast + worse, higher=True, each=True)
+    assert found["pick"] == "slow"
+    assert "ties" not in found
+    equal = conclude(slow + timed("fast", 1.0, 0.5), higher=True, each=True)
+    assert equal["pick"] == "fast"
+
+
+def test_what_is_always_right_has_intervals_all_the_same():
+    found = conclude(timed("one", 1.0, 1.0) + timed("other", 0.9, 1.0), higher=True, each=True)
+    line, difference = found["table"][0], found["difference"]
+    assert (line["test"], line["samples"]) == (1.0, 10)
+    assert line["interval"] == pytest.approx([0.722, 1.0], abs=1e-3)
+    assert difference["over_samples"][0] == 0.0
+    assert difference["over_samples"][1] == pytest.approx(-0.278, abs=1e-3)
+    assert difference["over_samples"][2] == pytest.approx(0.278, abs=1e-3)
+    assert not found["sure"]
+
+
+def test_the_interval_of_paired_shares_holds_the_truth_as_often_as_it_says():
+    draw = np.random.default_rng(0)
+    held = 0
+    for _ in range(500):
+        hard = draw.random(40) < 0.2  # samples on which both err more often
+        one = draw.random(40) < np.where(hard, 0.6, 1.0)
+        other = draw.random(40) < np.where(hard, 0.5, 0.95)
+        _, low, high = paired_interval(one.astype(float).tolist(), other.astype(float).tolist())
+        held += low <= 0.92 - 0.86 <= high
+    assert 0.93 <= held / 500 <= 0.99
 
 
 def test_samples_are_lost():

@@ -327,6 +327,10 @@ DOCUMENTS = Documents(
     Letters(),
     positions=(32, 128, 4096),
     distances=(8, 32),
+    needles=2,
+    depth=8,
+    lists=1,
+    list_distances=(8,),
     copies=(8,),
     lengths=(16, 64),
     repeats=2,
@@ -343,7 +347,7 @@ def test_a_receipt_of_the_teacher_itself_shows_no_loss_and_exact_bytes(tmp_path)
     for rows in same["perplexity"].values():
         assert [row["to"] for row in rows] == [32, 128], "no document has 4,096 tokens"
         assert all(row["ratio"] == pytest.approx(1.0, abs=1e-4) for row in rows)
-    for row in (*same["recall"], *same["copying"]):
+    for row in (*same["recall"], *same["lists"], *same["copying"]):
         assert row["teacher"] == row["student"]
     (texts,) = same["continuations"]
     assert texts["teacher"] == texts["student"]

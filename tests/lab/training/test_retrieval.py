@@ -88,6 +88,14 @@ def test_the_best_groups_are_kept_and_the_ranking_is_in_the_report(tmp_path):
         linearize(llama(), **given | {"keep": 1}, resume=True)
 
 
+@pytest.mark.parametrize("keep", [None, "0.1"])
+def test_groups_are_ranked_whatever_is_kept(keep):
+    expected = linearize(llama(), **PLAIN, keep=2, retrieval=retrieval()).report.ranking
+    result = linearize(llama(), **PLAIN, keep=keep, retrieval=retrieval())
+    assert result.report.ranking == expected
+    assert list(result.replaced.keep.values()) == ([] if keep is None else [(1,)])
+
+
 def test_what_cannot_be_ranked_is_refused_by_name():
     ranking = [{"group": "0.0", "mass": 0.01}]
     for wrong in (0, 2):
@@ -123,5 +131,9 @@ def test_the_command_keeps_groups_by_name(tmp_path, capsys):
     assert "groups of heads that keep softmax on all tokens: 2" in capsys.readouterr().out
     assert main([*command, str(tmp_path / "other"), "--keep", "12"]) == 2
     assert "--keep 12: expected a language model and texts" in capsys.readouterr().err
+    assert main([*command, str(tmp_path / "other"), "--probe"]) == 2
+    assert "--probe: expected a language model and texts" in capsys.readouterr().err
+    assert main([*command, str(tmp_path / "other"), "--needles", "3"]) == 2
+    assert "--needles is of the receipt of a language model" in capsys.readouterr().err
     assert main([*command, str(tmp_path / "third"), "--keep", "7.0"]) == 2
     assert "expected keep as layer.group among 0.0" in capsys.readouterr().err

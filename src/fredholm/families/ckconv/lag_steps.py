@@ -5,18 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...integral import (
-    Exact,
-    Facts,
-    Form,
-    Kernel,
-    Layout,
-    Memory,
-    Problem,
-    heads_apart,
-    weighed,
-    with_offset,
-)
+from ...integral import Exact, Facts, Form, Kernel, Layout, Memory, Problem, with_offset
+from ...integral.heads import heads_apart, weighed
 from ...ops.backend import cast, full_precision, promoted
 from ...quadrature import Quadrature
 from .capabilities import LagFeatures

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ...errors import OptionError
-from ...integral import IntegralOperator, Strategy, head_width, register_operator
+from ...integral import IntegralOperator, Strategy, register_operator
+from ...integral.heads import head_width
 from .finite_horizon import FiniteHorizonKernel
 from .kernel import ContinuousConvolutionKernel
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ...integral import WeightedValue
-from ...integral.capabilities import Capability, capability
+from ...integral.capabilities import Capability, WeightedValue, capability
 
 
 @capability

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ...integral import Expanded, HiddenReadout, Problem
-from ...integral.capabilities import capability
+from ...integral import HiddenReadout, Problem
+from ...integral.capabilities import Expanded, capability
 
 
 @capability

@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from ...forms.monte_carlo.drawn import DrawnKeys, LatticeKeys, SampledKeys, Samples
-from ...integral import Memory, Problem, grid_displacements
+from ...integral import Memory, Problem
+from ...integral.problem import grid_displacements
 from ...ops.anchors import sampled_mlp_kernel
 from .capabilities import SplitHidden
 

@@ -12,14 +12,8 @@ from torch import Tensor, nn
 from ...domain import Domain
 from ...errors import OptionError, suggest
 from ...forms import AnchorKeys
-from ...integral import (
-    FourierFeatures,
-    HiddenKernel,
-    Problem,
-    answering,
-    identity,
-    prepared,
-)
+from ...integral import FourierFeatures, HiddenKernel, Problem, answering, prepared
+from ...integral.contract import identity
 from ...integral.fourier import check_dimension
 from ...ops.backend import cast
 from ...ops.tiles import root_of

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import OptionError, suggest
-from ...integral import FourierFeatures, PairKernel, Problem, read_together
-from ...integral.contract import Part
+from ...integral import FourierFeatures, PairKernel, Problem
+from ...integral.contract import Part, read_together
 from ...integral.side_by_side import Aligned, SideBySide, side_by_side
 from ...ops.backend import at_least_single, cast, full_precision, product, sum_of_product
 from .capabilities import Pooled

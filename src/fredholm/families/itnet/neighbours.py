@@ -12,7 +12,13 @@ from ...forms.neighbourhoods.gather import End, Neighbours, Rows, by_point, meas
 from ...forms.neighbourhoods.general import has_no_values, refuses_images, shape_alone
 from ...forms.neighbourhoods.hidden import read_moments
 from ...forms.neighbourhoods.join import added
-from ...forms.neighbourhoods.recompute import Weights, Work, parameters_of, with_parameters
+from ...forms.neighbourhoods.recompute import (
+    Pending,
+    Weights,
+    Work,
+    parameters_of,
+    with_parameters,
+)
 from ...forms.neighbourhoods.tiles import partition
 from ...integral import Exact, Facts, Form, Kernel, Problem, with_offset
 from ...ops.backend import at_least_single, cast, full_precision
@@ -81,7 +87,7 @@ def _work(
     layers = len(terms.get("mid", ()))
     count = p.uy.shape[1]
 
-    def answer(kernel: SplitHidden, tile: Neighbours, weights: Weights) -> Tensor:
+    def answer(kernel: SplitHidden, tile: Neighbours, weights: Weights) -> Pending:
         value = cast(tile.heads("value", count), single)
         with full_precision(value):
             first = _first_layer(kernel, tile, weights, heads, shifted, single)
@@ -92,7 +98,7 @@ def _work(
                 hidden = function(F.linear(hidden, weight, shift))
             return read_moments(
                 hidden,
-                cast(tile.weights(), single),
+                cast(tile.weights(spread=False), single),
                 value,
                 weights["term.readout"],
                 weights.get("term.bias"),

@@ -11,7 +11,9 @@ from typing import Any, ClassVar
 import torch
 
 from ...errors import OptionError
-from ...integral import IntegralOperator, Strategy, add_proposal, head_width, register_operator
+from ...forms.monte_carlo.proposal import add_proposal
+from ...integral import IntegralOperator, Strategy, register_operator
+from ...integral.heads import head_width
 from .kernel import GROUPS, MLPKernel
 from .low_rank import LowRankKernel
 

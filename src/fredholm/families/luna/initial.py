@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...errors import OptionError, suggest
-from ...integral import orthogonal_draws
+from ...integral.exponential import orthogonal_draws
 from ...ops.backend import at_least_single
 from ...ops.feature_map import Bank, scalar_bank_naive
 

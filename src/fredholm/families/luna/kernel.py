@@ -19,13 +19,12 @@ from ...integral import (
     Layout,
     Problem,
     Projections,
-    Separable,
     answering,
     prepared,
     register_feature_map,
     with_offset,
 )
-from ...integral.capabilities import capability
+from ...integral.capabilities import Separable, capability
 from ...ops.backend import at_least_single, cast, full_precision, wants_triton
 from ...ops.feature_map import (
     Bank,

@@ -11,14 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import OptionError
-from ...integral import (
-    ExponentialMap,
-    FeatureMap,
-    answering,
-    orthogonal_draws,
-    prepared,
-    register_feature_map,
-)
+from ...integral import FeatureMap, answering, prepared, register_feature_map
+from ...integral.exponential import ExponentialMap, orthogonal_draws
 from ...ops.backend import at_least_single, cast
 
 

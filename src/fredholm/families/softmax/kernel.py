@@ -10,15 +10,8 @@ from torch import Tensor, nn
 from ...domain import Domain, default_line
 from ...errors import DomainError, OptionError
 from ...forms import Fused, NeighbourAttention
-from ...integral import (
-    AttentionKernel,
-    Layout,
-    Problem,
-    Projections,
-    Rotary,
-    SoftmaxScores,
-    check_dropout,
-)
+from ...integral import AttentionKernel, Layout, Problem, Projections, Rotary, check_dropout
+from ...integral.capabilities import SoftmaxScores
 from ...ops.attention import attention_density
 
 

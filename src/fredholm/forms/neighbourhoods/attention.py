@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from ...integral.capabilities import SoftmaxScores
 from ...integral.contract import Form, Kernel, with_offset
 from ...integral.problem import Facts, Problem
 from ...integral.strategy import Exact
+from ...ops.attention import fused_attention
 from ...ops.backend import at_least_single, cast, full_precision
+from . import by_head
 from .gather import End, Neighbours, Rows, by_point, measure_rows
 from .general import has_no_values, refuses_images, shape_alone
-from .join import averaged, pair_products, weighted_sum
-from .recompute import Weights, Work
+from .join import averaged, weighted_sum
+from .recompute import LastStep, Pending, Weights, Work
 from .tiles import partition
-
-Scores = Callable[[Tensor, Tensor, Weights], Tensor]
-"""Scores (R, H, b, k) of queries (R, H, b, e) and keys (R, H, k, e), by tensors that all share."""
 
 
 class NeighbourAttention(Form):
@@ -48,42 +50,130 @@ class NeighbourAttention(Form):
         else:
             query, key, value = kernel.project(p.y, p.uy)
             query = query * kernel.factor
-        out = softmax_over_neighbours(p, query, key, value, inner_products)
+        out = softmax_over_neighbours(p, Ends(query, key, value), InnerProducts())
         return with_offset(out, kernel, p)
 
 
-def inner_products(query: Tensor, key: Tensor, weights: Weights) -> Tensor:
+class Ends(NamedTuple):
+    """Contributions of each point to attention.
+
+    Attributes:
+        query, key: (B, H, Nq, e) and (B, H, Nk, e).
+        value: (B, H, Nk, c), or None where the keys are the values, and are gathered once.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor | None
+
+
+class RowScores(NamedTuple):
+    """Scores of one query's keys, (R, k, H), and what their gradient needs of them."""
+
+    scores: Tensor
+    kept: Tensor | None = None
+
+
+class ScoreGradients(NamedTuple):
+    """Gradients of scores with respect to both ends and the direction."""
+
+    query: Tensor
+    key: Tensor
+    direction: Tensor | None = None
+
+
+class Scores(ABC):
+    """Scores of pairs of a tile, by their ends and a ``direction`` (H, e) that all share."""
+
+    def numbers(self, heads: int, width: int, *, block: bool) -> int:
+        """How many numbers a pair takes at a time, for blocks of queries or for one query."""
+        return 4 * heads
+
+    @abstractmethod
+    def of_block(
+        self,
+        query: Float[Tensor, "r h b e"],
+        key: Float[Tensor, "r h k e"],
+        value: Float[Tensor, "r h k c"],
+        bias: Float[Tensor, "#r #h #b k"] | None,
+        direction: Tensor | None,
+    ) -> Float[Tensor, "r h b c"]:
+        """Attention of a block of queries; ``bias`` is added to the scores."""
+
+    @abstractmethod
+    def of_row(
+        self,
+        query: Float[Tensor, "r 1 he"],
+        key: Float[Tensor, "r k he"],
+        direction: Tensor | None,
+        heads: int,
+    ) -> RowScores:
+        """Scores of one query's keys."""
+
+    @abstractmethod
+    def row_gradients(
+        self,
+        above: Float[Tensor, "r k h"],
+        query: Float[Tensor, "r 1 he"],
+        key: Float[Tensor, "r k he"],
+        direction: Tensor | None,
+        kept: Tensor | None,
+    ) -> ScoreGradients:
+        """Gradients of :meth:`of_row` for ``above``, that of the scores."""
+
+
+class InnerProducts(Scores):
     """The scores of scaled dot-product attention."""
-    return pair_products(query, key)
+
+    def numbers(self, heads: int, width: int, *, block: bool) -> int:
+        # Fused attention keeps no scores, so that the bias alone is left.
+        return 1 if block else 4 * heads
+
+    def of_block(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor | None,
+        direction: Tensor | None,
+    ) -> Tensor:
+        return fused_attention(query, key, value, bias)
+
+    def of_row(self, query: Tensor, key: Tensor, direction: Tensor | None, heads: int) -> RowScores:
+        return RowScores(by_head.products(query, key, heads))
+
+    def row_gradients(
+        self,
+        above: Tensor,
+        query: Tensor,
+        key: Tensor,
+        direction: Tensor | None,
+        kept: Tensor | None,
+    ) -> ScoreGradients:
+        return ScoreGradients(by_head.weighted(above, key), by_head.outer(above, query))
 
 
 def softmax_over_neighbours(
     problem: Problem,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor | None,
+    ends: Ends,
     scores: Scores,
-    weights: Weights | None = None,
-    *,
-    per_pair: int = 0,
+    direction: Tensor | None = None,
 ) -> Tensor:
     r""":math:`\sum_j p_{ij} v_j` with p the softmax of the scores under the quadrature, (B, H, Nq,
     c); zero where a query sees nothing.
 
     Args:
         problem: says who sees whom.
-        query, key, value: (B, H, Nq, e), (B, H, Nk, e) and (B, H, Nk, c); without values the keys
-            are the values, and are gathered once.
+        ends: the projections of all points.
         scores: of the pairs of a tile.
-        weights: what ``scores`` reads beside them.
-        per_pair: numbers that ``scores`` makes of a pair, by default one per head.
+        direction: what the scores read beside both ends.
     """
-    q, heads, dtype = problem.quadrature, key.shape[1], key.dtype
+    q, heads, dtype = problem.quadrature, ends.key.shape[1], ends.key.dtype
     single = at_least_single(dtype)
     parts: dict[str, tuple[End, Tensor | None]] = {
-        "query": ("query", by_point(query)),
-        "key": ("key", by_point(key)),
-        "value": ("key", None if value is None else by_point(value)),
+        "query": ("query", by_point(ends.query)),
+        "key": ("key", by_point(ends.key)),
+        "value": ("key", None if ends.value is None else by_point(ends.value)),
         "log_mass": ("key", None if q.equal else _log_mass(q.mass)),
         **measure_rows(problem, mass=False),
     }
@@ -92,21 +182,27 @@ def softmax_over_neighbours(
     tiles = partition(
         problem,
         key_bytes=2 * size * rows.width(),
-        pair_bytes=4 * size * (per_pair or heads),
+        pair_bytes=size * scores.numbers(heads, ends.key.shape[-1], block=q.edges is None),
         split=True,
         cached=True,
     )
-    pieces = tiles.row is not None
+    step = SoftmaxOfRows(scores, heads, pieces=tiles.row is not None)
 
-    def answer(tile: Neighbours, weights: Weights) -> Tensor:
-        query, key = (cast(tile.heads(x, heads), single) for x in ("query", "key"))
-        value = key
-        if "value" in tile.rows:
-            value = cast(tile.heads("value", heads), single)
-        with full_precision(value):
-            return _softmax(scores(query, key, weights), tile, value, pieces)
+    def answer(tile: Neighbours, weights: Weights) -> Tensor | Pending:
+        direction = weights.get("direction")
+        if direction is not None:
+            direction = cast(direction, single)
+        if tile.part.seen is not None:
+            with full_precision(tile.rows["key"]):
+                return _block(scores, tile, heads, direction, single)
+        bias, blind = tile.bias()
+        if bias is not None:
+            bias = bias.squeeze(2).mT
+        gathered = [tile.rows.get(name) for name in ("query", "key", "value")]
+        inputs = [None if x is None else cast(x, single) for x in gathered]
+        return Pending(step, (*inputs, bias, blind, direction))
 
-    work = Work(rows, weights or {}, tiles, answer, q)
+    work = Work(rows, {} if direction is None else {"direction": direction}, tiles, answer, q)
     batch, queries = problem.ux.shape[0], problem.ux.shape[2]
     out = averaged(work.results(), tiles, batch * queries)
     return cast(out, dtype).unflatten(0, (batch, queries)).transpose(1, 2)
@@ -119,19 +215,96 @@ def _log_mass(mass: Tensor) -> Tensor:
     return (log_mass - top.clamp_min(torch.finfo(top.dtype).min))[..., None]
 
 
-def _softmax(scores: Tensor, tile: Neighbours, value: Tensor, pieces: bool) -> Tensor:
-    """The values under the softmax of a tile's scores; of pieces, with the logarithm of the sum of
-    exponentials as a last column.
-    """
+def _block(
+    scores: Scores, tile: Neighbours, heads: int, direction: Tensor | None, dtype: torch.dtype
+) -> Tensor:
+    """Attention of blocks of queries, (R, H, b, c)."""
+    query, key = (cast(tile.heads(name, heads), dtype) for name in ("query", "key"))
+    value = key
+    if "value" in tile.rows:
+        value = cast(tile.heads("value", heads), dtype)
     bias, blind = tile.bias()
     if bias is not None:
+        bias = cast(bias, dtype)
+    out = scores.of_block(query, key, value, bias, direction)
+    return out if blind is None else out.masked_fill(blind, 0.0)
+
+
+def attend(scores: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
+    """The values of a block under the softmax of its scores, (R, H, b, c)."""
+    if bias is not None:
         scores = scores + bias
-    out = weighted_sum(scores.softmax(-1), value)
-    if blind is not None:
-        out = out.masked_fill(blind, 0.0)
-    if not pieces:
-        return out
-    log_sum = scores.logsumexp(-1, keepdim=True)
-    if blind is not None:
-        log_sum = log_sum.masked_fill(blind, -torch.inf)
-    return torch.cat([out, log_sum], -1)
+    return weighted_sum(scores.softmax(-1), value)
+
+
+class SoftmaxOfRows(LastStep):
+    """Values of one query's keys under the softmax of their scores; of pieces of rows, with the
+    logarithm of the sum of exponentials as a last column.
+
+    Inputs: query (R, 1, H · e), key (R, k, H · e), value (R, k, H · c) or None, bias (R, k, 1 | H)
+    or None, blind (R, 1 | H, 1, 1) or None, direction (H, e) or None.
+    """
+
+    def __init__(self, scores: Scores, heads: int, *, pieces: bool):
+        self.scores, self.heads, self.pieces = scores, heads, pieces
+
+    def respond(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor | None,
+        bias: Tensor | None,
+        blind: Tensor | None,
+        direction: Tensor | None,
+    ) -> Tensor:
+        scores = self.scores.of_row(query, key, direction, self.heads).scores
+        if bias is not None:
+            scores = scores + bias
+        shares = by_head.softmax_of_rows(scores)
+        out = by_head.weighted(shares, key if value is None else value)
+        out = out.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        if blind is not None:
+            out = out.masked_fill(blind, 0.0)
+        if not self.pieces:
+            return out
+        log_sum = scores.logsumexp(1)[..., None, None]
+        if blind is not None:
+            log_sum = log_sum.masked_fill(blind, -torch.inf)
+        return torch.cat([out, log_sum], -1)
+
+    def gradients(
+        self,
+        above: Tensor,
+        needs: Sequence[bool],
+        query: Tensor,
+        key: Tensor,
+        value: Tensor | None,
+        bias: Tensor | None,
+        blind: Tensor | None,
+        direction: Tensor | None,
+    ) -> list[Tensor | None]:
+        row = self.scores.of_row(query, key, direction, self.heads)
+        scores = row.scores if bias is None else row.scores + bias
+        shares = by_head.softmax_of_rows(scores)
+        if blind is not None:
+            above = above.masked_fill(blind, 0.0)
+        of_out = above[..., :-1] if self.pieces else above
+        of_out = of_out.transpose(1, 2).flatten(2).to(key.dtype)
+
+        # The softmax: its gradient has no part along the shares.
+        of_shares = by_head.products(of_out, key if value is None else value, self.heads)
+        of_scores = shares * (of_shares - (shares * of_shares).sum(1, keepdim=True))
+        if self.pieces:
+            of_scores = of_scores + above[..., -1].mT.to(key.dtype) * shares
+        of_ends = self.scores.row_gradients(of_scores, query, key, direction, row.kept)
+
+        of_key = of_ends.key
+        of_value = by_head.outer(shares, of_out)
+        if value is None:
+            of_key = of_value.add_(of_key)
+        of_bias = None
+        if bias is not None:
+            of_bias = of_scores
+            if bias.shape[-1] == 1:
+                of_bias = of_scores.sum(-1, keepdim=True)
+        return [of_ends.query, of_key, of_value, of_bias, None, of_ends.direction]

@@ -150,14 +150,20 @@ class Neighbours(NamedTuple):
         mass = self.rows["mass"][..., 0]
         return mass if self.full else torch.where(self.real, mass, 0.0)
 
-    def weights(self, *, scaled: bool = True) -> Tensor:
-        """w = s m ρ, (R, 1 | H, b | 1, k)."""
-        weights = self.mass()[:, None, None]
+    def weights(self, *, spread: bool = True) -> Tensor:
+        """w = s m ρ, (R, 1 | H, b | 1, k); without ``spread`` one number stands for equal weights
+        of all keys, (R, 1 | H, b | 1, k | 1).
+        """
+        mass = self.mass()
+        alike = self.full and self.quadrature.equal and not self.rows["mass"].requires_grad
+        if alike and not spread:
+            mass = mass[:, :1]
+        weights = mass[:, None, None]
         if "log_density" in self.rows:
             weights = weights * self.rows["log_density"].mT[:, :, None].exp()
         elif self.part.seen is not None:
             weights = weights * self.part.seen
-        if scaled and "scale" in self.rows:
+        if "scale" in self.rows:
             weights = weights * self.rows["scale"].mT[..., None]
         return weights
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from ...ops.backend import at_least_single, cast, full_precision, promoted
 from .gather import Neighbours, Rows, by_point, edge_rows, measure_rows
 from .general import has_no_values, shape_alone
 from .join import added, weighted_sum
-from .recompute import Weights, Work, parameters_of, with_parameters
+from .recompute import LastStep, Pending, Weights, Work, parameters_of, with_parameters
 from .tiles import partition
 
 
@@ -67,14 +68,14 @@ class NeighbourMoments(Form):
             cached=True,
         )
 
-        def answer(kernel: Any, tile: Neighbours, weights: Weights) -> Tensor:
+        def answer(kernel: Any, tile: Neighbours, weights: Weights) -> Pending:
             hidden = _hidden(kernel, tile, heads)
             dtype = promoted(hidden.dtype, single)
             value = cast(tile.heads("uy", heads), dtype)
             with full_precision(value):
                 return read_moments(
                     cast(hidden, dtype),
-                    cast(tile.weights(), dtype),
+                    cast(tile.weights(spread=False), dtype),
                     value,
                     weights["term.readout"],
                     weights.get("term.bias"),
@@ -99,14 +100,24 @@ def _hidden(kernel: Any, tile: Neighbours, heads: int) -> Tensor:
 
 def read_moments(
     hidden: Float[Tensor, "#r #h b k w"],
-    measure: Float[Tensor, "#r #h #b k"],
+    measure: Float[Tensor, "#r #h #b #k"],
     value: Float[Tensor, "r h k i"],
     readout: Float[Tensor, "h o i w"],
     bias: Float[Tensor, "h o i"] | None,
-) -> Float[Tensor, "r h b o"]:
+) -> Pending:
     """The readout of the hidden units of a tile, integrated before it."""
     if readout.shape[1] == 1 and hidden.shape[1] == 1:
-        return _read_entries(hidden, measure, value, readout, bias)
+        return Pending(ENTRIES, (hidden, measure, value, readout, bias))
+    mean = None if bias is None else _mean(measure, value)
+    return Pending(READOUT, (_moments(hidden, measure, value), readout, mean, bias))
+
+
+def _mean(measure: Tensor, value: Tensor) -> Float[Tensor, "r h b i"]:
+    return weighted_sum(measure.expand(-1, -1, -1, value.shape[2]), value)
+
+
+def _moments(hidden: Tensor, measure: Tensor, value: Tensor) -> Float[Tensor, "r h b wi"]:
+    """Sums over the keys of hidden units times values."""
     count = value.shape[1]
     hidden = hidden * measure[..., None]
     if hidden.shape[1] == 1 and count > 1:
@@ -121,31 +132,143 @@ def read_moments(
         moment = (hidden[:, :, 0].mT @ value)[:, :, None]
     else:
         moment = hidden.mT @ value[:, :, None]
-
-    # One matrix product per head: moments (R · b, w · i) times the readout (w · i, o).
-    readout = readout.to(value.dtype).permute(0, 3, 2, 1).flatten(1, 2)
-    rows, _, block = moment.shape[:3]
-    flat = moment.transpose(1, 2).flatten(0, 1).flatten(2).transpose(0, 1)
-    out = torch.bmm(flat, readout).transpose(0, 1).unflatten(0, (rows, block)).transpose(1, 2)
-    if bias is not None:
-        out = out + weighted_sum(measure, value) @ bias.to(value.dtype).mT
-    return out
+    return moment.flatten(3)
 
 
-def _read_entries(
-    hidden: Tensor, measure: Tensor, value: Tensor, readout: Tensor, bias: Tensor | None
-) -> Tensor:
-    """:func:`read_moments` of hidden units that heads of one output share: the kernel's entries are
-    then no more numbers than the moments, and one matrix product.
+class Readout(LastStep):
+    """The readout of moments, one matrix product per head.
+
+    Inputs: moments (R, H, b, w · i), readout (H, o, i, w), the mean of the values (R, H, b, i) or
+    None, and the readout's bias (H, o, i) or None.
     """
-    heads, _, width, _ = readout.shape
-    shift = None if bias is None else bias.to(value.dtype).flatten()
-    entries = F.linear(hidden[:, 0], readout.to(value.dtype).flatten(0, 2), shift)
-    every = value.transpose(1, 2).flatten(2)[:, None]
-    products = entries * every
-    if width > 1:
-        products = products.unflatten(-1, (heads, width)).sum(-1)
-    if measure.shape[1] == 1:
-        # One product of a row of masses and its entries, (R, b, 1, k) times (R, b, k, H).
-        return (measure[:, 0, :, None] @ products).movedim(-1, 1)
-    return (products * measure.movedim(1, -1)).sum(2).transpose(1, 2)[..., None]
+
+    def respond(
+        self, moment: Tensor, readout: Tensor, mean: Tensor | None, bias: Tensor | None
+    ) -> Tensor:
+        weight = _read_rows(readout, moment.dtype)
+        out = _of_rows(torch.bmm(_by_head(moment), weight), moment)
+        if mean is not None and bias is not None:
+            out = out + mean @ bias.to(moment.dtype).mT
+        return out
+
+    def gradients(
+        self,
+        above: Tensor,
+        needs: Sequence[bool],
+        moment: Tensor,
+        readout: Tensor,
+        mean: Tensor | None,
+        bias: Tensor | None,
+    ) -> list[Tensor | None]:
+        found: list[Tensor | None] = [None] * 4
+        rows = _by_head(above.to(moment.dtype))
+        weight = _read_rows(readout, moment.dtype)
+        if needs[0]:
+            found[0] = _of_rows(torch.bmm(rows, weight.mT), moment)
+        if needs[1]:
+            of_weight = torch.bmm(_by_head(moment).mT, rows)
+            heads, outputs, inputs, width = readout.shape
+            of_weight = of_weight.view(heads, width, inputs, outputs).permute(0, 3, 2, 1)
+            found[1] = of_weight.to(readout.dtype)
+        if mean is not None and bias is not None:
+            if needs[2]:
+                found[2] = above.to(moment.dtype) @ bias.to(moment.dtype)
+            if needs[3]:
+                found[3] = torch.bmm(rows.mT, _by_head(mean)).to(bias.dtype)
+        return found
+
+
+def _read_rows(readout: Tensor, dtype: torch.dtype) -> Float[Tensor, "h wi o"]:
+    return readout.to(dtype).permute(0, 3, 2, 1).flatten(1, 2)
+
+
+def _by_head(x: Float[Tensor, "r h b n"]) -> Float[Tensor, "h rb n"]:
+    return x.transpose(1, 2).flatten(0, 1).transpose(0, 1)
+
+
+def _of_rows(x: Float[Tensor, "h rb n"], like: Tensor) -> Float[Tensor, "r h b n"]:
+    """The inverse of :func:`_by_head`, in the rows and blocks of ``like``."""
+    shape = like.shape[0], like.shape[2]
+    return x.transpose(0, 1).unflatten(0, shape).transpose(1, 2)
+
+
+class Entries(LastStep):
+    """Hidden units that heads of one output share: the kernel's entries are then no more numbers
+    than the moments, and one matrix product.
+
+    Inputs: hidden (R, 1, b, k, w), measure (R | 1, 1 | H, b | 1, k | 1), value (R, H, k, i),
+    readout (H, 1, i, w), bias (H, 1, i) or None.
+    """
+
+    def respond(
+        self, hidden: Tensor, measure: Tensor, value: Tensor, readout: Tensor, bias: Tensor | None
+    ) -> Tensor:
+        heads, _, width, _ = readout.shape
+        products = _entries(hidden, readout, bias, value.dtype) * _every(value)
+        if width > 1:
+            products = products.unflatten(-1, (heads, width)).sum(-1)
+        if measure.shape[3] == 1:
+            return products.sum(2).mT[..., None] * measure
+        if measure.shape[1] == 1:
+            # One product of a row of masses and its entries, (R, b, 1, k) times (R, b, k, H).
+            return (measure[:, 0, :, None] @ products).movedim(-1, 1)
+        return (products * measure.movedim(1, -1)).sum(2).mT[..., None]
+
+    def gradients(
+        self,
+        above: Tensor,
+        needs: Sequence[bool],
+        hidden: Tensor,
+        measure: Tensor,
+        value: Tensor,
+        readout: Tensor,
+        bias: Tensor | None,
+    ) -> list[Tensor | None]:
+        heads, _, width, _ = readout.shape
+        dtype, every = value.dtype, _every(value)
+        weight = readout.to(dtype).flatten(0, 2)
+        above = above[..., 0].mT[:, :, None].to(dtype)  # (R, b, 1, H)
+
+        found: list[Tensor | None] = [None] * 5
+        entries = None
+        if needs[1] or needs[2]:
+            entries = _entries(hidden, readout, bias, dtype)
+        if entries is not None and needs[1]:
+            products = (entries * every).unflatten(-1, (heads, width)).sum(-1)
+            of_measure = (products * above).movedim(-1, 1)
+            found[1] = of_measure.sum_to_size(measure.shape)
+
+        # What a number of an entry times a value counts, (R, b, k | 1, H · i).
+        counts = above * measure.movedim(1, -1)
+        if width > 1:
+            counts = counts.repeat_interleave(width, -1)
+        if entries is not None and needs[2]:
+            of_value = entries.mul_(counts).sum(1)
+            found[2] = of_value.unflatten(-1, (heads, width)).transpose(1, 2)
+
+        if needs[0] or needs[3] or needs[4]:
+            of_entries = (every * counts).flatten(0, 2)
+            if needs[0]:
+                found[0] = (of_entries @ weight).view_as(hidden)
+            if needs[3]:
+                of_weight = of_entries.mT @ hidden.flatten(0, 3)
+                found[3] = of_weight.view_as(readout).to(readout.dtype)
+            if bias is not None and needs[4]:
+                found[4] = of_entries.sum(0).view_as(bias).to(bias.dtype)
+        return found
+
+
+def _entries(
+    hidden: Tensor, readout: Tensor, bias: Tensor | None, dtype: torch.dtype
+) -> Float[Tensor, "r b k hi"]:
+    """The entries of the kernel at each pair."""
+    shift = None if bias is None else bias.to(dtype).flatten()
+    return F.linear(hidden[:, 0], readout.to(dtype).flatten(0, 2), shift)
+
+
+def _every(value: Tensor) -> Float[Tensor, "r 1 k hi"]:
+    """The values of all heads side by side."""
+    return value.transpose(1, 2).flatten(2)[:, None]
+
+
+ENTRIES, READOUT = Entries(), Readout()

@@ -4,6 +4,7 @@ from is kept.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
@@ -12,14 +13,55 @@ import torch
 from torch import Tensor, nn
 
 from ...integral.contract import Kernel, call_with
-from ...ops.backend import transforms
+from ...ops.backend import full_precision, transforms
 from ...ops.plain import vjp
 from ...quadrature import Quadrature
 from .gather import Neighbours, Rows
 from .tiles import Group, Partition
 
 Weights = dict[str, Tensor]
-Answer = Callable[[Neighbours, Weights], Tensor]
+
+
+class LastStep(ABC):
+    """The end of a tile's computation, with a gradient of its own. The backward computes again what
+    leads to the inputs of this step, but not its results.
+    """
+
+    @abstractmethod
+    def respond(self, *inputs: Any) -> Tensor:
+        """The results of a tile, (R, H, b, o), in operations that autograd can follow."""
+
+    @abstractmethod
+    def gradients(self, above: Tensor, needs: Sequence[bool], *inputs: Any) -> list[Tensor | None]:
+        """Gradients of the inputs for ``above``, that of the results; None or anything else where
+        ``needs`` is False.
+        """
+
+
+class Pending(NamedTuple):
+    """Results of a tile that ``step`` is still to compute from its inputs."""
+
+    step: LastStep
+    inputs: tuple[Tensor | None, ...]
+
+    def respond(self) -> Tensor:
+        """The results."""
+        first = next(x for x in self.inputs if x is not None)
+        with full_precision(first):
+            return self.step.respond(*self.inputs)
+
+    def backward(self, above: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """The inputs that need a gradient, and their gradients."""
+        needs = [x is not None and x.requires_grad for x in self.inputs]
+        inputs = [None if x is None else x.detach() for x in self.inputs]
+        with torch.no_grad(), full_precision(above):
+            found = self.step.gradients(above, needs, *inputs)
+        pairs = [(x, g) for x, g, needed in zip(self.inputs, found, needs) if needed]
+        recorded = [x for x, _ in pairs if x is not None]
+        return recorded, [g for _, g in pairs if g is not None]
+
+
+Answer = Callable[[Neighbours, Weights], Tensor | Pending]
 
 
 class Work(NamedTuple):
@@ -29,7 +71,7 @@ class Work(NamedTuple):
         rows: what is gathered.
         weights: tensors that every tile reads, and that may need a gradient.
         tiles: the tiles.
-        answer: gives the results of a tile, (R, H, b, o).
+        answer: gives the results of a tile, (R, H, b, o), or the step that is left.
         quadrature: of the whole problem.
     """
 
@@ -55,11 +97,17 @@ class Work(NamedTuple):
         gathered = dict(zip(self.rows.tensors, tensors[:count]))
         return gathered, dict(zip(self.weights, tensors[count:]))
 
+    def pending(self, part: Group, rows: dict[str, Tensor], weights: Weights) -> Tensor | Pending:
+        """The results of a tile, (R, H, b, o), or the step that is left."""
+        return self.answer(Neighbours.of(part, rows, self.quadrature), weights)
+
     def of_tile(
         self, part: Group, rows: dict[str, Tensor], weights: Weights
     ) -> tuple[Tensor, Tensor]:
         """The places of a tile's results, and the results (·, H, o)."""
-        out = self.answer(Neighbours.of(part, rows, self.quadrature), weights)
+        out = self.pending(part, rows, weights)
+        if isinstance(out, Pending):
+            out = out.respond()
         if part.seen is None:
             return part.place, out[:, :, 0]
         here = (part.place >= 0).nonzero()[:, 0]
@@ -119,12 +167,11 @@ def _tile_gradients(
             for name in wanted:
                 if name in rows:
                     rows[name].requires_grad_()
-            place, out = work.of_tile(part, rows, leaves)
-            if not out.requires_grad:
+            outputs, above = _above(work.pending(part, rows, leaves), part, grad)
+            if not outputs:
                 continue
-            above = grad.index_select(0, place).to(out.dtype)
             found = torch.autograd.grad(
-                out, [inputs[name] for name in wanted], above, allow_unused=True
+                outputs, [inputs[name] for name in wanted], above, allow_unused=True
             )
             for name, g in zip(wanted, found):
                 if g is None:
@@ -135,6 +182,21 @@ def _tile_gradients(
                     index = work.rows.index(name, part).flatten()
                     totals[name].index_add_(0, index, g.flatten(0, 1))
     return list(totals.values())
+
+
+def _above(out: Tensor | Pending, part: Group, grad: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """What was recorded of a tile, and its gradients; ``grad`` is that of the results of all tiles,
+    (results, H, o).
+    """
+    of_tile = grad.index_select(0, part.place.clamp_min(0))
+    if part.seen is not None:
+        of_tile = of_tile * (part.place >= 0)[:, None, None]
+    of_tile = of_tile.unflatten(0, part.query.shape).transpose(1, 2)
+    if isinstance(out, Pending):
+        return out.backward(of_tile)
+    if not out.requires_grad:
+        return [], []
+    return [out], [of_tile.to(out.dtype)]
 
 
 def _autocast(device: str) -> Callable[[], AbstractContextManager[object]]:
@@ -148,7 +210,7 @@ def _autocast(device: str) -> Callable[[], AbstractContextManager[object]]:
 # --- kernels in tiles -----------------------------------------------------------------------------
 
 
-OfKernel = Callable[[Any, Neighbours, Weights], Tensor]
+OfKernel = Callable[[Any, Neighbours, Weights], Tensor | Pending]
 """A kernel's result for a tile, from its parameters and the weights."""
 
 
@@ -159,7 +221,7 @@ class _Bound(nn.Module):
         super().__init__()
         self.kernel, self.function = kernel, function
 
-    def forward(self, tile: Neighbours, weights: Weights) -> Tensor:
+    def forward(self, tile: Neighbours, weights: Weights) -> Tensor | Pending:
         return self.function(self.kernel, tile, weights)
 
 
@@ -179,7 +241,7 @@ def with_parameters(kernel: Kernel, function: OfKernel, names: Sequence[str]) ->
         module, _, last = name.rpartition(".")
         return kernel.get_submodule(module)._parameters.get(last) is parameter
 
-    def answer(tile: Neighbours, weights: Weights) -> Tensor:
+    def answer(tile: Neighbours, weights: Weights) -> Tensor | Pending:
         if all(has(name, weights[name]) for name in names):
             return function(kernel, tile, weights)
         # The backward has leaves of its own, and another call may have replaced parameters.

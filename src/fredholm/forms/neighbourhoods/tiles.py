@@ -144,6 +144,15 @@ class _Window(NamedTuple):
         block = min(points, max(BLOCK, before + after))
         return cls(before, after, block, block + before + after)
 
+    def inside(self, blocks: range, count: int, points: int) -> bool:
+        """Whether no block reaches beyond the line; there are ``count`` blocks per sample."""
+        first, last = blocks[0] % count, blocks[-1] % count
+        if blocks[-1] - blocks[0] != last - first:  # several samples
+            first, last = 0, count - 1
+        return first * self.block >= self.before and (
+            (last + 1) * self.block + self.after <= points
+        )
+
 
 def _window_groups(
     q: Quadrature, window: _Window, samples: int, points: int, step: int
@@ -177,4 +186,5 @@ def _window_groups(
             query, key = order[row[:, None], query], order[row[:, None], key]
         query = torch.where(here, query, -1)
         place = torch.where(here, query + sample[:, None] * points, -1).flatten()
-        yield Group(sample, query, key, real, place, seen=seen)
+        full = window.inside(range(start, min(start + step, problems)), count, points)
+        yield Group(sample, query, key, real, place, seen=seen, full=full)

@@ -17,6 +17,7 @@ from .reading import (
     as_overrides,
     as_read,
     reads_files,
+    unpacked,
 )
 
 app = typer.Typer(
@@ -36,7 +37,10 @@ data_app = typer.Typer(
 app.add_typer(data_app, name="data")
 
 Runs = Annotated[Path, typer.Option("--runs", help="Folder of all runs.")]
-RunArgument = Annotated[Path, typer.Argument(help="A run's folder, e.g. runs/digits.")]
+RunArgument = Annotated[
+    Path,
+    typer.Argument(help="A run's folder, e.g. runs/digits, or pretrained:NAME.", callback=unpacked),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="Changes to the recipe: key=value.", metavar="[KEY=VALUE]..."),
@@ -223,7 +227,12 @@ def predict(
 )
 def generate(
     run: Annotated[
-        Path, typer.Argument(help="A run's folder, or one of a language model, converted or not.")
+        Path,
+        typer.Argument(
+            help="A run's folder, pretrained:NAME, or the folder of a language model, converted or "
+            "not.",
+            callback=unpacked,
+        ),
     ],
     prompt: Annotated[str, typer.Option(help="The text to go on from.")],
     length: Annotated[int, typer.Option(help="Tokens to add.")] = 100,
@@ -329,8 +338,9 @@ def explain(
     source: Annotated[
         str,
         typer.Argument(
-            help="A run's folder, or that of a model that looks at pictures, or "
-            "package.module:factory; with --module of any model."
+            help="A run's folder, pretrained:NAME, the folder of a model that looks at pictures, "
+            "or package.module:factory; with --module of any model.",
+            callback=unpacked,
         ),
     ],
     module: Annotated[
@@ -498,7 +508,7 @@ def compare(
 
 @app.command(
     epilog="fredholm linearize runs/softmax --to luna --out converted\n\nfredholm linearize "
-    "smollm2 --window 64 --out slm"
+    "smollm2 --keep 12 --out slm"
 )
 def linearize(
     source: Annotated[
@@ -552,6 +562,14 @@ def linearize(
             "the best 12 by a probe of retrieval, or 'probe' for all that retrieve."
         ),
     ] = None,
+    probe: Annotated[
+        bool,
+        typer.Option(
+            "--probe",
+            help="Rank a decoder's groups of heads by retrieval, without training, whatever is "
+            "kept; the ranking is in conversion.json.",
+        ),
+    ] = False,
     keep_refused: Annotated[
         bool,
         typer.Option("--keep-refused", help="Leave attention that cannot be converted as it is."),
@@ -563,6 +581,10 @@ def linearize(
         str | None, typer.Option(help="A data set of another kind, for a decoder's receipt.")
     ] = None,
     receipt: Annotated[bool, typer.Option(help="Measure what a decoder lost and saves.")] = True,
+    needles: Annotated[
+        int | None,
+        typer.Option(help="Numbers that the receipt hides and asks for (default 100).", min=1),
+    ] = None,
     max_length: Annotated[
         int | None, typer.Option(help="Tokens kept of a text, of a decoder's window.", min=1)
     ] = None,
@@ -652,6 +674,7 @@ def linearize(
     }
     sizes = {"samples": samples, "max_length": max_length, "lengths": length or ()}
     sizes |= {"receipt": receipt, "unseen": unseen, "reach": reach, "longer": lengthen}
+    sizes |= {"needles": needles, "ranked": probe}
     show.trusted_code(source, trust_code)
     result = training.linearize_source(
         source, to, data=data, out=out, **stages, **chosen, **given, **sizes

@@ -1,4 +1,6 @@
-"""Flags that say what a user's own files hold, common to the commands that read them."""
+"""Flags that say what a user's own files hold, common to the commands that read them; and runs that
+come with the package.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,8 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from ...errors import OptionError
+
+PRETRAINED = "pretrained:"
 
 TASKS = ("classification", "regression", "steps")  # that files may ask for
 
@@ -186,3 +190,13 @@ def as_override(key: str, value: Any) -> str:
 
 def _escaped(sign: re.Match[str]) -> str:
     return f"\\u{ord(sign[0]):04x}"
+
+
+def unpacked(source: Any) -> Any:
+    """Return the folder that ``pretrained:NAME`` is copied to, and anything else as it is."""
+    if not str(source).startswith(PRETRAINED):
+        return source
+    from ..training.shipped import unpack_pretrained
+
+    folder = unpack_pretrained(str(source).removeprefix(PRETRAINED))
+    return type(source)(folder)

@@ -12,7 +12,7 @@ and the pretrained ``starts``, whose transformers are ``backbones`` and, with li
 ``students``. ``fitted`` is a fitted baseline, with ``terms`` of texts and ``trees``, and ``saved``
 keeps the recommended one on disk. ``stress`` measures the effect of lost samples, ``growth`` the
 cost of longer ones, ``verdict`` decides what is recommended and how certain that is, and ``report``
-words it; the page is drawn by :mod:`fredholm.lab.report.choice`.
+words it; the page is drawn by :mod:`fredholm.lab.report.comparison`.
 """
 
 from .grid import Setting, compare

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...files import write_text
+from ..data.kinds.sequences import TABLES
 from .plain import TITLES
 
 
@@ -39,12 +40,13 @@ def recommendation(state: dict[str, Any]) -> list[tuple[str, str]]:
     lines = {line["operator"]: line for line in verdict["table"]}
     pick = lines[verdict["pick"]]
     seeds = f"{pick['seeds']} seed{'s' * (pick['seeds'] > 1)}"
-    result = [
-        (
-            "recommended",
-            f"{said(verdict['pick'])}: test {state['measure']} {score(pick, percent)} ({seeds})",
-        )
-    ]
+    reached = f"test {state['measure']} {score(pick, percent)} ({seeds}{_spread(pick)})"
+    result = [("recommended", f"{said(verdict['pick'])}: {reached}")]
+    if "ties" in verdict:
+        others = " and ".join(said(name) for name in verdict["ties"])
+        times = f"{pick['seconds']:.2g} s against {_seconds(verdict['ties'], lines)}"
+        near = "at most one validation sample apart" if percent else "equal on validation"
+        result.append(("tie", f"{others} and it are {near}; it trains faster: {times}"))
     if verdict["pick"] in state.get("learnt", {}):
         result.append(("its attention", state["learnt"][verdict["pick"]]))
     if "runner_up" in verdict:
@@ -54,7 +56,8 @@ def recommendation(state: dict[str, Any]) -> list[tuple[str, str]]:
     if verdict["operator"] not in (None, verdict["pick"], verdict.get("runner_up")):
         best = lines[verdict["operator"]]
         result.append(("best operator", f"{verdict['operator']}: {score(best, percent)}"))
-    if verdict["operator"] in state.get("growth", {}):
+    # A table has the columns that it has.
+    if verdict["operator"] in state.get("growth", {}) and state["kind"] != TABLES.many:
         result.append(("ten times the length", _growth(verdict["operator"], state)))
     short = _short(state)
     if short:
@@ -69,21 +72,38 @@ def recommendation(state: dict[str, Any]) -> list[tuple[str, str]]:
     return result
 
 
+def _spread(line: dict[str, Any]) -> str:
+    """The interval of a share over the test samples, which is none at 100% ± 0%."""
+    if "interval" not in line:
+        return ""
+    low, high = (number(end, True) for end in line["interval"])
+    return f"; 95% interval {low} to {high} over {line['samples']:,} test samples"
+
+
+def _seconds(names: list[str], lines: dict[str, dict[str, Any]]) -> str:
+    return " and ".join(f"{lines[name]['seconds']:.2g} s" for name in names)
+
+
 def _sure(verdict: dict[str, Any], state: dict[str, Any]) -> str:
     found, percent = verdict["difference"], state["percent"]
-    parts = []
+    parts, alike = [], ""
     for key, count, what in (
         ("over_seeds", found["seeds"], "seeds"),
         ("over_samples", found["samples"], "test samples"),
     ):
         part = found[key]
-        if part is not None:
-            low, high = (_signed(value, percent) for value in part[1:])
-            parts.append(f"{low} to {high} over {count:,} {what}")
-    if not parts:
+        if part is None:
+            continue
+        if part[1] == part[2]:  # no spread is no certainty
+            alike = f"; the same with all {count} {what}"
+            continue
+        low, high = (_signed(value, percent) for value in part[1:])
+        parts.append(f"{low} to {high} over {count:,} {what}")
+    if not parts and not alike:
         return "one seed: not known"
     mean = _signed((found["over_seeds"] or found["over_samples"])[0], percent)
-    return f"{_word(verdict)}; difference on the test {mean}, 95% intervals {', '.join(parts)}"
+    intervals = f", 95% intervals {', '.join(parts)}" if parts else ""
+    return f"{_word(verdict)}; difference on the test {mean}{intervals}{alike}"
 
 
 def _word(verdict: dict[str, Any]) -> str:
@@ -129,10 +149,16 @@ def finals_table(state: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     percent, rows = state["percent"], []
     lines = state["verdict"]["table"]
     stresses = list(next((line["stress"] for line in lines if "stress" in line), {}))
-    head = ["", "validation", f"test {state['measure']}", *stresses, "seeds", "width", "lr"]
+    shares = any("interval" in line for line in lines)
+    intervals = ["95% interval"] if shares else []
+    head = ["", "validation", f"test {state['measure']}", *intervals, *stresses]
+    head += ["seeds", "width", "lr"]
     for line in lines:
         size = state["sizes"].get(line["operator"], {})
         row = [said(line["operator"]), number(line["val"], percent), score(line, percent)]
+        if shares:
+            ends = [number(end, True) for end in line.get("interval", ())]
+            row.append(" to ".join(ends))
         row += [number(line.get("stress", {}).get(key), percent) for key in stresses]
         row += [str(line["seeds"]), str(size.get("dim", ""))]
         rows.append([*row, "" if line["lr"] is None else f"{line['lr']:.2g}"])
@@ -194,7 +220,7 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 def write(place: Path, state: dict[str, Any]) -> None:
     """``choice.md`` and ``index.html`` beside ``choice.json``."""
-    from ..report.choice import choice_page
+    from ..report.comparison import choice_page
 
     write_text(place / "choice.md", to_markdown(state))
     named = [(name, text) for name, text in recommendation(state)]

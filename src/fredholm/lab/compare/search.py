@@ -274,7 +274,10 @@ class Search:
     def end(self) -> dict[str, Any]:
         """The recommendation, what longer samples cost, and the tables."""
         state = self.state
-        state["verdict"] = conclude(state["finals"]["rows"], state["higher"], state["each"])
+        # One validation sample more or less does not tell two methods apart.
+        resolution = 1 / max(1, state["samples"]["val"]) if state["percent"] else 0.0
+        rows = state["finals"]["rows"]
+        state["verdict"] = conclude(rows, state["higher"], state["each"], resolution)
         if not state["verdict"]:
             failed = state["finals"]["rows"][0]["error"]
             raise TrainingFailed(f"{self.trials.task.name}: every finalist failed: {failed}")

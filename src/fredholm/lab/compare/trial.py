@@ -45,7 +45,7 @@ class Judgement:
 
     Attributes:
         score: what the contenders are ordered by; ``higher`` says which way.
-        loss: of the task, which decides between equal scores.
+        loss: of the task, which orders equal scores.
         each: a number per sample whose mean the score is, or close to it: right or wrong, squared
             or relative error; empty where a sample has no number of its own.
         per_class: accuracy by class.

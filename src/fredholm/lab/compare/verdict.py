@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from ..training.metrics import mean_and_sd
+from ..training.metrics import mean_and_sd, wilson
 from .plain import PLAIN
 
 LEVEL = 0.95
@@ -33,6 +33,36 @@ def interval(differences: Sequence[float]) -> list[float] | None:
     return [mean, mean - half, mean + half]
 
 
+def paired_interval(one: Sequence[float], other: Sequence[float]) -> list[float]:
+    """Mean and 95% interval of the difference of two shares of the same samples, from Wilson's
+    intervals of both: where both are right on all samples it is not a point, as Student's t would
+    have it.
+
+    Args:
+        one, other: of each sample whether it is right, or in how many of the seeds, in 0 to 1.
+
+    Reference: Newcombe, "Improved confidence intervals for the difference between binomial
+    proportions based on paired data" (1998), without continuity correction.
+
+    Example:
+        >>> [round(x, 3) for x in paired_interval([1.0] * 60, [1.0] * 60)]
+        [0.0, -0.06, 0.06]
+    """
+    count = len(one)
+    mean, second = statistics.fmean(one), statistics.fmean(other)
+    (low, high), (second_low, second_high) = wilson(mean, count), wilson(second, count)
+    varies = len(set(one)) > 1 and len(set(other)) > 1
+    correlation = statistics.correlation(one, other) if varies else 0.0
+
+    def half(near: float, far: float) -> float:
+        return math.sqrt(max(0.0, near**2 - 2 * correlation * near * far + far**2))
+
+    difference = mean - second
+    lower = difference - half(mean - low, second_high - second)
+    upper = difference + half(high - mean, second - second_low)
+    return [difference, lower, upper]
+
+
 def decoded(each: str | Sequence[float]) -> list[float]:
     """The numbers of single samples, which a file holds as one text where they are 0 and 1."""
     return [float(c) for c in each]
@@ -50,6 +80,12 @@ def table(rows: Sequence[dict[str, Any]], higher: bool) -> list[dict[str, Any]]:
         line["val"] = statistics.fmean(row["val"]["score"] for row in mine)
         line["val_loss"] = statistics.fmean(row["val"]["loss"] for row in mine)
         line["test"], line["sd"] = mean_and_sd(tests)
+        each = [row["test"]["each"] for row in mine]
+        right = [statistics.fmean(decoded(one)) for one in each if _counted(one)]
+        # Of another score than the share of right samples, samples say nothing of its spread.
+        if len(right) == len(each) and math.isclose(statistics.fmean(right), line["test"]):
+            line["samples"] = len(each[0])
+            line["interval"] = list(wilson(line["test"], line["samples"]))
         for key in mine[0].get("stress", {}):
             line.setdefault("stress", {})[key] = statistics.fmean(r["stress"][key] for r in mine)
         line["seconds"] = statistics.fmean(row["seconds"] for row in mine)
@@ -74,12 +110,20 @@ def compared(
     over_seeds = [sign * (by[one][s]["score"] - by[other][s]["score"]) for s in seeds]
     result = {"one": one, "other": other, "seeds": len(seeds), "over_seeds": interval(over_seeds)}
     sign = 1 if each else -1
-    parts = [
-        [sign * (a - b) for a, b in zip(decoded(by[one][s]["each"]), decoded(by[other][s]["each"]))]
-        for s in seeds
-    ]
-    means = [statistics.fmean(values) for values in zip(*parts)]
-    return result | {"samples": len(means), "over_samples": interval(means)}
+    first, second = (
+        [statistics.fmean(values) for values in zip(*(decoded(by[name][s]["each"]) for s in seeds))]
+        for name in (one, other)
+    )
+    if first and all(_counted(by[name][s]["each"]) for name in (one, other) for s in seeds):
+        over_samples = paired_interval(first, second)
+    else:
+        over_samples = interval([sign * (a - b) for a, b in zip(first, second)])
+    return result | {"samples": len(first), "over_samples": over_samples}
+
+
+def _counted(each: str | Sequence[float]) -> bool:
+    """Whether single samples are right or wrong, which a file holds as one text."""
+    return isinstance(each, str) and bool(each)
 
 
 def is_sure(found: dict[str, Any]) -> bool:
@@ -88,17 +132,26 @@ def is_sure(found: dict[str, Any]) -> bool:
     return all(part is not None and part[1] > 0 for part in both)
 
 
-def conclude(finals: Sequence[dict[str, Any]], higher: bool, each: bool) -> dict[str, Any]:
+def conclude(
+    finals: Sequence[dict[str, Any]], higher: bool, each: bool, resolution: float = 0.0
+) -> dict[str, Any]:
     """The pick, chosen on validation alone; the best operator, where the pick is none; the
     runner-up; and how sure. Empty where every finalist failed. ``higher``, ``each``: see
-    :func:`compared`.
+    :func:`compared`. Methods whose validation scores differ from the best by no more than
+    ``resolution`` tie with it, and of those the one that trains fastest is picked.
     """
     lines = table(finals, higher)
     if not lines:
         return {}
+    near = resolution * (1 + 1e-9)  # of shares of whole samples, which are rounded
+    ties = [line for line in lines if abs(line["val"] - lines[0]["val"]) <= near]
+    cheapest = min(ties, key=lambda line: line["seconds"])
+    lines = [cheapest, *(line for line in lines if line is not cheapest)]
     names = [line["operator"] for line in lines]
     operators = [name for name in names if name not in PLAIN]
     result: dict[str, Any] = {"pick": names[0], "operator": operators[0] if operators else None}
+    if len(ties) > 1:
+        result["ties"] = [line["operator"] for line in ties if line is not cheapest]
     result["table"] = lines
     if len(names) > 1:
         found = compared(finals, names[0], names[1], higher, each)

@@ -14,7 +14,13 @@ import torch
 from torch import nn
 
 from ...errors import OptionError
-from ...linearization import ConversionReport, Replaced, replace_attention, save_linearized
+from ...linearization import (
+    ConversionReport,
+    LinearHeads,
+    Replaced,
+    replace_attention,
+    save_linearized,
+)
 from ..training.fit import check_precision
 from ..training.tasks import Task, create_task
 from .data import as_dataset, decoder_of, two_splits
@@ -129,7 +135,7 @@ def linearize(
         keep: groups of heads that keep full softmax: named as in
             :func:`fredholm.convert.replace_attention`, the best of so many by a probe of retrieval,
             or with ``"probe"`` all that retrieve. The ranking is in the report.
-        retrieval: of a decoder, the texts on which groups are ranked, see
+        retrieval: of a decoder, the texts on which groups are ranked, whatever is kept, see
             :class:`fredholm.lab.distill.retrieval.Retrieval`.
         distil, match, tune: the options of these stages.
         lengthen, longer: the options of ``lengthen``, and its training split of longer samples.
@@ -216,19 +222,21 @@ def linearize(
             probe=probe,
         )
 
-    named = None if isinstance(keep, int) or keep == "probe" else keep
-    replaced = replaced_with(named)
+    by_rank = isinstance(keep, int) or keep == "probe"
+    replaced = replaced_with(None if by_rank else keep)
     # What "auto" came to.
     settings |= {"window": replaced.window, "sinks": replaced.sinks}
     settings["keep"] = list(keep) if isinstance(keep, list | tuple) else keep
     progress = Progress(None if folder is None else Path(folder), settings, resume)
     ranking: list[dict[str, Any]] = []
-    if retrieval is not None and isinstance(keep, int | str) and named is None:
-        first = replaced
+    if retrieval is not None:
+        # Groups that keep softmax are no part of a layer whose softmax is read.
+        first = replaced_with(None) if replaced.keep else replaced
         ranking = progress.get(
             "ranking", lambda: rank_groups(first, retrieval), of=retrieval.facts()
         )
-        replaced = replaced_with(best_groups(ranking, keep))
+        if by_rank:
+            replaced = replaced_with(best_groups(ranking, keep))
     report = ConversionReport.of(replaced, type(model).__name__)
     report.ranking = ranking
     if splits is not None:
@@ -246,16 +254,29 @@ def linearize(
             "speed", lambda: measure_speed(model, replaced.model, lengths), of=list(lengths)
         )
     if documents:
-        report.receipt = progress.get(
-            "receipt",
-            lambda: measure_receipt(model, replaced.model, documents, run.say),
-            of=documents.facts(),
-        )
+
+        def measured() -> dict[str, Any]:
+            control = window_alone(replaced_with(None))
+            return measure_receipt(model, replaced.model, documents, run.say, control)
+
+        report.receipt = progress.get("receipt", measured, of=documents.facts())
     if place is not None and (lengths or documents):
         conversion.report_again(place)
     for line in report.summary():
         run.say(line)
     return conversion
+
+
+def window_alone(replaced: Replaced) -> nn.Module | None:
+    """Return an untrained conversion with nothing but its window and sinks: the control of a
+    receipt. None where it has no window.
+    """
+    if replaced.window is None:
+        return None
+    for part in replaced.parts.values():
+        if isinstance(part, LinearHeads):
+            part.silence()
+    return replaced.model
 
 
 def fine_tune(

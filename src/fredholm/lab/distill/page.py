@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...files import write_text
 from ...linearization import ConversionReport
-from ..report.page import Picture, Section, folded, render_page, table
+from ..report.page import Data, Picture, Section, folded, render_page, table
 from ..report.style import Theme, new_figure, render
 from .receipt_page import receipt_sections
 
@@ -77,6 +77,10 @@ def _layers(report: ConversionReport) -> Section:
                 "Bars of the divergence by layer",
                 caption,
                 render(lambda t: _bars(t, report)),
+                Data(
+                    ["layer", "before", "after"],
+                    [[x.name, x.before, x.after] for x in report.layers],
+                ),
             )
         ]
     names = "".join(
@@ -106,9 +110,9 @@ def _speed(report: ConversionReport) -> Section:
     )
     head = ["tokens", "teacher, ms", "converted, ms", "teacher, MiB", "converted, MiB"]
     caption = "<b>Time and peak memory against the length</b>, logarithmic."
-    picture = Picture(
-        "speed", "Time and memory against length", caption, render(lambda t: _curves(t, report))
-    )
+    drawn = render(lambda theme: _curves(theme, report))
+    data = Data(head, rows)
+    picture = Picture("speed", "Time and memory against length", caption, drawn, data)
     return Section("speed", "Speed and memory", text, [picture], table(head, rows))
 
 

@@ -21,9 +21,10 @@ from ..training.metrics import exponential
 from ..training.text_generation import prompt_ids, special_tokens_only
 from .decoding import STEPS, crossings, measure_decoding
 from .matching import cross_entropies
+from .needles import ROOM, Haystacks, measure_needles
 
 Models = dict[str, nn.Module]
-NEEDLE, QUESTION, DIGITS = "The pass key is {}. Remember it.\n\n", "\n\nThe pass key is", 5
+CONTROL = "window"  # the name of the teacher with a window and sinks alone, untrained
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,12 @@ class Documents:
         tokenizer: of the models.
         positions: ends of the stretches of positions that are told apart.
         distances: tokens between a needle and the question for it.
+        needles: how many are asked for, at every distance.
+        depth: tokens, at most, before a needle.
+        lists: of words with a number each, one of which is asked for; at ``list_distances``.
         copies: tokens of a passage that is repeated.
         lengths: of a prompt, at which a decoding step is timed and the cache weighed.
-        repeats: segments, needles and passages each.
+        repeats: segments and passages each.
         prompts: continued side by side; by the tokenizer's chat template where it has one.
         new_tokens: of a continuation.
         seed: of what is drawn.
@@ -46,7 +50,11 @@ class Documents:
     kinds: Mapping[str, Sequence[str]]
     tokenizer: Any
     positions: tuple[int, ...] = (256, 1024, 4096)
-    distances: tuple[int, ...] = (32, 128, 512, 2048)
+    distances: tuple[int, ...] = (128, 512, 2048)
+    needles: int = 100
+    depth: int = 256
+    lists: int = 40
+    list_distances: tuple[int, ...] = (128, 512)
     copies: tuple[int, ...] = (16, 64, 256)
     lengths: tuple[int, ...] = (256, 1024, 2048, 4096, 8192)
     repeats: int = 6
@@ -72,8 +80,13 @@ def measure_receipt(
     student: nn.Module,
     documents: Documents,
     say: Callable[[str], None] = lambda line: None,
+    control: nn.Module | None = None,
 ) -> dict[str, Any]:
-    """Plain data of a receipt, see ``docs/linearize.md``; both models are read in evaluation mode.
+    """Plain data of a receipt, see ``docs/linearize.md``; the models are read in evaluation mode.
+
+    Args:
+        control: the teacher with the student's window and sinks and nothing else, untrained. Its
+            numbers stand beside the student's, and show what the state and kept groups add.
 
     What a model has no positions for is left out; one with fewer than the first stretch has one of
     all its positions, and is timed at the last from which :data:`STEPS` tokens follow.
@@ -81,7 +94,8 @@ def measure_receipt(
     Raises:
         DataError: no document with as many tokens as the first stretch of positions.
     """
-    models = {"teacher": teacher.eval(), "student": student.eval()}
+    both = {"teacher": teacher.eval(), "student": student.eval()}
+    models = both if control is None else both | {CONTROL: control.eval()}
     limit = positions_of(teacher) or max(documents.lengths)
     texts = {kind: _tokens(documents, kind, limit) for kind in documents.kinds}
     filler = next(iter(texts.values()))
@@ -90,14 +104,15 @@ def measure_receipt(
     for kind, tokens in texts.items():
         result["perplexity"][kind] = rows = by_position(models, tokens, documents, limit)
         say(f"receipt: perplexity on {kind}: {_ratios(rows)} times the teacher's")
-    result["recall"] = recall(models, filler, documents, limit, generator)
+    result["recall"] = recall(models, filler, documents, limit, "needle", say)
+    result["lists"] = recall(models, filler, documents, limit, "list", say)
     result["copying"] = copying(models, filler, documents, limit, generator)
     say("receipt: needles and copies measured")
     lengths = [n for n in documents.lengths if n + STEPS <= limit] or [max(0, limit - STEPS)]
-    result["decoding"] = measure_decoding(models, torch.cat(filler), [n for n in lengths if n])
+    result["decoding"] = measure_decoding(both, torch.cat(filler), [n for n in lengths if n])
     result |= crossings(result["decoding"])
     result["continuations"] = [
-        row for x in documents.prompts if (row := _continued(models, documents, x, limit))
+        row for x in documents.prompts if (row := _continued(both, documents, x, limit))
     ]
     result["sentence"] = sentence(result)
     say(f"receipt: {result['sentence']}")
@@ -130,12 +145,12 @@ def segments(tokens: list[Tensor], length: int, count: int) -> Tensor:
 def by_position(
     models: Models, tokens: list[Tensor], documents: Documents, limit: int
 ) -> list[dict[str, float]]:
-    """Perplexity of both models in each stretch of positions, given all before it."""
+    """Perplexity of the models in each stretch of positions, given all before it."""
     last = min(limit, len(tokens[0]))
     ends = [n for n in documents.positions if n <= last] or [last]
     rows = segments(tokens, ends[-1], documents.repeats)
     losses = {
-        name: torch.stack([_losses(model, row) for row in rows]) for name, model in models.items()
+        name: torch.stack([losses_of(model, row) for row in rows]) for name, model in models.items()
     }
     result = []
     for start, stop in zip([0, *ends], ends):
@@ -143,11 +158,14 @@ def by_position(
         row |= {
             name: exponential(float(x[:, start : stop - 1].mean())) for name, x in losses.items()
         }
-        result.append(row | {"ratio": row["student"] / row["teacher"]})
+        row["ratio"] = row["student"] / row["teacher"]
+        if CONTROL in row:
+            row[f"{CONTROL}_ratio"] = row[CONTROL] / row["teacher"]
+        result.append(row)
     return result
 
 
-def _losses(model: Any, row: Tensor) -> Tensor:
+def losses_of(model: Any, row: Tensor) -> Tensor:
     """Minus the log-probability of every token but the first, (N - 1,)."""
     row = row.to(next(model.parameters()).device)
     return cross_entropies(model(input_ids=row[None], use_cache=False).logits[0, :-1], row[1:])
@@ -165,33 +183,27 @@ def recall(
     filler: list[Tensor],
     documents: Documents,
     limit: int,
-    generator: torch.Generator,
-) -> list[dict[str, float]]:
-    """A number is told, so many tokens of text follow, and it is asked for: the share of its digits
-    that are right.
+    kind: str = "needle",
+    say: Callable[[str], None] = lambda line: None,
+) -> list[dict[str, Any]]:
+    """Recall of each model by distance, see :func:`fredholm.lab.distill.needles.summarise`.
+
+    Args:
+        kind: ``"needle"``, or ``"list"`` for one of several words.
     """
-
-    def encode(text: str) -> Tensor:
-        return torch.tensor(documents.tokenizer([text])["input_ids"][0])
-
-    result = []
     text = torch.cat(filler)
-    for distance in (n for n in documents.distances if n + 64 <= min(limit, len(text))):
-        rows = []
-        for _ in range(documents.repeats):
-            key = "".join(str(int(x)) for x in torch.randint(1, 10, (DIGITS,), generator=generator))
-            start = int(torch.randint(len(text) - distance + 1, (), generator=generator))
-            answer = encode(f"{QUESTION} {key}")[len(encode(QUESTION)) :]
-            between = text[start : start + distance]
-            row = [encode(NEEDLE.format(key)), between, encode(QUESTION), answer]
-            digits = len(key) if len(answer) > len(key) else len(answer)
-            rows.append((torch.cat(row), digits))
-        scores = {
-            name: sum(_right(model, *row) for row in rows) / len(rows)
-            for name, model in models.items()
-        }
-        result.append({"distance": distance, "needles": len(rows), **scores})
-    return result
+    asked = {
+        "needle": (documents.needles, documents.distances),
+        "list": (documents.lists, documents.list_distances),
+    }
+    count, distances = asked[kind]
+    room = min(limit - ROOM[kind], len(text))
+    distances = tuple(n for n in distances if n <= room)
+    if not distances or not count:
+        return []
+    depth = min(documents.depth, room - max(distances))
+    haystacks = Haystacks(text, documents.tokenizer, distances, depth, documents.seed)
+    return measure_needles(models, haystacks, count, kind, say)
 
 
 def copying(
@@ -266,6 +278,19 @@ def saved(result: dict[str, Any]) -> str:
     return f"Its cache is smaller than the teacher's {size}, and a token faster {time}"
 
 
-def _found(row: dict[str, float]) -> str:
-    ours, theirs = (f"{100 * row[name]:.0f}%" for name in ("student", "teacher"))
-    return f"of a needle {row['distance']:,} tokens back it recalls {ours} (teacher {theirs})"
+def _found(row: dict[str, Any]) -> str:
+    """Recall at a distance, as the share of the teacher's where it was measured so."""
+    distance, theirs = f"{row['distance']:,}", f"{100 * row['teacher']:.0f}%"
+    if "student_share" not in row:  # of an earlier version
+        ours = f"{100 * row['student']:.0f}%"
+        return f"of a needle {distance} tokens back it recalls {ours} (teacher {theirs})"
+    if row["student_share"] is None:
+        return f"its teacher recalls nothing of a needle {distance} tokens back"
+    low, high = (f"{100 * x:.0f}" for x in row["student_share_interval"])
+    share = f"{100 * row['student_share']:.0f}% ({low} to {high}%)"
+    found = (
+        f"of the digits that its teacher recalls {distance} tokens back ({theirs}) it has {share}"
+    )
+    if f"{CONTROL}_share" in row:
+        found += f", a window and sinks alone {100 * row[f'{CONTROL}_share']:.0f}%"
+    return found

@@ -5,11 +5,12 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from ..report.page import Picture, Section, table
+from ..report.page import Data, Picture, Section, table
 from ..report.style import Theme, new_figure, render
 
 Row = dict[str, Any]
 SIDES = (("teacher", "teacher"), ("student", "converted"))
+CONTROL = ("window", "window and sinks alone")  # untrained; absent from earlier receipts
 
 
 def receipt_sections(receipt: Row) -> list[Section]:
@@ -26,53 +27,75 @@ def _perplexity(receipt: Row) -> Section:
         "<b>Perplexity over the teacher's</b> by position: 1 is no loss. Lengths beyond the "
         "windows of training show whether the state goes on."
     )
+    head = ["texts", "positions", "teacher", "converted", "ratio", "segments"]
+    controlled = _has_control(receipt)
+    if controlled:
+        head.append(f"ratio, {CONTROL[1]}")
+    rows = []
+    for kind, part in receipt["perplexity"].items():
+        for row in part:
+            span = f"{row['from']:,} to {row['to']:,}"
+            numbers = [f"{row['teacher']:.2f}", f"{row['student']:.2f}", f"{row['ratio']:.3f}"]
+            cells = [kind, span, *numbers, f"{row['segments']:,}"]
+            if controlled:
+                cells.append(f"{row[f'{CONTROL[0]}_ratio']:.3f}")
+            rows.append(cells)
     picture = Picture(
         "perplexity",
         "Perplexity over the teacher's by position, a line for each kind of text",
         caption,
         render(lambda theme: _ratio_lines(theme, receipt)),
+        Data(head, rows),
     )
-    rows = [
-        [
-            kind,
-            f"{row['from']:,} to {row['to']:,}",
-            f"{row['teacher']:.2f}",
-            f"{row['student']:.2f}",
-            f"{row['ratio']:.3f}",
-            f"{row['segments']:,}",
-        ]
-        for kind, part in receipt["perplexity"].items()
-        for row in part
-    ]
-    head = ["texts", "positions", "teacher", "converted", "ratio", "segments"]
     return Section("perplexity", "What it lost", text, [picture], table(head, rows))
 
 
 def _memory(receipt: Row) -> Section:
     text = (
-        "<p>A needle is a number told once, and asked for after so many tokens of held-out text: "
-        "the share of its digits that are the likeliest. A copy is a passage of tokens in random "
-        "order, twice: the share of the second round that is right.</p>"
+        "<p>A needle is a number that the text holds once, at a random depth, and that is asked "
+        "for after so many tokens. A list has eight words with a number each, one of which is "
+        "asked for. Digits are those that are the likeliest, given those before them; a whole "
+        "number is one that greedy generation gives. A copy is a passage of tokens in random "
+        "order, twice: the share of the second round that is right. Brackets are Wilson's "
+        "intervals of 95%, with the digits of a number as one observation.</p>"
     )
+    sides = [*SIDES, *([CONTROL] if _has_control(receipt) else [])]
+    tasks = [(f"needle, {x['distance']:,} tokens back", x) for x in receipt["recall"]]
+    tasks += [(f"list, {x['distance']:,} tokens back", x) for x in receipt.get("lists", [])]
+    tasks += [(f"copy of {x['length']:,} tokens", x) for x in receipt["copying"]]
+    rows = []
+    for label, row in tasks:
+        rows.append([label, *(_share(row, side) for side, _ in sides)])
+        if "student_whole" in row:
+            whole = [_share(row, f"{side}_whole") for side, _ in sides]
+            rows.append([f"{label}: whole numbers", *whole])
+            shares = ["", *(_share(row, f"{side}_share") for side, _ in sides[1:])]
+            rows.append([f"{label}: of the teacher's digits", *shares])
+    head = ["task", *(label for _, label in sides)]
     picture = Picture(
         "recall",
         "Needles found by distance, and copies by length",
-        "<b>What a state of fixed size keeps</b>: needles by distance, copies by length.",
+        "<b>What the cache keeps</b>: needles by distance, copies by length.",
         render(lambda theme: _recall_lines(theme, receipt)),
+        Data(head, rows),
     )
-    rows = [
-        [
-            f"needle, {row['distance']:,} tokens back",
-            _percent(row["teacher"]),
-            _percent(row["student"]),
-        ]
-        for row in receipt["recall"]
-    ] + [
-        [f"copy of {row['length']:,} tokens", _percent(row["teacher"]), _percent(row["student"])]
-        for row in receipt["copying"]
-    ]
-    head = ["task", "teacher", "converted"]
     return Section("recall", "Recall and copying", text, [picture], table(head, rows))
+
+
+def _has_control(receipt: Row) -> bool:
+    """Whether a receipt measured the window and the sinks alone."""
+    return any(CONTROL[0] in row for rows in receipt["perplexity"].values() for row in rows)
+
+
+def _share(row: Row, name: str) -> str:
+    """A share with its interval, where it has one."""
+    if row[name] is None:
+        return "–"
+    interval = row.get(f"{name}_interval")
+    if interval is None:
+        return _percent(row[name])
+    low, high = interval
+    return f"{_percent(row[name])} ({100 * low:.0f} to {100 * high:.0f}%)"
 
 
 def _decoding(receipt: Row) -> Section:
@@ -80,12 +103,6 @@ def _decoding(receipt: Row) -> Section:
     text = (
         "<p>Batch 1 on the machine that measured; bytes are exact, those of every tensor in the "
         f"cache. Smaller from {_length(smaller)}, a token faster from {_length(faster)}.</p>"
-    )
-    picture = Picture(
-        "decoding",
-        "Tokens a second and bytes of the cache by length",
-        "<b>Decoding after a prompt</b>: tokens a second, and the bytes of the cache.",
-        render(lambda theme: _decoding_lines(theme, receipt)),
     )
     rows = [
         [
@@ -99,6 +116,13 @@ def _decoding(receipt: Row) -> Section:
     head = ["tokens before"]
     for what in ("bytes", "tokens a second", "prompt, ms"):
         head += [f"{what}: {label}" for _, label in SIDES]
+    picture = Picture(
+        "decoding",
+        "Tokens a second and bytes of the cache by length",
+        "<b>Decoding after a prompt</b>: tokens a second, and the bytes of the cache.",
+        render(lambda theme: _decoding_lines(theme, receipt)),
+        Data(head, rows),
+    )
     return Section("decoding", "What it saves", text, [picture], table(head, rows))
 
 
@@ -144,6 +168,10 @@ def _recall_lines(theme: Theme, receipt: Row):
             values = [100 * row[side] for row in rows]
             places = [row[place] for row in rows]
             axes.semilogx(places, values, marker="o", markersize=4, color=colour, label=name)
+        if _has_control(receipt):
+            places = [row[place] for row in rows]
+            values = [100 * row[CONTROL[0]] for row in rows]
+            axes.semilogx(places, values, "--", color=theme.ink, alpha=0.5, label=CONTROL[1])
         axes.set_xlabel(label)
         axes.set_ylim(-5, 105)
     figure.axes[0].set_ylabel("right, %")

@@ -21,9 +21,8 @@ from ...linearization import Replaced
 from ...linearization.heads import Heads
 from ...linearization.positions import positions_of
 from ...linearization.replace import layer_numbers
+from .needles import PAIRS, QUESTION, SAID, draw_number
 
-DIGITS = 5  # of a number that is asked for
-PAIRS = 8  # of a key–value list
 LEAST = 0.1  # mass from which on a group counts as one that retrieves
 
 
@@ -171,8 +170,8 @@ def _samples(retrieval: Retrieval, draw: torch.Generator) -> list[Sample]:
     words = sorted({x for one in retrieval.texts for x in one.split() if x.isalpha()})
     samples = []
     for _ in range(retrieval.samples):
-        numbers = [_number(draw) for _ in range(PAIRS)]
-        said = f"The pass key is {numbers[0]}. Remember it.\n\n", "\n\nThe pass key is"
+        numbers = [draw_number(draw) for _ in range(PAIRS)]
+        said = SAID.format(numbers[0]), QUESTION
         samples.append(_sample(encode, *said, numbers[0], _filler(text, retrieval, draw)))
         if len(words) >= PAIRS:
             chosen = [words[i] for i in torch.randperm(len(words), generator=draw)[:PAIRS]]
@@ -181,10 +180,6 @@ def _samples(retrieval: Retrieval, draw: torch.Generator) -> list[Sample]:
             said = lines + "\n", f"\n\n{chosen[asked]}:"
             samples.append(_sample(encode, *said, numbers[asked], _filler(text, retrieval, draw)))
     return samples
-
-
-def _number(draw: torch.Generator) -> str:
-    return "".join(str(int(x)) for x in torch.randint(1, 10, (DIGITS,), generator=draw))
 
 
 def _filler(text: Tensor, retrieval: Retrieval, draw: torch.Generator) -> Tensor:

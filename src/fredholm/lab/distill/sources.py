@@ -73,7 +73,9 @@ def linearize_source(
     lengthen: StageOptions | Mapping[str, Any] | None = None,
     tune: StageOptions | Mapping[str, Any] | None = None,
     receipt: bool = True,
+    needles: int | None = None,
     unseen: str | None = None,
+    ranked: bool = False,
     say: Callable[[str], None] | None = None,
     trust_code: bool = False,
     **options: Any,
@@ -104,7 +106,9 @@ def linearize_source(
             :data:`DISTIL`, :data:`MATCH`, :data:`LENGTHEN` and :data:`TUNE`, of a language model
             :data:`DECODER`.
         receipt: measure what a language model lost and saves.
+        needles: how many numbers the receipt hides and asks for; default 100.
         unseen: a further data set of texts for the receipt, of a kind that was not trained on.
+        ranked: rank the groups of heads of a language model by retrieval, whatever is kept.
         trust_code: of a run, see :func:`fredholm.training.load_run`. Code in a folder of
             transformers is never executed.
 
@@ -139,11 +143,11 @@ def linearize_source(
             if longer is not None:
                 options["longer"] = _longer(data, tokenizer, longer, model, reach)
             task = "tokens"
-            if isinstance(options.get("keep"), int) or options.get("keep") == "probe":
-                texts = _texts(data, "val")
+            if ranked or isinstance(options.get("keep"), int) or options.get("keep") == "probe":
+                texts = load_texts(data, "val")
                 options["retrieval"] = Retrieval(texts[:PROBED], tokenizer)
             if receipt:
-                options["documents"] = _documents(data, unseen, tokenizer)
+                options["documents"] = _documents(data, unseen, tokenizer, needles)
         else:
             splits = None if data is None else _splits(model, source, data, max_length)
             numbers = model.main_input_name != "pixel_values" and model.config.num_labels == 1
@@ -159,6 +163,15 @@ def linearize_source(
         raise OptionError(
             f"--keep {keep}: expected a language model and texts on which its groups of heads are "
             "ranked, got none; give --data, or name the groups as in --keep 18.2,17.1"
+        )
+    if ranked and "retrieval" not in options:
+        raise OptionError(
+            "--probe: expected a language model and texts on which its groups of heads are ranked, "
+            "got none; give --data, or leave it out"
+        )
+    if needles is not None and "documents" not in options:
+        raise OptionError(
+            "--needles is of the receipt of a language model that learns from texts; leave it out"
         )
     if unseen is not None and "documents" not in options:
         raise OptionError(
@@ -211,12 +224,12 @@ def _windows(
     train = TokenWindows(
         name,
         "train",
-        _texts(name, "train"),
+        load_texts(name, "train"),
         tokenizer,
         length,
         reach=_reach(model, reach, length, limit),
     )
-    val = TokenWindows(name, "val", _texts(name, "val"), tokenizer, length)
+    val = TokenWindows(name, "val", load_texts(name, "val"), tokenizer, length)
     return train, _some(val, min(len(val), VALIDATED))
 
 
@@ -238,7 +251,7 @@ def _longer(name: str, tokenizer: Any, length: int, model: Any, reach: int | Non
     """The training split in longer windows."""
     length, limit = _placed(model, length, "--lengthen"), positions_of(model)
     reach = _reach(model, max(reach, length) if reach else reach, length, limit)
-    return TokenWindows(name, "train", _texts(name, "train"), tokenizer, length, reach=reach)
+    return TokenWindows(name, "train", load_texts(name, "train"), tokenizer, length, reach=reach)
 
 
 def _placed(model: Any, length: int, option: str) -> int:
@@ -251,7 +264,7 @@ def _placed(model: Any, length: int, option: str) -> int:
     return length
 
 
-def _texts(name: str, split: str) -> list[str]:
+def load_texts(name: str, split: str) -> list[str]:
     """The documents of a data set's split, or its texts.
 
     Raises:
@@ -268,12 +281,14 @@ def _texts(name: str, split: str) -> list[str]:
     return list(result)
 
 
-def _documents(data: str, unseen: str | None, tokenizer: Any) -> Documents:
+def _documents(data: str, unseen: str | None, tokenizer: Any, needles: int | None) -> Documents:
     """Held-out texts of the receipt: of the kind trained on, and of another."""
-    kinds = {data: _texts(data, "test")}
+    kinds = {data: load_texts(data, "test")}
     if unseen is not None:
-        kinds[unseen] = _texts(unseen, "test")
-    return Documents(kinds, tokenizer)
+        kinds[unseen] = load_texts(unseen, "test")
+    if needles is None:
+        return Documents(kinds, tokenizer)
+    return Documents(kinds, tokenizer, needles=needles, lists=min(needles, Documents.lists))
 
 
 def _some(dataset: Any, samples: int) -> Any:

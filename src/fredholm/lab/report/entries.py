@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from ...explain.kernels import image_grid, output_points, take_samples
-from .page import Picture, Section, words
+from .page import Data, Picture, Section, words
 from .plots import _short
 from .sections import Layer, _plain
-from .style import Theme, new_figure, render
+from .style import Theme, diverging, new_figure, render
 
 SHOWN = 12
 
@@ -59,9 +59,9 @@ def entry_section(layer: Layer) -> tuple[Section | None, dict[str, Any]]:
     )
     facts = {"chosen": len(chosen), "count": f"{len(size):,}", "query": query}
     shown = words("entries_caption", **facts, share=f"{share:.0%}", grid=grid is not None)
-    picture = Picture(
-        "entries", f"Signed entries of one kernel row: {', '.join(names)}", shown, drawn
-    )
+    alt = f"Signed entries of one kernel row: {', '.join(names)}"
+    rows = [[i, *line] for i, line in enumerate(zip(*(v.tolist() for v in values)))]
+    picture = Picture("entries", alt, shown, drawn, Data(["point", *names], rows))
     numbers = {
         "query": query,
         "entries": dict(zip(names, (_plain(torch.from_numpy(v)) for v in values))),
@@ -76,12 +76,6 @@ def _middle(domain: Any) -> int:
     return int((x - (x.amin(0) + x.amax(0)) / 2).norm(dim=-1).argmin())
 
 
-def _diverging(theme: Theme):
-    from matplotlib.colors import LinearSegmentedColormap
-
-    return LinearSegmentedColormap.from_list("signed", [theme.content, theme.paper, theme.position])
-
-
 def _maps(theme: Theme, names: list[str], values: list[np.ndarray], grid: Tensor, at: np.ndarray):
     across = 3 if theme.narrow else 6
     columns = min(across, len(names))
@@ -94,7 +88,7 @@ def _maps(theme: Theme, names: list[str], values: list[np.ndarray], grid: Tensor
     for axes, name, value in zip(panels, names, values):
         axes.imshow(
             value[grid.numpy()],
-            cmap=_diverging(theme),
+            cmap=diverging(theme),
             vmin=-limit,
             vmax=limit,
             extent=(0, 1, 1, 0),

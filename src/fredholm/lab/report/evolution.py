@@ -9,7 +9,7 @@ from torch import Tensor
 from ...models.bodies.continuous import ContinuousBody
 from ...models.encoders import Inputs
 from ...models.trajectory import trajectory
-from .page import Picture, Section, words
+from .page import Data, Picture, Section, words
 from .style import Theme, new_figure, render
 
 if TYPE_CHECKING:
@@ -43,7 +43,13 @@ def evolution_section(
         f"{e['growth']:.3g}"
         for n, e in ends.items()
     )
-    picture = Picture("steps", alt, caption, render(lambda theme: steps(theme, result)))
+    rows = [
+        [n, *line]
+        for n, one in result.items()
+        for line in zip(one["time"], *(one[k] for k in QUANTITIES))
+    ]
+    data = Data(["steps", "time", *QUANTITIES], rows)
+    picture = Picture("steps", alt, caption, render(lambda theme: steps(theme, result)), data)
     return Section("steps", "Step by step", text, [picture]), {
         str(n): one for n, one in result.items()
     }

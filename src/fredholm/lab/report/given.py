@@ -37,6 +37,8 @@ class Samples:
             all False where that is unknown.
         kind: of the samples, which their data set knows; by default told by their shapes and the
             model's encoder.
+        targets: where no class is asked for, the numbers (N,), or the fields (N, K, ...), NaN
+            where a sample has no point, in the units of the files.
     """
 
     inputs: Tensor | Inputs
@@ -48,6 +50,7 @@ class Samples:
     boxes: Tensor | None = None
     masks: Tensor | None = None
     kind: Kind | None = None
+    targets: Tensor | None = None
 
 
 @dataclass(frozen=True)

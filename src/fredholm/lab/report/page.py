@@ -6,9 +6,12 @@ What it looks like and says stands in ``templates/``: ``page.html``, ``words.htm
 from __future__ import annotations
 
 import base64
+import csv
+import io
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
@@ -16,16 +19,43 @@ from markupsafe import Markup
 DPI = 150  # of the pictures; a page has 96 units an inch, so that they are sharp on dense screens
 
 
+class Data(NamedTuple):
+    """The numbers of a figure as a table: names of its columns, and rows of cells."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+
+    def csv(self) -> str:
+        """Return the table as CSV; real numbers have six digits, and what is not there is empty.
+
+        Example:
+            >>> Data(["distance", "norm"], [[0, 1 / 3], [1, float("nan")]]).csv()
+            'distance,norm\\n0,0.333333\\n1,\\n'
+        """
+        text = io.StringIO()
+        table = csv.writer(text, lineterminator="\n")
+        table.writerow(self.head)
+        table.writerows([_cell(cell) for cell in row] for row in self.rows)
+        return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if not isinstance(value, float):
+        return value
+    return "" if value != value else f"{value:.6g}"
+
+
 @dataclass(frozen=True)
 class Picture:
-    """One figure: PNG by theme, its file name, what it shows for those who cannot see it, and its
-    caption (HTML).
+    """One figure: PNG by theme, its file name, what it shows for those who cannot see it, its
+    caption (HTML), and its numbers.
     """
 
     name: str
     alt: str
     caption: str
     png: dict[str, bytes]
+    data: Data | None = None
 
     def size(self, theme: str = "light") -> tuple[int, int]:
         """Width and height on the page, from the head of the PNG."""
@@ -73,6 +103,20 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     return str(_template("parts.html").module.table(head, rows))  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def example_table(
+    title: str, label: str, names: Sequence[str], rows: Sequence[Any], left_out: int
+) -> str:
+    """Rows of a user's table under the names of its columns, what was said of each in front."""
+    macros: Any = _template("parts.html").module
+    return str(macros.example_table(title, label, names, rows, left_out))
+
+
+def marked_texts(title: str, rows: Sequence[Any]) -> str:
+    """Texts whose words are marked by a level, below what was said of each."""
+    macros: Any = _template("parts.html").module
+    return str(macros.marked_texts(title, rows))
+
+
 def words(name: str, /, **values: Any) -> str:
     """The prose of a section or a caption, a macro of ``words.html``; values are escaped.
 
@@ -106,9 +150,16 @@ def _template(name: str) -> Template:
         lstrip_blocks=True,
     )
     environment.filters["data_uri"] = _data_uri
+    environment.filters["csv_uri"] = _csv_uri
     return environment.get_template(name)
 
 
 def _data_uri(png: bytes) -> Markup:
     """A picture as its own address."""
     return Markup("data:image/png;base64,") + base64.b64encode(png).decode("ascii")
+
+
+def _csv_uri(data: Data) -> Markup:
+    """A table as its own address."""
+    encoded = base64.b64encode(data.csv().encode("utf-8")).decode("ascii")
+    return Markup("data:text/csv;charset=utf-8;base64,") + encoded

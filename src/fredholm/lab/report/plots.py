@@ -5,19 +5,30 @@ anything else.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ...explain.kernels import Profile
 from ...explain.variance import VarianceShare
 from ..data.kinds.kind import Cloud, Signal
-from .style import Theme, colormap, grid_of_panels, literal, new_figure, panels_across
+from .style import (
+    Theme,
+    colormap,
+    diverging,
+    grid_of_panels,
+    literal,
+    new_figure,
+    panels_across,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME = 11  # signs of a class's name above a small panel
+MAX_LANES = 12  # channels of a series whose names are written
+MAX_NAMED = 40  # points of a line whose names are written
 
 
 def curves(theme: Theme, history: dict[str, list[float]]) -> Figure:
@@ -53,6 +64,8 @@ def curves(theme: Theme, history: dict[str, list[float]]) -> Figure:
         axes.set_title(what)
         if what == "accuracy":
             _percent(axes.yaxis)
+            low, high = axes.get_ylim()
+            axes.set_ylim(max(low, -0.02), min(high, 1.02))
     return figure
 
 
@@ -199,38 +212,47 @@ def maps(
     return figure
 
 
-def lines(
-    theme: Theme,
-    x: np.ndarray,
-    names: Sequence[str],
-    found: Sequence[np.ndarray],
-    at: float,
-    labels: tuple[str, str],
-) -> Figure:
-    """One query's weights along a line, a panel a layer; a line a head. ``labels``: of the weights,
-    and of the line.
+class Line(NamedTuple):
+    """A line on which weights are drawn: its points, the query's place (None: not on it), what the
+    axis is called, and the names of the points.
     """
-    figure = new_figure(theme.width, 1.9 * len(found) + 0.4)
-    order = np.argsort(x)
-    for axes, name, layer in zip(
-        figure.subplots(len(found), 1, squeeze=False, sharex=True)[:, 0], names, found
-    ):
+
+    x: np.ndarray
+    at: float | None
+    label: str
+    names: tuple[str, ...] = ()
+
+
+def lines(theme: Theme, line: Line, names: Sequence[str], found: Sequence[np.ndarray]) -> Figure:
+    """One query's weights along a line, a panel per layer, a line per head."""
+    named = 0 < len(line.names) <= (16 if theme.narrow else MAX_NAMED)
+    height = 1.9 + (0.5 if named else 0.0)
+    figure = new_figure(theme.width, height * len(found) + 0.4)
+    order = np.argsort(line.x)
+    panels = figure.subplots(len(found), 1, squeeze=False, sharex=True)[:, 0]
+    for axes, name, layer in zip(panels, names, found):
         for head, values in enumerate(layer):
             axes.plot(
-                x[order],
+                line.x[order],
                 values[order],
                 color=theme.series[head % len(theme.series)],
                 label=f"head {head + 1}",
+                marker="o" if line.names else None,
+                markersize=3,
             )
-        axes.axvline(at, color=theme.mark, linewidth=1.2, linestyle="--")
+        if line.at is not None:
+            axes.axvline(line.at, color=theme.mark, linewidth=1.2, linestyle="--")
         axes.set_title(name)
         axes.tick_params(labelbottom=True)
         axes.grid(axis="y")
         axes.set_ylim(bottom=min(0.0, float(layer.min())))
+        if named:
+            shown = [_clip(each, 14) for each in line.names]
+            axes.set_xticks(line.x, shown, rotation=45, ha="right", rotation_mode="anchor")
         if 1 < len(layer) <= len(theme.series):
             axes.legend(ncols=2 if theme.narrow else 4)
-    figure.supylabel(labels[0], fontsize=9)
-    figure.supxlabel(labels[1], fontsize=9)
+    figure.supylabel("weight", fontsize=9)
+    figure.supxlabel(literal(line.label), fontsize=9)
     return figure
 
 
@@ -273,30 +295,67 @@ def confusion(theme: Theme, counts: np.ndarray, classes: Sequence[str]) -> Figur
     return figure
 
 
-def examples(theme: Theme, found: Sequence[dict[str, Any]]) -> Figure:
-    """Samples with the class they were given, its probability, and the true class where it differs."""
-    pictured = isinstance(found[0]["image"], np.ndarray)
+def examples(theme: Theme, things: Sequence[Any], found: Sequence[Any]) -> Figure:
+    """Samples under what was answered, with the truth below where a class is wrong or a number is
+    asked for.
+
+    Args:
+        things: pictures, :class:`Signal` or :class:`Cloud`.
+        found: :class:`fredholm.lab.report.examples.Said` of each.
+    """
+    pictured = isinstance(things[0], np.ndarray)
+    if isinstance(things[0], Signal):
+        things = in_lanes(things)
     columns = (3 if pictured else 2) if theme.narrow else (8 if pictured else 4)
     rows = -(-len(found) // columns)
-    first = found[0]["image"]
+    first = things[0]
     height = first.shape[0] / first.shape[1] if isinstance(first, np.ndarray) else 1.0
     across = theme.width / columns
     figure = new_figure(
         theme.width, (across * min(height, 1.6) * (0.85 if pictured else 0.6) + 0.42) * rows
     )
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axes, example in zip(panels, found):
-        sample(axes, example["image"], theme)
-        wrong = example["prediction"] != example["label"]
-        text = f"{_clip(example['prediction'])} {example['probability']:.0%}"
-        axes.set_title(
-            text, loc="center", fontsize=8, color=theme.bad if wrong else theme.good, pad=3
-        )
-        axes.set_xlabel(f"is {_clip(example['label'])}" if wrong else "", fontsize=8, labelpad=2)
+    colours = {True: theme.bad, False: theme.good, None: theme.ink}
+    for axes, thing, said in zip(panels, things, found):
+        sample(axes, thing, theme)
+        text = f"{_clip(said.answer)} {said.note if said.wrong is not None else ''}".rstrip()
+        axes.set_title(text, loc="center", fontsize=8, color=colours[said.wrong], pad=3)
+        below = "" if said.wrong is False else f"is {_clip(said.truth)}"
+        axes.set_xlabel(below, fontsize=8, labelpad=2)
         _ticks(axes, few=not pictured)
     for axes in panels[len(found) :]:
         axes.set_axis_off()
+    if isinstance(first, Signal):
+        figure.supxlabel(literal(first.clock), fontsize=9)
+        for place, axes in enumerate(panels[: len(found)]):
+            _name_lanes(axes, first.names, named=place % columns == 0)
     return figure
+
+
+def in_lanes(things: Sequence[Signal]) -> list[Signal]:
+    """Series of several channels with each channel in a lane of height 1, the first on top, which
+    reaches from its smallest to its largest value in these series.
+    """
+    values = np.concatenate([thing.values for thing in things])
+    if values.shape[1] < 2:
+        return list(things)
+    low = np.where(np.isnan(values), np.inf, values).min(0)
+    high = np.where(np.isnan(values), -np.inf, values).max(0)
+    size = np.where(high > low, high - low, 1.0) / 0.8  # lanes do not touch
+    base = np.arange(values.shape[1])[::-1]
+    return [replace(thing, values=(thing.values - low) / size + base) for thing in things]
+
+
+def _name_lanes(axes: Any, names: Sequence[str], named: bool) -> None:
+    """Names of channels at their lanes; of a single channel beside its numbers."""
+    if len(names) < 2:
+        if named and names:
+            axes.set_ylabel(_clip(names[0]), fontsize=7)
+        return
+    shown = [_clip(name) for name in names] if named and len(names) <= MAX_LANES else []
+    places = [len(names) - 0.6 - i for i in range(len(shown))]
+    axes.set_yticks(places, shown, fontsize=7)
+    axes.tick_params(axis="y", length=0)
 
 
 def sample(axes: Any, shown: np.ndarray | Signal | Cloud, theme: Theme) -> None:
@@ -321,6 +380,80 @@ def sample(axes: Any, shown: np.ndarray | Signal | Cloud, theme: Theme) -> None:
     for spine in axes.spines.values():
         spine.set_color(theme.faint)
         spine.set_linewidth(0.4)
+
+
+def agreement(theme: Theme, truth: np.ndarray, predicted: np.ndarray, label: str) -> Figure:
+    """Predicted against true numbers; on the line they agree."""
+    side = min(theme.width, 4.6)
+    figure = new_figure(side, side)
+    axes = figure.subplots()
+    ends = [min(truth.min(), predicted.min()), max(truth.max(), predicted.max())]
+    axes.plot(ends, ends, color=theme.faint, linewidth=1, linestyle="--")
+    axes.scatter(truth, predicted, s=14, color=theme.series[0], alpha=0.55, linewidth=0)
+    axes.set_aspect("equal")
+    axes.set_xlabel(literal(f"true {label}".rstrip()))
+    axes.set_ylabel(literal(f"predicted {label}".rstrip()))
+    axes.grid(axis="both")
+    return figure
+
+
+def importances(theme: Theme, found: Sequence[Any], measure: str, percent: bool) -> Figure:
+    """A bar per column, the most important on top; its line is ± 1 standard deviation."""
+    figure = new_figure(min(theme.width, 6.5), 0.3 * len(found) + 0.8)
+    axes = figure.subplots()
+    places = range(len(found))[::-1]
+    axes.barh(
+        places,
+        [each.mean for each in found],
+        xerr=[each.sd for each in found],
+        color=theme.series[0],
+        ecolor=theme.ink,
+        height=0.62,
+    )
+    axes.axvline(0, color=theme.ink, linewidth=0.8)
+    axes.set_yticks(places, [_clip(each.name, 22) for each in found])
+    lost = "accuracy lost" if percent else f"{measure} added"
+    axes.set_xlabel(f"{lost} when the column is shuffled")
+    if percent:
+        _percent(axes.xaxis)
+    axes.grid(axis="x")
+    return figure
+
+
+def field_panels(theme: Theme, sample: Any) -> Figure:
+    """Input, truth, prediction and error of one field; truth and prediction share a scale, and the
+    error's has white at zero.
+    """
+    found = sample.panels()
+    columns = 2 if theme.narrow else len(found)
+    rows = -(-len(found) // columns)
+    shape = sample.truth.shape
+    height = shape[0] / shape[1] if sample.places is None else 0.8
+    across = (theme.width - 0.3) / columns
+    figure = new_figure(theme.width, (across * min(max(0.72 * height, 0.2), 1.5) + 0.45) * rows)
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    both = np.concatenate([sample.truth.ravel(), sample.answer.ravel()])
+    largest = float(np.abs(found["error"]).max()) or 1.0
+    for axes, (name, values) in zip(panels, found.items()):
+        shared = name in ("truth", "prediction")
+        low, high = (both.min(), both.max()) if shared else (values.min(), values.max())
+        look = {"cmap": colormap(theme), "vmin": low, "vmax": high}
+        if name == "error":
+            look = {"cmap": diverging(theme), "vmin": -largest, "vmax": largest}
+        if sample.places is None:
+            drawn = axes.imshow(values, interpolation="nearest", **look)
+        else:
+            drawn = axes.scatter(*sample.places.T, c=values, s=5, linewidths=0, **look)
+            axes.set_aspect("equal", adjustable="datalim")
+        axes.set_title(name, loc="center")
+        axes.set_xticks([])
+        axes.set_yticks([])
+        bar = figure.colorbar(drawn, ax=axes, shrink=0.8, pad=0.03)
+        bar.ax.tick_params(labelsize=7, colors=theme.faint)
+        bar.outline.set_visible(False)
+    for axes in panels[len(found) :]:
+        axes.set_axis_off()
+    return figure
 
 
 def clouds(
@@ -420,9 +553,9 @@ def _percent(axis: Any) -> None:
     axis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
 
 
-def _clip(name: str) -> str:
-    """A class's name, cut in the middle where it is wider than a small panel."""
-    return literal(name if len(name) <= NAME else f"{name[: NAME // 2 - 1]}…{name[-NAME // 2 :]}")
+def _clip(name: str, most: int = NAME) -> str:
+    """A name, cut in the middle where it is wider than a small panel."""
+    return literal(name if len(name) <= most else f"{name[: most // 2 - 1]}…{name[-most // 2 :]}")
 
 
 def _short(value: float) -> str:

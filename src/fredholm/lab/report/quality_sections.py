@@ -20,7 +20,7 @@ from ...explain.vision import Traced
 from ...integral import IntegralOperator
 from . import quality_plots as plots
 from .given import Samples
-from .page import Picture, Section, table, words
+from .page import Data, Picture, Section, table, words
 from .samples import choose_samples
 from .sections import Layer, _plain
 from .style import render
@@ -55,9 +55,7 @@ def quality_sections(
         return [], {}
     reason = _refusal(layers, tuple(inputs.shape[2:]))
     if reason:
-        text = words("no_attention", reason=reason)
-        said = [Section("attention", "Attention maps", text)] if isinstance(model, Traced) else []
-        return said, {"skipped": reason}
+        return [], {"skipped": reason}
     index = torch.as_tensor(chosen)
     box, mask = (
         None if known is None else known[index] for known in (samples.boxes, samples.masks)
@@ -138,12 +136,23 @@ def centrality_section(layers: Sequence[Layer]) -> tuple[Section | None, dict[st
         "centrality",
         "Centrality",
         words("centrality"),
-        [Picture("alignment", alt, caption, drawn)],
+        [Picture("alignment", alt, caption, drawn, _alignment_data(names, alignments))],
         after=table(head, rows),
     ), numbers
 
 
 # --- parts ----------------------------------------------------------------------------------------
+
+
+def _alignment_data(names: Sequence[str], found: Sequence[Any]) -> Data:
+    rows = [
+        [name, place, *pair]
+        for name, one in zip(names, found)
+        for place, pair in enumerate(
+            zip(one.cosine.flatten().tolist(), one.spearman.flatten().tolist())
+        )
+    ]
+    return Data(["layer", "dot", "cosine", "spearman"], rows)
 
 
 def _overlay_section(
@@ -159,7 +168,14 @@ def _overlay_section(
     caption = words("attention_caption", kind=kind, images=count, seed=seed)
     alt = f"Attention maps over {count} images: {', '.join(maps)}"
     drawn = render(lambda theme: plots.overlays(theme, pictures[:count], maps, inside, names))
-    return Section("attention", "Attention maps", text, [Picture("overlays", alt, caption, drawn)])
+    rows = [
+        [i, name, row, column, float(value)]
+        for name, values in maps.items()
+        for (i, row, column), value in np.ndenumerate(values)
+    ]
+    data = Data(["image", "map", "row", "column", "value"], rows)
+    picture = Picture("overlays", alt, caption, drawn, data)
+    return Section("attention", "Attention maps", text, [picture])
 
 
 def _removal_section(found: Quality) -> Section:
@@ -176,6 +192,9 @@ def _removal_section(found: Quality) -> Section:
         for m, d in found.degradation.items()
     }
     drawn = render(lambda theme: plots.removals(theme, one.fractions.numpy(), curves))
+    lines = {(m, o): v.mean(0).tolist() for m, orders in curves.items() for o, v in orders.items()}
+    head = ["share removed", *(f"{m}, {o}" for m, o in lines)]
+    data = Data(head, list(zip(one.fractions.tolist(), *lines.values())))
     alt = "; ".join(
         f"{NAMES[m]}: MoRF {float(d.area('morf').mean()):.2f}" for m, d in found.degradation.items()
     )
@@ -183,7 +202,7 @@ def _removal_section(found: Quality) -> Section:
         "removal",
         "Removing patches",
         words("removal"),
-        [Picture("removal", alt, caption, drawn)],
+        [Picture("removal", alt, caption, drawn, data)],
         after=after,
     )
 
@@ -203,11 +222,13 @@ def _place_section(found: Quality) -> Section:
     caption = words("place_caption", kind=kind, images=int(marked.sum()))
     drawn = render(lambda theme: plots.rankings(theme, maps, inside))
     alt = "ROC and precision-recall of " + ", ".join(maps)
+    columns = [values.ravel().tolist() for values in (inside.astype(int), *maps.values())]
+    patches = list(zip(*columns))
     return Section(
         "localisation",
         "Finding the object",
         words("place"),
-        [Picture("rankings", alt, caption, drawn)],
+        [Picture("rankings", alt, caption, drawn, Data(["inside", *maps], patches))],
         after=after,
     )
 

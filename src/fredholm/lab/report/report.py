@@ -18,24 +18,19 @@ from ...files import write_text
 from ...models import Model
 from ...modes import evaluating
 from ...progress import working
+from ..data.files.terms import Terms
 from ..data.kinds.images import IMAGES
 from ..data.kinds.kind import SAMPLES, Kind, Page, kind_of
+from ..data.kinds.sequences import SEQUENCES, TABLES
+from ..data.vocabulary import Vocabulary
+from .answers import result_sections
 from .evolution import evolution_section
 from .given import ReportOptions, RunFacts, Samples
 from .page import Section, folded, preformatted, render_page
 from .quality_sections import choose_marked, quality_sections
-from .results import (
-    classify,
-    confusion_section,
-    curve_section,
-    example_section,
-    read_history,
-    score_head,
-    summarise,
-)
+from .results import curve_section, read_history
 from .samples import choose_samples, encoder_config, padded_queries, trace_layers
-from .sections import Layer, _plain, map_section, profile_section, share_section
-from .texts import text_section
+from .sections import PLAIN, Axis, Layer, _plain, map_section, profile_section, share_section
 
 PAGE, NUMBERS = "index.html", "numbers.json"
 USUAL, UNKNOWN = ReportOptions(), RunFacts()
@@ -163,11 +158,14 @@ def _of_operator(
 
 def _of_model(model: Any, samples: Samples, options: ReportOptions, run: RunFacts) -> Content:
     samples, normal, pictures = _prepared(model, samples)
+    sections = []
+    if run.metrics is not None:
+        sections.append(curve_section(read_history(run.metrics)))
     with evaluating(model):
-        head, results = _results(model, samples, normal, pictures, run)
+        head, results = result_sections(model, samples, normal, pictures, run, options.seed)
         kernel, numbers = _learned(model, samples, normal, pictures, options)
-    curves = 0 if run.metrics is None else 1  # they come first
-    sections = [*results[:curves], *kernel, *results[curves:]]
+    head += _size_head(model, _kind(samples), normal)
+    sections += [*results, *kernel]
     if run.recipe:
         text = folded("Show the recipe", preformatted(run.recipe))
         sections.append(Section("recipe", "Recipe", "", after=text))
@@ -208,7 +206,8 @@ def _learned(
         options = replace(options, map_queries=padded_queries(layers))
     # A pretrained model's value matrices are large: of its layers one page each (report_module).
     look_at = map_sections if isinstance(model, Traced) else kernel_sections
-    sections, numbers = look_at(layers, image, options, kind) if layers else ([], {})
+    axis = _axis(model, samples, chosen[0])
+    sections, numbers = look_at(layers, image, options, kind, axis) if layers else ([], {})
     marked = samples.masks if samples.boxes is None else samples.boxes
     judged = options.quality if kind.judged else 0
     look = choose_marked(len(normal), judged, seed, options.picture, marked)
@@ -222,11 +221,28 @@ def _learned(
     return [*shown, *([evolution] if evolution else [])], numbers
 
 
+def _axis(model: Any, samples: Samples, chosen: int) -> Axis:
+    """What the points of a sample are called: words, columns, or times of its clock."""
+    facts = getattr(model, "extra", None) or {}
+    terms, kind = Terms.of(facts), _kind(samples)
+    if kind is TABLES:
+        return Axis(terms.channels, "column")
+    if kind is SEQUENCES and terms.clock:
+        encoder = encoder_config(model)
+        return Axis((), terms.clock, terms.step * encoder.length)
+    if samples.texts is None or "vocabulary" not in facts:
+        return PLAIN
+    vocabulary = Vocabulary.from_dict(facts["vocabulary"])
+    numbers = [n for n in samples.inputs[chosen].tolist() if n]  # pyright: ignore[reportIndexIssue]
+    return Axis(tuple(vocabulary.decode(numbers)), "the text, word by word")
+
+
 def kernel_sections(
     layers: Sequence[Layer],
     image: np.ndarray | None,
     options: ReportOptions,
     kind: Kind | None = None,
+    axis: Axis = PLAIN,
 ) -> tuple[list[Section], dict[str, Any]]:
     """What the operators of some layers learned: (sections, numbers by section), in the words of
     their ``kind`` of data.
@@ -235,50 +251,26 @@ def kernel_sections(
     seed, queries = options.seed, options.queries
     profile, profile_numbers = profile_section(layers, seed=seed, queries=queries, kind=kind)
     share, share_numbers = share_section(layers, seed=seed, kind=kind)
-    maps, numbers = map_sections(layers, image, options, kind)
-    return [profile, share, *maps], {
-        "profile": profile_numbers,
-        "variance": share_numbers,
-    } | numbers
+    maps, numbers = map_sections(layers, image, options, kind, axis)
+    sections = [*maps, *(each for each in (profile, share) if each is not None)]
+    return sections, {"profile": profile_numbers, "variance": share_numbers} | numbers
 
 
 def map_sections(
-    layers: Sequence[Layer], image: np.ndarray | None, options: ReportOptions, kind: Kind
+    layers: Sequence[Layer],
+    image: np.ndarray | None,
+    options: ReportOptions,
+    kind: Kind,
+    axis: Axis = PLAIN,
 ) -> tuple[list[Section], dict[str, Any]]:
     """Of these what one query takes from all points alone."""
     chosen = None if options.map_queries is None else list(options.map_queries)
     with working("explain: one query at a time"):
-        maps, numbers = map_section(layers, image, chosen, kind)
+        maps, numbers = map_section(layers, image, chosen, kind, axis)
     return [maps] if maps else [], {"maps": numbers}
 
 
 # --- parts ----------------------------------------------------------------------------------------
-
-
-def _results(
-    model: Any, samples: Samples, inputs: Any, pictures: list[Any] | None, run: RunFacts
-) -> tuple[list[tuple[str, str, str]], list[Section]]:
-    """The head's numbers, and the sections training, confusion and examples, as far as there is
-    something to show.
-    """
-    sections = [curve_section(read_history(run.metrics))] if run.metrics is not None else []
-    kind, classes, evaluation = _kind(samples), samples.classes or (), run.evaluation
-    head, examples = [], None
-    if samples.labels is not None:
-        labels = samples.labels.cpu()
-        predicted, probability = classify(model, inputs)
-        if pictures is not None:
-            section = text_section if isinstance(pictures[0], str) else example_section
-            examples = section(pictures, labels, predicted, probability, classes, kind)
-        evaluation = evaluation or summarise(labels, predicted, classes)
-    if evaluation is not None:
-        what = run.counted or kind.many
-        split = f"{evaluation['split']} {what}" if "split" in evaluation else what
-        head += score_head(evaluation, split)
-        if "confusion" in evaluation:
-            sections.append(confusion_section(evaluation, classes, split))
-    sections += [examples] if examples else []
-    return head + _size_head(model, kind, inputs), sections
 
 
 def _size_head(model: Any, kind: Kind, inputs: Any) -> list[tuple[str, str, str]]:
@@ -294,11 +286,10 @@ def _size_head(model: Any, kind: Kind, inputs: Any) -> list[tuple[str, str, str]
         _, flops = count(whole, (1, *inputs.shape[1:]))
     except UNCOUNTED:
         return size
-    article = "an" if kind.one[0] in "aeiou" else "a"
     return [
         *size,
         (
-            f"FLOPs {article} {kind.one}",
+            f"FLOPs per {kind.one}",
             units(flops),
             f"matrix products and transforms at {kind.size(inputs)}",
         ),
@@ -353,8 +344,8 @@ def write_report(folder: Path, heading: str, content: Content, seed: int) -> Pat
     complete.
     """
     foot = (
-        f"Written by fredholm.explain; numbers of all figures are in {NUMBERS}, pictures beside "
-        f"this page. Seed {seed}."
+        f"Written by fredholm explain; {NUMBERS} beside this page has the numbers of all figures. "
+        f"Seed {seed}."
     )
     page = render_page(heading, content.lead, content.head, content.sections, foot)
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,27 +1,26 @@
-"""How well a classifier does, as sections of a page: curves, confusion, examples."""
+"""How well a model does, as sections of a page: scores, curves, confusion, predicted against true."""
 
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...errors import DataError, ShapeError
-from ...models.encoders import Inputs
-from ...progress import steps
-from ..data.kinds.images import IMAGES
-from ..data.kinds.kind import Kind
+from ..training.metrics import METRICS, wilson
 from . import plots
-from .page import Picture, Section, table, words
+from .importance import Importance
+from .page import Data, Picture, Section, table, words
 from .style import render
 
 MAX_CLASSES = 25  # of a drawn confusion matrix; beyond it, a table of the most confused pairs
-SHOWN = 16
+MAX_COLUMNS = 20  # of a table, whose importance is drawn
 
 
 def read_history(metrics: str | Path | Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:
@@ -61,19 +60,6 @@ def read_history(metrics: str | Path | Iterable[Mapping[str, Any]]) -> dict[str,
     return columns
 
 
-@torch.no_grad()
-def classify(
-    model: nn.Module, inputs: Tensor | Inputs, *, batch: int = 128
-) -> tuple[Tensor, Tensor]:
-    """Predicted class and its probability, (N,) each, on the CPU."""
-    device = next(model.parameters()).device
-    parts = [
-        model(inputs[i : i + batch].to(device)).float().softmax(-1).max(-1)
-        for i in steps("explain: classes", range(0, len(inputs), batch), unit="batches")
-    ]
-    return torch.cat([p.indices.cpu() for p in parts]), torch.cat([p.values.cpu() for p in parts])
-
-
 def summarise(labels: Tensor, predicted: Tensor, classes: Sequence[str]) -> dict[str, Any]:
     """Accuracy and confusion, with the keys that an ``evaluation.json`` has.
 
@@ -103,12 +89,9 @@ def curve_section(history: dict[str, list[float]]) -> Section:
     alt = f"Loss{' and accuracy' if named else ''} against the epoch"
     if named:
         alt += f"; validation accuracy ends at {history['val_accuracy'][-1]:.1%}"
-    return Section(
-        "training",
-        "Training",
-        "",
-        [Picture("curves", alt, caption, render(lambda t: plots.curves(t, history)))],
-    )
+    drawn = render(lambda theme: plots.curves(theme, history))
+    data = Data(list(history), list(zip(*history.values())))
+    return Section("training", "Training", "", [Picture("curves", alt, caption, drawn, data)])
 
 
 def confusion_section(evaluation: Mapping[str, Any], classes: Sequence[str], split: str) -> Section:
@@ -135,22 +118,30 @@ def confusion_section(evaluation: Mapping[str, Any], classes: Sequence[str], spl
     caption = words("confusion_caption", what=split)
     alt = f"Confusion matrix of {len(classes)} classes, {wrong.sum()} mistakes of {counts.sum()}"
     drawn = render(lambda theme: plots.confusion(theme, counts, classes))
-    picture = Picture("confusion", alt, caption, drawn)
+    rows = [[name, *line] for name, line in zip(classes, counts.tolist())]
+    picture = Picture("confusion", alt, caption, drawn, Data(["is", *classes], rows))
     return Section("confusion", "Mistakes", text, [picture], after=listed, beside=len(counts) <= 10)
 
 
-def score_head(evaluation: Mapping[str, Any], counted: str) -> list[tuple[str, str, str]]:
+def score_head(
+    evaluation: Mapping[str, Any], counted: str, *, independent: bool = True
+) -> list[tuple[str, str, str]]:
     """What an evaluation says, for the head of the page: (name, number, note); losses by the units
-    of their task.
+    of their task. Of ``independent`` samples, not of the points of one, the accuracy has an
+    interval.
 
     Example:
         >>> score_head({"n": 8, "loss": 0.25, "variance": 1.0}, "test sequences")
-        [('Mean squared error', '0.25', 'on 8 test sequences; of a constant 1')]
+        [('R²', '0.750', 'on 8 test sequences'), ('RMSE', '0.5', 'root mean squared error; 1 for answering the mean')]
     """
     where = f"on {evaluation['n']} {counted}"
-    head = (
-        [("Accuracy", f"{evaluation['accuracy']:.2%}", where)] if "accuracy" in evaluation else []
-    )
+    head = []
+    if "accuracy" in evaluation:
+        accuracy, note = evaluation["accuracy"], where
+        if independent:
+            low, high = wilson(accuracy, evaluation["n"])
+            note += f"; 95% interval {low:.1%} to {high:.1%}"
+        head.append(("Accuracy", f"{accuracy:.2%}", note))
     head += [
         (_title(name), "undefined" if value is None else f"{value:.4g}", where)
         for name, value in evaluation.get("scores", {}).items()
@@ -170,14 +161,14 @@ def score_head(evaluation: Mapping[str, Any], counted: str) -> list[tuple[str, s
             ),
         ]
     if "variance" in evaluation:
-        return [
-            *head,
-            (
-                "Mean squared error",
-                f"{evaluation['loss']:.3g}",
-                f"{where}; of a constant {evaluation['variance']:.3g}",
-            ),
-        ]
+        loss, variance = evaluation["loss"], evaluation["variance"]
+        told = evaluation.get("scores", {})
+        if "r2" not in told and variance > 0:
+            head.append(("R²", f"{1 - loss / variance:.3f}", where))
+        if "rmse" not in told:
+            constant = f"{math.sqrt(variance):.3g} for answering the mean"
+            head.append(("RMSE", f"{math.sqrt(loss):.3g}", f"root mean squared error; {constant}"))
+        return head
     return head + (
         [("Loss", f"{evaluation['loss']:.3f}", evaluation.get("loss_name", "cross-entropy"))]
         if "loss" in evaluation
@@ -195,44 +186,27 @@ def _title(name: str) -> str:
     return name.upper() if len(name) < 4 else name.replace("_", " ").capitalize()
 
 
-def example_section(
-    pictures: Sequence[Any],
-    labels: Tensor,
-    predicted: Tensor,
-    probability: Tensor,
-    classes: Sequence[str],
-    kind: Kind = IMAGES,
-) -> Section:
-    """The most confident mistakes, and the first samples that are right."""
-    wrong = (labels != predicted).nonzero()[:, 0]
-    wrong = wrong[probability[wrong].argsort(descending=True)][:SHOWN]
-    right = (labels == predicted).nonzero()[:SHOWN, 0]
-    result = []
-    for key, chosen, title in (
-        ("wrong", wrong, "Wrong, most confident first"),
-        ("right", right, "Right, in the data's order"),
-    ):
-        if not len(chosen):
-            continue
-        items = [
-            {
-                "image": pictures[i],
-                "label": classes[int(labels[i])],
-                "prediction": classes[int(predicted[i])],
-                "probability": float(probability[i]),
-            }
-            for i in chosen.tolist()
-        ]
-        facts = {"title": title, "one": kind.one, "wrong": key == "wrong", "shown": len(items)}
-        facts |= {"count": len(labels), "many": kind.many, "legend": kind.legend}
-        caption = words("examples_caption", **facts)
-        alt = f"{len(items)} {kind.many} classified {key}: " + ", ".join(
-            f"{e['label']} as {e['prediction']}" for e in items
-        )
-        result.append(
-            Picture(
-                key, alt, caption, render(lambda theme, items=items: plots.examples(theme, items))
-            )
-        )
-    text = "" if len(wrong) else words("no_mistakes", count=len(labels), many=kind.many)
-    return Section("examples", "Examples", text, result)
+def agreement_section(truth: Tensor, predicted: Tensor, label: str, what: str) -> Section:
+    """Predicted against true numbers, a dot per sample."""
+    found = {"r2": METRICS["r2"](predicted, truth), "rmse": METRICS["rmse"](predicted, truth)}
+    facts = {"label": label or "the number asked for", "count": len(truth), "what": what}
+    caption = words("agreement_caption", **facts)
+    alt = f"Predicted against true {facts['label']}: R² {found['r2']:.3f}, {len(truth)} {what}"
+    drawn = render(lambda theme: plots.agreement(theme, truth.numpy(), predicted.numpy(), label))
+    pairs = enumerate(zip(truth.tolist(), predicted.tolist()))
+    data = Data(["sample", "true", "predicted"], [[i, *pair] for i, pair in pairs])
+    picture = Picture("agreement", alt, caption, drawn, data)
+    return Section("agreement", "Predicted against true", "", [picture])
+
+
+def importance_section(found: Sequence[Importance], measure: str, rows: int) -> Section:
+    """How much worse the answers are without each column of a table."""
+    shown = found[:MAX_COLUMNS]
+    alt = "; ".join(f"{each.name}: {each.mean:.3g}" for each in shown)
+    percent = measure == "accuracy"
+    drawn = render(lambda theme: plots.importances(theme, shown, measure, percent))
+    caption = words("importance_caption", rows=rows, left_out=len(found) - len(shown))
+    data = Data(["column", "mean", "sd"], [list(each) for each in found])
+    text = words("importance", percent=percent)
+    picture = Picture("importance", alt, caption, drawn, data)
+    return Section("importance", "Which columns matter", text, [picture])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from ...errors import OptionError
 from ...models import Model
@@ -47,3 +48,12 @@ def padded_queries(layers: Sequence[Layer]) -> list[int] | None:
         return None
     real = layers[0].domain.valid[0].nonzero()[:, 0].tolist()
     return sorted({real[0], real[len(real) // 2], real[-1]})
+
+
+@torch.no_grad()
+def answers(model: nn.Module, inputs: Any, *, batch: int = 128) -> Tensor:
+    """Return a model's outputs on all inputs, in float32 on the CPU."""
+    device = next(model.parameters()).device
+    places = range(0, len(inputs), batch)
+    parts = [model(inputs[i : i + batch].to(device)).float().cpu() for i in places]
+    return torch.cat(parts)

@@ -27,7 +27,7 @@ from ...explain.variance import variance_share
 from ...progress import steps
 from ..data.kinds.kind import SAMPLES, Cloud, Kind
 from . import plots
-from .page import Picture, Section, words
+from .page import Data, Picture, Section, words
 from .style import render
 
 MAX_LAYERS, MAX_HEADS = 8, 6  # of a map: more would be too small to read
@@ -54,11 +54,35 @@ class Layer:
     domain: Domain
 
 
+@dataclass(frozen=True)
+class Axis:
+    """What the points of the first sample are called.
+
+    Attributes:
+        names: of the points of a line, in their order: words, or columns; empty where they have
+            none.
+        label: of the line; "" for that of the kind of data.
+        unit: units of the label for one of the domain.
+    """
+
+    names: tuple[str, ...] = ()
+    label: str = ""
+    unit: float = 1.0
+
+    def of(self, domain: Domain) -> list[str]:
+        """Return a name for each point of a domain; "" of a class token and of padding."""
+        token, names = class_token(domain), iter(self.names)
+        return ["" if i == token else next(names, "") for i in range(domain.size)]
+
+
+PLAIN = Axis()
+
+
 def profile_section(
     layers: Sequence[Layer], *, seed: int, queries: int, kind: Kind = SAMPLES
-) -> tuple[Section, dict[str, Any]]:
+) -> tuple[Section | None, dict[str, Any]]:
     """Mean kernel norm against distance, a panel a layer; the weights too where they are not the
-    norm times a constant.
+    norm times a constant. None where all points lie in one place.
     """
     result = [
         kernel_profile(layer.operator, layer.u, layer.domain, queries=queries, seed=seed)
@@ -68,8 +92,7 @@ def profile_section(
     count = f"{result[0].samples} samples × {result[0].queries} queries × all keys a layer, seed {seed}."
     numbers = {layer.name: _plain(vars(profile)) for layer, profile in zip(layers, result)}
     if max(float(profile.distance.max()) for profile in result) == 0:
-        text = words("profile", lengthless=True, point=kind.point)
-        return Section("profile", "Kernel and distance", text), numbers
+        return None, numbers
     many = result[0].norm.shape[0] > 1
     caption = words("profile_caption", many=many, count=count, kind=kind)
     pictures = [_profile_picture("profile", names, result, "norm", "‖K‖_F", caption)]
@@ -80,24 +103,23 @@ def profile_section(
                 "profile-weights", names, result, "weight", "weight of a pair", caption
             )
         )
-    text = words("profile", lengthless=False, point=kind.point)
+    text = words("profile", point=kind.point)
     return Section("profile", "Kernel and distance", text, pictures), numbers
 
 
 def share_section(
     layers: Sequence[Layer], *, seed: int, kind: Kind = SAMPLES
-) -> tuple[Section, dict[str, Any]]:
-    """Content against position in the kernel's variance, a bar a layer; where that is undefined,
-    the reason.
+) -> tuple[Section | None, dict[str, Any]]:
+    """Content against position in the kernel's variance, a bar a layer; None where that is
+    undefined, and the numbers then say why.
     """
-    heading = "Content and position"
     try:
         result = [
             variance_share(layer.operator, layer.u, layer.domain, seed=seed)
             for layer in steps("explain: content and position", layers, unit="layers")
         ]
     except (DomainError, ShapeError) as error:
-        return Section("shares", heading, words("shares", refused=str(error), point=kind.point)), {}
+        return None, {"skipped": str(error)}
     names = [layer.name for layer in layers]
     one = result[0]
     caption = words("shares_caption", samples=one.samples, pairs=one.pairs, seed=seed, kind=kind)
@@ -106,8 +128,11 @@ def share_section(
     )
     drawn = render(lambda theme: plots.shares(theme, names, result))
     numbers = {name: _plain(vars(share)) for name, share in zip(names, result)}
-    text = words("shares", refused="", point=kind.point)
-    return Section("shares", heading, text, [Picture("shares", alt, caption, drawn)]), numbers
+    text = words("shares", point=kind.point)
+    rows = [[name, share.share, share.error, share.relative] for name, share in zip(names, result)]
+    data = Data(["layer", "share of position", "standard error", "varies by"], rows)
+    picture = Picture("shares", alt, caption, drawn, data)
+    return Section("shares", "Content and position", text, [picture]), numbers
 
 
 def map_section(
@@ -115,21 +140,18 @@ def map_section(
     image: np.ndarray | None,
     queries: list[int] | None,
     kind: Kind = SAMPLES,
+    axis: Axis = PLAIN,
 ) -> tuple[Section | None, dict[str, Any]]:
     """One query's weights over the picture, along the line or among the points, in the layers that
     live on the first one's; nothing for domains that cannot be drawn.
     """
-    alike = [layer for layer in layers if layer.domain.size == layers[0].domain.size]
-    places = np.linspace(0, len(alike) - 1, min(MAX_LAYERS, len(alike)))
-    shown = [alike[i] for i in sorted({round(i) for i in places})]
+    shown = shown_layers(layers)
     domain = shown[0].domain
     grid = image_grid(domain)
     scattered = grid is None and domain.dim > 1
-    if scattered and (
-        domain.dim > DRAWABLE or output_points(shown[0].operator, domain) is not domain
-    ):
-        return None, {}
     target = output_points(shown[0].operator, domain)
+    if scattered and (domain.dim > DRAWABLE or target is not domain):
+        return None, {}
     points = (
         [(f"{kind.point} {q + 1}", q) for q in queries]
         if queries is not None
@@ -144,10 +166,8 @@ def map_section(
     pictures = []
     for place, (label, index) in enumerate(points):
         weights = [layer[:MAX_HEADS, place].numpy() for layer in result]
-        pictures.append(_map_picture(place, label, index, shown, weights, grid, image, kind))
-    left = [f"{len(shown)} of {len(layers)} layers"] if len(shown) < len(layers) else []
-    left += [f"{MAX_HEADS} of {len(result[0])} heads"] if len(result[0]) > MAX_HEADS else []
-    omitted = f" Shown: {' and '.join(left)}." if left else ""
+        drawn = _Map(place, label, index, shown, weights, grid, image, kind, axis)
+        pictures.append(_map_picture(drawn))
     gridded = "grid" if image is None else kind.one
     laid = gridded if grid is not None else "points" if scattered else "line"
     note = (
@@ -157,6 +177,7 @@ def map_section(
         if scattered
         else "A panel a layer, a line a head."
     )
+    omitted = _omitted(layers, shown, result)
     text = words(
         "maps", place=laid, scalar=_scalar(shown[0]), omitted=omitted, note=note, kind=kind
     )
@@ -164,6 +185,20 @@ def map_section(
         layer.name: {"queries": indices, "weights": _plain(w)} for layer, w in zip(shown, result)
     }
     return Section("maps", "One query at a time", text, pictures), numbers
+
+
+def shown_layers(layers: Sequence[Layer]) -> list[Layer]:
+    """Return up to :data:`MAX_LAYERS` of the layers that live on the first one's points."""
+    alike = [layer for layer in layers if layer.domain.size == layers[0].domain.size]
+    places = np.linspace(0, len(alike) - 1, min(MAX_LAYERS, len(alike)))
+    return [alike[i] for i in sorted({round(i) for i in places})]
+
+
+def _omitted(layers: Sequence[Layer], shown: Sequence[Layer], weights: Sequence[Tensor]) -> str:
+    """Say which layers and heads are not drawn."""
+    left = [f"{len(shown)} of {len(layers)} layers"] if len(shown) < len(layers) else []
+    left += [f"{MAX_HEADS} of {len(weights[0])} heads"] if len(weights[0]) > MAX_HEADS else []
+    return f" Shown: {' and '.join(left)}." if left else ""
 
 
 def choose_map_queries(
@@ -217,12 +252,16 @@ def _profile_picture(key, names, found, what, label, caption) -> Picture:
         f"{n}: {p.pooled(what)[0][0]:.3g} at distance 0, {p.pooled(what)[0][-1]:.3g} farthest"
         for n, p in zip(names, found)
     )
-    return Picture(
-        key,
-        f"{label} against distance. {near}",
-        caption,
-        render(lambda t: plots.profiles(t, names, found, what, label)),
-    )
+    rows = []
+    for name, profile in zip(names, found):
+        mean, sd = profile.pooled(what)
+        heads = getattr(profile, what).T
+        columns = zip(profile.distance.tolist(), mean.tolist(), sd.tolist(), heads.tolist())
+        rows += [[name, distance, m, s, *each] for distance, m, s, each in columns]
+    count = max(len(getattr(profile, what)) for profile in found)
+    head = ["layer", "distance", "mean", "sd", *(f"head {i + 1}" for i in range(count))]
+    drawn = render(lambda theme: plots.profiles(theme, names, found, what, label))
+    return Picture(key, f"{label} against distance. {near}", caption, drawn, Data(head, rows))
 
 
 def _in_picture(y: np.ndarray, grid: np.ndarray, place: np.ndarray) -> tuple[float, float]:
@@ -235,46 +274,83 @@ def _in_picture(y: np.ndarray, grid: np.ndarray, place: np.ndarray) -> tuple[flo
     return found[0], found[1]
 
 
-def _map_picture(place, label, index, shown, weights, grid, image, kind) -> Picture:
-    names = [layer.name for layer in shown]
-    keys, target = shown[0].domain, output_points(shown[0].operator, shown[0].domain)
+@dataclass(frozen=True, eq=False)
+class _Map:
+    """One query's weights, (heads, points) of each layer, and where they are drawn."""
+
+    place: int
+    label: str
+    index: int
+    layers: Sequence[Layer]
+    weights: list[np.ndarray]
+    grid: Tensor | None
+    image: np.ndarray | None
+    kind: Kind
+    axis: Axis
+
+    @property
+    def layer_names(self) -> list[str]:
+        return [layer.name for layer in self.layers]
+
+    def data(self, places: np.ndarray, names: Sequence[str]) -> Data:
+        """Return a row per layer, head and point."""
+        coordinates = [f"position {i + 1}" for i in range(places.shape[1])]
+        rows = [
+            [
+                layer,
+                head + 1,
+                point,
+                *([names[point]] if any(names) else []),
+                *places[point],
+                weight,
+            ]
+            for layer, heads in zip(self.layer_names, self.weights)
+            for head, line in enumerate(heads)
+            for point, weight in enumerate(line.tolist())
+        ]
+        named = ["name"] if any(names) else []
+        return Data(["layer", "head", "point", *named, *coordinates, "weight"], rows)
+
+
+def _map_picture(found: _Map) -> Picture:
+    keys = found.layers[0].domain
+    target = output_points(found.layers[0].operator, keys)
     y, x = (
         d.positions.reshape(-1, d.size, d.dim)[0].double().cpu().numpy() for d in (keys, target)
     )
+    names, label, grid, where = found.axis.of(keys), found.label, found.grid, ""
+    real = (keys.quadrature().mass[0] > 0).cpu().numpy()
     if grid is None and keys.dim > 1:
-        real = (keys.quadrature().mass[0] > 0).cpu().numpy()
-        places = y if image is None else np.stack([y[:, 1], -y[:, 0]], 1)  # rows run downwards
-        among, cloud = int(real[:index].sum()), Cloud(places[real])  # padding is not drawn
-        drawn = render(
-            lambda theme: plots.clouds(
-                theme, cloud, names, [layer[:, real] for layer in weights], among
-            )
+        places = y if found.image is None else np.stack([y[:, 1], -y[:, 0]], 1)  # rows run down
+        among, cloud = int(real[: found.index].sum()), Cloud(places[real])  # padding is not drawn
+        weights = [layer[:, real] for layer in found.weights]
+        drawn = render(lambda theme: plots.clouds(theme, cloud, found.layer_names, weights, among))
+    elif grid is None and any(names):
+        kept = [i for i, name in enumerate(names) if name]
+        place = kept.index(found.index) if found.index in kept else None
+        label = f"“{names[found.index]}”" if place is not None else label
+        line = plots.Line(
+            np.arange(len(kept)), place, found.axis.label, tuple(names[i] for i in kept)
         )
-        where = ""
+        weights = [layer[:, kept] for layer in found.weights]
+        drawn = render(lambda theme: plots.lines(theme, line, found.layer_names, weights))
     elif grid is None:
-        drawn = render(
-            lambda theme: plots.lines(
-                theme, y[:, 0], names, weights, float(x[index, 0]), ("weight", kind.axis)
-            )
-        )
-        where = f" at {x[index, 0]:.3g} (dashed line)"
+        at = float(x[found.index, 0]) * found.axis.unit
+        line = plots.Line(y[real, 0] * found.axis.unit, at, found.axis.label or found.kind.axis)
+        weights = [layer[:, real] for layer in found.weights]
+        drawn = render(lambda theme: plots.lines(theme, line, found.layer_names, weights))
+        where = f" at {at:.3g} (dashed line)"
     else:
-        panels = [layer[:, grid.numpy()] for layer in weights]
-        picture = np.zeros((*grid.shape, 1)) if image is None else image
-        at = _in_picture(y, grid.numpy(), x[index])
-        drawn = render(lambda theme: plots.maps(theme, picture, names, panels, at))
-        where = (
-            "" if _mass_at(target, index) else " (ring at its place; it is no part of the picture)"
-        )
-    caption = words(
-        "map_caption", label=label, where=where, index=index, count=len(x), point=kind.point
-    )
-    return Picture(
-        f"map-{place + 1}",
-        f"Weights of {label} over the domain, {len(names)} layers",
-        caption,
-        drawn,
-    )
+        panels = [layer[:, grid.numpy()] for layer in found.weights]
+        picture = np.zeros((*grid.shape, 1)) if found.image is None else found.image
+        at = _in_picture(y, grid.numpy(), x[found.index])
+        drawn = render(lambda theme: plots.maps(theme, picture, found.layer_names, panels, at))
+        if not _mass_at(target, found.index):
+            where = " (ring at its place; it is not part of the picture)"
+    facts = {"label": label, "where": where, "index": found.index, "count": len(x)}
+    caption = words("map_caption", **facts, point=found.kind.point)
+    alt = f"Weights of {label} over the domain, {len(found.layers)} layers"
+    return Picture(f"map-{found.place + 1}", alt, caption, drawn, found.data(y, names))
 
 
 def _mass_at(domain: Domain, index: int) -> float:

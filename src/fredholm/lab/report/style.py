@@ -103,6 +103,13 @@ def colormap(theme: Theme):
     return LinearSegmentedColormap.from_list(f"fredholm-{theme.name}", list(theme.sequential))
 
 
+def diverging(theme: Theme):
+    """Colours of signed numbers: the paper is zero."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("signed", [theme.content, theme.paper, theme.position])
+
+
 def grid_of_panels(figure: Figure, theme: Theme, rows: int, columns: int) -> list[list[Any]]:
     """Axes in rows and columns; on a narrow figure a row goes on below itself, see
     :func:`panels_across`.

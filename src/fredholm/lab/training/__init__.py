@@ -34,6 +34,7 @@ _PUBLIC = {
     "generate": (".generation", "lightning"),
     "compress_run": ("..distill.compress", "lightning"),
     "load_run": (".evaluation", "lightning"),
+    "unpack_pretrained": (".shipped", "yaml"),
     "sweep": (".sweeps", "lightning"),
     "linearize": ("..distill.linearize", "lightning"),
     "linearize_source": ("..distill.sources", "lightning"),

@@ -203,7 +203,7 @@ def build_model(recipe: Recipe, dataset: Any) -> nn.Module:
     from ... import models
 
     head = {"outputs": task_of(dataset).outputs(dataset.classes), **dataset.head()}
-    parts = {name: dict(fields) for name, fields in recipe.model.parts.items()}
+    parts: dict[str, Any] = {name: dict(fields) for name, fields in recipe.model.parts.items()}
     parts["head"] = head | parts.get("head", {})
 
     torch.manual_seed(recipe.seed)

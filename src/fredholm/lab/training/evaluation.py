@@ -409,7 +409,14 @@ def explain(run: str | Path, images: int = 1000, *, trust_code: bool = False) ->
     indices = torch.arange(min(images, len(dataset)))
     task = task_of(dataset)
     labels = dataset.labels[indices] if task.classifies else None
-    samples = Samples(labels=labels, kind=dataset.kind, **dataset.shown(indices))
+
+    # Numbers to predict are shown in the units of the training file.
+    targets = None
+    if dataset.task in ("regression", "field"):
+        _, numbers = dataset.raw(indices)
+        targets = dataset.in_units(numbers)
+
+    samples = Samples(labels=labels, targets=targets, kind=dataset.kind, **dataset.shown(indices))
     with storing(folder.root), working("explain"):
         return report_run(
             folder.root, samples, model=model, counted=dataset.counted or task.counted

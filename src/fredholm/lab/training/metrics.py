@@ -435,3 +435,33 @@ def mean_and_sd(values: Sequence[float]) -> MeanAndSd:
 
     sd = statistics.stdev(values) if finite else math.nan
     return MeanAndSd(mean, sd)
+
+
+# The two-sided 95% quantile of the normal distribution.
+LEVEL_95 = 1.959963984540054
+
+
+class Interval(NamedTuple):
+    """The ends of a confidence interval."""
+
+    low: float
+    high: float
+
+
+def wilson(share: float, count: int) -> Interval:
+    """Return Wilson's 95% interval of a share of ``count`` independent samples.
+
+    For a share of 1, mean ± standard error would be a single point; this interval is not.
+
+    Reference: Wilson, "Probable inference, the law of succession, and statistical inference"
+    (1927).
+
+    Example:
+        >>> [round(end, 3) for end in wilson(1.0, 60)], [round(end, 3) for end in wilson(0.5, 4)]
+        ([0.94, 1.0], [0.15, 0.85])
+    """
+    z2 = LEVEL_95**2
+    middle = (share + z2 / (2 * count)) / (1 + z2 / count)
+    spread = share * (1 - share) / count + z2 / (4 * count**2)
+    half = LEVEL_95 * math.sqrt(spread) / (1 + z2 / count)
+    return Interval(max(0.0, middle - half), min(1.0, middle + half))

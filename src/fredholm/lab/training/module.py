@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.func import functional_call
 
 from ...distributed import Shards
-from ...integral import auxiliary_loss
+from ...kernels import auxiliary_loss
 from ...models.decay import dropped_weights, in_todays_order
 from ...modes import evaluating
 from .build import build_mixer

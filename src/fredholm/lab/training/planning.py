@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import DataError
-from ...integral import auxiliary_loss
+from ...kernels import auxiliary_loss
 from ..data.create import stand_in
 from ..data.registry import get_entry
 from .build import build_dataset, build_loaders, build_mixer, build_model, data_arguments

@@ -10,7 +10,8 @@ from torch import nn
 
 from ...configuration import check_counts, check_heads, check_rates, check_ratio
 from ...domain import Domain
-from ...integral import operator_factory, operator_options
+from ...integral import operator_options
+from ...integral.registry import operator_factory
 from ..baselines import list_baselines, make_baseline
 from ..encoders import Encoder, EncoderConfig
 from ..operators import make_operator, of_block, suited

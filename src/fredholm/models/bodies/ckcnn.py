@@ -15,7 +15,8 @@ from torch.nn import functional
 from ...configuration import check_counts, check_known, check_rates
 from ...domain import Domain
 from ...errors import OptionError
-from ...integral import CausalState, create_operator, operator_factory
+from ...integral import CausalState, create_operator
+from ...integral.registry import operator_factory
 from ...ops.backend import at_least_single, cast
 from ..encoders import Encoder, EncoderConfig
 from .body import Body, BodyConfig, register_body

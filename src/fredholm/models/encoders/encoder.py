@@ -166,6 +166,7 @@ class EncoderConfig(Configuration):
         own_width: whether its features have a width of their own, that of the data or of an
             embedding; else the body's.
         views: inputs of one sample that are encoded each by itself and read out together.
+        one_tensor: whether it reads one tensor; else :class:`fredholm.encoders.Inputs`.
     """
 
     data: ClassVar[Any] = _OwnKind()
@@ -175,6 +176,7 @@ class EncoderConfig(Configuration):
     own_width: ClassVar[bool] = False
     input_dtype: ClassVar[torch.dtype] = torch.float32
     ties: ClassVar[bool] = False
+    one_tensor: ClassVar[bool] = True
     causal = False
     views = 1
 

@@ -35,6 +35,7 @@ class GraphConfig(EncoderConfig):
 
     of_data = ("channels", "vocabulary", "eigenvectors")
     pools = ("mean", "points", "first", "every")
+    one_tensor = False
 
     channels: int | None = None
     vocabulary: int | None = None

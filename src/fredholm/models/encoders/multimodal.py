@@ -36,6 +36,7 @@ class MultimodalConfig(EncoderConfig):
 
     of_data = ("image_size", "channels", "vocabulary", "max_length", "views")
     pools = ("mean", "points", "cls")
+    one_tensor = False
 
     image_size: tuple[int, int] | int = (28, 28)
     channels: int = 1

@@ -1,12 +1,13 @@
-"""Few points for many: clusters of positions, draws from a mixture, and an MLP kernel's integral
-over drawn keys.
+"""Few points for many: clusters of positions, proposals and draws from them, and an MLP kernel's
+integral over drawn keys.
 """
 
-from .clusters import distances, nearest_anchor, spread_anchors
+from .clusters import Anchors, distances, nearest_anchor, spread_anchors
 from .mixture import Mixture, Table, draw, lattice
 from .sampled import sampled_mlp_kernel, take_keys
 
 __all__ = [
+    "Anchors",
     "Mixture",
     "Table",
     "distances",

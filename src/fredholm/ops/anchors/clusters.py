@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..backend import at_least_single, full_precision
+
+
+class Anchors(NamedTuple):
+    """Anchors among points, and the clusters around them.
+
+    Attributes:
+        index: of each anchor among the points, (B, S).
+        cluster: for each point the number of its nearest anchor, (B, N).
+    """
+
+    index: Int[Tensor, "b s"]
+    cluster: Int[Tensor, "b n"]
 
 
 def spread_anchors(
@@ -15,17 +29,21 @@ def spread_anchors(
     count: int,
     *,
     iterations: int = 10,
-) -> tuple[Int[Tensor, "b s"], Int[Tensor, "b n"]]:
-    """Anchors among the points that have mass, and each point's anchor.
+) -> Anchors:
+    """Choose anchors among the points that have mass, by k-means with a deterministic start.
 
-    Centroids start at the heaviest point and then, one by one, at the point farthest from all
-    before (distance times the root of its mass, so that many light points outweigh one). Lloyd's
-    iterations follow; an anchor is the point nearest to its centroid. Ties go to the lower index.
-    Where fewer than ``count`` distinct positions have mass, some anchors repeat and have no point.
+    Centroids start at the heaviest point, and then one by one at the point farthest from all before
+    (by distance times the root of its mass, so that many light points outweigh one). Lloyd's
+    iterations follow. An anchor is the point nearest to its centroid; ties go to the lower index.
+    Where fewer than ``count`` distinct positions have mass, some anchors repeat and have no points.
 
-    Returns: indices of the anchors, and for every point the number of the nearest anchor.
+    Args:
+        positions: of the points; they get no gradient.
+        mass: of the points, zero at padding; a batch of 1 is shared.
+        count: S, the number of anchors.
+        iterations: of Lloyd's algorithm.
 
-    Cost: O(N·count·(p + iterations)) time, O(N·count) memory. Positions get no gradient.
+    Cost: O(N·S·(p + iterations)) time, O(N·S) memory.
 
     Reference: ITNet §3.2 (k-means anchors at evaluation); the deterministic start is ours.
 
@@ -35,44 +53,72 @@ def spread_anchors(
         >>> index.tolist(), cluster.tolist()
         ([[0, 2]], [[0, 0, 1, 1]])
     """
-    x, mass = positions.detach(), mass.detach().expand(positions.shape[0], -1)
+    x = positions.detach()
+    mass = mass.detach().expand(positions.shape[0], -1)
     x = x.to(at_least_single(x.dtype))
     real = mass > 0
-    index = mass.argmax(-1, keepdim=True)
-    far = torch.full_like(mass, torch.inf)
-    for _ in range(count - 1):
-        far = torch.minimum(far, (x - _take(x, index[:, -1:])).square().sum(-1))
-        index = torch.cat([index, torch.where(real, far * mass, -1.0).argmax(-1, keepdim=True)], -1)
-    centroid = _take(x, index)
+
+    centroids = _points_at(x, _farthest_points(x, mass, real, count))
     for _ in range(iterations):
-        cluster = distances(x, centroid).argmin(-1)
-        member = torch.nn.functional.one_hot(cluster, count).to(x.dtype) * mass[..., None].to(
-            x.dtype
-        )
-        total = member.sum(1)[..., None]
-        with full_precision(x):  # autocast would round positions
-            sums = member.mT @ x
-        centroid = torch.where(total > 0, sums / torch.where(total > 0, total, 1.0), centroid)
-    apart = distances(centroid, x)
-    index = torch.where(real[:, None], apart, torch.inf).argmin(-1)
-    return index, nearest_anchor(x, index)
+        centroids = _lloyd_step(x, mass, centroids)
+
+    # Padding is infinitely far from every centroid, so that no anchor lies on it.
+    from_centroids = distances(centroids, x)
+    index = torch.where(real[:, None], from_centroids, torch.inf).argmin(-1)
+    return Anchors(index, nearest_anchor(x, index))
+
+
+def _farthest_points(x: Tensor, mass: Tensor, real: Tensor, count: int) -> Tensor:
+    """Return the indices (B, S) of the heaviest point and of those farthest from all before."""
+    index = mass.argmax(-1, keepdim=True)
+    # The squared distance of each point from the nearest of those chosen so far, (B, N).
+    square = torch.full_like(mass, torch.inf)
+    for _ in range(count - 1):
+        latest = _points_at(x, index[:, -1:])
+        square = torch.minimum(square, (x - latest).square().sum(-1))
+        farthest = torch.where(real, square * mass, -1.0).argmax(-1, keepdim=True)
+        index = torch.cat([index, farthest], -1)
+    return index
+
+
+def _lloyd_step(x: Tensor, mass: Tensor, centroids: Tensor) -> Tensor:
+    """Move each centroid (B, S, p) to the mean of the points nearest to it, weighted by mass."""
+    cluster = distances(x, centroids).argmin(-1)
+    member = torch.nn.functional.one_hot(cluster, centroids.shape[1]).to(x.dtype)
+    weights = member * mass[..., None].to(x.dtype)
+    total = weights.sum(1)[..., None]
+
+    # Autocast would round positions to a half precision.
+    with full_precision(x):
+        sums = weights.mT @ x
+    # A centroid without points stays where it is.
+    return torch.where(total > 0, sums / torch.where(total > 0, total, 1.0), centroids)
 
 
 def nearest_anchor(
     positions: Float[Tensor, "b n p"], index: Int[Tensor, "b s"]
 ) -> Int[Tensor, "b n"]:
-    """Number of the nearest anchor of every point, the first of equals. O(N·S·p).
+    """Return for each point the number of its nearest anchor, the first of equals.
+
+    Args:
+        positions: of the points.
+        index: of the anchors among them.
+
+    Cost: O(N·S·p).
 
     Example:
         >>> nearest_anchor(torch.tensor([[[0.0], [2.0], [3.0]]]), torch.tensor([[0, 2]])).tolist()
         [[0, 1, 1]]
     """
-    return distances(positions, _take(positions, index)).argmin(-1)
+    return distances(positions, _points_at(positions, index)).argmin(-1)
 
 
 def distances(a: Float[Tensor, "b n p"], b: Float[Tensor, "b m p"]) -> Float[Tensor, "b n m"]:
-    """Euclidean distance of every pair, by differences, so that near points keep their digits; half
-    precisions are taken in float32. O(N·M·p).
+    """Return the Euclidean distance of each pair, in float32 or better.
+
+    By differences, not by inner products: |a|² - 2 a·b + |b|² leaves near points no digits.
+
+    Cost: O(N·M·p) time, O(N·M) memory.
 
     Example:
         >>> distances(torch.tensor([[[0.0], [3.0]]]), torch.tensor([[[1.0]]])).tolist()
@@ -82,5 +128,6 @@ def distances(a: Float[Tensor, "b n p"], b: Float[Tensor, "b m p"]) -> Float[Ten
     return torch.cdist(a.to(dtype), b.to(dtype), compute_mode="donot_use_mm_for_euclid_dist")
 
 
-def _take(x: Tensor, index: Tensor) -> Tensor:
+def _points_at(x: Tensor, index: Tensor) -> Tensor:
+    """Return the points (B, S, p) of ``x`` (B, N, p) at indices (B, S)."""
     return x.gather(1, index[..., None].expand(-1, -1, x.shape[-1]))

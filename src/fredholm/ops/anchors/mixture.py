@@ -1,6 +1,4 @@
-"""Draws from a mixture of distributions over keys, with an order or with general weights between
-queries and keys.
-"""
+"""Proposals: distributions over keys for each query, and draws from them."""
 
 from __future__ import annotations
 
@@ -10,16 +8,30 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+SMALLEST_MASS = 1e-12
+"""A component with less mass than this before a query counts as invisible: dividing by its mass
+would multiply rounding errors.
+"""
+
+# The golden ratio's multiples fill the unit interval most evenly, and those of the powers of the
+# plastic number the unit square.
+_GOLDEN = (5**0.5 - 1) / 2
+_PLASTIC = 1.324717957244746
+
+
+# --- proposals ------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    r"""A proposal :math:`q(y|x) = \sum_a \pi_a(x)\,r_a(y)\,[y \le x] \big/ \sum_{y' \le x} r_a(y')`
-    over N keys, in O(N·A) numbers.
+    r"""A proposal over N keys from A components, in O(N·A) numbers:
+
+    .. math:: q(y\,|\,x) = \sum_a \pi_a(x)\, r_a(y)\, [y \le x] \Big/ \sum_{y' \le x} r_a(y')
 
     Attributes:
-        share: π, (B, H, Nq, A), sums to one.
-        parts: r, (B, H, A, Nk), each sums to one, zero where a key has no mass.
-        ordered: query i sees the keys up to i.
+        share: π, (B, H, Nq, A); sums to one.
+        parts: r, (B, H, A, Nk); each sums to one, and is zero where a key has no mass.
+        ordered: query i sees only the keys up to i.
     """
 
     share: Float[Tensor, "b h q a"]
@@ -27,58 +39,70 @@ class Mixture:
     ordered: bool = False
 
     def seen(self) -> Float[Tensor, "b h q a"]:
-        """Mass of each component before each query: one without order."""
+        """Return the mass of each component that each query sees: one without an order."""
         if self.ordered:
             return self.parts.cumsum(-1).mT
         return self.parts.new_ones(*self.parts.shape[:2], 1, self.parts.shape[2])
 
     def effective(self) -> Float[Tensor, "b h q a"]:
-        """Coefficients of r at each query: shares of components that see nothing go to others."""
+        """Return the coefficient of each r at each query: its share over the mass that is seen.
+
+        Shares of components of which a query sees nothing go to the others in proportion.
+        """
         seen = self.seen()
-        alive = seen > _TINY
-        share = torch.where(alive, self.share, 0.0)
+        visible = seen > SMALLEST_MASS
+        share = torch.where(visible, self.share, 0.0)
         total = share.sum(-1, keepdim=True)
         share = share / torch.where(total > 0, total, 1.0)
-        return share / torch.where(alive, seen, 1.0)
+        return share / torch.where(visible, seen, 1.0)
 
     def density(self, index: Int[Tensor, "b h q s"]) -> Float[Tensor, "b h q s"]:
-        """q at keys that were drawn for every query. O(Nq·S·A)."""
-        return _combined(self.effective(), self.parts, index)
+        """Return q at the keys that were drawn for each query. O(Nq·S·A)."""
+        return _density(self.effective(), self.parts, index)
 
     def density_at(
         self, batch: Tensor, rows: Tensor, index: Int[Tensor, "c h 1 s"]
     ) -> Float[Tensor, "c h 1 s"]:
-        """The same for some queries, each of an element of the batch."""
-        return _combined(self.effective()[batch, :, rows][:, :, None], self.parts[batch], index)
+        """Return q for some queries alone.
+
+        Args:
+            batch, rows: the batch element and the index of each query, (c,).
+            index: the keys that were drawn for it.
+        """
+        coefficients = self.effective()[batch, :, rows][:, :, None]
+        return _density(coefficients, self.parts[batch], index)
 
 
-def _combined(share: Tensor, parts: Tensor, index: Tensor) -> Tensor:
-    picked = parts.gather(-1, index.flatten(2)[:, :, None].expand(-1, -1, parts.shape[2], -1))
-    return torch.einsum("bhqa,bhaqs->bhqs", share, picked.unflatten(-1, index.shape[2:]))
+def _density(coefficients: Tensor, parts: Tensor, index: Tensor) -> Tensor:
+    """Return Σ_a coefficient_a r_a, (B, H, Nq, A) and (B, H, A, Nk), at keys (B, H, Nq, S)."""
+    keys = index.flatten(2)[:, :, None].expand(-1, -1, parts.shape[2], -1)
+    at_keys = parts.gather(-1, keys).unflatten(-1, index.shape[2:])
+    return torch.einsum("bhqa,bhaqs->bhqs", coefficients, at_keys)
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A proposal as it is, q (B, H, Nq, Nk), where pairs or an order across domains leave no
-    smaller form; O(Nq·Nk).
+    """A proposal with one number per pair, where a mixture cannot express the pairs that a query
+    sees: pair weights, or an order across two domains. O(Nq·Nk).
+
+    Attributes:
+        probability: q, (B, H, Nq, Nk).
     """
 
     probability: Float[Tensor, "b h q k"]
 
     def density(self, index: Int[Tensor, "b h q s"]) -> Float[Tensor, "b h q s"]:
-        """q at keys that were drawn for every query."""
+        """Return q at the keys that were drawn for each query."""
         return self.probability.gather(-1, index)
 
     def density_at(
         self, batch: Tensor, rows: Tensor, index: Int[Tensor, "c h 1 s"]
     ) -> Float[Tensor, "c h 1 s"]:
-        """The same for some queries, each of an element of the batch."""
+        """Return q for some queries alone, see :meth:`Mixture.density_at`."""
         return self.probability[batch, :, rows][:, :, None].gather(-1, index)
 
 
-_TINY = 1e-12
-# irrationals whose multiples fill the unit interval, and the square, most evenly
-_GOLDEN, _PLASTIC = (5**0.5 - 1) / 2, 1.324717957244746
+# --- draws ----------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -88,11 +112,19 @@ def draw(
     generator: torch.Generator | None = None,
     levels: Float[Tensor, "h q s 2"] | None = None,
 ) -> Int[Tensor, "b h q s"]:
-    """``count`` keys a query, with replacement: a component by its share, then a key by inverting
-    its distribution.
+    """Draw ``count`` keys per query with replacement, by inverting cumulative distributions.
 
-    Independent draws, or those of ``levels`` in [0, 1) such as :func:`lattice`'s, alike for all
-    elements of a batch.
+    From a mixture first a component is drawn by its share, then a key of that component.
+
+    Args:
+        mixture: the proposal.
+        count: S.
+        generator: of independent draws.
+        levels: numbers in [0, 1) in place of random ones, such as those of :func:`lattice`: the
+            first for the component, the second for the key. All batch elements share them.
+
+    Returns:
+        Indices of keys.
 
     Cost: O(N·A + Nq·S·log N) time, O(Nq·S) memory.
 
@@ -101,59 +133,81 @@ def draw(
         >>> draw(Mixture(torch.ones(1, 1, 4, 1), parts), 8).max().item() <= 1
         True
     """
-    table = mixture.probability if isinstance(mixture, Table) else mixture.share
-    shape, like = (*table.shape[:-1], count), {"dtype": torch.float64, "device": table.device}
+    is_table = isinstance(mixture, Table)
+    per_query = mixture.probability if is_table else mixture.share
+    shape = (*per_query.shape[:-1], count)
+
+    # In float64, because a float32 sum near 1 does not change by a probability below 6e-8.
+    options = {"dtype": torch.float64, "device": per_query.device}
     if levels is None:
-        first, second = torch.rand(shape, generator=generator, **like), None
+        first, second = torch.rand(shape, generator=generator, **options), None
     else:
-        first, second = (x.expand(shape).to(**like) for x in levels.unbind(-1))
-    if isinstance(mixture, Table):
+        first, second = (x.expand(shape).to(**options) for x in levels.unbind(-1))
+    if is_table:
         return _invert(mixture.probability.double().cumsum(-1), first)
-    parts = mixture.parts.double()
-    n = parts.shape[-1]
+
     share = mixture.effective().double() * mixture.seen().double()
-    chosen = _invert(share.cumsum(-1), first)
+    component = _invert(share.cumsum(-1), first)
     if second is None:
-        second = torch.rand(shape, generator=generator, **like)
+        second = torch.rand(shape, generator=generator, **options)
+    return _keys_of_components(mixture, component, second)
+
+
+def _keys_of_components(mixture: Mixture, component: Tensor, level: Tensor) -> Tensor:
+    """Return one key of each drawn component (B, H, Nq, S), at which its sum passes ``level``."""
+    parts = mixture.parts.double()
+    components, n = parts.shape[2:]
+    queries = component.shape[2]
+
+    # A level in [0, 1) counts up to the mass that the query sees.
     cumulative = parts.cumsum(-1)
-    top = (
-        cumulative.mT
-        if mixture.ordered
-        else cumulative[..., -1][:, :, None].expand(-1, -1, shape[2], -1)
-    )
-    level = top.gather(-1, chosen) * second
-    # one sorted axis for all components: component a's distribution is shifted by a whole unit a
-    shift = 2.0 * torch.arange(parts.shape[2], device=parts.device, dtype=torch.float64)
+    if mixture.ordered:
+        seen = cumulative.mT
+    else:
+        seen = cumulative[..., -1][:, :, None].expand(-1, -1, queries, -1)
+    level = seen.gather(-1, component) * level
+
+    # One search for all components: their distributions follow one another on a single sorted axis
+    # of A·N numbers, component a shifted by 2a. A distribution ends at 1, so that none overlap.
+    shift = 2.0 * torch.arange(components, device=parts.device, dtype=torch.float64)
     axis = (cumulative + shift[:, None]).flatten(2).flatten(0, 1)
-    place = torch.searchsorted(axis, (level + shift[chosen]).flatten(2).flatten(0, 1), right=True)
-    index = place.view(shape) - chosen * n
-    last = torch.arange(shape[2], device=index.device)[:, None] if mixture.ordered else n - 1
+    shifted = (level + shift[component]).flatten(2).flatten(0, 1)
+    place = torch.searchsorted(axis, shifted, right=True)
+    index = place.view(component.shape) - component * n
+
+    # Rounding may put a level just outside its distribution.
+    last = torch.arange(queries, device=index.device)[:, None] if mixture.ordered else n - 1
     return index.clamp_(min=0).minimum(torch.as_tensor(last, device=index.device))
 
 
 def lattice(
     heads: int, queries: int, count: int, device: torch.device | None = None
 ) -> Float[Tensor, "h q s 2"]:
-    """Evenly spread points of the unit square for every head and query, each set moved by another
-    amount: no randomness.
+    r"""Return ``count`` evenly spread points of the unit square per head and query, without
+    randomness.
 
-    The first coordinate has one point in every interval of length 1 / count; the second follows the
-    golden ratio. Queries see different keys, so that their errors do not add up.
+    Point s of head h and query q is, with the golden ratio g and the plastic number p,
+
+    .. math:: \Big(\frac{s + 1/2}{count} + \frac{i}{p},\; g\, s + \frac{i}{p^2}\Big) \bmod 1, \qquad
+        i = q\, heads + h.
+
+    The first coordinate has one point in each interval of length 1 / count. Queries get different
+    keys, so that their errors do not add up (docs/log.md, 2026-11-22, "k-means anchors").
 
     Example:
         >>> lattice(1, 2, 4)[0, :, :, 0].sort().values.frac().mul(4).floor().tolist()
         [[0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 2.0, 3.0]]
     """
     s = torch.arange(count, device=device, dtype=torch.float64)
-    number = (
-        torch.arange(queries * heads, device=device, dtype=torch.float64)
-        .view(queries, heads)
-        .mT[..., None]
-    )
-    points = (s + 0.5) / count + _PLASTIC**-1 * number, _GOLDEN * s + _PLASTIC**-2 * number
-    return torch.stack([x.frac() for x in points], -1)
+    number = torch.arange(queries * heads, device=device, dtype=torch.float64)
+    number = number.view(queries, heads).mT[..., None]
+
+    first = (s + 0.5) / count + _PLASTIC**-1 * number
+    second = _GOLDEN * s + _PLASTIC**-2 * number
+    return torch.stack([first.frac(), second.frac()], -1)
 
 
 def _invert(cumulative: Tensor, level: Tensor) -> Tensor:
+    """Return the first index at which a cumulative distribution exceeds a level times its end."""
     index = torch.searchsorted(cumulative.contiguous(), level * cumulative[..., -1:], right=True)
     return index.clamp_(max=cumulative.shape[-1] - 1)

@@ -2,7 +2,7 @@
 
 from .naive import attention_density, attention_naive
 from .parts import attention_part, finished, joined
-from .sdpa import attention
+from .sdpa import attention, fused_attention
 
 __all__ = [
     "attention",
@@ -10,5 +10,6 @@ __all__ = [
     "attention_naive",
     "attention_part",
     "finished",
+    "fused_attention",
     "joined",
 ]

@@ -1,4 +1,4 @@
-"""Softmax attention as a density, in its plainest form."""
+"""Softmax attention as a density: the definition."""
 
 from __future__ import annotations
 
@@ -12,19 +12,37 @@ def attention_density(
     weights: Float[Tensor, "#b #h #q k"],
     visible: Bool[Tensor, "#b #h #q k"] | None = None,
 ) -> Float[Tensor, "b h q k"]:
-    r"""Density p of softmax attention against the quadrature weights w,
-    :math:`p_{ij} = e^{s_{ij}} / \sum_l w_{il} e^{s_{il}}`.
+    r"""Return the density p of softmax attention against the quadrature weights w,
 
-    :math:`\sum_j w_{ij} p_{ij} = 1` for every query that sees some mass, and p = 0 for one that
-    sees none. In float32 at least.
+    .. math:: p_{ij} = e^{s_{ij}} \Big/ \sum_l w_{il}\, e^{s_{il}}.
+
+    :math:`\sum_j w_{ij} p_{ij} = 1` for every query that sees some mass, and p = 0 for a query that
+    sees none. In float32 or better.
+
+    Args:
+        scores: s.
+        weights: w; a key of weight zero is hidden.
+        visible: further pairs to hide, where it is False.
+
+    Cost: O(Nq·Nk).
+
+    Example:
+        >>> attention_density(torch.zeros(1, 1, 1, 2), torch.full((1, 1, 1, 2), 0.5)).tolist()
+        [[[[1.0, 1.0]]]]
     """
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    seen = weights > 0 if visible is None else visible & (weights > 0)
-    # Hidden before the exponential and not after it: one of a hidden score far above the others
-    # would be infinite, and its gradient, zero times infinity, NaN.
+    seen = weights > 0
+    if visible is not None:
+        seen = visible & seen
+
+    # Scores are hidden before the exponential. Afterwards it would be too late: a hidden score far
+    # above the others overflows to infinity, and its gradient, zero times infinity, is NaN.
     scores = scores.masked_fill(~seen, -torch.inf)
-    top = scores.detach().amax(-1, keepdim=True)
-    raw = (scores - torch.where(top.isfinite(), top, 0.0)).exp()
+
+    # The largest score cancels, and without it float32 overflows from a score of 89 on. A query
+    # that sees nothing has a largest score of -∞, which must not be subtracted from itself.
+    largest = scores.detach().amax(-1, keepdim=True)
+    raw = (scores - torch.where(largest.isfinite(), largest, 0.0)).exp()
     mass = (raw * weights).sum(-1, keepdim=True)
     return raw / torch.where(mass > 0, mass, 1.0)
 
@@ -36,8 +54,17 @@ def attention_naive(
     weights: Float[Tensor, "#b #h #q k"],
     visible: Bool[Tensor, "#b #h #q k"] | None = None,
 ) -> Float[Tensor, "b h q d"]:
-    """Attention with scores ``query·key`` (scaled by the caller), through the dense density: the
-    oracle of ``sdpa``.
+    r"""Return :math:`\sum_j w_{ij} p_{ij} v_j` through the dense density: the oracle of
+    :func:`attention`.
+
+    Args:
+        query, key, value: scores are ``query·key``, without a scale.
+        weights, visible: see :func:`attention_density`.
+
+    Example:
+        >>> ones = torch.ones(1, 1, 2, 3)
+        >>> attention_naive(ones, ones, ones, torch.full((1, 1, 1, 2), 0.5))[0, 0, 0].tolist()
+        [1.0, 1.0, 1.0]
     """
     density = attention_density(query @ key.mT, weights, visible)
     return (density * weights).to(value.dtype) @ value

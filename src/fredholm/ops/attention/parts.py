@@ -1,7 +1,11 @@
-"""Softmax attention over keys that come in parts: sums under a running maximum of the scores.
+r"""Softmax attention over keys that come in parts, by sums under a running maximum of the scores.
 
-A part is one tensor (B, H, Nq, d + 2): the sum of values under weights e^(score - largest), the sum
-of those weights, and the largest score.
+Of the keys J in a part, with the largest score :math:`t_i = \max_{j\in J} s_{ij}`, a query needs
+
+.. math:: \sum_{j\in J} w_{ij} e^{s_{ij} - t_i} v_j, \qquad \sum_{j\in J} w_{ij} e^{s_{ij} - t_i},
+    \qquad t_i.
+
+A part is these numbers side by side in one tensor (B, H, Nq, d + 2), which ranks send as it is.
 """
 
 from __future__ import annotations
@@ -22,7 +26,13 @@ def attention_part(
     value: Float[Tensor, "b h k d"],
     quadrature: Quadrature,
 ) -> Float[Tensor, "b h q _"]:
-    """What some of the keys give, for :func:`joined`. O(Nq·Nk) memory.
+    """Return the part of some keys, for :func:`joined` and :func:`finished`.
+
+    Args:
+        query, key, value: scores are ``query·key``, without a scale.
+        quadrature: of these keys.
+
+    Cost: O(Nq·Nk) time and memory.
 
     Example:
         >>> u, line = torch.ones(1, 1, 2, 3), Domain.line(2).quadrature()
@@ -32,31 +42,40 @@ def attention_part(
     """
     dtype = torch.promote_types(query.dtype, torch.float32)
     with full_precision(query):
-        weights = replace(quadrature, scale=None).weights()  # a softmax cancels the scale
+        # A softmax cancels the queries' scale.
+        weights = replace(quadrature, scale=None).weights()
         seen = weights > 0
         scores = (query.to(dtype) @ key.to(dtype).mT).masked_fill(~seen, -torch.inf)
+
+        # Where nothing is seen the largest score is -∞, and -∞ - (-∞) would be NaN.
         largest = scores.detach().amax(-1, keepdim=True)
         shift = torch.where(largest > -torch.inf, largest, 0.0)
+
         share = (scores - shift).exp() * weights.to(dtype)
-        parts = share @ value.to(dtype), share.sum(-1, keepdim=True), largest
-        return torch.cat(parts, -1)
+        sums = share @ value.to(dtype)
+        mass = share.sum(-1, keepdim=True)
+        return torch.cat([sums, mass, largest], -1)
 
 
-def joined(a: Tensor, b: Tensor) -> Tensor:
-    """Two parts as one."""
+def joined(a: Float[Tensor, "b h q _"], b: Float[Tensor, "b h q _"]) -> Float[Tensor, "b h q _"]:
+    """Return the part of the keys of two parts."""
     largest = torch.maximum(a[..., -1:], b[..., -1:]).detach()
-    total = _over(a, largest) + _over(b, largest)
-    return torch.cat([total, largest], -1)
+    sums_and_mass = _under(a, largest) + _under(b, largest)
+    return torch.cat([sums_and_mass, largest], -1)
 
 
-def finished(part: Tensor) -> Tensor:
-    """The attention, (B, H, Nq, d); zero where a query saw nothing."""
-    total, mass = part[..., :-2], part[..., -2:-1]
-    return torch.where(mass > 0, total / torch.where(mass > 0, mass, 1.0), 0.0)
+def finished(part: Float[Tensor, "b h q _"]) -> Float[Tensor, "b h q d"]:
+    """Return the attention to the keys of a part, zero where a query saw nothing."""
+    sums = part[..., :-2]
+    mass = part[..., -2:-1]
+    return torch.where(mass > 0, sums / torch.where(mass > 0, mass, 1.0), 0.0)
 
 
-def _over(part: Tensor, largest: Tensor) -> Tensor:
-    """The sums of a part under another largest score."""
-    own = part[..., -1:].detach()
-    factor = torch.where(own > -torch.inf, (own - largest).exp(), 0.0)
+def _under(part: Tensor, largest: Tensor) -> Tensor:
+    """Return the sums and the mass of a part under another largest score, (B, H, Nq, d + 1).
+
+    A part without visible keys has a largest score of -∞; its sums are zero and count as such.
+    """
+    before = part[..., -1:].detach()
+    factor = torch.where(before > -torch.inf, (before - largest).exp(), 0.0)
     return part[..., :-1] * factor

@@ -20,50 +20,79 @@ def attention(
     *,
     scale: float = 1.0,
 ) -> Float[Tensor, "b h q d"]:
-    r""":math:`\sum_j p_{ij} w_{ij} v_j` with p the softmax density of the scores ``query·key``
-    times ``scale``.
+    r"""Return :math:`\sum_j p_{ij} w_{ij} v_j` with p the softmax density of the scores
+    ``query·key`` times ``scale``.
 
-    Equal masses need no bias, and causal order alone none either: both reach the fused kernels as
-    they are. Otherwise the log of the weights is added to the scores; a query that sees nothing
-    gives zero. Memory O(N) on the fused kernels, plus the mask. They have one derivative; where
-    ``torch.func`` transforms, and for second derivatives, the scores are made, O(N²).
+    Equal masses need no bias and causal order alone needs none either: both reach the fused kernels
+    as they are. Otherwise the logarithm of the weights is added to the scores. A query that sees
+    nothing gives zero. The fused kernels have one derivative; where ``torch.func`` transforms, and
+    for second derivatives, all scores are computed.
+
+    Args:
+        query, key, value: features and values.
+        quadrature: the weights w. Their scale per query has no effect, since a softmax cancels it.
+        scale: of the scores.
+
+    Cost: O(Nq·Nk·(e + d)) time. Memory O(N) in the fused kernels, besides the bias; O(Nq·Nk) where
+    all scores are computed.
+
+    Example:
+        >>> u = torch.ones(1, 1, 3, 2)
+        >>> attention(u, u, u, Domain.line(3).quadrature())[0, 0, 0].tolist()
+        [1.0, 1.0]
     """
     bias = _bias(quadrature, query.dtype)
     causal = bias is None and quadrature.triangular
     if bias is None and quadrature.query_time is not None and not causal:
+        # An order that is not that of the indices needs a bias to be written into.
         bias = torch.zeros((), dtype=query.dtype, device=query.device)
     if bias is None:
-        return _attend(query, key, value, None, causal, scale)
+        return fused_attention(query, key, value, None, causal=causal, scale=scale)
+
     order = quadrature.order()
     if order is not None:
         bias = torch.where(order[:, None], bias, -torch.inf)
     bias = bias.expand(*bias.shape[:2], query.shape[2], key.shape[2])
+
+    # A softmax over scores of -∞ alone is NaN, in values and gradients. Such a query sees all keys
+    # instead, and its response is replaced by zero.
     blind = (bias == -torch.inf).all(-1, keepdim=True)
-    out = _attend(query, key, value, bias.masked_fill(blind, 0.0), False, scale)
+    out = fused_attention(query, key, value, bias.masked_fill(blind, 0.0), scale=scale)
     return out.masked_fill(blind, 0.0)
 
 
-def _attend(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, causal: bool, scale: float
-) -> Tensor:
-    """Softmax attention with a bias, by torch's fused kernels where they have the derivative."""
+def fused_attention(
+    query: Float[Tensor, "b h q e"],
+    key: Float[Tensor, "b h k e"],
+    value: Float[Tensor, "b h k d"],
+    bias: Float[Tensor, "#b #h #q k"] | None,
+    *,
+    causal: bool = False,
+    scale: float = 1.0,
+) -> Float[Tensor, "b h q d"]:
+    """Return softmax attention with a bias, by torch's fused kernels where they have the derivative
+    that is wanted.
+    """
     if transforms():
-        return _plain(query, key, value, bias, causal, scale)
+        return _all_scores(query, key, value, bias, causal, scale)
+
     out = F.scaled_dot_product_attention(
         query, key, value, attn_mask=bias, is_causal=causal, scale=scale
     )
     if out.requires_grad and not torch.compiler.is_compiling():
         attention_differentiable_again(
-            out, lambda q, k, v, b: _plain(q, k, v, b, causal, scale), query, key, value, bias
+            out, lambda q, k, v, b: _all_scores(q, k, v, b, causal, scale), query, key, value, bias
         )
     return out
 
 
-def _plain(
+def _all_scores(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, causal: bool, scale: float
 ) -> Tensor:
+    """Return the same in differentiable operations, with the matrix of scores (B, H, Nq, Nk)."""
     dtype = at_least_single(query.dtype)
-    with full_precision(query):  # autocast would round the scores
+    # Autocast would round the scores to a half precision.
+    with full_precision(query):
         scores = scale * query.to(dtype) @ key.to(dtype).mT
         if causal:
             later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
@@ -74,21 +103,29 @@ def _plain(
 
 
 def _bias(quadrature: Quadrature, dtype: torch.dtype) -> Tensor | None:
-    """Logarithm of the weights but for order and the queries' scale, which a softmax cancels; None
-    where it is constant.
+    """Return the logarithm of the weights without order and scale, or None where it is constant.
+
+    Shape (1 | B, 1 | H, 1 | Nq, Nk), in ``dtype``.
     """
     bias = None
     if not quadrature.equal:
-        mass = quadrature.mass
-        # a mass of zero hides its key: no gradient there, as in the definition, and no NaN
-        log_mass = torch.where(mass > 0, torch.where(mass > 0, mass, 1.0).log(), -torch.inf)
-        # near zero, where half precisions have their digits: a softmax cancels a constant
-        top = log_mass.detach().amax(-1, keepdim=True)
-        bias = (log_mass - top.clamp_min(torch.finfo(top.dtype).min))[:, None, None, :]
+        bias = _log_mass(quadrature.mass)[:, None, None, :]
     elif quadrature.valid is not None:
         zero = torch.zeros((), dtype=dtype, device=quadrature.valid.device)
         bias = torch.where(quadrature.valid[:, None, None, :], zero, -torch.inf)
-    if quadrature.log_density is not None:
-        log_density = quadrature.log_density
+
+    log_density = quadrature.log_density
+    if log_density is not None:
         bias = log_density if bias is None else bias + log_density
     return None if bias is None else bias.to(dtype)
+
+
+def _log_mass(mass: Tensor) -> Tensor:
+    """Return the logarithm of the masses (1 | B, Nk) up to a constant, -∞ where a mass is zero."""
+    # The inner ``where`` keeps log(0) out: its gradient, 1 / 0 times zero, would be NaN.
+    log_mass = torch.where(mass > 0, torch.where(mass > 0, mass, 1.0).log(), -torch.inf)
+
+    # A softmax cancels the constant, and half precisions have their digits near zero. The clamp
+    # keeps -∞ - (-∞) out where a row has no mass at all.
+    largest = log_mass.detach().amax(-1, keepdim=True)
+    return log_mass - largest.clamp_min(torch.finfo(largest.dtype).min)

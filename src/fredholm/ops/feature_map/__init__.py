@@ -4,10 +4,11 @@ form, chunks.
 
 from .bank import few_scalars, scalar_bank
 from .naive import Bank, scalar_bank_naive
-from .piecewise import piecewise_linear, segments
+from .piecewise import Segments, piecewise_linear, segments
 
 __all__ = [
     "Bank",
+    "Segments",
     "few_scalars",
     "piecewise_linear",
     "scalar_bank",

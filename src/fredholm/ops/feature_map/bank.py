@@ -1,10 +1,15 @@
-"""A bank of scalar networks, each form where it is exact and fastest: few scalars and any
-activation in chunks, whose hidden units are never kept and computed again in the backward; ReLU
-networks as the piecewise linear functions they are, in :mod:`.piecewise`.
+"""A bank of scalar networks in its fast forms.
+
+ReLU networks at many scalars are evaluated as the piecewise linear functions they are, in
+:mod:`.piecewise`. Few scalars, and other activations, go in chunks, whose hidden units are never
+stored and computed again in the backward.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -20,40 +25,60 @@ from .naive import Bank, scalar_bank_naive
 from .piecewise import piecewise_linear_op, segments, size_of
 
 FEW, FEW_RECORDED = 4096, 256
-"""Scalars of a set up to which the networks themselves are run, without and with gradients:
-`python -m evidence time small tune`.
+"""Scalars per set up to which the networks themselves are evaluated, without and with gradients:
+``python -m evidence time small tune``.
 """
-ELEMENTS = 500_000  # hidden units of a chunk that a CPU core works through near its cache
+ELEMENTS = 500_000
+"""Hidden units in a chunk: a processor's core works through them near its cache."""
 ACCELERATOR_ELEMENTS = 100_000_000
+
+
+_sums_of_units: ContextVar[bool] = ContextVar("sums_of_units", default=False)
+
+
+@contextmanager
+def sums_of_units() -> Iterator[None]:
+    """Make :func:`scalar_bank` sum up the units of ReLU networks inside, however many scalars there
+    are.
+
+    Runtimes that have no search and no fast gather trace their programs so: two matrix products
+    instead of a table.
+    """
+    before = _sums_of_units.set(True)
+    try:
+        yield
+    finally:
+        _sums_of_units.reset(before)
 
 
 def scalar_bank(
     u: Float[Tensor, "r s t"], bank: Bank, *, activation: str = "relu", nonneg: bool = True
 ) -> Float[Tensor, "r s l t"]:
-    r""":math:`\psi_l(u) = \sum_j R_{lj}\,\sigma(w_{lj} u + b_{lj}) + c_l`, and a ReLU if
+    r"""Return :math:`\psi_l(u) = \sum_j R_{lj}\,\sigma(w_{lj} u + b_{lj}) + c_l`, and its ReLU if
     ``nonneg``, at many scalars.
 
-    With ReLU units ψ is piecewise linear: one search among the K = G·h merged knots and one
-    multiply-add per channel. Other activations are evaluated in chunks and computed again in the
-    backward.
+    With ReLU units ψ is piecewise linear: one search among the K = G·h merged knots, and one
+    multiply-add per channel. At a knot the slope on its left is taken. Other activations are
+    evaluated in chunks, and once more in the backward.
 
     Args:
         u: scalars, (R, S, T); set s of the bank is applied to ``u[:, s]``.
-        bank: see :class:`Bank`.
+        bank: w, b, R and c, see :class:`Bank`.
         activation: σ, a name in ``fredholm.ops.tiles.ACTIVATIONS``.
         nonneg: whether a ReLU follows.
 
     Returns:
         (R, S, L, T) in u's dtype; half precisions and autocast are computed in float32.
 
-    Cost:
-        ReLU: O(T·L) time beside O(L·K) for the segments, which few scalars, as those of a step, do
-        without; others O(T·G·h). Memory O(T·L) and a chunk, in second derivatives that of all
-        hidden units. At a knot itself the one-sided slope from the left is taken.
+    Cost: with ReLU units O(T·L) time and O(L·K) more for the segments, which few scalars, such as
+    those of a step, do without; with others O(T·G·h). Memory O(T·L) and a chunk; in second
+    derivatives that of all hidden units.
 
     Raises:
         OptionError: an unknown activation.
         ShapeError: a bank whose shapes do not fit u or one another.
+
+    Reference: LUNA, Eqs. 9-11.
 
     Example:
         >>> one = torch.ones(1, 1, 1)
@@ -65,16 +90,21 @@ def scalar_bank(
     _check(u, bank)
     dtype = torch.promote_types(torch.promote_types(u.dtype, bank.weight.dtype), torch.float32)
     with full_precision(u):
-        x, whole = cast(u, dtype), Bank(*(cast(part, dtype) for part in bank))
-        if activation == "relu" and not _few(x, whole):
-            return cast(piecewise_linear_op(x, *segments(whole), nonneg), u.dtype)
-        return cast(scalar_bank_op(x, *whole, activation, nonneg), u.dtype)
+        x = cast(u, dtype)
+        bank_in_dtype = Bank(*(cast(part, dtype) for part in bank))
+        if activation == "relu" and not _few(x):
+            return cast(piecewise_linear_op(x, *segments(bank_in_dtype), nonneg), u.dtype)
+        return cast(scalar_bank_op(x, *bank_in_dtype, activation, nonneg), u.dtype)
 
 
-def _few(u: Tensor, bank: Bank) -> bool:
-    """Whether the hidden units of all scalars cost less than the segments; traced lengths stay
-    free.
+def _few(u: Tensor) -> bool:
+    """Return whether the hidden units of all scalars cost less than the segments, or are asked for
+    by :func:`sums_of_units`.
+
+    Under tracing sizes do not decide: it would fix the length of the traced program.
     """
+    if _sums_of_units.get():
+        return True
     few = FEW_RECORDED if torch.is_grad_enabled() else FEW
     return not torch.compiler.is_compiling() and u.shape[0] * u.shape[2] <= few
 
@@ -87,9 +117,14 @@ def few_scalars(
     nonneg: bool = True,
     scale: float = 1.0,
 ) -> Float[Tensor, "r s l t"] | None:
-    """``scale`` times :func:`scalar_bank` where nothing but the values at few scalars is wanted,
-    all hidden units at once; None elsewhere. Shapes are not checked again, and the result is a
-    view.
+    """Return ``scale`` times :func:`scalar_bank` with all hidden units at once, or None.
+
+    None where there are many scalars, or more than values is wanted. Shapes are not checked again,
+    and the result is a view.
+
+    Args:
+        u, bank, activation, nonneg: as for :func:`scalar_bank`.
+        scale: a positive factor.
 
     Example:
         >>> one = torch.ones(1, 1, 1)
@@ -103,29 +138,37 @@ def few_scalars(
 
 
 def _at_once(u: Tensor, bank: Bank, activation: str, nonneg: bool, scale: float) -> Tensor:
-    (rows, sets, columns), (_, groups, channels, _) = u.shape, bank.readout.shape
-    # a product and a sum along the scalars: torch does not vectorise the two as one operation
+    """Return the values at all scalars, from their hidden units (S, G, h, R·T)."""
+    rows, sets, columns = u.shape
+    _, networks, outputs, _ = bank.readout.shape
+
+    # A product and a sum, each along the scalars: torch does not vectorise a fused ``addcmul`` with
+    # two broadcast factors (docs/log.md, 2026-11-23, "A broadcast addcmul").
     hidden = bank.weight[..., None] * u.transpose(0, 1).reshape(sets, 1, 1, rows * columns)
     find_activation(activation).apply_(hidden.add_(bank.bias[..., None]))
-    readout, shift = bank.readout.flatten(0, 1), bank.shift.flatten(0, 1)[..., None]
+
+    # One product per network, (C, h) @ (h, R·T). A positive scale passes through the ReLU.
+    readout = bank.readout.flatten(0, 1)
+    shift = bank.shift.flatten(0, 1)[..., None]
     y = torch.baddbmm(shift, readout, hidden.flatten(0, 1), beta=scale, alpha=scale)
     y = y.relu_() if nonneg else y
-    return y.view(sets, groups * channels, rows, columns).permute(2, 0, 1, 3)
+    return y.view(sets, networks * outputs, rows, columns).permute(2, 0, 1, 3)
 
 
 def _check(u: Tensor, bank: Bank) -> None:
+    """Raise ShapeError unless u is (R, S, T) and the bank has S sets of one shape."""
     shapes = [tuple(x.shape) for x in bank]
     if u.dim() != 3 or bank.readout.dim() != 4:
         raise ShapeError(
-            f"scalar_bank needs u (R, S, T) and a readout (S, G, C, h), got {tuple(u.shape)}, "
-            f"{shapes[2]}"
+            f"expected scalars (R, S, T) and a readout (S, G, C, h), got {tuple(u.shape)} and "
+            f"{tuple(bank.readout.shape)}; reshape them"
         )
-    s, g, c, h = shapes[2]
+    s, g, c, h = bank.readout.shape
     if shapes != [(s, g, h), (s, g, h), (s, g, c, h), (s, g, c)] or u.shape[1] != s:
         raise ShapeError(
-            "a bank has weight and bias (S, G, h), readout (S, G, C, h) and shift (S, G, C), and "
-            "u is (R, S, T); got "
-            f"{', '.join(map(str, shapes))} and {tuple(u.shape)}"
+            "expected a bank with weight and bias (S, G, h), readout (S, G, C, h) and shift "
+            f"(S, G, C), and scalars (R, S, T), got {', '.join(map(str, shapes))} and "
+            f"{tuple(u.shape)}; give all of them the same S, G, C and h"
         )
 
 
@@ -133,6 +176,7 @@ def _check(u: Tensor, bank: Bank) -> None:
 
 
 def _chunk(u: Tensor, bank: Bank) -> int:
+    """Return the number of scalars whose hidden units of one set are a chunk."""
     elements = ELEMENTS if u.device.type == "cpu" else ACCELERATOR_ELEMENTS
     return max(1, elements // bank.weight[0].numel())
 
@@ -146,16 +190,23 @@ def forward(
     activation: str,
     nonneg: bool,
 ) -> Tensor:
-    """(R, S, T) scalars to (R, S, L, T)."""
-    bank, channels = Bank(weight, bias, readout, shift), shift[0].numel()
+    """Return the values (R, S, L, T) at scalars (R, S, T).
+
+    A tile is a chunk of n scalars of one set. In memory are its hidden units (G, h, n), overwritten
+    by their activation, and its values (G, C, n).
+    """
+    bank = Bank(weight, bias, readout, shift)
+    channels = shift[0].numel()
     rows, sets, columns = u.shape
-    out, apply = u.new_empty(rows, sets, channels, columns), find_activation(activation).apply_
+    out = u.new_empty(rows, sets, channels, columns)
+    apply_ = find_activation(activation).apply_
+
     for s in range(sets):
         weight, bias, readout, shift = (x[s] for x in bank)
         for r, c in rectangles(rows, columns, _chunk(u, bank)):
             part = u[r, s, c]
             hidden = _before(weight, bias, part.reshape(-1))
-            apply(hidden)
+            apply_(hidden)
             y = torch.baddbmm(shift[..., None], readout, hidden)
             y = y.relu_() if nonneg else y
             out[r, s, :, c] = y.view(channels, *part.shape).transpose(0, 1)
@@ -163,8 +214,10 @@ def forward(
 
 
 def _before(weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
-    """w x + b of one set at scalars (n,), (G, h, n), as a product of [w, b] and [x, 1]: a quarter
-    of the time of a broadcast multiply-add.
+    """Return w x + b of one set at scalars (n,), before the activation: (G, h, n).
+
+    As a product of [w, b] and [x, 1], in a quarter of the time of a broadcast multiply-add
+    (docs/log.md, 2026-11-23, "A broadcast addcmul").
     """
     rows = x.new_ones(2, x.shape[0])
     rows[0] = x
@@ -175,27 +228,51 @@ def _before(weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
 def backward(
     grad: Tensor, out: Tensor | None, u: Tensor, bank: Bank, activation: str
 ) -> list[Tensor]:
-    """Gradients of u and of the bank; ``out`` where its ReLU cuts the gradient."""
-    (rows, sets, columns), rule = u.shape, find_activation(activation)
-    du, total = u.new_empty(u.shape), Bank(*(x.new_zeros(x.shape) for x in bank))
+    r"""Return the gradients of u and of the bank's four tensors.
+
+    With g the gradient of ψ, zero where the ReLU behind it is, and for unit j of a network
+    :math:`z_j = w_j u + b_j` and :math:`\delta_j = \sigma'(z_j) \sum_l R_{lj}\, g_l`,
+
+    .. math:: \bar R_{lj} = \sum_t g_l\, \sigma(z_j), \quad \bar c_l = \sum_t g_l, \quad
+        \bar w_j = \sum_t \delta_j u, \quad \bar b_j = \sum_t \delta_j, \quad
+        \bar u = \sum_j \delta_j w_j.
+
+    Tiles are those of :func:`forward`. In memory are z, σ(z) and δ, (G, h, n) each, and g,
+    (G, C, n). δ overwrites the product R g.
+
+    Args:
+        grad: of the values, (R, S, L, T).
+        out: the values, where a ReLU made them; else None.
+        u, bank, activation: as in :func:`forward`.
+    """
+    rows, sets, columns = u.shape
+    rule = find_activation(activation)
+    du = u.new_empty(u.shape)
+    total = Bank(*(x.new_zeros(x.shape) for x in bank))
+
     for s in range(sets):
         weight, bias, readout, shift = (x[s] for x in bank)
         for r, c in rectangles(rows, columns, _chunk(u, bank)):
             part = u[r, s, c]
             x = part.reshape(-1)
+
+            # g, (G, C, n)
             g = grad[r, s, :, c]
-            g = g if out is None else g * (out[r, s, :, c] > 0)
-            g = g.transpose(0, 1).reshape(*shift.shape, -1)  # (G, C, n)
-            before = _before(weight, bias, x)
-            hidden = before.clone()
+            if out is not None:
+                g = g * (out[r, s, :, c] > 0)
+            g = g.transpose(0, 1).reshape(*shift.shape, -1)
+
+            z = _before(weight, bias, x)
+            hidden = z.clone()
             rule.apply_(hidden)
             total.readout[s].baddbmm_(g, hidden.mT)
             total.shift[s].add_(g.sum(-1))
-            inner = readout.mT @ g
-            rule.gradient_(inner, before)
-            total.weight[s].add_(inner @ x)
-            total.bias[s].add_(inner.sum(-1))
-            du[r, s, c] = (weight.flatten() @ inner.flatten(0, 1)).view(part.shape)
+
+            delta = readout.mT @ g
+            rule.gradient_(delta, z)
+            total.weight[s].add_(delta @ x)
+            total.bias[s].add_(delta.sum(-1))
+            du[r, s, c] = (weight.flatten() @ delta.flatten(0, 1)).view(part.shape)
     return [du, *total]
 
 
@@ -206,17 +283,22 @@ BANK = "Tensor u, Tensor weight, Tensor bias, Tensor readout, Tensor shift"
 
 def _bank_fake(*arguments: Any) -> Tensor:
     u, *_, shift, _, _ = arguments
-    return u.new_empty(u.shape[0], u.shape[1], shift.shape[1] * shift.shape[2], u.shape[2])
+    channels = shift.shape[1] * shift.shape[2]
+    return u.new_empty(u.shape[0], u.shape[1], channels, u.shape[2])
 
 
 def _plain_bank(*arguments: Any) -> Tensor:
+    """Return the values in torch's differentiable operations."""
     u, *bank, activation, nonneg = arguments
-    with full_precision(u):  # a backward may be called under autocast
+    # A backward may run under autocast.
+    with full_precision(u):
         return scalar_bank_naive(u, Bank(*bank), activation=activation, nonneg=nonneg)
 
 
 def _plain_bank_gradients(grad: Tensor, out: Tensor | None, *arguments: Any) -> list[Tensor]:
+    """Return :func:`backward` in torch's differentiable operations."""
     grad = grad if out is None else grad * (out > 0)
+    # The ReLU behind ψ is in ``grad`` already, hence ``nonneg`` False.
     with full_precision(grad):
         return vjp(_plain_bank, [*arguments, False], [True] * 5, [grad])
 
@@ -231,6 +313,7 @@ def _bank_gradients_fake(grad: Tensor, out: Tensor | None, *arguments: Any) -> l
     return [x.new_empty(x.shape) for x in arguments[:-1]]
 
 
+# FLOPs come from shapes, and weight and readout of one set are those of each scalar.
 def _bank_flops(u: Any, weight: Any, bias: Any, readout: Any, *_: Any) -> int:
     return 2 * size_of(u) * (size_of(weight[1:]) + size_of(readout[1:]))
 

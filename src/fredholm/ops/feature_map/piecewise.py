@@ -1,14 +1,16 @@
-r"""Scalar networks with one ReLU layer as what they are: piecewise linear functions with at most h
-knots each.
+r"""Scalar networks with one ReLU layer as piecewise linear functions, with at most h knots each.
 
-The knots of all networks of a set are merged, so that one search and one gather do for all
-channels. In segment k, :math:`\psi_l(u) = a_{lk} u + c_{lk}`; the gradients of a and c are sums
-over the scalars of a segment.
+The knots of all networks of a set are merged, so that one search and one gather serve all channels.
+In segment k
+
+.. math:: \psi_l(u) = a_{lk} u + c_{lk},
+
+and the gradients of a and c are sums over the scalars in a segment.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,23 +21,43 @@ from ..custom_op import custom_op
 from ..tiles import rectangles
 from .naive import Bank
 
-# Scalars whose values at 8 channels stay in a CPU's cache, and enough of them for every thread.
 CHUNK = 32_768
+"""Scalars of a tile on a processor: their values at 8 channels stay in its cache, and they are
+enough for every thread. 8,192 to 262,144 take the same time (docs/log.md, 2026-11-23, "LUNA at
+16,384 points").
+"""
 ACCELERATOR_CHUNK = 4_194_304
-CELLS = 16  # grid cells per knot
-FEW = 4_096  # scalars
-PASSES = 12  # more knots than this in one cell: binary search
+CELLS = 16
+"""Cells of the search grid per knot."""
+FEW = 4_096
+"""Scalars up to which the call of an op costs more than its work."""
+MOST_PASSES = 12
+"""Knots in one cell beyond which a binary search is faster than comparing one after another."""
 
 
-def segments(
-    bank: Bank,
-) -> tuple[Float[Tensor, "s k"], Float[Tensor, "s l k1"], Float[Tensor, "s l k1"]]:
-    r"""Sorted knots (S, K = G·h), and slopes and intercepts of all channels in the K + 1 segments,
-    differentiable.
+class Segments(NamedTuple):
+    """Piecewise linear functions, all channels of a set over the same segments.
 
-    Crossing its knot from the left, unit j adds :math:`|w_j| R_j` to the slope and
-    :math:`\mathrm{sign}(w_j)\,b_j R_j` to the intercept; what is left of all knots belongs to the
-    units with :math:`w_j < 0`, and to those without slope. Sums in float64.
+    Attributes:
+        knots: ends of the segments in ascending order, (S, K).
+        slope, intercept: of every channel in every segment, (S, L, K + 1) each.
+    """
+
+    knots: Float[Tensor, "s k"]
+    slope: Float[Tensor, "s l k1"]
+    intercept: Float[Tensor, "s l k1"]
+
+
+def segments(bank: Bank) -> Segments:
+    r"""Return the K = G·h sorted knots of a bank, and all channels' slopes and intercepts between
+    them.
+
+    Unit j has its knot at :math:`-b_j / w_j`. Crossing it from the left adds :math:`|w_j| R_j` to
+    the slope and :math:`\mathrm{sign}(w_j)\, b_j R_j` to the intercept. Left of all knots the units
+    with :math:`w_j < 0` are active, and those without slope that have a positive bias. Slopes and
+    intercepts are differentiable.
+
+    Cost: O(L·K), summed in float64.
 
     Example:
         >>> one = torch.ones(1, 1, 1)
@@ -43,95 +65,115 @@ def segments(
         >>> [x.flatten().tolist() for x in segments(bank)]
         [[1.0], [0.0, 1.0], [1.0, 0.0]]
     """
+    # Sums over hundreds of knots in float32 would add their rounding errors up. MPS has no float64.
     double = torch.float64 if bank.weight.device.type != "mps" else bank.weight.dtype
     weight, bias, readout, shift = (x.to(double) for x in bank)
+
+    # A unit without slope has no knot: it goes to infinity, where no scalar crosses it.
     flat = weight == 0
     knots = torch.where(flat, torch.inf, -bias / torch.where(flat, 1.0, weight)).flatten(1).detach()
     knots, order = knots.sort(-1)
-    before = torch.stack(
-        [
-            weight.clamp(max=0.0),
-            torch.where(weight < 0, bias, torch.where(flat, bias.clamp(min=0.0), 0.0)),
-        ]
-    )
-    across = torch.stack([weight.abs(), weight.sign() * bias])
-    start = torch.einsum("xsgh,sgch->xsgc", before, readout) + torch.stack(
-        [torch.zeros_like(shift), shift]
-    )
-    # (2, S, G, C, h), to the units of all networks of a set: (2, S, G·C, G·h). A channel jumps at
-    # the knots of its network alone, hence the identity over networks.
-    jumps = across[:, :, :, None] * readout
-    same = torch.eye(weight.shape[1], dtype=double, device=weight.device)[:, None, :, None]
-    jumps = (jumps[..., None, :] * same).flatten(4, 5).flatten(2, 3)
-    jumps = jumps.gather(-1, order[:, None].expand(jumps.shape))
+
+    # Slopes and intercepts are stacked, (2, S, G, C, ·), left of all knots and at each knot.
+    start = _left_of_knots(weight, bias, readout, shift, flat)
+    at_knots = torch.stack([weight.abs(), weight.sign() * bias])
+    jumps = _jumps(at_knots, readout).gather(-1, _for_all_channels(order, start))
     lines = start.flatten(2, 3)[..., None] + F.pad(jumps.cumsum(-1), (1, 0))
+
     dtype = bank.weight.dtype
-    return knots.to(dtype), lines[0].to(dtype), lines[1].to(dtype)
+    return Segments(knots.to(dtype), lines[0].to(dtype), lines[1].to(dtype))
+
+
+def _left_of_knots(
+    weight: Tensor, bias: Tensor, readout: Tensor, shift: Tensor, flat: Tensor
+) -> Tensor:
+    """Return slopes and intercepts in the first segment, (2, S, G, C)."""
+    constant = torch.where(flat, bias.clamp(min=0.0), 0.0)
+    active = torch.stack([weight.clamp(max=0.0), torch.where(weight < 0, bias, constant)])
+    shifts = torch.stack([torch.zeros_like(shift), shift])
+    return torch.einsum("xsgh,sgch->xsgc", active, readout) + shifts
+
+
+def _jumps(at_knots: Tensor, readout: Tensor) -> Tensor:
+    """Return what each channel gains at each knot, (2, S, L, K), knots in the order of units.
+
+    A channel jumps at the knots of its own network alone, hence the identity over networks.
+    """
+    jumps = at_knots[:, :, :, None] * readout
+    networks = readout.shape[1]
+    same = torch.eye(networks, dtype=readout.dtype, device=readout.device)[:, None, :, None]
+    # (2, S, G, C, h) to (2, S, G, C, G, h), and then both pairs of G are flattened.
+    return (jumps[..., None, :] * same).flatten(4, 5).flatten(2, 3)
+
+
+def _for_all_channels(order: Tensor, start: Tensor) -> Tensor:
+    """Expand an order of knots (S, K) to (2, S, L, K)."""
+    sets, networks, outputs = start.shape[1:]
+    return order[:, None].expand(2, sets, networks * outputs, order.shape[-1])
 
 
 def size_of(shape: Any) -> int:
+    """Return the number of elements of a shape, for counts of FLOPs."""
     return int(torch.Size(shape).numel())
 
 
 def chunk_of(u: Tensor) -> int:
+    """Return the number of scalars in a tile on the device of ``u``."""
     return CHUNK if u.device.type == "cpu" else ACCELERATOR_CHUNK
 
 
 class Search:
-    """The number of knots below a scalar, exactly as a binary search finds it, but from a grid of
-    cells over the data.
+    """The number of knots below each scalar, by a grid of cells over the data.
 
-    A cell's number grows with the scalar, in floating point too, so that only knots in the
-    scalar's cell need a comparison.
+    A cell's number grows with the scalar, in floating point too. Hence only the knots in a scalar's
+    own cell are compared with it, and the number is exactly that of a binary search, at a tenth of
+    the time (docs/log.md, 2026-11-21, "searchsorted"). Where a cell holds too many knots, or there
+    are too few scalars for a grid, it is a binary search.
+
+    Args:
+        knots: of one set in ascending order, (K,).
+        u: all scalars that will be looked up, of any shape.
     """
 
     def __init__(self, knots: Tensor, u: Tensor):
-        self.knots, self.start, self.passes = knots, None, 0
+        self.knots = knots
+        self.below_cell: Tensor | None = None
         count = knots.shape[0]
         if u.device.type != "cpu" or u.numel() < 4 * CELLS * count:
             return
-        low, high = u.aminmax()
-        self.low, self.last = low, CELLS * count - 1
-        self.rate = self.last / (high - low)
+
+        self.low, high = u.aminmax()
+        self.last_cell = CELLS * count - 1
+        self.rate = self.last_cell / (high - self.low)
+        # Scalars that are all equal, or NaN, span no grid.
         if not (self.rate.isfinite() and self.rate > 0):
             return
-        counts = torch.bincount(
-            self._cell(knots[(knots >= low) & (knots <= high)]), minlength=self.last + 1
-        )
+
+        cells = self._cell(knots[(knots >= self.low) & (knots <= high)])
+        counts = torch.bincount(cells, minlength=self.last_cell + 1)
         self.passes = int(counts.max())
-        if self.passes <= PASSES:
-            self.start = (counts.cumsum(0) - counts + (knots < low).sum()).int()
+        if self.passes <= MOST_PASSES:
+            left_of_data = (knots < self.low).sum()
+            self.below_cell = (counts.cumsum(0) - counts + left_of_data).int()
+            # Infinity behind the last knot ends every comparison.
             self.padded = F.pad(knots, (0, 1), value=torch.inf)
 
     def _cell(self, u: Tensor) -> Tensor:
-        return ((u - self.low) * self.rate).clamp_(0, self.last).int()
+        return ((u - self.low) * self.rate).clamp_(0, self.last_cell).int()
 
     def __call__(self, u: Tensor) -> Tensor:
-        if self.start is None:
+        """Return the segment of each scalar (n,), int32; at a knot the one on its left."""
+        if self.below_cell is None:
             return torch.searchsorted(self.knots, u, out_int32=True)
-        below = self.start.index_select(0, self._cell(u))
+
+        # Begin with the knots left of the cell, and pass one knot of the cell at a time.
+        below = self.below_cell.index_select(0, self._cell(u))
         for _ in range(self.passes):
             below += self.padded.index_select(0, below) < u
         return below
 
 
-def forward(u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: bool) -> Tensor:
-    """(R, S, T) scalars to (R, S, L, T)."""
-    (rows, sets, columns), channels = u.shape, slope.shape[1]
-    out = u.new_empty(rows, sets, channels, columns)
-    lines = torch.cat([slope, intercept], 1)
-    for s in range(sets):
-        search = Search(knots[s].contiguous(), u[:, s])
-        for r, c in rectangles(rows, columns, chunk_of(u)):
-            part = u[r, s, c]
-            slopes, offsets = (
-                lines[s].index_select(1, search(part.reshape(-1))).view(2, channels, *part.shape)
-            )
-            y = out[r, s, :, c].transpose(0, 1)
-            torch.addcmul(offsets, slopes, part, out=y)
-            if nonneg:
-                y.clamp_(min=0.0)
-    return out
+# --- values and gradients -------------------------------------------------------------------------
 
 
 def piecewise_linear(
@@ -141,56 +183,119 @@ def piecewise_linear(
     intercept: Float[Tensor, "s l k1"],
     nonneg: bool,
 ) -> Float[Tensor, "r s l t"]:
-    """The functions that :func:`segments` describes, at many scalars; O(T·L)."""
+    """Return the functions that :func:`segments` describes, at many scalars.
+
+    Args:
+        u: scalars; set s of the segments is applied to ``u[:, s]``.
+        knots, slope, intercept: see :class:`Segments`.
+        nonneg: whether a ReLU follows.
+
+    Cost: O(T·L) time and memory.
+
+    Example:
+        >>> one = torch.ones(1, 1, 1)
+        >>> lines = segments(Bank(one, -one, one[None], 0 * one))  # ReLU(u - 1)
+        >>> piecewise_linear(torch.tensor([[[-1.0, 3.0]]]), *lines, nonneg=False).tolist()
+        [[[[0.0, 2.0]]]]
+    """
     if torch.is_grad_enabled() or u.numel() > FEW:
         return piecewise_linear_op(u, knots, slope, intercept, nonneg)
-    return plain(u, knots, slope, intercept, nonneg)  # a call of an op costs more than this
+    return plain(u, knots, slope, intercept, nonneg)
+
+
+def forward(u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: bool) -> Tensor:
+    """Return the values (R, S, L, T) at scalars (R, S, T).
+
+    A tile is a chunk of scalars of one set. In memory are its segments, and the slopes and
+    intercepts that its scalars read, (2, L, chunk); the values are written where they belong.
+    """
+    rows, sets, columns = u.shape
+    channels = slope.shape[1]
+    out = u.new_empty(rows, sets, channels, columns)
+
+    # Slopes and intercepts side by side, so that one gather fetches both.
+    lines = torch.cat([slope, intercept], 1)
+    for s in range(sets):
+        search = Search(knots[s].contiguous(), u[:, s])
+        for r, c in rectangles(rows, columns, chunk_of(u)):
+            part = u[r, s, c]
+            segment = search(part.reshape(-1))
+            of_scalars = lines[s].index_select(1, segment)
+            slopes, offsets = of_scalars.view(2, channels, *part.shape)
+
+            y = out[r, s, :, c].transpose(0, 1)
+            torch.addcmul(offsets, slopes, part, out=y)
+            if nonneg:
+                y.clamp_(min=0.0)
+    return out
 
 
 def plain(u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: bool) -> Tensor:
-    """:func:`forward` in torch's differentiable operations."""
-    line, index = lines_at(u, knots, slope)
-    offset = intercept[None].expand(u.shape[0], -1, -1, -1).gather(-1, index.expand_as(line))
-    out = line * u[:, :, None] + offset
+    """Return :func:`forward` in torch's differentiable operations."""
+    slopes, segment = lines_at(u, knots, slope)
+    offsets = intercept[None].expand(u.shape[0], -1, -1, -1).gather(-1, segment.expand_as(slopes))
+    out = slopes * u[:, :, None] + offsets
     return torch.relu(out) if nonneg else out
 
 
 def lines_at(u: Tensor, knots: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
-    """The slopes of the lines that scalars read, (R, S, L, T), and their segments (R, S, 1, T)."""
+    """Return the slopes that scalars read, (R, S, L, T), and their segments (R, S, 1, T)."""
+    rows, _, columns = u.shape
     with torch.no_grad():
+        # ``searchsorted`` takes all scalars of a set in one row.
         points = u.transpose(0, 1).flatten(1).contiguous()
-        index = torch.searchsorted(knots.detach().contiguous(), points)
-        index = index.unflatten(1, (u.shape[0], u.shape[2])).transpose(0, 1)[:, :, None]
-    where = index.expand(-1, -1, slope.shape[1], -1)
-    return slope[None].expand(u.shape[0], -1, -1, -1).gather(-1, where), index
+        segment = torch.searchsorted(knots.detach().contiguous(), points)
+        segment = segment.unflatten(1, (rows, columns)).transpose(0, 1)[:, :, None]
+    index = segment.expand(-1, -1, slope.shape[1], -1)
+    return slope[None].expand(rows, -1, -1, -1).gather(-1, index), segment
 
 
 def backward(
     grad: Tensor, out: Tensor | None, u: Tensor, knots: Tensor, slope: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of u and of slopes and intercepts, (S, 2L, K + 1); ``out`` where its ReLU cuts the
-    gradient.
+    r"""Return the gradients of u (R, S, T), and of slopes and intercepts (S, 2L, K + 1).
+
+    With g the gradient of ψ, zero where the ReLU behind it is,
+
+    .. math:: \bar u_t = \sum_l g_{lt}\, a_{l k(t)}, \qquad
+        \bar a_{lk} = \sum_{t:\, k(t) = k} g_{lt}\, u_t, \qquad
+        \bar c_{lk} = \sum_{t:\, k(t) = k} g_{lt}.
+
+    Tiles are those of :func:`forward`, and segments are searched again. In memory are the tile's
+    segments, g u and g (2, L, chunk), and its slopes (L, chunk).
+
+    Args:
+        grad: of the values, (R, S, L, T).
+        out: the values, where a ReLU made them; else None.
+        u, knots, slope: as in :func:`forward`.
     """
-    (rows, sets, columns), channels = u.shape, slope.shape[1]
-    du, dlines = u.new_empty(u.shape), slope.new_zeros(sets, 2 * channels, slope.shape[2])
+    rows, sets, columns = u.shape
+    channels = slope.shape[1]
+    du = u.new_empty(u.shape)
+    dlines = slope.new_zeros(sets, 2 * channels, slope.shape[2])
+
     for s in range(sets):
         search = Search(knots[s].contiguous(), u[:, s])
         for r, c in rectangles(rows, columns, chunk_of(u)):
             part = u[r, s, c]
-            index = search(part.reshape(-1))
-            both = part.new_empty(2, channels, *part.shape)
-            of_slope, of_value = both
-            here = grad[r, s, :, c].transpose(0, 1)
+            segment = search(part.reshape(-1))
+
+            of_lines = part.new_empty(2, channels, *part.shape)
+            of_slope, of_value = of_lines
+            upstream = grad[r, s, :, c].transpose(0, 1)
             if out is None:
-                of_value.copy_(here)
+                of_value.copy_(upstream)
             else:
-                kept = out[r, s, :, c].transpose(0, 1)
-                torch.ops.aten.threshold_backward.grad_input(here, kept, 0.0, grad_input=of_value)
+                values = out[r, s, :, c].transpose(0, 1)
+                torch.ops.aten.threshold_backward.grad_input(
+                    upstream, values, 0.0, grad_input=of_value
+                )
             torch.mul(of_value, part, out=of_slope)
-            line = slope[s].index_select(1, index).view(channels, *part.shape)
-            torch.sum(line.mul_(of_value), 0, out=du[r, s, c])
+
+            slopes = slope[s].index_select(1, segment).view(channels, *part.shape)
+            torch.sum(slopes.mul_(of_value), 0, out=du[r, s, c])
             dlines[s].scatter_add_(
-                1, index.long().expand(2 * channels, -1), both.view(2 * channels, -1)
+                1, segment.long().expand(2 * channels, -1), of_lines.view(2 * channels, -1)
             )
     return du, dlines
 
@@ -198,59 +303,62 @@ def backward(
 # --- registration ---------------------------------------------------------------------------------
 
 
-def _lines(u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: bool) -> Tensor:
+def _fake(u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: bool) -> Tensor:
     return u.new_empty(u.shape[0], u.shape[1], slope.shape[1], u.shape[2])
 
 
-def _line_gradients(
+def _fake_gradients(
     grad: Tensor, out: Tensor | None, u: Tensor, knots: Tensor, slope: Tensor
 ) -> tuple[Tensor, Tensor]:
     return u.new_empty(u.shape), slope.new_empty(slope.shape[0], 2 * slope.shape[1], slope.shape[2])
 
 
-def _plain_line_gradients(
+def _plain_gradients(
     grad: Tensor, out: Tensor | None, u: Tensor, knots: Tensor, slope: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The gradients are linear in grad, u and slope; where the ReLU cuts, and which line a scalar
-    reads, does not change with them.
+    """Return :func:`backward` in torch's differentiable operations.
+
+    The gradients are linear in grad, u and slope. Where the ReLU cuts, and which segment a scalar
+    lies in, does not change to first order.
     """
     grad = grad if out is None else grad * (out > 0)
-    line, index = lines_at(u, knots, slope)
-    both = torch.cat([grad * u[:, :, None], grad], 2)
-    target = both.new_zeros(*both.shape[:3], slope.shape[2])
-    of_lines = target.scatter_add(-1, index.expand_as(both), both).sum(0)
-    return (grad * line).sum(2), of_lines
+    slopes, segment = lines_at(u, knots, slope)
+    of_scalars = torch.cat([grad * u[:, :, None], grad], 2)
+    target = of_scalars.new_zeros(*of_scalars.shape[:3], slope.shape[2])
+    of_lines = target.scatter_add(-1, segment.expand_as(of_scalars), of_scalars).sum(0)
+    return (grad * slopes).sum(2), of_lines
 
 
 piecewise_linear_backward_op = custom_op(
     "piecewise_linear_backward",
     "(Tensor grad, Tensor? out, Tensor u, Tensor knots, Tensor slope) -> (Tensor, Tensor)",
     backward,
-    fake=_line_gradients,
-    plain=_plain_line_gradients,
+    fake=_fake_gradients,
+    plain=_plain_gradients,
     flops=lambda grad, out, u, knots, slope: 5 * size_of(u) * slope[1],
 )
 
 
-def _save_lines(ctx: Any, inputs: tuple, output: Tensor) -> None:
+def _save(ctx: Any, inputs: tuple, output: Tensor) -> None:
     u, knots, slope, _, nonneg = inputs
     ctx.save_for_backward(output if nonneg else None, u, knots, slope)
 
 
-def _lines_backward(ctx: Any, grad: Tensor) -> tuple:
-    # A knot only says which line a scalar reads; ψ is continuous there, so that moving a knot while
-    # the lines stay changes nothing to first order. :func:`segments` detaches it for that reason.
-    du, lines = piecewise_linear_backward_op(grad, *ctx.saved_tensors)
-    return du, None, *lines.chunk(2, 1), None
+def _gradients(ctx: Any, grad: Tensor) -> tuple:
+    # Knots have no gradient. A knot only decides which line a scalar reads, and ψ is continuous
+    # there: moving a knot while the lines stay changes nothing to first order. That is why
+    # :func:`segments` detaches them.
+    du, dlines = piecewise_linear_backward_op(grad, *ctx.saved_tensors)
+    return du, None, *dlines.chunk(2, 1), None
 
 
 piecewise_linear_op = custom_op(
     "piecewise_linear",
     "(Tensor u, Tensor knots, Tensor slope, Tensor intercept, bool nonneg) -> Tensor",
     forward,
-    fake=_lines,
+    fake=_fake,
     plain=plain,
     flops=lambda u, knots, slope, intercept, nonneg: 2 * size_of(u) * slope[1],
-    setup_context=_save_lines,
-    backward=_lines_backward,
+    setup_context=_save,
+    backward=_gradients,
 )

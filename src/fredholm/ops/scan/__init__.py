@@ -2,11 +2,12 @@
 
 from .fft import causal_convolution
 from .naive import causal_convolution_naive, scan_naive
-from .padding import pack, ranks, reorder
+from .padding import Packing, pack, ranks, reorder
 from .recurrence import scan
 from .transition import krylov, transition_scan
 
 __all__ = [
+    "Packing",
     "causal_convolution",
     "causal_convolution_naive",
     "krylov",

@@ -1,7 +1,8 @@
-"""The scan as a custom op whose backward is the same scan, run from the end."""
+"""The scan h_t = a_t h_{t-1} + b_t as a custom op, whose gradient is a scan from the end."""
 
 from __future__ import annotations
 
+from math import isqrt, prod
 from typing import Any
 
 import torch
@@ -10,23 +11,33 @@ from torch import Tensor
 
 from ..backend import full_precision
 from ..custom_op import custom_op
-from .chunked import scan_forward
 from .naive import scan_naive
+
+SMALL_STEP = 1 << 12
+"""Numbers in a step below which its launch takes longer than its arithmetic, so that more
+arithmetic in fewer steps is faster.
+"""
+SHORT_SEQUENCE = 64
+"""Points up to which chunks save too few steps to pay for their second multiplication."""
 
 
 def scan(
     decay: Inexact[Tensor, "#b #n *s"], drive: Inexact[Tensor, "b n *s"]
 ) -> Inexact[Tensor, "b n *s"]:
-    r"""All states of :math:`h_t = a_t h_{t-1} + b_t` from :math:`h_{-1} = 0`, element by element of
-    the state.
+    r"""Return all states of :math:`h_t = a_t h_{t-1} + b_t` from :math:`h_{-1} = 0`, element by
+    element of the state.
+
+    Nothing is divided, so a may have any magnitude, zero included. The scan can be differentiated
+    any number of times, because its gradient is a scan from the end.
 
     Args:
-        decay: a, real or complex; one for all batch elements or times where that dimension is 1.
+        decay: a, real or complex; a batch or a time of size 1 is shared by all.
         drive: b, of the same dtype.
 
-    Cost: O(N) work and memory, in N steps or about 2√N larger ones; any |a|, since nothing is
-    divided. Differentiable any number of times: the gradient of a recurrence is the recurrence from
-    the end.
+    Returns:
+        States (B, N, \*S).
+
+    Cost: O(N) work and memory, in N steps or about 2√N larger ones.
 
     Example:
         >>> scan(torch.tensor([[[0.5]]]), torch.ones(1, 3, 1)).squeeze().tolist()
@@ -34,6 +45,67 @@ def scan(
     """
     with full_precision(drive):
         return scan_op(decay.expand_as(drive), drive)
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+def scan_forward(decay: Tensor, drive: Tensor) -> Tensor:
+    """Return all states, (B, N, *S), in steps or in chunks: a static choice by the sizes."""
+    points = drive.shape[1]
+    numbers_in_step = drive.shape[0] * prod(drive.shape[2:])
+
+    bound_by_launches = numbers_in_step < SMALL_STEP or drive.is_cuda
+    if points > SHORT_SEQUENCE and bound_by_launches:
+        # √N points per chunk need the fewest steps: N / chunk + chunk.
+        return scan_chunked(decay, drive, isqrt(points))
+    return scan_steps(decay, drive)
+
+
+def scan_steps(decay: Tensor, drive: Tensor) -> Tensor:
+    """Return all states in N steps of one multiply-add each."""
+    states = torch.empty_like(drive)
+    states[:, 0] = drive[:, 0]
+    for t in range(1, drive.shape[1]):
+        torch.addcmul(drive[:, t], decay[:, t], states[:, t - 1], out=states[:, t])
+    return states
+
+
+def scan_chunked(decay: Tensor, drive: Tensor, chunk: int) -> Tensor:
+    r"""Return all states in N / ``chunk`` + ``chunk`` steps: chunks side by side, then in a row.
+
+    Let :math:`s` be the first point of the chunk of :math:`t`, and :math:`\tilde h` the states of a
+    chunk that starts from zero. Then
+
+    .. math:: h_t = \tilde h_t + \Big(\prod_{r=s}^{t} a_r\Big)\, h_{s-1}.
+    """
+    points = drive.shape[1]
+    chunks = -(-points // chunk)
+
+    # Padded points keep the state: a decay of 1 and a drive of 0.
+    padding = chunks * chunk - points
+    if padding:
+        decay = torch.cat([decay, torch.ones_like(decay[:, :padding])], 1)
+        drive = torch.cat([drive, torch.zeros_like(drive[:, :padding])], 1)
+    decay = decay.unflatten(1, (chunks, chunk))
+    drive = drive.unflatten(1, (chunks, chunk))
+
+    # Step t advances all chunks at once, each from zero; (B, chunks, *S) numbers per step.
+    states = torch.empty_like(drive)
+    products = torch.empty_like(decay)
+    states[:, :, 0] = drive[:, :, 0]
+    products[:, :, 0] = decay[:, :, 0]
+    for t in range(1, chunk):
+        torch.addcmul(drive[:, :, t], decay[:, :, t], states[:, :, t - 1], out=states[:, :, t])
+        torch.mul(decay[:, :, t], products[:, :, t - 1], out=products[:, :, t])
+
+    # Chunk k - 1 is complete before chunk k reads its last state; (B, chunk, *S) per step.
+    for k in range(1, chunks):
+        states[:, k].addcmul_(products[:, k], states[:, k - 1, -1:])
+    return states.flatten(1, 2)[:, :points].contiguous()
+
+
+# --- registration ---------------------------------------------------------------------------------
 
 
 def _forward(decay: Tensor, drive: Tensor) -> Tensor:
@@ -49,14 +121,21 @@ def _setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple:
-    """g_t = y_t + conj(a_{t+1}) g_{t+1} is the gradient of b_t; that of a_t is g_t conj(h_{t-1}).
+    r"""Return the gradients of a and b, for the gradient :math:`\bar h` of the states:
 
-    It calls the op itself and differentiable torch operations, and so has derivatives of any order.
+    .. math:: \bar b_t = \bar h_t + a_{t+1}^*\, \bar b_{t+1}, \qquad
+        \bar a_t = \bar b_t\, h_{t-1}^*
+
+    The first is a scan from the last point. Only the op itself and differentiable operations of
+    torch are called here, so derivatives of any order follow.
     """
     decay, states = ctx.saved_tensors
+
+    # In reversed time point t decays by a_{t+1}; nothing comes after the last point.
     zero = torch.zeros_like(decay[:, :1])
     later = torch.cat([decay[:, 1:], zero], 1).conj().flip(1)
     drive = scan_op(later, grad.flip(1)).flip(1)
+
     before = torch.cat([torch.zeros_like(states[:, :1]), states[:, :-1]], 1)
     return drive * before.conj(), drive
 

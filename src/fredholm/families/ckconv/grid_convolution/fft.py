@@ -14,18 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ....errors import ShapeError
-from ....integral import (
-    FFT,
-    Exact,
-    Facts,
-    Form,
-    Kernel,
-    Problem,
-    answering,
-    prepared,
-    weighed,
-    with_offset,
-)
+from ....integral import FFT, Exact, Facts, Form, Kernel, Problem, answering, prepared, with_offset
+from ....integral.heads import weighed
 from ....ops.backend import (
     at_least_single,
     cast,

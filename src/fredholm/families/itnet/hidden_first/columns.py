@@ -37,10 +37,12 @@ def fits(kernel: MLPKernel, problem: Problem) -> bool:
         return False
     if q.density is not None or (q.query_time is not None and not q.triangular):
         return False
-    beside = u.shape[2] * kernel.width <= LONGEST and u.device.type == "cpu" and u.numel() > 0
     # any one of them that needs a gradient would have the passes record what they overwrite
     others = (problem.x, q.mass, *kernel.parameters()) if torch.is_grad_enabled() else ()
-    return beside and values_alone((u, kernel.weight1, *others))
+    # Before any size is compared: a comparison in traced code would bound the program's lengths.
+    if not values_alone((u, kernel.weight1, *others)):
+        return False
+    return u.shape[2] * kernel.width <= LONGEST and u.device.type == "cpu" and u.numel() > 0
 
 
 def all_at_once(kernel: MLPKernel, problem: Problem) -> bool:

@@ -17,17 +17,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ....errors import OptionError, ShapeError, suggest
-from ....integral import (
-    Exact,
-    Facts,
-    Form,
-    Kernel,
-    KeyRing,
-    Memory,
-    Problem,
-    by_head,
-    with_offset,
-)
+from ....forms.keys import KeyRing
+from ....integral import Exact, Facts, Form, Kernel, Memory, Problem, with_offset
+from ....integral.heads import by_head
 from ....ops.backend import (
     at_least_single,
     cast,

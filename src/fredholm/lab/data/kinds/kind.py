@@ -124,10 +124,14 @@ class Page:
 
 @dataclass(frozen=True, eq=False)
 class Signal:
-    """A sequence to be drawn: values (n, channels), NaN where nothing is, at times x (n,)."""
+    """A sequence to be drawn: values (n, channels), NaN where nothing is, at times x (n,); the
+    names of its channels, and what its clock is called.
+    """
 
     x: np.ndarray
     values: np.ndarray
+    names: tuple[str, ...] = ()
+    clock: str = "step"
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,7 +27,7 @@ class Sequences(Kind):
     """Sequences of numbers (N, points, C), NaN where nothing is."""
 
     name, one, many, encoder = "sequence", "sequence", "sequences", "sequence"
-    legend = " A line a channel, over time; each on its own scale."
+    legend = " One line per channel, between the channel's smallest and largest value."
     axis, unit = "time", "1 is the longest sequence that the model takes"
     sampled = summarised = True
 

@@ -1,0 +1,283 @@
+"""What SmolLM2 recalls without any training: docs/results/recall.md.
+
+The answers to each needle are stored, so that a run goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from fredholm.lab.distill.needles import KINDS, Haystacks, answers, summarise
+
+from ..kit.page import head, load, save, table
+from ..kit.subject import Options
+
+FILE = "recall.json"
+DISTANCES = (128, 512, 2048)
+DEPTH = 256  # tokens, at most, before a needle
+NEEDLES = {"needle": 100, "list": 40}
+# A long text costs four times as much as a short one: every third needle is asked for at all
+# distances, and of the control at the near ones, the others at the near ones.
+NEAR, EVERY = 2, 3
+TEACHER, ALONE = "teacher", "alone"
+# How many groups of heads keep softmax; the others have the window and the sinks.
+MAIN = (TEACHER, ALONE, "12")
+FEWER = ("6", "3", "24")
+SECTIONS = ("needle", "costs", "list", "fewer")
+POSITIONS, SEGMENTS = (256, 768, 1280), 6
+CACHED = 4096  # tokens after which caches are weighed
+LABELS = {
+    TEACHER: "teacher",
+    ALONE: "window 64 + 4 sinks alone",
+    "3": "3 of 90 groups keep softmax",
+    "6": "6 of 90 groups keep softmax",
+    "12": "12 of 90 groups keep softmax",
+    "24": "24 of 90 groups keep softmax",
+}
+TITLES = {"needle": "One needle", "list": "One of eight words"}
+ABOUT = """SmolLM2-135M-Instruct (30 layers, 3 groups of heads each, 4-bit weights of the package, computed in float32), nothing
+trained. Groups are ranked by the probe (`--keep 12`) on needles and lists made from validation texts of Python's
+documentation; the needles below lie in its test texts, which the ranking never saw, at depths drawn from 0 to 256 tokens.
+In all other groups softmax sees a window of 64 tokens and the first 4; the state of what lies between begins at a
+thousandth of its weight, and is off for practical purposes until it is trained. Brackets are Wilson's intervals of 95%,
+in which the digits of a number count as one observation. [How it works](../linearize.md).
+"""
+
+# --- the measurement ------------------------------------------------------------------------------
+
+
+def run(options: Options) -> None:
+    """Ask for needles, weigh caches and measure perplexity; what is in the file is left as it is.
+
+    ``--only`` chooses among :data:`SECTIONS`; ``--minutes`` ends a run after a needle, and the
+    same command goes on.
+    """
+    sections = options.chosen(SECTIONS)
+    bench = Bench(options)
+    for section in sections:
+        if section in KINDS:
+            bench.needles(section, MAIN)
+        elif section == "costs":
+            bench.costs(MAIN)
+        else:
+            for name in FEWER:
+                bench.needles("needle", (TEACHER, name))
+
+
+class Bench:
+    """The models, made when they are first asked, and the file of results."""
+
+    def __init__(self, options: Options):
+        import torch
+
+        from fredholm.lab.data import fetch
+        from fredholm.lab.distill.sources import TEXTS, load_texts
+        from fredholm.linearization.transformers_folder import load_gguf
+
+        torch.set_num_threads(options.threads)
+        self.options, self.ends = options, time.monotonic() + 60 * options.minutes
+        self.teacher, self.tokenizer = load_gguf(fetch("smollm2"))
+        self.teacher.eval()
+        self.documents = load_texts(TEXTS, "test")
+        self.validation = partial(load_texts, TEXTS, "val")
+        self.models: dict[str, Any] = {TEACHER: self.teacher}
+
+        rows = self.tokenizer(self.documents)["input_ids"]
+        filler = torch.cat([torch.tensor(row) for row in rows])
+        distances = (8, 16) if options.small else DISTANCES
+        depth = 4 if options.small else DEPTH
+        self.haystacks = Haystacks(filler, self.tokenizer, distances, depth)
+
+    def get(self, *keys: str, compute: Callable[[], Any]) -> Any:
+        """The value under keys of the file, computed and stored where it is missing."""
+        found = load(FILE, self.options.results) or {}
+        inner = found
+        for key in keys[:-1]:
+            inner = inner.setdefault(key, {})
+        if keys[-1] in inner:
+            return inner[keys[-1]]
+        value = compute()
+        found = load(FILE, self.options.results) or {}  # another process may have written
+        inner = found
+        for key in keys[:-1]:
+            inner = inner.setdefault(key, {})
+        inner[keys[-1]] = value
+        save(found, FILE, self.options.results)
+        return value
+
+    def ranking(self) -> list[dict[str, Any]]:
+        """The probe's, on validation texts."""
+        from fredholm.lab.distill.retrieval import Retrieval, rank_groups
+        from fredholm.lab.distill.sources import MAP, PROBED
+        from fredholm.linearization import replace_attention
+
+        def compute() -> list[dict[str, Any]]:
+            sizes = {"samples": 1, "distance": 16} if self.options.small else {}
+            texts = self.validation()[:PROBED]
+            replaced = replace_attention(self.teacher, **MAP, probe=False)
+            return rank_groups(replaced, Retrieval(texts, self.tokenizer, **sizes))
+
+        return self.get("ranking", compute=compute)
+
+    def model(self, name: str) -> Any:
+        """The teacher, or its conversion with so many groups of heads that keep softmax."""
+        from fredholm.lab.distill.retrieval import best_groups
+        from fredholm.lab.distill.sources import MAP
+        from fredholm.linearization import replace_attention
+
+        if name not in self.models:
+            keep = None if name == ALONE else best_groups(self.ranking(), int(name))
+            replaced = replace_attention(self.teacher, **MAP, keep=keep, probe=False)
+            self.models[name] = replaced.model.eval()
+        return self.models[name]
+
+    def needles(self, kind: str, names: tuple[str, ...]) -> None:
+        """The answers of several models to the needles of a kind, needle by needle."""
+        count = 1 if self.options.small else NEEDLES[kind]
+        for index in range(count):
+            haystack = self.haystacks.draw(index, kind)
+            for name in names:
+                if name == ALONE and index % EVERY:
+                    continue
+                if time.monotonic() > self.ends:
+                    return
+                far = name != ALONE and index % EVERY == 0
+                distances = self.haystacks.distances[: None if far else NEAR]
+                asked = partial(self.answer, name, haystack, distances)
+                self.get(kind, name, str(index), compute=asked)
+
+    def answer(self, name: str, haystack: Any, distances: tuple[int, ...]) -> dict[str, str]:
+        """Right (1) and wrong (0) digits by distance."""
+        found = answers(self.model(name), haystack, distances)
+        return {str(distance): "".join(str(int(x)) for x in row) for distance, row in found.items()}
+
+    def costs(self, names: tuple[str, ...]) -> None:
+        """Perplexity by position, and the bytes of the cache, of each model."""
+        for name in names:
+            self.get("bytes", name, compute=partial(self.bytes, name))
+            self.get("perplexity", name, compute=partial(self.perplexity, name))
+
+    def bytes(self, name: str) -> int:
+        """Of the cache after a prompt."""
+        import torch
+        from transformers import DynamicCache
+
+        from fredholm.convert import cache_size
+
+        model = self.model(name)
+        cache = DynamicCache(config=model.config)
+        length = 32 if self.options.small else CACHED
+        with torch.inference_mode():
+            ids = self.haystacks.filler[None, :length]
+            model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        size = cache_size(cache)
+        return size.linear_bytes + size.softmax_bytes
+
+    def perplexity(self, name: str) -> list[dict[str, float]]:
+        """The mean loss in nats in each stretch of positions."""
+        import torch
+
+        from fredholm.lab.distill.receipt import losses_of, segments
+
+        ends = (8, 32) if self.options.small else POSITIONS
+        count = 1 if self.options.small else SEGMENTS
+        tokens = [torch.tensor(row) for row in self.tokenizer(self.documents)["input_ids"]]
+        rows = segments(tokens, ends[-1], count)
+        with torch.inference_mode():
+            losses = torch.stack([losses_of(self.model(name), row) for row in rows])
+        return [
+            {"from": a, "to": b, "segments": count, "loss": float(losses[:, a : b - 1].mean())}
+            for a, b in zip((0, *ends), ends)
+        ]
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+def page(found: dict[str, Any] | None = None) -> str:
+    """The whole page, from the committed answers."""
+    found = load(FILE) or {} if found is None else found
+    parts = [head("What SmolLM2 recalls untrained", "linearize", FILE), ABOUT]
+    parts.append(
+        "\n`python -m evidence run linearize recall` asks, and goes on where it stopped.\n"
+    )
+    for kind in KINDS:
+        if kind in found:
+            parts.append(f"\n## {TITLES[kind]}\n\n{recall_table(found[kind])}\n")
+    if "perplexity" in found:
+        parts.append(f"\n## Perplexity and memory\n\n{costs(found)}\n")
+    if "ranking" in found:
+        parts.append(f"\n## The ranking\n\n{ranking_text(found['ranking'])}\n")
+    return "".join(parts)
+
+
+def recall_table(answers_of: Mapping[str, Mapping[str, Mapping[str, str]]]) -> str:
+    """Recall by model and distance, over the needles that model and teacher were both asked."""
+    theirs = answers_of.get(TEACHER, {})
+    lines = []
+    for name in (name for name in LABELS if name in answers_of):
+        both = sorted(theirs.keys() & answers_of[name].keys(), key=int)
+        pairs = [
+            {side: digits_of(answers_of[side][index]) for side in (TEACHER, name)} for index in both
+        ]
+        for distance in DISTANCES:
+            rows = [pair for pair in pairs if all(distance in side for side in pair.values())]
+            if not rows:
+                continue
+            row = summarise(rows, distance)
+            share = "" if name == TEACHER else _interval(row, f"{name}_share")
+            cells = [_interval(row, name), _interval(row, f"{name}_whole"), share]
+            lines.append((LABELS[name], f"{distance:,}", *cells, row["needles"]))
+    heads = ("", "tokens back", "digits", "whole numbers", "of the teacher's digits", "needles")
+    return table(heads, lines)
+
+
+def digits_of(stored: Mapping[str, str]) -> dict[int, list[bool]]:
+    """Stored answers by distance.
+
+    Example:
+        >>> digits_of({"128": "110"})
+        {128: [True, True, False]}
+    """
+    return {int(distance): [x == "1" for x in digits] for distance, digits in stored.items()}
+
+
+def _interval(row: Mapping[str, Any], name: str) -> str:
+    if row[name] is None:
+        return "–"
+    low, high = row[f"{name}_interval"]
+    return f"{row[name]:.0%} ({low:.0%} to {high:.0%})"
+
+
+def costs(found: Mapping[str, Any]) -> str:
+    """Perplexity over the teacher's by position, and megabytes of the cache."""
+    perplexity, sizes = found["perplexity"], found.get("bytes", {})
+    lines = []
+    for name in (name for name in LABELS if name in perplexity and TEACHER in perplexity):
+        pairs = zip(perplexity[name], perplexity[TEACHER])
+        ratios = [f"{math.exp(ours['loss'] - theirs['loss']):.2f}" for ours, theirs in pairs]
+        size = f"{sizes[name] / 1e6:.1f} MB" if name in sizes else "–"
+        lines.append((LABELS[name], *ratios, size))
+    spans = [f"{row['from']:,} to {row['to']:,}" for row in perplexity[TEACHER]]
+    segments = perplexity[TEACHER][0]["segments"]
+    text = (
+        f"Perplexity over the teacher's by position, on {segments} stretches of test documents, "
+        f"and the exact bytes of the cache after {CACHED:,} tokens, batch 1, float32."
+    )
+    text = textwrap.fill(text, 120)
+    return f"{text}\n\n{table(('', *spans, f'cache at {CACHED:,}'), lines)}"
+
+
+def ranking_text(ranking: list[dict[str, Any]]) -> str:
+    """The best groups with their mass."""
+    rows = ", ".join(f"{row['group']} ({row['mass']:.2f})" for row in ranking[:24])
+    text = (
+        "The attention that a group's best head gives, from the token before a digit of the answer "
+        f"to that digit where it was said, as layer.group (mass): {rows}."
+    )
+    return textwrap.fill(text, 120)

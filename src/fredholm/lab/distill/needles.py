@@ -1,0 +1,235 @@
+"""Needles in a haystack: numbers that a text holds, and that are asked for further on.
+
+A needle lies at a random depth of held-out text and is asked for after several distances. One pass
+over the text serves all of them: the cache is copied before each question.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import DataError
+
+DIGITS = 5  # of a number
+PAIRS = 8  # of a list of words and numbers
+SAID, QUESTION = "The pass key is {}. Remember it.\n\n", "\n\nThe pass key is"
+KINDS = ("needle", "list")
+SHOWN = 10  # needles between two lines of progress
+LONGEST = 12  # letters of a word in a list
+ROOM = {"needle": 64, "list": 192}  # tokens, at most, beside the filler
+NORMAL = 1.959964  # the normal quantile of a two-sided interval of 95%
+
+Answers = dict[int, list[bool]]
+
+
+@dataclass(frozen=True)
+class Haystacks:
+    """Texts in which numbers are hidden, one for each index: the same index gives the same text.
+
+    Attributes:
+        filler: tokens of held-out text.
+        tokenizer: of the model.
+        distances: tokens between a number and the question for it.
+        depth: a number has at most so many tokens of filler before it.
+        seed: of what is drawn.
+    """
+
+    filler: Tensor = field(repr=False)
+    tokenizer: Any = field(repr=False)
+    distances: tuple[int, ...]
+    depth: int
+    seed: int = 0
+
+    def draw(self, index: int, kind: str = "needle") -> Haystack:
+        """Return the text of an index.
+
+        Args:
+            kind: ``"needle"``, one number; or ``"list"``, :data:`PAIRS` words with a number each,
+                one of which is asked for.
+
+        Raises:
+            DataError: filler that is too short, or without words for a list.
+        """
+        draw = torch.Generator().manual_seed(1_000_003 * self.seed + 2 * index + KINDS.index(kind))
+        depth = _below(self.depth + 1, draw)
+        farthest = max(self.distances)
+        if len(self.filler) < depth + farthest:
+            raise DataError(
+                f"expected texts of {depth + farthest} tokens around a needle, got "
+                f"{len(self.filler)}; give more text, or smaller distances"
+            )
+        start = _below(len(self.filler) - depth - farthest + 1, draw)
+        around = self.filler[start : start + depth + farthest]
+        numbers = [draw_number(draw) for _ in range(PAIRS)]
+        if kind == "needle":
+            said, question, number = SAID.format(numbers[0]), QUESTION, numbers[0]
+        else:
+            said, question, number = self._list(numbers, draw)
+
+        told = self._encode(said)
+        asked, whole = self._encode(question), self._encode(f"{question} {number}")
+        answer = whole[len(asked) :]
+        # A leading space may be a token of its own, which is no digit of the answer.
+        digits = min(len(number), len(answer))
+        tokens = torch.cat([around[:depth], told, around[depth:]])
+        return Haystack(tokens, depth + len(told), whole, digits)
+
+    def _list(self, numbers: list[str], draw: torch.Generator) -> tuple[str, str, str]:
+        words = self._words
+        if len(words) < PAIRS:
+            raise DataError(f"expected texts with {PAIRS} words or more, got {len(words)}")
+        chosen = [words[i] for i in torch.randperm(len(words), generator=draw)[:PAIRS]]
+        lines = "".join(f"{word}: {number}\n" for word, number in zip(chosen, numbers))
+        place = _below(PAIRS, draw)
+        return f"{lines}\n", f"\n\n{chosen[place]}:", numbers[place]
+
+    @cached_property
+    def _words(self) -> list[str]:
+        """Words of the first tokens."""
+        words = set(self.tokenizer.decode(self.filler[:20_000].tolist()).split())
+        return sorted(word for word in words if word.isalpha() and len(word) <= LONGEST)
+
+    def _encode(self, text: str) -> Tensor:
+        return torch.tensor(self.tokenizer([text])["input_ids"][0])
+
+
+class Haystack(NamedTuple):
+    """A text that holds a number, and the question for it.
+
+    Attributes:
+        tokens: the text, up to the largest distance.
+        told: how many of its tokens end with what is said of the number.
+        question: the question with its answer.
+        digits: how many tokens at the end of it are the answer's digits.
+    """
+
+    tokens: Tensor
+    told: int
+    question: Tensor
+    digits: int
+
+
+@torch.inference_mode()
+def answers(model: Any, haystack: Haystack, distances: Sequence[int]) -> Answers:
+    """Return which digits a model has right at each distance, given those before them.
+
+    Greedy generation gives the whole number exactly where all of them are right.
+    """
+    from transformers import DynamicCache
+
+    device = next(model.parameters()).device
+    cache = DynamicCache(config=model.config)
+    found: Answers = {}
+    start = 0
+    for distance in sorted(distances):
+        stop = haystack.told + distance
+        tokens = haystack.tokens[None, start:stop].to(device)
+        model(input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        start = stop
+
+        asked = haystack.question[None].to(device)
+        fork = copy.deepcopy(cache)
+        kept = haystack.digits + 1
+        out = model(input_ids=asked, past_key_values=fork, use_cache=True, logits_to_keep=kept)
+        said = out.logits[0, -kept:-1].argmax(-1)
+        found[distance] = (said == asked[0, 1 - kept :]).tolist()
+    return found
+
+
+def wilson(right: float, of: float) -> tuple[float, float]:
+    """Return Wilson's interval of 95% for a share.
+
+    Args:
+        right: how many are right; a fraction where several answers are one observation.
+        of: observations.
+
+    Reference: Wilson, J. Am. Stat. Assoc. 22 (1927).
+
+    Example:
+        >>> [round(x, 3) for x in wilson(0, 30)]
+        [0.0, 0.114]
+    """
+    if of <= 0:
+        return 0.0, 1.0
+    share, z2 = right / of, NORMAL**2
+    centre = (share + z2 / (2 * of)) / (1 + z2 / of)
+    half = NORMAL / (1 + z2 / of) * math.sqrt(share * (1 - share) / of + z2 / (4 * of**2))
+    low = 0.0 if right <= 0 else centre - half
+    high = 1.0 if right >= of else centre + half
+    return low, high
+
+
+def summarise(rows: Sequence[Mapping[str, Answers]], distance: int) -> dict[str, Any]:
+    """Return the recall of each model at a distance.
+
+    Args:
+        rows: the answers of the models, one row per needle; the teacher's is ``"teacher"``.
+
+    Returns:
+        ``needles``, and for every model the share of digits that are right (under its name), of
+        whole numbers (``_whole``), and of the teacher's right digits that it has right as well
+        (``_share``); each with its interval of 95% (``_interval``). The digits of a number count
+        as one observation in an interval, which is the widest that it can be.
+    """
+    result: dict[str, Any] = {"distance": distance, "needles": len(rows)}
+    for name in rows[0]:
+        ours = [row[name][distance] for row in rows]
+        theirs = [row["teacher"][distance] for row in rows]
+        result |= _with_interval(name, [sum(x) / len(x) for x in ours])
+        result |= _with_interval(f"{name}_whole", [float(all(x)) for x in ours])
+        if name != "teacher":
+            result |= _of_teacher(f"{name}_share", ours, theirs)
+    return result
+
+
+def _with_interval(name: str, shares: Sequence[float]) -> dict[str, Any]:
+    """The mean of shares, one per needle, and its interval."""
+    right, of = sum(shares), len(shares)
+    return {name: right / of, f"{name}_interval": list(wilson(right, of))}
+
+
+def _of_teacher(
+    name: str, ours: Sequence[Sequence[bool]], theirs: Sequence[Sequence[bool]]
+) -> dict[str, Any]:
+    """The share of the teacher's right digits that are right here too; None where it has none."""
+    both = [sum(a and b for a, b in zip(x, y)) for x, y in zip(ours, theirs)]
+    known = [sum(y) for y in theirs]
+    if not sum(known):
+        return {name: None, f"{name}_interval": [0.0, 1.0]}
+    share = sum(both) / sum(known)
+    needles = sum(x > 0 for x in known)
+    return {name: share, f"{name}_interval": list(wilson(share * needles, needles))}
+
+
+def measure_needles(
+    models: Mapping[str, nn.Module],
+    haystacks: Haystacks,
+    count: int,
+    kind: str = "needle",
+    say: Callable[[str], None] = lambda line: None,
+) -> list[dict[str, Any]]:
+    """Return :func:`summarise` at every distance, over so many needles of a kind."""
+    rows = []
+    for index in range(count):
+        haystack = haystacks.draw(index, kind)
+        rows.append({name: answers(x, haystack, haystacks.distances) for name, x in models.items()})
+        if len(rows) % SHOWN == 0:
+            say(f"receipt: {len(rows)} of {count} {kind}s")
+    return [summarise(rows, distance) for distance in sorted(haystacks.distances)]
+
+
+def draw_number(draw: torch.Generator) -> str:
+    """Draw five digits, none of them zero."""
+    return "".join(str(int(x)) for x in torch.randint(1, 10, (DIGITS,), generator=draw))
+
+
+def _below(limit: int, draw: torch.Generator) -> int:
+    return int(torch.randint(limit, (), generator=draw))

@@ -1,0 +1,132 @@
+"""Rolling back the last tokens of a state: the state before them, and the tokens themselves.
+
+A state is a sum, out of which no token can be taken without rounding. Where a cache records its
+past, a layer therefore keeps the state from before the last tokens. To remove some of them, it goes
+back there and adds the others again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import ConversionError
+from ..integral import Memory
+from .heads import LinearHeads
+from .state import advance
+
+# The attribute of a cache that asks states made in it to record: the library asks before there is
+# a state.
+RECORDS = "fredholm_record_past"
+PENDING = 64  # tokens that can be removed where the window is narrower, or where there is none
+
+
+class Tokens(NamedTuple):
+    """Tokens as a layer receives them.
+
+    Attributes:
+        key, value: (B, G, n, ·).
+        valid: tokens that are no padding, (B, n); None for all.
+    """
+
+    key: Tensor
+    value: Tensor
+    valid: Tensor | None
+
+    @property
+    def count(self) -> int:
+        return self.key.shape[2]
+
+    def part(self, span: slice) -> Tokens:
+        """Return some of the tokens."""
+        valid = None if self.valid is None else self.valid[:, span]
+        return Tokens(self.key[:, :, span], self.value[:, :, span], valid)
+
+
+def joined(parts: Sequence[Tokens]) -> Tokens:
+    """Return several stretches of tokens as one."""
+    key, value = torch.cat([x.key for x in parts], 2), torch.cat([x.value for x in parts], 2)
+    if all(x.valid is None for x in parts):
+        return Tokens(key, value, None)
+    valid = [
+        x.key.new_ones(len(x.key), x.count, dtype=torch.bool)
+        if x.valid is None
+        else x.valid.expand(len(x.key), -1)
+        for x in parts
+    ]
+    return Tokens(key, value, torch.cat(valid, 1))
+
+
+@dataclass(eq=False)
+class Past:
+    """The last tokens of a state that can be removed again.
+
+    Attributes:
+        base: the state before them.
+        parts: the tokens, a stretch for each call.
+        limit: at least so many of the last tokens are kept here, at most twice as many.
+    """
+
+    base: Memory
+    limit: int
+    parts: list[Tokens] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        return sum(part.count for part in self.parts)
+
+    @property
+    def bytes(self) -> int:
+        """What recording takes beside the state."""
+        tensors = [*self.base.values(), *(x for part in self.parts for x in part if x is not None)]
+        return sum(x.numel() * x.element_size() for x in tensors)
+
+    def add(self, heads: LinearHeads, tokens: Tokens, scale: float | None) -> None:
+        """Note the next tokens; from time to time the oldest become a part of the base."""
+        self.parts.append(Tokens(*(None if x is None else x.clone() for x in tokens)))
+        if self.count > 2 * self.limit:
+            whole, settled = joined(self.parts), self.count - self.limit
+            self.base = added(heads, whole.part(slice(0, settled)), self.base, scale)
+            self.parts = [whole.part(slice(settled, None))]
+
+    def remove(self, count: int) -> Tokens:
+        """Remove the last tokens, which are returned.
+
+        Raises:
+            ConversionError: more tokens than are kept here.
+        """
+        if count > self.count:
+            raise ConversionError(
+                f"expected at most {self.count} tokens to crop, of the last {self.limit} or more "
+                f"since recording began, got {count}: older ones are in a sum, out of which none "
+                "can be taken; copy the cache (copy.deepcopy) before the tokens that may have to go"
+            )
+        whole, rest = joined(self.parts), self.count - count
+        self.parts = [whole.part(slice(0, rest))] if rest else []
+        return whole.part(slice(rest, None))
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> None:
+        """Change the sequences of the batch."""
+        self.base = {name: change(x) for name, x in self.base.items()}
+        self.parts = [
+            Tokens(*(None if x is None else change(x) for x in one)) for one in self.parts
+        ]
+
+
+def added(heads: LinearHeads, tokens: Tokens, memory: Memory, scale: float | None) -> Memory:
+    """Return the state after more tokens, whose queries nobody asks."""
+    key = tokens.key
+    query = key.new_zeros(len(key), heads.heads, tokens.count, heads.width)
+    _, memory = advance(heads, query, *tokens, memory, scale=scale)
+    return {name: x.clone() for name, x in memory.items()}
+
+
+def record_past(cache: Any) -> None:
+    """Ask a cache for states that record their past, also where it has none yet."""
+    for one in (cache, getattr(cache, "self_attention_cache", None)):
+        if one is not None:
+            setattr(one, RECORDS, True)

@@ -1,0 +1,163 @@
+"""Needles: hidden at random depths, asked for after several distances, counted with intervals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from scipy.stats import binomtest
+
+from fredholm import linearize
+from fredholm.convert import replace_attention
+from fredholm.errors import DataError
+from fredholm.lab.distill.linearize import window_alone
+from fredholm.lab.distill.needles import (
+    Haystack,
+    Haystacks,
+    answers,
+    measure_needles,
+    summarise,
+    wilson,
+)
+from fredholm.lab.distill.receipt import CONTROL, _found
+from fredholm.linearization.heads import Seen
+
+from .test_decoder_conversion import DOCUMENTS, OFF, TEXTS, Letters, llama
+
+pytest.importorskip("transformers")
+
+DISTANCES = (8, 32)
+FILLER = torch.tensor(list(" ".join(TEXTS).encode()))
+HAYSTACKS = Haystacks(FILLER, Letters(), DISTANCES, depth=20)
+
+
+def text_of(tokens) -> str:
+    return bytes(tokens.tolist()).decode()
+
+
+@pytest.mark.parametrize("kind", ["needle", "list"])
+def test_a_number_lies_at_a_random_depth_and_is_the_answer(kind):
+    depths = set()
+    for index in range(12):
+        found, again = (HAYSTACKS.draw(index, kind) for _ in range(2))
+        assert found.tokens.equal(again.tokens)
+        assert found.question.equal(again.question)
+        number, told = text_of(found.question[-found.digits :]), text_of(found.tokens)
+        assert number.isdigit()
+        assert len(number) == 5
+        assert told.count(number) == 1
+        assert told.index(number) + 5 <= found.told
+        assert len(found.tokens) == found.told + max(DISTANCES)
+        said = "The pass key is" if kind == "needle" else "\n\n"
+        assert said in text_of(found.question)
+        depths.add(told.index("The pass key is" if kind == "needle" else ": "))
+    assert len(depths) > 3
+    assert not HAYSTACKS.draw(0).tokens.equal(replace(HAYSTACKS, seed=1).draw(0).tokens)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("student", [False, True])
+def test_answers_are_those_of_a_forward_without_a_cache(student):
+    model = llama()
+    if student:
+        model = replace_attention(model, "hedgehog", window=4, keep="0.1").model.eval()
+    haystack = HAYSTACKS.draw(3)
+    found = answers(model, haystack, DISTANCES)
+    assert list(found) == list(DISTANCES)
+    for distance in DISTANCES:
+        tokens = torch.cat([haystack.tokens[: haystack.told + distance], haystack.question])
+        said = model(tokens[None], use_cache=False).logits[0].argmax(-1)
+        assert found[distance] == (said[-6:-1] == tokens[-5:]).tolist()
+
+
+@torch.no_grad()
+def test_all_digits_are_right_exactly_where_generation_gives_the_number():
+    model, (distance, *_) = llama(), DISTANCES
+    drawn = HAYSTACKS.draw(0)
+    asked = drawn.question[: -drawn.digits]
+    prompt = torch.cat([drawn.tokens[: drawn.told + distance], asked])[None]
+    said = model.generate(prompt, max_new_tokens=5, do_sample=False, pad_token_id=0)
+    right = said[0, prompt.shape[1] :]
+    for place in (None, 0, 4):
+        number = right.clone()
+        if place is not None:
+            number[place] = (number[place] + 1) % 128
+        haystack = Haystack(drawn.tokens, drawn.told, torch.cat([asked, number]), 5)
+        found = answers(model, haystack, [distance])[distance]
+        assert all(found) == (place is None)
+        if place is not None:
+            assert not found[place]
+
+
+def test_intervals_are_wilsons():
+    for right, of in ((0, 7), (3, 7), (7, 7), (60, 100)):
+        expected = binomtest(right, of).proportion_ci(method="wilson")
+        assert wilson(right, of) == pytest.approx((expected.low, expected.high), abs=1e-6)
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+def test_recall_is_the_share_of_what_the_teacher_recalls():
+    """A right digit that the teacher does not have adds nothing."""
+    rows = [
+        {"teacher": {8: [True, True]}, "student": {8: [True, False]}},
+        {"teacher": {8: [False, True]}, "student": {8: [True, True]}},
+        {"teacher": {8: [False, False]}, "student": {8: [True, True]}},
+    ]
+    found = summarise(rows, 8)
+    assert (found["needles"], found["distance"]) == (3, 8)
+    assert found["teacher"] == pytest.approx(1 / 2)
+    assert found["student"] == pytest.approx(5 / 6)
+    assert found["teacher_whole"] == pytest.approx(1 / 3)
+    assert found["student_whole"] == pytest.approx(2 / 3)
+    assert found["student_share"] == pytest.approx(2 / 3)
+    assert found["student_share_interval"] == pytest.approx(wilson(4 / 3, 2))
+    none = [{name: {8: [False]} for name in ("teacher", "student")}]
+    assert summarise(none, 8)["student_share"] is None
+    assert "its teacher recalls nothing" in _found(summarise(none, 8))
+    assert "has 67% (" in _found(found)
+    assert "of a needle 8 tokens back it recalls 50% (teacher 20%)" in _found(
+        {"distance": 8, "student": 0.5, "teacher": 0.2}
+    )
+
+
+def test_the_control_sees_its_window_and_its_sinks_alone():
+    replaced = replace_attention(llama(), "hedgehog", window=4, sinks=2, keep="0.1")
+    full = replace_attention(llama(), "hedgehog", window=4, sinks=2)
+    assert window_alone(full) is full.model
+    assert window_alone(replace_attention(llama(), "hedgehog", window=0)) is None
+    assert replaced.keep
+    query, key = torch.randn(2, 1, 4, 20, 8)
+    for part in full.parts.values():
+        weights = part.student_weights(query, key, Seen(causal=True), 0.3)
+        assert weights[..., -1, 2:-4].abs().max() == 0
+        assert weights[..., -1, :2].min() > 0
+
+
+def test_a_conversions_receipt_has_lists_and_the_control(tmp_path):
+    lines: list[str] = []
+    documents = replace(DOCUMENTS, needles=10, lists=2, list_distances=(8,), depth=20)
+    given = {"to": "hedgehog", "window": 4, "keep": "0.1", "tune": OFF, "say": lines.append}
+    report = linearize(llama(), **given, documents=documents, folder=tmp_path / "out").report
+    receipt = report.receipt
+    assert [row["needles"] for row in receipt["recall"]] == [10, 10]
+    assert [(row["distance"], row["needles"]) for row in receipt["lists"]] == [(8, 2)]
+    for row in receipt["recall"]:
+        assert {"teacher", "student_share", f"{CONTROL}_share", f"{CONTROL}_whole"} <= row.keys()
+    assert all(f"{CONTROL}_ratio" in row for row in receipt["perplexity"]["seen"])
+    assert all(CONTROL in row for row in receipt["copying"])
+    assert "receipt: 10 of 10 needles" in lines
+    page = (tmp_path / "out" / "model" / "conversion.html").read_text()
+    assert "window and sinks alone" in page
+
+
+def test_filler_that_is_too_short_is_refused_by_name():
+    short = replace(HAYSTACKS, filler=FILLER[:30])
+    with pytest.raises(DataError, match=r"texts of .* tokens around a needle, got 30"):
+        short.draw(0)
+    wordless = replace(HAYSTACKS, filler=torch.full((100,), 49))
+    with pytest.raises(DataError, match="expected texts with 8 words"):
+        wordless.draw(0, "list")
+    same = {"teacher": llama(), "student": llama()}
+    for row in measure_needles(same, HAYSTACKS, 2):
+        assert row["teacher"] == row["student"]
