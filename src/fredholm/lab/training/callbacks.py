@@ -17,7 +17,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ...files import replacing
 from ...progress import current
-from .sharding import is_sharded, load_whole, shard, whole
+from .sharding import gather_full, is_sharded, load_full, shard
 
 
 class ParameterLists(NamedTuple):
@@ -119,16 +119,16 @@ class Ema(WeightAveraging):
 
     def on_save_checkpoint(self, trainer, pl_module, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(trainer, pl_module, checkpoint)
-        checkpoint["state_dict"] = whole(checkpoint["state_dict"])
+        checkpoint["state_dict"] = gather_full(checkpoint["state_dict"])
 
     def on_load_checkpoint(self, trainer, pl_module, checkpoint: dict[str, Any]) -> None:
         averages = self._average_model
         assert averages is not None
 
         # Lightning stores the average as "state_dict" and the trained weights beside it.
-        load_whole(self.averaged, checkpoint["state_dict"])
+        load_full(self.averaged, checkpoint["state_dict"])
         averages.n_averaged.copy_(checkpoint["averaging_state"]["n_averaged"])
-        load_whole(pl_module, checkpoint["current_model_state"])
+        load_full(pl_module, checkpoint["current_model_state"])
 
     @property
     def averaged(self) -> Any:
@@ -332,7 +332,7 @@ class KeepModel(Callback):
 
         # All processes together assemble sharded weights, which only rank 0 then holds.
         if is_sharded(model):
-            state = whole(model.state_dict())
+            state = gather_full(model.state_dict())
             model = SimpleNamespace(config=model.config, state_dict=lambda: state)
 
         if trainer.is_global_zero:

@@ -14,13 +14,17 @@ def conflicts(recipe: Recipe) -> Iterator[str]:
     training = recipe.training
     size = recipe.data.image_size
     if recipe.data.cutmix > 0 and size is not None and min(size) < 2:
+        height, width = size
         yield (
             "data.cutmix: expected 0 or images of 2x2 pixels and more, got "
-            f"{recipe.data.cutmix:g} with {size[0]}x{size[1]} images"
+            f"{recipe.data.cutmix:g} with {height}x{width} images"
         )
+
     if training.epochs is None and training.steps is None:
         yield "training.epochs: expected a number, got None; give it or training.steps"
+
     yield from _phase_conflicts(recipe)
+
     if training.weight_dropout and training.strategy == "fsdp2":
         yield (
             "training.weight_dropout: expected all weights in each process, got "

@@ -68,9 +68,9 @@ def export_run(
         known = ", ".join(FORMATS)
         raise OptionError(f"to: expected one of {known}, got {to!r}{suggest(to, FORMATS)}")
     chosen = FORMATS[to]
-    model, place = load_run(run, trust_code=trust_code)
-    path = Path(out or place.root / f"model-{to}{chosen.suffix}")
-    metadata = _metadata(model, place, fixed)
+    model, folder = load_run(run, trust_code=trust_code)
+    path = Path(out or folder.root / f"model-{to}{chosen.suffix}")
+    metadata = _metadata(model, folder, fixed)
     chosen.export(model, path, fixed=fixed, metadata=metadata)
     return path
 
@@ -87,16 +87,16 @@ def export_run_steps(
             ``model-onnx.onnx`` in the run's folder.
         trust_code: see :func:`load_run`.
     """
-    model, place = load_run(run, trust_code=trust_code)
-    path = Path(out or place.root / "model-onnx.onnx")
-    return export_decoder(model, path, metadata=_metadata(model, place, ()))
+    model, folder = load_run(run, trust_code=trust_code)
+    path = Path(out or folder.root / "model-onnx.onnx")
+    return export_decoder(model, path, metadata=_metadata(model, folder, ()))
 
 
-def _metadata(model: Any, place: RunFolder, fixed: Sequence[str]) -> dict[str, Any]:
+def _metadata(model: Any, folder: RunFolder, fixed: Sequence[str]) -> dict[str, Any]:
     """Return the facts that a program carries along."""
     return {
         "fredholm": __version__,
         "shape": list(signature_of(model, fixed).shape),
         "facts": model.extra,
-        "temperature": temperature_of(place.calibration),
+        "temperature": temperature_of(folder.calibration),
     }

@@ -281,14 +281,19 @@ def write_predictions(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Pa
     """
     path = Path(path)
     _check_suffix(path)
-    if rows and "values" in rows[0]:
+
+    # Only rows of fields have the key "values".
+    if any("values" in row for row in rows[:1]):
         _refuse_table_of_fields(path)
+
+    suffix = path.suffix.lower()
     with storing(path), replacing(path) as temporary:
-        if path.suffix.lower() == ".json":
+        if suffix == ".json":
             temporary.write_text(json.dumps(list(rows), indent=1) + "\n", encoding="utf-8")
-        elif path.suffix.lower() == ".csv":
+        elif suffix == ".csv":
             _write_csv(rows, temporary)
         else:
+            # Through an open file, since numpy.savez would add .npz to a temporary name.
             with temporary.open("wb") as file:
                 arrays: dict[str, Any] = _arrays(rows)
                 np.savez(file, **arrays)

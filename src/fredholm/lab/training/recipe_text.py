@@ -202,7 +202,7 @@ def check_values(raw: dict[str, Any]) -> None:
         if isinstance(value, dict):
             waiting += [_Visited((*path, name), item) for name, item in value.items()]
         elif isinstance(value, list | tuple):
-            waiting += [_Visited((*path, place), item) for place, item in enumerate(value)]
+            waiting += [_Visited((*path, index), item) for index, item in enumerate(value)]
         elif isinstance(value, float) and not math.isfinite(value):
             problems.append(f"{key}: expected a finite number, got {value}")
         elif isinstance(value, int) and abs(value) >= MAX_NUMBER:

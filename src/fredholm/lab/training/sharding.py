@@ -54,7 +54,7 @@ def is_sharded(model: nn.Module) -> bool:
     return isinstance(model, FSDPModule)
 
 
-def whole(state: Any) -> Any:
+def gather_full(state: Any) -> Any:
     """Gather the sharded tensors of ``state`` in rank 0, which writes checkpoints.
 
     All processes have to call it. The other ranks get empty tensors in their place.
@@ -78,7 +78,7 @@ def shard_like(value: Tensor, target: Tensor) -> Tensor:
     return distribute_tensor(value.to(target.device), target.device_mesh, target.placements)
 
 
-def load_whole(module: nn.Module, state: Mapping[str, Tensor], strict: bool = True) -> None:
+def load_full(module: nn.Module, state: Mapping[str, Tensor], strict: bool = True) -> None:
     """Load complete tensors into a module that may be sharded."""
     targets = module.state_dict()
     shards = {name: shard_like(value, targets.get(name, value)) for name, value in state.items()}
@@ -92,10 +92,10 @@ class ShardedStrategy(ModelParallelStrategy):
     """
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        return whole(self._module.state_dict())
+        return gather_full(self._module.state_dict())
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
-        return whole(getattr(optimizer, "optimizer", optimizer).state_dict())
+        return gather_full(getattr(optimizer, "optimizer", optimizer).state_dict())
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None
@@ -108,7 +108,7 @@ class ShardedStrategy(ModelParallelStrategy):
         return Strategy.load_checkpoint(self, checkpoint_path, weights_only)
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        load_whole(self._module, checkpoint["state_dict"], strict)
+        load_full(self._module, checkpoint["state_dict"], strict)
 
     @property
     def lightning_restore_optimizer(self) -> bool:
