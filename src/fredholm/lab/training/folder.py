@@ -300,6 +300,8 @@ class RunFolder:
         old = with_absolute_paths(read_plain(self.recipe))
         new = with_absolute_paths(recipe.to_dict())
         new["import"] = portable(recipe)
+
+        # The name, and how samples and work are divided over processes, change no result.
         for plain in (old, new):
             plain.pop("name")
             plain.pop("parallel", None)
