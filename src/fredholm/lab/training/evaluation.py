@@ -254,7 +254,7 @@ def evaluate(
     folder = RunFolder(run)
     checksum = None
     if is_comparison(folder.root):
-        _refuse_overrides(overrides)
+        refuse_overrides(overrides)
         predictions = _predict_by_pick(folder.root, split, trust_code)
     else:
         # The checksum is read before the weights, which a training at work may replace at any time.
@@ -348,7 +348,12 @@ def _predict_by_pick(folder: Path, split: str, trust_code: bool) -> _Predictions
     return _Predictions(dataset, pick.outputs(dataset))
 
 
-def _refuse_overrides(overrides: Sequence[str]) -> None:
+def refuse_overrides(overrides: Sequence[str]) -> None:
+    """Refuse changes to a method that a comparison recommends.
+
+    Raises:
+        OptionError: there are some.
+    """
     if overrides:
         raise OptionError(
             "override: expected none for a method that a comparison recommends, which has no "
@@ -396,6 +401,7 @@ def explain(run: str | Path, images: int = 1000, *, trust_code: bool = False) ->
     """
     from ...explain import Samples, report_run
     from ..report.given import read_evaluation
+    from ..report.results import FIELDS
 
     # The folder is made before the work, which would be lost if there were nowhere to write to.
     model, folder = load_run(run, trust_code=trust_code)
@@ -412,9 +418,11 @@ def explain(run: str | Path, images: int = 1000, *, trust_code: bool = False) ->
 
     # Numbers to predict are shown in the units of the training file.
     targets = None
-    if dataset.task in ("regression", "field"):
+    if dataset.task == "regression":
         _, numbers = dataset.raw(indices)
         targets = dataset.in_units(numbers)
+    elif dataset.task == "field":
+        _, targets = dataset.raw(indices[:FIELDS])
 
     samples = Samples(labels=labels, targets=targets, kind=dataset.kind, **dataset.shown(indices))
     with storing(folder.root), working("explain"):

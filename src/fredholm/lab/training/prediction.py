@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,7 +21,7 @@ from ...integral import inference
 from ...progress import working
 from .build import in_float32
 from .calibration import temperature_of
-from .evaluation import load_run, on_device
+from .evaluation import load_run, on_device, refuse_overrides
 from .tasks import create_task
 
 SUFFIXES = (".csv", ".json", ".npz")
@@ -35,6 +36,7 @@ def predict(
     trust_code: bool = False,
     out: str | Path | None = None,
     strict: bool = False,
+    texts: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Predict each sample in files and folders, by a run or by the method a comparison recommends.
 
@@ -60,6 +62,7 @@ def predict(
         out: a file to which predictions are written as well, see :func:`write_predictions`.
         strict: refuse a table with a cell that should hold a number and does not; otherwise such
             samples are left out and listed.
+        texts: further samples of a text run, as they are written.
 
     Raises:
         TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
@@ -73,20 +76,21 @@ def predict(
 
     if out is not None:
         _check_out(Path(out), files)
-    predictor = _load(run, trust_code)
+    predictor = load_predictor(run, trust_code)
     task = predictor.facts.get("task", "classification")
     to_row = _rows_of_task(task)
     if out is not None and task == "field":
         _refuse_table_of_fields(Path(out))
 
-    samples = read_unlabelled(files, predictor.facts, predictor.encoder, strict)
+    samples = read_unlabelled(files, predictor.facts, predictor.encoder, strict, texts)
+    count = len(samples)
     rows: list[dict[str, Any]] = []
     with (
         torch.inference_mode(),
         predictor.context,
-        working("predict", len(samples), "samples") as progress,
+        working("predict", count, "samples") as progress,
     ):
-        for indices in _batches(samples, batch_size):
+        for indices in alike_batches(samples, range(count), batch_size):
             outputs = predictor.predict(samples, indices)
             for index, output in zip(indices, outputs, strict=True):
                 place = samples.places[index]
@@ -107,7 +111,7 @@ def _check_out(out: Path, files: Sequence[str | Path]) -> None:
         )
 
 
-class _Predictor(NamedTuple):
+class Predictor(NamedTuple):
     """A run, or the method that a comparison recommends.
 
     Attributes:
@@ -125,10 +129,18 @@ class _Predictor(NamedTuple):
     context: AbstractContextManager[Any]
 
 
-def _load(folder: str | Path, trust_code: bool) -> _Predictor:
+def load_predictor(
+    folder: str | Path, trust_code: bool, overrides: Sequence[str] = ()
+) -> Predictor:
+    """Load the model of a run, or the method that a comparison recommends.
+
+    Raises:
+        TrustError, OptionError, CheckpointError: see :func:`load_run`.
+    """
     from ..compare.saved import is_comparison, load_pick
 
     if is_comparison(folder):
+        refuse_overrides(overrides)
         pick = load_pick(folder)
 
         def predict_by_pick(samples: Any, indices: list[int]) -> Tensor:
@@ -137,18 +149,16 @@ def _load(folder: str | Path, trust_code: bool) -> _Predictor:
                 texts = [samples.texts[i] for i in indices]
             return pick(samples.batch(indices), texts)
 
-        return _Predictor(
-            pick.facts, pick.encoder, pick.temperature, predict_by_pick, nullcontext()
-        )
+        return Predictor(pick.facts, pick.encoder, pick.temperature, predict_by_pick, nullcontext())
 
-    model, run_folder = load_run(folder, trust_code=trust_code)
+    model, run_folder = load_run(folder, overrides, trust_code=trust_code)
     device = on_device(model)
     temperature = temperature_of(run_folder.calibration)
 
     def predict_by_run(samples: Any, indices: list[int]) -> Tensor:
         return model(samples.batch(indices).to(device)).float().cpu()
 
-    return _Predictor(
+    return Predictor(
         model.extra, model.config.encoder, temperature, predict_by_run, inference(model)
     )
 
@@ -160,7 +170,7 @@ def _shape(samples: Any, index: int) -> tuple[int, ...]:
     return samples.shape(index)
 
 
-def _batches(samples: Any, size: int) -> Iterator[list[int]]:
+def alike_batches(samples: Any, indices: Sequence[int], size: int) -> Iterator[list[int]]:
     """Divide the indices of samples into batches of at most ``size``.
 
     Fields on grids cannot be padded, so those on grids of different sizes are kept apart.
@@ -170,10 +180,10 @@ def _batches(samples: Any, size: int) -> Iterator[list[int]]:
         shape = _shape(samples, index)
         return shape if len(shape) > 1 else ()
 
-    for _, same_grid in groupby(range(len(samples)), grid_of):
-        indices = list(same_grid)
-        for start in range(0, len(indices), size):
-            yield indices[start : start + size]
+    for _, same_grid in groupby(indices, grid_of):
+        alike = list(same_grid)
+        for start in range(0, len(alike), size):
+            yield alike[start : start + size]
 
 
 # --- rows of predictions --------------------------------------------------------------------------
@@ -190,13 +200,13 @@ def _finite(values: Tensor) -> Tensor:
 
 
 # Make a row from the output for one sample, the predictor, and the sample's shape.
-_ToRow = Callable[[Tensor, _Predictor, tuple[int, ...]], dict[str, Any]]
+_ToRow = Callable[[Tensor, Predictor, tuple[int, ...]], dict[str, Any]]
 
 
 def _row(
     to_row: _ToRow,
     output: Tensor,
-    predictor: _Predictor,
+    predictor: Predictor,
     shape: tuple[int, ...],
     place: Mapping[str, Any],
 ) -> dict[str, Any]:
@@ -212,7 +222,7 @@ def _row(
         ) from error
 
 
-def _class_row(output: Tensor, predictor: _Predictor, shape: tuple[int, ...]) -> dict[str, Any]:
+def _class_row(output: Tensor, predictor: Predictor, shape: tuple[int, ...]) -> dict[str, Any]:
     classes = predictor.facts["classes"]
     probabilities = _finite((output / predictor.temperature).softmax(-1))
     best = int(probabilities.argmax())
@@ -223,13 +233,13 @@ def _class_row(output: Tensor, predictor: _Predictor, shape: tuple[int, ...]) ->
     }
 
 
-def _value_row(output: Tensor, predictor: _Predictor, shape: tuple[int, ...]) -> dict[str, Any]:
+def _value_row(output: Tensor, predictor: Predictor, shape: tuple[int, ...]) -> dict[str, Any]:
     # The model predicts standardised numbers.
     shift, scale = predictor.facts.get("units", (0.0, 1.0))
     return {"value": float(_finite(output.double() * scale + shift))}
 
 
-def _steps_row(output: Tensor, predictor: _Predictor, shape: tuple[int, ...]) -> dict[str, Any]:
+def _steps_row(output: Tensor, predictor: Predictor, shape: tuple[int, ...]) -> dict[str, Any]:
     # Outputs (points, C) beyond the sample's own points belong to padding.
     logits = output[: shape[0]] / predictor.temperature
     best = _finite(logits.softmax(-1)).max(-1)
@@ -237,7 +247,7 @@ def _steps_row(output: Tensor, predictor: _Predictor, shape: tuple[int, ...]) ->
     return {"classes": classes, "probabilities": best.values.tolist()}
 
 
-def _field_row(output: Tensor, predictor: _Predictor, shape: tuple[int, ...]) -> dict[str, Any]:
+def _field_row(output: Tensor, predictor: Predictor, shape: tuple[int, ...]) -> dict[str, Any]:
     """Return values (K, h, w) on a grid and (points, K) at points, as the training file has them.
 
     Outputs are (points, K); those beyond the sample's own points belong to padding.
@@ -282,8 +292,7 @@ def write_predictions(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Pa
     path = Path(path)
     _check_suffix(path)
 
-    # Only rows of fields have the key "values".
-    if any("values" in row for row in rows[:1]):
+    if _are_fields(rows):
         _refuse_table_of_fields(path)
 
     suffix = path.suffix.lower()
@@ -320,6 +329,11 @@ def _check_suffix(path: Path) -> None:
         raise OptionError(f"out: expected a file {', '.join(SUFFIXES)}, got {path.name!r}")
 
 
+def _are_fields(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Tell whether rows are those of fields, which alone have the key "values"."""
+    return any("values" in row for row in rows)
+
+
 def _refuse_table_of_fields(path: Path) -> None:
     if path.suffix.lower() == ".csv":
         raise OptionError(
@@ -328,13 +342,27 @@ def _refuse_table_of_fields(path: Path) -> None:
 
 
 def _write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    table = [line for row in rows for line in _flatten(row)]
     with path.open("w", encoding="utf-8", newline="") as file:
-        # Rows may differ in their keys. Without any row there is a header nevertheless.
-        names = dict.fromkeys(name for line in table for name in line)
-        writer = csv.DictWriter(file, list(names) or ["file"])
-        writer.writeheader()
-        writer.writerows(table)
+        file.write(as_table(rows))
+
+
+def as_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Format the rows of :func:`predict` as CSV.
+
+    Raises:
+        OptionError: they are fields, which are arrays and not a table.
+    """
+    if _are_fields(rows):
+        _refuse_table_of_fields(Path("-.csv"))
+
+    # Rows may differ in their keys. Without any row there is a header nevertheless.
+    table = [line for row in rows for line in _flatten(row)]
+    names = dict.fromkeys(name for line in table for name in line)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(names) or ["file"])
+    writer.writeheader()
+    writer.writerows(table)
+    return text.getvalue()
 
 
 def _flatten(row: Mapping[str, Any]) -> list[dict[str, Any]]:
