@@ -30,24 +30,23 @@ def evaluate_files(
 ) -> dict[str, Any]:
     """Return the scores of a run, or of the method that a comparison recommends, on labelled files.
 
-    Samples and labels are read as the training files were: of a table the same columns, arrays of
-    the same names, one folder per class. Grids, rates and numbers of points may be others;
-    ``resolutions`` then has the scores at each.
+    Samples and labels are read as the training files were: tables with the same columns, arrays of
+    the same names, one folder per class. Grids, sampling rates and numbers of points may differ
+    from those of the training; ``resolutions`` then has the scores at each.
 
     Args:
-        run: a run's folder, or one of ``fredholm compare`` that recommends a method beside the
-            operators.
-        files: files or folders, judged together.
-        overrides: changes of the model's configuration, see :func:`load_run`.
-        batch_size: samples at a time.
+        run: the folder of a run, or of a comparison that recommends a method.
+        files: files or folders, evaluated together.
+        overrides: changes to the model's configuration, see :func:`load_run`.
+        batch_size: samples per batch.
         trust_code: see :func:`load_run`.
         strict: refuse samples without a label, and cells that should hold a number and do not.
 
     Raises:
         TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
-        DataError: a file is missing, holds something else or no labels, or has a class that
+        DataError: a file is missing, holds something else or no labels, or has a class that the
             training did not have.
-        OptionError: a run whose task is judged on its own splits only.
+        OptionError: the run's task can be evaluated on its own splits only.
     """
     from ..data.files.labelled import read_labelled
 
@@ -89,7 +88,7 @@ def evaluate_files(
 
 
 def _by_resolution(resolutions: Sequence[str]) -> dict[str, list[int]]:
-    """Return the numbers of the samples of each resolution."""
+    """Return the indices of the samples of each resolution."""
     result: dict[str, list[int]] = {}
     for number, resolution in enumerate(resolutions):
         result.setdefault(resolution, []).append(number)
@@ -97,7 +96,7 @@ def _by_resolution(resolutions: Sequence[str]) -> dict[str, list[int]]:
 
 
 def _in_units(outputs: Tensor, labels: Tensor, facts: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-    """Outputs in the units of the files, and the labels."""
+    """Convert outputs to the units of the files; return them and the labels."""
     task = facts.get("task")
     if task == "regression":
         shift, scale = facts.get("units", (0.0, 1.0))
@@ -113,7 +112,10 @@ def _together(
     summaries: Mapping[str, dict[str, Any]],
     classes: Sequence[str],
 ) -> dict[str, Any]:
-    """Return the scores on all samples; of fields, whose grids differ, from those of each grid."""
+    """Return the scores on all samples.
+
+    Fields of different grids cannot be concatenated, so their scores are combined.
+    """
     if len(summaries) == 1:
         return next(iter(summaries.values()))
     if task.name != "field":
@@ -125,5 +127,5 @@ def _together(
 
 
 def _short(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plain numbers of a summary."""
+    """Return the entries of a summary that are plain numbers."""
     return {key: value for key, value in numbers.items() if isinstance(value, int | float)}
