@@ -112,7 +112,7 @@ class RunFolder:
 
     @property
     def started(self) -> bool:
-        """Whether a run has begun here.
+        """True if a run has begun here.
 
         A recipe beside unknown files is the user's own and not a run, unless a training has saved
         something.
@@ -125,7 +125,7 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has written its result."""
+        """True if the run has written its result."""
         return self.result.is_file()
 
     def finished_epochs(self) -> int:

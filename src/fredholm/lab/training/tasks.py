@@ -54,7 +54,7 @@ class Sums(NamedTuple):
 
 
 class Task:
-    """What a model predicts for a sample; each task is a subclass.
+    """The target of a model: a class per sample, a number, ...; each task is a subclass.
 
     Attributes:
         name: its registered name.
@@ -185,7 +185,7 @@ class Task:
 
     @property
     def keeps(self) -> bool:
-        """Whether the chosen metric needs all outputs and labels of a split."""
+        """True if the chosen metric needs all outputs and labels of a split."""
         if self.chosen is None or self.streams:
             return False
         return self.metric[0] not in self._always_reported()
