@@ -91,8 +91,12 @@ def test_texts_are_as_long_as_their_phase(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("reviews", ["training.steps=4"], "needs the same number"),
-        ("reviews", ["training.steps=5", "data.max_length=3"], "no more than that"),
+        ("reviews", ["training.steps=4"], "expected as many steps as training.steps=4, got 5"),
+        (
+            "reviews",
+            ["training.steps=5", "data.max_length=3"],
+            "expected max_length up to data.max_length=3, got",
+        ),
         ("digits", ["training.steps=5"], "digits holds images, which have no max_length"),
     ],
 )

@@ -414,7 +414,7 @@ def test_predictions_are_never_written_over_what_they_answer(tmp_path):
 
 
 def test_predictions_need_a_folder_before_any_sample_is_read(tmp_path):
-    with pytest.raises(OptionError, match=r"a.csv'; there is no such folder"):
+    with pytest.raises(OptionError, match=r"a.csv'; make the folder first"):
         predict(tmp_path / "run", [tmp_path / "new.csv"], out=tmp_path / "nowhere" / "a.csv")
 
 
@@ -573,7 +573,7 @@ def test_predictions_can_be_piped(trained, tmp_path, capsys):
         )
         == 2
     )
-    assert "fields are arrays" in capsys.readouterr().err
+    assert "expected .npz or .json for fields" in capsys.readouterr().err
 
 
 def test_forecasting_is_said_to_be_missing_where_it_is_asked_for(trained, tmp_path, capsys):

@@ -180,7 +180,7 @@ def test_what_all_refuse_one_says(runs):
     folder, said = runs
     for job, kind, text in (
         ("unlike", "RecipeError", r"rank 1 of 2 .*optimizer.lr \(0.001 -> 0.002\)"),
-        ("taken", "OptionError", "is no run folder"),
+        ("taken", "OptionError", "is not a run folder"),
         ("nan", "TrainingFailed", "loss: (nan|inf)"),
     ):
         assert re.search(text, said[0][job]["error"])

@@ -59,7 +59,7 @@ REFUSED = {
     "points": ([*JOBS["infvit"], "model.encoder.patch=8"], "1 points has fewer than the 2 ranks"),
     "evolution": (
         [*SMALL, "model=continuous_vit_micro", "operator={}", "model.encoder.patch=2"],
-        "parallel.domain: received 2 for a continuous model",
+        "parallel.domain: expected 1 for a continuous model",
     ),
 }
 
