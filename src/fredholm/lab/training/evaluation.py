@@ -252,13 +252,10 @@ def evaluate(
         raise OptionError(f"split: expected one of {', '.join(SPLITS)}, got {split!r}")
 
     folder = RunFolder(run)
-    checksum = None
     if is_comparison(folder.root):
         refuse_overrides(overrides)
         predictions = _predict_by_pick(folder.root, split, trust_code)
     else:
-        # The checksum is read before the weights, which a training at work may replace at any time.
-        checksum = read_checksum(folder.model / WEIGHTS)
         predictions = _predict_by_run(folder, split, overrides, trust_code)
 
     dataset = predictions.dataset
@@ -272,8 +269,8 @@ def evaluate(
     result: dict[str, Any] = {"run": str(folder.root), "dataset": dataset.name, "split": split}
     if overrides:
         result["overrides"] = list(overrides)
-    if checksum is not None:
-        result[MEASURED] = checksum
+    if predictions.checksum is not None:
+        result[MEASURED] = predictions.checksum
     result |= {"loss_name": task.loss_name, **scores, **_scores_and_notes(dataset, scores)}
 
     try:
@@ -316,16 +313,26 @@ def _sample_loss(task: Task, outputs: Tensor, labels: Tensor) -> float:
 
 
 class _Predictions(NamedTuple):
-    """A split, and batches of (outputs, labels) on the CPU, computed while they are iterated."""
+    """The predictions of a split.
+
+    Attributes:
+        dataset: the split.
+        batches: (outputs, labels) on the CPU, computed while they are iterated.
+        checksum: the checksum of the weights; None for a method of a comparison.
+    """
 
     dataset: Any
     batches: Iterator[tuple[Tensor, Tensor]]
+    checksum: str | None = None
 
 
 def _predict_by_run(
     folder: RunFolder, split: str, overrides: Sequence[str], trust_code: bool
 ) -> _Predictions:
     from .. import data
+
+    # The checksum is read before the weights, which a training at work may replace at any time.
+    checksum = read_checksum(folder.model / WEIGHTS)
 
     data_overrides = [text for text in overrides if text.startswith("data.options.")]
     model_overrides = [text for text in overrides if text not in data_overrides]
@@ -334,7 +341,7 @@ def _predict_by_run(
     recipe = folder.load_recipe()
     dataset = run_dataset(model, folder, split, data_overrides)
     loader = data.make_loader(dataset, recipe.data.eval_batch_size, seed=recipe.seed, shuffle=False)
-    return _Predictions(dataset, _outputs(model, loader, split))
+    return _Predictions(dataset, _outputs(model, loader, split), checksum)
 
 
 def _predict_by_pick(folder: Path, split: str, trust_code: bool) -> _Predictions:

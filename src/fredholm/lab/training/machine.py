@@ -15,12 +15,16 @@ import torch
 def describe_machine() -> dict[str, object]:
     """Return processor, threads and versions."""
     processor = platform.processor() or platform.machine()
+
+    # On Linux this is only the architecture; the model's name is in /proc/cpuinfo.
     with (
         contextlib.suppress(OSError, StopIteration),
         open("/proc/cpuinfo", encoding="utf-8") as file,
     ):
         model_line = next(line for line in file if line.startswith("model name"))
-        processor = model_line.split(":", 1)[1].strip()
+        _, _, processor = model_line.partition(":")
+        processor = processor.strip()
+
     return {
         "processor": processor,
         "threads": torch.get_num_threads(),
