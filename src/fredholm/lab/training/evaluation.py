@@ -25,7 +25,7 @@ from ..data import Vocabulary
 from .build import build_dataset, in_float32
 from .folder import RunFolder
 from .recipe_files import apply_overrides, load_recipe
-from .tasks import Task, task_of
+from .tasks import Field, Regression, Task, task_of
 
 SPLITS = ("train", "val", "test")
 
@@ -425,10 +425,10 @@ def explain(run: str | Path, images: int = 1000, *, trust_code: bool = False) ->
 
     # Numbers to predict are shown in the units of the training file.
     targets = None
-    if dataset.task == "regression":
+    if isinstance(task, Regression):
         _, numbers = dataset.raw(indices)
         targets = dataset.in_units(numbers)
-    elif dataset.task == "field":
+    elif isinstance(task, Field):
         _, targets = dataset.raw(indices[:FIELDS])
 
     samples = Samples(labels=labels, targets=targets, kind=dataset.kind, **dataset.shown(indices))

@@ -13,7 +13,7 @@ from ...errors import OptionError
 from ...progress import working
 from .build import in_float32
 from .prediction import alike_batches, load_predictor
-from .tasks import Task, create_task
+from .tasks import Field, Regression, Task, create_task
 
 ASKED = ("classification", "regression", "steps", "field")
 
@@ -70,7 +70,7 @@ def evaluate_files(
                 pairs = found.setdefault(resolution, [])
                 for numbers in alike_batches(part.samples, chosen, batch_size):
                     outputs = predictor.predict(part.samples, numbers)
-                    pairs.append(_in_units(outputs, part.labels(numbers), predictor.facts))
+                    pairs.append(_in_units(task, outputs, part.labels(numbers), predictor.facts))
                     done += len(numbers)
                     show.at(done)
     classes = predictor.facts.get("classes") or ()
@@ -95,13 +95,14 @@ def _by_resolution(resolutions: Sequence[str]) -> dict[str, list[int]]:
     return result
 
 
-def _in_units(outputs: Tensor, labels: Tensor, facts: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+def _in_units(
+    task: Task, outputs: Tensor, labels: Tensor, facts: Mapping[str, Any]
+) -> tuple[Tensor, Tensor]:
     """Convert outputs to the units of the files; return them and the labels."""
-    task = facts.get("task")
-    if task == "regression":
+    if isinstance(task, Regression):
         shift, scale = facts.get("units", (0.0, 1.0))
         return outputs.double().reshape(len(labels)) * scale + shift, labels
-    if task == "field":
+    if isinstance(task, Field):
         return outputs.double() * torch.tensor(facts["scale"]).double(), labels
     return outputs, labels
 
@@ -118,7 +119,7 @@ def _together(
     """
     if len(summaries) == 1:
         return next(iter(summaries.values()))
-    if task.name != "field":
+    if not isinstance(task, Field):
         return task.summary((pair for pairs in found.values() for pair in pairs), classes)
     count = sum(numbers["n"] for numbers in summaries.values())
     loss = sum(numbers["n"] * numbers["loss"] for numbers in summaries.values()) / count

@@ -194,6 +194,9 @@ def _merge(usual: dict[str, Any], given: Any) -> Any:
 
 # --- describing files -----------------------------------------------------------------------------
 
+# The extent of a patch, for kinds of samples whose patches have two sides.
+_PATCH_EXTENTS = {"images": "{0} x {0} pixels"}
+
 
 def describe(path: str | Path, reading: dict[str, Any]) -> dict[str, Any]:
     """Describe the files at ``path`` (:attr:`.data.files.Source.description`) and their model."""
@@ -206,9 +209,8 @@ def describe(path: str | Path, reading: dict[str, Any]) -> dict[str, Any]:
     parts = [usual["model"]["name"]]
     patch = encoder.get("patch", 1)
     if patch > 1:
-        is_image = source.collection.kind == "images"
-        extent = f"{patch} x {patch} pixels" if is_image else f"{patch} samples"
-        parts.append(f"patches of {extent}")
+        extent = _PATCH_EXTENTS.get(source.collection.kind, "{0} samples")
+        parts.append(f"patches of {extent.format(patch)}")
     if "standard" in encoder:
         parts.append("each series on its own scale")
     parts.append(f"operator {usual['operator']['name']}")

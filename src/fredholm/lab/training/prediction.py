@@ -77,9 +77,8 @@ def predict(
     if out is not None:
         _check_out(Path(out), files)
     predictor = load_predictor(run, trust_code)
-    task = predictor.facts.get("task", "classification")
-    to_row = _rows_of_task(task)
-    if out is not None and task == "field":
+    to_row = _rows_of_task(predictor.facts.get("task", "classification"))
+    if out is not None and to_row is _field_row:
         _refuse_table_of_fields(Path(out))
 
     samples = read_unlabelled(files, predictor.facts, predictor.encoder, strict, texts)

@@ -66,8 +66,8 @@ def usual_recipe(source: Source, image_size: tuple[int, int] | None = None) -> d
     epochs = max(5, min(100, round(STEPS * batch_size / count)))
 
     kind = source.collection.kind
-    if image_size is not None and kind == "images":
-        parts = _images_of_size(source, image_size)
+    if image_size is not None and kind in _PARTS_OF_SIZE:
+        parts = _PARTS_OF_SIZE[kind](source, image_size)
     else:
         parts = _PARTS[kind](source)
 
@@ -236,3 +236,6 @@ _PARTS: dict[str, Callable[[Source], Parts]] = {
     "clouds": _clouds,
     "fields": _fields,
 }
+
+# Kinds of samples that are resized, if the user asks for a size.
+_PARTS_OF_SIZE: dict[str, Callable[[Source, tuple[int, int]], Parts]] = {"images": _images_of_size}
