@@ -195,7 +195,7 @@ BUGS = [
         "temperature",
         "probabilities are not calibrated in predict",
         "lab/training/prediction.py",
-        "    probabilities = _finite((output / temperature).softmax(-1))",
+        "    probabilities = _finite((output / predictor.temperature).softmax(-1))",
         "    probabilities = _finite(output.softmax(-1))",
         ("tests/lab/training/test_calibration.py",),
     ),

@@ -133,12 +133,12 @@ def test_what_needs_no_data_is_checked_before_data_are_read(table, tmp_path, mon
     monkeypatch.setattr(unlabelled, "read_unlabelled", lambda *a: reads.append("samples"))
     with pytest.raises(RecipeError, match=r"training\.epoch: unknown key"):
         load_recipe(str(table), ["training.epoch=3"])
-    with pytest.raises(RecipeError, match=r"operator\.name: received 'softmx'"):
+    with pytest.raises(RecipeError, match=r"operator\.name: expected an operator, got 'softmx'"):
         load_recipe(str(table), ["operator=softmx"])
     assert main(["train", str(table), "--runs", str(tmp_path), "--name", "run"]) == 2
     assert "holds a finished run; add --resume" in capsys.readouterr().err
     from fredholm.training import predict
 
-    with pytest.raises(OptionError, match=r"out: received 'a\.xls'"):
+    with pytest.raises(OptionError, match=r"out: expected a file .*, got 'a\.xls'"):
         predict(tmp_path / "run", [table], out=tmp_path / "a.xls")
     assert not reads

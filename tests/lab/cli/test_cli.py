@@ -48,7 +48,7 @@ FAILURES = [
     (
         ["train", "digits", "training.epoch=3"],
         2,
-        "training.epoch: unknown key (received 3); did you mean 'epochs'?",
+        "training.epoch: unknown key (got 3); did you mean 'epochs'?",
     ),
     (
         ["train", "digits", *SMALL, "--name", "first"],
@@ -89,7 +89,7 @@ def test_commands_of_one_process_are_refused_in_several(monkeypatch, capsys, com
     assert main([command, "runs/first", "x"]) == 2
     said = capsys.readouterr().err.splitlines()
     assert len(said) == (rank == 0)  # what all refuse, one says
-    assert all(f"error: {command}: received 2 processes; works in one" in line for line in said)
+    assert all(f"error: {command}: expected one process, got 2" in line for line in said)
 
 
 def test_one_process_of_torchrun_is_one(monkeypatch, capsys):
@@ -256,12 +256,15 @@ def test_samples_that_are_taken_for_a_recipe_are_told_how(tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mydata").mkdir()
     assert main(["train", "mydata"]) != 0
-    assert "samples of yours are named with a separator: mydata/" in capsys.readouterr().err
+    assert (
+        "to train on the samples in it, end its name with a separator: mydata/"
+        in capsys.readouterr().err
+    )
     (tmp_path / "a.json").write_text("[1, 2]")
     assert main(["train", "./a.json"]) != 0
-    assert "needs sections such as data: and model:, or samples of yours: .bmp, .csv" in (
-        capsys.readouterr().err
-    )
+    error = capsys.readouterr().err
+    assert "expected sections such as data: and model:, got list; " in error
+    assert "to train on samples, name files of: .bmp, .csv" in error
 
 
 @pytest.mark.parametrize(

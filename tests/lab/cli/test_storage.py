@@ -89,7 +89,7 @@ def test_a_read_only_run_is_evaluated_and_neither_resumed_nor_overwritten(folder
     # a slow machine says how far it is before
     assert err.splitlines()[-1].startswith("note: the figures are not written: ")
     assert err.endswith("Permission denied; change its permissions or choose another folder\n")
-    line = f"error: {run}: may not be written; change its permissions or choose another --runs\n"
+    line = f"error: {run}: cannot be written; change its permissions or choose another --runs\n"
     assert refused == [[2, "", line]] * 2
     line = (
         f"error: {run}/report: Permission denied; change its permissions or choose another folder\n"
@@ -103,7 +103,7 @@ def test_runs_that_are_to_lie_in_a_file(tmp_path, capsys):
     file.write_text("precious")
     assert main(["train", "digits", *SMALL, "--runs", str(file)]) == 2
     assert capsys.readouterr().err == (
-        f"error: {file}: is a file; needs a folder of runs, choose another --runs\n"
+        f"error: {file}: expected a folder of runs, got a file; choose another --runs\n"
     )
     assert main(["sweep", "digits", *SMALL, "--runs", str(file)]) == 2
     assert capsys.readouterr().err.startswith(f"error: {file}/sweep-digits: Not a directory; ")

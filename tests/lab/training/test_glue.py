@@ -118,10 +118,10 @@ def test_a_mean_with_an_undefined_correlation_is_none(monkeypatch, home, capsys)
 
 
 def test_a_folder_without_such_runs_is_refused(home, tmp_path, capsys):
-    with pytest.raises(DataError, match="holds no finished run on a task of GLUE"):
+    with pytest.raises(DataError, match="expected finished runs on tasks of GLUE, got none"):
         evaluate_glue(tmp_path)
     assert main(["evaluate", str(tmp_path), "--all"]) == 2
-    assert "holds no finished run on a task of GLUE" in capsys.readouterr().err
+    assert "expected finished runs on tasks of GLUE, got none" in capsys.readouterr().err
 
 
 def test_pearson_s_correlation_of_a_column_and_a_row():

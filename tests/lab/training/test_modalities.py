@@ -53,7 +53,7 @@ def test_relative_error_is_the_task_of_fields():
     assert report["loss"] == pytest.approx(float(expected.mean()))
     assert report["worst"] == pytest.approx(float(expected.max()))
     assert relative_error(torch.ones(1, 1), torch.zeros(1, 1)).item() == 1.0
-    with pytest.raises(ShapeError, match=r"needs outputs \(3, 20, 2\), got \(3, 20, 1\)"):
+    with pytest.raises(ShapeError, match=r"expected \(3, 20, 2\) for .*, got \(3, 20, 1\)"):
         task.loss(outputs[..., :1], labels)
 
 
@@ -195,7 +195,7 @@ def test_the_papers_sizes_build(name, millions):
         (
             "itnet-graphs",
             "model.encoder.eigenvectors=3",
-            "model.encoder.eigenvectors: .*set by the data set",
+            "model.encoder.eigenvectors: expected in the data set",
         ),
         ("itnet-kicad", "model.neighbors=3", "did you mean model.encoder.neighbours"),
     ],

@@ -17,7 +17,7 @@ from PIL import Image
 from fredholm.errors import CheckpointError, DataError, OptionError, RecipeError
 from fredholm.lab.cli.main import main
 from fredholm.lab.data.files import open_files
-from fredholm.lab.training import own_files
+from fredholm.lab.training import usual
 from fredholm.lab.training.build import build_dataset, build_model
 from fredholm.lab.training.calibration import fit_temperature
 from fredholm.lab.training.evaluation import check_unchanged
@@ -170,9 +170,9 @@ def test_answers_are_written_as_csv_json_and_arrays(trained, tmp_path):
     assert len(write_predictions(points, tmp_path / "s.csv").read_text().splitlines()) == 1 + 16 * 5
     field = predict(trained / "runs" / "fields.npz", [trained / "fields.npz"])
     assert np.load(write_predictions(field, tmp_path / "f.npz"))["values"].shape == (12, 1, 4, 4)
-    with pytest.raises(OptionError, match=r"fields are arrays: needs \.npz or \.json"):
+    with pytest.raises(OptionError, match=r"out: expected \.npz or \.json for fields"):
         write_predictions(field, tmp_path / "f.csv")
-    with pytest.raises(OptionError, match=r"out: received 'a.txt'"):
+    with pytest.raises(OptionError, match=r"out: expected a file .*, got 'a.txt'"):
         write_predictions(answers, tmp_path / "a.txt")
 
 
@@ -246,7 +246,7 @@ def test_files_that_changed_since_are_not_evaluated(trained, tmp_path):
     run = tmp_path / "run"
     train(load_recipe(str(path), SHORT), run)
     path.write_text(path.read_text() + "3,a,1100\n")
-    with pytest.raises(DataError, match="has changed since the run was trained"):
+    with pytest.raises(DataError, match="the files have changed since the run was trained"):
         evaluate(run)
 
 
@@ -257,11 +257,16 @@ def test_files_that_another_version_divided_otherwise_are_not_evaluated(tmp_path
     facts = dataset.describe()
     facts["source"] = json.loads(json.dumps(facts["source"]))
     facts["source"]["scaling"]["std"][0] = 1.0
-    with pytest.raises(DataError, match="column 1 of the model's inputs has another mean or"):
+    with pytest.raises(
+        DataError,
+        match=r"expected the mean and deviation .* in column 1 of the model's inputs, got",
+    ):
         check_unchanged(facts, dataset)
     facts = dataset.describe()
     facts["source"] = facts["source"] | {"split": facts["source"]["split"] | {"rule": "group"}}
-    with pytest.raises(DataError, match="training samples could be in the test: train again"):
+    with pytest.raises(
+        DataError, match="could put training samples into the test split; train again"
+    ):
         check_unchanged(facts, dataset)
 
 
@@ -274,7 +279,7 @@ def test_flags_and_keys_say_what_is_not_found_out(tmp_path, capsys):
     assert "kind rows, classification" in said
     assert "classes:      a 15, b 15" in said
     assert "next: fredholm train" in said
-    with pytest.raises(RecipeError, match=r"data.label: received 'x'; digits says it itself"):
+    with pytest.raises(RecipeError, match=r"data.label: .* digits defines it, got 'x'; remove it"):
         load_recipe("digits", ["data.label=x"])
 
 
@@ -361,9 +366,9 @@ def test_what_is_asked_at_every_time_or_has_its_own_times_has_a_point_a_sample(t
     ],
 )
 def test_pictures_have_few_patches(size, patch, shown):
-    found = own_files._images(SimpleNamespace(image_size=size, training=range(600)))
-    assert found[0]["encoder"]["patch"] == patch
-    assert found[2]["image_size"] == shown
+    found = usual._images(SimpleNamespace(image_size=size, training=range(600)))
+    assert found.model["encoder"]["patch"] == patch
+    assert found.data["image_size"] == shown
 
 
 @pytest.mark.parametrize(
@@ -409,7 +414,7 @@ def test_predictions_are_never_written_over_what_they_answer(tmp_path):
 
 
 def test_predictions_need_a_folder_before_any_sample_is_read(tmp_path):
-    with pytest.raises(OptionError, match=r"a.csv'; there is no such folder"):
+    with pytest.raises(OptionError, match=r"a.csv'; make the folder first"):
         predict(tmp_path / "run", [tmp_path / "new.csv"], out=tmp_path / "nowhere" / "a.csv")
 
 
@@ -450,7 +455,7 @@ def far_scattered(path: Path) -> None:
 def test_an_answer_that_is_no_number_is_none(trained, tmp_path, name, write, place):
     file = tmp_path / name
     write(file)
-    with pytest.raises(DataError, match=f"{place}: the answer is no finite number"):
+    with pytest.raises(DataError, match=f"{place}: expected a finite prediction, got NaN"):
         predict(trained / "runs" / name, [file], out=tmp_path / "answers.npz")
     assert not (tmp_path / "answers.npz").exists()
 
@@ -568,7 +573,7 @@ def test_predictions_can_be_piped(trained, tmp_path, capsys):
         )
         == 2
     )
-    assert "fields are arrays" in capsys.readouterr().err
+    assert "expected .npz or .json for fields" in capsys.readouterr().err
 
 
 def test_forecasting_is_said_to_be_missing_where_it_is_asked_for(trained, tmp_path, capsys):

@@ -240,7 +240,7 @@ def test_the_command_line_evaluates(tables, tmp_path, capsys):
     kept(tables / "walks.csv", MINIROCKET, tmp_path)
     assert main(["evaluate", str(tmp_path)]) == 0
     assert "walks test: accuracy 1.0000, cross-entropy 0." in capsys.readouterr().out
-    with pytest.raises(OptionError, match=r"received model.body.steps=3; a method .* no options"):
+    with pytest.raises(OptionError, match=r"a method .* no options, got model.body.steps=3; leave"):
         evaluate(tmp_path, overrides=["model.body.steps=3"])
 
 
@@ -249,7 +249,7 @@ def test_files_that_changed_since_are_not_evaluated(tables, tmp_path):
     path.write_text((tables / "films.csv").read_text())
     kept(path, WORDS, tmp_path)
     path.write_text(path.read_text() + "a FINE film 41,y\n")
-    with pytest.raises(DataError, match="has changed since"):
+    with pytest.raises(DataError, match="the files have changed since"):
         evaluate(tmp_path)
 
 

@@ -180,7 +180,7 @@ def test_what_all_refuse_one_says(runs):
     folder, said = runs
     for job, kind, text in (
         ("unlike", "RecipeError", r"rank 1 of 2 .*optimizer.lr \(0.001 -> 0.002\)"),
-        ("taken", "OptionError", "is no run folder"),
+        ("taken", "OptionError", "is not a run folder"),
         ("nan", "TrainingFailed", "loss: (nan|inf)"),
     ):
         assert re.search(text, said[0][job]["error"])
@@ -327,10 +327,10 @@ def test_processes_that_do_not_come_are_not_waited_for(launched, recipe):
 @pytest.mark.parametrize(
     ("overrides", "changes", "message"),
     [
-        (["training.devices=4"], {}, "training.devices: received 4; this run was started on 2"),
-        (["data.batch_size=1"], {}, "data.batch_size: received 1 for 2 processes"),
-        ([], {"LOCAL_WORLD_SIZE": "3"}, "processes: received 2 in all, 3 of them on this machine"),
-        ([], {TIMEOUT: "soon"}, f"{TIMEOUT}: received 'soon'; needs a positive number"),
+        (["training.devices=4"], {}, "training.devices: expected 2, .* was started, got 4"),
+        (["data.batch_size=1"], {}, "data.batch_size: expected samples for 2 processes, got 1"),
+        ([], {"LOCAL_WORLD_SIZE": "3"}, "processes: .* got 3 on this one and 2 in all"),
+        ([], {TIMEOUT: "soon"}, f"{TIMEOUT}: expected a positive number .*, got 'soon'"),
     ],
 )
 def test_numbers_that_do_not_fit_are_refused(launched, recipe, overrides, changes, message):
@@ -342,8 +342,8 @@ def test_numbers_that_do_not_fit_are_refused(launched, recipe, overrides, change
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("training.nodes=2", "training.nodes: received 2; this is 1; start the command on every"),
-        ("training.strategy=ddp", "training.strategy: received 'ddp' for one process"),
+        ("training.nodes=2", "expected 1 without a launcher, got 2; start the command on every"),
+        ("training.strategy=ddp", "training.strategy: expected 'auto' for one process, got 'ddp'"),
     ],
 )
 def test_one_process_is_not_several(tmp_path, recipe, override, message):

@@ -322,7 +322,7 @@ def test_a_recipe_among_other_files_is_no_run(tmp_path, recipe):
     (folder / "data").mkdir(parents=True)
     save_recipe(chosen, folder / "recipe.yaml")
     for given in ({}, {"overwrite": True}):
-        with pytest.raises(OptionError, match="is no run folder; choose another --name"):
+        with pytest.raises(OptionError, match="is not a run folder; choose another --name"):
             train(chosen, folder, **given)
     with pytest.raises(CheckpointError, match="no run to resume"):
         train(chosen, folder, resume=True)

@@ -125,7 +125,7 @@ def test_evaluation_adds_up(finished):
     assert confusion.diagonal().sum() / report["n"] == pytest.approx(report["accuracy"])
     assert all(e["label"] != e["prediction"] for e in report["wrong"])
     assert all(e["label"] == e["prediction"] for e in report["right"])
-    with pytest.raises(OptionError, match="split: received 'dev'"):
+    with pytest.raises(OptionError, match="split: expected one of train, val, test, got 'dev'"):
         evaluate(folder, "dev")
 
 
@@ -289,7 +289,7 @@ def test_early_stop_watches_what_the_task_has():
     assert _goal(EarlyStop(metric="train_loss", patience=3), Tokens()) == Goal(
         "train_loss", "min", 3
     )
-    with pytest.raises(RecipeError, match="received 'max' for val_loss"):
+    with pytest.raises(RecipeError, match="expected 'min' for val_loss, got 'max'"):
         _goal(EarlyStop(mode="max"), Regression())
 
 
@@ -302,7 +302,9 @@ def test_a_time_limit_ends_a_run(tmp_path, recipe):
 
 def test_too_little_time_for_an_epoch_is_said(tmp_path, recipe):
     for length in ("training.epochs=1", "training.steps=4"):
-        with pytest.raises(TrainingFailed, match=r"max_minutes: received 1e-09, .*; give more; no"):
+        with pytest.raises(
+            TrainingFailed, match=r"max_minutes: expected .*, got 1e-09; raise it; no"
+        ):
             train(recipe(length, "training.max_minutes=1e-9"), tmp_path / "run", overwrite=True)
         assert not (tmp_path / "run" / "model").exists(), "of weights that have learned nothing"
 
@@ -361,7 +363,9 @@ def test_too_little_memory_is_said(tmp_path, recipe, monkeypatch):
         return torch.empty(1 << 60)
 
     monkeypatch.setattr(RecipeLearner, "loss", loss)
-    with pytest.raises(TrainingFailed, match=r"out of memory: .* MB more; .* parallel.domain=4"):
+    with pytest.raises(
+        TrainingFailed, match=r"out of memory: .* MB more, .* parallel.domain=4"
+    ):
         train(recipe(), tmp_path / "run")
 
 
@@ -388,9 +392,9 @@ def test_random_frequencies_follow_the_run_s_seed(recipe):
 
 
 def test_what_cannot_be_built_is_refused_before_a_folder_is_made(tmp_path, recipe):
-    with pytest.raises(RecipeError, match=r"data.batch_size: received 100000"):
+    with pytest.raises(RecipeError, match=r"data.batch_size: expected at most the .*, got 100000"):
         train(recipe("data.batch_size=100000"), tmp_path / "run")
-    with pytest.raises(RecipeError, match=r"operator: received {'widht': 3}"):
+    with pytest.raises(RecipeError, match=r"operator: got {'widht': 3}"):
         train(recipe("operator.widht=3"), tmp_path / "run")
     with pytest.raises(RecipeError, match=r"heads must divide dim"):
         train(recipe("model.body.heads=3"), tmp_path / "run")
@@ -402,9 +406,9 @@ def test_what_the_task_does_not_have_is_refused_before_a_folder_is_made(tmp_path
 
     counts = "data.options={length: 8, train: 8, val: 4, test: 4}"
     refused = {
-        "training.early_stop={metric: val_accuracy}": "early_stop.metric: .* needs one of train",
-        "schedule={name: plateau, metric: val_accuracy}": "needs one of train_loss, val_loss",
-        "model.head.pool=every": "one number a sequence, .* leave out model.head.pool=every",
+        "training.early_stop={metric: val_accuracy}": "early_stop.metric: expected one of train",
+        "schedule={name: plateau, metric: val_accuracy}": "expected one of train_loss, val_loss",
+        "model.head.pool=every": "one number per sample .* leave out model.head.pool=every",
     }
     for change, message in refused.items():
         chosen = load_recipe("ckcnn-adding", [counts, "data.batch_size=4", change])
@@ -413,7 +417,7 @@ def test_what_the_task_does_not_have_is_refused_before_a_folder_is_made(tmp_path
     with pytest.raises(ShapeError, match=r"got \(2, 4, 10\); leave out model.head.pool=every"):
         train(recipe("model.head.pool=every"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    with pytest.raises(RecipeError, match=r"data.mixup: received 0.3; .* labels are regression"):
+    with pytest.raises(RecipeError, match=r"data.mixup: .* got 0.3 with labels of regression"):
         check_task(recipe("data.mixup=0.3"), Regression())
 
 

@@ -136,13 +136,23 @@ def test_a_recipe_names_its_schedule():
 
 
 MISTAKES = {
-    "schedule.factor=0.5": "schedule.factor: received 0.5 with 'cosine'; needs schedule.name=",
-    "schedule.name=step": "schedule.milestones, schedule.every: received neither",
-    "schedule={name: linear, patience: 3}": "schedule.patience: received 3 with 'linear'; needs",
-    "schedule={warmup_epochs: 1, warmup_steps: 2}": "schedule.warmup_steps: received 2 with",
-    "training.epochs=null": "training.epochs: received None; needs a number, or training.steps",
-    "schedule.name=polynomial": "schedule.name: received 'polynomial'",
-    "optimizer.name=sgd": "optimizer.name: received 'sgd'",
+    "schedule.factor=0.5": (
+        "schedule.factor: expected schedule.name=step or plateau, got 0.5 with 'cosine'"
+    ),
+    "schedule.name=step": (
+        "schedule.milestones, schedule.every: expected one of them with 'step', got neither"
+    ),
+    "schedule={name: linear, patience: 3}": (
+        "schedule.patience: expected schedule.name=plateau, got 3 with 'linear'"
+    ),
+    "schedule={warmup_epochs: 1, warmup_steps: 2}": (
+        "schedule.warmup_steps: expected one length of the warm-up, got 2"
+    ),
+    "training.epochs=null": (
+        "training.epochs: expected a number, got None; give it or training.steps"
+    ),
+    "schedule.name=polynomial": "'plateau' or 'constant', got 'polynomial'",
+    "optimizer.name=sgd": "optimizer.name: expected 'adamw' or 'adam', got 'sgd'",
 }
 
 

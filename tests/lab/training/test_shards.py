@@ -59,7 +59,7 @@ REFUSED = {
     "points": ([*JOBS["infvit"], "model.encoder.patch=8"], "1 points has fewer than the 2 ranks"),
     "evolution": (
         [*SMALL, "model=continuous_vit_micro", "operator={}", "model.encoder.patch=2"],
-        "parallel.domain: received 2 for a continuous model",
+        "parallel.domain: expected 1 for a continuous model",
     ),
 }
 
@@ -140,10 +140,13 @@ def test_parts_of_samples_beside_parts_of_batches(runs, tmp_path):
     [
         (
             ["parallel.domain=3", "training.devices=2"],
-            "received 3 with 2 processes; needs a divisor",
+            "expected a divisor of 2 processes, got 3",
         ),
         (["parallel.domain=0"], "parallel.domain"),
-        (["parallel.domain=2", "training.devices=2", "data.cutmix=1.0"], "data.cutmix: received 1"),
+        (
+            ["parallel.domain=2", "training.devices=2", "data.cutmix=1.0"],
+            "data.cutmix: expected 0 with .*, got 1",
+        ),
     ],
 )
 def test_recipes_that_cannot_be_are_refused_before_data_are_read(recipe, overrides, message):
@@ -152,7 +155,9 @@ def test_recipes_that_cannot_be_are_refused_before_data_are_read(recipe, overrid
 
 
 def test_one_process_has_no_parts(recipe, tmp_path):
-    with pytest.raises(OptionError, match=r"parallel.domain: received 2; this run has 1 proc"):
+    with pytest.raises(
+        OptionError, match=r"domain: expected a divisor of the 1 processes .*, got 2"
+    ):
         train(recipe("parallel.domain=2"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -29,9 +29,9 @@ def test_a_grid_spans_every_combination_and_seed():
         0,
     )
     for wrong in ("log(1,8)", "log(0,8,4)", "log(1,8,1)", "log(a,8,2)", "log(1,inf,3)"):
-        with pytest.raises(RecipeError, match=r"needs log\(FIRST,LAST,COUNT\)"):
+        with pytest.raises(RecipeError, match=r"expected log\(FIRST,LAST,COUNT\)"):
             expand([f"operator.omega={wrong}"], 0)
-    with pytest.raises(RecipeError, match="seeds: received 'many'"):
+    with pytest.raises(RecipeError, match="seeds: expected a count of 1 or more, got 'many'"):
         expand(["seeds=many"], 0)
 
 

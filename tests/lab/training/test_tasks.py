@@ -65,9 +65,13 @@ def test_a_correlation_of_equal_answers_is_null_in_json():
 @pytest.mark.parametrize(
     ("name", "shape", "message"),
     [
-        ("steps", (2, 3), "needs logits \\(2, 4, classes\\).*pool=every"),
+        ("steps", (2, 3), "logits \\(2, 4, classes\\) for a class at every point, .*pool=every"),
         ("regression", (2, 4), "outputs=1"),
-        ("classification", (2, 4, 3), "needs logits \\(2, classes\\).*pool=every"),
+        (
+            "classification",
+            (2, 4, 3),
+            "logits \\(2, classes\\) for one class per sample, .*pool=every",
+        ),
     ],
 )
 def test_heads_that_do_not_fit(name, shape, message):
@@ -119,7 +123,7 @@ def test_a_metric_of_the_tasks_own_keeps_the_weights_and_is_in_the_table(tmp_pat
     [
         ("data.image_size=8", "data.image_size: .*copy-memory holds sequence"),
         ("data.tokens=words", "data.tokens: .*copy-memory holds sequence"),
-        ("model.encoder.length=9", "model.encoder.length: .*set by the data set"),
+        ("model.encoder.length=9", "model.encoder.length: expected in the data set"),
     ],
 )
 def test_options_of_other_data_are_refused(override, message):

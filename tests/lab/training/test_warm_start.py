@@ -185,7 +185,7 @@ def test_a_resumed_run_does_without_the_run_it_started_from(home):
 
 def test_what_cannot_start_a_model_is_refused(home):
     model, dataset, _ = fresh("vqa", home, "model.body.dim=8")
-    with pytest.raises(RecipeError, match=r"features of width 16, .*; set model\.body\.dim"):
+    with pytest.raises(RecipeError, match=r"width 8, .* got 16 .*; set model\.body\.dim"):
         start_from(model, [home / "image", home / "text"], dataset)
     model, dataset, _ = fresh("vqa", home)
     with pytest.raises(

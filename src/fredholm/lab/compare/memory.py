@@ -40,7 +40,7 @@ def choose_for(
     Args:
         source: the samples, divided; there is no test split.
         recipe: the sections of a recipe that the contenders share, see
-            :func:`fredholm.lab.training.own_files.usual_recipe`.
+            :func:`fredholm.lab.training.usual.usual_recipe`.
         minutes: of the search.
         operators: as of :func:`.search.open_search`.
         report: receives lines of progress.

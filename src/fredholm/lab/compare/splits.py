@@ -16,7 +16,7 @@ from ..data.files import open_files
 from ..data.files.casts import Coded
 from ..data.files.source import Source
 from ..data.kinds.texts import TextOptions
-from ..training.build import build_dataset, data_arguments, judged
+from ..training.build import build_dataset, data_arguments, with_metric
 from ..training.own_files import data_mark
 from ..training.recipe import Recipe
 
@@ -45,7 +45,7 @@ class Splits:
     def _read(self, part: str) -> Any:
         if self._given is None:
             return build_dataset(self.recipe, part)
-        return judged(self.recipe, self._given.dataset(part, image_size=self._size))
+        return with_metric(self.recipe, self._given.dataset(part, image_size=self._size))
 
     def whole(self) -> tuple[Any, str]:
         """The samples that a method is fitted to at last, and which they are: all but the test's of
@@ -61,7 +61,7 @@ class Splits:
             known = {"text": options}
         pool = np.flatnonzero(self._source.parts != 2)
         found = self._source.subset("train", pool, image_size=self._size, **known)
-        return judged(self.recipe, found), "training and validation samples"
+        return with_metric(self.recipe, found), "training and validation samples"
 
     @cached_property
     def mark(self) -> str | None:
@@ -91,7 +91,7 @@ class Splits:
         held = self._parts[number % len(self._parts)]
         source = self._fitted(number % len(self._parts))
         train, val = (
-            judged(self.recipe, source.subset(part, chosen, image_size=self._size))
+            with_metric(self.recipe, source.subset(part, chosen, image_size=self._size))
             for part, chosen in (("train", source.training), ("val", held))
         )
         return train, val
@@ -105,7 +105,7 @@ class Splits:
             return whole
         source = self._fitted(number % len(self._parts))
         chosen = np.flatnonzero(source.parts == 2)
-        return judged(self.recipe, source.subset("test", chosen, image_size=self._size))
+        return with_metric(self.recipe, source.subset("test", chosen, image_size=self._size))
 
     @cache  # noqa: B019
     def _fitted(self, number: int) -> Any:

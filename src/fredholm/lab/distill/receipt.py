@@ -18,7 +18,7 @@ from ...errors import DataError
 from ...files import digest_json
 from ...linearization.positions import positions_of
 from ..training.metrics import exponential
-from ..training.text_generation import own_signs, prompt_ids
+from ..training.text_generation import prompt_ids, special_tokens_only
 from .decoding import STEPS, crossings, measure_decoding
 from .matching import cross_entropies
 from .needles import ROOM, Haystacks, measure_needles
@@ -249,7 +249,7 @@ def _continued(models: Models, documents: Documents, prompt: str, limit: int) ->
         ours = ids.to(next(given.parameters()).device)
         options = {"max_new_tokens": new_tokens, "do_sample": False}
         kept = given.generation_config
-        given.generation_config = own_signs(kept)  # no penalties: the likeliest tokens
+        given.generation_config = special_tokens_only(kept)  # no penalties: the likeliest tokens
         try:
             out = given.generate(input_ids=ours, attention_mask=torch.ones_like(ours), **options)
         finally:

@@ -44,9 +44,9 @@ from ..training.build import build_loaders, build_model, in_float32
 from ..training.calibration import fit_temperature
 from ..training.fit import Goal, Limits, fit
 from ..training.module import RecipeLearner
-from ..training.own_files import usual_recipe
 from ..training.recipe import Recipe
 from ..training.tasks import Task, task_of
+from ..training.usual import usual_recipe
 from ..training.weights import WeightedSamples, WeightedTask
 
 DEVICES = {"auto": "auto", "cpu": "cpu", "cuda": "gpu"}  # as Lightning calls them

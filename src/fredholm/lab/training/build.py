@@ -1,10 +1,10 @@
-"""From a recipe to data sets, loaders and a model."""
+"""Build data sets, loaders and the model of a recipe."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from .recipe import Recipe
 from .tasks import task_of
 
 # Keys of a recipe's section `data` that are arguments of `create_dataset`.
-_OF_DATA = (
+_DATA_ARGUMENTS = (
     "path",
     "image_size",
     "val_fraction",
@@ -28,50 +28,56 @@ _OF_DATA = (
 
 
 def build_dataset(recipe: Recipe, split: str, vocabulary: Any = None) -> Any:
-    """The data set of one split, at the recipe's image size or length; of text, with a model's own
-    ``vocabulary`` where given.
+    """Read one split of a recipe's data set.
+
+    Args:
+        recipe: the recipe.
+        split: ``train``, ``val`` or ``test``.
+        vocabulary: the vocabulary that a model reads texts with; None lets the data set make one.
     """
     from .. import data
 
-    given = data_arguments(recipe)
-    result: Any = data.create_dataset(recipe.data.name, split, vocabulary=vocabulary, **given)
-    result = judged(recipe, result)
+    arguments = data_arguments(recipe)
+    dataset: Any = data.create_dataset(recipe.data.name, split, vocabulary=vocabulary, **arguments)
+    dataset = with_metric(recipe, dataset)
     if recipe.data.limit is None or split == "test":
-        return result
-    return data.limit_samples(result, recipe.data.limit)
+        return dataset
+    return data.limit_samples(dataset, recipe.data.limit)
 
 
-def judged(recipe: Recipe, dataset: Any) -> Any:
-    """The data set, whose models are judged by the recipe's metric, where it names one."""
+def with_metric(recipe: Recipe, dataset: Any) -> Any:
+    """Set the metric that judges models of ``dataset``, if the recipe names one, and return it."""
     if recipe.training.metric is not None:
         dataset.metric = recipe.training.metric
     return dataset
 
 
 def kind_asked(recipe: Recipe) -> Any:
-    """The kind of the recipe's samples, as :func:`build_dataset` finds it."""
+    """Return the kind of a recipe's samples, as :func:`build_dataset` finds it."""
     from ..data.create import find_kind
 
-    given = data_arguments(recipe)
-    known = {key: given[key] for key in ("path", "val_fraction", "options") if key in given}
-    return find_kind(recipe.data.name, **known)
+    arguments = data_arguments(recipe)
+    keys = ("path", "val_fraction", "options")
+    return find_kind(recipe.data.name, **{key: arguments[key] for key in keys if key in arguments})
 
 
 def data_arguments(recipe: Recipe) -> dict[str, Any]:
-    """What a recipe says to :func:`fredholm.data.create_dataset`."""
-    given = recipe.data.model_dump(include=set(_OF_DATA), exclude_none=True)
-    if "image_size" in given:
-        given["image_size"] = tuple(given["image_size"])
+    """Return a recipe's arguments of :func:`fredholm.data.create_dataset`."""
+    arguments = recipe.data.model_dump(include=set(_DATA_ARGUMENTS), exclude_none=True)
+    if "image_size" in arguments:
+        arguments["image_size"] = tuple(arguments["image_size"])
+
+    # Recipes of images that do not mention pixels were written for RGB bytes.
     options = recipe.data.options | recipe.data.reading
-    if recipe.data.name == "files" and "image_size" in given:
-        # A recipe of pictures that says nothing of them means bytes of three colours.
+    if recipe.data.name == "files" and "image_size" in arguments:
         options = {"pixels": "rgb"} | options
-    return given | {"options": options}
+    return arguments | {"options": options}
 
 
 class Batches:
-    """An iterable with a length and nothing else: Lightning takes anything with a ``sampler`` for a
-    torch loader.
+    """A loader reduced to its iterator and length.
+
+    Lightning would treat anything with a ``sampler`` as a torch loader, and replace the sampler.
     """
 
     def __init__(self, loader: Any):
@@ -85,71 +91,98 @@ class Batches:
 
     @property
     def order(self) -> Any:
-        """Of the loader: which samples are this process's."""
+        """The loader's order, which tells which samples belong to this process."""
         return self.loader.order
+
+
+class Loaders(NamedTuple):
+    """A factory of training loaders, and the validation loader of this process."""
+
+    train: Callable[[int, int], Any]
+    validation: Batches
 
 
 def build_loaders(
     recipe: Recipe, train: Any, val: Any, rank: int = 0, world_size: int = 1, encoder: Any = None
-) -> tuple[Callable[[int, int], Any], Any]:
-    """A factory of the shuffled, augmented training loader of a process, and the validation loader
-    of process ``rank`` of ``world_size``.
+) -> Loaders:
+    """Build the loaders of training and validation.
 
-    Batches are those of a step; processes share them. With ``parallel.domain`` so many neighbours
-    get the same samples, each its stretch of their points, as the model's ``encoder`` reads them.
+    Batches are global: processes share them. With ``parallel.domain``, groups of that many
+    neighbouring ranks get the same samples, and each rank of a group a stretch of their points.
+
+    Args:
+        recipe: the recipe.
+        train, val: its data sets.
+        rank, world_size: this process and the number of processes, for the validation loader. The
+            training loader is made later, by ``train(rank, world_size)``.
+        encoder: the model's encoder, which knows along which axis points can be divided.
+
+    Raises:
+        RecipeError: a batch is larger than the training split.
     """
     from .. import data
 
     options = recipe.data
     if options.batch_size > len(train):
         raise RecipeError(
-            f"data.batch_size: received {options.batch_size}; {train.name} has {len(train)} "
-            f"samples to train on; needs as many or fewer: data.batch_size={-(-len(train) // 4)}"
+            f"data.batch_size: expected at most the {len(train)} training samples of {train.name}, "
+            f"got {options.batch_size}; try data.batch_size={-(-len(train) // 4)}"
         )
-    transform, count = train.augmentation(options.augment.model_dump()), 1
+    transform = train.augmentation(options.augment.model_dump())
+
+    # The number of ranks that share each sample.
+    parts = 1
     if encoder is not None:
-        count = recipe.parallel.domain
+        parts = recipe.parallel.domain
 
-    def part(whole: Any, rank: int) -> Any:
-        return whole if count == 1 else cut_samples(whole, encoder, rank % count, count)
+    def part_of(dataset: Any, rank: int) -> Any:
+        if parts == 1:
+            return dataset
+        return cut_samples(dataset, encoder, rank % parts, parts)
 
-    def training(rank: int, world_size: int) -> Any:
+    def make_training_loader(rank: int, world_size: int) -> Any:
         return data.make_loader(
-            part(train, rank),
+            part_of(train, rank),
             options.batch_size,
             seed=recipe.seed,
             shuffle=True,
             augment=transform,
             drop_last=True,
-            rank=rank // count,
-            world_size=world_size // count,
+            rank=rank // parts,
+            world_size=world_size // parts,
         )
 
-    size, place = max(options.eval_batch_size, world_size // count), rank // count
-    parts = part(val, rank)
-    return training, Batches(
-        data.make_loader(parts, size, seed=recipe.seed, rank=place, world_size=world_size // count)
+    groups = world_size // parts
+    validation_loader = data.make_loader(
+        part_of(val, rank),
+        max(options.eval_batch_size, groups),
+        seed=recipe.seed,
+        rank=rank // parts,
+        world_size=groups,
     )
+    return Loaders(make_training_loader, Batches(validation_loader))
 
 
 def cut_samples(dataset: Any, encoder: Any, rank: int, count: int) -> Any:
-    """The stretch of every sample's points that is the ``rank``-th of ``count`` processes'.
+    """Return the data set of one of ``count`` stretches of every sample's points.
 
     Raises:
-        OptionError: an encoder that reads whole samples.
+        OptionError: the encoder reads complete samples only.
     """
     from ..data.parts import PartDataset, Stretch
 
-    axis, labels = encoder.axis, task_of(dataset).points
+    axis = encoder.axis
     if axis is None:
         encoder.refuse_part("it reads a sample as a whole")
     assert axis is not None
-    return PartDataset(dataset, Stretch(rank, count, axis, labels, encoder.grain))
+
+    label_axis = task_of(dataset).points
+    return PartDataset(dataset, Stretch(rank, count, axis, label_axis, encoder.grain))
 
 
 @contextmanager
 def in_float32() -> Iterator[None]:
-    """New tensors are float32, as data sets are, whatever the caller's default is."""
+    """Make float32 the default of new tensors, as data sets are, whatever the caller's is."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
@@ -160,47 +193,62 @@ def in_float32() -> Iterator[None]:
 
 @in_float32()
 def build_model(recipe: Recipe, dataset: Any) -> nn.Module:
-    """The recipe's model with the data set's sizes and classes, initialised from the
-    recipe's seed; its weights are float32.
+    """Build a recipe's model for the sizes and classes of a data set.
+
+    Its float32 weights are initialised from the recipe's seed.
+
+    Raises:
+        RecipeError: the model cannot be built.
     """
     from ... import models
 
     head = {"outputs": task_of(dataset).outputs(dataset.classes), **dataset.head()}
-    parts = {name: dict(fields) for name, fields in recipe.model.parts.items()}
+    parts: dict[str, Any] = {name: dict(fields) for name, fields in recipe.model.parts.items()}
     parts["head"] = head | parts.get("head", {})
+
     torch.manual_seed(recipe.seed)
     try:
-        parts["body"] = _operator(recipe) | parts.get("body", {})
+        parts["body"] = _operator_fields(recipe) | parts.get("body", {})
         return models.create_model(recipe.model.name, data=dataset.encoder(), **parts)
     except (FredholmError, TypeError, ValueError) as error:
         raise explain_failure(recipe, error) from error
 
 
-def _operator(recipe: Recipe) -> dict[str, Any]:
-    """The recipe's operator; where it is the model's own kind, its options are changes to the
-    model's.
+def _operator_fields(recipe: Recipe) -> dict[str, Any]:
+    """Return a recipe's operator as fields of the model's body.
+
+    If it is the operator that the model has already, its options are changes to the model's own.
     """
     from ... import models
 
-    name, options = recipe.operator.name, recipe.operator.options
+    name = recipe.operator.name
     if name is None:
         return {}
+
+    options = recipe.operator.options
     preset: Any = models.model_config(recipe.model.name).body
-    own = preset.operator_options if getattr(preset, "operator", None) == name else {}
-    return {"operator": name, "operator_options": {**own, **options}}
+    if getattr(preset, "operator", None) == name:
+        options = {**preset.operator_options, **options}
+    return {"operator": name, "operator_options": options}
 
 
 def build_mixer(recipe: Recipe, classes: int):
-    """Mixup, cutmix, or either at random for each batch; None when both are off."""
+    """Build the blend of a batch: mixup, cutmix, or either at random; None if both are off."""
     from .. import data
 
-    mixup, cutmix = recipe.data.mixup, recipe.data.cutmix
+    mixup = recipe.data.mixup
+    cutmix = recipe.data.cutmix
     if not mixup and not cutmix:
         return None
 
     def mix(images: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        use_cutmix = cutmix > 0 and (mixup == 0 or float(torch.rand((), generator=generator)) < 0.5)
-        blend, alpha = (data.cutmix, cutmix) if use_cutmix else (data.mixup, mixup)
-        return blend(images, labels, classes, alpha=alpha, generator=generator)
+        # A random number is drawn only if there is a choice.
+        use_cutmix = cutmix > 0
+        if cutmix > 0 and mixup > 0:
+            use_cutmix = float(torch.rand((), generator=generator)) < 0.5
+
+        if use_cutmix:
+            return data.cutmix(images, labels, classes, alpha=cutmix, generator=generator)
+        return data.mixup(images, labels, classes, alpha=mixup, generator=generator)
 
     return mix

@@ -1,4 +1,4 @@
-"""Probabilities that mean what they say: one temperature, fitted on validation.
+"""Calibrated probabilities: one temperature, fitted on validation.
 
 Reference: Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks" (2017).
 """
@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.functional import cross_entropy
 
 from ... import models
@@ -22,93 +23,120 @@ from .evaluation import on_device
 from .folder import RunFolder
 from .tasks import Classification, Task, Tokens
 
-RANGE = (0.05, 20.0)  # of the temperature
-STEPS = 60  # of the golden section, enough for seven digits
+# Bounds of the temperature.
+LOWEST = 0.05
+HIGHEST = 20.0
+
+# Each step of the golden section shortens the interval by a factor of 0.62. After 60 steps the
+# temperature has seven digits, more than which a minimum in float64 does not have.
+STEPS = 60
 
 
 def fit_temperature(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> float:
-    r"""The T that minimises the mean of :math:`-\log \mathrm{softmax}(z / T)_y`, by the ``weights``
-    (N,) of samples: the logits z (N, C) are divided by it. The loss is convex in 1 / T, which a
-    golden section finds.
+    r"""Return the temperature T that minimises the mean of
+    :math:`-\log \mathrm{softmax}(z / T)_y` over logits z (N, C) and labels y (N,).
 
-    The labels are smoothed by 1 / (N + 2), as Platt's targets are: few samples that are all right
-    would otherwise ask for certainty.
+    The loss is convex in 1 / T, whose minimum a golden-section search finds. ``weights`` (N,)
+    weight the samples.
+
+    Labels are smoothed by 1 / (N + 2), as Platt's targets are. Without smoothing, a few samples
+    that are all predicted correctly would drive T to its lower bound.
 
     Example:
         >>> logits = torch.tensor([[8.0, 0.0]] * 400)
-        >>> wrong = torch.arange(400) % 4 == 0  # right 3 times of 4
+        >>> wrong = torch.arange(400) % 4 == 0  # three of four are predicted correctly
         >>> round(fit_temperature(logits, wrong.long()), 1)
         7.3
     """
-    logits, smoothing = logits.double(), 1 / (len(labels) + 2)
+    logits = logits.double()
+    smoothing = 1 / (len(labels) + 2)
 
     def loss(inverse: float) -> float:
         if weights is None:
             return float(cross_entropy(logits * inverse, labels, label_smoothing=smoothing))
-        each = cross_entropy(logits * inverse, labels, label_smoothing=smoothing, reduction="none")
-        return float((weights * each).sum() / weights.sum())
+        losses = cross_entropy(
+            logits * inverse, labels, label_smoothing=smoothing, reduction="none"
+        )
+        return float((weights * losses).sum() / weights.sum())
 
-    low, high, ratio = 1 / RANGE[1], 1 / RANGE[0], (5**0.5 - 1) / 2
-    left, right = high - ratio * (high - low), low + ratio * (high - low)
-    at_left, at_right = loss(left), loss(right)
+    return 1 / _golden_section(loss, 1 / HIGHEST, 1 / LOWEST)
+
+
+def _golden_section(function: Callable[[float], float], low: float, high: float) -> float:
+    """Return the minimum of a unimodal function in [low, high]."""
+    ratio = (5**0.5 - 1) / 2
+    left = high - ratio * (high - low)
+    right = low + ratio * (high - low)
+    at_left = function(left)
+    at_right = function(right)
     for _ in range(STEPS):
+        # The golden ratio makes one of both inner points serve again, so that each step evaluates
+        # the function once.
         if at_left < at_right:
             high, right, at_right = right, left, at_left
             left = high - ratio * (high - low)
-            at_left = loss(left)
+            at_left = function(left)
         else:
             low, left, at_left = left, right, at_right
             right = low + ratio * (high - low)
-            at_right = loss(right)
-    return 2 / (low + high)
+            at_right = function(right)
+    return (low + high) / 2
 
 
-def calibrate(place: RunFolder, task: Task, validation: Any) -> dict[str, Any] | None:
-    """Fit the temperature of a run's kept model on batches of validation, and write
-    ``calibration.json``; None where the task names no classes.
+class Predictions(NamedTuple):
+    """Logits (N, C) and labels (N,) of validation samples."""
+
+    logits: Tensor
+    labels: Tensor
+
+
+def calibrate(folder: RunFolder, task: Task, validation: Any) -> dict[str, Any] | None:
+    """Fit the temperature of a run's kept model on validation batches, and write it.
+
+    Returns: the content of ``calibration.json``; None if the task has no classes.
     """
     if not calibrates(task):
         return None
-    model = kept_model(place)
+    model = kept_model(folder)
     device = on_device(model)
-    found = _logits(lambda inputs: model(inputs.to(device)).cpu(), task, validation)
-    return write_temperature(place, *found)
+    logits, labels = _predict(lambda inputs: model(inputs.to(device)).cpu(), task, validation)
+    return write_temperature(folder, logits, labels)
 
 
 def calibrates(task: Task) -> bool:
-    """Whether a task names classes whose probabilities a temperature can mend."""
+    """Tell whether a task has classes whose probabilities a temperature can calibrate."""
     return isinstance(task, Classification) and not isinstance(task, Tokens)
 
 
-def kept_model(place: RunFolder) -> Any:
-    """A run's kept model in float32; weights may have been trained in double."""
-    return models.from_pretrained(place.model).float()
+def kept_model(folder: RunFolder) -> Any:
+    """Load a run's kept model in float32; its weights may have been trained in float64."""
+    return models.from_pretrained(folder.model).float()
 
 
-def logits_on_shards(model: Any, task: Task, parts: Any, mesh: Any) -> tuple[Tensor, Tensor]:
-    """What a model says of samples whose points are in shards, and the labels; of answers at points
-    those of all ranks.
+def logits_on_shards(model: Any, task: Task, parts: Any, mesh: DeviceMesh) -> Predictions:
+    """Compute the logits of samples whose points are distributed over the ranks of ``mesh``.
+
+    Logits at points are gathered from all ranks. Logits of samples are the same on each rank.
     """
-    answer = partial(model, mesh=mesh)
-    logits, labels = _logits(answer, task, parts)
+    local = _predict(partial(model, mesh=mesh), task, parts)
     if task.points is None:
-        return logits, labels
-    shards = Shards.of_parts(mesh, len(labels))
-    return concatenated(logits, shards, 0), concatenated(labels, shards, 0)
+        return local
+    shards = Shards.of_parts(mesh, len(local.labels))
+    return Predictions(concatenated(local.logits, shards, 0), concatenated(local.labels, shards, 0))
 
 
 @torch.no_grad()
-def _logits(answer: Callable[[Any], Tensor], task: Task, batches: Any) -> tuple[Tensor, Tensor]:
+def _predict(predict: Callable[[Any], Tensor], task: Task, batches: Any) -> Predictions:
     pairs = [
-        task.pairs(answer(inputs).float(), labels)
+        task.pairs(predict(inputs).float(), labels)
         for inputs, labels in steps("calibrate", batches, unit="batches")
     ]
     logits, labels = (torch.cat(parts) for parts in zip(*pairs, strict=True))
-    return logits, labels
+    return Predictions(logits, labels)
 
 
-def write_temperature(place: RunFolder, logits: Tensor, labels: Tensor) -> dict[str, Any]:
-    """Fit the temperature of logits (N, C), and write it into the run."""
+def write_temperature(folder: RunFolder, logits: Tensor, labels: Tensor) -> dict[str, Any]:
+    """Fit the temperature of logits (N, C), and write it to the run folder."""
     temperature = fit_temperature(logits, labels)
     result = {
         "temperature": temperature,
@@ -116,15 +144,15 @@ def write_temperature(place: RunFolder, logits: Tensor, labels: Tensor) -> dict[
         "loss_before": float(cross_entropy(logits, labels)),
         "loss_after": float(cross_entropy(logits / temperature, labels)),
     }
-    write_json(place.calibration, result)
+    write_json(folder.calibration, result)
     return result
 
 
 def temperature_of(path: Path) -> float:
-    """The temperature of a run, 1 of one that has none.
+    """Read the temperature of a run; 1 if it was not calibrated.
 
     Raises:
-        FredholmError: a damaged file.
+        FredholmError: the file is damaged.
     """
     if not path.is_file():
         return 1.0

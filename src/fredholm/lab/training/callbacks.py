@@ -18,7 +18,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ...files import replacing
 from ...progress import current
-from .sharding import is_sharded, load_whole, shard, whole
+from .sharding import gather_full, is_sharded, load_full, shard
 
 
 class ParameterLists(NamedTuple):
@@ -120,16 +120,16 @@ class Ema(WeightAveraging):
 
     def on_save_checkpoint(self, trainer, pl_module, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(trainer, pl_module, checkpoint)
-        checkpoint["state_dict"] = whole(checkpoint["state_dict"])
+        checkpoint["state_dict"] = gather_full(checkpoint["state_dict"])
 
     def on_load_checkpoint(self, trainer, pl_module, checkpoint: dict[str, Any]) -> None:
         averages = self._average_model
         assert averages is not None
 
         # Lightning stores the average as "state_dict" and the trained weights beside it.
-        load_whole(self.averaged, checkpoint["state_dict"])
+        load_full(self.averaged, checkpoint["state_dict"])
         averages.n_averaged.copy_(checkpoint["averaging_state"]["n_averaged"])
-        load_whole(pl_module, checkpoint["current_model_state"])
+        load_full(pl_module, checkpoint["current_model_state"])
 
     @property
     def averaged(self) -> Any:
@@ -169,7 +169,7 @@ class LastStep(Callback):
 
 
 class Pace:
-    """How long a fit will still take, from the steps that this call has made, validation included.
+    """Estimate of the time that a fit still takes, from its steps so far and their validations.
 
     Example:
         >>> pace = Pace(clock=iter([0.0, 30.0]).__next__)
@@ -183,12 +183,13 @@ class Pace:
         self.start, self.first, self.last = 0.0, 0, None
 
     def begin(self, step: int, last: float | None) -> None:
-        """Note the step that this call begins at, and the last one; None where it is not known."""
+        """Record the step that this call begins at, and the last one; None if it is not known."""
         self.start, self.first, self.last = self.clock(), step, last
 
     def left(self, step: int, most: float | None) -> str:
-        """Return the time left in words, at ``most`` so many seconds; "" before the first step,
-        after the last one, and where the last one is not known.
+        """Return the time left in words, at most ``most`` seconds.
+
+        It is "" before the first step, after the last one, and if the last one is not known.
         """
         done = step - self.first
         if self.last is None or done <= 0 or step >= self.last:
@@ -211,9 +212,7 @@ def duration(seconds: float) -> str:
 
 
 def last_step(trainer: Any, module: Any) -> float | None:
-    """Return the step of the optimizer that a fit ends with at the latest; None where there is no
-    such limit.
-    """
+    """Return the optimizer step at which a fit ends at the latest; None without such a limit."""
     limits = [] if module.last_step is None else [module.last_step]
     batches = trainer.num_training_batches
     if trainer.max_epochs not in (None, -1) and math.isfinite(batches):
@@ -407,7 +406,7 @@ class KeepModel(Callback):
 
         # All processes together assemble sharded weights, which only rank 0 then holds.
         if is_sharded(model):
-            state = whole(model.state_dict())
+            state = gather_full(model.state_dict())
             model = SimpleNamespace(config=model.config, state_dict=lambda: state)
 
         if trainer.is_global_zero:

@@ -1,11 +1,10 @@
-"""Checks of a recipe against the registries: data sets, models and their fields, operators and
-their options.
-"""
+"""Checks of a recipe against the registries of data sets, models, operators and metrics."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +16,9 @@ if TYPE_CHECKING:
     from ..data.kinds.kind import Kind
     from .tasks import Task
 
-# Fields of a part that sections of their own or the data set say, so a recipe may not set them a
-# second time.
-_ELSEWHERE = {
+# Fields of a model's parts that another section or the data set determines. A recipe may not set
+# them a second time.
+_DETERMINED_ELSEWHERE = {
     "operator": "operator.name",
     "operator_options": "operator.<option>",
     "outputs": "the data set",
@@ -30,88 +29,109 @@ _ELSEWHERE = {
 
 
 def code_files(files: list[str], folder: Path) -> list[Path]:
-    """The absolute paths of a recipe's imports, relative to ``folder``; nothing is imported.
+    """Resolve a recipe's imports relative to ``folder``, without importing them.
 
     Raises:
-        RecipeError: a file is missing, is not a ``.py`` file, or has the name of another, under
-            which a run would keep one of them alone.
+        RecipeError: a file is missing or is not a ``.py`` file, or two files share a name. A run
+            folder keeps copies by their names, and one would overwrite the other.
     """
     paths = [(folder / name).resolve() for name in files]
     for name, path in zip(files, paths):
         if path.suffix != ".py" or not path.is_file():
             raise RecipeError(
-                f"import: received {name!r}; needs an existing .py file (looked for {str(path)!r})"
+                f"import: expected an existing .py file, got {name!r} (looked for {str(path)!r})"
             )
-    for i, path in enumerate(paths):
-        twin = next((p for p in paths[:i] if p.name == path.name and p != path), None)
-        if twin is not None:
+
+    first_of_name: dict[str, Path] = {}
+    for path in paths:
+        twin = first_of_name.setdefault(path.name, path)
+        if twin != path:
             raise RecipeError(
-                f"import: received {str(twin)!r} and {str(path)!r}; needs files of different "
-                "names, under which a run keeps them: rename one"
+                "import: expected files of different names, under which a run keeps them, got "
+                f"{str(twin)!r} and {str(path)!r}; rename one"
             )
     return paths
 
 
 def import_files(files: list[str], folder: Path, trust_code: bool = True) -> list[str]:
-    """Import the user's files, paths relative to ``folder``, and return their absolute paths.
+    """Import the user's files, given relative to ``folder``, and return their absolute paths.
 
     Raises:
-        RecipeError: a file is missing, is no ``.py`` file, or fails to import.
+        RecipeError: a file is missing, is not a ``.py`` file, or fails to import.
         TrustError: without ``trust_code``, a file whose content this process has not imported yet.
     """
     from ...integral.registry import import_file, was_imported
 
+    # All files are checked before the first of them runs.
     paths = code_files(files, folder)
-    foreign = [str(path) for path in paths if not (trust_code or was_imported(path))]
-    if foreign:  # all of them are looked at before any of them runs
+    untrusted = [str(path) for path in paths if not (trust_code or was_imported(path))]
+    if untrusted:
         raise TrustError(
-            f"{folder}: its recipe imports {', '.join(map(repr, foreign))}, which would be "
+            f"{folder}: its recipe imports {', '.join(map(repr, untrusted))}, which would be "
             "executed; read it, and if you trust it, add --trust-code (in Python: trust_code=True)"
         )
+
     for name, path in zip(files, paths):
         try:
             import_file(path)
-        except Exception as error:  # whatever the user's own code raises
+        except Exception as error:
+            # The user's own code may raise anything.
             raise RecipeError(f"import: {name} failed: {type(error).__name__}: {error}") from error
     return [str(path) for path in paths]
 
 
 def settle_words(recipe: Recipe) -> None:
-    """Make a bare ``yes``, ``no``, ``on`` or ``off`` in the sections without types of their own
-    what its field takes: text where a model's field or an operator's option takes text, else a
-    truth value.
+    """Read each bare ``yes``, ``no``, ``on`` or ``off`` as its field requires.
+
+    Sections with types of their own have done so already. Here follow the fields of the model's
+    parts and the options of operator and data set: text if the field takes text, otherwise a truth
+    value.
     """
     classes = _part_classes(recipe)
-    sections = [
-        (fields, {"kind", *_text_fields(classes.get(name, []))})
-        for name, fields in recipe.model.parts.items()
-    ]
-    sections.append((recipe.operator.model_extra or {}, _text_options(recipe.operator.name)))
-    sections.append((recipe.data.options, set()))
-    for section, text in sections:
-        for key, value in section.items():
-            section[key] = str(value) if isinstance(value, Word) and key in text else plain(value)
+    for name, fields in recipe.model.parts.items():
+        _settle(fields, {"kind", *_text_fields(classes.get(name, []))})
+
+    _settle(recipe.operator.model_extra or {}, _text_options(recipe.operator.name))
+    _settle(recipe.data.options, set())
 
 
-def _part_classes(recipe: Recipe) -> dict[str, list[Any]]:
-    """The configurations that each part of a recipe's model can have. Which encoder it is, the data
-    decide where the recipe does not name its kind: so all of them.
-    """
+def _settle(section: dict[str, Any], text_keys: set[str]) -> None:
+    for key, value in section.items():
+        if isinstance(value, Word) and key in text_keys:
+            section[key] = str(value)
+        else:
+            section[key] = plain(value)
+
+
+def _part_tables() -> dict[str, Any]:
+    """Return the registry of the kinds of each part of a model."""
     from ... import models
     from ...models.encoders import ENCODERS
 
+    return {"encoder": ENCODERS, "body": models.BODIES, "head": models.HEADS}
+
+
+def _part_classes(recipe: Recipe) -> dict[str, list[Any]]:
+    """List the configuration classes that each part of a recipe's model may have.
+
+    A body or head is of the preset's kind unless the recipe names another. The encoder depends on
+    the data, so that without a named kind all encoders are possible.
+    """
+    from ... import models
+
     if recipe.model.name not in models.list_models():
         return {}
+
     preset = models.model_config(recipe.model.name)
-    tables: dict[str, Any] = {"encoder": ENCODERS, "body": models.BODIES, "head": models.HEADS}
     result = {}
-    for name, table in tables.items():
-        fields, kinds = getattr(recipe.model, name), table.names()
+    for part, table in _part_tables().items():
+        fields = getattr(recipe.model, part)
+        kinds = table.names()
         if "kind" in fields:
             kinds = [kind for kind in kinds if kind == fields["kind"]]
-        elif name != "encoder":
-            kinds = [getattr(preset, name).kind]
-        result[name] = [table[kind] for kind in kinds]
+        elif part != "encoder":
+            kinds = [getattr(preset, part).kind]
+        result[part] = [table[kind] for kind in kinds]
     return result
 
 
@@ -130,194 +150,239 @@ def _text_options(operator: str | None) -> set[str]:
 
 
 def _takes_text(annotation: Any) -> bool:
-    """Whether text is among the types of an annotation, as it is written; Mapping[str, int] takes
-    none.
+    """Tell whether an annotation, as written, allows text.
+
+    The types inside brackets do not count: ``Mapping[str, int]`` takes no text.
     """
-    text, inner = str(annotation), 1
-    while inner:
-        text, inner = re.subn(r"\[[^][]*\]", "", text)
+    text = str(annotation)
+    removed = 1
+    while removed:
+        # The innermost brackets go first, so that nested ones disappear as well.
+        text, removed = re.subn(r"\[[^][]*\]", "", text)
     return re.search(r"\b(str|Literal)\b", text) is not None
 
 
 def check(recipe: Recipe) -> None:
-    """Refuse names and fields that no registry knows.
+    """Check all names and fields of a recipe that do not depend on its samples.
 
     Raises:
         RecipeError: one line per problem.
     """
-    problems = [*_data_problems(recipe), *_model_problems(recipe), *_operator_problems(recipe)]
-    problems += _metric_problems(recipe)
-    if problems:
-        raise RecipeError("\n".join(problems))
+    _refuse(
+        [
+            *_data_problems(recipe),
+            *_model_problems(recipe),
+            *_operator_problems(recipe),
+            *_metric_problems(recipe),
+        ]
+    )
 
 
-def _metric_problems(recipe: Recipe):
-    """Metrics by names that no task could give."""
+def _refuse(problems: Iterable[str]) -> None:
+    lines = list(problems)
+    if lines:
+        raise RecipeError("\n".join(lines))
+
+
+def _watched_metrics(recipe: Recipe) -> dict[str, str]:
+    """Return the metrics that the schedule and the early stop watch, by the key that names them."""
+    watched = {}
+    if recipe.schedule.metric is not None:
+        watched["schedule.metric"] = recipe.schedule.metric
+
+    stop = recipe.training.early_stop
+    if stop is not None and stop.metric is not None:
+        watched["training.early_stop.metric"] = stop.metric
+    return watched
+
+
+def _metric_problems(recipe: Recipe) -> Iterator[str]:
+    """List metrics that no task reports."""
     from .metrics import METRICS, direction
     from .tasks import TASKS, create_task
 
-    name, stop = recipe.training.metric, recipe.training.early_stop
-    own = {given.removeprefix("val_") for task in TASKS for given in create_task(task).reports()}
-    if name not in (None, *METRICS, *own):
-        known = suggest(name, sorted({*METRICS, *own}))
-        yield f"training.metric: received {name!r}; needs a metric{known}"
-    known = ["train_loss", *(f"val_{one}" for one in sorted({*own, *([name] if name else [])}))]
-    asked = {"schedule.metric": recipe.schedule.metric}
-    asked |= {} if stop is None else {"training.early_stop.metric": stop.metric}
-    for key, metric in asked.items():
-        if metric not in (None, *known):
-            yield f"{key}: received {metric!r}; needs a metric{suggest(metric, known)}"
-    if stop is not None and None not in (stop.mode, stop.metric):
-        usual = stop.metric in ("train_loss", "val_loss", "val_accuracy", f"val_{name}")
-        if usual and stop.mode != direction(str(stop.metric)):
-            got = f"{stop.mode!r} for {stop.metric}"
-            yield f"training.early_stop.mode: received {got}; needs the other, or leave it out"
+    name = recipe.training.metric
+    of_tasks = {
+        reported.removeprefix("val_") for task in TASKS for reported in create_task(task).reports()
+    }
+    if name is not None and name not in METRICS and name not in of_tasks:
+        hint = suggest(name, sorted({*METRICS, *of_tasks}))
+        yield f"training.metric: expected a metric, got {name!r}{hint}"
+
+    chosen = [] if name is None else [name]
+    known = ["train_loss", *(f"val_{metric}" for metric in sorted({*of_tasks, *chosen}))]
+    for key, metric in _watched_metrics(recipe).items():
+        if metric not in known:
+            yield f"{key}: expected a metric, got {metric!r}{suggest(metric, known)}"
+
+    # The direction of other metrics depends on the task, which is known only with the data set.
+    stop = recipe.training.early_stop
+    if stop is None or stop.mode is None or stop.metric is None:
+        return
+    if stop.metric in ("train_loss", "val_loss", "val_accuracy", f"val_{name}"):
+        better = direction(stop.metric)
+        if stop.mode != better:
+            yield (
+                f"training.early_stop.mode: expected {better!r} for {stop.metric}, got "
+                f"{stop.mode!r}; leave it out"
+            )
 
 
-def _data_problems(recipe: Recipe):
+def _data_problems(recipe: Recipe) -> Iterator[str]:
     from .. import data
 
+    name = recipe.data.name
     known = data.list_datasets()
-    if recipe.data.name not in known:
-        name = recipe.data.name
-        yield f"data.name: received {name!r}; needs a data set{suggest(name, known)}"
-    else:
-        entry = data.get_entry(recipe.data.name)
-        for key, what in entry.needs.items():
-            if getattr(recipe.data, key) is None:
-                yield f"data.{key}: missing; {entry.name} needs {what}"
-        if entry.kind_at is None:  # else the files tell it, when they are read
-            yield from _kind_problems(recipe, entry.kind)
-            for key, value in recipe.data.reading.items():
-                what = f"{entry.name} says it itself, remove it"
-                yield f"data.{key}: received {value!r}; {what}"
+    if name not in known:
+        yield f"data.name: expected a data set, got {name!r}{suggest(name, known)}"
+        return
+
+    entry = data.get_entry(name)
+    for key, description in entry.needs.items():
+        if getattr(recipe.data, key) is None:
+            yield f"data.{key}: missing; {entry.name} needs {description}"
+
+    # The kind of the user's files is known only after they are read, see check_read.
+    if entry.kind_at is None:
+        yield from _kind_problems(recipe, entry.kind)
+        for key, value in recipe.data.reading.items():
+            yield (
+                f"data.{key}: expected none, since {entry.name} defines it, got {value!r}; "
+                "remove it"
+            )
 
 
 def check_read(recipe: Recipe, kind: Kind) -> None:
-    """Refuse options that do not suit the user's files, whose kind is known once they are read.
+    """Check a recipe's options against the kind of the user's files, once these are read.
 
     Raises:
         RecipeError: one line per problem.
     """
     from .. import data
 
-    if data.get_entry(recipe.data.name).kind_at is None:
-        return
-    problems = list(_kind_problems(recipe, kind))
-    if problems:
-        raise RecipeError("\n".join(problems))
+    if data.get_entry(recipe.data.name).kind_at is not None:
+        _refuse(_kind_problems(recipe, kind))
 
 
 def check_task(recipe: Recipe, task: Task) -> None:
-    """Refuse what does not suit what is asked of the samples, which the data set says.
+    """Check a recipe's options against the task, which the data set defines.
 
     Raises:
         RecipeError: one line per problem.
     """
-    problems = list(_task_problems(recipe, task))
-    if problems:
-        raise RecipeError("\n".join(problems))
+    _refuse(_task_problems(recipe, task))
 
 
-def _task_problems(recipe: Recipe, task: Task):
-    """Blended classes where there are none, and a metric that a validation does not report."""
+def _task_problems(recipe: Recipe, task: Task) -> Iterator[str]:
+    """List blends without classes to blend, and metrics that the validation does not report."""
     for key in ("mixup", "cutmix"):
         value = getattr(recipe.data, key)
         if value and not task.classifies:
-            what = f"classes are blended, and the labels are {task.name}; remove it"
-            yield f"data.{key}: received {value!r}; {what}"
-    stop = recipe.training.early_stop
-    asked = {"schedule.metric": recipe.schedule.metric}
-    asked |= {} if stop is None else {"training.early_stop.metric": stop.metric}
-    for key, metric in asked.items():
-        known = () if metric is None else ("train_loss", *task.reports())
-        if metric not in (None, *known):
-            yield f"{key}: received {metric!r}; needs one of {', '.join(known)}"
+            yield (
+                f"data.{key}: expected classes to blend, got {value!r} with labels of "
+                f"{task.name}; remove it"
+            )
+
+    reported = ("train_loss", *task.reports())
+    for key, metric in _watched_metrics(recipe).items():
+        if metric not in reported:
+            yield f"{key}: expected one of {', '.join(reported)}, got {metric!r}"
 
 
-def _kind_problems(recipe: Recipe, kind: Kind):
-    """Options of one kind of data given for another."""
+def _kind_problems(recipe: Recipe, kind: Kind) -> Iterator[str]:
+    """List options that belong to another kind of data."""
     from ..data.kinds.kind import KINDS
 
+    name = recipe.data.name
     if recipe.training.phases is not None and "max_length" not in kind.takes:
-        what = f"{recipe.data.name} holds {kind.name}, which have no max_length; remove it"
-        yield f"training.phases: {what}"
-    augment = {f"augment.{key}": value for key, value in recipe.data.augment.model_dump().items()}
-    given = recipe.data.model_dump() | augment
-    for key in sorted({key for each in KINDS.values() for key in each.takes} - {*kind.takes}):
-        if given.get(key):
-            what = f"{recipe.data.name} holds {kind.name}"
-            yield f"data.{key}: received {given[key]!r}; {what}, remove it"
+        yield f"training.phases: {name} holds {kind.name}, which have no max_length; remove it"
+
+    options = recipe.data.model_dump()
+    for key, value in recipe.data.augment.model_dump().items():
+        options[f"augment.{key}"] = value
+
+    keys_of_kinds = {key for each in KINDS.values() for key in each.takes}
+    for key in sorted(keys_of_kinds - {*kind.takes}):
+        if options.get(key):
+            yield (
+                f"data.{key}: expected none, since {name} holds {kind.name}, got {options[key]!r}; "
+                "remove it"
+            )
 
 
-def _model_problems(recipe: Recipe):
+def _model_problems(recipe: Recipe) -> Iterator[str]:
     from ... import models
 
+    name = recipe.model.name
     known = models.list_models()
-    if recipe.model.name not in known:
-        name = recipe.model.name
-        yield f"model.name: received {name!r}; needs a model{suggest(name, known)}"
+    if name not in known:
+        yield f"model.name: expected a model, got {name!r}{suggest(name, known)}"
         return
+
     classes = _part_classes(recipe)
-    for name, fields in recipe.model.parts.items():
-        yield from _part_problems(name, fields, classes[name])
+    for part, fields in recipe.model.parts.items():
+        yield from _part_problems(part, fields, classes[part])
 
 
-def _part_problems(name: str, fields: dict[str, Any], classes: list[Any]):
-    from ... import models
-    from ...models.encoders import ENCODERS
-
+def _part_problems(part: str, fields: dict[str, Any], classes: list[Any]) -> Iterator[str]:
+    """List unknown fields of a model's part; ``classes`` are its possible configurations."""
     if not classes:
-        tables = {"encoder": ENCODERS, "body": models.BODIES, "head": models.HEADS}
         kind = str(fields["kind"])
-        yield f"model.{name}.kind: received {kind!r}{suggest(kind, tables[name].names())}"
+        hint = suggest(kind, _part_tables()[part].names())
+        yield f"model.{part}.kind: expected a kind of {part}, got {kind!r}{hint}"
         return
-    said = {key for cls in classes for key in getattr(cls, "of_data", ())}
+
+    of_data = {key for cls in classes for key in getattr(cls, "of_data", ())}
     known = {"kind", *(key for cls in classes for key in cls.fields())}
     for key, value in fields.items():
-        place = f"model.{name}.{key}"
-        if key in said or key in _ELSEWHERE:
-            section = _ELSEWHERE.get(key, "the data set")
-            yield f"{place}: received {value!r}; set by {section}, remove it here"
+        if key in of_data or key in _DETERMINED_ELSEWHERE:
+            source = _DETERMINED_ELSEWHERE.get(key, "the data set")
+            yield f"model.{part}.{key}: expected in {source}, got {value!r} here; remove it"
         elif key not in known:
-            allowed = sorted(known - said - _ELSEWHERE.keys())
-            yield f"{place}: unknown key (received {value!r}){suggest(key, allowed)}"
+            hint = suggest(key, sorted(known - of_data - _DETERMINED_ELSEWHERE.keys()))
+            yield f"model.{part}.{key}: unknown key (got {value!r}){hint}"
 
 
-def _operator_problems(recipe: Recipe):
+def _operator_problems(recipe: Recipe) -> Iterator[str]:
     from ... import models, operators
 
     name = recipe.operator.name
     if name is None:
         return
-    parts = recipe.operator.options.get("parts") if name == "sum" else None
+
     known = [*operators.list_operators(), *models.list_baselines(), "sum"]
     if name not in known:
-        yield f"operator.name: received {name!r}; needs an operator{suggest(name, known)}"
-    for part in parts if isinstance(parts, list) else []:
-        each = part.get("name") if isinstance(part, dict) else part
-        if each not in known:
-            hint = suggest(str(each), known)
-            yield f"operator.sum: received {each!r} among the parts; needs an operator{hint}"
+        yield f"operator.name: expected an operator, got {name!r}{suggest(name, known)}"
+
+    parts = recipe.operator.options.get("parts")
+    if name != "sum" or not isinstance(parts, list):
+        return
+    for part in parts:
+        part_name = part.get("name") if isinstance(part, dict) else part
+        if part_name not in known:
+            hint = suggest(str(part_name), known)
+            yield f"operator.sum: expected an operator in each part, got {part_name!r}{hint}"
 
 
 def explain_failure(recipe: Recipe, error: Exception) -> RecipeError:
-    """A model that could not be built from a recipe, as one message naming the section at fault."""
+    """Explain why a model could not be built, naming the section of the recipe at fault."""
+    options = recipe.operator.options
+
+    # Python's complaint about an argument that the model passes to its operators already.
     twice = re.search(r"got multiple values for (?:keyword )?argument '(\w+)'", str(error))
-    if twice and twice[1] in recipe.operator.options:
+    if twice and twice[1] in options:
         name = twice[1]
-        own = name in recipe.model.parts.get("body", {}) or name in ("dim", "heads")
-        said = f"the model says it, change model.body.{name}" if own else "the data say it"
+        owner = "the data set"
+        fix = "remove it"
+        if name in recipe.model.parts.get("body", {}) or name in ("dim", "heads"):
+            owner = "the model"
+            fix = f"change model.body.{name} instead"
         return RecipeError(
-            f"operator.{name}: received {recipe.operator.options[name]!r}; {said}"
-            f"{' instead' if own else ', remove it'}"
+            f"operator.{name}: expected none, since {owner} defines it, got {options[name]!r}; "
+            f"{fix}"
         )
-    section = (
-        "operator" if recipe.operator.options and str(error).startswith("operator ") else "model"
-    )
-    received = (
-        recipe.operator.options
-        if section == "operator"
-        else {"name": recipe.model.name, **recipe.model.parts}
-    )
-    return RecipeError(f"{section}: received {received}; {error}")
+
+    if options and str(error).startswith("operator "):
+        return RecipeError(f"operator: got {options}; {error}")
+    model = {"name": recipe.model.name, **recipe.model.parts}
+    return RecipeError(f"model: got {model}; {error}")

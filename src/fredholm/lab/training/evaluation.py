@@ -1,15 +1,15 @@
-"""What a trained run does on a split."""
+"""Load a trained run, evaluate it on a split of its data, and write its report."""
 
 from __future__ import annotations
 
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,91 +25,113 @@ from ..data import Vocabulary
 from .build import build_dataset, in_float32
 from .folder import RunFolder
 from .recipe_files import apply_overrides, load_recipe
-from .tasks import Task, task_of
+from .tasks import Field, Regression, Task, task_of
 
 SPLITS = ("train", "val", "test")
 
 
 def load_run(
     run: str | Path,
-    overrides: list[str] | tuple[str, ...] = (),
+    overrides: Sequence[str] = (),
     *,
     trust_code: bool = False,
 ) -> tuple[Any, RunFolder]:
-    """The kept model of a run, in evaluation mode, and its folder; ``overrides`` change its
-    configuration.
+    """Load the kept model of a run, in evaluation mode, and its folder.
 
-    ``model.body.steps=12`` replaces a field of the model, ``operator.strategy=exact`` an option of
-    its operators: what changes no weight. ``trust_code`` lets the Python files run that the run's
-    recipe imports (read them first); where this process has imported the same content already, as
-    after training the run, nothing new runs and it is not needed.
+    Args:
+        run: the run folder.
+        overrides: changes to the model's configuration that change no weight:
+            ``model.body.steps=12`` replaces a field, ``operator.strategy=exact`` an option of its
+            operators.
+        trust_code: execute the Python files that the run's recipe imports; read them first. It is
+            not needed if this process has imported the same content already, for instance because
+            it trained the run.
 
     Raises:
         TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
-        OptionError: an override of something else, or one that no model has.
-        CheckpointError: no run there, it has saved no model yet, or the trained weights do not fit
-            the change.
+        OptionError: an override of something else, or of a field that the model does not have.
+        CheckpointError: there is no run, it has not saved a model yet, or the trained weights do
+            not fit the change.
     """
     from ... import models
     from ..compare.saved import refuse_comparison
 
     refuse_comparison(run)
-    place = RunFolder(run)
-    recipe = place.load_recipe(trust_code)
-    if not place.model.is_dir():
-        why = _why_unsaved(place, recipe.training.keep)
+    folder = RunFolder(run)
+    recipe = folder.load_recipe(trust_code)
+    if not folder.model.is_dir():
+        reason = _why_unsaved(folder, recipe.training.keep)
         raise CheckpointError(
-            f"{place.root}: no model yet: {why}; go on with the command that began it and --resume"
+            f"{folder.root}: no model yet: {reason}; resume the run with the command that began it "
+            "and --resume"
         )
-    return models.from_pretrained(
-        place.model, overrides=_model_overrides(overrides, place)
-    ).float().eval(), place  # weights may have been trained in double
+
+    # Weights may have been trained in float64.
+    model = models.from_pretrained(folder.model, overrides=_model_overrides(overrides, folder))
+    return model.float().eval(), folder
 
 
-def _model_overrides(overrides: list[str] | tuple[str, ...], place: RunFolder) -> dict[str, Any]:
-    """Changed fields of a saved model's configuration; options of its operators are changes to
-    those it was trained with.
+def _model_overrides(overrides: Sequence[str], folder: RunFolder) -> dict[str, Any]:
+    """Read overrides as changed fields of a saved model's configuration.
+
+    Options of its operators are changes to those that it was trained with.
     """
     if not overrides:
         return {}
-    body: Any = read_config(place.model).body
-    options = dict(getattr(body, "operator_options", {}))
-    if isinstance(options.get("strategy"), str) and any(
-        o.startswith("operator.strategy.") for o in overrides
-    ):
-        options["strategy"] = {"name": options["strategy"]}
-    changed = apply_overrides({"operator": deepcopy(options)}, list(overrides))
-    parts, operator = changed.pop("model", {}), changed.pop("operator")
-    if changed or not isinstance(parts, dict) or "name" in operator:
+
+    body: Any = read_config(folder.model).body
+    trained_options = dict(getattr(body, "operator_options", {}))
+
+    # A strategy is a name or a section. An override of a key inside needs the section.
+    changes_strategy = any(text.startswith("operator.strategy.") for text in overrides)
+    if changes_strategy and isinstance(trained_options.get("strategy"), str):
+        trained_options["strategy"] = {"name": trained_options["strategy"]}
+
+    changed = apply_overrides({"operator": deepcopy(trained_options)}, list(overrides))
+    parts = changed.pop("model", {})
+    options = changed.pop("operator")
+    if changed or not isinstance(parts, dict) or "name" in options:
         raise OptionError(
-            f"override: received {' '.join(overrides)}; a trained model takes model.PART.KEY=VALUE "
-            "and operator.KEY=VALUE only, "
-            "and keeps its operator (but see `fredholm compress`)"
+            "override: expected model.PART.KEY=VALUE or operator.KEY=VALUE of a trained model, "
+            f"which keeps its operator, got {' '.join(overrides)}; for another operator see "
+            "`fredholm compress`"
         )
-    if {"operator", "operator_options"} & set(parts.get("body", {})):
-        raise OptionError("override: received the operator as a field; set operator.KEY=VALUE")
-    if operator != options:
-        parts = {**parts, "body": {**parts.get("body", {}), "operator_options": operator}}
+
+    body_fields = parts.get("body", {})
+    if {"operator", "operator_options"} & set(body_fields):
+        raise OptionError(
+            "override: expected operator.KEY=VALUE, got the operator as a field of the body"
+        )
+    if options != trained_options:
+        parts = {**parts, "body": {**body_fields, "operator_options": options}}
     return parts
 
 
-def run_dataset(model: Any, place: RunFolder, split: str, changes: list[str] | None = None) -> Any:
-    """The run's data, with some of its options changed, in the numbers that its model knows."""
-    words = model.extra.get("vocabulary")
-    recipe = place.load_recipe()
+def run_dataset(model: Any, folder: RunFolder, split: str, changes: list[str] | None = None) -> Any:
+    """Read a split of a run's data with the vocabulary that its model knows.
+
+    ``changes`` are overrides of the recipe's ``data.options``.
+    """
+    recipe = folder.load_recipe()
     if changes:
         recipe = load_recipe(recipe.to_dict(), changes)
-    result = build_dataset(recipe, split, Vocabulary.from_dict(words) if words else None)
-    check_unchanged(model.extra, result)
-    return result
+
+    vocabulary = None
+    if model.extra.get("vocabulary"):
+        vocabulary = Vocabulary.from_dict(model.extra["vocabulary"])
+
+    dataset = build_dataset(recipe, split, vocabulary)
+    check_unchanged(model.extra, dataset)
+    return dataset
 
 
-def _why_unsaved(place: RunFolder, keep: str) -> str:
-    """Why a run has no model, by the epochs that it has finished."""
-    epochs = place.finished_epochs()
-    if not epochs:
+def _why_unsaved(folder: RunFolder, keep: str) -> str:
+    """Explain why a run has no model, by the number of epochs that it has finished."""
+    epochs = folder.finished_epochs()
+    if epochs == 0:
         return "the run has not come to the end of an epoch"
-    count = f"{epochs} finished epochs" if epochs > 1 else "one finished epoch"
+
+    count = "one finished epoch" if epochs == 1 else f"{epochs} finished epochs"
     if keep == "last":
         return (
             f"after {count} the run ended early, and with training.keep=last its weights are "
@@ -119,78 +141,104 @@ def _why_unsaved(place: RunFolder, keep: str) -> str:
 
 
 def check_unchanged(facts: Mapping[str, Any], dataset: Any) -> None:
-    """Refuse files of the user's that have changed since the training, or that another version
-    divided otherwise: what was trained on could be tested on.
+    """Refuse the user's own files if they have changed since the training.
+
+    With other files, or with files that another version divided differently, training samples could
+    end up in the test split.
+
+    Args:
+        facts: the facts about the data that the run saved.
+        dataset: the data set as it is read now.
+
+    Raises:
+        DataError: files, division, classes or scaling differ.
     """
-    before, now = facts.get("source"), dataset.source
+    before = facts.get("source")
+    now = dataset.source
     if before is None or now is None:
         return
-    place = now.get("path", dataset.name)
+
+    path = now.get("path", dataset.name)
     if before.get("files") != now.get("files"):
         raise DataError(
-            f"{place}: has changed since the run was trained on it, so its splits are others"
-            "; restore the files, or train again"
+            f"{path}: the files have changed since the run was trained on them, and so have their "
+            "splits; restore the files, or train again"
         )
     if before.get("split") != now.get("split"):
         raise DataError(
-            f"{place}: is divided as {now['split']}; the run was trained on {before['split']}"
-            ", so training samples could be in the test: train again"
+            f"{path}: expected the division {before['split']} of the training, got "
+            f"{now['split']}, which could put training samples into the test split; train again"
         )
+
     classes = facts.get("classes")
     if classes is not None and list(classes) != list(dataset.classes):
         raise DataError(
-            f"{place}: its classes are read as {', '.join(dataset.classes)}; the run was trained "
-            f"on {', '.join(classes)}, by a version that told them apart otherwise: train again"
+            f"{path}: expected the classes {', '.join(classes)} of the training, got "
+            f"{', '.join(dataset.classes)}; another version of fredholm read them: train again"
         )
-    column = _scaled_otherwise(before.get("scaling") or {}, now.get("scaling") or {})
+
+    column = _first_rescaled(before.get("scaling") or {}, now.get("scaling") or {})
     if column is not None:
         raise DataError(
-            f"{place}: column {column + 1} of the model's inputs has another mean or "
-            "deviation than the run has saved, of a version that scaled large numbers by fewer "
-            "digits: train again"
+            f"{path}: expected the mean and deviation of the training in column {column + 1} of "
+            "the model's inputs, got others; a version of fredholm that lost digits of large "
+            "numbers scaled them: train again"
         )
 
 
-def _scaled_otherwise(before: Mapping[str, Any], now: Mapping[str, Any]) -> int | None:
-    """The first column whose saved mean and deviation are not those of its numbers."""
-    if not {"mean", "std"} <= set(before) & set(now) or len(before["mean"]) != len(now["mean"]):
+def _first_rescaled(before: Mapping[str, Any], now: Mapping[str, Any]) -> int | None:
+    """Return the first column whose saved mean or deviation is not that of its numbers."""
+    both_known = {"mean", "std"} <= set(before) & set(now)
+    if not both_known or len(before["mean"]) != len(now["mean"]):
         return None
-    (old_mean, old_std), (mean, std) = (
-        (np.array(part["mean"]), np.array(part["std"])) for part in (before, now)
-    )
-    same = np.abs(mean - old_mean) <= 0.01 * std + 1e-6 * np.abs(mean)
-    same &= np.abs(std - old_std) <= 0.01 * std
-    return None if same.all() else int((~same).argmax())
+
+    old_mean, old_std = np.array(before["mean"]), np.array(before["std"])
+    mean, std = np.array(now["mean"]), np.array(now["std"])
+
+    # A hundredth of a deviation changes no prediction noticeably. Float32 inputs of a large mean
+    # are rounded by about a millionth of it.
+    same_mean = np.abs(mean - old_mean) <= 0.01 * std + 1e-6 * np.abs(mean)
+    same_std = np.abs(std - old_std) <= 0.01 * std
+    same = same_mean & same_std
+    if same.all():
+        return None
+    return int((~same).argmax())
 
 
 @in_float32()
 def evaluate(
     run: str | Path,
     split: str = "test",
-    overrides: list[str] | tuple[str, ...] = (),
+    overrides: Sequence[str] = (),
     *,
     trust_code: bool = False,
     report: Callable[[str], None] | None = None,
     each: bool = False,
 ) -> dict[str, Any]:
-    """Accuracy, loss (called as ``loss_name`` says), per-class accuracy, confusion matrix and
-    examples of a run on one split, also as ``evaluation.json``; or of the method that a comparison
-    recommends, which knows the validation samples too. Of a run ``model_sha256`` is the checksum of
-    the weights that were measured: what reads the file later looks whether they are still the
-    run's.
+    """Evaluate a run, or the method that a comparison recommends, on one split.
 
-    ``confusion[i][j]`` counts images of class i called j; ``wrong`` and ``right`` list the first
-    examples of each with index, label, prediction and probability; a correlation that is not
-    defined, of answers that are all the same, is None. Splits other than test are
-    written to ``evaluation-SPLIT.json``, and a model changed by ``overrides`` (see
-    :func:`load_run`) to a file that names them; ``data.options.KEY=VALUE`` among them changes the
-    data set instead, such as the resolution of its fields. ``trust_code``: see :func:`load_run`.
-    Where the folder cannot be written the figures are returned all the same, and ``report`` (or a
-    warning) says that no file holds them.
+    The result holds the loss (named by ``loss_name``) and, for classes, the accuracy, the accuracy
+    per class, the confusion matrix and examples: ``confusion[i][j]`` counts samples of class i that
+    were predicted as j, and ``wrong`` and ``right`` list the first samples of each with index,
+    label, prediction and probability. A correlation that is not defined, because all predictions
+    are equal, is None. ``model_sha256`` is the checksum of a run's weights; readers of the file
+    compare it with the weights that the run has then.
 
-    ``each`` adds one number per sample, in the order of the split, to the returned figures and not
-    to the file: ``{"each": {"measure": "accuracy", "values": [1.0, 0.0, ...]}}``; for tasks other
-    than classification the measure is ``"loss"``, the sample's own loss.
+    It is written to ``evaluation.json``, for other splits to ``evaluation-SPLIT.json``, and with
+    overrides to a file that names them. If the folder cannot be written, the result is returned all
+    the same, and ``report`` (or a warning) says so.
+
+    Args:
+        run: the folder of a run or of a comparison. The method that a comparison recommends was
+            trained on the validation samples as well.
+        split: ``train``, ``val`` or ``test``.
+        overrides: changes to the model, see :func:`load_run`; ``data.options.KEY=VALUE`` changes
+            the data set instead, for instance the resolution of its fields.
+        trust_code: see :func:`load_run`.
+        report: receives a line if the result cannot be written.
+        each: add one number per sample, in the order of the split, to the returned result and not
+            to the file: ``{"each": {"measure": "accuracy", "values": [1.0, 0.0, ...]}}``. For tasks
+            other than classification the measure is ``"loss"``, the sample's own loss.
 
     Raises:
         TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
@@ -201,33 +249,32 @@ def evaluate(
     from ..compare.saved import is_comparison
 
     if split not in SPLITS:
-        raise OptionError(f"split: received {split!r}; needs one of {', '.join(SPLITS)}")
-    place, measured = RunFolder(run), None
-    if is_comparison(place.root):
-        _refuse_changes(overrides)
-        dataset, outputs = _of_pick(place.root, split, trust_code)
+        raise OptionError(f"split: expected one of {', '.join(SPLITS)}, got {split!r}")
+
+    folder = RunFolder(run)
+    if is_comparison(folder.root):
+        refuse_overrides(overrides)
+        predictions = _predict_by_pick(folder.root, split, trust_code)
     else:
-        # Before the weights are read: a training at work may replace them at any time.
-        measured = read_checksum(place.model / WEIGHTS)
-        dataset, outputs = _of_run(place, split, overrides, trust_code)
+        predictions = _predict_by_run(folder, split, overrides, trust_code)
+
+    dataset = predictions.dataset
     task = task_of(dataset)
-    pairs = ((dataset.in_units(o), dataset.in_units(y)) for o, y in outputs)
+    pairs = ((dataset.in_units(o), dataset.in_units(y)) for o, y in predictions.batches)
     recorded = _PerSample(task)
     if each:
         pairs = recorded.passing(pairs)
-    numbers = task.summary(pairs, dataset.classes)
-    result = {
-        "run": str(place.root),
-        "dataset": dataset.name,
-        "split": split,
-        **({"overrides": list(overrides)} if overrides else {}),
-        **({} if measured is None else {MEASURED: measured}),
-        "loss_name": task.loss_name,
-        **numbers,
-        **_judged(dataset, numbers),
-    }
+    scores = task.summary(pairs, dataset.classes)
+
+    result: dict[str, Any] = {"run": str(folder.root), "dataset": dataset.name, "split": split}
+    if overrides:
+        result["overrides"] = list(overrides)
+    if predictions.checksum is not None:
+        result[MEASURED] = predictions.checksum
+    result |= {"loss_name": task.loss_name, **scores, **_scores_and_notes(dataset, scores)}
+
     try:
-        write_json(_evaluation_file(place, split, overrides), result)
+        write_json(_evaluation_file(folder, split, overrides), result)
     except StorageError as error:
         line = f"the figures are not written: {error}"
         (report or partial(warnings.warn, stacklevel=2))(line)
@@ -237,7 +284,7 @@ def evaluate(
 
 
 class _PerSample:
-    """One number per sample of the batches that pass."""
+    """Record one number per sample of the batches that pass through :meth:`passing`."""
 
     def __init__(self, task: Task):
         self.task = task
@@ -246,14 +293,14 @@ class _PerSample:
 
     def passing(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
         for outputs, labels in batches:
-            found = self.task.each(*self.task.pairs(outputs, labels))
+            values = self.task.each(*self.task.pairs(outputs, labels))
 
             # A task without such a number, or with one per point, has a loss per sample.
-            if found is None or found.shape != (len(labels),):
+            if values is None or values.shape != (len(labels),):
                 self.measure = "loss"
                 losses = [_sample_loss(self.task, o, y) for o, y in zip(outputs, labels)]
-                found = torch.tensor(losses)
-            self.values.extend(found.tolist())
+                values = torch.tensor(losses)
+            self.values.extend(values.tolist())
             yield outputs, labels
 
 
@@ -265,65 +312,93 @@ def _sample_loss(task: Task, outputs: Tensor, labels: Tensor) -> float:
     return float(task.loss(outputs, labels))
 
 
-def _of_run(
-    place: RunFolder, split: str, overrides: list[str] | tuple[str, ...], trust_code: bool
-) -> tuple[Any, Iterator[tuple[Tensor, Tensor]]]:
-    """A split of a run's data, and what its model says of it, with the labels."""
+class _Predictions(NamedTuple):
+    """The predictions of a split.
+
+    Attributes:
+        dataset: the split.
+        batches: (outputs, labels) on the CPU, computed while they are iterated.
+        checksum: the checksum of the weights; None for a method of a comparison.
+    """
+
+    dataset: Any
+    batches: Iterator[tuple[Tensor, Tensor]]
+    checksum: str | None = None
+
+
+def _predict_by_run(
+    folder: RunFolder, split: str, overrides: Sequence[str], trust_code: bool
+) -> _Predictions:
     from .. import data
 
-    changes = [text for text in overrides if text.startswith("data.options.")]
-    chosen = [text for text in overrides if text not in changes]
-    model, _ = load_run(place.root, chosen, trust_code=trust_code)
-    recipe = place.load_recipe()
-    dataset = run_dataset(model, place, split, changes)
+    # The checksum is read before the weights, which a training at work may replace at any time.
+    checksum = read_checksum(folder.model / WEIGHTS)
+
+    data_overrides = [text for text in overrides if text.startswith("data.options.")]
+    model_overrides = [text for text in overrides if text not in data_overrides]
+    model, _ = load_run(folder.root, model_overrides, trust_code=trust_code)
+
+    recipe = folder.load_recipe()
+    dataset = run_dataset(model, folder, split, data_overrides)
     loader = data.make_loader(dataset, recipe.data.eval_batch_size, seed=recipe.seed, shuffle=False)
-    return dataset, _outputs(model, loader, split)
+    return _Predictions(dataset, _outputs(model, loader, split), checksum)
 
 
-def _of_pick(
-    folder: Path, split: str, trust_code: bool
-) -> tuple[Any, Iterator[tuple[Tensor, Tensor]]]:
-    """The same of the method that a comparison recommends."""
+def _predict_by_pick(folder: Path, split: str, trust_code: bool) -> _Predictions:
+    """Predict by the method that a comparison recommends."""
     from ..compare.saved import load_pick, splits_of
 
     pick = load_pick(folder)
     splits = splits_of(folder, pick, trust_code)
     dataset = getattr(splits, split)
     check_unchanged(pick.facts, dataset)
-    return dataset, pick.outputs(dataset)
+    return _Predictions(dataset, pick.outputs(dataset))
 
 
-def _refuse_changes(overrides: list[str] | tuple[str, ...]) -> None:
+def refuse_overrides(overrides: Sequence[str]) -> None:
+    """Refuse changes to a method that a comparison recommends.
+
+    Raises:
+        OptionError: there are some.
+    """
     if overrides:
         raise OptionError(
-            f"override: received {' '.join(overrides)}; a method that a comparison recommends has "
-            "no options, leave them out"
+            "override: expected none for a method that a comparison recommends, which has no "
+            f"options, got {' '.join(overrides)}; leave them out"
         )
 
 
-def _judged(dataset: Any, numbers: dict[str, Any]) -> dict[str, Any]:
-    """The measures by which the recipe's models and the data set itself are judged, and what is to
-    be said of its files.
-    """
-    measures = dataset.measures or (() if dataset.metric is None else ("accuracy",))
+def _scores_and_notes(dataset: Any, summary: dict[str, Any]) -> dict[str, Any]:
+    """Select the measures that judge the recipe and its data set, and add notes on its files."""
+    measures = dataset.measures
+    if not measures and dataset.metric is not None:
+        measures = ("accuracy",)
+
+    # The recipe's own metric comes first. The loss is in the summary anyway.
     names = dict.fromkeys((dataset.metric, *measures))
-    scores = {name: numbers[name] for name in names if name in numbers and name != "loss"}
-    return ({"scores": scores} if scores else {}) | (
-        {"notes": list(dataset.notes)} if dataset.notes else {}
-    )
+    scores = {name: summary[name] for name in names if name in summary and name != "loss"}
+
+    result: dict[str, Any] = {}
+    if scores:
+        result["scores"] = scores
+    if dataset.notes:
+        result["notes"] = list(dataset.notes)
+    return result
 
 
-def _evaluation_file(place: RunFolder, split: str, overrides: list[str] | tuple[str, ...]) -> Path:
-    parts = ([] if split == "test" else [split]) + [
-        re.sub(r"[^A-Za-z0-9._=+-]", "_", text) for text in overrides
-    ]
-    return place.root / f"{'-'.join([place.evaluation.stem, *parts])}.json"
+def _evaluation_file(folder: RunFolder, split: str, overrides: Sequence[str]) -> Path:
+    parts = [folder.evaluation.stem]
+    if split != "test":
+        parts.append(split)
+    parts += [re.sub(r"[^A-Za-z0-9._=+-]", "_", text) for text in overrides]
+    return folder.root / f"{'-'.join(parts)}.json"
 
 
 def explain(run: str | Path, images: int = 1000, *, trust_code: bool = False) -> Path:
-    """The report of a run, in ``run/report``, on the first ``images`` samples of the test split;
-    evaluates the run where it was not yet, or with other weights. ``trust_code``: see
-    :func:`load_run`.
+    """Write the report of a run to ``run/report``.
+
+    It shows the first ``images`` samples of the test split. The run is evaluated first, unless
+    ``evaluation.json`` belongs to its weights already. ``trust_code``: see :func:`load_run`.
 
     Raises:
         TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
@@ -335,37 +410,43 @@ def explain(run: str | Path, images: int = 1000, *, trust_code: bool = False) ->
     from ..report.given import read_evaluation
     from ..report.results import FIELDS
 
-    model, place = load_run(run, trust_code=trust_code)
-    with storing(place.root):  # before the work: without it there is nowhere to put the result
-        (place.root / "report").mkdir(exist_ok=True)
-    dataset = run_dataset(model, place, "test")
-    if read_evaluation(place.root) is None:
+    # The folder is made before the work, which would be lost if there were nowhere to write to.
+    model, folder = load_run(run, trust_code=trust_code)
+    with storing(folder.root):
+        (folder.root / "report").mkdir(exist_ok=True)
+
+    dataset = run_dataset(model, folder, "test")
+    if read_evaluation(folder.root) is None:
         evaluate(run, trust_code=trust_code)
-    chosen = torch.arange(min(images, len(dataset)))
-    task, shown = task_of(dataset), dataset.shown(chosen)
-    labels = dataset.labels[chosen] if task.classifies else None
+
+    indices = torch.arange(min(images, len(dataset)))
+    task = task_of(dataset)
+    labels = dataset.labels[indices] if task.classifies else None
+
+    # Numbers to predict are shown in the units of the training file.
     targets = None
-    if dataset.task == "regression":
-        targets = dataset.in_units(dataset.raw(chosen)[1])
-    elif dataset.task == "field":
-        targets = dataset.raw(chosen[:FIELDS])[1]
-    with storing(place.root), working("explain"):
+    if isinstance(task, Regression):
+        _, numbers = dataset.raw(indices)
+        targets = dataset.in_units(numbers)
+    elif isinstance(task, Field):
+        _, targets = dataset.raw(indices[:FIELDS])
+
+    samples = Samples(labels=labels, targets=targets, kind=dataset.kind, **dataset.shown(indices))
+    with storing(folder.root), working("explain"):
         return report_run(
-            place.root,
-            Samples(labels=labels, targets=targets, kind=dataset.kind, **shown),
-            model=model,
-            counted=dataset.counted or task.counted,
+            folder.root, samples, model=model, counted=dataset.counted or task.counted
         )
 
 
 def as_weights(model: nn.Module, inputs: Any) -> Any:
-    """Inputs where the model's weights are and, of real numbers, in their precision."""
+    """Move inputs to the device of the model's weights, and real numbers to their precision."""
     weight = next(model.parameters())
-    return inputs.to(weight.device, weight.dtype if inputs.is_floating_point() else inputs.dtype)
+    dtype = weight.dtype if inputs.is_floating_point() else inputs.dtype
+    return inputs.to(weight.device, dtype)
 
 
 def on_device(model: nn.Module) -> torch.device:
-    """Where the model answers: on a GPU where there is one, to which it is moved."""
+    """Move the model to a GPU if there is one, and return its device."""
     device = next(model.parameters()).device
     if device.type == "cpu" and torch.cuda.is_available():
         device = torch.device("cuda")
@@ -374,7 +455,7 @@ def on_device(model: nn.Module) -> torch.device:
 
 
 def _outputs(model: nn.Module, loader: Any, split: str) -> Iterator[tuple[Tensor, Tensor]]:
-    """What the model says of each batch, and the labels, on the CPU."""
+    """Compute the model's outputs for each batch; yield them and the labels on the CPU."""
     device = on_device(model)
     with inference(model):
         for inputs, labels in steps(f"evaluate on {split}", loader, unit="batches"):

@@ -47,10 +47,10 @@ def export_run(
 ) -> Path:
     """Write a run's model as a program that needs neither this library nor the run.
 
-    The file carries facts along: ``facts`` is what the run knows of its data (the task, names of
-    classes, mean and standard deviation of the channels, the vocabulary of a text),
-    ``temperature`` divides a classification's outputs before the softmax, ``shape`` is that of the
-    inputs with free sizes by name, and ``fredholm`` the version that wrote it.
+    The file carries metadata: ``facts`` about the data (the task, names of classes, mean and
+    standard deviation of channels, the vocabulary of texts); ``temperature``, which divides the
+    outputs of a classification before the softmax; ``shape`` of the inputs, with free sizes by
+    name; and ``fredholm``, the version that wrote it.
 
     Args:
         run: its folder.
@@ -76,10 +76,11 @@ def export_run(
         if to != "onnx":
             raise OptionError(f"opset: expected --to onnx beside it, got {to}; drop one of the two")
         options["opset"] = opset
-    model, place = load_run(run, trust_code=trust_code)
-    path = Path(out or place.root / f"model-{to}{chosen.suffix}")
+
+    model, folder = load_run(run, trust_code=trust_code)
+    path = Path(out or folder.root / f"model-{to}{chosen.suffix}")
     check_target(path)
-    metadata = _metadata(model, place, fixed)
+    metadata = _metadata(model, folder, fixed)
     chosen.export(model, path, fixed=fixed, metadata=metadata, **options)
     return path
 
@@ -96,16 +97,16 @@ def export_run_steps(
             ``model-onnx.onnx`` in the run's folder.
         trust_code: see :func:`load_run`.
     """
-    model, place = load_run(run, trust_code=trust_code)
-    path = Path(out or place.root / "model-onnx.onnx")
-    return export_decoder(model, path, metadata=_metadata(model, place, ()))
+    model, folder = load_run(run, trust_code=trust_code)
+    path = Path(out or folder.root / "model-onnx.onnx")
+    return export_decoder(model, path, metadata=_metadata(model, folder, ()))
 
 
-def _metadata(model: Any, place: RunFolder, fixed: Sequence[str]) -> dict[str, Any]:
+def _metadata(model: Any, folder: RunFolder, fixed: Sequence[str]) -> dict[str, Any]:
     """Return the facts that a program carries along."""
     return {
         "fredholm": __version__,
         "shape": list(signature_of(model, fixed).shape),
         "facts": model.extra,
-        "temperature": temperature_of(place.calibration),
+        "temperature": temperature_of(folder.calibration),
     }

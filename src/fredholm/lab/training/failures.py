@@ -1,4 +1,4 @@
-"""What ends a run early, with the exit code the command line gives it."""
+"""Errors that end a run early, with the exit codes of the command line."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from ...errors import FredholmError
 
 
 class TrainingFailed(FredholmError, RuntimeError):
-    """A run started well and then could not go on: a non-finite loss, a full disk, a failed
-    cell of a sweep.
-    """
+    """A run started and then failed: a non-finite loss, a full disk, a failed cell of a sweep."""
 
     exit_code = 1
 
@@ -25,10 +23,10 @@ class Interrupted(FredholmError):
 
 @contextmanager
 def memory_named() -> Iterator[None]:
-    """An allocation that fails in a ``with`` block becomes one line that says what to do.
+    """Turn a failed allocation inside a ``with`` block into one line with advice.
 
     Raises:
-        TrainingFailed: the processor's memory, or the GPU's, is not enough.
+        TrainingFailed: the memory of the CPU or GPU is not enough.
 
     Example:
         >>> try:
@@ -41,22 +39,29 @@ def memory_named() -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        # torch's own class is the GPU's alone; of the processor's memory it raises RuntimeError
+        # torch has an error class for GPU memory only. For CPU memory it raises RuntimeError, which
+        # its text identifies.
         asked = re.search(r"tried to allocate ([\d.]+) (\w+)", str(error), re.IGNORECASE)
         if asked is None and not isinstance(error, MemoryError):
             raise
-        how_much = "" if asked is None else f": received no {_megabytes(*asked.groups())} more"
+
+        shortage = "out of memory"
+        if asked is not None:
+            number, unit = asked.groups()
+            shortage = f"out of memory: expected {_megabytes(number, unit)} more, got none"
         raise TrainingFailed(
-            f"out of memory{how_much}; needs a smaller data.batch_size or model, or samples cut "
-            "over several processes: training.devices=4 parallel.domain=4, see docs/scaling.md"
+            f"{shortage}; choose a smaller data.batch_size or model, or divide samples over "
+            "several processes: training.devices=4 parallel.domain=4, see docs/scaling.md"
         ) from error
 
 
 def _megabytes(number: str, unit: str) -> str:
-    """Bytes as megabytes, other units as they are.
+    """Format a size: bytes as megabytes, other units unchanged.
 
     Example:
         >>> _megabytes("67108864", "bytes"), _megabytes("2.00", "GiB")
         ('67 MB', '2.00 GiB')
     """
-    return f"{float(number) / 1e6:,.0f} MB" if unit.lower() == "bytes" else f"{number} {unit}"
+    if unit.lower() == "bytes":
+        return f"{float(number) / 1e6:,.0f} MB"
+    return f"{number} {unit}"

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightning.pytorch as pl
 import torch
@@ -176,27 +176,7 @@ def fit(
         with storing(folder):
             folder.mkdir(parents=True, exist_ok=True)
 
-    timer = _timer(limits)
-    history = History(folder and folder / "metrics.csv", timer, module.scores, say)
-    ema = Ema(limits.ema_decay) if limits.ema_decay else None
-    keeper = _keeper(keep, best, ema)
-    checkpoints = Checkpoints(
-        folder and folder / "checkpoints", limits.save_minutes, limits.save_steps
-    )
-
-    # Lightning calls callbacks in this order. Averaged weights are in place before they are kept,
-    # and a checkpoint, which Lightning moves to the end, holds the state of all others.
-    parts: list[Callback | None] = [
-        ema,
-        timer,
-        LastStep(limits.steps) if limits.steps is not None else None,
-        keeper,
-        Signs(),
-        history,
-        *callbacks,
-        _patience(stop),
-        checkpoints,
-    ]
+    parts = _make_parts(limits, keep, best, stop, folder, module.scores, say, callbacks)
     module.last_step = limits.steps
 
     # Lightning would convert the weights only after it has read a checkpoint, and round them.
@@ -204,9 +184,9 @@ def fit(
         module.double()
 
     progress = contextlib.nullcontext() if say is None else shown(say)
-    with _quiet(), _graceful(checkpoints, group), progress:
-        present = [part for part in parts if part is not None]
-        trainer = _trainer(limits, group, present, _logger(folder if tensorboard else None))
+    with _quiet(), _graceful(parts.checkpoints, group), progress:
+        logger = _logger(folder if tensorboard else None)
+        trainer = _trainer(limits, group, parts.callbacks, logger)
         _keep_signals(trainer)
         try:
             trainer.fit(module, val_dataloaders=validation, ckpt_path=checkpoint, weights_only=True)
@@ -217,11 +197,62 @@ def fit(
 
         # Without a best epoch (none was asked for, or no score was ever computed) the last weights
         # are kept.
-        if history.rows and (best is None or not keeper.best_epoch):
+        rows = parts.history.rows
+        keeper = parts.keeper
+        if rows and (best is None or not keeper.best_epoch):
             keeper.write(trainer, module)
-            keeper.best_epoch = len(history.rows)
+            keeper.best_epoch = len(rows)
 
-    return Fit(history.rows, keeper.best_epoch, _reason(limits, history.rows, timer))
+    return Fit(rows, keeper.best_epoch, _reason(limits, rows, parts.timer))
+
+
+class _Parts(NamedTuple):
+    """The callbacks of a fit, and those of them whose state it reads."""
+
+    callbacks: list[Callback]
+    timer: Timer
+    history: History
+    keeper: KeepModel
+    checkpoints: Checkpoints
+
+
+def _make_parts(
+    limits: Limits,
+    keep: Callable[[Any], object],
+    best: Goal | None,
+    stop: Goal | None,
+    folder: Path | None,
+    scores: Sequence[str],
+    say: Callable[[str], None] | None,
+    callbacks: Sequence[Callback],
+) -> _Parts:
+    """Make the callbacks of a fit; the arguments are those of :func:`fit`.
+
+    Lightning calls them in this order. Averaged weights are in place before they are kept, and a
+    checkpoint, which Lightning moves to the end, holds the state of all others.
+    """
+    ordered: list[Callback] = []
+    ema = None
+    if limits.ema_decay:
+        ema = Ema(limits.ema_decay)
+        ordered.append(ema)
+
+    timer = _timer(limits)
+    ordered.append(timer)
+    if limits.steps is not None:
+        ordered.append(LastStep(limits.steps))
+
+    keeper = _keeper(keep, best, ema)
+    history = History(folder and folder / "metrics.csv", timer, scores, say)
+    ordered += [keeper, Signs(), history, *callbacks]
+    if stop is not None and stop.patience is not None:
+        ordered.append(_patience(stop, stop.patience))
+
+    checkpoints = Checkpoints(
+        folder and folder / "checkpoints", limits.save_minutes, limits.save_steps
+    )
+    ordered.append(checkpoints)
+    return _Parts(ordered, timer, history, keeper, checkpoints)
 
 
 def _timer(limits: Limits) -> Timer:
@@ -314,13 +345,11 @@ def check_precision(name: str, known: Sequence[str] = tuple(PRECISIONS)) -> None
         raise OptionError(f"precision: expected one of {', '.join(known)}, got {name!r}")
 
 
-def _patience(stop: Goal | None) -> Patience | None:
-    """Make the callback that ends the fit early, if ``stop`` has a patience."""
-    if stop is None or stop.patience is None:
-        return None
+def _patience(stop: Goal, patience: int) -> Patience:
+    """Make the callback that ends the fit early."""
     return Patience(
         stop.metric,
-        patience=stop.patience,
+        patience=patience,
         mode=stop.mode,
         # A score of NaN is not an improvement, and no reason to end at once. A loss of NaN ends the
         # fit elsewhere, by the Learner.

@@ -1,13 +1,20 @@
-"""The run folder: what lies where, and the rules for starting, resuming and overwriting a run.
+"""The run folder: its files, and the rules for starting, resuming and overwriting a run.
 
-``recipe.yaml`` (resolved), ``code/`` (the user's imported files), ``source.json`` (how the user's
-data files were read and divided, and what tells whether they have changed), ``vocabulary.json`` (of
-texts in a run that starts from another's weights), ``model/`` (weights, config, classes,
-normalisation), ``checkpoints/`` (resumable state), ``metrics.csv``,
-``monitors.csv`` (of a continuous model: what its steps do), ``tensorboard/``, ``result.json`` (once
-finished), ``calibration.json`` (the temperature of its probabilities),
-``evaluation.json`` (with the checksum of the weights that it measured). ``lock.json`` names the
-process that trains there, see :mod:`fredholm.lab.training.leases`.
+====================  ==========================================================================
+``recipe.yaml``       the resolved recipe
+``code/``             copies of the user's imported files
+``source.json``       how the user's data files were read and divided, and marks of their contents
+``vocabulary.json``   of a text run that starts from another run's weights
+``model/``            weights, configuration, classes, normalisation
+``checkpoints/``      resumable state
+``metrics.csv``       the table of epochs
+``monitors.csv``      of a continuous model: what its steps do
+``tensorboard/``      curves
+``result.json``       written when the run is finished
+``calibration.json``  the temperature of its probabilities
+``evaluation.json``   scores, with the checksum of the weights that they belong to
+``lock.json``         the process that trains there, see :mod:`fredholm.lab.training.leases`
+====================  ==========================================================================
 """
 
 from __future__ import annotations
@@ -17,6 +24,7 @@ import dataclasses
 import math
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,26 +33,51 @@ from ...files import is_unfinished, read_state, replacing, storing, unreadable, 
 from ..data import Vocabulary
 from .leases import HOLDER, LOCK
 from .metrics import defined
-from .own_files import with_whole_paths
+from .own_files import with_absolute_paths
 from .recipe import Recipe
 from .recipe_files import RESULTS, differences, has_results, load_recipe, read_plain, save_recipe
 
-# What lies in a folder before a run has saved anything.
+# Names that a run creates before it has trained anything.
 _AT_START = (
-    *("recipe.yaml", "code", "source.json", "vocabulary.json"),
-    *("metrics.csv", "monitors.csv", "tensorboard"),
+    "recipe.yaml",
+    "code",
+    "source.json",
+    "vocabulary.json",
+    "metrics.csv",
+    "monitors.csv",
+    "tensorboard",
 )
-# How often to save, how long to go on and on how many processes may change on resume: none of them
-# changes what is computed.
-_FREE = ("checkpoint_minutes", "checkpoint_steps", "max_minutes", "devices", "nodes", "strategy")
-_RESTORE = "restore it, or begin the run again with --overwrite"  # without it nothing is compared
+
+# Keys of the section ``training`` that may change when a run is resumed, since none of them changes
+# what is computed.
+_FREE_ON_RESUME = (
+    "checkpoint_minutes",
+    "checkpoint_steps",
+    "max_minutes",
+    "devices",
+    "nodes",
+    "strategy",
+)
+
+# The advice for a damaged source.json or vocabulary.json, without which a resumed run cannot be
+# compared with its start.
+_RESTORE = "restore it, or begin the run again with --overwrite"
 
 
 @dataclasses.dataclass(frozen=True)
 class RunResult:
-    """What a finished run reports; ``metrics`` are those of the kept weights' epoch, NaN where one
-    is not defined, ``stopped`` says why it ended, and ``metric`` by which weights are known to be
-    the best.
+    """The result of a finished run.
+
+    Attributes:
+        name: the recipe's name.
+        folder: the run folder.
+        parameters: size of the model.
+        epochs, steps: length of the training.
+        minutes: its duration.
+        best_epoch: the epoch of the kept weights, counted from 1.
+        metrics: metrics of that epoch; NaN where one is not defined.
+        stopped: the reason for the end.
+        metric: the metric by which weights were kept.
     """
 
     name: str
@@ -60,7 +93,7 @@ class RunResult:
 
 
 class RunFolder:
-    """Paths of one run below ``root``."""
+    """The paths of a run below ``root``."""
 
     def __init__(self, root: str | Path):
         self.root = Path(root)
@@ -79,72 +112,83 @@ class RunFolder:
 
     @property
     def started(self) -> bool:
-        """Whether a run has begun here. A recipe beside other files of the user's is none."""
+        """True if a run has begun here.
+
+        A recipe beside unknown files is the user's own and not a run, unless a training has saved
+        something.
+        """
         if not self.recipe.is_file():
             return False
-        known = (path.name in _AT_START or is_unfinished(path) for path in self._content())
-        return has_results(self.root) or all(known)
+        if has_results(self.root):
+            return True
+        return all(path.name in _AT_START or is_unfinished(path) for path in self._content())
 
     @property
     def finished(self) -> bool:
+        """True if the run has written its result."""
         return self.result.is_file()
 
     def finished_epochs(self) -> int:
-        """Return how many epochs the run has finished, by its table of epochs."""
+        """Count the epochs in the run's table."""
         if not self.metrics.is_file():
             return 0
         with storing(self.metrics), self.metrics.open(encoding="utf-8", newline="") as file:
             return sum(1 for _ in csv.DictReader(file))
 
     def read_result(self) -> RunResult:
-        """What was written when the run ended.
+        """Read the result of a finished run.
 
         Raises:
-            FredholmError: a damaged file.
+            FredholmError: the file is damaged.
         """
         try:
-            found = RunResult(**read_state(self.result))
-            numbers = {
-                key: math.nan if value is None else value for key, value in found.metrics.items()
-            }
-            return dataclasses.replace(found, metrics=numbers)
-        except TypeError as error:  # fields that are missing
+            result = RunResult(**read_state(self.result))
+        except TypeError as error:
+            # A field is missing or unknown.
             raise unreadable(self.result, error) from error
 
+        # JSON has no NaN; the file has null instead.
+        metrics = {name: math.nan if v is None else v for name, v in result.metrics.items()}
+        return dataclasses.replace(result, metrics=metrics)
+
     def write_result(self, result: RunResult) -> None:
-        numbers = {key: defined(value) for key, value in result.metrics.items()}
-        write_json(self.result, {**dataclasses.asdict(result), "metrics": numbers})
+        """Write the result, which marks the run as finished."""
+        metrics = {name: defined(value) for name, value in result.metrics.items()}
+        write_json(self.result, {**dataclasses.asdict(result), "metrics": metrics})
 
     def check(self, recipe: Recipe, resume: bool, overwrite: bool) -> None:
-        """Refuse what :meth:`open` could not do; nothing is changed.
+        """Refuse a folder that :meth:`open` could not open, without changing anything.
 
         Raises:
-            OptionError: the folder holds a run and neither resume nor overwrite was asked for, or
-                it is no run folder.
+            OptionError: the folder holds a run and neither ``resume`` nor ``overwrite`` is given,
+                or it is not a run folder.
             CheckpointError: there is nothing to resume.
             RecipeError: the run to resume was started with another recipe.
-            StorageError: a folder that may not be written.
+            StorageError: the folder cannot be written.
         """
         self.check_state(resume, overwrite)
         if self.started and resume:
-            self._same(recipe)
+            self._refuse_other_recipe(recipe)
 
     def check_state(self, resume: bool, overwrite: bool) -> None:
-        """The same as far as no recipe is needed."""
+        """Do the part of :meth:`check` that needs no recipe."""
         if resume and overwrite:
-            raise OptionError("received both --resume and --overwrite; choose one")
+            raise OptionError("expected --resume or --overwrite, got both; choose one")
         self._check_place(writes=not (resume and self.finished))
-        if not self.started:
-            if resume:
-                raise CheckpointError(f"{self.root}: no run to resume; start it without --resume")
-            if self.root.is_file() or not all(is_unfinished(path) for path in self._content()):
+
+        if self.started:
+            if not resume and not overwrite:
+                state = "a finished run" if self.finished else "an unfinished run"
                 raise OptionError(
-                    f"{self.root}: exists and is no run folder; choose another --name or --runs"
+                    f"{self.root}: holds {state}; add --resume, --overwrite or another --name"
                 )
-        elif not (resume or overwrite):
-            state = "a finished run" if self.finished else "an unfinished run"
+            return
+
+        if resume:
+            raise CheckpointError(f"{self.root}: no run to resume; start it without --resume")
+        if self.root.is_file() or not all(is_unfinished(path) for path in self._content()):
             raise OptionError(
-                f"{self.root}: holds {state}; add --resume, --overwrite or another --name"
+                f"{self.root}: exists and is not a run folder; choose another --name or --runs"
             )
 
     def open(
@@ -152,94 +196,122 @@ class RunFolder:
         recipe: Recipe,
         resume: bool,
         overwrite: bool,
-        source: Any = None,
-        words: dict[str, Any] | None = None,
+        source: Mapping[str, Any] | None = None,
+        vocabulary: dict[str, Any] | None = None,
     ) -> None:
-        """Make the folder ready for ``recipe`` on files read as ``source`` says, and ``words`` as
-        their vocabulary where another run decided it: new, emptied, or holding the same run to be
-        resumed, without what was found out of its model so far. The caller holds its lock.
+        """Make the folder ready for ``recipe``: new, emptied, or with the run to be resumed.
 
-        Raises: as :meth:`check`, which is repeated: before, another process had the folder.
+        The caller holds the lock of the folder.
+
+        Args:
+            recipe: the recipe of the run.
+            resume: keep the run that is there; only what was computed from its model is deleted.
+            overwrite: delete the run that is there.
+            source: how the user's data files were read.
+            vocabulary: the vocabulary of texts, if another run decided it.
+
+        Raises: as :meth:`check`, which is repeated here: until the lock was taken, another process
+            may have changed the folder.
         """
         self.check(recipe, resume, overwrite)
-        if resume:
-            with storing(self.root):
-                self.evaluation.unlink(missing_ok=True)
-                self.calibration.unlink(missing_ok=True)
-                for path in filter(is_unfinished, self.root.rglob(".*.tmp")):
-                    path.unlink(missing_ok=True)  # of a process that was killed
-            return
         with storing(self.root):
-            # Before anything is deleted: the files may be those of this very run.
-            code = {Path(source).name: Path(source).read_bytes() for source in recipe.imports}
-            self._clear()
-            # First: where the rest cannot be written, the folder is known as that of a run.
-            with replacing(self.recipe) as temporary:
-                save_recipe(recipe.model_copy(update={"imports": portable(recipe)}), temporary)
-            for name, content in code.items():
-                self.code.mkdir(exist_ok=True)
-                (self.code / name).write_bytes(content)
-            if source is not None:
-                write_json(self.source, dict(source))
-            if words is not None:
-                write_json(self.vocabulary, words)
+            if resume:
+                self._clear_results()
+            else:
+                self._start(recipe, source, vocabulary)
+
+    def _start(
+        self,
+        recipe: Recipe,
+        source: Mapping[str, Any] | None,
+        vocabulary: dict[str, Any] | None,
+    ) -> None:
+        # The user's code is read before anything is deleted: it may lie in this very folder.
+        code = {Path(file).name: Path(file).read_bytes() for file in recipe.imports}
+        self._clear()
+
+        # The recipe is written first. If the rest cannot be written, the folder is known to be that
+        # of a run, and --overwrite works.
+        with replacing(self.recipe) as temporary:
+            save_recipe(recipe.model_copy(update={"imports": portable(recipe)}), temporary)
+        for name, content in code.items():
+            self.code.mkdir(exist_ok=True)
+            (self.code / name).write_bytes(content)
+        if source is not None:
+            write_json(self.source, dict(source))
+        if vocabulary is not None:
+            write_json(self.vocabulary, vocabulary)
+
+    def _clear_results(self) -> None:
+        """Delete what was computed from the model so far, and leftovers of a killed process."""
+        self.evaluation.unlink(missing_ok=True)
+        self.calibration.unlink(missing_ok=True)
+        for path in filter(is_unfinished, self.root.rglob(".*.tmp")):
+            path.unlink(missing_ok=True)
 
     def read_source(self) -> dict[str, Any]:
-        """How the run's files were read; empty of a data set of the catalogue.
+        """Return how the user's files were read, as ``{"source": ...}``; empty without files.
 
         Raises:
-            FredholmError: a damaged file.
+            FredholmError: the file is damaged.
         """
-        return {"source": read_state(self.source, _RESTORE)} if self.source.is_file() else {}
+        if not self.source.is_file():
+            return {}
+        return {"source": read_state(self.source, _RESTORE)}
 
     def read_vocabulary(self) -> Vocabulary | None:
-        """What the run's texts were read with at its start, where :meth:`open` kept it."""
+        """Return the vocabulary that :meth:`open` kept, if any."""
         if not self.vocabulary.is_file():
             return None
         return Vocabulary.from_dict(read_state(self.vocabulary, _RESTORE))
 
     def _check_place(self, writes: bool) -> None:
-        """Look at the part of the path that exists: a file among the folders, a missing right."""
-        exists = next(path for path in (self.root, *self.root.parents) if path.exists())
-        if not exists.is_dir() and exists != self.root:
-            raise OptionError(f"{exists}: is a file; needs a folder of runs, choose another --runs")
-        if writes and exists.is_dir() and not os.access(exists, os.W_OK | os.X_OK):
+        """Check the deepest part of the path that exists: is it a folder, and writable?"""
+        deepest = next(path for path in (self.root, *self.root.parents) if path.exists())
+        if not deepest.is_dir() and deepest != self.root:
+            raise OptionError(
+                f"{deepest}: expected a folder of runs, got a file; choose another --runs"
+            )
+        if writes and deepest.is_dir() and not os.access(deepest, os.W_OK | os.X_OK):
             raise StorageError(
-                f"{exists}: may not be written; change its permissions or choose another --runs"
+                f"{deepest}: cannot be written; change its permissions or choose another --runs"
             )
 
     def _content(self) -> list[Path]:
-        """What lies in the folder, but for its lock."""
+        """List the folder without its lock."""
         if not self.root.is_dir():
             return []
         return [path for path in self.root.iterdir() if path.name not in (LOCK, HOLDER)]
 
     def _clear(self) -> None:
-        # What tells a run's folder last: until then an interrupted --overwrite can be repeated.
-        last = {self.recipe.name: 2} | dict.fromkeys(RESULTS, 1)
-        for path in sorted(self._content(), key=lambda path: last.get(path.name, 0)):
+        # The files by which a run folder is recognised go last, and the recipe after all others.
+        # Until then an interrupted --overwrite can be repeated.
+        order = {self.recipe.name: 2} | dict.fromkeys(RESULTS, 1)
+        for path in sorted(self._content(), key=lambda path: order.get(path.name, 0)):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink()
 
-    def _same(self, recipe: Recipe) -> None:
-        """Refuse to resume with anything that would compute something else."""
-        # The run's own copy of the code is compared, never executed: what goes on is the recipe
-        # that was given, whose imports are in force already.
-        old, new = map(with_whole_paths, (read_plain(self.recipe), recipe.to_dict()))
+    def _refuse_other_recipe(self, recipe: Recipe) -> None:
+        """Refuse to resume with a recipe or code that would compute something else."""
+        # The run's copy of the code is compared and never executed. The resumed run uses the
+        # imports of ``recipe``, which are loaded already.
+        old = with_absolute_paths(read_plain(self.recipe))
+        new = with_absolute_paths(recipe.to_dict())
         new["import"] = portable(recipe)
-        for section in (old, new):
-            section.pop("name")
-            section.pop("parallel", None)
-            for key in _FREE:
-                section["training"].pop(key, None)
+
+        # The name, and how samples and work are divided over processes, change no result.
+        for plain in (old, new):
+            plain.pop("name")
+            plain.pop("parallel", None)
+            for key in _FREE_ON_RESUME:
+                plain["training"].pop(key, None)
+
         changed = differences(old, new)
-        changed += [
-            f"import ({Path(source).name} has other content)"
-            for source in recipe.imports
-            if not _same_file(Path(source), self.code / Path(source).name)
-        ]
+        for source in map(Path, recipe.imports):
+            if not _same_content(source, self.code / source.name):
+                changed.append(f"import ({source.name} has other content)")
         if changed:
             raise RecipeError(
                 f"{self.root}: the run was started with another recipe; differs in "
@@ -248,8 +320,10 @@ class RunFolder:
             )
 
     def load_recipe(self, trust_code: bool = False) -> Recipe:
-        """The recipe the run was started with; its imports are executed with ``trust_code`` only,
-        see :func:`fredholm.training.load_recipe`.
+        """Load the recipe that the run was started with.
+
+        Its imports are executed with ``trust_code`` only, see
+        :func:`fredholm.training.load_recipe`.
 
         Raises:
             CheckpointError: the folder holds no run.
@@ -257,14 +331,14 @@ class RunFolder:
         """
         if not self.recipe.is_file():
             raise CheckpointError(
-                f"{self.root}: no run here (recipe.yaml is missing); needs a folder made by "
+                f"{self.root}: no run here (recipe.yaml is missing); give a folder made by "
                 "fredholm train"
             )
         return load_recipe(self.root, trust_code=trust_code)
 
 
 def check_folder(folder: str | Path, resume: bool, overwrite: bool) -> None:
-    """Refuse a folder in which no run can be started, or with ``resume`` gone on with.
+    """Refuse a folder in which no run can be started, or with ``resume``, resumed.
 
     Raises: as :meth:`RunFolder.check`.
     """
@@ -272,9 +346,9 @@ def check_folder(folder: str | Path, resume: bool, overwrite: bool) -> None:
 
 
 def portable(recipe: Recipe) -> list[str]:
-    """A recipe's imports as names inside the run folder, which can be moved."""
+    """Return a recipe's imports as paths inside the run folder, so that it can be moved."""
     return [f"code/{Path(source).name}" for source in recipe.imports]
 
 
-def _same_file(source: Path, copy: Path) -> bool:
+def _same_content(source: Path, copy: Path) -> bool:
     return copy.is_file() and source.read_bytes() == copy.read_bytes()

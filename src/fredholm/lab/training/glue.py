@@ -1,4 +1,4 @@
-"""The runs on GLUE's tasks together: each task's own measure, and their mean."""
+"""Evaluation of runs on the tasks of GLUE: each task's own measures, and their mean."""
 
 from __future__ import annotations
 
@@ -14,24 +14,28 @@ from .recipe_files import read_plain
 
 
 def glue_runs(folder: str | Path) -> list[Path]:
-    """The runs directly below ``folder`` that classify or score a task of GLUE and have a model,
-    sorted; recipes are read, and nothing that they import is executed.
+    """List the runs directly below ``folder`` that learn a task of GLUE and have a model.
+
+    Their recipes are read; nothing that they import is executed.
 
     Raises:
         DataError: there is none.
     """
-    runs = [path.parent for path in sorted(Path(folder).glob("*/recipe.yaml"))]
-    runs = [run for run in runs if (run / "model").is_dir() and _task(run) is not None]
+    runs = []
+    for path in sorted(Path(folder).glob("*/recipe.yaml")):
+        run = path.parent
+        if (run / "model").is_dir() and _task(run) is not None:
+            runs.append(run)
     if not runs:
         raise DataError(
-            f"{folder}: holds no finished run on a task of GLUE; needs a folder of runs such as "
-            "that of `fredholm sweep itnet-glue data.options.task=cola,sst2`"
+            f"{folder}: expected finished runs on tasks of GLUE, got none; make some with "
+            "`fredholm sweep itnet-glue data.options.task=cola,sst2`"
         )
     return runs
 
 
 def _task(run: Path) -> str | None:
-    """The task of GLUE that a run learns; None for another data set, or for hidden tokens."""
+    """Return the task of GLUE that a run learns; None for another data set or hidden tokens."""
     data = read_plain(run / "recipe.yaml")["data"]
     if data["name"] != "glue" or data["masked"] is not None:
         return None
@@ -45,16 +49,16 @@ def evaluate_glue(
     *,
     trust_code: bool = False,
 ) -> dict[str, Any]:
-    """Evaluate all runs on GLUE below ``folder``: the measures of every task, and the mean of the
-    tasks' chief ones.
+    """Evaluate all runs on GLUE below ``folder``.
 
-    The chief measures are the paper's: Matthews' correlation for CoLA, F1 for MRPC and QQP,
-    Spearman's correlation for STS-B, accuracy for the others (MNLI: matched). A task with several
-    runs, such as seeds, counts once, with their mean.
+    The result holds all measures of every task, and the mean of their main ones, which are the
+    paper's: Matthews' correlation for CoLA, F1 for MRPC and QQP, Spearman's correlation for STS-B,
+    accuracy for the others (MNLI: matched). A task with several runs, such as seeds, counts once,
+    with their mean.
 
-    Returns: ``tasks`` (of each its ``scores``, ``runs``, ``n`` and ``notes``), ``missing`` (tasks
-    without a run) and ``mean``; None in the place of a score, and of a mean with it, where a
-    correlation is not defined.
+    Returns: ``tasks`` (each with ``scores``, ``runs``, ``n`` and ``notes``), ``missing`` (tasks
+    without a run) and ``mean``. A correlation that is not defined is None, and so is any mean that
+    contains it.
 
     Raises:
         DataError: no run on GLUE there.
@@ -69,24 +73,37 @@ def evaluate_glue(
             continue
         results = [evaluate(run, split, overrides, trust_code=trust_code) for run in runs[name]]
         notes = dict.fromkeys(note for result in results for note in result.get("notes", ()))
+        scores = {
+            measure: _mean(result["scores"][measure] for result in results)
+            for measure in TASKS[name].measures
+        }
         tasks[name] = {
-            "scores": {
-                score: _mean(result["scores"][score] for result in results)
-                for score in TASKS[name].measures
-            },
+            "scores": scores,
             "runs": [str(run) for run in runs[name]],
             "n": results[0]["n"],
             "notes": list(notes),
         }
+
+    main_scores = [task["scores"][_main_measure(name)] for name, task in tasks.items()]
     return {
         "split": split,
         "tasks": tasks,
         "missing": [name for name in TASKS if name not in tasks],
-        "mean": _mean(row["scores"][TASKS[name].measures[0]] for name, row in tasks.items()),
+        "mean": _mean(main_scores),
     }
 
 
+def _main_measure(task: str) -> str:
+    """Return the measure of a task in the paper's table, which its entry lists first."""
+    main, *_ = TASKS[task].measures
+    return main
+
+
 def _mean(scores: Iterable[float | None]) -> float | None:
-    """None where one of them is not defined."""
-    known = list(scores)
-    return None if None in known else fmean(score for score in known if score is not None)
+    """Return the mean of scores; None if one of them is not defined."""
+    values = []
+    for score in scores:
+        if score is None:
+            return None
+        values.append(score)
+    return fmean(values)

@@ -1,18 +1,19 @@
-"""A grid of cells, each computed once: the one runner behind ``fredholm sweep``, ``fredholm
-compare`` and the evidence of the evidence runs.
+"""A grid of cells, each computed once: the runner of ``fredholm sweep``, ``fredholm compare`` and
+the evidence.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...errors import FredholmError
 from ...files import digest_json, unreadable, write_json, write_text
@@ -20,7 +21,7 @@ from .checks import import_files
 from .evaluation import evaluate
 from .failures import Interrupted, TrainingFailed
 from .folder import RunFolder
-from .leases import InUseError, Watch, bury, hold, holds, read_holder
+from .leases import InUseError, Watch, hold, holds, read_holder, remove_lock_of
 from .own_files import data_mark
 from .recipe import Recipe
 from .recipe_files import code_digests
@@ -28,8 +29,12 @@ from .run import train
 
 Result = dict[str, Any]
 Report = Callable[[str], None]
-CELLS = ".cells"  # beside the cells' folders: a lease and a result per key
-FAILURE = "failure.json"  # of the last try
+
+# The folder beside the cells' own folders, with a lease and a result per key.
+CELLS = ".cells"
+
+# The file with the error of a cell's last attempt.
+FAILURE = "failure.json"
 
 
 def quiet(line: str) -> None:
@@ -41,9 +46,9 @@ class Cell:
     """One computation of a grid.
 
     Attributes:
-        settings: plain data, all that decides the result; equal settings are the same cell.
-        place: the cell's folder. A result counts as long as its folder is there.
-        given: what the work needs besides, such as the recipe that ``settings`` describes.
+        settings: plain data that determine the result; cells with equal settings are the same.
+        place: the cell's folder. A result is valid as long as this folder exists.
+        given: further input of the work, such as the recipe that ``settings`` describes.
     """
 
     settings: dict[str, Any]
@@ -61,13 +66,14 @@ Work = Callable[[Cell, Report], Result]
 
 @dataclass(frozen=True)
 class Grid:
-    """Computes cells that have no result yet, and remembers what came of them.
+    """Compute cells that have no result yet, and remember the results.
 
-    ``work(cell, report)`` returns plain data, which is written in one step to ``.cells/KEY`` beside
-    the cell's folder: whoever comes back reads it, in this process or another. A cell is leased
-    while it is at work, so that several processes can share a grid. A cell that fails, of whatever
-    cause, does not stop the others: its result is ``{"error": one line}``, the traceback lies in
-    ``FOLDER.error.txt``, and the next call tries it again.
+    ``work(cell, report)`` returns plain data, which are written atomically to ``.cells/KEY`` beside
+    the cell's folder. Later calls read them, in this process or another. A cell is leased while it
+    is computed, so that several processes can share a grid.
+
+    A cell that fails, for any reason, does not stop the others. Its result is ``{"error": one
+    line}``, the traceback is written to ``FOLDER.error.txt``, and the next call tries it again.
 
     Example:
         >>> import tempfile
@@ -88,99 +94,128 @@ class Grid:
     report: Report = quiet
 
     def read(self, cell: Cell) -> Result | None:
-        """The result of a finished cell, or None."""
+        """Return the result of a finished cell, or None."""
         path = self._folder(cell) / "result.json"
         if not cell.place.exists() or not path.is_file():
             return None
         try:
-            result = json.loads(path.read_text(encoding="utf-8"))
-            return result["result"] if result["settings"] == _plain(cell.settings) else None
+            saved = json.loads(path.read_text(encoding="utf-8"))
+            if saved["settings"] != _as_json(cell.settings):
+                return None
+            return saved["result"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise unreadable(path, error) from error
 
     def compute(self, cell: Cell) -> Result:
-        """A cell's result, read or computed; ``{"error": ...}`` where it fails."""
+        """Read or compute the result of a cell; ``{"error": ...}`` if it fails."""
         try:
-            return self._leased(cell, Watch())
+            return self._compute_leased(cell, Watch())
         except Interrupted:
             raise
-        except Exception as error:  # one cell's failure must not take the others with it
-            return self._failed(cell, error)
+        except Exception as error:
+            # The failure of one cell must not stop the others.
+            return self._record_failure(cell, error)
 
     def share(self, cells: Iterable[Cell], wait: float = 1.0) -> Iterator[tuple[Cell, Result]]:
-        """Cells with their results as they end, computed here where no other process is at work on
-        them; after the last one all of them are there, whoever computed them.
+        """Yield cells with their results as they are finished, whoever computes them.
 
-        Any number of processes, on any machines that see the folder, may do so at once. What one of
-        them leaves behind when it dies, another one takes over: at once on the same machine,
-        otherwise when its lease was not renewed for a while. A cell that fails is tried once.
+        Cells that no other process is working on are computed here. Any number of processes may
+        share a grid, on any machines that see the folder. The cells of a process that dies are
+        taken over: at once on the same machine, on another one when its lease has not been renewed
+        for a while. A cell that fails is tried once.
 
         Raises:
-            Interrupted: Ctrl-C; the others go on, and so does the same call.
+            Interrupted: Ctrl-C. The other processes continue, and so does the same call.
         """
-        waiting, watch, begun = list(cells), Watch(), None
+        waiting = list(cells)
+        watch = Watch()
+        start: int | None = None
         while waiting:
-            left = []
+            busy = []
             for cell in waiting:
-                begun = begun or _now(cell.place.parent)
+                # Failures from before this call do not count. The clock is that of the folder,
+                # which may be on another machine.
+                if start is None:
+                    start = _folder_time(cell.place.parent)
                 try:
-                    result = self.read(cell) or self._failure(cell, begun)
-                    result = result or self._leased(cell, watch)
+                    result = self.read(cell) or self._read_failure(cell, start)
+                    result = result or self._compute_leased(cell, watch)
                 except InUseError:
-                    left.append(cell)
+                    busy.append(cell)
                     continue
                 except Interrupted:
                     raise
                 except Exception as error:
-                    result = self._failed(cell, error)
+                    result = self._record_failure(cell, error)
                 yield cell, result
-            if len(left) == len(waiting):
-                time.sleep(wait)
-            waiting = left
 
-    def _leased(self, cell: Cell, watch: Watch) -> Result:
+            if len(busy) == len(waiting):
+                time.sleep(wait)
+            waiting = busy
+
+    def _compute_leased(self, cell: Cell, watch: Watch) -> Result:
+        """Compute a cell while this process holds its lease.
+
+        Raises:
+            InUseError: another process is working on it.
+        """
         folder = self._folder(cell)
-        before = read_holder(folder)
+        previous = read_holder(folder)
         with hold(folder, self.report, expired=watch.expired):
-            result = self.read(cell)  # by another process, while this one waited its turn
+            # Another process may have finished the cell before the lease was free.
+            result = self.read(cell)
             if result is not None:
                 return result
-            bury(cell.place, before)
-            result = _plain(self.work(cell, self.report))
+
+            # The process that held the lease has died, and may have left a lock in the cell's own
+            # folder as well.
+            remove_lock_of(cell.place, previous)
+            result = _as_json(self.work(cell, self.report))
             if "error" in result:
-                raise ValueError("a result named 'error': failures are; choose another name")
+                raise ValueError(
+                    "result: expected no key 'error', which marks failures, got one; choose "
+                    "another name"
+                )
+
+            # A process that was suspended may have lost its lease to another one meanwhile.
             if not holds(folder):
                 raise InUseError(f"{folder}: taken over by {read_holder(folder)}")
             write_json(folder / "result.json", {"settings": cell.settings, "result": result})
             return result
 
-    def _failed(self, cell: Cell, error: Exception) -> Result:
+    def _record_failure(self, cell: Cell, error: Exception) -> Result:
+        """Write the traceback of a failed cell, and return its result."""
         cell.place.parent.mkdir(parents=True, exist_ok=True)
         trace = cell.place.with_name(f"{cell.place.name}.error.txt")
         write_text(trace, "".join(traceback.format_exception(error)))
-        known = isinstance(error, FredholmError)
-        text = str(error) if known else f"{type(error).__name__}: {error}"
-        result = {"error": text.partition("\n")[0]}
+
+        text = str(error)
+        if not isinstance(error, FredholmError):
+            text = f"{type(error).__name__}: {error}"
+        first_line, *_ = text.split("\n", 1)
+        result = {"error": first_line}
+
+        # A cell that is in use has not failed: another process is working on it.
         if not isinstance(error, InUseError):
             self._folder(cell).mkdir(parents=True, exist_ok=True)
             write_json(self._folder(cell) / FAILURE, result)
         return result
 
-    def _failure(self, cell: Cell, begun: int) -> Result | None:
-        """How a cell has failed since ``begun``, in this process or another."""
+    def _read_failure(self, cell: Cell, start: int) -> Result | None:
+        """Read the failure of a cell since ``start``, in this process or another."""
         path = self._folder(cell) / FAILURE
         try:
-            if path.stat().st_mtime_ns < begun:
+            if path.stat().st_mtime_ns < start:
                 return None
             return json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
 
     def run(self, cells: Iterable[Cell]) -> Iterator[tuple[Cell, Result]]:
-        """Cells with their results, in order.
+        """Yield cells with their results, in order.
 
         Raises:
-            Interrupted: Ctrl-C; the same call goes on.
+            Interrupted: Ctrl-C; the same call continues.
         """
         for cell in cells:
             yield cell, self.compute(cell)
@@ -190,41 +225,59 @@ class Grid:
 
 
 def recipe_cell(recipe: Recipe, place: Path, mark: str | None = None) -> Cell:
-    """The cell of one training and its evaluation on the test split; ``mark``: of the user's own
-    files (:func:`.own_files.data_mark`), where they were looked at already.
+    """Make the cell of one training and its evaluation on the test split.
+
+    ``mark`` is the mark of the user's own files (:func:`.own_files.data_mark`), if it is known
+    already.
     """
     code = code_digests(recipe)
     plain = recipe.to_dict()
-    plain["training"].pop("nodes")  # on how many machines decides nothing
-    if recipe.training.metric is None:  # left out, so that cells of the first format are found
+
+    # The number of machines and the division of samples do not change the result.
+    plain["training"].pop("nodes")
+    plain.pop("parallel")
+
+    # Recipes of the first format have no metric, and their cells are still found.
+    if recipe.training.metric is None:
         plain["training"].pop("metric")
-    plain.pop("parallel")  # nor does how samples are cut
-    mark = data_mark(recipe) if mark is None else mark
-    files = {} if mark is None else {"files": mark}
-    return Cell({"recipe": plain, "code": code, **files}, place, recipe)
+
+    settings: dict[str, Any] = {"recipe": plain, "code": code}
+    if mark is None:
+        mark = data_mark(recipe)
+    if mark is not None:
+        settings["files"] = mark
+    return Cell(settings, place, recipe)
 
 
 def recipe_mark(recipe: Recipe) -> str:
-    """What tells whether a recipe or its code has changed. Defaults do not count, which another
-    version may add to; nor where the user's files lie, which have a mark of their own.
+    """Return a mark that changes with a recipe and its code.
+
+    Defaults do not count, since another version may add some. Neither does the path of the user's
+    files, which have a mark of their own.
     """
-    aside: dict[str, Any] = {"imports": True, "parallel": True, "training": {"nodes"}}
-    aside |= {"data": {"path"}} if recipe.data.name == "files" else {}
-    plain = recipe.model_dump(mode="json", exclude_defaults=True, exclude=aside)
+    exclude: dict[str, Any] = {"imports": True, "parallel": True, "training": {"nodes"}}
+    if recipe.data.name == "files":
+        exclude["data"] = {"path"}
+    plain = recipe.model_dump(mode="json", exclude_defaults=True, exclude=exclude)
     return digest_json([plain, code_digests(recipe)])[:16]
 
 
 def trained(cell: Cell, report: Report) -> Result:
-    """Train the recipe that a cell is given: parameters, minutes and epochs. A finished run is
-    read, an unfinished one goes on from its checkpoint; one on files as they were before they were
-    changed is begun again.
+    """Train the recipe of a cell, and return parameters, minutes and epochs.
+
+    A finished run is read and an unfinished one resumed. A run on files that have changed since is
+    started again.
     """
-    import_files(cell.given.imports, cell.place)  # into a process that did not read the recipe
+    # A cell may be computed in a process that did not load the recipe.
+    import_files(cell.given.imports, cell.place)
+
     run = RunFolder(cell.place)
     mark = cell.settings.get("files")
-    same = mark is None or run.read_source().get("source", {}).get("files") == mark
-    resume = same and (run.finished or any(run.checkpoints.glob("step-*.ckpt")))
+    same_files = mark is None or run.read_source().get("source", {}).get("files") == mark
+    has_state = run.finished or any(run.checkpoints.glob("step-*.ckpt"))
+    resume = same_files and has_state
     overwrite = run.started and not resume
+
     result = train(cell.given, cell.place, resume, overwrite=overwrite, report=report)
     return {
         "parameters": result.parameters,
@@ -233,37 +286,55 @@ def trained(cell: Cell, report: Report) -> Result:
     }
 
 
-def scores_of(cell: Cell, report: Report, each: bool = False) -> tuple[Result, Result]:
-    """Train, see :func:`trained`, and evaluate: what training says, and all scores on the test
-    split; with ``each`` also one number per sample, see :func:`evaluate`.
+class TrainedScores(NamedTuple):
+    """The facts of a training, see :func:`trained`, and all scores on the test split."""
+
+    facts: Result
+    scores: Result
+
+
+def scores_of(cell: Cell, report: Report, each: bool = False) -> TrainedScores:
+    """Train and evaluate the recipe of a cell.
+
+    ``each`` adds one number per sample to the scores, see :func:`evaluate`.
 
     Raises:
         TrainingFailed: the recipe's metric is not defined on the test split.
     """
     from ..report.given import read_evaluation
 
-    facts, metric = trained(cell, report), cell.given.training.metric
+    facts = trained(cell, report)
     scores = None if each else read_evaluation(cell.place)
     if scores is None:
         scores = evaluate(cell.place, each=each)
+
+    metric = cell.given.training.metric
     if metric is not None and scores.get(metric) is None:
         raise TrainingFailed(f"training.metric: {metric} is not defined on the test split")
-    return facts, scores
+    return TrainedScores(facts, scores)
 
 
 def train_cell(cell: Cell, report: Report) -> Result:
-    """The work of a table of scores: accuracy, loss and the recipe's metric, parameters, minutes,
-    epochs.
+    """Compute a cell of a table of scores.
+
+    It has the accuracy, the loss and the recipe's metric on the test split, and the number of
+    parameters, minutes and epochs.
     """
-    (facts, scores), metric = scores_of(cell, report), cell.given.training.metric
-    chosen = {} if metric is None else {"metric": metric}
-    names = dict.fromkeys(("accuracy", "loss", *chosen.values()))
-    return {key: scores[key] for key in names if key in scores} | chosen | facts
+    facts, scores = scores_of(cell, report)
+    names = ["accuracy", "loss"]
+    chosen = {}
+    metric = cell.given.training.metric
+    if metric is not None:
+        chosen = {"metric": metric}
+        names.append(metric)
+    return {name: scores[name] for name in dict.fromkeys(names) if name in scores} | chosen | facts
 
 
 def safe_name(label: str) -> str:
-    """A label as a folder name, which is a run's; where that has not all of its letters, with a
-    hash of the label.
+    """Turn a label into a folder name.
+
+    Signs that are not allowed in names of runs become commas. If letters of other alphabets are
+    lost, a hash of the label is added, so that different labels have different names.
 
     Example:
         >>> safe_name("operator={name: luna, channels: 4}")
@@ -271,19 +342,21 @@ def safe_name(label: str) -> str:
         >>> safe_name("data.label=größe")
         'data.label=gr,e-6873b1'
     """
-    kept = "".join(c if (c.isascii() and c.isalnum()) or c in "._=+-" else "," for c in label)
-    name = ",".join(part for part in kept.split(",") if part)
-    whole = all(c.isascii() or not c.isalnum() for c in label)
-    return name if whole else f"{name}-{digest_json(label)[:6]}"
+    parts = [part for part in re.split(r"[^A-Za-z0-9._=+-]", label) if part]
+    name = ",".join(parts)
+    lost_letters = any(c.isalnum() and not c.isascii() for c in label)
+    if lost_letters:
+        return f"{name}-{digest_json(label)[:6]}"
+    return name
 
 
-def _now(folder: Path) -> int:
-    """The time by the clock that stamps the folder's files, which may be another machine's."""
+def _folder_time(folder: Path) -> int:
+    """Return the time by the clock that stamps the folder's files, in nanoseconds."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder) as file:
         return os.fstat(file.fileno()).st_mtime_ns
 
 
-def _plain(value: Any) -> Any:
-    """As it comes back from a JSON file."""
+def _as_json(value: Any) -> Any:
+    """Return plain data as they come back from a JSON file: tuples as lists, keys as text."""
     return json.loads(json.dumps(value))

@@ -1,5 +1,8 @@
-"""``training.devices`` without a launcher: torch's own starts that many processes here, watches
-them and ends the others when one fails.
+"""Training in several processes of this machine without a launcher.
+
+For ``training.devices`` above 1, torch's own launcher starts the processes, watches them, and ends
+the others when one fails. They exchange three files with this process: their arguments, the lines
+that rank 0 reports, and the error that ended them.
 """
 
 from __future__ import annotations
@@ -24,13 +27,16 @@ from .processes import launcher
 from .recipe import Recipe
 from .recipe_files import load_recipe, save_recipe
 
-CALL, LINES, ERROR = "call.json", "lines.txt", "error.json"
+RECIPE = "call.yaml"
+CALL = "call.json"
+LINES = "lines.txt"
+ERROR = "error.json"
 
 
 def launches(recipe: Recipe) -> bool:
-    """Whether this process is to start others, rather than be one of them."""
-    outside = launcher().creates_processes_externally
-    return recipe.training.devices > 1 and recipe.training.nodes == 1 and not outside
+    """Tell whether this process has to start others, and is not itself one of several."""
+    launched = launcher().creates_processes_externally
+    return recipe.training.devices > 1 and recipe.training.nodes == 1 and not launched
 
 
 def launch(
@@ -42,22 +48,26 @@ def launch(
     report: Callable[[str], None] | None,
     trust_code: bool,
 ) -> RunResult:
-    """Train in ``training.devices`` processes of this machine; what they report and raise is
-    reported and raised here.
+    """Train in ``training.devices`` processes of this machine.
+
+    Lines that they report are passed to ``report``, and their errors are raised here.
 
     Raises:
         TrainingFailed: a process was killed.
         Interrupted: Ctrl-C.
-        FredholmError: what one of them refused.
+        FredholmError: the error of a process.
     """
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    run, count = RunFolder(folder), recipe.training.devices
+    # Whatever can be refused without the processes is refused here, at once.
+    run = RunFolder(folder)
     run.check(recipe, resume, overwrite)
     if resume and run.finished:
         return run.read_result()
+
+    count = recipe.training.devices
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -69,67 +79,77 @@ def launch(
         max_restarts=0,
     )
     with tempfile.TemporaryDirectory(prefix="fredholm-") as name:
-        place = Path(name)
-        save_recipe(recipe, place / "call.yaml")
-        asked = {"folder": str(Path(folder).absolute()), "resume": resume, "overwrite": overwrite}
-        write_json(place / CALL, {**asked, "trust_code": trust_code})
+        exchange = Path(name)
+        save_recipe(recipe, exchange / RECIPE)
+        call = {
+            "folder": str(Path(folder).absolute()),
+            "resume": resume,
+            "overwrite": overwrite,
+            "trust_code": trust_code,
+        }
+        write_json(exchange / CALL, call)
         try:
-            with _alone(count), _forwarded(place / LINES, report):
+            with _launch_environment(count), _forward_lines(exchange / LINES, report):
                 elastic_launch(config, sys.executable)("-m", __name__, name)
         except (ChildFailedError, SignalException) as error:
-            raise _told(place / ERROR) or _killed(error, count) from error
+            raise _read_error(exchange / ERROR) or _explain_end(error, count) from error
     return run.read_result()
 
 
-def _killed(error: Any, count: int) -> FredholmError:
-    """What became of a process that could not say it."""
+def _explain_end(error: Any, count: int) -> FredholmError:
+    """Explain the end of processes that left no error of their own."""
     failures = getattr(error, "failures", None)
     if failures is None:
         return Interrupted(f"stopped by {error}; continue with the same command and --resume")
-    rank, failure = min(failures.items(), key=lambda item: item[1].timestamp)
-    how = (
-        f"killed by signal {-failure.exitcode}"
-        if failure.exitcode < 0
-        else f"ended with code {failure.exitcode}"
-    )
-    return TrainingFailed(
-        f"rank {rank} of {count} (process {failure.pid}) was {how}; continue with the same "
-        "command and --resume"
-        if failure.exitcode < 0
-        else f"rank {rank} of {count} (process {failure.pid}) {how}; see its messages above"
-    )
+
+    # The first failure is the cause; the launcher has killed the other processes.
+    rank = min(failures, key=lambda rank: failures[rank].timestamp)
+    failure = failures[rank]
+    process = f"rank {rank} of {count} (process {failure.pid})"
+    if failure.exitcode < 0:
+        return TrainingFailed(
+            f"{process} was killed by signal {-failure.exitcode}; continue with the same command "
+            "and --resume"
+        )
+    return TrainingFailed(f"{process} ended with code {failure.exitcode}; see its messages above")
 
 
-def _told(path: Path) -> FredholmError | None:
-    """The error that a process left."""
+def _read_error(path: Path) -> FredholmError | None:
+    """Read the error that a process has left, if any."""
     if not path.is_file():
         return None
-    known = {kind.__name__: kind for kind in _kinds(FredholmError)}
     left = json.loads(path.read_text(encoding="utf-8"))
-    error = known.get(left["kind"], TrainingFailed)(left["text"])
+    classes = {cls.__name__: cls for cls in _subclasses(FredholmError)}
+    error = classes.get(left["kind"], TrainingFailed)(left["text"])
     error.exit_code = left["exit_code"]
     return error
 
 
-def _kinds(base: type[FredholmError]) -> Iterator[type[FredholmError]]:
+def _subclasses(base: type[FredholmError]) -> Iterator[type[FredholmError]]:
     yield base
-    for kind in base.__subclasses__():
-        yield from _kinds(kind)
+    for cls in base.__subclasses__():
+        yield from _subclasses(cls)
 
 
 @contextmanager
-def _alone(count: int) -> Iterator[None]:
-    """torch's launcher reports through loggers what is said here in one line; each process gets
-    its share of the threads, and finds the others without a look-up of this machine's name.
+def _launch_environment(count: int) -> Iterator[None]:
+    """Prepare loggers and environment variables for ``count`` processes.
+
+    torch's launcher would log pages about what is reported here in one line. Each process gets its
+    share of the threads. Over the loopback interface the processes find each other without a
+    look-up of this machine's name, which may fail.
     """
     loggers = [logging.getLogger(f"torch.distributed.{part}") for part in ("elastic", "launcher")]
     levels = [logger.level for logger in loggers]
-    given = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // count))}
+
+    variables = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // count))}
     for _, name in socket.if_nameindex():
         if name in ("lo", "lo0"):
-            given["GLOO_SOCKET_IFNAME"] = name
-    given = {key: value for key, value in given.items() if key not in os.environ}
-    os.environ.update(given)
+            variables["GLOO_SOCKET_IFNAME"] = name
+
+    # What the user has set stays.
+    variables = {key: value for key, value in variables.items() if key not in os.environ}
+    os.environ.update(variables)
     for logger in loggers:
         logger.setLevel(logging.CRITICAL)
     try:
@@ -137,21 +157,22 @@ def _alone(count: int) -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-        for key in given:
+        for key in variables:
             del os.environ[key]
 
 
 @contextmanager
-def _forwarded(path: Path, report: Callable[[str], None] | None) -> Iterator[None]:
-    """Lines that rank 0 appends to a file, given to ``report`` as they come."""
+def _forward_lines(path: Path, report: Callable[[str], None] | None) -> Iterator[None]:
+    """Pass the lines that rank 0 appends to a file to ``report``, as they arrive."""
     path.touch()
     stop = threading.Event()
 
     def follow() -> None:
         with path.open(encoding="utf-8") as file:
-            last = False
-            while not last:
-                last = stop.wait(0.2)
+            # After the stop there is one more round, for lines that came last.
+            last_round = False
+            while not last_round:
+                last_round = stop.wait(0.2)
                 for line in file:
                     if report is not None:
                         report(json.loads(line))
@@ -165,25 +186,29 @@ def _forwarded(path: Path, report: Callable[[str], None] | None) -> Iterator[Non
         reader.join()
 
 
-def main(place: Path) -> int:
-    """One of the processes."""
+def main(exchange: Path) -> int:
+    """Run one of the processes; ``exchange`` is the folder of their files."""
     from .run import train
 
-    call = json.loads((place / CALL).read_text(encoding="utf-8"))
+    call = json.loads((exchange / CALL).read_text(encoding="utf-8"))
     folder = call.pop("folder")
 
     def report(line: str) -> None:
-        with (place / LINES).open("a", encoding="utf-8") as file:
+        with (exchange / LINES).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
     try:
-        train(load_recipe(place / "call.yaml"), folder, report=report, **call)
+        train(load_recipe(exchange / RECIPE), folder, report=report, **call)
     except FredholmError as error:
-        # that another one died follows from what that one says
-        follows = isinstance(error, PeerError) and (place / ERROR).exists()
-        if not (error.said or follows):
-            facts = {"kind": type(error).__name__, "text": str(error)}
-            write_json(place / ERROR, {**facts, "exit_code": error.exit_code})
+        # The death of another process is a consequence of the error that it has left itself.
+        is_consequence = isinstance(error, PeerError) and (exchange / ERROR).exists()
+        if not error.said and not is_consequence:
+            left = {
+                "kind": type(error).__name__,
+                "text": str(error),
+                "exit_code": error.exit_code,
+            }
+            write_json(exchange / ERROR, left)
         return error.exit_code
     return 0
 

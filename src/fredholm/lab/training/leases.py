@@ -1,10 +1,12 @@
-"""One process at a time in a folder: who has it, and what becomes of a lock whose process died.
+"""Locks: one process at a time works in a folder, and the lock of a dead process is taken over.
 
-Two files: ``.lock`` carries the operating system's own lock, which ends with its process however
-that ends, and stays behind empty; ``lock.json`` says who holds it, and is there only while somebody
-does, or after a process that died. On a network drive that passes no locks on between machines,
-``lock.json`` is what keeps a second machine out; its holder renews it every :data:`RENEWED` seconds
-for as long as it lives, which is how workers of a grid know a machine that died.
+A folder has two files. ``.lock`` carries a lock of the operating system, which ends with its
+process in any case; the empty file stays. ``lock.json`` names the holder, and exists only while
+somebody holds the folder, or after a process that died.
+
+Some network drives do not pass locks on between machines. There, ``lock.json`` keeps a second
+machine out. Its holder renews the file's time every :data:`RENEWED` seconds as long as it lives, by
+which the workers of a grid notice a machine that died.
 """
 
 from __future__ import annotations
@@ -19,37 +21,51 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from filelock import FileLock, Timeout
 
 from ...errors import FredholmError
 from ...files import storing, write_json
 
-LOCK, HOLDER = ".lock", "lock.json"
-RENEWED, EXPIRED = 15.0, 90.0  # seconds
+LOCK = ".lock"
+HOLDER = "lock.json"
+
+# Seconds between two renewals, and after which a lock without a renewal has expired.
+RENEWED = 15.0
+EXPIRED = 90.0
 
 
 class InUseError(FredholmError, RuntimeError):
-    """Another process is at work in a folder."""
+    """Another process works in a folder."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Holder:
-    """Who works in a folder: the process and its host, since when (ISO 8601, UTC)."""
+    """The process that works in a folder.
+
+    Attributes:
+        process: its number.
+        host: its machine.
+        since: the time at which it took the lock, ISO 8601 in UTC.
+    """
 
     process: int
     host: str
     since: str
+
+    def is_same_process(self, other: Holder) -> bool:
+        return self.process == other.process and self.host == other.host
 
     def __str__(self) -> str:
         return f"process {self.process} on {self.host} (since {self.since})"
 
 
 def read_holder(folder: Path) -> Holder | None:
-    """Who holds ``folder``, or held it when it died; None where nobody does.
+    """Return the holder of ``folder``, which may have died; None if there is none.
 
     Raises:
-        InUseError: a lock that cannot be read, so that nobody can tell.
+        InUseError: the lock cannot be read, so that its holder is unknown.
     """
     path = folder / HOLDER
     try:
@@ -58,8 +74,7 @@ def read_holder(folder: Path) -> Holder | None:
         return None
     except (OSError, ValueError, TypeError) as error:
         raise InUseError(
-            f"{path}: not a readable lock ({error}); delete it once you know that no process works "
-            "in this folder"
+            f"{path}: not a readable lock ({error}); delete it if no process works in this folder"
         ) from error
 
 
@@ -70,14 +85,15 @@ def hold(
     *,
     expired: Callable[[Path], bool] = lambda folder: False,
 ) -> Iterator[None]:
-    """Keep other processes out of ``folder``, made if need be, for the length of a ``with`` block.
+    """Keep other processes out of ``folder`` during a ``with`` block.
 
-    The lock of a process that died on this host is taken over, and ``say`` is told whose. The lock
-    of another host is taken over only where ``expired(folder)`` says that nobody renews it, see
-    :class:`Watch`: whether its process lives cannot be seen from here.
+    The folder is created if it does not exist. The lock of a process that died on this host is
+    taken over, and ``say`` receives a line about it. Whether a process of another host lives cannot
+    be seen from here; its lock is taken over only if ``expired(folder)`` is true, see
+    :class:`Watch`.
 
     Raises:
-        InUseError: a live process, or one of another host, holds the folder.
+        InUseError: a live process, or a process of another host, holds the folder.
         StorageError: the folder cannot be written.
 
     Example:
@@ -94,21 +110,21 @@ def hold(
         folder.mkdir(parents=True, exist_ok=True)
         try:
             lock.acquire(timeout=0)
-        except Timeout:  # an OSError, but not one of the disk
+        except Timeout:
+            # Timeout is an OSError, which `storing` would take for one of the disk.
             holder = read_holder(folder) or "another process"
             raise InUseError(f"{folder}: in use by {holder}; wait for it, or stop it") from None
     try:
         _take_over(folder, say or (lambda line: None), expired)
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        write_json(
-            folder / HOLDER, dataclasses.asdict(Holder(os.getpid(), socket.gethostname(), now))
-        )
+        write_json(folder / HOLDER, dataclasses.asdict(_this_process(now)))
         stop = _renew(folder / HOLDER)
         try:
             yield
         finally:
             stop.set()
-            # A lock that cannot be removed, on a disk that has gone, is a dead process's to others.
+
+            # If the disk has gone, the file stays. Others will treat it as that of a dead process.
             with contextlib.suppress(OSError):
                 (folder / HOLDER).unlink()
     finally:
@@ -116,41 +132,51 @@ def hold(
 
 
 def holds(folder: Path) -> bool:
-    """Whether the lock is still this process's: one that slept may have lost it."""
+    """Tell whether this process still holds the lock; while suspended, it may have lost it."""
     holder = read_holder(folder)
-    return holder is not None and _name(holder) == (os.getpid(), socket.gethostname())
+    return holder is not None and holder.is_same_process(_this_process())
 
 
-def bury(folder: Path, holder: Holder | None) -> None:
-    """Remove a lock that ``holder``, which is known to have died, left in another folder."""
+def _this_process(since: str = "") -> Holder:
+    return Holder(os.getpid(), socket.gethostname(), since)
+
+
+def remove_lock_of(folder: Path, dead: Holder | None) -> None:
+    """Remove the lock in ``folder`` if it was left by ``dead``, a process known to have died."""
     left = read_holder(folder)
-    if holder is not None and left is not None and _name(left) == _name(holder):
+    if dead is not None and left is not None and left.is_same_process(dead):
         (folder / HOLDER).unlink(missing_ok=True)
 
 
 class Watch:
-    """Knows locks that were not renewed for :data:`EXPIRED` seconds in which this process watched
-    them; by its own clock alone, since those of machines differ.
+    """Detection of locks that were not renewed for ``seconds`` while this process watched them.
+
+    It measures with its own clock alone, since the clocks of machines differ.
     """
 
     def __init__(self, seconds: float = EXPIRED):
         self.seconds = seconds
-        self.seen: dict[Path, tuple[int, float]] = {}
+
+        # The last renewal of each lock, as its file's time, and when this process first saw it.
+        self.sightings: dict[Path, _Sighting] = {}
 
     def expired(self, folder: Path) -> bool:
+        """Tell whether the lock in ``folder`` has expired; the first call only begins to watch."""
         try:
             renewed = (folder / HOLDER).stat().st_mtime_ns
         except OSError:
             return False
-        before, since = self.seen.get(folder, (None, 0.0))
-        if before != renewed:
-            self.seen[folder] = renewed, time.monotonic()
+
+        sighting = self.sightings.get(folder)
+        if sighting is None or sighting.renewed != renewed:
+            self.sightings[folder] = _Sighting(renewed, time.monotonic())
             return False
-        return time.monotonic() - since >= self.seconds
+        return time.monotonic() - sighting.first_seen >= self.seconds
 
 
-def _name(holder: Holder) -> tuple[int, str]:
-    return holder.process, holder.host
+class _Sighting(NamedTuple):
+    renewed: int
+    first_seen: float
 
 
 def _renew(path: Path) -> threading.Event:
@@ -166,8 +192,10 @@ def _renew(path: Path) -> threading.Event:
 
 
 def _take_over(folder: Path, say: Callable[[str], None], expired: Callable[[Path], bool]) -> None:
-    """The operating system's lock is ours: a holder of this host is dead; one of another host may
-    be on a drive that passes no locks on.
+    """Decide about the holder that a previous process left.
+
+    This process has the operating system's lock, so a holder on this host is dead. A holder on
+    another host may be alive, on a drive that does not pass locks on.
     """
     previous = read_holder(folder)
     if previous is None:

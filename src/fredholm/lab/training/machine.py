@@ -1,4 +1,4 @@
-"""What this machine is, how long a call takes on it, and how much memory it needs at its peak."""
+"""A description of this machine, and the time and peak memory of calls on it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ import torch
 
 
 def describe_machine() -> dict[str, object]:
-    """Processor, threads and versions."""
+    """Return processor, threads and versions."""
     processor = platform.processor() or platform.machine()
+
+    # On Linux this is only the architecture; the model's name is in /proc/cpuinfo.
     with (
         contextlib.suppress(OSError, StopIteration),
         open("/proc/cpuinfo", encoding="utf-8") as file,
     ):
-        named = next(line for line in file if line.startswith("model name"))
-        processor = named.split(":", 1)[1].strip()
+        model_line = next(line for line in file if line.startswith("model name"))
+        _, _, processor = model_line.partition(":")
+        processor = processor.strip()
+
     return {
         "processor": processor,
         "threads": torch.get_num_threads(),
@@ -31,56 +35,59 @@ def describe_machine() -> dict[str, object]:
 
 
 def seconds_of(call: Callable[[], object]) -> float:
-    """Seconds of one call."""
+    """Return the seconds that one call takes."""
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
 
 
 def peak_megabytes(call: Callable[[], object]) -> float | None:
-    """By how many MB ``call`` raises the resident memory of this process, at its peak; None where
-    the system does not tell (anything but Linux), after the call all the same.
+    """Return by how many MB ``call`` raises the resident memory of this process, at its peak.
 
-    What earlier calls freed is given back to the system first, and the peak that they left is
-    forgotten. Otherwise a call that fits into that memory would seem to need none.
+    The result is None on systems other than Linux, which do not report it; the call is made all the
+    same. Memory that earlier calls freed is returned to the system first, and their peak is reset.
+    Otherwise a call that fits into that memory would seem to need none.
 
     Example:
-        >>> before = peak_megabytes(lambda: bytearray(64 << 20))  # left behind, and freed
+        >>> before = peak_megabytes(lambda: bytearray(64 << 20))  # freed, but not returned
         >>> megabytes = peak_megabytes(lambda: torch.ones(8 << 20))
         >>> megabytes is None or 30 < megabytes < 60
         True
     """
-    _give_back()
-    start = _resident("VmRSS") if _forget_peak() else None
+    _return_freed_memory()
+    start = _resident_kilobytes("VmRSS") if _reset_peak() else None
     call()
-    peak = _resident("VmHWM")
-    return None if start is None or peak is None else max(0.0, (peak - start) / 1024)
+    peak = _resident_kilobytes("VmHWM")
+    if start is None or peak is None:
+        return None
+    return max(0.0, (peak - start) / 1024)
 
 
 def process_megabytes() -> float | None:
-    """Peak resident memory of this whole process, libraries included, MB; None where the system
-    does not tell. Not ``getrusage``'s, which also holds the peak of the parent process.
+    """Return the peak resident memory of this process in MB; None if the system does not report it.
+
+    ``getrusage`` would also count the peak of the parent process.
     """
-    peak = _resident("VmHWM")
+    peak = _resident_kilobytes("VmHWM")
     return None if peak is None else peak / 1024
 
 
-def _give_back() -> None:
-    """Return freed memory to the system, where the C library can: glibc."""
+def _return_freed_memory() -> None:
+    """Return freed memory to the system, if the C library can: only glibc does."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
-def _forget_peak() -> bool:
-    """Set the peak back to what is resident now; whether the system allows it."""
+def _reset_peak() -> bool:
+    """Reset the peak to the memory that is resident now; tell whether the system allowed it."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
         return True
     return False
 
 
-def _resident(field: str) -> int | None:
-    """``VmRSS`` or ``VmHWM`` of this process, kB."""
+def _resident_kilobytes(field: str) -> int | None:
+    """Read ``VmRSS`` (now) or ``VmHWM`` (peak) of this process."""
     try:
         with open("/proc/self/status", encoding="utf-8") as status:
             return next(int(line.split()[1]) for line in status if line.startswith(field))

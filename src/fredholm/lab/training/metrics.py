@@ -1,4 +1,4 @@
-"""Scores by name: functions of all outputs and labels of a split."""
+"""Metrics by name: functions of all outputs and labels of a split."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,15 +22,15 @@ Score = Callable[[Tensor, Tensor], float]
 
 @dataclass(frozen=True)
 class Metric:
-    """A score by name, a function of all outputs and labels of a split.
+    """A metric of all outputs and labels of a split.
 
     Attributes:
-        function: of logits (n, c) and classes (n,), or of numbers (n,) and numbers (n,).
-        of: ``"classes"`` or ``"numbers"``, what it judges.
-        mode: whether the larger (``"max"``) or the smaller (``"min"``) score is the better one.
-        of_loss: the same score from the mean cross-entropy alone, for answers that are too many to
-            be kept.
-        title: what tables and pages call it; "" for its name.
+        function: takes logits (n, c) and classes (n,), or numbers (n,) and numbers (n,).
+        of: the answers it compares, ``"classes"`` or ``"numbers"``.
+        mode: ``"max"`` if larger scores are better, otherwise ``"min"``.
+        of_loss: computes the same score from the mean cross-entropy alone, for outputs that are too
+            many to be stored.
+        title: its name in tables and pages; "" for the registered name.
         share: whether it is a share, which tables give in percent.
     """
 
@@ -46,7 +46,8 @@ class Metric:
 
 
 METRICS: Registry[Metric] = Registry("metric", home=None)
-# What results of runs hold besides.
+
+# Keys that results of runs have beside metrics. A metric of the same name would overwrite them.
 RESERVED = (
     {"n", "loss", "loss_name", "error", "metric", "scores", "variance", "worst", "curve", "seed"}
     | {"run", "dataset", "split", "overrides", "notes", "cell", "folder"}
@@ -62,11 +63,12 @@ def register_metric(
     title: str = "",
     share: bool = False,
 ) -> Callable[[Score], Score]:
-    """Decorator that makes a score known by name, for ``training.metric`` of a recipe and
-    ``metric`` of a conversion. Arguments are those of :class:`Metric`.
+    """Decorator that registers a metric for ``training.metric`` of recipes and conversions.
+
+    The arguments are those of :class:`Metric`.
 
     Raises:
-        OptionError: the name is taken, also by what results hold besides, or is no name of small
+        OptionError: the name is taken, also by another key of results, or does not consist of small
             letters, digits and underscores.
 
     Example:
@@ -76,11 +78,12 @@ def register_metric(
         >>> METRICS["worst_error"](torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0]))
         2.0
     """
-
-    if name in RESERVED or not re.fullmatch("[a-z][a-z0-9_]*", name):
-        need = "small letters, digits and _, and no word that results have"
+    if not re.fullmatch("[a-z][a-z0-9_]*", name):
+        raise OptionError(f"metric name: expected small letters, digits and _, got {name!r}")
+    if name in RESERVED:
+        keys = ", ".join(sorted(RESERVED))
         raise OptionError(
-            f"metric name: received {name!r}; needs {need} ({', '.join(sorted(RESERVED))})"
+            f"metric name: expected none of the other keys of results ({keys}), got {name!r}"
         )
 
     def decorate(function: Score) -> Score:
@@ -91,19 +94,20 @@ def register_metric(
 
 
 def title_of(name: str) -> str:
-    """What tables and pages call a score.
+    """Return the name of a metric in tables and pages.
 
     Example:
         >>> title_of("auc"), title_of("balanced_accuracy"), title_of("loss")
         ('AUC', 'balanced accuracy', 'loss')
     """
-    known = METRICS[name].title if name in METRICS else ""
-    return known or name.replace("_", " ")
+    if name in METRICS and METRICS[name].title:
+        return METRICS[name].title
+    return name.replace("_", " ")
 
 
 @register_metric("accuracy", share=True)
 def accuracy(outputs: Tensor, labels: Tensor) -> float:
-    """Share of samples whose largest logit is their label's.
+    """Return the share of samples whose largest logit is that of their label.
 
     Example:
         >>> accuracy(torch.tensor([[0.0, 1.0], [0.0, 1.0]]), torch.tensor([1, 0]))
@@ -114,7 +118,7 @@ def accuracy(outputs: Tensor, labels: Tensor) -> float:
 
 @register_metric("pearson", of="numbers", title="Pearson's correlation")
 def pearson(outputs: Tensor, labels: Tensor) -> float:
-    """Pearson's correlation; not a number where either never varies.
+    """Return Pearson's correlation; NaN if outputs or labels are constant.
 
     Example:
         >>> round(pearson(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1.0, 2.0, 3.0])), 6)
@@ -126,17 +130,21 @@ def pearson(outputs: Tensor, labels: Tensor) -> float:
 
 @register_metric("spearman", of="numbers", title="Spearman's correlation")
 def spearman(outputs: Tensor, labels: Tensor) -> float:
-    """Spearman's rank correlation; tied values share their mean rank. Not a number where either
-    never varies.
+    """Return Spearman's rank correlation; NaN if outputs or labels are constant.
+
+    Tied values share their mean rank.
 
     Example:
         >>> round(spearman(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1.0, 2.0, 3.0])), 6)
         1.0
     """
-    first, second = (some.flatten().double().cpu() for some in (outputs, labels))
-    if any(bool((some == some[0]).all()) for some in (first, second)):  # SciPy would warn
+    # SciPy takes most of a second to import, and no other metric needs it.
+    first = outputs.flatten().double().cpu()
+    second = labels.flatten().double().cpu()
+    if bool((first == first[0]).all()) or bool((second == second[0]).all()):
         return math.nan
-    from scipy import stats  # most of a second, which no other score needs
+
+    from scipy import stats
 
     result: Any = stats.spearmanr(first, second)
     return float(result.statistic)
@@ -148,38 +156,48 @@ def _sklearn() -> Any:
 
 @register_metric("f1", title="F1")
 def f1(outputs: Tensor, labels: Tensor) -> float:
-    """F1 of the second of two classes, or the mean over more of them; 0 where undefined.
+    """Return F1 of the second of two classes, or the mean over more classes; 0 if undefined.
 
     Example:
         >>> f1(torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1, 1]))
         0.6666666666666666
     """
+    f1_score = _sklearn().f1_score
+    labels = labels.cpu()
+    predicted = outputs.argmax(-1).cpu()
     classes = outputs.shape[-1]
-    called, average = outputs.argmax(-1).cpu(), "binary" if classes == 2 else "macro"
-    known = None if classes == 2 else range(classes)
-    score = _sklearn().f1_score
-    return float(score(labels.cpu(), called, labels=known, average=average, zero_division=0.0))
+    if classes == 2:
+        return float(f1_score(labels, predicted, average="binary", zero_division=0.0))
+
+    # All classes are named, so that one that is absent from the split counts as well.
+    return float(
+        f1_score(labels, predicted, labels=range(classes), average="macro", zero_division=0.0)
+    )
 
 
 @register_metric("matthews", title="Matthews' correlation")
 def matthews(outputs: Tensor, labels: Tensor) -> float:
-    """Matthews' correlation of classes and calls; 0 where undefined.
+    """Return Matthews' correlation of labels and predicted classes; 0 if undefined.
 
     Example:
         >>> logits = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
         >>> round(matthews(logits, torch.tensor([0, 0, 1, 1])), 6)
         0.57735
     """
-    labels, called = labels.cpu(), outputs.argmax(-1).cpu()
-    if len(torch.cat([labels, called]).unique()) < 2:  # scikit-learn would warn
+    labels = labels.cpu()
+    predicted = outputs.argmax(-1).cpu()
+
+    # For a single class scikit-learn returns 0 too, with a warning.
+    if len(torch.cat([labels, predicted]).unique()) < 2:
         return 0.0
-    return float(_sklearn().matthews_corrcoef(labels, called))
+    return float(_sklearn().matthews_corrcoef(labels, predicted))
 
 
 @register_metric("auc", title="AUC")
 def auc(outputs: Tensor, labels: Tensor) -> float:
-    """Area under the ROC curve of two classes, or the mean of each class against the rest; not a
-    number unless every class is there.
+    """Return the area under the ROC curve; NaN unless every class occurs.
+
+    For more than two classes it is the mean over the classes, each against the rest.
 
     Example:
         >>> auc(torch.tensor([[0.0, 1.0], [0.0, 3.0], [0.0, 2.0]]), torch.tensor([0, 1, 0]))
@@ -188,13 +206,19 @@ def auc(outputs: Tensor, labels: Tensor) -> float:
     classes = outputs.shape[-1]
     if len(labels.unique()) < classes:
         return math.nan
+
+    # With two classes the difference of the logits orders the samples. Their probabilities would
+    # tie where the softmax saturates.
     outputs = outputs.double().cpu()
-    scores = outputs[:, 1] - outputs[:, 0] if classes == 2 else outputs.softmax(-1)
+    if classes == 2:
+        scores = outputs[:, 1] - outputs[:, 0]
+    else:
+        scores = outputs.softmax(-1)
     return float(_sklearn().roc_auc_score(labels.cpu(), scores, multi_class="ovr"))
 
 
 def nats_to_bits(loss: float) -> float:
-    """A loss in nats to the base 2.
+    """Convert a loss from nats to bits.
 
     Example:
         >>> nats_to_bits(math.log(8))
@@ -205,7 +229,7 @@ def nats_to_bits(loss: float) -> float:
 
 @register_metric("bits", mode="min", of_loss=nats_to_bits)
 def bits(outputs: Tensor, labels: Tensor) -> float:
-    """Mean cross-entropy to the base 2: bits per character of a model of characters.
+    """Return the mean cross-entropy in bits: bits per character for a model of characters.
 
     Example:
         >>> round(bits(torch.zeros(2, 4), torch.tensor([0, 3])), 6)
@@ -215,7 +239,7 @@ def bits(outputs: Tensor, labels: Tensor) -> float:
 
 
 def exponential(loss: float) -> float:
-    """e^loss, infinite where it is beyond a number.
+    """Return e^loss; infinity if it overflows.
 
     Example:
         >>> exponential(0.0), exponential(1000.0)
@@ -226,7 +250,7 @@ def exponential(loss: float) -> float:
 
 @register_metric("perplexity", mode="min", of_loss=exponential)
 def perplexity(logits: Tensor, labels: Tensor) -> float:
-    """The exponential of the mean cross-entropy of logits (n, c) and labels (n,).
+    """Return the exponential of the mean cross-entropy of logits (n, c) and labels (n,).
 
     Example:
         >>> round(perplexity(torch.zeros(3, 4), torch.tensor([0, 1, 2])), 6)
@@ -237,8 +261,7 @@ def perplexity(logits: Tensor, labels: Tensor) -> float:
 
 @register_metric("balanced_accuracy", share=True)
 def balanced_accuracy(outputs: Tensor, labels: Tensor) -> float:
-    """The mean over classes of the share of their samples that are called so; of classes that are
-    there.
+    """Return the mean recall over the classes that occur.
 
     Example:
         >>> logits = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
@@ -254,21 +277,25 @@ def balanced_accuracy(outputs: Tensor, labels: Tensor) -> float:
 
 @register_metric("r2", of="numbers", title="R²")
 def r2(outputs: Tensor, labels: Tensor) -> float:
-    """The coefficient of determination, 1 - Σ (o - l)² / Σ (l - mean l)²; not a number where the
-    labels never vary.
+    """Return the coefficient of determination, 1 - Σ (o - l)² / Σ (l - mean l)².
+
+    It is NaN if the labels are constant.
 
     Example:
         >>> r2(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 2.0, 4.0]))
         0.7857142857142857
     """
-    outputs, labels = outputs.flatten().double(), labels.flatten().double()
+    outputs = outputs.flatten().double()
+    labels = labels.flatten().double()
     spread = (labels - labels.mean()).square().sum()
-    return float(1 - (outputs - labels).square().sum() / spread) if spread > 0 else math.nan
+    if spread <= 0:
+        return math.nan
+    return float(1 - (outputs - labels).square().sum() / spread)
 
 
 @register_metric("rmse", of="numbers", mode="min", title="root mean squared error")
 def rmse(outputs: Tensor, labels: Tensor) -> float:
-    """The root of the mean squared error.
+    """Return the root of the mean squared error.
 
     Example:
         >>> rmse(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0]))
@@ -279,7 +306,7 @@ def rmse(outputs: Tensor, labels: Tensor) -> float:
 
 @register_metric("absolute_error", of="numbers", mode="min", title="mean absolute error")
 def absolute_error(outputs: Tensor, labels: Tensor) -> float:
-    """The mean absolute error.
+    """Return the mean absolute error.
 
     Example:
         >>> absolute_error(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0]))
@@ -288,11 +315,15 @@ def absolute_error(outputs: Tensor, labels: Tensor) -> float:
     return float((outputs.double() - labels.double()).abs().mean())
 
 
-EXAMPLES = 16  # of each list in a summary
+# The number of examples in each list of a summary.
+EXAMPLES = 16
 
 
 def summarise(logits: Tensor, labels: Tensor, classes) -> dict[str, Any]:
-    """Numbers of a classification, from logits (N, C) and labels (N,).
+    """Summarise a classification, from logits (N, C) and labels (N,).
+
+    Returns: metrics, the confusion matrix (rows are true classes), and the first examples that were
+    predicted wrong and right.
 
     Example:
         >>> report = summarise(torch.eye(3), torch.tensor([0, 1, 1]), ("a", "b", "c"))
@@ -302,12 +333,20 @@ def summarise(logits: Tensor, labels: Tensor, classes) -> dict[str, Any]:
     count, size = len(labels), len(classes)
     predicted = logits.argmax(-1)
     probabilities = logits.softmax(-1).gather(-1, predicted[:, None])[:, 0]
-    confusion = torch.zeros(size * size, dtype=torch.long).index_add_(
-        0, labels * size + predicted, torch.ones_like(labels)
-    )
-    confusion = confusion.view(size, size)
-    totals = confusion.sum(1)
     hits = predicted == labels
+
+    # Each pair (label, prediction) is one cell of the flattened matrix.
+    cells = labels * size + predicted
+    confusion = torch.zeros(size * size, dtype=torch.long)
+    confusion = confusion.index_add_(0, cells, torch.ones_like(labels)).view(size, size)
+    totals = confusion.sum(1)
+
+    # A class without samples has no accuracy.
+    per_class: dict[str, float | None] = {}
+    for number, name in enumerate(classes):
+        per_class[str(name)] = None
+        if totals[number]:
+            per_class[str(name)] = int(confusion[number, number]) / int(totals[number])
 
     def examples(which: Tensor) -> list[dict[str, Any]]:
         return [
@@ -320,17 +359,15 @@ def summarise(logits: Tensor, labels: Tensor, classes) -> dict[str, Any]:
             for i in which.nonzero()[:EXAMPLES, 0].tolist()
         ]
 
+    binary = _two_classes(logits, labels) if size == 2 else {}
     return {
         "n": count,
-        **(_two_classes(logits, labels) if size == 2 else {}),
+        **binary,
         "accuracy": int(hits.sum()) / count,
         "balanced_accuracy": balanced_accuracy(logits, labels),
         "loss": float(cross_entropy(logits.double(), labels)),
         "classes": [str(name) for name in classes],
-        "per_class": {
-            str(name): int(confusion[i, i]) / int(totals[i]) if totals[i] else None
-            for i, name in enumerate(classes)
-        },
+        "per_class": per_class,
         "confusion": confusion.tolist(),
         "wrong": examples(~hits),
         "right": examples(hits),
@@ -338,15 +375,19 @@ def summarise(logits: Tensor, labels: Tensor, classes) -> dict[str, Any]:
 
 
 def _two_classes(logits: Tensor, labels: Tensor) -> dict[str, float]:
-    """What two classes are judged by as well; the area only where both are there."""
-    area = auc(logits, labels)
+    """Return the metrics of two classes; the AUC only if both occur."""
     scores = {"f1": f1(logits, labels), "matthews": matthews(logits, labels)}
-    return scores if math.isnan(area) else scores | {"auc": area}
+    area = auc(logits, labels)
+    if not math.isnan(area):
+        scores["auc"] = area
+    return scores
 
 
 def direction(name: str) -> Literal["max", "min"]:
-    """Whether the larger (``"max"``) or the smaller (``"min"``) score is the better one; of a
-    validation, a loss or a metric by name. Of a name that nobody registered it is the smaller one.
+    """Return ``"max"`` if larger scores of a metric are better, otherwise ``"min"``.
+
+    ``name`` is a loss or a registered metric, with or without ``val_``. For an unknown name,
+    smaller scores are better.
 
     Example:
         >>> direction("val_accuracy"), direction("train_loss"), direction("perplexity")
@@ -359,7 +400,7 @@ def direction(name: str) -> Literal["max", "min"]:
 
 
 def defined(score: float) -> float | None:
-    """None in the place of NaN and of infinity, which JSON does not have.
+    """Replace NaN and infinity, which JSON does not have, by None.
 
     Example:
         >>> defined(0.5), defined(math.nan)
@@ -368,26 +409,49 @@ def defined(score: float) -> float | None:
     return score if math.isfinite(score) else None
 
 
-def mean_and_sd(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """Mean and sample standard deviation; None where there are too few, NaN where one is no finite
-    number.
+class MeanAndSd(NamedTuple):
+    """Mean and sample standard deviation of scores."""
+
+    mean: float | None
+    sd: float | None
+
+
+def mean_and_sd(values: Sequence[float]) -> MeanAndSd:
+    """Return mean and sample standard deviation.
+
+    Each is None if there are too few values, and NaN if a value is not finite.
 
     Example:
         >>> mean_and_sd([1.0, 3.0])
-        (2.0, 1.4142135623730951)
+        MeanAndSd(mean=2.0, sd=1.4142135623730951)
     """
-    if not all(map(math.isfinite, values)):
-        return math.nan, math.nan if len(values) > 1 else None
-    mean = statistics.fmean(values) if values else None
-    return mean, statistics.stdev(values) if len(values) > 1 else None
+    if len(values) == 0:
+        return MeanAndSd(None, None)
+
+    finite = all(map(math.isfinite, values))
+    mean = statistics.fmean(values) if finite else math.nan
+    if len(values) == 1:
+        return MeanAndSd(mean, None)
+
+    sd = statistics.stdev(values) if finite else math.nan
+    return MeanAndSd(mean, sd)
 
 
-LEVEL_95 = 1.959963984540054  # two-sided normal quantile
+# The two-sided 95% quantile of the normal distribution.
+LEVEL_95 = 1.959963984540054
 
 
-def wilson(share: float, count: int) -> tuple[float, float]:
-    """Return Wilson's 95% interval of a share of ``count`` independent samples: of a share of 1 it
-    is no point, as mean ± error would be.
+class Interval(NamedTuple):
+    """The ends of a confidence interval."""
+
+    low: float
+    high: float
+
+
+def wilson(share: float, count: int) -> Interval:
+    """Return Wilson's 95% interval of a share of ``count`` independent samples.
+
+    For a share of 1, mean ± standard error would be a single point; this interval is not.
 
     Reference: Wilson, "Probable inference, the law of succession, and statistical inference"
     (1927).
@@ -400,4 +464,4 @@ def wilson(share: float, count: int) -> tuple[float, float]:
     middle = (share + z2 / (2 * count)) / (1 + z2 / count)
     spread = share * (1 - share) / count + z2 / (4 * count**2)
     half = LEVEL_95 * math.sqrt(spread) / (1 + z2 / count)
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return Interval(max(0.0, middle - half), min(1.0, middle + half))

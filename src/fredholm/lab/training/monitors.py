@@ -1,4 +1,4 @@
-"""What the steps of a continuous model do, epoch by epoch, as a file of the run."""
+"""A record of the evolution of a continuous model, epoch by epoch, as a file of the run."""
 
 from __future__ import annotations
 
@@ -13,21 +13,26 @@ from .callbacks import Table
 from .evaluation import as_weights
 
 COLUMNS = ("epoch", "step", "time", "energy", "distance", "growth")
+
+# The columns that the trajectory of an evolution fills, step by step.
+MEASURED = COLUMNS[2:]
+
+# The number of validation samples whose evolution is recorded.
 SAMPLES = 64
 
 
 class StepMonitor(Table):
-    """One row an epoch and step of the model's evolution, in ``monitors.csv`` and in the
-    checkpoint; see :func:`trajectory`.
+    """One row per epoch and step of the model's evolution, in ``monitors.csv`` and in checkpoints.
 
-    Looks at ``inputs``, some of the validation samples, after each validation; uses no random
-    number of the training's.
+    The evolution of ``inputs``, some of the validation samples, is measured after each validation;
+    see :func:`trajectory`. It draws no random number of the training.
     """
 
     columns = COLUMNS
 
     def __init__(self, path: Path, inputs: Tensor):
-        self.path, self.inputs = path, inputs
+        self.path = path
+        self.inputs = inputs
         self.rows: list[dict[str, Any]] = []
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
@@ -36,6 +41,7 @@ class StepMonitor(Table):
         model = pl_module.model
         result = trajectory(model, as_weights(model, self.inputs))
         epoch = trainer.current_epoch + 1
-        for step, values in enumerate(zip(*(result[key] for key in COLUMNS[2:])), 1):
-            self.rows.append({"epoch": epoch, "step": step, **dict(zip(COLUMNS[2:], values))})
+        series = [result[name] for name in MEASURED]
+        for step, values in enumerate(zip(*series), 1):
+            self.rows.append({"epoch": epoch, "step": step, **dict(zip(MEASURED, values))})
         self.write()

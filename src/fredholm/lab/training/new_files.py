@@ -1,4 +1,4 @@
-"""What a trained run does on labelled files that it has not seen, at other resolutions too."""
+"""Evaluation of a trained run on new labelled files, also at other resolutions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...errors import OptionError
 from ...progress import working
 from .build import in_float32
 from .prediction import alike_batches, load_predictor
-from .tasks import Task, create_task
+from .tasks import Field, Regression, Task, create_task
 
 ASKED = ("classification", "regression", "steps", "field")
 
@@ -30,24 +30,23 @@ def evaluate_files(
 ) -> dict[str, Any]:
     """Return the scores of a run, or of the method that a comparison recommends, on labelled files.
 
-    Samples and labels are read as the training files were: of a table the same columns, arrays of
-    the same names, one folder per class. Grids, rates and numbers of points may be others;
-    ``resolutions`` then has the scores at each.
+    Samples and labels are read as the training files were: tables with the same columns, arrays of
+    the same names, one folder per class. Grids, sampling rates and numbers of points may differ
+    from those of the training; ``resolutions`` then has the scores at each.
 
     Args:
-        run: a run's folder, or one of ``fredholm compare`` that recommends a method beside the
-            operators.
-        files: files or folders, judged together.
-        overrides: changes of the model's configuration, see :func:`load_run`.
-        batch_size: samples at a time.
+        run: the folder of a run, or of a comparison that recommends a method.
+        files: files or folders, evaluated together.
+        overrides: changes to the model's configuration, see :func:`load_run`.
+        batch_size: samples per batch.
         trust_code: see :func:`load_run`.
         strict: refuse samples without a label, and cells that should hold a number and do not.
 
     Raises:
         TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
-        DataError: a file is missing, holds something else or no labels, or has a class that
+        DataError: a file is missing, holds something else or no labels, or has a class that the
             training did not have.
-        OptionError: a run whose task is judged on its own splits only.
+        OptionError: the run's task can be evaluated on its own splits only.
     """
     from ..data.files.labelled import read_labelled
 
@@ -64,14 +63,14 @@ def evaluate_files(
     task = create_task(name)
     found: dict[str, list[tuple[Tensor, Tensor]]] = {}
     count = sum(map(len, parts))
-    with torch.inference_mode(), predictor.ready, working("evaluate", count, "samples") as show:
+    with torch.inference_mode(), predictor.context, working("evaluate", count, "samples") as show:
         done = 0
         for part in parts:
             for resolution, chosen in _by_resolution(part.resolutions).items():
                 pairs = found.setdefault(resolution, [])
                 for numbers in alike_batches(part.samples, chosen, batch_size):
-                    outputs = predictor.outputs(part.samples, numbers)
-                    pairs.append(_in_units(outputs, part.labels(numbers), predictor.facts))
+                    outputs = predictor.predict(part.samples, numbers)
+                    pairs.append(_in_units(task, outputs, part.labels(numbers), predictor.facts))
                     done += len(numbers)
                     show.at(done)
     classes = predictor.facts.get("classes") or ()
@@ -89,20 +88,21 @@ def evaluate_files(
 
 
 def _by_resolution(resolutions: Sequence[str]) -> dict[str, list[int]]:
-    """Return the numbers of the samples of each resolution."""
+    """Return the indices of the samples of each resolution."""
     result: dict[str, list[int]] = {}
     for number, resolution in enumerate(resolutions):
         result.setdefault(resolution, []).append(number)
     return result
 
 
-def _in_units(outputs: Tensor, labels: Tensor, facts: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-    """Outputs in the units of the files, and the labels."""
-    task = facts.get("task")
-    if task == "regression":
+def _in_units(
+    task: Task, outputs: Tensor, labels: Tensor, facts: Mapping[str, Any]
+) -> tuple[Tensor, Tensor]:
+    """Convert outputs to the units of the files; return them and the labels."""
+    if isinstance(task, Regression):
         shift, scale = facts.get("units", (0.0, 1.0))
         return outputs.double().reshape(len(labels)) * scale + shift, labels
-    if task == "field":
+    if isinstance(task, Field):
         return outputs.double() * torch.tensor(facts["scale"]).double(), labels
     return outputs, labels
 
@@ -113,10 +113,13 @@ def _together(
     summaries: Mapping[str, dict[str, Any]],
     classes: Sequence[str],
 ) -> dict[str, Any]:
-    """Return the scores on all samples; of fields, whose grids differ, from those of each grid."""
+    """Return the scores on all samples.
+
+    Fields of different grids cannot be concatenated, so their scores are combined.
+    """
     if len(summaries) == 1:
         return next(iter(summaries.values()))
-    if task.name != "field":
+    if not isinstance(task, Field):
         return task.summary((pair for pairs in found.values() for pair in pairs), classes)
     count = sum(numbers["n"] for numbers in summaries.values())
     loss = sum(numbers["n"] * numbers["loss"] for numbers in summaries.values()) / count
@@ -125,5 +128,5 @@ def _together(
 
 
 def _short(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plain numbers of a summary."""
+    """Return the entries of a summary that are plain numbers."""
     return {key: value for key, value in numbers.items() if isinstance(value, int | float)}

@@ -1,4 +1,4 @@
-"""What a run will cost, before it: parameters, memory, minutes, and how each operator computes."""
+"""The cost of a run before it: parameters, memory, minutes, and the plan of each operator."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import dataclasses
 import itertools
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -36,11 +36,11 @@ class Memory:
     """Megabytes of a training step.
 
     Attributes:
-        parameters, gradients: of the model.
-        optimizer: AdamW's two moments, and the averaged weights where the recipe keeps them.
-        activations: what the forward pass keeps for the backward one.
-        peak: by how much a measured step raised the memory of the process (of the device, on a
-            GPU), gradients and first moments among it; None where the system does not tell.
+        parameters, gradients: the model's.
+        optimizer: AdamW's two moments, and the averaged weights if the recipe asks for them.
+        activations: tensors that the forward pass saves for the backward pass.
+        peak: increase of the memory of the process (of the device, on a GPU) in a measured step,
+            which includes gradients and moments; None if the system does not report it.
     """
 
     parameters: float
@@ -51,31 +51,34 @@ class Memory:
 
     @property
     def total(self) -> float:
-        """All but what lives only within an operation."""
+        """The sum of all parts, without temporary tensors inside operations."""
         return self.parameters + self.gradients + self.optimizer + self.activations
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What :func:`plan_run` found.
+    """The result of :func:`plan_run`.
 
     Attributes:
-        name, dataset: of the recipe.
-        data: ``real``, or ``random`` where the files are not there.
-        samples: of training and of validation.
-        batch_size, steps, epochs: samples of a batch, batches of an epoch, epochs that are begun.
-        batches: of the whole run, whose last epoch may be a part of one.
-        parameters: of the model.
+        name, dataset: the recipe's.
+        data: ``real``, or ``random`` if the files are missing.
+        samples: number of training and validation samples.
+        batch_size: samples per batch.
+        steps: batches per epoch.
+        epochs: epochs that are begun.
+        batches: batches of the run, whose last epoch may be incomplete.
+        parameters: size of the model.
         memory: see :class:`Memory`.
-        step_seconds, validation_seconds: median of the measured steps, with ``training.phases``
-            of those of each, weighted by its batches; one pass over the validation split.
-        minutes: of all batches and the validation of each epoch, without what is saved in
-            between; at most ``training.max_minutes``.
-        limited: whether ``training.max_minutes`` ends the run, so that epochs and batches are as
-            many as there is time for.
-        operators: what the ``plan`` of each layer's operator says, by the layer's number.
-        machine: on which it was measured.
-        processes: that the recipe trains in; measured is all of its work in one.
+        step_seconds: median time of the measured steps. With ``training.phases`` it is the mean of
+            the medians of all phases, weighted by their batches.
+        validation_seconds: time of one pass over the validation split.
+        minutes: time of all batches and validations, without checkpoints; at most
+            ``training.max_minutes``.
+        operators: the ``plan`` of each layer's operator, by the layer's number.
+        machine: the machine of the measurement.
+        processes: number of processes of the recipe; all of their work is measured in one.
+        limited: whether ``training.max_minutes`` ends the run. Epochs and batches are then as many
+            as there is time for.
     """
 
     name: str
@@ -97,106 +100,157 @@ class RunPlan:
     limited: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """Return the plan as plain data."""
         return dataclasses.asdict(self)
 
 
 def plan_run(recipe: Recipe, steps: int = 3, *, trust_code: bool = False) -> RunPlan:
-    """What training by a recipe will cost on this machine, from a few steps of it; nothing is
-    written.
+    """Measure a few training steps of a recipe and predict its cost on this machine.
 
-    The steps are those of the training: batches of the loader, augmented, forward, loss, backward,
-    optimizer. Each of ``training.phases`` is measured on texts of its length; memory is that of
-    the longest. An early stop is not foreseen. The steps are taken in this process alone, with
-    whole batches of whole samples, whatever the recipe says of several. Where an image data set is
-    not there, random pixels of its shape stand in; where another one is not, nothing but its files
-    says what a sample is.
+    Nothing is written. The steps are those of the training: batches of the loader, augmentation,
+    forward, loss, backward, optimizer. Each of ``training.phases`` is measured on texts of its
+    length, and memory on the longest. An early stop is not predicted. Steps run in this process
+    alone, on global batches of complete samples, whatever the recipe says about processes.
+
+    If the files of an image data set are missing, random pixels of the same shape take their place.
+    For other data sets only the files tell what a sample is.
 
     Args:
         recipe: as for :func:`train`.
-        steps: that are timed, of each phase, after one that is not.
-        trust_code: of the runs in ``init_from``.
+        steps: number of timed steps per phase, after a first one that is not timed.
+        trust_code: for the runs in ``init_from``.
 
     Raises:
         RecipeError: the recipe cannot be built.
-        OptionError: more devices than there are.
-        DataError: the data are not there, and only they say what a sample is.
+        OptionError: the recipe asks for more devices than there are.
+        DataError: files are missing, and only they tell what a sample is.
     """
     check_devices(recipe)
-    train, val, samples, real = _data(recipe, trust_code)
-    check_task(recipe, task_of(train))
-    loader, _ = build_loaders(recipe, train, val)
-    model: Any = build_model(recipe, train)
+    data = _data(recipe, trust_code)
+    check_task(recipe, task_of(data.train))
+    loader, _ = build_loaders(recipe, data.train, data.validation)
+
+    model: Any = build_model(recipe, data.train)
     if recipe.training.precision == "64":
         model.double()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    step = _Step(model.to(device).train(), recipe, train, device)
+    step = _Step(model.to(device).train(), recipe, data.train, device)
     batches = _endless(loader)
+
+    # Memory is measured in the phase with the longest texts. Its step is the first one, which is
+    # slower and not timed.
     step.number = _longest(recipe.training.phases or [])
-    activations = step.kept(next(batches))
-    peak = step.peak(next(batches))
-    per_epoch = samples["train"] // recipe.data.batch_size
+    activations = step.saved_megabytes(next(batches))
+    peak = step.peak_megabytes(next(batches))
+
+    per_epoch = data.train_samples // recipe.data.batch_size
     stretches = _stretches(recipe, per_epoch)
-    each = []
+    seconds_of_stretch = []
     for number in stretches:
         step.number = number
-        timed = [seconds_of(lambda: step(next(batches))) for _ in range(steps)]
-        each.append(statistics.median(timed))
-    validation = step.validation(val, samples["val"])
-    own = sum(p.numel() * p.element_size() for p in model.parameters()) / MEGABYTE
-    averaged = 0 if recipe.training.ema_decay is None else 1
-    count = sum(stretches.values())
-    training = sum(n * one for n, one in zip(stretches.values(), each, strict=True))
-    epochs = math.ceil(count / max(1, per_epoch))
-    whole, most = training + epochs * validation, 60 * (recipe.training.max_minutes or math.inf)
-    share = min(1.0, most / whole) if whole else 1.0  # of the run that there is time for
+        times = [seconds_of(lambda: step(next(batches))) for _ in range(steps)]
+        seconds_of_stretch.append(statistics.median(times))
+    validation = step.validation_seconds(data.validation, data.validation_samples)
+
+    duration = _duration(recipe, per_epoch, stretches, seconds_of_stretch, validation)
+    weights = sum(p.numel() * p.element_size() for p in model.parameters()) / MEGABYTE
+    moments = 2 if recipe.training.ema_decay is None else 3
     return RunPlan(
         name=recipe.name,
         dataset=recipe.data.name,
-        data="real" if real else "random",
-        samples=samples,
+        data="real" if data.is_real else "random",
+        samples={"train": data.train_samples, "val": data.validation_samples},
         batch_size=recipe.data.batch_size,
         steps=per_epoch,
-        epochs=math.ceil(share * epochs),
-        batches=round(share * count),
+        epochs=duration.epochs,
+        batches=duration.batches,
         parameters=sum(p.numel() for p in model.parameters()),
-        memory=Memory(own, own, (2 + averaged) * own, activations, peak),
-        step_seconds=training / count if count else each[0],
+        memory=Memory(weights, weights, moments * weights, activations, peak),
+        step_seconds=duration.step_seconds,
         validation_seconds=validation,
-        minutes=min(whole, most) / 60,
-        operators=_operators(model, step.there(train.example())),
+        minutes=duration.minutes,
+        operators=_operators(model, step.to_device(data.train.example())),
         machine=describe_machine(),
         processes=recipe.training.devices * recipe.training.nodes,
+        limited=duration.limited,
+    )
+
+
+class _Duration(NamedTuple):
+    """The length of a run; see :class:`RunPlan` for its fields."""
+
+    epochs: int
+    batches: int
+    step_seconds: float
+    minutes: float
+    limited: bool
+
+
+def _duration(
+    recipe: Recipe,
+    per_epoch: int,
+    stretches: dict[int, int],
+    seconds_of_stretch: list[float],
+    validation: float,
+) -> _Duration:
+    """Add up the stretches of a run and its validations, up to the limit of time."""
+    batches = sum(stretches.values())
+    training = sum(n * s for n, s in zip(stretches.values(), seconds_of_stretch, strict=True))
+    epochs = math.ceil(batches / max(1, per_epoch))
+    total = training + epochs * validation
+
+    limit = 60 * (recipe.training.max_minutes or math.inf)
+    share = min(1.0, limit / total) if total else 1.0
+
+    first_seconds, *_ = seconds_of_stretch
+    return _Duration(
+        epochs=math.ceil(share * epochs),
+        batches=round(share * batches),
+        step_seconds=training / batches if batches else first_seconds,
+        minutes=min(total, limit) / 60,
         limited=share < 1,
     )
 
 
 def _longest(phases: list[Phase]) -> int:
-    """The number of the first step of the phase with the longest texts."""
+    """Return the number of the first step of the phase with the longest texts."""
+    if not phases:
+        return 0
     lengths = [phase.max_length or math.inf for phase in phases]
-    place = lengths.index(max(lengths)) if lengths else 0
-    return sum(phase.steps for phase in phases[:place])
+    longest = lengths.index(max(lengths))
+    return sum(phase.steps for phase in phases[:longest])
 
 
 def _stretches(recipe: Recipe, per_epoch: int) -> dict[int, int]:
-    """Batches of each phase that is reached, by the number of its first step; of a run without
-    phases all of them.
+    """Return the batches of each phase that the run reaches, by the number of its first step.
 
-    The first of ``epochs`` and ``steps`` that is reached ends the run.
+    A run without phases is a single stretch. The first limit of ``epochs`` and ``steps`` that is
+    reached ends the run.
     """
     options = recipe.training
-    most = math.inf if options.epochs is None else options.epochs * per_epoch
+    limit = math.inf
+    if options.epochs is not None:
+        limit = options.epochs * per_epoch
     if options.steps is None:
-        return {0: int(most)}
-    ends = [0, *itertools.accumulate(p.steps for p in options.phases or ())]
-    ends = ends if options.phases else [0, options.steps]
-    reached = [min(most, _batches(end, per_epoch, options.accumulate)) for end in ends]
-    found = {a: int(y - x) for a, (x, y) in zip(ends, itertools.pairwise(reached)) if y > x}
-    return found or {0: 0}
+        return {0: int(limit)}
+
+    # Boundaries between stretches, first as optimizer steps and then as batches.
+    boundaries = [0, options.steps]
+    if options.phases:
+        boundaries = [0, *itertools.accumulate(phase.steps for phase in options.phases)]
+    reached = [min(limit, _batches(end, per_epoch, options.accumulate)) for end in boundaries]
+
+    stretches = {}
+    for first_step, (start, end) in zip(boundaries, itertools.pairwise(reached)):
+        if end > start:
+            stretches[first_step] = int(end - start)
+    return stretches or {0: 0}
 
 
 def _batches(steps: int, per_epoch: int, accumulate: int) -> int:
-    """Batches of so many steps of the optimizer, of which an epoch's last may have fewer.
+    """Return the number of batches in ``steps`` optimizer steps.
+
+    A step accumulates several batches, and the last step of an epoch may have fewer of them.
 
     Example:
         >>> _batches(3, 10, 4), _batches(4, 10, 4)
@@ -206,47 +260,77 @@ def _batches(steps: int, per_epoch: int, accumulate: int) -> int:
     return epochs * per_epoch + rest * accumulate
 
 
-def _data(recipe: Recipe, trust_code: bool) -> tuple[Any, Any, dict[str, int], bool]:
-    """Training and validation data, or stand-ins of a batch each; how many there are; whether they
-    are real.
+class _Data(NamedTuple):
+    """Data sets to measure on, and the number of samples that a run would have.
+
+    Without files, the data sets are stand-ins of one batch each.
     """
-    words = known_vocabulary(recipe, trust_code)
+
+    train: Any
+    validation: Any
+    train_samples: int
+    validation_samples: int
+    is_real: bool
+
+
+def _data(recipe: Recipe, trust_code: bool) -> _Data:
+    """Read the data of a recipe, or make stand-ins for missing files."""
+    vocabulary = known_vocabulary(recipe, trust_code)
     try:
-        train, val = (build_dataset(recipe, split, words) for split in ("train", "val"))
-        return train, val, {"train": len(train), "val": len(val)}, True
+        train = build_dataset(recipe, "train", vocabulary)
+        validation = build_dataset(recipe, "val", vocabulary)
+        return _Data(train, validation, len(train), len(validation), is_real=True)
     except DataError:
-        entry, given = get_entry(recipe.data.name), data_arguments(recipe)
-        if entry.kind_at is not None:  # the user's own files have no stand-in
+        stand_ins = _stand_ins(recipe)
+        if stand_ins is None:
             raise
-        share = given.pop("val_fraction", entry.val_fraction)
-        given.pop("path", None)
-        train = stand_in(entry.name, recipe.data.batch_size, **given)
-        val = stand_in(entry.name, recipe.data.eval_batch_size, **given)
-        if train is None or val is None or "train" not in entry.samples:
-            raise
+        return stand_ins
+
+
+def _stand_ins(recipe: Recipe) -> _Data | None:
+    """Make random samples of the data set's shape; None if only its files tell the shape."""
+    entry = get_entry(recipe.data.name)
+    if entry.kind_at is not None or "train" not in entry.samples:
+        return None
+
+    arguments = data_arguments(recipe)
+    fraction = arguments.pop("val_fraction", entry.val_fraction)
+    arguments.pop("path", None)
+    train = stand_in(entry.name, recipe.data.batch_size, **arguments)
+    validation = stand_in(entry.name, recipe.data.eval_batch_size, **arguments)
+    if train is None or validation is None:
+        return None
+
     count = entry.samples["train"]
-    split = {"train": count - round(share * count), "val": round(share * count)}
+    validation_samples = round(fraction * count)
+    train_samples = count - validation_samples
     limit = recipe.data.limit or count
-    return train, val, {name: min(size, limit) for name, size in split.items()}, False
+    return _Data(
+        train, validation, min(train_samples, limit), min(validation_samples, limit), is_real=False
+    )
 
 
-def _endless(loader: Callable[[int, int], Any]):
-    """Batches of process 0, epoch after epoch."""
+def _endless(loader: Callable[[int, int], Any]) -> Iterator[Any]:
+    """Yield the batches of a single process, epoch after epoch."""
     batches = loader(0, 1)
     while True:
         yield from batches
 
 
 class _Step:
-    """One step of the training, as :class:`fredholm.lab.training.module.RecipeLearner` takes it;
-    ``number`` tells its phase.
+    """A training step as :class:`fredholm.lab.training.module.RecipeLearner` takes it.
+
+    ``number`` is the number of the step, which decides its phase.
     """
 
     number = 0
 
     def __init__(self, model: Any, recipe: Recipe, data: Any, device: torch.device):
-        self.model, self.recipe, self.device = model, recipe, device
-        self.task, self.mixer = task_of(data), build_mixer(recipe, len(data.classes))
+        self.model = model
+        self.recipe = recipe
+        self.device = device
+        self.task = task_of(data)
+        self.mixer = build_mixer(recipe, len(data.classes))
         groups = model.weight_decay_groups(recipe.optimizer.weight_decay)
         self.optimizer = descent_of(recipe).optimizer(groups)
 
@@ -258,41 +342,51 @@ class _Step:
         self.optimizer.step()
         self._wait()
 
-    def there(self, part: Any) -> Any:
-        """On the device, in the training's precision."""
+    def to_device(self, part: Any) -> Any:
+        """Move inputs or labels to the device, in the precision of the training."""
         part = part.to(self.device)
-        return Double().convert_input(part) if self.recipe.training.precision == "64" else part
+        if self.recipe.training.precision == "64":
+            return Double().convert_input(part)
+        return part
 
     def loss(self, batch: tuple[Any, Tensor]) -> Tensor:
-        inputs, labels = map(self.there, batch)
+        """Compute the loss of a batch, with the model's own penalty."""
+        options = self.recipe.training
+        inputs, labels = map(self.to_device, batch)
         if self.mixer is not None:
             inputs, labels = self.mixer(inputs, labels, torch.Generator().manual_seed(0))
-        inputs, labels = in_phase(self.recipe.training.phases, self.number, inputs, labels)
-        with self._precision():
-            options = self.recipe.training
-            out = forward_of(self.model, self.model, inputs, options.weight_dropout)
-            loss = self.task.loss(out, labels, options.label_smoothing)
-        extra = auxiliary_loss(self.model)
-        return loss if extra is None else loss + extra
+        inputs, labels = in_phase(options.phases, self.number, inputs, labels)
 
-    def kept(self, batch: tuple[Any, Tensor]) -> float:
-        """Megabytes that the forward pass keeps for the backward one, parameters left out."""
-        own = {p.untyped_storage().data_ptr() for p in self.model.parameters()}
+        with self._precision():
+            outputs = forward_of(self.model, self.model, inputs, options.weight_dropout)
+            loss = self.task.loss(outputs, labels, options.label_smoothing)
+
+        penalty = auxiliary_loss(self.model)
+        if penalty is None:
+            return loss
+        return loss + penalty
+
+    def saved_megabytes(self, batch: tuple[Any, Tensor]) -> float:
+        """Return the size of the tensors that the forward saves for the backward.
+
+        Parameters do not count. Several tensors may share a storage, which counts once.
+        """
+        parameters = {p.untyped_storage().data_ptr() for p in self.model.parameters()}
         sizes: dict[int, int] = {}
 
-        def note(x: Tensor) -> Tensor:
+        def record(x: Tensor) -> Tensor:
             storage = x.untyped_storage()
-            if storage.data_ptr() not in own:
+            if storage.data_ptr() not in parameters:
                 sizes[storage.data_ptr()] = storage.nbytes()
             return x
 
-        with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
+        with torch.autograd.graph.saved_tensors_hooks(record, lambda x: x):
             loss = self.loss(batch)
         loss.backward()
         return sum(sizes.values()) / MEGABYTE
 
-    def peak(self, batch: tuple[Any, Tensor]) -> float | None:
-        """Megabytes by which a whole step raises what is in use."""
+    def peak_megabytes(self, batch: tuple[Any, Tensor]) -> float | None:
+        """Return by how much a complete step raises the memory in use."""
         if self.device.type != "cuda":
             return peak_megabytes(lambda: self(batch))
         before = torch.cuda.memory_allocated()
@@ -301,15 +395,15 @@ class _Step:
         return (torch.cuda.max_memory_allocated() - before) / MEGABYTE
 
     @torch.no_grad()
-    def validation(self, val: Any, samples: int) -> float:
-        """Seconds of one pass over the validation split, from its first batch."""
-        size = min(self.recipe.data.eval_batch_size, len(val))
-        inputs, _ = val.batch(torch.arange(size))
+    def validation_seconds(self, dataset: Any, samples: int) -> float:
+        """Predict the time of one pass over the validation split from its first batch."""
+        size = min(self.recipe.data.eval_batch_size, len(dataset))
+        inputs, _ = dataset.batch(torch.arange(size))
         self.model.eval()
 
         def forward() -> None:
             with self._precision():
-                self.model(self.there(inputs))
+                self.model(self.to_device(inputs))
             self._wait()
 
         seconds = seconds_of(forward)
@@ -325,7 +419,7 @@ class _Step:
 
 
 def _operators(model: Any, sample: Any) -> dict[str, str]:
-    """What the operator of each layer says of the domain of a sample of full length."""
+    """Return the plan of each layer's operator on the domain of a sample of full length."""
     return {
         str(number): str(operator.plan(domain))
         for number, (operator, _, domain) in enumerate(model.trace(sample), 1)

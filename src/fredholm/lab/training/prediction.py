@@ -1,6 +1,4 @@
-"""What a trained run says of samples without a label: classes, numbers, classes at every point,
-fields.
-"""
+"""Predictions of a trained run for samples without labels, and the files they are written to."""
 
 from __future__ import annotations
 
@@ -9,10 +7,9 @@ import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,7 +21,7 @@ from ...integral import inference
 from ...progress import working
 from .build import in_float32
 from .calibration import temperature_of
-from .evaluation import load_run, on_device
+from .evaluation import load_run, on_device, refuse_overrides
 from .tasks import create_task
 
 SUFFIXES = (".csv", ".json", ".npz")
@@ -41,101 +38,100 @@ def predict(
     strict: bool = False,
     texts: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """What a run, or the method that a comparison recommends, says of each sample in files and
-    folders, ``-`` being standard input.
+    """Predict each sample in files and folders, by a run or by the method a comparison recommends.
 
-    Samples are read as the training files were: of a table the same columns (a label is not
-    needed, and not looked at), arrays of the same names, series in any of their formats, pictures,
-    clouds; of a text run also text files, one a line. A run on a data set of the catalogue takes
-    pictures, lines of text, series, clouds and fields.
+    Samples are read as the training files were: tables with the same columns (a label is neither
+    needed nor looked at), arrays of the same names, series in any of their formats, images, clouds.
+    A text run also reads text files with one text per line. A run on a named data set reads images,
+    lines of text, series, clouds and fields. The file ``-`` is standard input.
 
-    Of a classification each row has ``class``, its ``probability`` and all ``probabilities``, by
-    the temperature that was fitted on validation (``calibration.json`` in the run); of a regression
-    ``value``, in the units of the training file; with a class at every point ``classes`` and
-    ``probabilities``; of fields ``values``. ``file``, and ``row`` or ``id``, say which sample.
+    Each sample gives one row. ``file``, with ``row`` or ``id``, identifies the sample. The other
+    keys depend on the task:
+
+    - classification: ``class``, its ``probability``, and all ``probabilities``, calibrated by the
+      temperature that was fitted on validation (``calibration.json`` in the run);
+    - regression: ``value``, in the units of the training file;
+    - a class at every point: ``classes`` and ``probabilities``;
+    - fields: ``values``.
 
     Args:
-        run: a run's folder, or one of ``fredholm compare`` that recommends a method beside the
-            operators.
-        files: what to predict.
-        batch_size: samples at a time.
+        run: the folder of a run, or of a comparison that recommends a method.
+        files: files and folders of samples.
+        batch_size: samples per batch.
         trust_code: see :func:`load_run`.
-        out: a file that they are written to as well, see :func:`write_predictions`.
-        strict: refuse a table in which a cell that should hold a number does not; otherwise such
-            samples are left out, and listed.
-        texts: of a run on texts, samples as they are written, beside those of the files.
+        out: a file to which predictions are written as well, see :func:`write_predictions`.
+        strict: refuse a table with a cell that should hold a number and does not; otherwise such
+            samples are left out and listed.
+        texts: further samples of a text run, as they are written.
 
     Raises:
         TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
-        DataError: a file is missing, or holds something else, or an answer is no finite number.
-        OptionError: a run whose answers or samples are of another kind, or ``out`` cannot hold
-            them, is one of ``files`` or of theirs, or lies in no folder; before any sample is
-            read.
-        CheckpointError: no run or no model there, or a comparison that recommends an operator.
+        DataError: a file is missing or holds something else, or a prediction is not finite.
+        OptionError: the run has a task without such predictions, or samples of another kind; or
+            ``out`` cannot hold the predictions, is one of ``files``, lies inside one of them, or
+            lies in no folder. All of this is checked before any sample is read.
+        CheckpointError: there is no run or model, or a comparison that recommends an operator.
     """
-    from ..data.files.table import in_words
     from ..data.files.unlabelled import read_unlabelled
 
     if out is not None:
-        _check_suffix(Path(out))
-        _check_apart(Path(out), files)
-        if not Path(out).absolute().parent.is_dir():
-            raise OptionError(f"out: received {str(out)!r}; there is no such folder, make it first")
-    said = load_predictor(run, trust_code)
-    facts = said.facts
-    answer = _ANSWERS.get(facts.get("task", "classification"))
-    if answer is None:
-        task = create_task(facts["task"]).name
-        raise OptionError(
-            f"predict: the run asks for {task}; it names classes, numbers and fields only (tokens: "
-            "`fredholm generate`)"
-        )
-    if out is not None and answer is _field:
+        _check_out(Path(out), files)
+    predictor = load_predictor(run, trust_code)
+    to_row = _rows_of_task(predictor.facts.get("task", "classification"))
+    if out is not None and to_row is _field_row:
         _refuse_table_of_fields(Path(out))
-    samples = read_unlabelled(files, facts, said.encoder, strict, texts)
-    rows, count = [], len(samples)
-    with torch.inference_mode(), said.ready, working("predict", count, "samples") as show:
-        for chosen in alike_batches(samples, range(count), batch_size):
-            outputs = said.outputs(samples, chosen)
-            for i, output in zip(chosen, outputs, strict=True):
-                shape = samples.shape(i) if samples.shape else ()
-                try:
-                    found = answer(output, facts, said.temperature, shape)
-                except _NotFiniteError as error:
-                    raise DataError(
-                        f"{in_words(samples.places[i])}: the answer is no finite number; needs "
-                        "values like those of the training files, and a run that did not diverge"
-                    ) from error
-                rows.append(samples.places[i] | found)
-            show.at(len(rows))
+
+    samples = read_unlabelled(files, predictor.facts, predictor.encoder, strict, texts)
+    count = len(samples)
+    rows: list[dict[str, Any]] = []
+    with (
+        torch.inference_mode(),
+        predictor.context,
+        working("predict", count, "samples") as progress,
+    ):
+        for indices in alike_batches(samples, range(count), batch_size):
+            outputs = predictor.predict(samples, indices)
+            for index, output in zip(indices, outputs, strict=True):
+                place = samples.places[index]
+                rows.append(place | _row(to_row, output, predictor, _shape(samples, index), place))
+            progress.at(len(rows))
+
     if out is not None:
         write_predictions(rows, out)
     return rows
 
 
-@dataclass(frozen=True)
-class Predictor:
-    """A run, or a method that a comparison recommends.
+def _check_out(out: Path, files: Sequence[str | Path]) -> None:
+    _check_suffix(out)
+    _refuse_overwriting_inputs(out, files)
+    if not out.absolute().parent.is_dir():
+        raise OptionError(
+            f"out: expected a file in an existing folder, got {str(out)!r}; make the folder first"
+        )
+
+
+class Predictor(NamedTuple):
+    """A run, or the method that a comparison recommends.
 
     Attributes:
-        facts: of the data set that it was trained on.
-        encoder: what the reading of files asks for.
-        temperature: of its classes.
-        outputs: for samples of these numbers.
-        ready: entered while it answers.
+        facts: facts about the data set that it was trained on.
+        encoder: the configuration of its encoder, which decides how files are read.
+        temperature: divides the logits of its classes.
+        predict: returns the outputs for the samples of these indices.
+        context: entered while it predicts.
     """
 
     facts: Mapping[str, Any]
     encoder: Any
     temperature: float
-    outputs: Callable[[Any, list[int]], Tensor]
-    ready: AbstractContextManager[Any]
+    predict: Callable[[Any, list[int]], Tensor]
+    context: AbstractContextManager[Any]
 
 
 def load_predictor(
-    folder: str | Path, trust_code: bool, overrides: list[str] | tuple[str, ...] = ()
+    folder: str | Path, trust_code: bool, overrides: Sequence[str] = ()
 ) -> Predictor:
-    """Return what answers for a run's folder, or for that of a comparison.
+    """Load the model of a run, or the method that a comparison recommends.
 
     Raises:
         TrustError, OptionError, CheckpointError: see :func:`load_run`.
@@ -143,48 +139,57 @@ def load_predictor(
     from ..compare.saved import is_comparison, load_pick
 
     if is_comparison(folder):
-        if overrides:
-            raise OptionError(
-                f"override: received {' '.join(overrides)}; a method that a comparison recommends "
-                "has no options, leave them out"
-            )
+        refuse_overrides(overrides)
         pick = load_pick(folder)
 
-        def answered(samples: Any, chosen: list[int]) -> Tensor:
-            texts = None if samples.texts is None else [samples.texts[i] for i in chosen]
-            return pick(samples.batch(chosen), texts)
+        def predict_by_pick(samples: Any, indices: list[int]) -> Tensor:
+            texts = None
+            if samples.texts is not None:
+                texts = [samples.texts[i] for i in indices]
+            return pick(samples.batch(indices), texts)
 
-        return Predictor(pick.facts, pick.encoder, pick.temperature, answered, nullcontext())
-    model, place = load_run(folder, overrides, trust_code=trust_code)
+        return Predictor(pick.facts, pick.encoder, pick.temperature, predict_by_pick, nullcontext())
+
+    model, run_folder = load_run(folder, overrides, trust_code=trust_code)
     device = on_device(model)
+    temperature = temperature_of(run_folder.calibration)
+
+    def predict_by_run(samples: Any, indices: list[int]) -> Tensor:
+        return model(samples.batch(indices).to(device)).float().cpu()
+
     return Predictor(
-        model.extra,
-        model.config.encoder,
-        temperature_of(place.calibration),
-        lambda samples, chosen: model(samples.batch(chosen).to(device)).float().cpu(),
-        inference(model),
+        model.extra, model.config.encoder, temperature, predict_by_run, inference(model)
     )
 
 
-def alike_batches(samples: Any, numbers: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Yield numbers of samples, at most so many at a time; fields on grids of several sizes, which
-    are not padded, apart.
+def _shape(samples: Any, index: int) -> tuple[int, ...]:
+    """Return the size of a sample's grid, or its number of points; () if all have the same."""
+    if not samples.shape:
+        return ()
+    return samples.shape(index)
+
+
+def alike_batches(samples: Any, indices: Sequence[int], size: int) -> Iterator[list[int]]:
+    """Divide the indices of samples into batches of at most ``size``.
+
+    Fields on grids cannot be padded, so those on grids of different sizes are kept apart.
     """
 
-    def grid(number: int) -> tuple[int, ...]:
-        shape = samples.shape(number) if samples.shape else ()
+    def grid_of(index: int) -> tuple[int, ...]:
+        shape = _shape(samples, index)
         return shape if len(shape) > 1 else ()
 
-    for _, alike in groupby(numbers, grid):
-        chosen = list(alike)
-        yield from (chosen[start : start + size] for start in range(0, len(chosen), size))
+    for _, same_grid in groupby(indices, grid_of):
+        alike = list(same_grid)
+        for start in range(0, len(alike), size):
+            yield alike[start : start + size]
 
 
-# --- answers --------------------------------------------------------------------------------------
+# --- rows of predictions --------------------------------------------------------------------------
 
 
 class _NotFiniteError(ArithmeticError):
-    """An answer is no number."""
+    """A prediction is NaN or infinite."""
 
 
 def _finite(values: Tensor) -> Tensor:
@@ -193,59 +198,91 @@ def _finite(values: Tensor) -> Tensor:
     return values
 
 
-def _class(
-    output: Tensor, facts: Mapping[str, Any], temperature: float, shape: tuple[int, ...]
+# Make a row from the output for one sample, the predictor, and the sample's shape.
+_ToRow = Callable[[Tensor, Predictor, tuple[int, ...]], dict[str, Any]]
+
+
+def _row(
+    to_row: _ToRow,
+    output: Tensor,
+    predictor: Predictor,
+    shape: tuple[int, ...],
+    place: Mapping[str, Any],
 ) -> dict[str, Any]:
-    probabilities = _finite((output / temperature).softmax(-1))
+    """Make the row of one sample; ``place`` is where it was read, for errors."""
+    from ..data.files.table import in_words
+
+    try:
+        return to_row(output, predictor, shape)
+    except _NotFiniteError as error:
+        raise DataError(
+            f"{in_words(place)}: expected a finite prediction, got NaN or infinity; give values "
+            "like those of the training files, and a run that did not diverge"
+        ) from error
+
+
+def _class_row(output: Tensor, predictor: Predictor, shape: tuple[int, ...]) -> dict[str, Any]:
+    classes = predictor.facts["classes"]
+    probabilities = _finite((output / predictor.temperature).softmax(-1))
     best = int(probabilities.argmax())
     return {
-        "class": facts["classes"][best],
+        "class": classes[best],
         "probability": float(probabilities[best]),
-        "probabilities": dict(zip(facts["classes"], probabilities.tolist(), strict=True)),
+        "probabilities": dict(zip(classes, probabilities.tolist(), strict=True)),
     }
 
 
-def _value(
-    output: Tensor, facts: Mapping[str, Any], temperature: float, shape: tuple[int, ...]
-) -> dict[str, Any]:
-    shift, scale = facts.get("units", (0.0, 1.0))
+def _value_row(output: Tensor, predictor: Predictor, shape: tuple[int, ...]) -> dict[str, Any]:
+    # The model predicts standardised numbers.
+    shift, scale = predictor.facts.get("units", (0.0, 1.0))
     return {"value": float(_finite(output.double() * scale + shift))}
 
 
-def _steps(
-    output: Tensor, facts: Mapping[str, Any], temperature: float, shape: tuple[int, ...]
-) -> dict[str, Any]:
-    best = _finite((output[: shape[0]] / temperature).softmax(-1)).max(-1)
-    classes = [facts["classes"][i] for i in best.indices.tolist()]
+def _steps_row(output: Tensor, predictor: Predictor, shape: tuple[int, ...]) -> dict[str, Any]:
+    # Outputs (points, C) beyond the sample's own points belong to padding.
+    logits = output[: shape[0]] / predictor.temperature
+    best = _finite(logits.softmax(-1)).max(-1)
+    classes = [predictor.facts["classes"][i] for i in best.indices.tolist()]
     return {"classes": classes, "probabilities": best.values.tolist()}
 
 
-def _field(
-    output: Tensor, facts: Mapping[str, Any], temperature: float, shape: tuple[int, ...]
-) -> dict[str, Any]:
-    """(K, h, w) on a grid, (points, K) on points, as the training file has them."""
-    values = output * torch.tensor(facts["scale"])
+def _field_row(output: Tensor, predictor: Predictor, shape: tuple[int, ...]) -> dict[str, Any]:
+    """Return values (K, h, w) on a grid and (points, K) at points, as the training file has them.
+
+    Outputs are (points, K); those beyond the sample's own points belong to padding.
+    """
+    values = output * torch.tensor(predictor.facts["scale"])
     if len(shape) == 1:
         return {"values": _finite(values[: shape[0]]).tolist()}
     return {"values": _finite(values).mT.reshape(-1, *shape).tolist()}
 
 
-_ANSWERS: dict[str, Callable[..., dict[str, Any]]] = {
-    "classification": _class,
-    "regression": _value,
-    "steps": _steps,
-    "field": _field,
+_TO_ROW: dict[str, _ToRow] = {
+    "classification": _class_row,
+    "regression": _value_row,
+    "steps": _steps_row,
+    "field": _field_row,
 }
+
+
+def _rows_of_task(task: str) -> _ToRow:
+    if task not in _TO_ROW:
+        name = create_task(task).name
+        raise OptionError(
+            f"predict: expected a run that predicts classes, numbers or fields, got {name}; for "
+            "tokens use `fredholm generate`"
+        )
+    return _TO_ROW[task]
 
 
 # --- files ----------------------------------------------------------------------------------------
 
 
 def write_predictions(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
-    """Write what :func:`predict` gave, as ``.csv``, ``.json`` or ``.npz``.
+    """Write the rows of :func:`predict` as ``.csv``, ``.json`` or ``.npz``.
 
-    A CSV has a row a sample, with a class at every point a row a point; fields are arrays and have
-    no CSV.
+    A CSV has one row per sample, or one per point for a class at every point. Fields are arrays and
+    cannot be written as CSV.
 
     Raises:
         OptionError: another suffix, or fields as CSV.
@@ -253,22 +290,26 @@ def write_predictions(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Pa
     """
     path = Path(path)
     _check_suffix(path)
-    if rows and "values" in rows[0]:
+
+    if _are_fields(rows):
         _refuse_table_of_fields(path)
+
+    suffix = path.suffix.lower()
     with storing(path), replacing(path) as temporary:
-        if path.suffix.lower() == ".json":
+        if suffix == ".json":
             temporary.write_text(json.dumps(list(rows), indent=1) + "\n", encoding="utf-8")
-        elif path.suffix.lower() == ".csv":
+        elif suffix == ".csv":
             _write_csv(rows, temporary)
         else:
+            # Through an open file, since numpy.savez would add .npz to a temporary name.
             with temporary.open("wb") as file:
                 arrays: dict[str, Any] = _arrays(rows)
                 np.savez(file, **arrays)
     return path
 
 
-def _check_apart(out: Path, files: Sequence[str | Path]) -> None:
-    """Answers are never written over what they answer."""
+def _refuse_overwriting_inputs(out: Path, files: Sequence[str | Path]) -> None:
+    """Refuse to write predictions over the samples that they belong to."""
     for file in map(Path, files):
         if file.is_file() and out.resolve() == file.resolve():
             raise OptionError(
@@ -284,12 +325,19 @@ def _check_apart(out: Path, files: Sequence[str | Path]) -> None:
 
 def _check_suffix(path: Path) -> None:
     if path.suffix.lower() not in SUFFIXES:
-        raise OptionError(f"out: received {path.name!r}; needs {', '.join(SUFFIXES)}")
+        raise OptionError(f"out: expected a file {', '.join(SUFFIXES)}, got {path.name!r}")
+
+
+def _are_fields(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Tell whether rows are those of fields, which alone have the key "values"."""
+    return any("values" in row for row in rows)
 
 
 def _refuse_table_of_fields(path: Path) -> None:
     if path.suffix.lower() == ".csv":
-        raise OptionError(f"out: received {path.name!r}; fields are arrays: needs .npz or .json")
+        raise OptionError(
+            f"out: expected .npz or .json for fields, which are arrays, got {path.name!r}"
+        )
 
 
 def _write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -298,14 +346,16 @@ def _write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def as_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return what :func:`predict` gave as CSV.
+    """Format the rows of :func:`predict` as CSV.
 
     Raises:
-        OptionError: fields, which are not a table.
+        OptionError: they are fields, which are arrays and not a table.
     """
-    if rows and "values" in rows[0]:
+    if _are_fields(rows):
         _refuse_table_of_fields(Path("-.csv"))
-    table = [line for row in rows for line in _flat(row)]
+
+    # Rows may differ in their keys. Without any row there is a header nevertheless.
+    table = [line for row in rows for line in _flatten(row)]
     names = dict.fromkeys(name for line in table for name in line)
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, list(names) or ["file"])
@@ -314,47 +364,54 @@ def as_table(rows: Sequence[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
-def _flat(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A sample as lines of plain cells."""
+def _flatten(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Turn the row of a sample into lines of plain cells."""
     nested = ("probabilities", "classes")
     plain = {key: value for key, value in row.items() if key not in nested}
+
     if "classes" in row:
-        pairs = zip(row["classes"], row["probabilities"], strict=True)
+        points = enumerate(zip(row["classes"], row["probabilities"], strict=True))
         return [
-            plain | {"point": i, "class": c, "probability": p} for i, (c, p) in enumerate(pairs)
+            {**plain, "point": point, "class": name, "probability": probability}
+            for point, (name, probability) in points
         ]
-    shares = row.get("probabilities", {})
-    return [plain | {f"p({name})": value for name, value in shares.items()}]
+
+    columns = {f"p({name})": value for name, value in row.get("probabilities", {}).items()}
+    return [plain | columns]
 
 
 def _arrays(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    """An array for each key of any row; samples of different sizes, and those without the key, are
-    padded with NaN or "".
+    """Stack the values of each key of any row into one array.
+
+    Missing values, and the ends of smaller samples, are NaN, or "" in an array of text.
     """
     result = {}
     for key in dict.fromkeys(key for row in rows for key in row):
-        text = any(isinstance(row.get(key), str) for row in rows)
-        values = [row.get(key, "" if text else np.nan) for row in rows]
+        is_text = any(isinstance(row.get(key), str) for row in rows)
+        missing = "" if is_text else np.nan
+        values = [row.get(key, missing) for row in rows]
+
+        # The names of classes are the same in all rows, and stored once.
         if key == "probabilities" and isinstance(values[0], Mapping):
             result["names"] = np.array(list(values[0]))
             values = [list(value.values()) for value in values]
-        name = "path" if key == "file" else key  # savez calls its own first argument file
-        result[name] = _stacked([np.asarray(value) for value in values])
+
+        # numpy.savez names its own first argument "file".
+        name = "path" if key == "file" else key
+        result[name] = _stack_padded([np.asarray(value) for value in values])
     return result
 
 
-def _stacked(arrays: list[np.ndarray]) -> np.ndarray:
+def _stack_padded(arrays: list[np.ndarray]) -> np.ndarray:
+    """Stack arrays, padded to the size of the largest one."""
     if len({array.shape for array in arrays}) == 1:
         return np.stack(arrays)
-    most = np.max([array.shape for array in arrays], 0)
-    text = arrays[0].dtype.kind == "U"
-    return np.stack(
-        [
-            np.pad(
-                array,
-                [(0, longest - size) for longest, size in zip(most, array.shape)],
-                constant_values="" if text else np.nan,
-            )
-            for array in arrays
-        ]
-    )
+
+    largest = np.max([array.shape for array in arrays], 0)
+    padding = "" if arrays[0].dtype.kind == "U" else np.nan
+
+    def pad(array: np.ndarray) -> np.ndarray:
+        widths = [(0, full - size) for full, size in zip(largest, array.shape)]
+        return np.pad(array, widths, constant_values=padding)
+
+    return np.stack([pad(array) for array in arrays])

@@ -1,8 +1,9 @@
-"""The processes of one run: who they are, whether they agree, and which of them died.
+"""The processes of one run: their ranks, whether they agree, and which of them died.
 
-torchrun and SLURM start processes and say in the environment which is which. They meet here, before
-any of them touches data or folder; Lightning then trains in the same process group. Each writes a
-sign of life into the group's store, once a second, so that the others can name the one that died.
+torchrun and SLURM start processes and describe them in environment variables. The processes meet
+here before any of them touches data or folder. Lightning then trains in the same process group.
+Each process writes a heartbeat into the group's store once a second, so that the others can name
+one that died.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -37,38 +38,45 @@ from .recipe import Recipe
 from .recipe_files import code_digests, differences
 
 T = TypeVar("T")
-_JOINS = itertools.count()  # a process may take part in one run after the other
-TIMEOUT = "FREDHOLM_TIMEOUT"  # seconds that a process waits for the others
-BEAT = 1.0  # seconds between two signs of life
+
+# A process may take part in several runs, one after the other. Each has a store of its own.
+_RUNS = itertools.count()
+
+# The environment variable with the seconds that a process waits for the others.
+TIMEOUT = "FREDHOLM_TIMEOUT"
+
+# Seconds between two heartbeats.
+BEAT = 1.0
 
 
 def launcher() -> ClusterEnvironment:
-    """What started this process: torchrun, SLURM's srun, or nothing of the kind."""
+    """Return the launcher of this process: torchrun, SLURM's srun, or none."""
     if TorchElasticEnvironment.detect():
         return TorchElasticEnvironment()
-    # Not SLURM_NTASKS, which a batch script without srun has as well.
+
+    # SLURM_NTASKS would not do: a batch script without srun has it as well.
     if "SLURM_STEP_NUM_TASKS" in os.environ and SLURMEnvironment.detect():
         return SLURMEnvironment(auto_requeue=False)
     return LightningEnvironment()
 
 
 def first_process() -> bool:
-    """Whether this process is the one that speaks and writes: of several, rank 0."""
+    """Tell whether this process reports and writes: it is the only one, or rank 0."""
     environment = launcher()
     return not environment.creates_processes_externally or environment.global_rank() == 0
 
 
 def check_alone(command: str) -> None:
-    """Refuse a command that works in one process where a launcher has started several of it.
+    """Refuse a command for one process if a launcher has started several.
 
     Raises:
-        OptionError: there are several; said by the first of them.
+        OptionError: there are several processes; only the first of them reports it.
     """
     environment = launcher()
     if not environment.creates_processes_externally or environment.world_size() == 1:
         return
     error = OptionError(
-        f"{command}: received {environment.world_size()} processes; works in one: start it without "
+        f"{command}: expected one process, got {environment.world_size()}; start it without "
         "torchrun or srun (only train takes several, and a --worker is started by itself)"
     )
     error.said = environment.global_rank() != 0
@@ -79,21 +87,26 @@ class Group:
     """The processes of one run, or this one alone.
 
     Attributes:
-        rank, size: which process of how many.
-        devices, nodes: processes a machine, and machines.
-        environment: what Lightning's Trainer is given.
-        store: what all of them can write to; None where there is one process.
-        mesh: those that have parts of the same samples as this one; None where samples are whole.
+        rank, size: the number of this process, and how many there are.
+        devices, nodes: processes per machine, and machines.
+        environment: the launcher, for Lightning's Trainer.
+        store: key-value store that all processes write to; None for a single process.
+        mesh: the processes that share the points of the same samples; None if every process holds
+            complete samples.
     """
 
     store: Any = None
-    mesh: Any = None
-    rank, size, devices, nodes = 0, 1, 1, 1
+    mesh: DeviceMesh | None = None
+    rank: int = 0
+    size: int = 1
+    devices: int = 1
+    nodes: int = 1
 
     def __init__(self, environment: ClusterEnvironment | None = None):
         self.environment = environment or LightningEnvironment()
         if self.environment.creates_processes_externally:
-            self.rank, self.size = self.environment.global_rank(), self.environment.world_size()
+            self.rank = self.environment.global_rank()
+            self.size = self.environment.world_size()
             self.devices = _processes_here(self.size)
             self.nodes = self.size // self.devices
 
@@ -102,47 +115,62 @@ class Group:
         return self.rank == 0
 
     def by_first(self, call: Callable[[], T]) -> T:
-        """What ``call`` returns in rank 0, where alone it is called; its error is that of all."""
+        """Call a function in rank 0 only, and return its result in all processes.
+
+        Its error is raised in all of them as well.
+        """
         if self.size == 1:
             return call()
-        outcome: list[Any] = [None, None, None]
+
+        outcome = _Outcome()
         error = None
         if self.first:
             try:
-                outcome[0] = call()
+                outcome = _Outcome(result=call())
             except FredholmError as caught:
                 error = caught
-                outcome[1:] = str(caught), caught.exit_code
-        dist.broadcast_object_list(outcome)
+                outcome = _Outcome(error=str(caught), exit_code=caught.exit_code)
+
+        # torch broadcasts lists of objects.
+        broadcast: list[Any] = [outcome]
+        dist.broadcast_object_list(broadcast)
+        (outcome,) = broadcast
+
         if error is not None:
             raise error
-        if outcome[1] is not None:
-            raise _SaidElsewhere(outcome[1], outcome[2])
-        return outcome[0]
+        if outcome.error is not None:
+            raise _ReportedElsewhere(outcome.error, outcome.exit_code)
+        return outcome.result
 
     def in_turn(self, call: Callable[[], T]) -> T:
-        """What ``call`` returns, in one process of each machine before the others: what the first
-        has fetched and prepared, they find.
+        """Call a function in every process, in the first one of each machine before the others.
+
+        What the first has downloaded and prepared, the others find.
         """
         if self.size == 1:
             return call()
-        ahead = self.environment.local_rank() == 0
-        result = call() if ahead else None
+
+        if self.environment.local_rank() == 0:
+            result = call()
+            dist.barrier()
+            return result
         dist.barrier()
-        return call() if not ahead else result  # type: ignore[return-value]
+        return call()
 
     def agree(self, facts: dict[str, Any]) -> None:
-        """Compare what the processes were started with.
+        """Check that all processes were started with the same ``facts``.
 
         Raises:
-            RecipeError: one has another recipe, version or folder than rank 0.
+            RecipeError: a process has another recipe, version or folder than rank 0.
         """
         if self.size == 1:
             return
-        everyone: list[Any] = [None] * self.size
-        dist.all_gather_object(everyone, facts)
-        for rank, theirs in enumerate(everyone):
-            changed = differences(everyone[0], theirs)
+
+        facts_of_ranks: list[dict[str, Any]] = [{}] * self.size
+        dist.all_gather_object(facts_of_ranks, facts)
+        expected, *_ = facts_of_ranks
+        for rank, theirs in enumerate(facts_of_ranks):
+            changed = differences(expected, theirs)
             if changed:
                 raise RecipeError(
                     f"rank {rank} of {self.size} was started with something else than rank 0: "
@@ -153,44 +181,60 @@ class Group:
     # --- errors -----------------------------------------------------------------------------------
 
     def says(self, text: str) -> bool:
-        """Whether this process is the first to say ``text``, which several have to say."""
+        """Tell whether this process is the first to report ``text``, an error of several."""
         if self.store is None:
             return True
+        key = f"said/{hashlib.sha256(text.encode()).hexdigest()}"
         try:
-            return self.store.add(f"said/{hashlib.sha256(text.encode()).hexdigest()}", 1) == 1
-        except RuntimeError:  # the store died with rank 0
+            return self.store.add(key, 1) == 1
+        except RuntimeError:
+            # The store has died with rank 0, so rank 1 reports.
             return self.rank == 1
 
     def leave(self) -> None:
-        """Say that this process ends of itself."""
+        """Record that this process ends by itself."""
         if self.store is not None:
             with contextlib.suppress(RuntimeError):
                 self.store.set(f"left/{self.rank}", "1")
 
-    def dead(self) -> tuple[list[str], bool]:
-        """Processes that gave no sign of life for a while, by name, and whether another one ended
-        of itself.
-        """
+    def find_dead(self) -> Deaths:
+        """Find the processes whose heartbeat has stopped. It takes two and a half beats."""
         assert self.store is not None
         self.store.set_timeout(timedelta(seconds=10))
         others = [rank for rank in range(self.size) if rank != self.rank]
         try:
+            # Adding 0 reads the counter.
             before = {rank: self.store.add(f"alive/{rank}", 0) for rank in others}
             time.sleep(2.5 * BEAT)
+
             left = {rank for rank in others if self.store.check([f"left/{rank}"])}
-            silent = [
-                rank
-                for rank in others
-                if rank not in left and self.store.add(f"alive/{rank}", 0) == before[rank]
-            ]
-            names = [f"rank {r} ({self.store.get(f'who/{r}').decode()})" for r in silent]
+            names = []
+            for rank in others:
+                if rank not in left and self.store.add(f"alive/{rank}", 0) == before[rank]:
+                    names.append(f"rank {rank} ({self.store.get(f'who/{rank}').decode()})")
         except RuntimeError:
-            return ["rank 0"], False
-        return names, bool(left)
+            # Rank 0 hosts the store.
+            return Deaths(["rank 0"], any_left=False)
+        return Deaths(names, bool(left))
 
 
-class _SaidElsewhere(FredholmError):
-    """Another process has said what is wrong."""
+class _Outcome(NamedTuple):
+    """The result of a call in rank 0, or its error."""
+
+    result: Any = None
+    error: str | None = None
+    exit_code: int = 0
+
+
+class Deaths(NamedTuple):
+    """The processes that died, by name, and whether another one ended by itself."""
+
+    names: list[str]
+    any_left: bool
+
+
+class _ReportedElsewhere(FredholmError):
+    """An error that another process has reported."""
 
     said = True
 
@@ -201,15 +245,15 @@ class _SaidElsewhere(FredholmError):
 
 @contextlib.contextmanager
 def joined(recipe: Recipe) -> Iterator[Group]:
-    """The processes of this run, met for the length of a ``with`` block.
+    """Let the processes of a run meet, for the length of a ``with`` block.
 
-    An error that several have is marked as said in all but one of them. An error that follows from
-    a process that died becomes one that names it.
+    An error that several processes have is marked as reported in all but one of them. An error that
+    follows from the death of a process becomes one that names this process.
 
     Raises:
         OptionError: the environment does not fit ``training.devices`` and ``training.nodes``, or
             the address is in use.
-        TrainingFailed: the others did not come, or one died.
+        TrainingFailed: not all processes met, or one died.
     """
     group = Group(launcher())
     _check_numbers(recipe, group)
@@ -217,25 +261,29 @@ def joined(recipe: Recipe) -> Iterator[Group]:
         yield Group()
         return
     group.store = _connect(group)
-    stop = _give_signs(group)
+    stop = _start_heartbeat(group)
     try:
-        group.mesh = _mesh(group, recipe.parallel.domain)
+        group.mesh = _make_mesh(group, recipe.parallel.domain)
         yield group
     except FredholmError as error:
         error.said = error.said or not group.says(str(error))
         raise
     except RuntimeError as error:
-        # What gloo and the store say of a connection; other errors are this process's own.
-        with _unhurried():
-            names, left = group.dead() if _of_others(error) else ([], False)
-        if not names and not left:
+        if not _is_lost_connection(error):
+            raise
+
+        # A connection is lost when its process died, or when it ended by itself because of an error
+        # of its own, which it has reported.
+        with _sigterm_ignored():
+            deaths = group.find_dead()
+        if not deaths.names and not deaths.any_left:
             raise
         text = (
-            f"{' and '.join(names)} of {group.size} died or no longer answers; see its own "
+            f"{' and '.join(deaths.names)} of {group.size} died or no longer answers; see its own "
             "messages, and continue with the same command and --resume"
         )
         failure = TrainingFailed(text)
-        failure.said = not names or not group.says(text)
+        failure.said = not deaths.names or not group.says(text)
         raise failure from error
     finally:
         stop.set()
@@ -245,13 +293,15 @@ def joined(recipe: Recipe) -> Iterator[Group]:
 
 
 @contextlib.contextmanager
-def _unhurried() -> Iterator[None]:
-    """Without SIGTERM, which torchrun sends to the others as soon as one process died: it would end
-    them before they know which one.
+def _sigterm_ignored() -> Iterator[None]:
+    """Ignore SIGTERM, which torchrun sends to all others as soon as one process died.
+
+    It would end them before they know which one.
     """
     try:
         before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    except ValueError:  # not the main thread: the caller handles signals
+    except ValueError:
+        # Only the main thread may set handlers. In another thread the caller handles signals.
         yield
         return
     try:
@@ -260,15 +310,18 @@ def _unhurried() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _of_others(error: Exception) -> bool:
+def _is_lost_connection(error: Exception) -> bool:
+    """Tell an error of gloo or of the store from this process's own errors."""
     return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
 
 
 def timeout() -> timedelta:
-    """How long a process waits for the others: FREDHOLM_TIMEOUT seconds, else ten minutes.
+    """Return how long a process waits for the others.
+
+    It is FREDHOLM_TIMEOUT in seconds, by default ten minutes.
 
     Raises:
-        OptionError: it is not a positive number.
+        OptionError: the variable is not a positive number.
     """
     text = os.environ.get(TIMEOUT) or "600"
     try:
@@ -276,12 +329,12 @@ def timeout() -> timedelta:
     except (ValueError, OverflowError):
         result = timedelta(0)
     if result <= timedelta(0):
-        raise OptionError(f"{TIMEOUT}: received {text!r}; needs a positive number of seconds")
+        raise OptionError(f"{TIMEOUT}: expected a positive number of seconds, got {text!r}")
     return result
 
 
 def _processes_here(size: int) -> int:
-    """Processes of this machine; every machine must have as many."""
+    """Return the number of processes on this machine, which all machines must have."""
     torchrun = os.environ.get("LOCAL_WORLD_SIZE")
     if torchrun is not None and TorchElasticEnvironment.detect():
         here = int(torchrun)
@@ -289,62 +342,78 @@ def _processes_here(size: int) -> int:
         here = size // int(os.environ.get("SLURM_STEP_NUM_NODES") or 1)
     if here < 1 or size % here:
         raise OptionError(
-            f"processes: received {size} in all, {here} of them on this machine; needs as many on "
-            "every machine"
+            f"processes: expected as many on every machine, got {here} on this one and {size} in "
+            "all"
         )
     return here
 
 
 def _check_numbers(recipe: Recipe, group: Group) -> None:
-    """The recipe may leave the numbers to the launcher, or agree with it."""
-    options = recipe.training
-    for name, real in (("devices", group.devices), ("nodes", group.nodes)):
-        wanted = getattr(options, name)
-        if wanted not in (1, real):
-            what = "this run was started on" if group.size > 1 else "this is"
-            way = (
-                f"leave training.{name} out, or start as many"
-                if group.size > 1
-                else "start the command on every machine with torchrun --nnodes or srun, see "
-                "docs/scaling.md"
-            )
-            raise OptionError(f"training.{name}: received {wanted}; {what} {real}; {way}")
+    """Check the numbers of processes in a recipe against those that there are.
+
+    A recipe may leave the numbers to the launcher, whose value is 1 then, or agree with it.
+    """
+    training = recipe.training
+    for name, actual in (("devices", group.devices), ("nodes", group.nodes)):
+        wanted = getattr(training, name)
+        if wanted not in (1, actual):
+            raise OptionError(_numbers_differ(name, wanted, actual, launched=group.size > 1))
+
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else group.devices
     if group.devices > gpus:
         raise OptionError(
-            f"processes: received {group.devices} on this machine, which has {gpus} GPUs; start "
-            "one process for each"
+            f"processes: expected at most one for each of the {gpus} GPUs of this machine, got "
+            f"{group.devices}; start fewer"
         )
-    if options.strategy != "auto" and group.size == 1:
+    if training.strategy != "auto" and group.size == 1:
         raise OptionError(
-            f"training.strategy: received {options.strategy!r} for one process; needs "
-            "training.devices of 2 or more, torchrun or srun; or leave it out"
+            f"training.strategy: expected 'auto' for one process, got {training.strategy!r}; leave "
+            "it out, or start several by training.devices, torchrun or srun"
         )
-    count = recipe.parallel.domain
-    if group.size % count:
+
+    parts = recipe.parallel.domain
+    if group.size % parts:
         raise OptionError(
-            f"parallel.domain: received {count}; this run has {group.size} processes: needs a "
-            "divisor of them, or training.devices of so many"
+            f"parallel.domain: expected a divisor of the {group.size} processes of this run, got "
+            f"{parts}; change it or training.devices"
         )
-    if recipe.data.batch_size < group.size // count:
+    if recipe.data.batch_size < group.size // parts:
+        owners = f"{group.size} processes"
+        if parts > 1:
+            owners += f", {parts} of which share each"
         raise OptionError(
-            f"data.batch_size: received {recipe.data.batch_size} for {group.size} processes; needs "
-            f"a sample for each {'of them' if count == 1 else f'{count} of them'}"
+            f"data.batch_size: expected samples for {owners}, got {recipe.data.batch_size}; raise "
+            "it"
         )
+
+
+def _numbers_differ(name: str, wanted: int, actual: int, launched: bool) -> str:
+    """Explain a number of processes that differs from the recipe's."""
+    if launched:
+        return (
+            f"training.{name}: expected {actual}, on which this run was started, got {wanted}; "
+            f"leave training.{name} out, or start as many"
+        )
+    return (
+        f"training.{name}: expected {actual} without a launcher, got {wanted}; start the command "
+        "on every machine with torchrun --nnodes or srun, see docs/scaling.md"
+    )
 
 
 def _connect(group: Group) -> Any:
-    """Meet the others; the store that all of them can write to."""
-    environment, wait = group.environment, timeout()
-    address, port = environment.main_address, environment.main_port
-    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = address, str(port)
+    """Meet the other processes, and return the store that all of them can write to."""
+    wait = timeout()
+    address = group.environment.main_address
+    port = group.environment.main_port
+    os.environ["MASTER_ADDR"] = address
+    os.environ["MASTER_PORT"] = str(port)
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
         store, rank, size = next(
             rendezvous(f"env://?rank={group.rank}&world_size={group.size}", timeout=wait)
         )
         store.set_timeout(wait)
-        store = PrefixStore(f"fredholm-{next(_JOINS)}", store)
+        store = PrefixStore(f"fredholm-{next(_RUNS)}", store)
         dist.init_process_group(
             backend,
             store=PrefixStore("group", store),
@@ -366,28 +435,32 @@ def _connect(group: Group) -> Any:
     return store
 
 
-def _mesh(group: Group, count: int) -> Any:
-    """Of ``count`` processes each that have parts of the same samples, this one's row of the mesh
-    data x domain; None for whole samples.
+def _make_mesh(group: Group, parts: int) -> DeviceMesh | None:
+    """Make the mesh of the ``parts`` processes that share samples with this one.
+
+    Ranks form a matrix data x domain; the mesh is this rank's row. It is None for one part.
     """
-    if count == 1:
+    if parts == 1:
         return None
-    rows = [range(start, start + count) for start in range(0, group.size, count)]
-    # Every process makes all of the groups. A dead one is waited for as long as everywhere else.
+    rows = [range(start, start + parts) for start in range(0, group.size, parts)]
+
+    # Creating a group is collective: every process creates all of them, in the same order.
     groups: list[Any] = [dist.new_group(list(row), timeout=timeout()) for row in rows]
-    kind = "cuda" if torch.cuda.is_available() else "cpu"
-    own = groups[group.rank // count]
-    return DeviceMesh.from_group(own, kind, mesh_dim_names=("domain",))
+    device_type = "cuda" if torch.cuda.is_available() else "cpu"
+    own_group = groups[group.rank // parts]
+    return DeviceMesh.from_group(own_group, device_type, mesh_dim_names=("domain",))
 
 
-def _give_signs(group: Group) -> threading.Event:
-    """Count up in the store, once a second, until the event is set."""
+def _start_heartbeat(group: Group) -> threading.Event:
+    """Increment this process's counter in the store once per beat, until the event is set."""
     assert group.store is not None
-    stop, store = threading.Event(), group.store.clone()
+    stop = threading.Event()
+    store = group.store.clone()
     store.set(f"who/{group.rank}", f"process {os.getpid()} on {socket.gethostname()}")
 
     def beat() -> None:
-        with contextlib.suppress(RuntimeError):  # the store died, which others will say
+        # If the store has died, the other threads report it.
+        with contextlib.suppress(RuntimeError):
             while not stop.wait(BEAT):
                 store.add(f"alive/{group.rank}", 1)
 
@@ -395,20 +468,25 @@ def _give_signs(group: Group) -> threading.Event:
     return stop
 
 
-def _named(paths: Any) -> Any:
-    """Files by their names."""
+def _file_names(paths: Any) -> Any:
+    """Reduce paths to the names of their files; folders may differ between machines."""
+    if paths is None:
+        return None
     if isinstance(paths, list):
         return [Path(path).name for path in paths]
-    return None if paths is None else Path(paths).name
+    return Path(paths).name
 
 
 def facts_of(recipe: Recipe, folder: Path, resume: bool, overwrite: bool) -> dict[str, Any]:
-    """All that must be the same in every process."""
+    """Return everything that must be equal in all processes of a run."""
     code = code_digests(recipe)
     plain = recipe.to_dict()
-    # Where files lie may differ between machines.
     plain["import"] = sorted(code)
-    plain["data"]["path"], plain["init_from"] = _named(recipe.data.path), _named(recipe.init_from)
-    versions = {"fredholm": __version__, "torch": torch.__version__}
-    asked = {"name": folder.name, "resume": resume, "overwrite": overwrite}
-    return {"recipe": plain, "code": code, "version": versions, "run": asked}
+    plain["data"]["path"] = _file_names(recipe.data.path)
+    plain["init_from"] = _file_names(recipe.init_from)
+    return {
+        "recipe": plain,
+        "code": code,
+        "version": {"fredholm": __version__, "torch": torch.__version__},
+        "run": {"name": folder.name, "resume": resume, "overwrite": overwrite},
+    }

@@ -1,7 +1,7 @@
-"""The recipe: one typed description of one training run.
+"""The recipe: a typed description of one training run.
 
-Each section is a pydantic model that forbids unknown keys and does not coerce types; what depends
-on the registries (a model's own fields, operator names, data-set names) is checked in
+Each section is a pydantic model that forbids unknown keys and coerces no types. Names and fields
+that depend on the registries (data sets, models, operators) are checked in
 :mod:`fredholm.lab.training.checks`.
 """
 
@@ -11,9 +11,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from .conflicts import conflicts
 from .recipe_text import Word
 
-# Keys of the section data that say what the user's own files hold.
+# Keys of the section ``data`` that describe the user's own files.
 READING = (
     "kind",
     "label",
@@ -29,39 +30,51 @@ READING = (
 )
 
 
-def _pair(value: Any) -> Any:
-    """One number for a square image, two for height and width."""
-    return [value, value] if isinstance(value, int) and not isinstance(value, bool) else value
+def _square(value: Any) -> Any:
+    """Read one number as the side of a square image; two are height and width."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return [value, value]
+    return value
 
 
-def _listed(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
+def _one_or_several(value: Any) -> Any:
+    """Read a single text as a list of one."""
+    if isinstance(value, str):
+        return [value]
+    return value
 
 
-def _named(value: Any) -> Any:
-    return {"name": value} if isinstance(value, str) else value
+def _name_or_section(value: Any) -> Any:
+    """Read a bare name as a section with that name."""
+    if isinstance(value, str):
+        return {"name": value}
+    return value
 
 
 def _operator(value: Any) -> Any:
-    """``{sum: [...]}`` is the operator ``sum`` of these parts."""
-    value = _named(value)
+    """Read ``{sum: [...]}`` as the operator ``sum`` of these parts."""
+    value = _name_or_section(value)
     if isinstance(value, dict) and "sum" in value and "name" not in value:
-        value = dict(value)
-        return {"name": "sum", "parts": value.pop("sum"), **value}
+        options = dict(value)
+        parts = options.pop("sum")
+        return {"name": "sum", "parts": parts, **options}
     return value
 
 
 def _text(value: Any) -> Any:
-    """YAML reads a bare ``32`` as a number; precision is a name."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    """Read a precision as text, since YAML makes a number of a bare ``32``."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return value
 
 
-def _sharded(value: Any) -> Any:
+def _strategy(value: Any) -> Any:
+    """Read ``fsdp`` as another name of ``fsdp2``."""
     return "fsdp2" if value == "fsdp" else value
 
 
 def _truth(value: Any) -> Any:
-    """YAML 1.1's other truth values."""
+    """Read the truth values of YAML 1.1: yes, no, on, off."""
     return value.truth if isinstance(value, Word) else value
 
 
@@ -69,26 +82,29 @@ Positive = Annotated[int, Field(gt=0, lt=2**31)]
 Flag = Annotated[bool, BeforeValidator(_truth)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 NonNegative = Annotated[float, Field(ge=0)]
-Size = Annotated[list[Positive], Field(min_length=2, max_length=2), BeforeValidator(_pair)]
+Size = Annotated[list[Positive], Field(min_length=2, max_length=2), BeforeValidator(_square)]
 
 
 class Section(BaseModel):
-    """A group of keys: unknown ones are refused, types are not coerced."""
+    """A group of keys that refuses unknown ones and coerces no types."""
 
     model_config = ConfigDict(extra="forbid", strict=True, validate_default=True)
 
 
 class Augment(Section):
-    """Random changes of each training image, drawn from (seed, epoch, index).
+    """Random changes of each training sample, drawn from (seed, epoch, index).
 
-    ``crop``: pixels of padding before a random crop; ``flip``: mirror left-right; ``shift``:
-    largest shift in pixels. ``area``: a crop of so much of the picture, [0.08, 1.0], resized;
-    ``color``: [brightness, contrast, saturation, hue], up to so much; ``randaugment``: [changes,
-    magnitude of 30]; ``erase``: probability of an erased rectangle.
-
-    Of clouds, whose points are drawn anew each time: ``scale``: a factor of up to 1 + scale either
-    way; ``jitter``: standard deviation of noise on the coordinates; ``rotate``: any turn about the
-    last axis.
+    Attributes:
+        crop: pixels of padding before a random crop.
+        flip: mirror left and right at random.
+        shift: largest shift in pixels.
+        area: crop a random share of the image, for instance [0.08, 1.0], and resize it.
+        color: largest changes of [brightness, contrast, saturation, hue].
+        randaugment: [number of changes, magnitude out of 30].
+        erase: probability of erasing a rectangle.
+        scale: point clouds are scaled by a factor up to 1 + scale, or down to its inverse.
+        jitter: standard deviation of the noise on the coordinates of point clouds.
+        rotate: turn point clouds by a random angle about their last axis.
     """
 
     crop: Annotated[int, Field(ge=0)] = 0
@@ -104,22 +120,35 @@ class Augment(Section):
 
 
 class Data(Section):
-    """Which samples, how many at a time, and how images are varied. ``mixup`` and ``cutmix`` are
-    Beta parameters (0: off).
+    """The samples, the batch size, and the variation of training samples.
 
-    ``limit`` keeps so many samples of training, and of validation, drawn at random once for all;
-    the test set stays whole.
-
-    Of text: ``tokens`` are words, wordpieces, bytes or characters, ``max_length`` of them are kept,
-    a word of the vocabulary occurs ``min_count`` times, wordpieces are ``pieces`` at most;
-    ``masked``, a share of the tokens, asks for hidden tokens instead of a text's class.
-    ``options`` are the data set's own, such as ``delay`` of copy-memory.
-
-    Without a ``name`` the samples are the user's own, at ``path``. What is not said of them is
-    found out: their ``kind``, the columns or arrays of ``label``, ``time``, ``id``, ``group``,
-    ``text`` and ``channels``, the ``task`` and the rule of the ``split``; ``read`` says how a table
-    is written, and ``strict`` refuses samples that would be left out; see
+    Without a ``name`` the samples are the user's own files at ``path``. Whatever the recipe does
+    not state about them (``kind`` to ``split``) is inferred from the files; see
     :class:`fredholm.lab.data.files.Reading`.
+
+    Attributes:
+        name: a registered data set, or ``files``.
+        path: the user's files.
+        kind: the kind of samples: images, series, texts, rows, ...
+        label, time, id, group, text, channels: columns of a table, or names of arrays.
+        task: what to predict: classification, regression, ...
+        split: the rule that divides samples into training, validation and test.
+        read: how a table is written, such as its separator.
+        strict: refuse unreadable samples instead of leaving them out.
+        image_size: height and width to which images are resized; one number for a square.
+        batch_size: samples per global batch of training.
+        eval_batch_size: samples per batch of evaluation.
+        val_fraction: share of the training samples that is held out for validation.
+        limit: size of a fixed random subset of training, and of validation. The test set keeps all
+            of its samples.
+        augment: random changes of each training sample.
+        mixup, cutmix: parameters of their Beta distributions; 0 turns them off.
+        tokens: the unit of texts.
+        max_length: longest text in tokens; longer ones are cut.
+        min_count: occurrences that a word needs to enter the vocabulary.
+        pieces: largest number of wordpieces.
+        masked: share of tokens to hide. The task is then to predict them, not the text's class.
+        options: options of the data set itself, such as ``delay`` of copy-memory.
     """
 
     name: str = "files"
@@ -130,7 +159,7 @@ class Data(Section):
     id: str | None = None
     group: str | None = None
     text: str | None = None
-    channels: Annotated[list[str], BeforeValidator(_listed)] | None = None
+    channels: Annotated[list[str], BeforeValidator(_one_or_several)] | None = None
     task: str | None = None
     split: str | None = None
     read: dict[str, str] | None = None
@@ -152,14 +181,15 @@ class Data(Section):
 
     @property
     def reading(self) -> dict[str, Any]:
-        """What is said of the user's own files."""
-        said = {key: getattr(self, key) for key in READING}
-        return {key: value for key, value in said.items() if value is not None}
+        """The keys that describe the user's own files, as far as the recipe sets them."""
+        options = {key: getattr(self, key) for key in READING}
+        return {key: value for key, value in options.items() if value is not None}
 
 
 class Model(Section):
-    """A registered model, and changed fields of its three parts; ``kind`` among them makes a part
-    another one.
+    """A registered model, and changes to the fields of its three parts.
+
+    The field ``kind`` replaces a part by another kind.
     """
 
     name: str
@@ -169,15 +199,17 @@ class Model(Section):
 
     @property
     def parts(self) -> dict[str, dict[str, Any]]:
-        """The parts of which something is changed."""
-        result = {"encoder": self.encoder, "body": self.body, "head": self.head}
-        return {name: fields for name, fields in result.items() if fields}
+        """The parts with changed fields."""
+        parts = {"encoder": self.encoder, "body": self.body, "head": self.head}
+        return {name: fields for name, fields in parts.items() if fields}
 
 
 class Operator(Section):
-    """The operator of every block, by registered name (absent: the model's own); every other key is
-    one of its options. ``{sum: [luna, {name: convolution, depthwise: true}]}`` is a sum of
-    operators, each a name or a mapping of a name and options.
+    """The operator of every block, by registered name, and its options as further keys.
+
+    Without a name, blocks keep the model's own operator. A sum of operators is written
+    ``{sum: [luna, {name: convolution, depthwise: true}]}``; each part is a name, or a mapping of a
+    name and options.
     """
 
     model_config = ConfigDict(extra="allow", strict=True)
@@ -189,8 +221,9 @@ class Operator(Section):
 
 
 class Optimizer(Section):
-    """AdamW, or Adam with the decay in the gradient (L2); weight decay acts on weight matrices
-    only (the model says which).
+    """AdamW, or Adam with the decay in the gradient (L2).
+
+    Weight decay acts on weight matrices only; the model names its exceptions.
     """
 
     name: Literal["adamw", "adam"] = "adamw"
@@ -201,14 +234,19 @@ class Optimizer(Section):
 
 
 class Schedule(Section):
-    """Linear warm-up, by ``warmup_epochs`` or ``warmup_steps``, then a course by name, never below
-    ``min_lr_ratio`` of the peak; see :class:`.schedules.Schedule`. A run that is no longer than its
-    warm-up warms up for half of it.
+    """Linear warm-up and a course after it; see :class:`.schedules.Schedule`.
 
-    ``step`` multiplies the rate by ``factor`` (0.1) at each of ``milestones``, or ``every`` so many
-    epochs; ``plateau`` does whenever ``metric`` (``val_loss``) is no better for more than
-    ``patience`` (10) epochs; it is one of a validation (``val_loss``, ``val_accuracy``,
-    ``val_`` and the name of ``training.metric``), or ``train_loss``.
+    Attributes:
+        name: the course.
+        warmup_epochs, warmup_steps: length of the warm-up. It takes half of a run that is not
+            longer than its warm-up.
+        min_lr_ratio: lowest learning rate, as a share of the peak.
+        factor: factor of each drop of ``step`` and ``plateau``; 0.1 by default.
+        patience: epochs without improvement that ``plateau`` tolerates; 10 by default.
+        metric: metric that ``plateau`` watches: ``val_loss`` (the default), ``val_accuracy``,
+            ``val_`` followed by ``training.metric``, or ``train_loss``.
+        milestones: epochs at which ``step`` drops.
+        every: number of epochs between two drops of ``step``.
     """
 
     name: Literal["cosine", "linear", "inverse_sqrt", "step", "plateau", "constant"] = "cosine"
@@ -223,9 +261,13 @@ class Schedule(Section):
 
 
 class EarlyStop(Section):
-    """Stop when ``metric`` has not improved for ``patience`` epochs: by default the one by which
-    weights are kept, accuracy of classes and loss of all else, or ``training.metric``; it takes
-    what ``schedule.metric`` takes. ``mode`` is what suits the metric.
+    """Stop when ``metric`` has not improved for ``patience`` epochs.
+
+    Attributes:
+        metric: any metric that ``schedule.metric`` accepts. The default is the one by which weights
+            are kept: ``training.metric``, else accuracy for classes and the loss otherwise.
+        patience: epochs without improvement.
+        mode: ``min`` or ``max``; by default the one that suits the metric.
     """
 
     metric: str | None = None
@@ -234,8 +276,9 @@ class EarlyStop(Section):
 
 
 class Phase(Section):
-    """Some of a run's ``steps``, in which texts are cut to ``max_length`` tokens (None: those of
-    ``data.max_length``).
+    """A stretch of a run's ``steps`` in which texts are cut to ``max_length`` tokens.
+
+    Without ``max_length``, texts keep the length of ``data.max_length``.
     """
 
     steps: Positive
@@ -243,21 +286,31 @@ class Phase(Section):
 
 
 class Training(Section):
-    """How long, how regularised, how often saved, and on what.
+    """Length, regularisation, checkpoints and processes of a run.
 
-    ``devices`` processes on each of ``nodes`` machines share every batch; left out, both are what
-    torchrun or srun started. ``strategy``: ``ddp`` (each process has all weights; the default of
-    several) or ``fsdp2`` (each has its part of them; ``fsdp`` is another name).
+    The first of ``epochs``, ``steps`` and ``max_minutes`` that is reached ends the run.
 
-    The first of ``epochs``, ``steps`` of the optimizer and ``max_minutes`` that is reached ends the
-    run. ``epochs`` are 10, or, with ``steps``, without a limit. ``phases`` divide the ``steps``
-    into stretches of shorter and longer texts.
-
-    ``weight_dropout`` is the share of the entries of all weight matrices that a step leaves out.
-
-    ``metric``: by which weights are kept and tables are made, a name of
-    :data:`.metrics.METRICS` (``auc``, ``f1``, ``balanced_accuracy``, ``r2``, ...) or ``loss``; left
-    out, accuracy of classes and loss of all else.
+    Attributes:
+        epochs: 10 by default; with ``steps``, unlimited by default.
+        steps: optimizer steps.
+        clip_norm: largest norm of the gradient.
+        phases: consecutive stretches of ``steps`` with shorter and longer texts.
+        label_smoothing: share of each label that is spread over all classes.
+        weight_dropout: share of the entries of all weight matrices that a step leaves out.
+        ema_decay: decay of the averaged weights, see :class:`.callbacks.Ema`.
+        precision: 32, 64 or bf16.
+        early_stop: an end before the limits.
+        metric: the metric by which weights are kept and tables are made: a name of
+            :data:`.metrics.METRICS` (``auc``, ``f1``, ``balanced_accuracy``, ``r2``, ...) or
+            ``loss``. By default accuracy for classes, and the loss otherwise.
+        keep: the weights to keep.
+        checkpoint_minutes, checkpoint_steps: interval between checkpoints within an epoch.
+        max_minutes: limit of time.
+        accumulate: batches per optimizer step.
+        devices: processes per machine; they share every batch.
+        nodes: machines. If ``devices`` and ``nodes`` are left out, torchrun or srun decide.
+        strategy: ``ddp`` (each process has all weights; the default of several processes) or
+            ``fsdp2``, also written ``fsdp`` (each process has a part of them).
     """
 
     epochs: Positive | None = 10
@@ -277,29 +330,32 @@ class Training(Section):
     accumulate: Positive = 1
     devices: Annotated[int, Field(ge=1)] = 1
     nodes: Annotated[int, Field(ge=1)] = 1
-    strategy: Annotated[Literal["auto", "ddp", "fsdp2"], BeforeValidator(_sharded)] = "auto"
+    strategy: Annotated[Literal["auto", "ddp", "fsdp2"], BeforeValidator(_strategy)] = "auto"
 
     @model_validator(mode="before")
     @classmethod
-    def _by_steps(cls, given: Any) -> Any:
-        counted = isinstance(given, dict) and given.get("steps") is not None
-        return {"epochs": None, **given} if counted else given
+    def _unlimited_epochs_with_steps(cls, section: Any) -> Any:
+        if isinstance(section, dict) and section.get("steps") is not None:
+            return {"epochs": None, **section}
+        return section
 
 
 class Parallel(Section):
-    """``domain``: so many of the processes have a stretch of the points of each sample, for samples
-    whose points do not fit one; what is left of ``training.devices`` times ``nodes`` shares the
-    batch. See docs/parallel.md.
+    """Samples whose points are divided over processes; see docs/parallel.md.
+
+    Attributes:
+        domain: number of processes that share the points of each sample. The groups of so many
+            processes share the batch.
     """
 
     domain: Positive = 1
 
 
 class Recipe(Section):
-    """One run: data, model, operator, optimizer, schedule, training, and how samples are cut.
+    """One run: data, model, operator, optimizer, schedule, training and parallelism.
 
-    ``init_from`` is a finished run whose weights the model starts with, and whose vocabulary its
-    texts are read with; or several, see :mod:`fredholm.lab.training.warm_start`.
+    ``init_from`` names one or several finished runs. The model starts with their weights, and texts
+    are read with their vocabulary; see :mod:`fredholm.lab.training.warm_start`.
 
     Example:
         >>> sections = {"data": {"name": "digits"}, "model": {"name": "itnet_nano"}}
@@ -311,11 +367,11 @@ class Recipe(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._,=+-]*$")]
     seed: Annotated[int, Field(ge=0)] = 0
     init_from: str | Annotated[list[str], Field(min_length=1)] | None = None
-    imports: Annotated[list[str], BeforeValidator(_listed)] = Field(
+    imports: Annotated[list[str], BeforeValidator(_one_or_several)] = Field(
         default_factory=list, alias="import"
     )
     data: Data
-    model: Annotated[Model, BeforeValidator(_named)]
+    model: Annotated[Model, BeforeValidator(_name_or_section)]
     operator: Annotated[Operator, BeforeValidator(_operator)] = Field(default_factory=Operator)
     optimizer: Optimizer = Field(default_factory=Optimizer)
     schedule: Schedule = Field(default_factory=Schedule)
@@ -323,15 +379,14 @@ class Recipe(Section):
     parallel: Parallel = Field(default_factory=Parallel)
 
     @model_validator(mode="after")
-    def _possible(self) -> Recipe:
-        """Combinations that no run can satisfy."""
-        for problem in _conflicts(self):
+    def _refuse_conflicts(self) -> Recipe:
+        for problem in conflicts(self):
             raise ValueError(problem)
         return self
 
     @property
     def warmup_epochs(self) -> float:
-        """Those of the schedule, or half of the run where it is no longer than they are.
+        """Epochs of warm-up; half of the run if it is not longer than its warm-up.
 
         Example:
             >>> sections = {"data": {"name": "digits"}, "model": "itnet_nano"}
@@ -340,82 +395,19 @@ class Recipe(Section):
             >>> recipe.warmup_epochs
             0.5
         """
-        epochs, given = self.training.epochs, self.schedule.warmup_epochs
-        return given if epochs is None or given < epochs else epochs / 2
+        epochs = self.training.epochs
+        warmup = self.schedule.warmup_epochs
+        if epochs is None or warmup < epochs:
+            return warmup
+        return epochs / 2
 
     def to_dict(self) -> dict[str, Any]:
-        """The recipe as plain data, every default written out."""
+        """Return the recipe as plain data, with every default written out."""
         plain = self.model_dump(mode="json", by_alias=True)
-        # Keys that files were written without are left out where nothing is said by them.
+
+        # Earlier recipe files do not have these keys. Writing their defaults would make a resumed
+        # run look changed.
         for key in ("read", "strict"):
             if plain["data"][key] is None:
                 del plain["data"][key]
         return plain
-
-
-def _conflicts(recipe: Recipe):
-    training = recipe.training
-    size = recipe.data.image_size
-    if recipe.data.cutmix > 0 and size is not None and min(size) < 2:
-        got = f"{recipe.data.cutmix:g} with {size[0]}x{size[1]} images"
-        yield f"data.cutmix: received {got}; needs 2x2 pixels or 0"
-    if training.epochs is None and training.steps is None:
-        yield "training.epochs: received None; needs a number, or training.steps"
-    if training.phases is not None:
-        total = sum(phase.steps for phase in training.phases)
-        if total != training.steps:
-            got = f"{total} steps in all, training.steps={training.steps}"
-            yield f"training.phases: received {got}; needs the same number"
-        longest, most = recipe.data.max_length, [p.max_length or 0 for p in training.phases]
-        if longest is not None and max(most) > longest:
-            got = f"max_length {max(most)} with data.max_length={longest}"
-            yield f"training.phases: received {got}; needs no more than that"
-    if training.weight_dropout and training.strategy == "fsdp2":
-        got = f"{training.weight_dropout:g} with strategy='fsdp2'"
-        yield f"training.weight_dropout: received {got}; needs all weights in each process: 'ddp'"
-    yield from _schedule_conflicts(recipe.schedule)
-    yield from _domain_conflicts(recipe)
-    if recipe.operator.name is None and recipe.operator.options:
-        yield "operator.name: missing, but the operator has options; needs the name they belong to"
-
-
-def _domain_conflicts(recipe: Recipe):
-    """What cannot be done on parts of samples, as far as the recipe says it."""
-    count, processes = recipe.parallel.domain, recipe.training.devices * recipe.training.nodes
-    if count == 1:
-        return
-    if processes > 1 and processes % count:  # one process: torchrun or srun may start more
-        got = f"{count} with {processes} processes"
-        yield f"parallel.domain: received {got}; needs a divisor of them"
-    if recipe.data.cutmix > 0:
-        got = f"{recipe.data.cutmix:g} with parallel.domain={count}"
-        yield f"data.cutmix: received {got}; a patch lies in several parts, needs 0"
-    if recipe.training.weight_dropout:
-        got = f"{recipe.training.weight_dropout:g} with parallel.domain={count}"
-        yield f"training.weight_dropout: received {got}; all parts need the same weights, needs 0"
-    if recipe.training.phases:
-        got = f"them with parallel.domain={count}"
-        yield f"training.phases: received {got}; parts are not cut again, remove it"
-
-
-# Which keys each schedule has beside the warm-up and `min_lr_ratio`.
-_OF_SCHEDULE = {
-    "step": ("factor", "milestones", "every"),
-    "plateau": ("factor", "patience", "metric"),
-}
-
-
-def _schedule_conflicts(schedule: Schedule):
-    keys = sorted({key for keys in _OF_SCHEDULE.values() for key in keys})
-    for key in keys:
-        value = getattr(schedule, key)
-        if value is not None and key not in _OF_SCHEDULE.get(schedule.name, ()):
-            where = " or ".join(name for name, own in _OF_SCHEDULE.items() if key in own)
-            got = f"{value!r} with {schedule.name!r}"
-            yield f"schedule.{key}: received {got}; needs schedule.name={where}, or remove it"
-    if schedule.name == "step" and (schedule.milestones is None) == (schedule.every is None):
-        got = "neither" if schedule.every is None else "both"
-        yield f"schedule.milestones, schedule.every: received {got}; 'step' needs one of them"
-    if schedule.warmup_steps is not None and schedule.warmup_epochs:
-        got = f"{schedule.warmup_steps} with warmup_epochs {schedule.warmup_epochs:g}"
-        yield f"schedule.warmup_steps: received {got}; needs one of them"

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import re
-import reprlib
 from collections.abc import Callable
 from copy import deepcopy
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from ...errors import RecipeError, suggest
-from ...models.config import suggest_field
 from .. import checkout
-from .own_files import MODEL, complete, modelless, named, names_files
+from .own_files import complete, modelless, named, names_files
 from .recipe import Recipe
+from .recipe_errors import explain
 from .recipe_text import check_values, parse, read_text, to_yaml
+from .usual import MODEL
 
-RESULTS = ("model", "checkpoints", "result.json")  # of a run
+# Names in a run folder that only a training creates.
+RESULTS = ("model", "checkpoints", "result.json")
 
 
 def recipe_folders() -> list[Path]:
@@ -40,7 +40,7 @@ def recipe_folders() -> list[Path]:
 
 
 def list_recipes() -> list[str]:
-    """Names of the built-in recipes.
+    """List the names of the built-in recipes.
 
     Example:
         >>> "digits" in list_recipes()
@@ -50,7 +50,7 @@ def list_recipes() -> list[str]:
 
 
 def find_recipe(source: str | Path) -> Path:
-    """The file of a built-in name or a path.
+    """Find the file of a recipe by path, run folder or built-in name.
 
     Raises:
         RecipeError: no such file or name.
@@ -60,75 +60,111 @@ def find_recipe(source: str | Path) -> Path:
         return path
     if path.is_dir() and (path / "recipe.yaml").is_file():
         return path / "recipe.yaml"
-    if path.name == str(source):
+
+    is_bare_name = path.name == str(source)
+    if is_bare_name:
         for folder in recipe_folders():
             built_in = folder / f"{source}.yaml"
             if built_in.is_file():
                 return built_in
+
     if path.is_dir():
         raise RecipeError(
-            f"recipe: received {str(source)!r}, a folder without recipe.yaml; samples of yours are "
-            f"named with a separator: {path}/"
+            f"recipe: expected a folder with recipe.yaml, got {str(source)!r} without; to train on "
+            f"the samples in it, end its name with a separator: {path}/"
         )
-    if path.suffix in {".yaml", ".yml"} or path.name != str(source):
+    if path.suffix in {".yaml", ".yml"} or not is_bare_name:
         raise RecipeError(f"recipe: no file {str(source)!r}")
+
     hint = checkout.where_to_get(str(source), checkout.RECIPES)
     hint = hint or suggest(str(source), list_recipes())
     raise RecipeError(f"recipe: no built-in recipe or file {str(source)!r}{hint}")
 
 
-def _split(override: str) -> tuple[list[str], Any]:
-    key, result, text = override.partition("=")
-    parts = key.strip().split(".")
-    if not result or not all(parts):
+# --- overrides ------------------------------------------------------------------------------------
+
+
+class Override(NamedTuple):
+    """A changed key of a recipe, as a path of sections, and its new value."""
+
+    path: list[str]
+    value: Any
+
+    @property
+    def replaces_operator(self) -> bool:
+        return self.path in (["operator"], ["operator", "name"])
+
+
+def _read_override(text: str) -> Override:
+    key, separator, value = text.partition("=")
+    path = key.strip().split(".")
+    if not separator or not all(path):
         raise RecipeError(
-            f"override: received {override!r}; needs key=value, e.g. training.epochs=5"
+            f"override: expected key=value, got {text!r}; write for instance training.epochs=5"
         )
-    return parts, parse(text, f"override {key!r}")
+    return Override(path, parse(value, f"override {key!r}"))
 
 
 def apply_overrides(raw: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """Set dotted ``key=value`` pairs in a raw recipe, values typed as YAML; a new operator drops
-    the old one's options.
+    """Set dotted ``key=value`` pairs in a raw recipe, with values typed as in YAML.
+
+    A new operator drops the options of the old one.
 
     Example:
         >>> recipe = {"operator": {"name": "itnet", "width": 16}}
         >>> apply_overrides(recipe, ["operator.name=softmax", "optimizer.lr=1e-3"])
         {'operator': {'name': 'softmax'}, 'optimizer': {'lr': 0.001}}
     """
-    pairs = [_split(text) for text in overrides]
-    # The operator's name first: options given beside it belong to the new operator, in whatever
-    # order they were typed.
-    for parts, value in sorted(
-        pairs, key=lambda pair: pair[0] not in (["operator"], ["operator", "name"])
-    ):
-        if parts == ["operator", "name"]:
-            parts, value = (
-                ["operator"],
-                value if _name(raw.get("operator")) != value else raw["operator"],
-            )
-        section: dict[str, Any] = raw
-        for depth, part in enumerate(parts[:-1]):
-            inner = section.setdefault(part, {})
-            if isinstance(inner, str) and depth == 0 and part in {"operator", "model"}:
-                inner = section[part] = {"name": inner}
-            elif inner is None:
-                inner = section[part] = {}
-            if not isinstance(inner, dict):
-                key = ".".join(parts)
-                raise RecipeError(
-                    f"{key}: received a value below {'.'.join(parts[: depth + 1])}={inner!r}, no "
-                    "section"
-                )
-            section = inner
-        section[parts[-1]] = (
-            {"name": value} if parts == ["operator"] and isinstance(value, str) else value
-        )
+    changes = [_read_override(text) for text in overrides]
+
+    # A new operator comes first. Options beside it belong to it, in whatever order they were typed.
+    changes.sort(key=lambda change: not change.replaces_operator)
+
+    for change in changes:
+        if change.replaces_operator:
+            _set_operator(raw, change)
+        else:
+            _find_section(raw, change.path)[change.path[-1]] = change.value
     return raw
 
 
-def _name(operator: Any) -> Any:
-    return operator.get("name") if isinstance(operator, dict) else operator
+def _set_operator(raw: dict[str, Any], change: Override) -> None:
+    """Replace the operator of a raw recipe by a name or a section."""
+    current = raw.get("operator")
+    current_name = current
+    if isinstance(current, dict):
+        current_name = current.get("name")
+
+    # operator.name=X keeps the options if X is the operator's name already.
+    value = change.value
+    if change.path == ["operator", "name"] and current_name == value:
+        value = raw["operator"]
+
+    if isinstance(value, str):
+        value = {"name": value}
+    raw["operator"] = value
+
+
+def _find_section(raw: dict[str, Any], path: list[str]) -> dict[str, Any]:
+    """Return the section that holds the last key of ``path``, made where it is missing."""
+    section = raw
+    for depth, key in enumerate(path[:-1]):
+        inner: Any = section.get(key)
+
+        # A section that is written as a bare name, ``model: itnet_nano``, gets its long form.
+        if isinstance(inner, str) and depth == 0 and key in {"operator", "model"}:
+            inner = section[key] = {"name": inner}
+        elif inner is None:
+            inner = section[key] = {}
+
+        if not isinstance(inner, dict):
+            above = ".".join(path[: depth + 1])
+            raise RecipeError(f"{'.'.join(path)}: expected a section at {above}, got {inner!r}")
+        section = inner
+    return section
+
+
+# --- reading --------------------------------------------------------------------------------------
 
 
 def load_recipe(
@@ -138,21 +174,21 @@ def load_recipe(
     trust_code: bool = False,
     first: Callable[[Recipe], object] | None = None,
 ) -> Recipe:
-    """Read a recipe by built-in name, path, run folder or as plain data, apply overrides and check
-    all of it. A path of samples stands for the recipe that reads them, whose model, where none is
-    named, is the usual one of their kind.
+    """Read a recipe, apply overrides, and check every key.
+
+    ``source`` is a built-in name, a path, a run folder or plain data. A path of samples stands for
+    the recipe that reads them. If it names no model, the usual one for their kind is taken.
 
     Files named by ``import`` are resolved against the recipe's own folder and imported, so that the
-    operators they register can be named. A recipe that is named as a file is the user's own and its
-    imports are executed; those of a run folder, which somebody else may have made, only with
-    ``trust_code``, or where this process has imported the same content already.
+    operators that they register can be named. A recipe that is named as a file is the user's own,
+    and its imports are executed. A run folder may come from somebody else: its imports are executed
+    only with ``trust_code``, or if this process has imported the same content already.
 
-    What the recipe says is checked before any sample is read; ``first`` is called in between, for
-    further checks that need none, such as that of a run's folder.
+    The recipe is checked before any sample is read. ``first`` is called between the two, for
+    further checks that need no samples, such as that of a run folder.
 
     Raises:
-        RecipeError: one line per problem, each naming the dotted key, what was received and what is
-            needed.
+        RecipeError: one line per problem, each with the dotted key, the expectation and the value.
         TrustError: a run folder whose recipe imports a file, without ``trust_code``.
         StorageError: a file that cannot be read.
 
@@ -162,34 +198,39 @@ def load_recipe(
         >>> load_recipe("digits", ["training.epochs=few"])
         Traceback (most recent call last):
             ...
-        fredholm.errors.RecipeError: training.epochs: received 'few' (str); needs integer
+        fredholm.errors.RecipeError: training.epochs: expected integer, got 'few' (str)
     """
     from .checks import import_files
 
-    raw, folder, own = _read(source)
-    raw = named(apply_overrides(raw, list(overrides)))
-    reads = modelless(raw)
-    recipe = _unread(raw)
-    imports = recipe.imports = import_files(recipe.imports, folder, trust_code or own)
+    contents = _read(source)
+    raw = named(apply_overrides(contents.raw, list(overrides)))
+    samples_choose_model = modelless(raw)
+
+    recipe = _validate_without_samples(raw)
+    trusted = trust_code or contents.is_users_own
+    imports = import_files(recipe.imports, contents.folder, trusted)
+    recipe.imports = imports
     _check(recipe)
     if first is not None:
         first(recipe)
-    if reads:
+
+    # Only now are samples read, to choose the model by their kind.
+    if samples_choose_model:
         recipe = _validate(complete(raw))
         recipe.imports = imports
         _check(recipe)
     return recipe
 
 
-def _unread(raw: dict[str, Any]) -> Recipe:
-    """A recipe before its samples are read: where these are to choose its model, with any."""
+def _validate_without_samples(raw: dict[str, Any]) -> Recipe:
+    """Validate a recipe before its samples are read, with any model if they are to choose it."""
     if modelless(raw):
         raw = raw | {"model": {**raw.get("model", {}), "name": MODEL}}
     return _validate(raw)
 
 
 def _check(recipe: Recipe) -> None:
-    """Against the registries, which hold what the recipe imports."""
+    """Check a recipe against the registries, which by now hold what it imports."""
     from .checks import check, settle_words
 
     settle_words(recipe)
@@ -197,64 +238,81 @@ def _check(recipe: Recipe) -> None:
 
 
 def imported_code(source: str | Path | dict[str, Any]) -> list[Path]:
-    """The files that loading a recipe or a run folder would execute; executes none of them.
+    """List the files that loading a recipe or run folder would execute, without executing them.
 
     Raises:
         RecipeError: no recipe there, or one that cannot be read.
     """
     from .checks import code_files
 
-    raw, folder, _ = _read(source)
-    return code_files(_unread(named(raw)).imports, folder)
+    contents = _read(source)
+    recipe = _validate_without_samples(named(contents.raw))
+    return code_files(recipe.imports, contents.folder)
 
 
 def code_digests(recipe: Recipe) -> dict[str, str]:
-    """SHA-256 of the files that a recipe imports, by their names."""
+    """Return the SHA-256 digest of each file that a recipe imports, by file name."""
     files = map(Path, recipe.imports)
     return {file.name: sha256(file.read_bytes()).hexdigest() for file in files}
 
 
 def read_plain(path: Path) -> dict[str, Any]:
-    """The recipe that a run wrote, as plain data; its imports stay names and are not executed."""
-    return _validate(_read(path)[0]).to_dict()
+    """Read the recipe that a run wrote, as plain data; its imports are not executed."""
+    return _validate(_read(path).raw).to_dict()
 
 
-def _read(source: str | Path | dict[str, Any]) -> tuple[dict[str, Any], Path, bool]:
-    """A recipe's plain data, the folder its paths start from, and whether it is the user's own
-    rather than that of a run folder.
+class RecipeContents(NamedTuple):
+    """A recipe before it is validated.
+
+    Attributes:
+        raw: its plain data.
+        folder: the folder that its relative paths start from.
+        is_users_own: False for a recipe in a run folder, whose code may be somebody else's.
     """
+
+    raw: dict[str, Any]
+    folder: Path
+    is_users_own: bool
+
+
+def _read(source: str | Path | dict[str, Any]) -> RecipeContents:
     if isinstance(source, dict):
-        return deepcopy(source), Path.cwd(), True  # overrides are written into it
+        # Overrides are written into the data, which belong to the caller.
+        return RecipeContents(deepcopy(source), Path.cwd(), is_users_own=True)
     if names_files(source):
-        return {"data": {"path": str(source)}}, Path.cwd(), True
+        return RecipeContents({"data": {"path": str(source)}}, Path.cwd(), is_users_own=True)
+
     path = find_recipe(source)
+    raw = _read_file(path)
+    raw.setdefault("name", path.stem)
+
+    named_by_folder = Path(source).is_dir() and path.parent == Path(source)
+    in_run_folder = path.name == "recipe.yaml" and has_results(path.parent)
+    is_users_own = not named_by_folder and not in_run_folder
+    return RecipeContents(raw, path.resolve().parent, is_users_own)
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    """Read a YAML file of sections."""
     try:
         raw = parse(read_text(path), str(path))
         if not isinstance(raw, dict):
             raise RecipeError(
-                f"{path}: received {type(raw).__name__}; needs sections such as data: and model:"
+                f"{path}: expected sections such as data: and model:, got {type(raw).__name__}"
             )
+        return raw
     except RecipeError as error:
         if path.suffix.lower() in {".yaml", ".yml"}:
             raise
+
+        # A file with another suffix may have been meant as samples.
         from ..data.files.collect import readable
 
-        raise RecipeError(f"{error}, or samples of yours: {readable()}") from error
-    raw.setdefault("name", path.stem)
-    named_by_folder = Path(source).is_dir() and path.parent == Path(source)
-    own = not (named_by_folder or _in_run_folder(path))
-    return raw, path.resolve().parent, own
-
-
-def _in_run_folder(path: Path) -> bool:
-    """Whether a recipe's file lies in a run folder: then it is not the user's own for being named
-    in full.
-    """
-    return path.name == "recipe.yaml" and has_results(path.parent)
+        raise RecipeError(f"{error}; to train on samples, name files of: {readable()}") from error
 
 
 def has_results(folder: Path) -> bool:
-    """Whether a run has saved something in a folder, which is then no folder of the user's own."""
+    """Tell whether a training has saved something in a folder, which makes it a run folder."""
     return any((folder / name).exists() for name in RESULTS)
 
 
@@ -263,74 +321,10 @@ def _validate(raw: dict[str, Any]) -> Recipe:
     try:
         return Recipe.model_validate(raw)
     except ValidationError as error:
-        raise RecipeError("\n".join(_explain(problem) for problem in error.errors())) from None
+        raise RecipeError(explain(error)) from None
 
 
-def _explain(problem: Any) -> str:
-    """One line for one pydantic problem: key, received, needed, the close match."""
-    key, kind, value = (
-        ".".join(str(part) for part in problem["loc"]),
-        problem["type"],
-        problem["input"],
-    )
-    if kind == "value_error" and not key:
-        return problem["msg"].removeprefix("Value error, ")
-    if kind == "extra_forbidden" and problem["loc"][0] == "model" and len(problem["loc"]) == 2:
-        hint = suggest_field(str(problem["loc"][1]), "model.")
-        return f"{key}: unknown key (received {_short(value)}){hint}"
-    if kind == "extra_forbidden":
-        *above, last = problem["loc"]
-        hint = suggest(str(last), _known(tuple(above)))
-        return f"{key}: unknown key (received {_short(value)}){hint}"
-    if kind == "invalid_key":
-        return f"{key}: received {type(value).__name__} as a key; needs text"
-    if kind == "missing":
-        return f"{key}: missing; the recipe needs it"
-    need = (
-        problem["msg"]
-        .removeprefix("Value error, ")
-        .removeprefix("Input should be ")
-        .removeprefix("a valid ")
-    )
-    need = need.removeprefix("List should have ")
-    if kind == "string_pattern_mismatch":
-        need = "letters, digits and . _ , = + - alone, and one of the former first"
-    if kind in {"model_type", "model_attributes_type", "dict_type"}:
-        need = f"a section with keys{suggest('', _known(problem['loc'])).removeprefix('; known')}"
-    hint = suggest(str(value), re.findall(r"'([^']+)'", need)) if kind == "literal_error" else ""
-    kind = "str" if isinstance(value, str) else type(value).__name__
-    hint = hint if "did you mean" in hint else ""
-    return f"{key}: received {_short(value)} ({kind}); needs {need}{hint}"
-
-
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = 100
-_SHORT.maxlist = _SHORT.maxdict = 10
-
-
-def _short(value: Any) -> str:
-    """What was received, where it is long its beginning and its end, on one line."""
-    return _SHORT.repr(value)
-
-
-def _known(path: tuple) -> list[str]:
-    """Keys of the section at ``path``."""
-    model: Any = Recipe
-    for part in path:
-        field = next((f for n, f in model.model_fields.items() if part in (n, f.alias)), None)
-        result = [
-            t
-            for t in (getattr(field, "annotation", None), *_arguments(field))
-            if hasattr(t, "model_fields")
-        ]
-        if not result:
-            return []
-        model = result[0]
-    return [field.alias or name for name, field in model.model_fields.items()]
-
-
-def _arguments(field: Any) -> tuple:
-    return getattr(getattr(field, "annotation", None), "__args__", ())
+# --- writing and comparing ------------------------------------------------------------------------
 
 
 def save_recipe(recipe: Recipe, path: str | Path) -> Path:
@@ -341,7 +335,7 @@ def save_recipe(recipe: Recipe, path: str | Path) -> Path:
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
-    """Dotted keys at which two recipes differ, each with both values.
+    """List the dotted keys in which two recipes differ, each with both values.
 
     Example:
         >>> differences({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}})
@@ -349,7 +343,8 @@ def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> l
     """
     lines = []
     for key in [*old, *(k for k in new if k not in old)]:
-        before, after = old.get(key), new.get(key)
+        before = old.get(key)
+        after = new.get(key)
         if isinstance(before, dict) and isinstance(after, dict):
             lines += differences(before, after, f"{prefix}{key}.")
         elif before != after:

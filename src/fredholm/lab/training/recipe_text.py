@@ -1,4 +1,4 @@
-"""The text of recipes: YAML as they read it, with limits to what a file may make of itself."""
+"""The YAML of recipes, with limits against files that would exhaust memory or the stack."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -14,15 +14,18 @@ from ...errors import RecipeError
 from ...files import storing
 
 # The longest built-in recipe has 2 kB and 60 values, five levels deep.
-MAX_BYTES, MAX_VALUES, MAX_DEPTH = 1 << 17, 10_000, 32
-MAX_NUMBER = 2**63  # what a tensor or a generator of random numbers can take
+MAX_BYTES = 1 << 17
+MAX_VALUES = 10_000
+MAX_DEPTH = 32
+
+# Tensors and random generators hold integers below this one.
+MAX_NUMBER = 2**63
 
 
 class Word(str):
-    """A bare ``yes``, ``no``, ``on`` or ``off``: text where a field takes text, else a truth value.
+    """A bare ``yes``, ``no``, ``on`` or ``off``: text or a truth value, as its field requires.
 
-    YAML 1.1 reads these as truth values, so that a class ``no`` or a tokeniser ``off`` would arrive
-    as False.
+    YAML 1.1 reads these as truth values, and a class named ``no`` would arrive as False.
     """
 
     @property
@@ -31,9 +34,7 @@ class Word(str):
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML whose ``1e-3`` is a number, whose ``no`` is a word, and in which a key given twice is an
-    error.
-    """
+    """YAML that reads ``1e-3`` as a number and ``no`` as a word, and refuses duplicate keys."""
 
     def construct_mapping(self, node, deep=False):
         seen = set()
@@ -41,7 +42,9 @@ class _Loader(yaml.SafeLoader):
             key = self.construct_object(key_node, deep=True)
             line = key_node.start_mark.line + 1
             if not isinstance(key, Hashable):
-                raise RecipeError(f"line {line}: received a {type(key).__name__} as a key")
+                raise RecipeError(
+                    f"line {line}: expected a plain value as a key, got a {type(key).__name__}"
+                )
             if key in seen:
                 raise RecipeError(f"{key}: given twice (line {line}); keep one")
             seen.add(key)
@@ -50,11 +53,13 @@ class _Loader(yaml.SafeLoader):
 
 def _truth(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> bool | Word:
     text = str(loader.construct_scalar(node))
-    return text.lower() == "true" if text.lower() in ("true", "false") else Word(text)
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    return Word(text)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes each text that the loader would take for a number."""
+    """YAML that quotes every text that :class:`_Loader` would read as a number."""
 
 
 _Loader.add_constructor("tag:yaml.org,2002:bool", _truth)
@@ -67,10 +72,14 @@ for _reads in (_Loader, _Dumper):
 
 
 def parse(text: str, where: str) -> Any:
-    """YAML text as plain data, in which a bare ``no`` is a :class:`Word`.
+    """Parse YAML text into plain data, in which a bare ``no`` is a :class:`Word`.
+
+    Args:
+        text: the YAML.
+        where: its file or key, for errors.
 
     Raises:
-        RecipeError: text that is too long, no YAML, or nested too deeply to be read.
+        RecipeError: the text is too long, not YAML, or nested too deeply.
 
     Example:
         >>> parse("{lr: 1e-3, flip: true, path: off}", "an example")
@@ -78,7 +87,7 @@ def parse(text: str, where: str) -> Any:
     """
     if len(text) > MAX_BYTES:
         raise RecipeError(
-            f"{where}: received {len(text):,} characters; needs at most {MAX_BYTES:,}"
+            f"{where}: expected at most {MAX_BYTES:,} characters, got {len(text):,}; shorten it"
         )
     try:
         _check_depth(text)
@@ -90,12 +99,13 @@ def parse(text: str, where: str) -> Any:
         line = f" line {mark.line + 1}:" if mark else ""
         reason = getattr(error, "problem", None) or " ".join(str(error).split())
         raise RecipeError(f"{where}:{line} not YAML: {reason}") from error
-    except (ValueError, OverflowError) as error:  # numbers and dates that Python cannot hold
+    except (ValueError, OverflowError) as error:
+        # A number or date that Python cannot represent.
         raise RecipeError(f"{where}: {str(error).partition(';')[0]}") from error
 
 
 def to_yaml(value: Any) -> str:
-    """Plain data as text that :func:`parse` reads as the same.
+    """Write plain data as YAML that :func:`parse` reads back unchanged.
 
     Example:
         >>> to_yaml({"name": "1e3", "lr": 1e-05}).splitlines()
@@ -105,38 +115,40 @@ def to_yaml(value: Any) -> str:
 
 
 def _check_depth(text: str) -> None:
-    """Events come one by one, so that this ends at the first bracket too many; a loader would
-    descend into all of them.
+    """Check the nesting of YAML before it is loaded.
+
+    Events arrive one by one, so this ends at the first bracket too many. A loader would recurse
+    into all of them and overflow the stack.
     """
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
-            raise RecipeError(f"nested too deeply; needs at most {MAX_DEPTH} levels")
+            raise RecipeError(f"expected at most {MAX_DEPTH} levels of nesting, got more")
 
 
 def read_text(path: Path) -> str:
-    """The text of a recipe's file.
+    """Read the text of a recipe's file.
 
     Raises:
-        RecipeError: a file that is too long, or no text.
-        StorageError: a file that cannot be read.
+        RecipeError: the file is too long, or not text.
+        StorageError: the file cannot be read.
     """
     with storing(path), path.open("rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
-        raise RecipeError(f"{path}: longer than {MAX_BYTES:,} bytes; needs a recipe in YAML")
+        raise RecipeError(f"{path}: expected a recipe in YAML, got more than {MAX_BYTES:,} bytes")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise RecipeError(
-            f"{path}: not text (byte {error.start:,} is not UTF-8); needs a recipe in YAML"
+            f"{path}: expected a recipe in YAML, got no text (byte {error.start:,} is not UTF-8)"
         ) from error
 
 
 def plain(value: Any) -> Any:
-    """``value`` with words as truth values, for fields that take no text.
+    """Replace every :class:`Word` in ``value`` by its truth value, for fields that take no text.
 
     Example:
         >>> plain(parse("{tied: no, name: elu}", "an example"))
@@ -144,41 +156,59 @@ def plain(value: Any) -> Any:
     """
     if isinstance(value, Word):
         return value.truth
+    if isinstance(value, list):
+        return [plain(item) for item in value]
     if isinstance(value, dict):
-        return {str(k) if isinstance(k, Word) else k: plain(v) for k, v in value.items()}
-    return [plain(item) for item in value] if isinstance(value, list) else value
+        return {_plain_key(key): plain(item) for key, item in value.items()}
+    return value
+
+
+def _plain_key(key: Any) -> Any:
+    """Return a key without the type :class:`Word`: as a key, ``no`` is text."""
+    return str(key) if isinstance(key, Word) else key
+
+
+class _Visited(NamedTuple):
+    """A value inside a recipe, and the keys that lead to it."""
+
+    path: tuple[Any, ...]
+    value: Any
 
 
 def check_values(raw: dict[str, Any]) -> None:
-    """Refuse a recipe that is larger or deeper than any run needs, and numbers that none can use.
+    """Refuse a recipe that is larger or deeper than any run needs, and unusable numbers.
 
-    A few aliases can stand for billions of values, all of which whoever prints or copies the recipe
-    would visit; so the values are counted as they are visited, and the count ends early.
+    In YAML a few aliases can stand for billions of values, which printing or copying the recipe
+    would all visit. This walk counts values as it visits them, and ends early.
 
     Raises:
-        RecipeError: too many values or levels, or numbers that are not finite or 2^63 and more.
+        RecipeError: too many values or levels, or numbers that are not finite or need more than
+            63 bits.
     """
-    waiting: list[tuple[tuple[Any, ...], Any]] = [((), raw)]
-    count, problems = 0, []
+    waiting = [_Visited((), raw)]
+    count = 0
+    problems = []
     while waiting:
         path, value = waiting.pop()
-        count += 1
         key = ".".join(str(part) for part in path[:4])
+        count += 1
         if count > MAX_VALUES:
             raise RecipeError(
                 f"{key}: expands to more than {MAX_VALUES:,} values; write fewer aliases (*name)"
             )
         if len(path) > MAX_DEPTH:
-            raise RecipeError(f"{key}: nested too deeply; needs at most {MAX_DEPTH} levels")
+            raise RecipeError(f"{key}: expected at most {MAX_DEPTH} levels of nesting, got more")
+
         if isinstance(value, dict):
-            waiting += [((*path, k), v) for k, v in value.items()]
+            waiting += [_Visited((*path, name), item) for name, item in value.items()]
         elif isinstance(value, list | tuple):
-            waiting += [((*path, i), v) for i, v in enumerate(value)]
+            waiting += [_Visited((*path, index), item) for index, item in enumerate(value)]
         elif isinstance(value, float) and not math.isfinite(value):
-            problems.append(f"{key}: received {value} (float); needs a finite number")
+            problems.append(f"{key}: expected a finite number, got {value}")
         elif isinstance(value, int) and abs(value) >= MAX_NUMBER:
-            problems.append(
-                f"{key}: received a number of {value.bit_length()} bits; needs 63 or fewer"
-            )
+            bits = value.bit_length()
+            problems.append(f"{key}: expected a number of 63 bits or fewer, got {bits}")
+
+    # The walk pops from the end of its list, so it has met the last key first.
     if problems:
         raise RecipeError("\n".join(problems[::-1]))

@@ -1,13 +1,14 @@
-"""One run from a recipe: set up the folder, fit, record the result."""
+"""One run of a recipe: prepare its data and model, train in a run folder, record the result."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -16,8 +17,9 @@ from ... import models
 from ...errors import OptionError, RecipeError, StorageError
 from ...files import storage_error
 from ...models.bodies.continuous import ContinuousBody
-from ..data import Vocabulary, make_loader
+from ..data import LabelledDataset, Vocabulary, make_loader
 from .build import (
+    Batches,
     build_dataset,
     build_loaders,
     build_mixer,
@@ -35,6 +37,7 @@ from .failures import TrainingFailed, memory_named
 from .fit import Fit, Goal, Limits, fit
 from .folder import RunFolder, RunResult
 from .launch import launch, launches
+from .learner import Loader
 from .leases import hold
 from .metrics import direction
 from .module import RecipeLearner, judge_few, rehearse
@@ -44,6 +47,38 @@ from .recipe import EarlyStop, Recipe
 from .tasks import Classification, Task, task_of
 from .warm_start import known_vocabulary, start_from
 
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One call of :func:`train`: what to train, where, and in which processes.
+
+    ``report`` is None without a listener, and in every process but rank 0.
+    """
+
+    recipe: Recipe
+    folder: RunFolder
+    group: Group
+    resume: bool
+    overwrite: bool
+    trust_code: bool
+    report: Report | None
+
+    def say(self, line: str) -> None:
+        if self.report is not None:
+            self.report(line)
+
+
+class Prepared(NamedTuple):
+    """The data and the model of a run, before its folder is opened."""
+
+    train: LabelledDataset
+    validation: LabelledDataset
+    train_loader: Loader
+    validation_loader: Batches
+    model: Any
+
 
 @in_float32()
 def train(
@@ -52,258 +87,285 @@ def train(
     resume: bool = False,
     *,
     overwrite: bool = False,
-    report: Callable[[str], None] | None = None,
+    report: Report | None = None,
     trust_code: bool = False,
 ) -> RunResult:
-    """Train the recipe's model into ``folder``, or continue there exactly where its newest
-    checkpoint stopped.
+    """Train the recipe's model in ``folder``, or resume exactly at the newest checkpoint there.
 
-    On a CPU a resumed run ends with the same bits as one that was never stopped: the optimizer's
-    state, the averaged weights and the loader's place are in the checkpoint, and all random numbers
-    of a step follow from (seed, epoch, batch). The weights with the best validation are kept in
-    ``folder/model``, in the format of ``save_pretrained``; the temperature that calibrates their
-    probabilities on validation is in ``folder/calibration.json``.
+    On a CPU a resumed run ends with the same bits as an uninterrupted one. The optimizer's state,
+    the averaged weights and the position of the loader are in the checkpoint, and all random
+    numbers of a step follow from (seed, epoch, batch).
+
+    The weights with the best validation are kept in ``folder/model``, in the format of
+    ``save_pretrained``. The temperature that calibrates their probabilities is written to
+    ``folder/calibration.json``.
 
     Args:
-        recipe: what to train, from :func:`load_recipe`.
-        folder: the run folder; made if need be.
-        resume: continue the run in ``folder``; a finished run is returned as it is.
+        recipe: the recipe, from :func:`load_recipe`.
+        folder: the run folder; created if it does not exist.
+        resume: continue the run in ``folder``. The result of a finished run is returned unchanged.
         overwrite: delete the run in ``folder`` first.
-        report: receives one line an epoch.
-        trust_code: of the runs in ``init_from``, see :func:`load_run`.
+        report: receives one line per epoch.
+        trust_code: for the runs in ``init_from``, see :func:`load_run`.
 
     Raises:
         OptionError: ``folder`` holds a run and neither ``resume`` nor ``overwrite`` is given, or
-            more devices are asked for than there are.
-        RecipeError: the recipe cannot be built, or differs from the one the run was started with.
-        DataError: files that cannot be read, or the user's own that have changed since the run was
-            started.
-        CheckpointError: nothing to resume, or no readable checkpoint.
+            the recipe asks for more devices than there are.
+        RecipeError: the recipe cannot be built, or differs from the one that started the run.
+        DataError: files cannot be read, or the user's own have changed since the run was started.
+        CheckpointError: there is nothing to resume, or no readable checkpoint.
         InUseError: another process trains in ``folder``.
         StorageError: ``folder`` cannot be written.
         TrainingFailed: the loss is not finite, memory is not enough, the disk is full, or the time
-            was up before the first epoch ended; the last checkpoint stays.
+            was up before the first epoch ended. The last checkpoint stays.
         Interrupted: Ctrl-C; a checkpoint was saved.
     """
     check_devices(recipe)
     if launches(recipe):
         return launch(recipe, folder, resume, overwrite, report=report, trust_code=trust_code)
+
     with joined(recipe) as group, memory_named():
-        place, report = RunFolder(folder), report if group.first else None
-        group.agree(facts_of(recipe, place.root, resume, overwrite))
-        if group.by_first(lambda: _finished(place, recipe, resume, overwrite, report)):
-            return group.by_first(place.read_result)
-        say = report or (lambda line: None)
-        data, loaders, model = group.in_turn(
-            lambda: _prepare(recipe, place, group, resume, say, trust_code)
+        request = Request(
+            recipe,
+            RunFolder(folder),
+            group,
+            resume,
+            overwrite,
+            trust_code,
+            report if group.first else None,
         )
-        if resume:
-            check_unchanged(place.read_source(), data[0])
-        if group.mesh is not None:
-            rehearse(model, loaders[1], group.mesh)
-        elif not resume and recipe.training.strategy != "fsdp2":  # whose weights may fit no device
-            group.by_first(lambda: judge_few(model, recipe, data[0]))
-        with _owned(group, place, recipe, resume, overwrite, data[0], say):
-            try:
-                result = _run(recipe, place, data, loaders, model, resume, report, group)
-                _calibrate(recipe, place, data[1], group)
-                # Last: a run with a result is finished, and not gone on with.
-                group.by_first(lambda: place.write_result(result))
-                return result
-            except OSError as error:
-                raise _storage_failed(place, error) from error
+        group.agree(facts_of(recipe, request.folder.root, resume, overwrite))
+        if group.by_first(lambda: _is_done(request)):
+            return group.by_first(request.folder.read_result)
+
+        # Everything that can be refused is refused here, before the folder changes.
+        prepared = group.in_turn(lambda: _prepare(request))
+        _check_prepared(request, prepared)
+        with _opened(request, prepared):
+            return _train_in_folder(request, prepared)
 
 
-def _finished(
-    place: RunFolder,
-    recipe: Recipe,
-    resume: bool,
-    overwrite: bool,
-    report: Callable[[str], None] | None,
-) -> bool:
-    """Whether there is nothing left to do; a folder that cannot be used is refused at once, not
-    after the data are read.
+def check_devices(recipe: Recipe) -> None:
+    """Refuse a recipe for more devices than this machine has.
+
+    Raises:
+        OptionError: the recipe asks for more GPUs than there are.
     """
-    place.check(recipe, resume, overwrite)
-    if resume and place.finished:
+    wanted = recipe.training.devices
+    if torch.cuda.is_available() and wanted > torch.cuda.device_count():
+        raise OptionError(
+            f"training.devices: expected at most the {torch.cuda.device_count()} GPUs of this "
+            f"machine, got {wanted}; lower it"
+        )
+
+
+def _is_done(request: Request) -> bool:
+    """Tell whether the run is finished; refuse a folder that cannot be used.
+
+    This happens before data are read, which may take minutes.
+    """
+    folder = request.folder
+    folder.check(request.recipe, request.resume, request.overwrite)
+    if request.resume and folder.finished:
         return True
-    if place.started:
-        with hold(place.root, report):
+
+    # The lock is taken and released, to learn at once whether another process trains here.
+    if folder.started:
+        with hold(folder.root, request.report):
             pass
     return False
 
 
-def _prepare(
-    recipe: Recipe,
-    place: RunFolder,
-    group: Group,
-    resume: bool,
-    say: Callable[[str], None],
-    trust_code: bool,
-) -> tuple[tuple[Any, Any], tuple[Any, Any], Any]:
-    """Data sets, their loaders and the model."""
-    words = _words(recipe, place, trust_code) if resume else known_vocabulary(recipe, trust_code)
-    data = build_dataset(recipe, "train", words), build_dataset(recipe, "val", words)
-    for line in dict.fromkeys([*data[0].remarks(), *data[1].notes]):
-        say(line)
-    check_read(recipe, data[0].kind)
-    task = _task(data[0])
-    check_task(recipe, task)
-    _goal(recipe.training.early_stop, task)  # refused before there is a folder
+# --- data and model -------------------------------------------------------------------------------
+
+
+def _prepare(request: Request) -> Prepared:
+    """Read the data, build loaders and model, and refuse what does not suit them."""
+    recipe = request.recipe
+    vocabulary = _vocabulary(request)
+    train = build_dataset(recipe, "train", vocabulary)
+    validation = build_dataset(recipe, "val", vocabulary)
+    for line in dict.fromkeys([*train.remarks(), *validation.notes]):
+        request.say(line)
+
+    check_read(recipe, train.kind)
+    task = _checked_task(recipe, train)
     if recipe.training.label_smoothing and not isinstance(task, Classification):
-        say(f"training.label_smoothing: without effect, since the labels are {task.name}")
-    for line in _shortened(recipe, len(data[0])):
-        say(line)
-    model: Any = build_model(recipe, data[0])
-    loaders = build_loaders(recipe, *data, group.rank, group.size, model.encoder)
-    if recipe.parallel.domain > 1 and isinstance(model.body, ContinuousBody):
-        raise OptionError(
-            f"parallel.domain: received {recipe.parallel.domain} for a continuous model, whose "
-            "evolution is not computed on parts of samples; needs 1"
-        )
-    if recipe.training.strategy == "fsdp2" and isinstance(model.body, ContinuousBody):
-        raise OptionError(
-            "training.strategy: received 'fsdp2' for a continuous model, whose evolution is not "
-            "split; needs 'ddp'"
-        )
-    if recipe.init_from is not None and not resume:
-        for line in start_from(model, recipe.init_from, data[0], trust_code=trust_code):
-            say(line)
-    return data, loaders, model
+        request.say(f"training.label_smoothing: without effect, since the labels are {task.name}")
+    for line in _warmup_notes(recipe, len(train)):
+        request.say(line)
+
+    model: Any = build_model(recipe, train)
+    group = request.group
+    train_loader, validation_loader = build_loaders(
+        recipe, train, validation, group.rank, group.size, model.encoder
+    )
+    _refuse_split_evolution(recipe, model)
+
+    if recipe.init_from is not None and not request.resume:
+        notes = start_from(model, recipe.init_from, train, trust_code=request.trust_code)
+        for line in notes:
+            request.say(line)
+    return Prepared(train, validation, train_loader, validation_loader, model)
 
 
-def _task(dataset: Any) -> Task:
-    """What is asked of the samples.
+def _vocabulary(request: Request) -> Vocabulary | None:
+    """Find the vocabulary that texts are read with; None if the data set makes its own.
+
+    A new run takes the vocabulary of the runs in ``init_from``. A resumed run takes the one of its
+    start, since those runs may have changed.
+    """
+    recipe = request.recipe
+    if not request.resume:
+        return known_vocabulary(recipe, request.trust_code)
+    if recipe.init_from is None or "vocabulary" not in kind_asked(recipe).takes:
+        return None
+    return request.folder.read_vocabulary() or known_vocabulary(recipe, request.trust_code)
+
+
+def _checked_task(recipe: Recipe, dataset: LabelledDataset) -> Task:
+    """Return the task of the samples, and refuse a recipe that does not suit it.
 
     Raises:
-        RecipeError: a metric of other answers.
+        RecipeError: a metric, an early stop or another option for answers of another kind.
     """
     try:
-        return task_of(dataset)
+        task = task_of(dataset)
     except OptionError as error:
         raise RecipeError(f"training.{error}") from None
 
-
-def _words(recipe: Recipe, place: RunFolder, trust_code: bool) -> Vocabulary | None:
-    """The vocabulary that a resumed run reads its texts with: as at its start, whatever has become
-    of the runs in ``init_from`` since. A run at its start asks those.
-    """
-    if recipe.init_from is None or "vocabulary" not in kind_asked(recipe).takes:
-        return None
-    return place.read_vocabulary() or known_vocabulary(recipe, trust_code)
+    check_task(recipe, task)
+    _goal(recipe.training.early_stop, task)
+    return task
 
 
-def _shortened(recipe: Recipe, samples: int) -> Iterator[str]:
-    """What is said of a warm-up that is as long as the run."""
-    given, options = recipe.schedule, recipe.training
-    if recipe.warmup_epochs < given.warmup_epochs:
-        yield (
-            f"schedule.warmup_epochs: {given.warmup_epochs:g} of "
-            f"{options.epochs} training.epochs; shortened to {recipe.warmup_epochs:g}"
+def _refuse_split_evolution(recipe: Recipe, model: Any) -> None:
+    if not isinstance(model.body, ContinuousBody):
+        return
+    if recipe.parallel.domain > 1:
+        raise OptionError(
+            "parallel.domain: expected 1 for a continuous model, whose evolution needs complete "
+            f"samples, got {recipe.parallel.domain}"
         )
-    epoch = math.ceil(samples // recipe.data.batch_size / options.accumulate)
-    limits = [options.steps, None if options.epochs is None else options.epochs * epoch]
-    steps = min(limit for limit in limits if limit is not None)
-    asked = given.warmup_steps
-    if asked is None and options.steps is not None:
-        asked = round(epoch * recipe.warmup_epochs)
-    if asked is not None and asked >= steps:
-        yield f"schedule: a warm-up of {asked} steps in a run of {steps}; shortened to {steps // 2}"
+    if recipe.training.strategy == "fsdp2":
+        raise OptionError(
+            "training.strategy: expected 'ddp' for a continuous model, whose evolution needs all "
+            "weights in each process, got 'fsdp2'"
+        )
+
+
+def _warmup_notes(recipe: Recipe, samples: int) -> Iterator[str]:
+    """Explain how a warm-up that is as long as the run is shortened."""
+    training = recipe.training
+    asked_epochs = recipe.schedule.warmup_epochs
+    if recipe.warmup_epochs < asked_epochs:
+        yield (
+            f"schedule.warmup_epochs: {asked_epochs:g} of {training.epochs} training.epochs; "
+            f"shortened to {recipe.warmup_epochs:g}"
+        )
+
+    steps_per_epoch = math.ceil(samples // recipe.data.batch_size / training.accumulate)
+    limits = []
+    if training.steps is not None:
+        limits.append(training.steps)
+    if training.epochs is not None:
+        limits.append(training.epochs * steps_per_epoch)
+    steps = min(limits)
+
+    warmup = recipe.schedule.warmup_steps
+    if warmup is None and training.steps is not None:
+        warmup = round(steps_per_epoch * recipe.warmup_epochs)
+    if warmup is not None and warmup >= steps:
+        yield (
+            f"schedule: a warm-up of {warmup} steps in a run of {steps}; shortened to {steps // 2}"
+        )
+
+
+def _check_prepared(request: Request, prepared: Prepared) -> None:
+    """Try the model on a few points, and compare the data of a resumed run with its start."""
+    recipe = request.recipe
+    group = request.group
+    if request.resume:
+        check_unchanged(request.folder.read_source(), prepared.train)
+
+    if group.mesh is not None:
+        rehearse(prepared.model, prepared.validation_loader, group.mesh)
+    elif not request.resume and recipe.training.strategy != "fsdp2":
+        # Weights to be sharded by fsdp2 may not fit a single device, so they are not tried.
+        group.by_first(lambda: judge_few(prepared.model, recipe, prepared.train))
+
+
+# --- training in the folder -----------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def _owned(
-    group: Group,
-    place: RunFolder,
-    recipe: Recipe,
-    resume: bool,
-    overwrite: bool,
-    dataset: Any,
-    say: Callable[[str], None],
-) -> Iterator[None]:
-    """The run's folder, locked and ready; rank 0 does it for all."""
+def _opened(request: Request, prepared: Prepared) -> Iterator[None]:
+    """Lock the run folder and make it ready; rank 0 does so for all processes."""
     with contextlib.ExitStack() as stack:
 
         def prepare() -> None:
-            stack.enter_context(hold(place.root, say))
-            words = None if recipe.init_from is None else dataset.describe().get("vocabulary")
-            place.open(recipe, resume, overwrite, dataset.source, words)
+            stack.enter_context(hold(request.folder.root, request.say))
 
-        group.by_first(prepare)
+            # A vocabulary that another run decided is kept, for this run to be resumed with.
+            vocabulary = None
+            if request.recipe.init_from is not None:
+                vocabulary = prepared.train.describe().get("vocabulary")
+            request.folder.open(
+                request.recipe,
+                request.resume,
+                request.overwrite,
+                prepared.train.source,
+                vocabulary,
+            )
+
+        request.group.by_first(prepare)
         yield
 
 
-def _calibrate(recipe: Recipe, place: RunFolder, validation: Any, group: Group) -> None:
-    """The temperature of the kept model, from all of the validation data; of samples in parts all
-    processes that have them find it, and one writes.
-    """
-    size, seed, task = recipe.data.eval_batch_size, recipe.seed, task_of(validation)
-    if not calibrates(task):
-        return
-    if group.mesh is None:
-        batches = make_loader(validation, size, seed=seed, shuffle=False)
-        group.by_first(lambda: calibrate(place, task, batches))
-        return
-    group.by_first(lambda: None)  # until the model is written
-    model, mesh = kept_model(place), group.mesh
-    parts = cut_samples(validation, model.encoder, mesh.get_local_rank(), mesh.size())
-    found = logits_on_shards(model, task, make_loader(parts, size, seed=seed), mesh)
-    group.by_first(lambda: write_temperature(place, *found))
+def _train_in_folder(request: Request, prepared: Prepared) -> RunResult:
+    try:
+        result = _fit(request, prepared)
+        _calibrate(request, prepared.validation)
+
+        # The result comes last. A folder with a result counts as finished and is not resumed.
+        request.group.by_first(lambda: request.folder.write_result(result))
+        return result
+    except OSError as error:
+        raise _storage_failed(request.folder, error) from error
 
 
-def _storage_failed(place: RunFolder, error: OSError) -> TrainingFailed:
-    reason = error if isinstance(error, StorageError) else storage_error(error, place.root)
-    return TrainingFailed(f"{reason}; {_way_on(place)}")
+def _fit(request: Request, prepared: Prepared) -> RunResult:
+    recipe = request.recipe
+    folder = request.folder
+    model = prepared.model
+    task = task_of(prepared.train)
+    mixer = build_mixer(recipe, len(prepared.train.classes))
+    module = RecipeLearner(model, recipe, prepared.train_loader, mixer, task, request.group.mesh)
 
-
-def _way_on(place: RunFolder) -> str:
-    """What to do about a run that ended early."""
-    saved = list_checkpoints(place.checkpoints)
-    if saved:
-        return f"{saved[0].name} is intact, continue with --resume"
-    return "no checkpoint was saved yet, start again with --overwrite"
-
-
-def _run(
-    recipe: Recipe,
-    place: RunFolder,
-    data: tuple[Any, Any],
-    loaders: tuple[Any, Any],
-    model: Any,
-    resume: bool,
-    report: Callable[[str], None] | None,
-    group: Group,
-) -> RunResult:
-    """Fit in a folder that is ready."""
-    save = partial(models.save_pretrained, folder=place.model, **data[0].describe())
-    task = task_of(data[0])
-    loader, validation = loaders
-    mixer = build_mixer(recipe, len(data[0].classes))
-    module = RecipeLearner(model, recipe, loader, mixer, task, group.mesh)
-    options, stop = recipe.training, _goal(recipe.training.early_stop, task)
-    watched = stop if stop is not None and stop.metric.startswith("val") else None
-    best = watched if watched is not None and task.chosen is None else Goal(*task.metric)
+    stop = _goal(recipe.training.early_stop, task)
+    best = _best_goal(stop, task)
     fitted = fit(
         module,
         limits=_limits(recipe),
-        keep=save,
-        validation=validation,
-        best=best if options.keep == "best" else None,
+        keep=partial(models.save_pretrained, folder=folder.model, **prepared.train.describe()),
+        validation=prepared.validation_loader,
+        best=best if recipe.training.keep == "best" else None,
         stop=stop,
-        folder=place.root,
-        resume=resume,
+        folder=folder.root,
+        resume=request.resume,
         again="continue with the same command and --resume",
         tensorboard=True,
-        callbacks=_watchers(place, model, data[1]),
-        say=report,
-        group=group,
+        callbacks=_monitors(folder, model, prepared.validation),
+        say=request.report,
+        group=request.group,
     )
+
     if not fitted.rows:
         raise TrainingFailed(
-            f"training.max_minutes: received {options.max_minutes:g}, used up before the first "
-            f"epoch ended; give more; {_way_on(place)}"
+            "training.max_minutes: expected time for one epoch or more, got "
+            f"{recipe.training.max_minutes:g}; raise it; {_way_on(folder)}"
         )
-    return _result(recipe, place, model, fitted, best.metric)
+    return _result(recipe, folder, model, fitted, best.metric)
 
 
 def _limits(recipe: Recipe) -> Limits:
@@ -323,59 +385,103 @@ def _limits(recipe: Recipe) -> Limits:
 
 
 def _goal(stop: EarlyStop | None, task: Task) -> Goal | None:
-    """When a run ends early.
+    """Return the metric that may end a run early, and its direction.
 
     Raises:
-        RecipeError: a mode that does not suit the metric.
+        RecipeError: the recipe names the other direction.
     """
     if stop is None:
         return None
-    metric = stop.metric or task.metric[0]
-    mode = task.metric[1] if metric == task.metric[0] else direction(metric)
+
+    metric, mode = task.metric
+    if stop.metric and stop.metric != metric:
+        metric = stop.metric
+        mode = direction(metric)
+
     if stop.mode not in (None, mode):
         raise RecipeError(
-            f"training.early_stop.mode: received {stop.mode!r} for {metric}; needs the other, or "
-            "leave it out"
+            f"training.early_stop.mode: expected {mode!r} for {metric}, got {stop.mode!r}; leave "
+            "it out"
         )
     return Goal(metric, mode, stop.patience)
 
 
-def check_devices(recipe: Recipe) -> None:
-    """Refuse a recipe for devices that this machine does not have.
+def _best_goal(stop: Goal | None, task: Task) -> Goal:
+    """Return the metric by which weights are kept.
 
-    Raises:
-        OptionError: more GPUs than there are.
+    It is the one that the recipe chose (``training.metric``), else the validation metric of the
+    early stop, else the usual one of the task.
     """
-    wanted = recipe.training.devices
-    if torch.cuda.is_available() and wanted > torch.cuda.device_count():
-        raise OptionError(
-            f"training.devices: received {wanted}; this machine has {torch.cuda.device_count()} "
-            "GPUs"
-        )
+    if task.chosen is None and stop is not None and stop.metric.startswith("val"):
+        return stop
+    return Goal(*task.metric)
 
 
-def _watchers(place: RunFolder, model: Any, validation: Any) -> list[Any]:
-    """Callbacks that suit the model: what an evolution's steps do."""
+def _monitors(folder: RunFolder, model: Any, validation: LabelledDataset) -> list[StepMonitor]:
+    """Make the callbacks that suit the model: a continuous one records its steps."""
     if not isinstance(model.body, ContinuousBody):
         return []
     inputs, _ = validation.batch(torch.arange(min(SAMPLES, len(validation))))
-    return [StepMonitor(place.monitors, inputs)]
+    return [StepMonitor(folder.monitors, inputs)]
+
+
+def _calibrate(request: Request, validation: LabelledDataset) -> None:
+    """Fit the temperature of the kept model on all of the validation data.
+
+    With distributed samples, all processes that share them compute the logits together and one
+    writes the temperature.
+    """
+    folder = request.folder
+    group = request.group
+    batch_size = request.recipe.data.eval_batch_size
+    seed = request.recipe.seed
+    task = task_of(validation)
+    if not calibrates(task):
+        return
+
+    if group.mesh is None:
+        batches = make_loader(validation, batch_size, seed=seed, shuffle=False)
+        group.by_first(lambda: calibrate(folder, task, batches))
+        return
+
+    # Rank 0 may still be writing the model; this waits for it.
+    group.by_first(lambda: None)
+    model = kept_model(folder)
+    mesh = group.mesh
+    parts = cut_samples(validation, model.encoder, mesh.get_local_rank(), mesh.size())
+    logits, labels = logits_on_shards(model, task, make_loader(parts, batch_size, seed=seed), mesh)
+    group.by_first(lambda: write_temperature(folder, logits, labels))
+
+
+def _storage_failed(folder: RunFolder, error: OSError) -> TrainingFailed:
+    reason = error
+    if not isinstance(error, StorageError):
+        reason = storage_error(error, folder.root)
+    return TrainingFailed(f"{reason}; {_way_on(folder)}")
+
+
+def _way_on(folder: RunFolder) -> str:
+    """Return the advice for a run that ended early."""
+    checkpoints = list_checkpoints(folder.checkpoints)
+    if checkpoints:
+        return f"{checkpoints[0].name} is intact, continue with --resume"
+    return "no checkpoint was saved yet, start again with --overwrite"
 
 
 def _result(
-    recipe: Recipe, place: RunFolder, model: nn.Module, fitted: Fit, metric: str
+    recipe: Recipe, folder: RunFolder, model: nn.Module, fitted: Fit, metric: str
 ) -> RunResult:
-    rows = fitted.rows
-    kept = rows[fitted.best_epoch - 1]
+    kept_epoch = fitted.rows[fitted.best_epoch - 1]
+    last_epoch = fitted.rows[-1]
     return RunResult(
         name=recipe.name,
-        folder=str(place.root),
+        folder=str(folder.root),
         parameters=sum(p.numel() for p in model.parameters()),
-        epochs=len(rows),
-        steps=rows[-1]["step"],
-        minutes=round(rows[-1]["seconds"] / 60, 3),
+        epochs=len(fitted.rows),
+        steps=last_epoch["step"],
+        minutes=round(last_epoch["seconds"] / 60, 3),
         best_epoch=fitted.best_epoch,
-        metrics={key: value for key, value in kept.items() if key not in NOT_METRICS},
+        metrics={key: value for key, value in kept_epoch.items() if key not in NOT_METRICS},
         stopped=fitted.stopped,
         metric=metric,
     )

@@ -1,8 +1,8 @@
-"""Learning rates over a training: a linear warm-up, and then one of several courses.
+"""Learning-rate schedules: a linear warm-up, and then one of several courses.
 
-All but ``plateau`` are functions of the step, so they go through torch's ``LambdaLR``: its closed
-form gives a resumed run the very same rates, where torch's chained classes multiply rounding
-errors. ``plateau`` is torch's ``ReduceLROnPlateau``.
+All but ``plateau`` are functions of the step and use torch's ``LambdaLR``. Its closed form gives a
+resumed run exactly the same rates, whereas torch's chained schedulers accumulate rounding errors.
+``plateau`` is torch's ``ReduceLROnPlateau``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.optim.lr_scheduler import LambdaLR, LinearLR, ReduceLROnPlateau
 
 from .metrics import direction
@@ -20,30 +21,32 @@ NAMES = ("cosine", "linear", "inverse_sqrt", "step", "plateau", "constant")
 
 @dataclass(frozen=True)
 class Schedule:
-    """A linear warm-up from nearly 0 to the peak, and then ``name``.
+    """A linear warm-up from nearly 0 to the peak, followed by the course ``name``.
 
     After W steps of warm-up, at step s of S, with p = (s - W) / (S - W) and the floor f, the rate
     is this share of its peak:
 
     - ``cosine``: f + (1 - f) (1 + cos πp) / 2
     - ``linear``: f + (1 - f) (1 - p)
-    - ``inverse_sqrt``: √(W / (s + 1)), as of the first transformer; W = 1 without a warm-up
-    - ``step``: ``factor`` to the number of ``milestones`` passed, or of times ``every`` has passed
-    - ``plateau``: ``factor`` more whenever ``metric`` is no better for ``patience`` epochs
+    - ``inverse_sqrt``: √(W / (s + 1)), as in the first transformer; W = 1 without a warm-up
+    - ``step``: ``factor`` to the power of the number of drops so far
+    - ``plateau``: multiplied by ``factor`` whenever ``metric`` has not improved for more than
+      ``patience`` epochs
     - ``constant``: 1
 
     None of them goes below f.
 
     Attributes:
         name: one of :data:`NAMES`.
-        warmup, of: the warm-up takes ``warmup / of`` of all steps: epochs of epochs, or a share
-            of 1. Without ``of`` it is so many epochs.
-        warmup_steps: the same in steps, instead.
-        floor: the least learning rate, as a share of the peak.
-        factor: of ``step`` and ``plateau``.
-        patience: of ``plateau``, in epochs.
-        metric: of ``plateau``: one of a validation, or ``train_loss``.
-        milestones, every: of ``step``, in epochs.
+        warmup, of: the warm-up takes the share ``warmup / of`` of all steps. Both may count epochs,
+            or ``of`` is 1. With ``of=None``, ``warmup`` is a number of epochs.
+        warmup_steps: length of the warm-up in steps, instead of ``warmup``.
+        floor: lowest learning rate, as a share of the peak.
+        factor: factor of each drop of ``step`` and ``plateau``.
+        patience: epochs without improvement that ``plateau`` tolerates.
+        metric: metric that ``plateau`` watches: one of the validation, or ``train_loss``.
+        milestones: epochs at which ``step`` drops.
+        every: epochs between two drops of ``step``, instead of ``milestones``.
 
     Reference: Vaswani et al., Attention Is All You Need, 2017, equation 3 (``inverse_sqrt``).
     """
@@ -59,9 +62,10 @@ class Schedule:
     milestones: tuple[float, ...] = ()
     every: float | None = None
 
-    def warmup_of(self, steps: int, epoch: int) -> int:
-        """Steps of warm-up in ``steps``, of which ``epoch`` are an epoch; half of them where it
-        would leave none.
+    def warmup_of(self, steps: int, steps_per_epoch: int) -> int:
+        """Return the number of warm-up steps in a run of ``steps``.
+
+        A warm-up that would take the entire run is shortened to half of it.
 
         Example:
             >>> Schedule(warmup=2.0, of=10).warmup_of(50, 5)
@@ -71,11 +75,16 @@ class Schedule:
         """
         if self.warmup_steps is None and self.of is not None:
             return round(steps * self.warmup / self.of)
-        given = round(epoch * self.warmup) if self.warmup_steps is None else self.warmup_steps
-        return given if given < steps else steps // 2
 
-    def share(self, step: int, warmup: int, steps: int, epoch: int) -> float:
-        """The learning rate at ``step``, as a share of its peak; of ``plateau``, without plateaus.
+        warmup = self.warmup_steps
+        if warmup is None:
+            warmup = round(steps_per_epoch * self.warmup)
+        return warmup if warmup < steps else steps // 2
+
+    def share(self, step: int, warmup: int, steps: int, steps_per_epoch: int) -> float:
+        """Return the learning rate at ``step`` as a share of its peak.
+
+        The drops of ``plateau``, which depend on a metric, are not part of it.
 
         Example:
             >>> halved = Schedule("step", factor=0.5, milestones=(1, 2))
@@ -94,38 +103,49 @@ class Schedule:
         if self.name == "inverse_sqrt":
             return max(self.floor, math.sqrt(max(1, warmup) / (step + 1)))
         if self.name == "step":
-            return max(self.floor, self.factor ** self._passed(step, epoch))
+            return max(self.floor, self.factor ** self._drops(step, steps_per_epoch))
         return 1.0
 
-    def _passed(self, step: int, epoch: int) -> int:
-        """How many times a ``step`` schedule has come down."""
+    def _drops(self, step: int, steps_per_epoch: int) -> int:
+        """Count the drops of a ``step`` schedule up to ``step``."""
         if self.every is not None:
-            return int(step / (self.every * epoch) + 1e-9)
-        return sum(step >= round(milestone * epoch) for milestone in self.milestones)
+            # The product may be slightly larger than the whole number of steps that it stands for.
+            return int(step / (self.every * steps_per_epoch) + 1e-9)
+        return sum(step >= round(epoch * steps_per_epoch) for epoch in self.milestones)
 
-    def schedulers(self, optimizer: Any, steps: int, epoch: int) -> list[dict[str, Any]]:
-        """The schedule as Lightning takes it, over ``steps`` of which ``epoch`` are an epoch."""
-        warmup = self.warmup_of(steps, epoch)
+    def schedulers(
+        self, optimizer: torch.optim.Optimizer, steps: int, steps_per_epoch: int
+    ) -> list[dict[str, Any]]:
+        """Return the schedule over ``steps`` in the form that Lightning expects."""
+        warmup = self.warmup_of(steps, steps_per_epoch)
         if self.name != "plateau":
-            course = LambdaLR(optimizer, lambda step: self.share(step, warmup, steps, epoch))
+            course = LambdaLR(
+                optimizer, lambda step: self.share(step, warmup, steps, steps_per_epoch)
+            )
             return [{"scheduler": course, "interval": "step"}]
-        least = [self.floor * group["lr"] for group in optimizer.param_groups]
+
+        lowest = [self.floor * group["lr"] for group in optimizer.param_groups]
         plateau = ReduceLROnPlateau(
-            optimizer, direction(self.metric), self.factor, self.patience, min_lr=least
+            optimizer, direction(self.metric), self.factor, self.patience, min_lr=lowest
         )
-        # The Learner steps it, by the same metric: where that is missing, it says so.
-        monitored = {"scheduler": plateau, "monitor": self.metric, "strict": False}
-        result: list[dict[str, Any]] = [monitored]
+
+        # The Learner itself steps the plateau. "strict" is off because the Learner reports a
+        # missing metric with the names of those that exist.
+        result: list[dict[str, Any]] = [
+            {"scheduler": plateau, "monitor": self.metric, "strict": False}
+        ]
         if warmup > 1:
-            # Unlike LambdaLR it multiplies the rate, and leaves it alone after its last step.
+            # LinearLR multiplies the rate and leaves it alone after its last step. LambdaLR would
+            # overwrite the drops of the plateau at every step.
             rising = LinearLR(optimizer, 1 / warmup, total_iters=warmup - 1)
             result.append({"scheduler": rising, "interval": "step"})
         return result
 
 
 def warmup_cosine(step: int, warmup: int, total: int, floor: float) -> float:
-    """Learning rate at ``step`` as a share of the peak: linear over ``warmup`` steps, then a cosine
-    down to ``floor``.
+    """Return the learning rate at ``step`` as a share of the peak.
+
+    It rises linearly over ``warmup`` steps, and then follows a cosine down to ``floor``.
 
     Example:
         >>> [round(warmup_cosine(s, 2, 6, 0.1), 3) for s in range(7)]

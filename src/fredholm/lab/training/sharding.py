@@ -1,5 +1,7 @@
-"""Lightning's strategies for several processes; with ``fsdp2`` each holds its part of weights and
-optimizer state, and checkpoints are those of one process all the same.
+"""Lightning strategies for several processes.
+
+With ``fsdp2`` each process holds a part of the weights and of the optimizer's state. Checkpoints
+hold complete tensors all the same, as those of a single process do.
 """
 
 from __future__ import annotations
@@ -20,76 +22,80 @@ from .processes import Group, timeout
 
 
 def make_strategy(name: str, group: Group) -> Strategy | str:
-    """The strategy of a Trainer: ``auto`` for one process, and of several ``ddp`` unless ``fsdp2``
-    is asked for.
+    """Make the strategy of a Trainer.
+
+    It is ``auto`` for one process, and for several ``ddp`` unless ``fsdp2`` is asked for.
     """
     if group.size == 1:
         return "auto"
-    given: dict[str, Any] = {"timeout": timeout()}
     if name == "fsdp2":
-        return ShardedStrategy(data_parallel_size=group.size, tensor_parallel_size=1, **given)
-    return DDPStrategy(**given)
+        return ShardedStrategy(
+            data_parallel_size=group.size, tensor_parallel_size=1, timeout=timeout()
+        )
+    return DDPStrategy(timeout=timeout())
 
 
 def shard(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Split the parameters of ``model`` over the processes: layer by layer, so that one layer at a
-    time is whole.
+    """Shard the parameters of ``model`` over the processes, layer by layer.
+
+    During a forward, only one layer at a time is gathered in full.
     """
     for layer in getattr(getattr(model, "body", model), "blocks", ()):
         if any(not isinstance(parameter, DTensor) for parameter in layer.parameters()):
             fully_shard(layer, mesh=mesh)
-    # The rest too: averaged weights are exchanged between forwards, when no part may be whole.
+
+    # Parameters outside the layers are sharded again after each forward. Averaged weights are
+    # swapped in between forwards, when every parameter has to be a shard.
     fully_shard(model, mesh=mesh, reshard_after_forward=True)
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether :func:`shard` has split the model."""
+    """Tell whether :func:`shard` has sharded the model."""
     return isinstance(model, FSDPModule)
 
 
-def whole(state: Any) -> Any:
-    """``state`` with the tensors that are split over processes put together in rank 0, which
-    writes; all processes call it, and the others keep nothing of them.
+def gather_full(state: Any) -> Any:
+    """Gather the sharded tensors of ``state`` in rank 0, which writes checkpoints.
+
+    All processes have to call it. The other ranks get empty tensors in their place.
     """
 
     def gather(x: Any) -> Any:
         if not isinstance(x, DTensor):
             return x
         full = x.full_tensor()
-        return full if dist.get_rank() == 0 else full.new_empty(0)
+        if dist.get_rank() == 0:
+            return full
+        return full.new_empty(0)
 
     return tree_map(gather, state)
 
 
-def split_like(value: Tensor, place: Tensor) -> Tensor:
-    """A whole tensor as ``place`` is split."""
-    if not isinstance(place, DTensor) or isinstance(value, DTensor):
+def shard_like(value: Tensor, target: Tensor) -> Tensor:
+    """Shard a complete tensor as ``target`` is sharded, if it is."""
+    if not isinstance(target, DTensor) or isinstance(value, DTensor):
         return value
-    return distribute_tensor(value.to(place.device), place.device_mesh, place.placements)
+    return distribute_tensor(value.to(target.device), target.device_mesh, target.placements)
 
 
-def load_whole(module: nn.Module, state: Mapping[str, Tensor], strict: bool = True) -> None:
-    """Load whole tensors into a module that may be split."""
-    mine = module.state_dict()
-    module.load_state_dict(
-        {
-            name: split_like(value, mine[name]) if name in mine else value
-            for name, value in state.items()
-        },
-        strict=strict,
-    )
+def load_full(module: nn.Module, state: Mapping[str, Tensor], strict: bool = True) -> None:
+    """Load complete tensors into a module that may be sharded."""
+    targets = module.state_dict()
+    shards = {name: shard_like(value, targets.get(name, value)) for name, value in state.items()}
+    module.load_state_dict(shards, strict=strict)
 
 
 class ShardedStrategy(ModelParallelStrategy):
-    """Fully sharded training whose checkpoints are one file with whole tensors: any number of
-    processes, with any strategy, goes on from it.
+    """Fully sharded training with checkpoints of complete tensors in one file.
+
+    A run can be resumed from them with any number of processes and any strategy.
     """
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        return whole(self._module.state_dict())
+        return gather_full(self._module.state_dict())
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
-        return whole(getattr(optimizer, "optimizer", optimizer).state_dict())
+        return gather_full(getattr(optimizer, "optimizer", optimizer).state_dict())
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None
@@ -102,7 +108,7 @@ class ShardedStrategy(ModelParallelStrategy):
         return Strategy.load_checkpoint(self, checkpoint_path, weights_only)
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        load_whole(self._module, checkpoint["state_dict"], strict)
+        load_full(self._module, checkpoint["state_dict"], strict)
 
     @property
     def lightning_restore_optimizer(self) -> bool:
@@ -110,19 +116,26 @@ class ShardedStrategy(ModelParallelStrategy):
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
-            places = [p for group in optimizer.param_groups for p in group["params"]]
-            parts = {
-                number: {
-                    key: split_like(value, places[number])
-                    if isinstance(value, Tensor) and value.shape == places[number].shape
-                    else value
-                    for key, value in values.items()
-                }
-                for number, values in state["state"].items()
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            shards = {
+                number: _shard_moments(moments, parameters[number])
+                for number, moments in state["state"].items()
             }
-            optimizer.load_state_dict({**state, "state": parts})
+            optimizer.load_state_dict({**state, "state": shards})
 
     @property
     def _module(self) -> pl.LightningModule:
         assert self.lightning_module is not None
         return self.lightning_module
+
+
+def _shard_moments(moments: Mapping[str, Any], parameter: Tensor) -> dict[str, Any]:
+    """Shard the optimizer's state of a parameter like the parameter itself.
+
+    Other entries, such as the number of steps, have another shape and stay as they are.
+    """
+    shards = dict(moments)
+    for key, value in moments.items():
+        if isinstance(value, Tensor) and value.shape == parameter.shape:
+            shards[key] = shard_like(value, parameter)
+    return shards

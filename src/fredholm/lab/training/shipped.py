@@ -14,17 +14,19 @@ from ...tensor_files import read_checksum
 
 
 def unpack_pretrained(name: str, runs: str | Path = "runs") -> Path:
-    """Copy a run that comes with the package into a folder of runs, where it is a run like any
-    other: it can be evaluated, explained, exported and asked for predictions. Data are not copied.
+    """Copy a run that comes with the package into a folder of runs.
+
+    The copy is a normal run folder, to evaluate, explain, export and predict with. Data are not
+    copied.
 
     Args:
         name: one of :func:`fredholm.models.list_pretrained`.
-        runs: the folder of runs; the copy is ``pretrained-NAME`` in it. One that is there already
-            is returned as it is.
+        runs: the folder of runs. The copy in it is named ``pretrained-NAME``; an existing copy is
+            returned unchanged.
 
     Raises:
-        OptionError: no weights of this name, or a folder of this name with other weights.
-        StorageError: a folder that cannot be written.
+        OptionError: there are no weights of this name, or the folder exists with other weights.
+        StorageError: the folder cannot be written.
 
     Example:
         >>> import tempfile
@@ -39,7 +41,9 @@ def unpack_pretrained(name: str, runs: str | Path = "runs") -> Path:
         return target
     with storing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Under another name first: a folder that is there is complete.
+
+        # The copy is made under another name and then renamed, so that a folder with the final name
+        # is always complete.
         partial = target.with_name(f".{target.name}.tmp")
         shutil.rmtree(partial, ignore_errors=True)
         shutil.copytree(source, partial, copy_function=shutil.copyfile)
@@ -49,10 +53,14 @@ def unpack_pretrained(name: str, runs: str | Path = "runs") -> Path:
 
 
 def _check_same(source: Path, target: Path) -> None:
-    weights = Path("model") / WEIGHTS
-    if not (target / weights).is_file() or read_checksum(target / weights) != read_checksum(
-        source / weights
-    ):
+    """Refuse a folder whose weights are not those of the package.
+
+    Raises:
+        OptionError: they differ, or there are none.
+    """
+    there = target / "model" / WEIGHTS
+    shipped = source / "model" / WEIGHTS
+    if not there.is_file() or read_checksum(there) != read_checksum(shipped):
         raise OptionError(
             f"{target}: expected the weights that come with this version of fredholm, got a folder "
             "with others; move it away or give its path"

@@ -1,4 +1,4 @@
-"""A grid of overrides and seeds as one resumable table."""
+"""A sweep: a grid of overrides and seeds, trained and evaluated as one resumable table."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...errors import RecipeError
 from ...files import storing, write_json, write_text
 from .callbacks import write_table
-from .grid import Grid, quiet, recipe_cell, safe_name, train_cell
+from .grid import Cell, Grid, quiet, recipe_cell, safe_name, train_cell
 from .metrics import mean_and_sd, title_of
 from .recipe_files import load_recipe
 
@@ -19,8 +19,9 @@ Row = dict[str, Any]
 
 
 def split_values(text: str) -> list[str]:
-    """Comma-separated values; commas inside brackets, braces or quotes do not separate.
-    ``log(a,b,n)`` are n values from a to b at equal ratios, to three significant digits.
+    """Split comma-separated values; commas inside brackets, braces or quotes do not separate.
+
+    ``log(a,b,n)`` stands for n values from a to b with equal ratios, to three significant digits.
 
     Example:
         >>> split_values("softmax,{name: itnet, hidden: 8},[1, 2]")
@@ -29,18 +30,25 @@ def split_values(text: str) -> list[str]:
         ['1', '10', '100']
 
     Raises:
-        RecipeError: a logarithmic grid of anything but two positive numbers and a count of 2 or
-            more.
+        RecipeError: a logarithmic grid does not have two positive numbers and a count of 2 or more.
     """
     if text.startswith("log(") and text.endswith(")"):
         return _log_grid(text)
-    parts, depth, quote = [""], 0, ""
+    parts = [""]
+    depth = 0
+    quote = ""
     for char in text:
         if quote:
-            quote = "" if char == quote else quote
+            # Inside quotes only the same sign ends them.
+            if char == quote:
+                quote = ""
         elif char in "'\"":
             quote = char
-        depth += (char in "[{") - (char in "]}") if not quote else 0
+        elif char in "[{":
+            depth += 1
+        elif char in "]}":
+            depth -= 1
+
         if char == "," and depth == 0 and not quote:
             parts.append("")
         else:
@@ -49,43 +57,70 @@ def split_values(text: str) -> list[str]:
 
 
 def _log_grid(text: str) -> list[str]:
-    result = [part.strip() for part in text[4:-1].split(",")]
     try:
-        first, last, count = float(result[0]), float(result[1]), int(result[2])
-        if len(result) != 3 or not (0 < first < math.inf and 0 < last < math.inf) or count < 2:
+        first_text, last_text, count_text = text.removeprefix("log(").removesuffix(")").split(",")
+        first, last, count = float(first_text), float(last_text), int(count_text)
+        if not (0 < first < math.inf and 0 < last < math.inf and count >= 2):
             raise ValueError
-    except (ValueError, IndexError):
-        need = "log(FIRST,LAST,COUNT), two positive numbers and 2 or more values"
-        raise RecipeError(f"grid: received {text!r}; needs {need}") from None
+    except ValueError:
+        raise RecipeError(
+            "grid: expected log(FIRST,LAST,COUNT) with two positive numbers and 2 or more values, "
+            f"got {text!r}"
+        ) from None
+
     ratio = (last / first) ** (1 / (count - 1))
     return [f"{first * ratio**i:.3g}" for i in range(count)]
 
 
-def expand(overrides: list[str], first_seed: int) -> list[tuple[str, list[str], int]]:
-    """All cells of a grid as (label, overrides, seed); ``seeds=n`` asks for n consecutive seeds.
+class GridPoint(NamedTuple):
+    """A combination of overrides with one seed.
+
+    ``label`` names the overrides that vary over the grid.
+    """
+
+    label: str
+    overrides: list[str]
+    seed: int
+
+
+def expand(overrides: list[str], first_seed: int) -> list[GridPoint]:
+    """List all points of a grid; ``seeds=n`` asks for n consecutive seeds.
 
     Example:
-        >>> expand(["operator=itnet,softmax", "seeds=2"], 0)[1:3]
-        [('operator=itnet', ['operator=itnet'], 1), ('operator=softmax', ['operator=softmax'], 0)]
+        >>> points = expand(["operator=itnet,softmax", "seeds=2"], 0)
+        >>> [(point.label, point.seed) for point in points][1:3]
+        [('operator=itnet', 1), ('operator=softmax', 0)]
     """
-    seeds, axes = 1, []
+    seeds = 1
+    axes = []
     for text in overrides:
-        key, result, values = text.partition("=")
-        if not result:
-            raise RecipeError(f"override: received {text!r}; needs key=value or key=value,value")
+        key, separator, values = text.partition("=")
+        if not separator:
+            raise RecipeError(f"override: expected key=value or key=value,value, got {text!r}")
         if key == "seeds":
             if not values.isdigit() or int(values) < 1:
-                raise RecipeError(f"seeds: received {values!r}; needs a count of 1 or more")
+                raise RecipeError(f"seeds: expected a count of 1 or more, got {values!r}")
             seeds = int(values)
-        else:
-            given = dict.fromkeys(split_values(values))  # one cell each, however often it is said
-            axes.append([f"{key}={value}" for value in given])
-    varied = [i for i, axis in enumerate(axes) if len(axis) > 1]
-    return [
-        (" ".join(cell[i] for i in varied) or "default", list(cell), first_seed + seed)
-        for cell in itertools.product(*axes)
-        for seed in range(seeds)
-    ]
+            continue
+
+        # A value that is given twice is one cell.
+        distinct = dict.fromkeys(split_values(values))
+        axes.append([f"{key}={value}" for value in distinct])
+
+    points = []
+    for combination in itertools.product(*axes):
+        varied = [text for text, axis in zip(combination, axes) if len(axis) > 1]
+        label = " ".join(varied) or "default"
+        for seed in range(first_seed, first_seed + seeds):
+            points.append(GridPoint(label, list(combination), seed))
+    return points
+
+
+class Sweep(NamedTuple):
+    """The cells of a sweep, and its table over seeds."""
+
+    cells: list[Row]
+    table: list[Row]
 
 
 def sweep(
@@ -96,62 +131,96 @@ def sweep(
     report: Callable[[str], None] | None = None,
     trust_code: bool = False,
     worker: bool = False,
-) -> tuple[list[Row], list[Row]]:
-    """Train and evaluate every cell of a grid; returns the cells and the table over seeds.
+) -> Sweep:
+    """Train and evaluate every cell of a grid.
 
-    Finished cells are read, unfinished ones resumed, and a cell that fails is recorded with its
-    error while the rest goes on. ``cells.json``, ``table.json``, ``table.csv`` and ``table.md`` in
-    ``folder`` are rewritten after every cell. Of several processes that are each a ``worker``, on
-    any machines that see ``folder``, each computes cells that no other is at work on, and writes
-    the tables once all are there. ``trust_code``: of a run folder as the source, see
-    :func:`fredholm.training.load_recipe`.
+    Finished cells are read and unfinished ones resumed. A cell that fails is recorded with its
+    error, while the others continue. ``cells.json``, ``table.json``, ``table.csv`` and ``table.md``
+    in ``folder`` are rewritten after every cell.
+
+    Args:
+        source: the recipe, as for :func:`fredholm.training.load_recipe`.
+        overrides: ``key=value`` or ``key=value,value``, and ``seeds=n``.
+        folder: where runs and tables are written.
+        report: receives one line per cell.
+        trust_code: for a run folder as the source.
+        worker: share the grid with other processes that see ``folder``. Each computes cells that no
+            other is working on, and writes the tables once all cells are finished.
 
     Raises:
-        RecipeError: any cell's recipe is wrong; found before the first one starts.
+        RecipeError: a cell's recipe is wrong; found before the first cell starts.
         StorageError: ``folder`` cannot be written.
-        Interrupted: Ctrl-C; the same command goes on.
+        Interrupted: Ctrl-C; the same command continues.
     """
-    folder, say = Path(folder), report or quiet
-    seeded = [o for o in overrides if o.startswith("seed=")]
-    first = load_recipe(source, seeded, trust_code=trust_code).seed
-    plan = []
-    for label, chosen, seed in expand([o for o in overrides if not o.startswith("seed=")], first):
-        name = f"{safe_name(label)},seed={seed}"
-        own = [*chosen, f"seed={seed}", f"name={name}"]
-        recipe = load_recipe(source, own, trust_code=trust_code)
-        plan.append((label, seed, recipe_cell(recipe, folder / name)))
+    folder = Path(folder)
+    say = report or quiet
+    points = _plan(source, overrides, folder, trust_code)
     with storing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    grid, cells = Grid(train_cell, say), [cell for _, _, cell in plan]
-    known = {cell.place: (label, seed) for label, seed, cell in plan}
+
+    grid = Grid(train_cell, say)
+    cells = [cell for cell, _ in points]
+    point_of = {cell.place: point for cell, point in points}
     done: dict[Path, Row] = {}
     for cell, result in grid.share(cells) if worker else grid.run(cells):
-        label, seed = known[cell.place]
-        row = {"cell": label, "seed": seed, "folder": str(cell.place), **result}
+        point = point_of[cell.place]
+        row = {"cell": point.label, "seed": point.seed, "folder": str(cell.place), **result}
         done[cell.place] = row
-        metric = _metric([row])
-        failed = "error" in result
-        outcome = f"failed: {result['error']}" if failed else f"test {metric} {result[metric]:.4g}"
-        say(f"[{len(done)}/{len(plan)}] {label} seed {seed}: {outcome}")
+        say(f"[{len(done)}/{len(points)}] {point.label} seed {point.seed}: {_outcome(row)}")
         if not worker:
             _write(folder, list(done.values()))
+
     rows = [done[cell.place] for cell in cells]
     if worker:
         _write(folder, rows)
-    return rows, tabulate(rows)
+    return Sweep(rows, tabulate(rows))
 
 
-def _metric(good: list[Row]) -> str:
-    """What a table is about: the recipe's metric, accuracy, or the loss of a regression."""
-    chosen = {cell.get("metric") for cell in good}
+class _PlannedCell(NamedTuple):
+    cell: Cell
+    point: GridPoint
+
+
+def _plan(
+    source: str | Path, overrides: list[str], folder: Path, trust_code: bool
+) -> list[_PlannedCell]:
+    """Load the recipes of all cells, so that a wrong one is found before the first starts."""
+    seed_overrides = [text for text in overrides if text.startswith("seed=")]
+    grid_overrides = [text for text in overrides if not text.startswith("seed=")]
+    first_seed = load_recipe(source, seed_overrides, trust_code=trust_code).seed
+
+    planned = []
+    for point in expand(grid_overrides, first_seed):
+        name = f"{safe_name(point.label)},seed={point.seed}"
+        changes = [*point.overrides, f"seed={point.seed}", f"name={name}"]
+        recipe = load_recipe(source, changes, trust_code=trust_code)
+        planned.append(_PlannedCell(recipe_cell(recipe, folder / name), point))
+    return planned
+
+
+def _outcome(row: Row) -> str:
+    if "error" in row:
+        return f"failed: {row['error']}"
+    metric = _metric([row])
+    return f"test {metric} {row[metric]:.4g}"
+
+
+def _metric(cells: list[Row]) -> str:
+    """Return the metric that cells have in common.
+
+    It is the recipe's metric, else the accuracy, or the loss of a regression.
+    """
+    chosen = {cell.get("metric") for cell in cells}
     if len(chosen) == 1 and None not in chosen:
         return str(chosen.pop())
-    return "accuracy" if all("accuracy" in cell for cell in good) else "loss"
+    return "accuracy" if all("accuracy" in cell for cell in cells) else "loss"
 
 
 def tabulate(cells: list[Row]) -> list[dict[str, Any]]:
-    """One row a combination: mean and sample standard deviation over its seeds of the test split's
-    accuracy (of a regression, loss), or of ``training.metric``.
+    """Make one row per combination, with mean and sample standard deviation over its seeds.
+
+    The metric, on the test split, is ``training.metric``, else the accuracy, or the loss of a
+    regression.
 
     Example:
         >>> same = {"cell": "a", "parameters": 5, "minutes": 1.0}
@@ -162,47 +231,72 @@ def tabulate(cells: list[Row]) -> list[dict[str, Any]]:
     """
     rows = []
     for label in dict.fromkeys(cell["cell"] for cell in cells):
-        mine = [cell for cell in cells if cell["cell"] == label]
-        good = [cell for cell in mine if "error" not in cell]
-        metric = _metric(good)
-        scores = [cell[metric] for cell in good]
-        mean, spread = mean_and_sd(scores)
+        with_label = [cell for cell in cells if cell["cell"] == label]
+        finished = [cell for cell in with_label if "error" not in cell]
+        metric = _metric(finished)
+        mean, sd = mean_and_sd([cell[metric] for cell in finished])
+
+        parameters = None
+        minutes = None
+        if finished:
+            parameters = finished[0]["parameters"]
+            minutes = sum(cell["minutes"] for cell in finished) / len(finished)
         rows.append(
             {
                 "cell": label,
                 "metric": metric,
                 "mean": mean,
-                "sd": spread,
-                "n": len(good),
-                "failed": len(mine) - len(good),
-                "parameters": good[0]["parameters"] if good else None,
-                "minutes": sum(cell["minutes"] for cell in good) / len(good) if good else None,
+                "sd": sd,
+                "n": len(finished),
+                "failed": len(with_label) - len(finished),
+                "parameters": parameters,
+                "minutes": minutes,
             }
         )
     return rows
 
 
 def to_markdown(rows: list[dict[str, Any]]) -> str:
-    """The table of a sweep: test accuracy in percent, or another metric as it is; where the cells
-    are of several, each score has its name.
+    """Format the table of a sweep as Markdown.
+
+    Accuracies are in percent. If combinations have different metrics, each score has its name.
     """
     metrics = {row["metric"] for row in rows if row["mean"] is not None} or {"accuracy"}
     mixed = len(metrics) > 1
     head = "on the test split" if mixed else f"test {title_of(*metrics)}"
-    head += " (%)" if metrics == {"accuracy"} else ""
+    if metrics == {"accuracy"}:
+        head += " (%)"
+
     lines = [f"| cell | {head} | n | parameters | minutes |", "|---|---|---|---|---|"]
     for row in rows:
-        metric = row.get("metric", "accuracy")
-        shown = (lambda x: f"{100 * x:.2f}") if metric == "accuracy" else (lambda x: f"{x:.3g}")
-        score = "failed" if row["mean"] is None else shown(row["mean"])
-        score += f" ± {shown(row['sd'])}" if row["sd"] is not None else ""
-        unit = ", %" if metric == "accuracy" else ""
-        score += f" ({title_of(metric)}{unit})" if mixed and row["mean"] is not None else ""
-        count = f"{row['n']}" + (f" ({row['failed']} failed)" if row["failed"] else "")
-        size = "" if row["parameters"] is None else f"{row['parameters']:,}"
+        count = str(row["n"])
+        if row["failed"]:
+            count += f" ({row['failed']} failed)"
+        parameters = "" if row["parameters"] is None else f"{row['parameters']:,}"
         minutes = "" if row["minutes"] is None else f"{row['minutes']:.1f}"
-        lines.append(f"| {row['cell']} | {score} | {count} | {size} | {minutes} |")
+        score = _score(row, named=mixed)
+        lines.append(f"| {row['cell']} | {score} | {count} | {parameters} | {minutes} |")
     return "\n".join(lines) + "\n"
+
+
+def _score(row: Row, named: bool) -> str:
+    """Format mean and standard deviation of a row; ``named`` adds the name of the metric."""
+    if row["mean"] is None:
+        return "failed"
+
+    metric = row.get("metric", "accuracy")
+    in_percent = metric == "accuracy"
+
+    def number(value: float) -> str:
+        return f"{100 * value:.2f}" if in_percent else f"{value:.3g}"
+
+    score = number(row["mean"])
+    if row["sd"] is not None:
+        score += f" ± {number(row['sd'])}"
+    if named:
+        unit = ", %" if in_percent else ""
+        score += f" ({title_of(metric)}{unit})"
+    return score
 
 
 def _write(folder: Path, cells: list[Row]) -> None:

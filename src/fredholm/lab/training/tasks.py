@@ -1,12 +1,13 @@
-"""What a data set asks of a model, a class each: the loss that is minimised, the score by which the
-best weights are known, and the summary of an evaluation.
+"""Tasks: what a model predicts for a sample, with the loss, validation metrics and evaluation.
+
+Each task is a class, registered under the name that data sets give as their ``task``.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,36 +33,53 @@ from .metrics import (
     title_of,
 )
 
+# Outputs and labels.
 Pairs = tuple[Tensor, Tensor]
+
 TASKS: Registry[type[Task]] = Registry("task", home=None, attribute="name")
 
 
-class Task:
-    """What is asked of a sample; a subclass each, by the name that a data set's ``task`` has.
+class Sums(NamedTuple):
+    """Sums over a batch, of which a validation needs nothing else.
 
     Attributes:
-        name: of the task.
+        loss: sum of the losses.
+        correct: number of correct predictions, or their summed score; 0 for numbers.
+        count: number of losses.
+    """
+
+    loss: Tensor
+    correct: Tensor
+    count: Any
+
+
+class Task:
+    """The target of a model: a class per sample, a number, ...; each task is a subclass.
+
+    Attributes:
+        name: its registered name.
         classifies: whether a sample has one class.
-        lone: whether a sample has one answer, a class or a number, so that methods that know of no
-            points can give it.
-        follows: whether the label at a point is what comes next there.
-        counted: what an evaluation counts, where that is not the samples.
-        metric: by which the best weights are known, one of :meth:`reports`, and its direction.
-        measure: what a table calls that metric.
-        judged_as: which metrics by name may judge it, those of ``"classes"`` or of ``"numbers"``;
-            None: none.
-        streams: whether outputs are too many to be kept, so that only metrics of the mean loss can
-            judge it.
-        loss_name: what the loss is called.
-        score: by which a conversion is judged, a name of
+        lone: whether a sample has a single label, a class or a number. Methods that know nothing
+            about points can predict it.
+        follows: whether the label at a point is the next point of the sample.
+        counted: what an evaluation counts, if not samples.
+        metric: the metric by which the best weights are kept, one of :meth:`reports`, and its
+            direction.
+        measure: the name of that metric in tables.
+        judged_as: the metrics that may replace it: those of ``"classes"`` or ``"numbers"``; None
+            allows none.
+        streams: whether outputs are too many to be stored, so that only metrics of the mean loss
+            can be computed.
+        loss_name: the name of the loss.
+        score: the metric of conversions, a name of
             :data:`fredholm.lab.training.metrics.METRICS`.
-        at_once: samples that a conversion is judged on at once.
-        points: the dimension of labels along which a sample's points run, where there are answers
-            at points.
-        chosen: the metric that :meth:`judge_by` was told.
-        each_mode: whether more (``"max"``) or less (``"min"``) of :meth:`each` is better.
-        shards: the processes that have the points of a sample, in a training on parts of samples.
-            A mean over points needs none of them: parts of it are weighted as parts of a batch are.
+        at_once: samples per batch when a conversion is evaluated.
+        points: the dimension of labels along which the points of a sample run, if each point has a
+            label.
+        chosen: the metric that :meth:`judge_by` set.
+        each_mode: ``"max"`` if larger values of :meth:`each` are better, otherwise ``"min"``.
+        shards: the processes that share the points of a sample, when samples are distributed. Tasks
+            with a mean over points do not need it: :meth:`weight` weights the parts.
     """
 
     name: ClassVar[str]
@@ -82,53 +100,54 @@ class Task:
     shards: Shards | None = None
 
     def outputs(self, classes: Sequence[str]) -> int:
-        """How many numbers the model gives for a sample, or for each of its points."""
+        """Return the number of model outputs per sample, or per point."""
         return len(classes)
 
     def each(self, outputs: Tensor, labels: Tensor) -> Tensor | None:
-        """A number for each sample of :meth:`pairs`, (B,): whether it is right, or its error; None
-        where a sample has several answers.
+        """Return one number per sample of :meth:`pairs`, (B,): 1 if it is correct, or its error.
+
+        It is None for tasks with several labels per sample.
         """
         return None
 
     def pairs(self, outputs: Tensor, labels: Tensor) -> Pairs:
-        """Outputs and labels one by one, as many as are asked.
+        """Return the outputs and labels that are compared, with one entry per loss.
 
         Raises:
-            ShapeError: outputs of another kind of head.
+            ShapeError: the outputs come from a head of another kind.
         """
         return outputs, labels
 
     def loss_of_pairs(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-        """The mean over :meth:`pairs`."""
+        """Return the mean loss over :meth:`pairs`."""
         raise NotImplementedError
 
     def loss(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-        """The mean over a batch, and over its points."""
+        """Return the mean loss of a batch, over its samples or points."""
         return self.loss_of_pairs(*self.pairs(outputs, labels), smoothing)
 
     def weight(self, labels: Tensor) -> int:
-        """How many losses :meth:`loss` is the mean of, so that the parts of a batch can be
-        weighted.
-        """
+        """Return the number of losses that :meth:`loss` averages, to weight parts of a batch."""
         return len(labels)
 
-    def sums(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, int]:
-        """Summed loss, how many were right, and how many there were."""
+    def sums(self, outputs: Tensor, labels: Tensor) -> Sums:
+        """Return the sums over a batch."""
         raise NotImplementedError
 
     def metrics(self, sums: Sequence[float]) -> dict[str, float]:
-        """What every validation reports, from the sums over all batches."""
+        """Return what every validation reports, from the sums over all batches."""
         loss, correct, count = sums
-        check_asked(count)
+        check_labelled(count)
         return {"val_loss": loss / count, "val_accuracy": correct / count}
 
     def judge_by(self, name: str) -> Task:
-        """Judge by a metric of :data:`fredholm.lab.training.metrics.METRICS`, or by ``"loss"``; the
-        task itself is returned.
+        """Choose another metric, and return the task.
+
+        Args:
+            name: a name of :data:`fredholm.lab.training.metrics.METRICS`, or ``"loss"``.
 
         Raises:
-            OptionError: an unknown metric, or one of other answers than this task's.
+            OptionError: the metric is unknown, or does not apply to this task.
 
         Example:
             >>> create_task().judge_by("auc").metric, create_task("tokens").judge_by("bits").metric
@@ -136,59 +155,69 @@ class Task:
         """
         known = self.judges()
         if name not in known:
-            known = ", ".join(known)
-            raise OptionError(f"metric: received {name!r}; {self.name} is judged by one of {known}")
-        if self.metric[0] != f"val_{name}":  # else its direction is the task's to say
+            raise OptionError(
+                f"metric: expected one of {', '.join(known)} for {self.name}, got {name!r}"
+            )
+
+        # If it is the task's metric already, the task has also set its direction.
+        if self.metric[0] != f"val_{name}":
             self.metric = f"val_{name}", direction(name)
             self.measure = self.loss_name if name == "loss" else title_of(name)
         self.chosen = name
         return self
 
-    def _own(self) -> list[str]:
-        """What every validation gives, by name."""
+    def _always_reported(self) -> list[str]:
+        """Return the names that :meth:`metrics` reports."""
         return list(self.metrics((0.0, 0.0, 1.0)))
 
     def reports(self) -> list[str]:
-        """What a validation gives, by name."""
-        return list(dict.fromkeys([*self._own(), self.metric[0]]))
+        """Return the names of all metrics that a validation reports."""
+        return list(dict.fromkeys([*self._always_reported(), self.metric[0]]))
 
     def judges(self) -> list[str]:
-        """The metrics that may judge it, by name."""
-        named = {
-            name
-            for name, metric in METRICS.items()
-            if metric.of == self.judged_as and (metric.of_loss is not None or not self.streams)
-        }
-        return sorted({name.removeprefix("val_") for name in self._own()} | named)
+        """Return the names of the metrics that :meth:`judge_by` accepts."""
+        names = {name.removeprefix("val_") for name in self._always_reported()}
+        for name, metric in METRICS.items():
+            computable = metric.of_loss is not None or not self.streams
+            if metric.of == self.judged_as and computable:
+                names.add(name)
+        return sorted(names)
 
     @property
     def keeps(self) -> bool:
-        """Whether the chosen metric needs all outputs and labels of a split."""
-        return self.chosen is not None and self.metric[0] not in self._own() and not self.streams
+        """True if the chosen metric needs all outputs and labels of a split."""
+        if self.chosen is None or self.streams:
+            return False
+        return self.metric[0] not in self._always_reported()
 
     def summary(self, batches: Iterable[Pairs], classes: Sequence[str]) -> dict[str, Any]:
-        """Numbers of an evaluation, from outputs and labels of all batches."""
+        """Evaluate a split, from the outputs and labels of all batches."""
         pairs = [self.pairs(outputs, labels) for outputs, labels in batches]
         outputs, labels = (torch.cat(parts) for parts in zip(*pairs, strict=True))
-        check_asked(len(labels))
-        return self._scored(self.summary_of_pairs(outputs, labels, classes), (outputs, labels))
+        check_labelled(len(labels))
+        summary = self.summary_of_pairs(outputs, labels, classes)
+        return self._with_chosen_metric(summary, (outputs, labels))
 
-    def _scored(self, found: dict[str, Any], pairs: Pairs | None = None) -> dict[str, Any]:
-        """The same numbers and the chosen metric, where they lack it."""
-        if self.chosen is None or self.chosen in found:
-            return found
-        return found | {self.chosen: defined(_score(self.chosen, found["loss"], pairs))}
+    def _with_chosen_metric(
+        self, summary: dict[str, Any], pairs: Pairs | None = None
+    ) -> dict[str, Any]:
+        """Add the chosen metric to a summary that lacks it."""
+        if self.chosen is None or self.chosen in summary:
+            return summary
+        score = _score(self.chosen, summary["loss"], pairs)
+        return summary | {self.chosen: defined(score)}
 
     def summary_of_pairs(
         self, outputs: Tensor, labels: Tensor, classes: Sequence[str]
     ) -> dict[str, Any]:
-        """Numbers of an evaluation, from all pairs."""
+        """Evaluate a split, from all of its :meth:`pairs`."""
         raise NotImplementedError
 
 
 class Tally:
-    """What a validation of a task counts: sums over batches, and, where its metric needs them, all
-    outputs and labels, on the CPU.
+    """The running sums of a validation.
+
+    If the chosen metric needs them, all outputs and labels are stored as well, on the CPU.
 
     Example:
         >>> tally = Tally(create_task().judge_by("auc"))
@@ -198,48 +227,59 @@ class Tally:
     """
 
     def __init__(self, task: Task):
-        self.task, self.keeps = task, task.keeps
-        self.sums = [0.0, 0.0, 0.0]  # loss * n, correct, n
-        self.kept: list[Pairs] = []
+        self.task = task
+        self.stores_pairs = task.keeps
+
+        # The fields of Sums over all batches so far; processes add theirs up.
+        self.sums = [0.0, 0.0, 0.0]
+        self.stored: list[Pairs] = []
 
     def add(self, outputs: Tensor, labels: Tensor) -> None:
-        """Count a batch."""
-        values = self.task.sums(outputs, labels)
-        self.sums = [total + float(value) for total, value in zip(self.sums, values)]
-        if self.keeps:
-            outputs, labels = self.task.pairs(_wide(outputs), labels)
-            self.kept.append((outputs.cpu(), labels.cpu()))
+        """Add a batch."""
+        sums = self.task.sums(outputs, labels)
+        self.sums = [total + float(value) for total, value in zip(self.sums, sums)]
+        if self.stores_pairs:
+            outputs, labels = self.task.pairs(_at_least_float32(outputs), labels)
+            self.stored.append((outputs.cpu(), labels.cpu()))
 
     def pairs(self) -> Pairs | None:
-        """All that was kept."""
-        return joined_pairs(self.kept)
+        """Return all outputs and labels that were stored."""
+        return joined_pairs(self.stored)
 
     def metrics(
         self, sums: Sequence[float] | None = None, pairs: Pairs | None = None
     ) -> dict[str, float]:
-        """What the validation reports; from the ``sums`` and ``pairs`` of all processes, where
-        several have a part. Where the loss is not finite, no metric is a number.
+        """Return what the validation reports.
+
+        Where several processes validate a part each, ``sums`` and ``pairs`` are those of all of
+        them. If the loss is not finite, the chosen metric is NaN.
         """
-        task, pairs = self.task, self.pairs() if pairs is None else pairs
-        found = task.metrics(self.sums if sums is None else sums)
-        if task.chosen is not None and task.metric[0] not in found:
-            finite = math.isfinite(found["val_loss"])
-            score = _score(task.chosen, found["val_loss"], pairs) if finite else math.nan
-            found[task.metric[0]] = score
-        return found
+        if sums is None:
+            sums = self.sums
+        if pairs is None:
+            pairs = self.pairs()
+
+        task = self.task
+        metrics = task.metrics(sums)
+        if task.chosen is not None and task.metric[0] not in metrics:
+            score = math.nan
+            if math.isfinite(metrics["val_loss"]):
+                score = _score(task.chosen, metrics["val_loss"], pairs)
+            metrics[task.metric[0]] = score
+        return metrics
 
 
 def joined_pairs(parts: Iterable[Pairs | None]) -> Pairs | None:
-    """Outputs and labels one after the other; None of no part."""
-    found = [part for part in parts if part is not None]
-    if not found:
+    """Concatenate outputs and labels; None if there are none."""
+    present = [part for part in parts if part is not None]
+    if not present:
         return None
-    outputs, labels = (torch.cat(each) for each in zip(*found, strict=True))
+    outputs, labels = (torch.cat(tensors) for tensors in zip(*present, strict=True))
     return outputs, labels
 
 
 def _score(name: str, loss: float, pairs: Pairs | None) -> float:
-    """A metric by name, from all answers, or from the mean loss where they were not kept."""
+    """Compute a metric from all outputs and labels, or from the mean loss without them."""
     metric = METRICS[name]
     if pairs is None:
         assert metric.of_loss is not None
@@ -247,17 +287,21 @@ def _score(name: str, loss: float, pairs: Pairs | None) -> float:
     return metric(*pairs)
 
 
-def check_asked(count: float) -> None:
-    """DataError where a split has no label at all."""
+def check_labelled(count: float) -> None:
+    """Refuse a split without any label.
+
+    Raises:
+        DataError: ``count`` is zero.
+    """
     if not count:
         raise DataError(
-            "no point of the split has a label, so that it has no loss and no score; give some of "
-            "its samples labels, or take another split"
+            "no point of the split has a label, so it has neither a loss nor a score; label some "
+            "of its samples, or choose another split"
         )
 
 
 def register_task(name: str) -> Callable[[Registered], Registered]:
-    """Decorator that makes a task known by the name that data sets give.
+    """Decorator that registers a task under the name that data sets use.
 
     Raises:
         OptionError: the name is taken.
@@ -266,10 +310,10 @@ def register_task(name: str) -> Callable[[Registered], Registered]:
 
 
 def create_task(name: str = "classification") -> Task:
-    """A task by name.
+    """Create a task by name.
 
     Raises:
-        OptionError: an unknown name.
+        OptionError: the name is unknown.
 
     Example:
         >>> task = create_task("regression")
@@ -282,13 +326,15 @@ def create_task(name: str = "classification") -> Task:
 
 
 def task_of(dataset: Any) -> Task:
-    """The task of a data set, judged as the data set says.
+    """Create the task of a data set, with the metric that the data set names.
 
     Raises:
-        OptionError: a metric of other answers than the task's.
+        OptionError: the metric does not apply to the task.
     """
     task = create_task(dataset.task)
-    return task if dataset.metric is None else task.judge_by(dataset.metric)
+    if dataset.metric is not None:
+        task.judge_by(dataset.metric)
+    return task
 
 
 # --- classes --------------------------------------------------------------------------------------
@@ -296,8 +342,9 @@ def task_of(dataset: Any) -> Task:
 
 @register_task("classification")
 class Classification(Task):
-    """One class for each sample, by cross-entropy; labels may be shares (N, C) where samples are
-    blended.
+    """One class per sample, by cross-entropy.
+
+    Labels are numbers of classes (N,), or shares (N, C) if samples are blended.
     """
 
     classifies = lone = True
@@ -306,7 +353,7 @@ class Classification(Task):
     def pairs(self, outputs: Tensor, labels: Tensor) -> Pairs:
         if outputs.dim() != 2 or len(outputs) != len(labels):
             raise ShapeError(
-                f"a class of each sample needs logits ({len(labels)}, classes), got "
+                f"outputs: expected logits ({len(labels)}, classes) for one class per sample, got "
                 f"{tuple(outputs.shape)}; leave out model.head.pool=every"
             )
         return outputs, labels
@@ -317,10 +364,11 @@ class Classification(Task):
     def loss_of_pairs(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         return cross_entropy(outputs, labels, label_smoothing=smoothing)
 
-    def sums(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, int]:
-        outputs, labels = self.pairs(_wide(outputs), labels)
-        right = (outputs.argmax(-1) == labels).sum()
-        return cross_entropy(outputs, labels, reduction="sum"), right, len(labels)
+    def sums(self, outputs: Tensor, labels: Tensor) -> Sums:
+        outputs, labels = self.pairs(_at_least_float32(outputs), labels)
+        loss = cross_entropy(outputs, labels, reduction="sum")
+        correct = (outputs.argmax(-1) == labels).sum()
+        return Sums(loss, correct, len(labels))
 
     def summary_of_pairs(
         self, outputs: Tensor, labels: Tensor, classes: Sequence[str]
@@ -330,7 +378,7 @@ class Classification(Task):
 
 @register_task("steps")
 class Steps(Classification):
-    """A class at every point at which one is asked."""
+    """A class at every labelled point."""
 
     classifies = lone = False
     counted = "points"
@@ -338,16 +386,16 @@ class Steps(Classification):
 
     def pairs(self, outputs: Tensor, labels: Tensor) -> Pairs:
         if outputs.dim() != 3 or outputs.shape[:2] != labels.shape:
-            need = f"({', '.join(map(str, labels.shape))}, classes)"
+            shape = ", ".join(map(str, labels.shape))
             raise ShapeError(
-                f"a class at every point needs logits {need}, got {tuple(outputs.shape)}; "
-                "set model.head.pool=every"
+                f"outputs: expected logits ({shape}, classes) for a class at every point, got "
+                f"{tuple(outputs.shape)}; set model.head.pool=every"
             )
-        asked = labels != IGNORED
-        return outputs[asked], labels[asked]
+        labelled = labels != IGNORED
+        return outputs[labelled], labels[labelled]
 
     def loss_of_pairs(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-        """The mean over :meth:`pairs`; of none zero, with a gradient of zero."""
+        # The mean of an empty part is NaN. The empty sum is 0, with a gradient of 0.
         if not len(labels):
             return outputs.sum()
         return super().loss_of_pairs(outputs, labels, smoothing)
@@ -361,53 +409,68 @@ class Steps(Classification):
 
 @register_task("tokens")
 class Tokens(Steps):
-    """A token at every point, kept by its loss; an evaluation goes batch by batch, since the logits
-    of a whole split are many.
+    """The next token at every point, judged by its loss.
+
+    An evaluation adds up batch by batch, since the logits of a split would not fit into memory.
 
     Example:
-        >>> found = Tokens().summary([(torch.zeros(1, 3, 4), torch.tensor([[2, 3, -100]]))], ())
-        >>> found["n"], round(found["bits"], 6)
+        >>> batches = [(torch.zeros(1, 3, 4), torch.tensor([[2, 3, -100]]))]
+        >>> summary = Tokens().summary(batches, ())
+        >>> summary["n"], round(summary["bits"], 6)
         (2, 2.0)
     """
 
     follows = streams = True
     counted = "tokens"
     metric = ("val_loss", "min")
-    measure = "nats a token"
-    loss_name = "cross-entropy (nats a token)"
+    measure = "nats per token"
+    loss_name = "cross-entropy (nats per token)"
     score = "perplexity"
-    at_once = 1  # a token's logits are as many as there are tokens
+
+    # The logits of one point are as many as the vocabulary has tokens.
+    at_once = 1
 
     def summary(self, batches: Iterable[Pairs], classes: Sequence[str]) -> dict[str, Any]:
-        total, right, count = 0.0, 0, 0
+        total = 0.0
+        correct = 0
+        count = 0
         for outputs, labels in batches:
-            loss, correct, asked = self.sums(outputs, labels)
-            total, right, count = total + float(loss), right + int(correct), count + asked
-        check_asked(count)
+            sums = self.sums(outputs, labels)
+            total += float(sums.loss)
+            correct += int(sums.correct)
+            count += sums.count
+        check_labelled(count)
+
         loss = total / count
-        found = {"n": count, "accuracy": right / count, "loss": loss}
-        found |= {"bits": nats_to_bits(loss), "perplexity": defined(exponential(loss))}
-        return self._scored(found)
+        summary = {
+            "n": count,
+            "accuracy": correct / count,
+            "loss": loss,
+            "bits": nats_to_bits(loss),
+            "perplexity": defined(exponential(loss)),
+        }
+        return self._with_chosen_metric(summary)
 
 
 @register_task("answers")
 class Answers(Task):
-    """A score in [0, 1] for every class, by binary cross-entropy; its accuracy is the score of the
-    class called.
+    """A score in [0, 1] for every class, by binary cross-entropy.
+
+    The accuracy is the mean score of the class with the largest output.
     """
 
     loss_name = "binary cross-entropy"
 
     def pairs(self, outputs: Tensor, labels: Tensor) -> Pairs:
-        return _alike(self, outputs, labels)
+        return _same_shape(self, outputs, labels)
 
     def loss_of_pairs(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         return binary_cross_entropy_with_logits(outputs, labels) * labels.shape[-1]
 
-    def sums(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, int]:
-        outputs, labels = self.pairs(_wide(outputs), labels)
+    def sums(self, outputs: Tensor, labels: Tensor) -> Sums:
+        outputs, labels = self.pairs(_at_least_float32(outputs), labels)
         score = labels.gather(1, outputs.argmax(-1, keepdim=True)).sum()
-        return self.loss(outputs, labels) * len(labels), score, len(labels)
+        return Sums(self.loss(outputs, labels) * len(labels), score, len(labels))
 
     def summary_of_pairs(
         self, outputs: Tensor, labels: Tensor, classes: Sequence[str]
@@ -420,7 +483,7 @@ class Answers(Task):
 
 
 class Numbers(Task):
-    """Numbers, known by their loss alone."""
+    """Numbers, judged by their loss."""
 
     metric = ("val_loss", "min")
     score = "spearman"
@@ -445,10 +508,11 @@ class Regression(Numbers):
     def pairs(self, outputs: Tensor, labels: Tensor) -> Pairs:
         if outputs.numel() != labels.numel():
             raise ShapeError(
-                f"a regression needs one number a sequence, got {tuple(outputs.shape)}; set "
-                "model.head.outputs=1, and leave out model.head.pool=every"
+                f"outputs: expected one number per sample for a regression, got "
+                f"{tuple(outputs.shape)}; set model.head.outputs=1, and leave out "
+                "model.head.pool=every"
             )
-        return _wide(outputs).flatten(), _wide(labels).flatten()
+        return _at_least_float32(outputs).flatten(), _at_least_float32(labels).flatten()
 
     def each(self, outputs: Tensor, labels: Tensor) -> Tensor | None:
         return (outputs.double() - labels.double()).square()
@@ -456,9 +520,10 @@ class Regression(Numbers):
     def loss_of_pairs(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         return mse_loss(outputs, labels)
 
-    def sums(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, int]:
+    def sums(self, outputs: Tensor, labels: Tensor) -> Sums:
         outputs, labels = self.pairs(outputs, labels)
-        return mse_loss(outputs, labels, reduction="sum"), torch.zeros(()), len(labels)
+        loss = mse_loss(outputs, labels, reduction="sum")
+        return Sums(loss, torch.zeros(()), len(labels))
 
     def summary_of_pairs(
         self, outputs: Tensor, labels: Tensor, classes: Sequence[str]
@@ -478,16 +543,18 @@ class Regression(Numbers):
 
 @register_task("field")
 class Field(Numbers):
-    """Numbers at every point, NaN where there is none, by relative L2 error."""
+    """Numbers at every point, by relative L2 error; labels are NaN where there is no point."""
 
     measure = loss_name = "relative L2 error"
     score = "loss"
     points = 2
 
     def pairs(self, outputs: Tensor, labels: Tensor) -> Pairs:
-        outputs, labels = _alike(self, outputs, labels.flatten(2).mT)
-        here = ~labels.isnan()  # a sample with fewer points than its batch
-        return torch.where(here, outputs, 0.0), torch.where(here, labels, 0.0)
+        outputs, labels = _same_shape(self, outputs, labels.flatten(2).mT)
+
+        # A sample with fewer points than its batch is padded with NaN.
+        real = ~labels.isnan()
+        return torch.where(real, outputs, 0.0), torch.where(real, labels, 0.0)
 
     def each(self, outputs: Tensor, labels: Tensor) -> Tensor | None:
         return relative_error(outputs.double(), labels.double())
@@ -495,10 +562,10 @@ class Field(Numbers):
     def loss_of_pairs(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         return relative_error(outputs, labels, self.shards).mean()
 
-    def sums(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, int]:
-        outputs, labels = self.pairs(_wide(outputs), labels)
+    def sums(self, outputs: Tensor, labels: Tensor) -> Sums:
+        outputs, labels = self.pairs(_at_least_float32(outputs), labels)
         error = relative_error(outputs, labels, self.shards)
-        return error.sum(), torch.zeros(()), len(labels)
+        return Sums(error.sum(), torch.zeros(()), len(labels))
 
     def summary_of_pairs(
         self, outputs: Tensor, labels: Tensor, classes: Sequence[str]
@@ -507,30 +574,35 @@ class Field(Numbers):
         return {"n": len(labels), "loss": float(error.mean()), "worst": float(error.max())}
 
 
-def _wide(numbers: Tensor) -> Tensor:
-    """In float32 at least: half precision does not hold sums."""
+def _at_least_float32(numbers: Tensor) -> Tensor:
+    """Convert half precision, in which sums would overflow or lose digits, to float32."""
     return numbers if numbers.dtype == torch.float64 else numbers.float()
 
 
-def _alike(task: Task, outputs: Tensor, labels: Tensor) -> Pairs:
+def _same_shape(task: Task, outputs: Tensor, labels: Tensor) -> Pairs:
     if outputs.shape != labels.shape:
         raise ShapeError(
-            f"task {task.name!r} needs outputs {tuple(labels.shape)}, got {tuple(outputs.shape)}"
+            f"outputs: expected {tuple(labels.shape)} for the task {task.name!r}, got "
+            f"{tuple(outputs.shape)}"
         )
     return outputs, labels
 
 
 def relative_error(outputs: Tensor, labels: Tensor, shards: Shards | None = None) -> Tensor:
-    r""":math:`\|o - l\|_2 / \|l\|_2` of each sample (B, …); where the answer is zero, the error
-    itself. Of points in ``shards``: over all ranks', the same on each.
+    r"""Return :math:`\|o - l\|_2 / \|l\|_2` per sample (B, ...); the error itself if l = 0.
+
+    For points in ``shards``, norms are over the points of all ranks, and equal on each.
 
     Example:
         >>> relative_error(torch.tensor([[3.0, 0.0]]), torch.tensor([[3.0, 4.0]])).item()
         0.800000011920929
     """
-    error, size = (x.flatten(1).norm(dim=1) for x in (outputs - labels, labels))
+    error = (outputs - labels).flatten(1).norm(dim=1)
+    size = labels.flatten(1).norm(dim=1)
     if shards is not None:
         squares = summed(torch.stack([error, size]).square(), shards)
-        # The root of zero has no slope; that of an error of zero is zero, as a norm's is.
+
+        # The derivative of the square root at 0 is infinite. Multiplying by (squares > 0) makes
+        # both value and gradient 0 there, as torch's norm does.
         error, size = torch.where(squares > 0, squares, 1.0).sqrt() * (squares > 0)
     return error / torch.where(size > 0, size, 1.0)

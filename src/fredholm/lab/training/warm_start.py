@@ -1,14 +1,14 @@
-"""Weights and vocabulary of other runs, for a run that goes on from them.
+"""Start a run with the weights and the vocabulary of other runs.
 
-A run of the same kind (images, texts, ...) must fit whole. Between images, texts and pictures with
-a text, a model takes what fits: the paper's models of pictures and questions start from a model of
-images and a model of texts (``init_from: [IMAGES, TEXTS]``).
+A run on the same kind of data (images, texts, ...) has to fit completely. Between images, texts and
+images with a text, a model takes every tensor that fits: the paper's models of images and questions
+start from a model of images and a model of texts (``init_from: [IMAGES, TEXTS]``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,241 +21,344 @@ from .build import kind_asked
 from .evaluation import load_run
 from .recipe import Recipe
 
-HEAD = (
-    "head",
-    "encoder.token",
-)  # parameters whose names begin so read an answer out; they belong to a task
+# Names of parameters that read out an answer begin so. They belong to a task and are copied only
+# between runs with the same classes.
+HEAD = ("head", "encoder.token")
+
+Runs = str | Path | Sequence[str | Path]
+State = dict[str, Tensor]
 
 
 def known_vocabulary(recipe: Recipe, trust_code: bool = False) -> Vocabulary | None:
-    """The vocabulary that the recipe's texts are read with: that of the first run of texts that
-    weights come from; None where there is no such run, or the data are no texts. All of the runs
-    are opened, so that one that cannot be is told before anything is made.
+    """Return the vocabulary of the first text run that weights come from.
+
+    It is None if there is no such run, or if the data are not texts. All runs are opened, so that
+    one that cannot be read is reported before anything is made.
 
     Raises:
-        CheckpointError: no run or no model there.
-        TrustError: a run whose recipe imports a file, and ``trust_code`` is not given.
+        CheckpointError: a run or its model is missing.
+        TrustError: a run's recipe imports a file, and ``trust_code`` is not given.
     """
-    runs = [] if recipe.init_from is None else _listed(recipe.init_from)
-    result = [load_run(run, trust_code=trust_code)[0].extra.get("vocabulary") for run in runs]
-    words = next((words for words in result if words is not None), None)
-    if words is None or "vocabulary" not in kind_asked(recipe).takes:
+    if recipe.init_from is None:
         return None
-    return Vocabulary.from_dict(words)
+
+    vocabularies = []
+    for run in _as_list(recipe.init_from):
+        model, _ = load_run(run, trust_code=trust_code)
+        if model.extra.get("vocabulary") is not None:
+            vocabularies.append(model.extra["vocabulary"])
+
+    if not vocabularies or "vocabulary" not in kind_asked(recipe).takes:
+        return None
+    return Vocabulary.from_dict(vocabularies[0])
 
 
 def start_from(
-    model: nn.Module,
-    init_from: str | Path | Sequence[str | Path],
-    dataset: Any,
-    *,
-    trust_code: bool = False,
+    model: nn.Module, init_from: Runs, dataset: Any, *, trust_code: bool = False
 ) -> list[str]:
-    """Copy weights of other runs into a new model, and say what was copied, what was left, what
-    starts anew and which settings differ.
+    """Copy weights of other runs into a new model.
 
-    From one run of the model's own kind every tensor but the head's (and the class token's) must be
-    in both and have one shape. The head is copied as well where that run has the same classes.
-    From several runs, or a run of another kind, a tensor comes from the first run in which one of
-    its meaning has its shape; an embedding of words is copied word by word.
+    From one run of the model's own kind, every tensor but the head's (and the class token's) has to
+    exist in both with one shape. The head is copied as well if the run has the same classes.
+
+    From several runs, or from a run of another kind, each tensor is taken from the first run that
+    has one of the same meaning and shape. An embedding of words is copied word by word.
+
+    Returns: lines that tell what was copied, what was left, what starts anew, and which settings
+    differ.
 
     Raises:
-        CheckpointError: no run or no model there.
+        CheckpointError: a run or its model is missing.
         RecipeError: weights that do not fit, all of them named; a run of which nothing fits, or of
-            another width; one run of the same kind with another vocabulary.
-        TrustError: a run whose recipe imports a file, and ``trust_code`` is not given.
+            another width; a single run of the same kind with another vocabulary.
+        TrustError: a run's recipe imports a file, and ``trust_code`` is not given.
     """
-    runs = [load_run(run, trust_code=trust_code) for run in _listed(init_from)]
-    sources = [Source(str(place.root), source) for source, place in runs]
+    sources = []
+    for run in _as_list(init_from):
+        source_model, folder = load_run(run, trust_code=trust_code)
+        sources.append(Source(str(folder.root), source_model))
+
     kinds = {kind_of(model), *(kind_of(source.model) for source in sources)}
-    sharing = rooms()
-    if (len(kinds) > 1 or len(sources) > 1) and kinds <= sharing.keys():
-        return _take_what_fits(model, sources, dataset)
+    several = len(kinds) > 1 or len(sources) > 1
+    sharing = shared_prefixes()
+    if several and kinds <= sharing.keys():
+        return _copy_fitting(model, sources, dataset)
     if len(sources) > 1:
         raise RecipeError(
-            f"init_from: received {len(sources)} runs, on {', '.join(sorted(map(str, kinds)))}; "
-            f"several runs are for {', '.join(sharing)} models alone, give one"
+            f"init_from: expected one run, or several of {', '.join(sharing)}, got {len(sources)} "
+            f"runs on {', '.join(sorted(map(str, kinds)))}; give one"
         )
-    return _take_all(model, sources[0], dataset)
+    return _copy_all(model, sources[0], dataset)
 
 
 @dataclass(frozen=True)
 class Source:
     """A run that weights come from."""
 
-    place: str
+    folder: str
     model: Any
 
     @property
     def vocabulary(self) -> Vocabulary | None:
-        """That of its texts, or of the questions to its pictures."""
+        """The vocabulary of its texts, or of the questions about its images."""
         words = self.model.extra.get("vocabulary") or self.model.extra.get("words")
         return None if words is None else Vocabulary.from_dict(words)
 
-    def has_head_of(self, own: dict[str, Tensor], classes: list[str]) -> bool:
-        """Whether it has the same classes, and reads them out in the same way."""
-        given = self.model.state_dict()
-        return self.model.extra.get("classes") == classes and all(
-            key in given and given[key].shape == value.shape
-            for key, value in own.items()
+    def has_head_of(self, target: State, classes: list[str]) -> bool:
+        """Tell whether it has the same classes, and reads them out by tensors of the same shape."""
+        if self.model.extra.get("classes") != classes:
+            return False
+        state = self.model.state_dict()
+        return all(
+            key in state and state[key].shape == value.shape
+            for key, value in target.items()
             if key.startswith(HEAD)
         )
 
 
 def kind_of(model: Any) -> str | None:
-    """What a model reads, by its configuration: image, text, multimodal, ..."""
+    """Return the kind of data that a model reads: image, text, multimodal, ..."""
     return model.config.encoder.data
 
 
-def _listed(init_from: Any) -> list[Any]:
-    return [init_from] if isinstance(init_from, str | Path) else list(init_from)
+def _as_list(init_from: Runs) -> list[str | Path]:
+    if isinstance(init_from, str | Path):
+        return [init_from]
+    return list(init_from)
 
 
-def _take_all(model: Any, source: Source, dataset: Any) -> list[str]:
-    """A run of the same kind, whole."""
-    theirs, mine = source.vocabulary, _vocabulary_of(dataset)
-    if theirs is not None and mine is not None and theirs != mine:  # rows of words are numbered
-        raise RecipeError(
-            f"init_from: {source.place} knows other words ({len(theirs):,} {theirs.kind}) than the "
-            f"data ({len(mine):,} {mine.kind}), on which its vectors would land; of several runs, "
-            "init_from=[A,B], words are taken one by one"
-        )
-    own, given = model.state_dict(), source.model.state_dict()
-    same = source.has_head_of(own, list(dataset.classes))
-    wanted = {key for key in own if same or not key.startswith(HEAD)}
-    offered = {key for key in given if same or not key.startswith(HEAD)}
+# --- one run of the same kind ---------------------------------------------------------------------
+
+
+def _copy_all(model: Any, source: Source, dataset: Any) -> list[str]:
+    """Copy all weights of a run of the same kind."""
+    _check_vocabulary(source, dataset)
+
+    target = model.state_dict()
+    state = source.model.state_dict()
+    with_head = source.has_head_of(target, list(dataset.classes))
+    wanted = {key for key in target if with_head or not key.startswith(HEAD)}
+    offered = {key for key in state if with_head or not key.startswith(HEAD)}
+
     problems = [f"{key} is missing there" for key in sorted(wanted - offered)]
     problems += [f"{key} has no place here" for key in sorted(offered - wanted)]
-    problems += [
-        f"{key} is {tuple(given[key].shape)} there and {tuple(own[key].shape)} here"
-        for key in sorted(wanted & offered)
-        if given[key].shape != own[key].shape
-    ]
+    for key in sorted(wanted & offered):
+        there, here = tuple(state[key].shape), tuple(target[key].shape)
+        if there != here:
+            problems.append(f"{key} is {there} there and {here} here")
     if problems:
         raise RecipeError(
-            f"init_from: the weights of {source.place} do not fit the model: {'; '.join(problems)}"
+            f"init_from: the weights of {source.folder} do not fit the model: {'; '.join(problems)}"
         )
-    model.load_state_dict({**own, **{key: given[key] for key in wanted}}, strict=True)
-    anew = sorted(set(own) - wanted)
-    lines = [
-        f"from {source.place}: {len(wanted)} tensors copied; anew: {', '.join(anew) or 'none'}"
-    ]
+
+    model.load_state_dict({**target, **{key: state[key] for key in wanted}}, strict=True)
+    anew = ", ".join(sorted(set(target) - wanted)) or "none"
+    lines = [f"from {source.folder}: {len(wanted)} tensors copied; anew: {anew}"]
     changed = differing(source.model.config, model.config)
-    return lines + ([f"settings that differ from it: {', '.join(changed)}"] if changed else [])
+    if changed:
+        lines.append(f"settings that differ from it: {', '.join(changed)}")
+    return lines
 
 
-# --- between kinds --------------------------------------------------------------------------------
+def _check_vocabulary(source: Source, dataset: Any) -> None:
+    """Refuse another vocabulary: embeddings are numbered, and would belong to other words."""
+    theirs = source.vocabulary
+    ours = _vocabulary_of(dataset)
+    if theirs is not None and ours is not None and theirs != ours:
+        raise RecipeError(
+            f"init_from: {source.folder} knows other words ({len(theirs):,} {theirs.kind}) than "
+            f"the data ({len(ours):,} {ours.kind}), to which its embeddings would be given; of "
+            "several runs, init_from=[A,B], words are copied one by one"
+        )
 
 
-def rooms() -> dict[str, tuple[tuple[str, str], ...]]:
-    """Names that the kinds between which weights go have in common, by encoder."""
+# --- several runs, or another kind ----------------------------------------------------------------
+
+
+def shared_prefixes() -> dict[str, tuple[tuple[str, str], ...]]:
+    """Return, for each kind of encoder, pairs (prefix of its parameters, prefix common to all)."""
     return {kind.encoder: kind.rooms for kind in KINDS.values() if kind.rooms}
 
 
 def common_names(keys: Sequence[str], kind: str) -> dict[str, str]:
-    """The tensors of a model by the names of what they mean, which all kinds share.
+    """Map names of tensors that all kinds share to the model's own names of them.
 
     Example:
         >>> common_names(["encoder.embed.weight", "norm.weight"], "text")
         {'words.weight': 'encoder.embed.weight', 'norm.weight': 'norm.weight'}
     """
-    result, known = {}, rooms()[kind]
+    prefixes = shared_prefixes()[kind]
+    result = {}
     for key in keys:
-        fitting = [(own, common) for own, common in known if key.startswith(own)]
-        own, common = fitting[0] if fitting else ("", "")
-        result[common + key.removeprefix(own)] = key
+        name = key
+        for own, common in prefixes:
+            if key.startswith(own):
+                name = common + key.removeprefix(own)
+                break
+        result[name] = key
     return result
 
 
-def _take_what_fits(model: Any, sources: list[Source], dataset: Any) -> list[str]:
-    own = model.state_dict()
-    here = common_names(list(own), kind_of(model) or "")
-    fresh = dict(here)  # what no source has given yet, by common names
+@dataclass
+class _Target:
+    """The new model while sources fill it.
+
+    Attributes:
+        state: its tensors.
+        keys: their names in ``state``, by the names that all kinds share.
+        missing: shared names of the tensors that no source has filled yet.
+    """
+
+    state: State
+    keys: dict[str, str]
+    missing: set[str]
+
+
+@dataclass
+class _Copied:
+    """The tensors that one source has filled, and those that were left there.
+
+    Attributes:
+        names: shared names of the filled tensors.
+        words: a remark on the words that were copied, "" for none.
+        left: the tensors that were left, each with a reason.
+    """
+
+    names: list[str] = field(default_factory=list)
+    words: str = ""
+    left: list[str] = field(default_factory=list)
+
+
+def _copy_fitting(model: Any, sources: list[Source], dataset: Any) -> list[str]:
+    """Copy every tensor that fits, from the first source that has it."""
+    state = model.state_dict()
+    keys = common_names(list(state), kind_of(model) or "")
+    target = _Target(state, keys, set(keys))
+
     lines = []
     for source in sources:
-        there, wanted = (of.config.body.width for of in (source.model, model))
-        if there != wanted:
-            raise RecipeError(
-                f"init_from: {source.place} has features of width {there}, the model of {wanted}; "
-                "set model.body.dim to that of the run"
-            )
-        copied, left = _take(own, fresh, source, dataset, here)
-        learned = [name for name in copied if not name.endswith("fourier.matrix")]
-        if not any(own[here[name]].dim() > 1 for name in learned):
-            raise RecipeError(
-                f"init_from: nothing of {source.place} fits the model; left there: "
-                f"{'; '.join(left)}"
-            )
-        for name in copied:
-            fresh.pop(name)
-        some = next((text for text in copied.values() if text), "")
-        many = f"{len(copied)} tensor{'s' * (len(copied) > 1)}"
-        lines.append(f"from {source.place}: {many} copied{some}")
-        lines += [f"left there: {'; '.join(left)}"] if left else []
-    model.load_state_dict(own, strict=True)
-    return [*lines, f"anew: {', '.join(sorted(fresh.values())) or 'none'}"]
+        _check_width(source, model)
+        copied = _copy_from(source, target, dataset)
+        _check_anything_learned(source, target, copied)
+        target.missing -= set(copied.names)
+
+        count = len(copied.names)
+        tensors = "1 tensor" if count == 1 else f"{count} tensors"
+        lines.append(f"from {source.folder}: {tensors} copied{copied.words}")
+        if copied.left:
+            lines.append(f"left there: {'; '.join(copied.left)}")
+
+    model.load_state_dict(target.state, strict=True)
+    anew = ", ".join(sorted(target.keys[name] for name in target.missing)) or "none"
+    return [*lines, f"anew: {anew}"]
 
 
-def _take(
-    own: dict[str, Tensor],
-    fresh: dict[str, str],
-    source: Source,
-    dataset: Any,
-    here: dict[str, str],
-) -> tuple[dict[str, str], list[str]]:
-    """Fill ``own`` from one source: {name: what to say of it}, and what was left there and why."""
-    given = source.model.state_dict()
-    head = source.has_head_of(own, list(dataset.classes))
-    copied, left, before = {}, [], 0
-    for name, key in common_names(list(given), kind_of(source.model) or "").items():
-        value = given[key]
-        if name not in here or (key.startswith(HEAD) and not head):
-            left.append(f"{key} (no place here)" if name not in here else f"{key} (another task)")
-        elif name not in fresh:
-            before += 1
-        elif name == WORDS:
-            words = _take_words(own[here[name]], value, source, dataset)
+def _check_width(source: Source, model: Any) -> None:
+    there = source.model.config.body.width
+    here = model.config.body.width
+    if there != here:
+        raise RecipeError(
+            f"init_from: expected features of width {here}, which the model has, got {there} of "
+            f"{source.folder}; set model.body.dim to that of the run"
+        )
+
+
+def _check_anything_learned(source: Source, target: _Target, copied: _Copied) -> None:
+    """Refuse a source of which no weight matrix fits.
+
+    Vectors and the fixed random frequencies of positions fit almost any model and prove nothing.
+    """
+    for name in copied.names:
+        is_matrix = target.state[target.keys[name]].dim() > 1
+        if is_matrix and not name.endswith("fourier.matrix"):
+            return
+    raise RecipeError(
+        f"init_from: nothing of {source.folder} fits the model; left there: "
+        f"{'; '.join(copied.left)}"
+    )
+
+
+def _copy_from(source: Source, target: _Target, dataset: Any) -> _Copied:
+    """Fill the missing tensors of ``target`` from one source."""
+    state = source.model.state_dict()
+    with_head = source.has_head_of(target.state, list(dataset.classes))
+
+    copied = _Copied()
+    from_earlier = 0
+    for name, key in common_names(list(state), kind_of(source.model) or "").items():
+        value = state[key]
+        if name not in target.keys:
+            copied.left.append(f"{key} (no place here)")
+            continue
+        if key.startswith(HEAD) and not with_head:
+            copied.left.append(f"{key} (another task)")
+            continue
+        if name not in target.missing:
+            from_earlier += 1
+            continue
+
+        own_key = target.keys[name]
+        own = target.state[own_key]
+        if name == WORDS:
+            words = _copy_words(own, value, source, dataset)
             if words:
-                copied[name] = words
+                copied.words = words
+                copied.names.append(name)
             else:
-                left.append(f"{key} (no word in common, or another width)")
-        elif own[here[name]].shape != value.shape:
-            shapes = f"{tuple(value.shape)} there, {tuple(own[here[name]].shape)} here"
-            left.append(f"{key} ({shapes})")
+                copied.left.append(f"{key} (no word in common, or another width)")
+        elif own.shape != value.shape:
+            shapes = f"{tuple(value.shape)} there, {tuple(own.shape)} here"
+            copied.left.append(f"{key} ({shapes})")
         else:
-            own[here[name]] = value
-            copied[name] = ""
-    return copied, left + ([f"{before} that an earlier run gave"] if before else [])
+            target.state[own_key] = value
+            copied.names.append(name)
+
+    if from_earlier:
+        copied.left.append(f"{from_earlier} that an earlier run gave")
+    return copied
 
 
-def _take_words(own: Tensor, given: Tensor, source: Source, dataset: Any) -> str:
-    """Copy the rows of the words that both vocabularies have into ``own``; what to say of it."""
-    theirs, mine = source.vocabulary, _vocabulary_of(dataset)
-    if theirs is None or mine is None or own.shape[1:] != given.shape[1:]:
+def _copy_words(own: Tensor, given: Tensor, source: Source, dataset: Any) -> str:
+    """Copy the embeddings of the words that both vocabularies have into ``own``.
+
+    Returns: a remark for the user; "" if no word was copied.
+    """
+    theirs = source.vocabulary
+    ours = _vocabulary_of(dataset)
+    if theirs is None or ours is None or theirs.kind != ours.kind:
         return ""
-    if theirs.kind != mine.kind:
+    if own.shape[1:] != given.shape[1:]:
         return ""
-    if mine.kind == "bytes":
-        rows = {number: number for number in range(len(mine))}
-    else:  # padding and the unknown have no word
-        numbers = {word: 2 + place for place, word in enumerate(theirs.words)}
-        rows = {0: 0, 1: 1} | {
-            2 + place: numbers[word] for place, word in enumerate(mine.words) if word in numbers
-        }
+
+    # Rows 0 and 1 are padding and the unknown word. Bytes have fixed numbers.
+    rows = {0: 0, 1: 1}
+    if ours.kind == "bytes":
+        rows = {number: number for number in range(len(ours))}
+    else:
+        their_rows = {word: row for row, word in enumerate(theirs.words, 2)}
+        for row, word in enumerate(ours.words, 2):
+            if word in their_rows:
+                rows[row] = their_rows[word]
     if len(rows) <= 2:
         return ""
+
     own[list(rows)] = given[list(rows.values())].to(own.dtype)
-    return f", of the {len(mine):,} {mine.kind} {len(rows):,}"
+    return f", of the {len(ours):,} {ours.kind} {len(rows):,}"
 
 
 def _vocabulary_of(dataset: Any) -> Vocabulary | None:
-    words = getattr(dataset, "vocabulary", None)  # of graphs it is a number
-    return words if isinstance(words, Vocabulary) else None
+    """Return the vocabulary of texts; graphs have a number under the same name."""
+    vocabulary = getattr(dataset, "vocabulary", None)
+    return vocabulary if isinstance(vocabulary, Vocabulary) else None
+
+
+# --- configurations -------------------------------------------------------------------------------
 
 
 def differing(old: Any, new: Any) -> list[str]:
-    """Fields in which two configurations differ, each with both values."""
-    before, after = flat(old), flat(new)
+    """List the fields in which two model configurations differ, each with both values."""
+    before = flat(old)
+    after = flat(new)
     return [
         f"{key} ({before.get(key)!r} -> {value!r})"
         for key, value in after.items()
@@ -264,6 +367,9 @@ def differing(old: Any, new: Any) -> list[str]:
 
 
 def flat(config: Any) -> dict[str, Any]:
-    """The fields of a configuration's parts, as ``part.field``."""
-    parts = config.to_dict()
-    return {f"{name}.{key}": value for name, part in parts.items() for key, value in part.items()}
+    """Return the fields of a configuration's parts as ``part.field``."""
+    return {
+        f"{name}.{key}": value
+        for name, part in config.to_dict().items()
+        for key, value in part.items()
+    }

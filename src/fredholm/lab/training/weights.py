@@ -1,6 +1,7 @@
-"""Samples that count for more or for less than one, in the loss and in what a validation reports.
+"""Weighted samples, in the training loss and in validation metrics.
 
-A weight travels in front of its sample's label, so that loaders and trainers need not know of it.
+The weight of a sample is stored in front of its label, so that loaders and trainers need not know
+about weights.
 """
 
 from __future__ import annotations
@@ -14,22 +15,23 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ..data.kinds.dataset import LabelledDataset, Transform
-from .tasks import Task
+from .tasks import Sums, Task
 
 
 class Labelled(NamedTuple):
-    """Labels as a task reads them, and the weight of each sample."""
+    """Labels in the form that a task reads, and the weight of each sample."""
 
     labels: Tensor
     weights: Float[Tensor, " b"]
 
 
 class WeightedSamples(LabelledDataset):
-    """A data set whose labels carry the weight of their sample, see :class:`WeightedTask`."""
+    """A data set whose labels begin with the weight of their sample, see :class:`WeightedTask`."""
 
     def __init__(self, samples: LabelledDataset, weights: Float[Tensor, " n"]):
         super().__init__(samples.name, samples.split, samples.labels, samples.classes)
-        self.samples, self.weights = samples, weights
+        self.samples = samples
+        self.weights = weights
 
     def raw(self, indices: Tensor | Sequence[int]) -> tuple[Any, Tensor]:
         inputs, labels = self.samples.raw(indices)
@@ -53,8 +55,8 @@ class WeightedSamples(LabelledDataset):
 class WeightedTask(Task):
     r"""A task whose loss of a batch is :math:`\frac1B \sum_i w_i \ell_i`.
 
-    The weights have the mean one over all samples, so that the loss of a batch is an unbiased
-    estimate of the weighted mean. A validation divides by the sum of its weights.
+    Weights have mean one over all samples, so that the loss of a batch is an unbiased estimate of
+    the weighted mean. Validation divides by the sum of its weights.
     """
 
     def __init__(self, task: Task):
@@ -66,7 +68,7 @@ class WeightedTask(Task):
         return self.task.outputs(classes)
 
     def split(self, outputs: Tensor, carried: Tensor) -> Labelled:
-        """Return the labels and the weights that :class:`WeightedSamples` put together."""
+        """Separate the labels and weights that :class:`WeightedSamples` stored together."""
         weights, labels = carried[:, 0], carried[:, 1:]
         if self.task.classifies:
             return Labelled(labels[:, 0].long(), weights)
@@ -90,14 +92,14 @@ class WeightedTask(Task):
         losses = self.losses(outputs, answers, smoothing)
         return (weights * losses).mean().to(outputs.dtype)
 
-    def sums(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Any]:
+    def sums(self, outputs: Tensor, labels: Tensor) -> Sums:
         answers, weights = self.split(outputs, labels)
         weights = weights.double()
-        total = (weights * self.losses(outputs.float(), answers)).sum()
-        right = torch.zeros(())
+        loss = (weights * self.losses(outputs.float(), answers)).sum()
+        correct = torch.zeros(())
         if self.task.classifies:
-            right = (weights * (outputs.argmax(-1) == answers)).sum()
-        return total, right, weights.sum()
+            correct = (weights * (outputs.argmax(-1) == answers)).sum()
+        return Sums(loss, correct, weights.sum())
 
     def metrics(self, sums: Sequence[float]) -> dict[str, float]:
         return self.task.metrics(sums)
