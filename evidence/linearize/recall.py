@@ -54,9 +54,10 @@ TITLES = {
 ABOUT = """SmolLM2-135M-Instruct (30 layers, 3 groups of heads each, 4-bit weights of the package, computed in float32), nothing
 trained. Groups are ranked by the probe (`--keep 12`) on needles and lists made from validation texts of Python's
 documentation; the needles below lie in its test texts, which the ranking never saw, at depths drawn from 0 to 256 tokens.
-In all other groups softmax sees a window of 64 tokens and the first 4; the state of what lies between begins at a
-thousandth of its weight, too little to change an answer. Brackets are Wilson's intervals of 95%,
-in which the digits of a number count as one observation. [How it works](../linearize.md).
+In all other groups softmax sees a window of 64 tokens and the first 4; the state of what lies between has a thousandth of
+its weight until it is trained. Brackets are Wilson's intervals of 95%, in which the digits of a number count as one
+observation. A hundred needles are planned, and every third of them is asked for at 2,048 tokens too; the last column says
+how many were asked. [How it works](../linearize.md).
 """
 
 Answered = Mapping[str, Mapping[str, Mapping[str, str]]]  # model, needle, distance: digits
