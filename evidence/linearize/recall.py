@@ -9,6 +9,7 @@ import math
 import textwrap
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,8 @@ from ..kit.subject import Options
 FILE = "recall.json"
 DISTANCES = (128, 512, 2048)
 DEPTH = 256  # tokens, at most, before a needle
-NEEDLES = {"needle": 100, "list": 40}
+START = "start"  # needles with nothing before them
+NEEDLES = {"needle": 100, "list": 40, START: 8}
 # A long text costs four times as much as a short one: every third needle is asked for at all
 # distances, and of the control at the near ones, the others at the near ones.
 NEAR, EVERY = 2, 3
@@ -29,7 +31,7 @@ TEACHER, ALONE, FULL = "teacher", "alone", "full"
 # How many groups of heads keep softmax; the others have the window and the sinks.
 MAIN = (TEACHER, ALONE, "12")
 FEWER = ("6", "3", "24")
-SECTIONS = ("needle", "costs", "list", "fewer")
+SECTIONS = ("needle", "costs", START, "list", "fewer")
 POSITIONS, SEGMENTS = (256, 768, 1280), 4
 CACHED = 4096  # tokens after which the bytes of a cache are told
 WEIGHED = (256, 512)  # tokens after which caches are weighed: each token adds the same
@@ -42,14 +44,23 @@ LABELS = {
     "12": "12 of 90 groups keep softmax",
     "24": "24 of 90 groups keep softmax",
 }
-TITLES = {"needle": "One needle", "list": "One of eight words"}
+GOALS = {512: 0.8, 2048: 0.6}  # of the teacher's digits, with 12 groups
+CACHE_GOAL = 40e6  # bytes at CACHED tokens
+TITLES = {
+    "needle": "One needle",
+    START: "One needle with nothing before it",
+    "list": "One of eight words",
+}
 ABOUT = """SmolLM2-135M-Instruct (30 layers, 3 groups of heads each, 4-bit weights of the package, computed in float32), nothing
 trained. Groups are ranked by the probe (`--keep 12`) on needles and lists made from validation texts of Python's
 documentation; the needles below lie in its test texts, which the ranking never saw, at depths drawn from 0 to 256 tokens.
-In all other groups softmax sees a window of 64 tokens and the first 4; the state of what lies between begins at a
-thousandth of its weight, and is off for practical purposes until it is trained. Brackets are Wilson's intervals of 95%,
-in which the digits of a number count as one observation. [How it works](../linearize.md).
+In all other groups softmax sees a window of 64 tokens and the first 4; the state of what lies between has a thousandth of
+its weight until it is trained. Brackets are Wilson's intervals of 95%, in which the digits of a number count as one
+observation. A hundred needles are planned, and every third of them is asked for at 2,048 tokens too; the last column says
+how many were asked. [How it works](../linearize.md).
 """
+
+Answered = Mapping[str, Mapping[str, Mapping[str, str]]]  # model, needle, distance: digits
 
 # --- the measurement ------------------------------------------------------------------------------
 
@@ -65,6 +76,8 @@ def run(options: Options) -> None:
     for section in sections:
         if section in KINDS:
             bench.needles(section, MAIN)
+        elif section == START:
+            bench.needles(START, (TEACHER, "12"))
         elif section == "costs":
             bench.costs((*MAIN, FULL))
         else:
@@ -145,14 +158,17 @@ class Bench:
     def needles(self, kind: str, names: tuple[str, ...]) -> None:
         """The answers of several models to the needles of a kind, needle by needle."""
         count = 1 if self.options.small else NEEDLES[kind]
+        haystacks = self.haystacks
+        if kind == START:
+            haystacks = replace(haystacks, depth=0)
         for index in range(count):
-            haystack = self.haystacks.draw(index, kind)
+            haystack = haystacks.draw(index, "list" if kind == "list" else "needle")
             for name in names:
                 if name == ALONE and index % EVERY:
                     continue
                 if time.monotonic() > self.ends:
                     return
-                far = name != ALONE and index % EVERY == 0
+                far = kind == START or (name != ALONE and index % EVERY == 0)
                 distances = self.haystacks.distances[: None if far else NEAR]
                 asked = partial(self.answer, name, haystack, distances)
                 self.get(kind, name, str(index), compute=asked)
@@ -219,7 +235,9 @@ def page(found: dict[str, Any] | None = None) -> str:
     parts.append(
         "\n`python -m evidence run linearize recall` asks, and goes on where it stopped.\n"
     )
-    for kind in KINDS:
+    if "needle" in found:
+        parts.append(f"\n## Goals\n\n{goals(found)}\n")
+    for kind in TITLES:
         if kind in found:
             parts.append(f"\n## {TITLES[kind]}\n\n{recall_table(found[kind])}\n")
     if "perplexity" in found:
@@ -229,25 +247,57 @@ def page(found: dict[str, Any] | None = None) -> str:
     return "".join(parts)
 
 
-def recall_table(answers_of: Mapping[str, Mapping[str, Mapping[str, str]]]) -> str:
+def recall_table(answers_of: Answered) -> str:
     """Recall by model and distance, over the needles that model and teacher were both asked."""
-    theirs = answers_of.get(TEACHER, {})
     lines = []
     for name in (name for name in LABELS if name in answers_of):
-        both = sorted(theirs.keys() & answers_of[name].keys(), key=int)
-        pairs = [
-            {side: digits_of(answers_of[side][index]) for side in (TEACHER, name)} for index in both
-        ]
-        for distance in DISTANCES:
-            rows = [pair for pair in pairs if all(distance in side for side in pair.values())]
-            if not rows:
-                continue
-            row = summarise(rows, distance)
+        for row in recall_rows(answers_of, name):
             share = "" if name == TEACHER else _interval(row, f"{name}_share")
             cells = [_interval(row, name), _interval(row, f"{name}_whole"), share]
-            lines.append((LABELS[name], f"{distance:,}", *cells, row["needles"]))
+            lines.append((LABELS[name], f"{row['distance']:,}", *cells, row["needles"]))
     heads = ("", "tokens back", "digits", "whole numbers", "of the teacher's digits", "needles")
     return table(heads, lines)
+
+
+def recall_rows(answers_of: Answered, name: str) -> list[dict[str, Any]]:
+    """A model's recall at each distance at which it and the teacher were asked."""
+    theirs, ours = answers_of.get(TEACHER, {}), answers_of.get(name, {})
+    pairs = [
+        {side: digits_of(answers_of[side][index]) for side in (TEACHER, name)}
+        for index in sorted(theirs.keys() & ours.keys(), key=int)
+    ]
+    found = []
+    for distance in DISTANCES:
+        rows = [pair for pair in pairs if all(distance in side for side in pair.values())]
+        if rows:
+            found.append(summarise(rows, distance))
+    return found
+
+
+def goals(found: Mapping[str, Any]) -> str:
+    """What was hoped for of 12 groups, and whether it is met: open where the interval holds the
+    goal.
+    """
+    lines = []
+    for row in recall_rows(found["needle"], "12"):
+        goal, share = GOALS.get(row["distance"]), row["12_share"]
+        if goal is None or share is None:
+            continue
+        low, high = row["12_share_interval"]
+        verdict = "open"
+        if low >= goal:
+            verdict = "met"
+        elif high < goal:
+            verdict = "missed"
+        what = f"of the teacher's digits, {row['distance']:,} tokens back"
+        lines.append((what, f"≥ {goal:.0%}", _interval(row, "12_share"), verdict))
+    size = found.get("bytes", {}).get("12")
+    if size is not None:
+        verdict = "met" if size <= CACHE_GOAL else "missed"
+        what = f"cache at {CACHED:,} tokens"
+        lines.append((what, f"≤ {CACHE_GOAL / 1e6:.0f} MB", f"{size / 1e6:.1f} MB", verdict))
+    text = f"Of {LABELS['12']}, untrained. A goal inside the interval is open."
+    return f"{text}\n\n{table(('', 'goal', 'measured', ''), lines)}"
 
 
 def digits_of(stored: Mapping[str, str]) -> dict[int, list[bool]]:

@@ -157,6 +157,13 @@ def test_the_page_of_needles_says_what_the_file_holds():
     assert "18.2 (0.83), 3.0 (0.01)" in page
     assert "## One needle" in page
     assert "## One of eight words" not in page
+    assert "| cache at 4,096 tokens | ≤ 40 MB | 35.6 MB | met |" in page
+    assert "512 tokens back | ≥ 80% | 100% (34% to 100%) | open |" in page
+    assert "2,048 tokens back | ≥ 60% | 0% (0% to 79%) | open |" in page
+    many = {name: {str(i): rows["0"] for i in range(40)} for name, rows in ANSWERED.items()}
+    judged = recall.goals({"needle": many})
+    assert "512 tokens back | ≥ 80% | 100% (91% to 100%) | met |" in judged
+    assert "2,048 tokens back | ≥ 60% | 0% (0% to 9%) | missed |" in judged
 
 
 def test_answers_are_stored_and_not_asked_again(tmp_path):
