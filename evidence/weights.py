@@ -50,7 +50,6 @@ class Weights:
 WEIGHTS = {
     "digits": Weights("digits", "itnet_nano"),
     "japanese-vowels": Weights("ckcnn-japanese-vowels", "ckcnn_small"),
-    "fashion-mnist": Weights("fashion-mnist", "itnet_nano", ("training.epochs=5",)),
 }
 
 
