@@ -2,7 +2,8 @@
 
 ``DIST`` is the folder of ``python -m build``. Each file is installed with the extra ``train`` into
 a virtual environment of its own, and used there as a newcomer would: list the recipes, train on
-digits, explain the run. Arguments after the folder go to every pip call (an index of your own).
+digits, explain the run, evaluate weights that come with it. Arguments after the folder go to every
+pip call (an index of your own).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ COMMANDS = [
     ["train", "digits", "training.epochs=1"],
     ["evaluate", "runs/digits"],
     ["explain", "runs/digits"],
+    ["evaluate", "pretrained:digits"],
 ]
 NOT_IN_THE_WHEEL = (
     "import importlib.util, sys; sys.exit(importlib.util.find_spec('evidence') is not None)"

@@ -49,7 +49,7 @@ class Weights:
 
 WEIGHTS = {
     "digits": Weights("digits", "itnet_nano"),
-    "fashion-mnist": Weights("fashion-mnist", "itnet_nano", ("training.epochs=5",)),
+    "japanese-vowels": Weights("ckcnn-japanese-vowels", "ckcnn_small"),
 }
 
 

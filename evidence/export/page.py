@@ -1,0 +1,85 @@
+"""The page of programs: errors, refusals, speed."""
+
+from __future__ import annotations
+
+import string
+from typing import Any
+
+from ..kit.page import head, load, table
+from . import FILE, SPEED_FILE
+from .models import FAMILIES, OPERATORS
+
+COLUMNS = ("eager", "compile", "export", "ONNX", "AOTI", "prefill", "step")
+TITLE = "Programs: every operator and model, in every format"
+NOT_YET = "not measured yet"
+INTRODUCTION = """Every operator in a model of pictures and in one of causal texts, and every family of models, with heads
+of random weights (`python -m evidence run export`). A number is the largest error beside the model itself, relative to its largest answer,
+at three sets of sizes of which a program was traced at one, padding included. A letter stands for a refusal by name, whose text is below the
+tables. Batch, lengths and sides of pictures are free in every column. Models that read several tensors run, of course, but have no program yet.
+
+- *eager*: the model in float32 beside itself in float64, the rounding that it has anyway. It explains refusals of an error: a program
+  adds up in another order, and a model of a high frequency (`ckcnn_small`) moves by as much.
+- *compile*: `torch.compile(fullgraph=True, dynamic=True)`; *export*: a program of PyTorch's operations; *ONNX*: in ONNX Runtime; *AOTI*: native code.
+- *prefill* and *step*: both programs of a model of the next token in ONNX Runtime, run one after the other.
+"""
+SPEED = """Processor seconds of one thread, ways alternated, answers checked first (`python -m evidence time export`). A ratio is the
+median over rounds of the model's own seconds over the program's: above 1 the program is faster. Of a step it is `model.step` that is timed.
+"""
+
+
+def page() -> str:
+    """Markdown of ``docs/results/export.md``."""
+    found = load(FILE) or {}
+    notes = Notes()
+    text = head(TITLE, "export", FILE, SPEED_FILE) + INTRODUCTION
+    for title, models in (("Operators", OPERATORS), ("Model families", FAMILIES)):
+        rows = [[name, *_row(found.get(name, {}), notes)] for name in models]
+        text += f"\n## {title}\n\n{table(('', *COLUMNS), rows)}\n"
+    if notes.letters:
+        text += f"\n## Refusals\n\n{notes.text()}\n"
+    return text + "\n## Speed\n\n" + SPEED + "\n" + _speed(load(SPEED_FILE))
+
+
+class Notes:
+    """Texts of refusals, each with a letter."""
+
+    def __init__(self) -> None:
+        self.letters: dict[str, str] = {}
+
+    def letter(self, reason: str) -> str:
+        reason = reason.removeprefix("export: ")
+        number = len(self.letters)
+        return self.letters.setdefault(reason, string.ascii_letters[number])
+
+    def text(self) -> str:
+        return "\n".join(f"- **{letter}**: {text}" for text, letter in self.letters.items())
+
+
+def _row(cells: dict[str, dict[str, Any]], notes: Notes) -> list[str]:
+    return [_cell(cells.get(column), notes) for column in COLUMNS]
+
+
+def _cell(cell: dict[str, Any] | None, notes: Notes) -> str:
+    if cell is None:
+        return NOT_YET
+    if "error" in cell:
+        if not cell["error"]:
+            return "0"
+        return f"{cell['error']:.0e}".replace("e-0", "e-")
+    return notes.letter(cell.get("refused") or f"failed: {cell['failed']}")
+
+
+def _speed(found: dict[str, Any] | None) -> str:
+    if not found:
+        return "Not measured yet.\n"
+    rows = [
+        (
+            row["model"],
+            row["case"],
+            row["way"],
+            f"{row['times']:.2f}",
+            f"{1e3 * row['seconds']:.2f}",
+        )
+        for row in found["cases"]
+    ]
+    return table(("model", "input", "program", "times as fast", "milliseconds"), rows) + "\n"

@@ -1,0 +1,78 @@
+"""The table of programs: what is committed has no accidents, and a sample of it is measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from evidence.export import FILE
+from evidence.export.cells import PROGRAMS
+from evidence.export.models import MODELS
+from evidence.export.page import COLUMNS, Notes, _cell, _row
+from evidence.kit.page import load
+
+from fredholm.export.program import TOLERANCE
+
+ROOT = Path(__file__).parents[2]
+FOUND = load(FILE)
+ROUNDED = re.compile(r"relative error of .* is allowed")
+SAMPLE = """
+import json, sys, tempfile, torch, warnings
+from pathlib import Path
+from evidence.export.cells import PROGRAMS, cells
+warnings.simplefilter("ignore")
+torch.set_num_threads(1)
+chosen = {name: PROGRAMS[name] for name in ("eager", "export")}
+print(json.dumps(cells(sys.argv[1], Path(tempfile.mkdtemp()), chosen)))
+"""
+
+
+def test_a_row_is_complete_but_for_the_columns_with_a_compiler():
+    assert [name for name in MODELS if name in FOUND] == list(FOUND)
+    assert FOUND
+    for name, row in FOUND.items():
+        assert set(row) >= {"eager", "export", "ONNX", "prefill", "step"}, name
+        assert set(row) <= set(COLUMNS), name
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_no_cell_is_an_accident(name):
+    for column, cell in FOUND[name].items():
+        assert "failed" not in cell, (column, cell)
+        if "error" in cell:
+            assert cell["error"] >= 0, column
+            assert column == "eager" or cell["error"] <= TOLERANCE, column
+        else:
+            # A tracer's own message is not a refusal by name.
+            assert "can be traced" not in cell["refused"], (column, cell)
+
+
+@pytest.mark.compile
+def test_a_sample_is_measured_again():
+    command = [sys.executable, "-c", SAMPLE, "softmax, causal texts"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    row = json.loads(done.stdout.splitlines()[-1])
+    assert 0 < row["eager"]["error"] < TOLERANCE
+    assert 0 < row["export"]["error"] < TOLERANCE
+
+
+def test_a_cell_is_a_number_a_letter_or_not_measured():
+    notes = Notes()
+    assert _cell({"error": 4.4e-7}, notes) == "4e-7"
+    assert _cell({"error": 0.0}, notes) == "0"
+    assert _cell(None, notes) == "not measured yet"
+    assert [_cell({"refused": f"export: {text}"}, notes) for text in "xyx"] == ["a", "b", "a"]
+    assert notes.text() == "- **a**: x\n- **b**: y"
+    assert len(_row({}, notes)) == len(COLUMNS)
+
+
+def test_columns_of_the_command_are_those_of_the_page():
+    parts = {"prefill", "step", "compile", "AOTI"} | set(PROGRAMS) - {"steps"}
+    assert parts == set(COLUMNS)
