@@ -49,12 +49,12 @@ def check(expected: list[str], shown: list[str], command: str) -> None:
         place, free = found + 1, False
 
 
-@pytest.mark.slow
-def test_the_walk_through(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def walk_through(text: str, folder: Path, monkeypatch, capsys) -> list[str]:
+    """Run the blocks of a page in a folder and compare what they show; return the commands."""
+    monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "120")
     ran = []
-    for what, block in FENCED.findall(TEXT):
+    for what, block in FENCED.findall(text):
         needed = what.partition(" if ")[2]  # what an earlier command may have written
         if needed and not Path(needed).exists():
             continue
@@ -73,6 +73,12 @@ def test_the_walk_through(tmp_path, monkeypatch, capsys):
                     shown = capsys.readouterr().out.splitlines()
                 check(expected, shown, command)
                 ran.append(words[1] if words[0] == "fredholm" else words[0])
+    return ran
+
+
+@pytest.mark.slow
+def test_the_walk_through(tmp_path, monkeypatch, capsys):
+    ran = walk_through(TEXT, tmp_path, monkeypatch, capsys)
     if Path("compare/method").exists():
         assert [ran.pop(2), ran.pop(2)] == ["evaluate", "predict"]
     assert ran == ["data", "compare", "train", "evaluate", "predict", "head", "explain"]

@@ -318,6 +318,9 @@ def export(
         list[str] | None,
         typer.Option("--fixed", help="A size of the inputs that stays that of training."),
     ] = None,
+    opset: Annotated[
+        int | None, typer.Option(help="Of onnx: the version of its operators, 18 or more.")
+    ] = None,
     steps: Annotated[
         bool,
         typer.Option(
@@ -331,11 +334,13 @@ def export(
 
     show.trusted_code(run, trust_code)
     if steps:
-        show.refuse_with_steps(to=to != "onnx", fixed=bool(fixed))
+        show.refuse_with_steps(to=to != "onnx", fixed=bool(fixed), opset=opset is not None)
         for path in training.export_run_steps(run, out=out, trust_code=trust_code):
             typer.echo(f"program: {path} (answers as the model does, token by token)")
         return
-    path = training.export_run(run, to, out=out, fixed=fixed or (), trust_code=trust_code)
+    path = training.export_run(
+        run, to, out=out, fixed=fixed or (), opset=opset, trust_code=trust_code
+    )
     typer.echo(f"program: {path} (answers as the model does at three sizes)")
 
 

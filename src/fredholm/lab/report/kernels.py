@@ -29,7 +29,7 @@ from ...models.encoders import Inputs
 from ...models.trajectory import trajectory
 from ...progress import steps
 from ..data.kinds.kind import SAMPLES, Cloud, Kind
-from . import plots
+from . import graphs, plots
 from .page import Data, Picture, Section, words
 from .style import Theme, new_figure, render
 
@@ -45,6 +45,10 @@ SCALES = (
 GRID = f"{SCALES} Ring: the query."
 PANELS = f"{SCALES} Orange: the {{}}'s outline. Ring: the query."
 SCATTER = f"{SCALES} Ring: the query. Points are seen along the axis of least extent."
+NETWORK = (
+    f"{SCALES} Ring: the query. Nodes: how much the query takes from them; edges: how much their "
+    "target takes from their source; triangles of a mesh: the mean of their corners."
+)
 DRAWABLE = 3  # coordinates of points that can be drawn, one of them left out
 
 
@@ -160,6 +164,8 @@ def map_section(
     """
     shown = shown_layers(layers)
     domain = shown[0].domain
+    if graphs.draws_graph(domain, kind):
+        return graph_section(shown, queries, kind)
     grid = image_grid(domain)
     scattered = grid is None and domain.dim > 1
     target = output_points(shown[0].operator, domain)
@@ -198,6 +204,40 @@ def map_section(
         layer.name: {"queries": indices, "weights": _plain(w)} for layer, w in zip(shown, result)
     }
     return Section("maps", "One query at a time", text, pictures), numbers
+
+
+def graph_section(
+    layers: Sequence[Layer], queries: list[int] | None, kind: Kind
+) -> tuple[Section, dict[str, Any]]:
+    """The kernel around some nodes of the first sample, in layers that live on one graph."""
+    domain = graphs.first_sample(layers[0].domain)
+    chosen = graphs.choose_nodes(domain)
+    if queries is not None:
+        chosen = [(f"node {query + 1}", query) for query in queries]
+    limit = graphs.most_nodes(domain, max(layer.operator.heads for layer in layers))
+    names, pictures = [layer.name for layer in layers], []
+    rows: dict[str, list[Any]] = {name: [] for name in names}
+    for place, (label, index) in enumerate(chosen):
+        part = graphs.part_around(domain, index, limit)
+        found = []
+        for layer in layers:
+            own = _first(layer.domain)
+            kernel = graphs.kernel_on_part(layer.operator, layer.u, own, part)[:MAX_HEADS]
+            found.append(kernel.numpy())
+            rows[layer.name].append(kernel[:, 0])
+        drawn = render(lambda theme, p=part, f=found: graphs.graphs(theme, p, names, f))
+        caption = words(
+            "graph_caption", label=label, index=index, shown=len(part.nodes), count=domain.size
+        )
+        alt = f"The kernel around {label}, {len(names)} layers"
+        data = graphs.edge_table(part, names, found)
+        pictures.append(Picture(f"map-{place + 1}", alt, caption, drawn, data))
+    text = words("graphs", one=kind.one, scalar=_scalar(layers[0]), note=NETWORK)
+    numbers = {
+        layer.name: {"queries": [index for _, index in chosen], "weights": _plain(rows[layer.name])}
+        for layer in layers
+    }
+    return Section("maps", "One node at a time", text, pictures), numbers
 
 
 def shown_layers(layers: Sequence[Layer]) -> list[Layer]:
