@@ -134,9 +134,10 @@ def test_the_page(tmp_path):
     text, numbers = page.read_text(), json.loads((tmp_path / "numbers.json").read_text())
     assert re.findall(r'<section id="(\w+)"', text) == [
         "identity",
+        "explore",
+        "maps",
         "profile",
         "shares",
-        "maps",
         "entries",
     ]
     assert "profile-weights" not in text  # the same numbers

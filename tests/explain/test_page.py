@@ -20,7 +20,7 @@ pytestmark = [
 def test_report_in_a_browser(page, tmp_path, view):
     found, console = open_page(page, tmp_path, **view)
     assert console == []
-    assert int(found["pictures"]) == 12
+    assert int(found["pictures"]) == 13  # twelve figures, and the picture of the interactive one
     assert found["drawn"] == found["pictures"]
     assert found["requests"] == "0"
     assert found["overflow"] == "false"

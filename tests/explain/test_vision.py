@@ -261,7 +261,7 @@ def test_folders_of_other_models_are_sent_elsewhere(tmp_path, capsys):
     (folder / "preprocessor_config.json").write_text('{"do_normalize": false}')
     assert main(["explain", str(folder), "--shape", "2,3,30,30", "--out", str(tmp_path)]) == 0
     text = (tmp_path / "index.html").read_text()
-    assert "There are none: the grid of 4x4 points does not divide images of 30x30" in text
+    assert "No attention maps: the grid of 4x4 points does not divide images of 30x30" in text
 
 
 @pytest.mark.parametrize(

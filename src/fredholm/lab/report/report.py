@@ -177,7 +177,10 @@ def _of_model(model: Any, samples: Samples, options: ReportOptions, run: RunFact
     if run.recipe:
         text = folded("Show the recipe", preformatted(run.recipe))
         sections.append(Section("recipe", "Recipe", "", after=text))
-    return Content(_lead(model, _kind(samples)), head, sections, numbers)
+    lead, skipped = _lead(model, _kind(samples)), numbers["attention"].get("skipped")
+    if isinstance(model, Traced) and isinstance(skipped, str):
+        lead += f". No attention maps: {skipped}"
+    return Content(lead, head, sections, numbers)
 
 
 def _prepared(model: Any, samples: Samples) -> tuple[Samples, Any, list[Any] | None]:
