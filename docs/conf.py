@@ -8,6 +8,7 @@ from pathlib import Path
 
 project = "Fredholm"
 author = "The Fredholm developers"
+copyright = author
 
 # Examples start programs of their own, which find the package as this process does.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -58,6 +59,7 @@ sphinx_gallery_conf = {
     "minigallery_sort_order": "gallery_order.place",
     "ignore_pattern": "worker",
     "abort_on_example_error": True,
+    "capture_repr": (),
     "download_all_examples": False,
     "min_reported_time": 1000,
     "remove_config_comments": True,
