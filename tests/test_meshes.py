@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from fredholm import Domain
 from fredholm.errors import DataError, DomainError, MissingExtraError, ShapeError
 from fredholm.meshes import (
     Mesh,
@@ -18,6 +19,7 @@ from fredholm.meshes import (
     read_mesh,
     sphere_areas,
 )
+from fredholm.operators import create_operator
 
 
 def square(n: int) -> Mesh:
@@ -215,6 +217,70 @@ def test_an_angle_is_a_chord():
     assert great_circle_radius(angle) == pytest.approx(float((a - b).norm()), rel=1e-6)
     with pytest.raises(DomainError, match="up to π"):
         great_circle_radius(4.0)
+
+
+def test_a_sphere_is_a_domain():
+    pytest.importorskip("scipy")
+    points, areas = latitude_longitude(6, 12, dtype=torch.float64)
+    near = Domain.sphere(points, areas=areas, angle=0.7)
+    assert near.measure.equal(areas)
+    angles = torch.arccos((points @ points.mT).clamp(-1, 1))
+    assert near.pairs.dense().equal(angles <= 0.7)
+
+    # Voronoi cells of a regular grid are its cells, but for the curvature of their edges.
+    voronoi = Domain.sphere(points)
+    assert float(voronoi.measure.sum()) == pytest.approx(4 * pi, rel=1e-9)
+    nearest = Domain.sphere(points, areas=areas, neighbours=5)
+    assert int(nearest.pairs.degrees().min()) >= 5
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [({"angle": 0.0}, "up to π"), ({"angle": 4.0}, "up to π"), ({"neighbours": 99}, "neighbours")],
+)
+def test_bad_spheres_are_refused_by_name(options, match):
+    pytest.importorskip("scipy")
+    points, areas = latitude_longitude(3, 6)
+    with pytest.raises(DomainError, match=match):
+        Domain.sphere(points, areas=areas, **options)
+    with pytest.raises(DomainError, match="length 1"):
+        Domain.sphere(1.5 * points, areas=areas)
+
+
+def globe(n: int) -> Domain:
+    """The sphere by n latitudes."""
+    points, areas = latitude_longitude(n, 2 * n, dtype=torch.float64)
+    return Domain.sphere(points, areas=areas)
+
+
+def fields(domain: Domain) -> torch.Tensor:
+    """A smooth signal of two channels at the points of a domain."""
+    x = domain.positions
+    return torch.stack([torch.sin(2 * x[:, 0]), x[:, 0] * x[:, -1]], -1)[None]
+
+
+@pytest.mark.parametrize(
+    ("build", "queries"),
+    [
+        (globe, [[1.0, 0, 0], [0, 0.6, 0.8]]),
+        (lambda n: Domain.mesh(square(n).vertices, square(n).cells), [[0.2, 0.3], [0.9, 0.5]]),
+    ],
+    ids=["sphere", "mesh"],
+)
+def test_fixed_weights_converge_at_the_order_of_the_quadrature(build, queries):
+    at = torch.tensor(queries, dtype=torch.float64)
+    torch.manual_seed(0)
+    options = {"position_dim": at.shape[1], "width": 4, "frequencies": 1}
+    operator = create_operator("itnet", 2, 1, **options).double()
+    query_domain = Domain.points(at)
+    call = {"query": torch.ones(1, 2, 2, dtype=torch.float64), "query_domain": query_domain}
+    with torch.no_grad():
+        outputs = [
+            operator(fields(domain), domain, **call) for domain in map(build, (24, 48, 96, 192))
+        ]
+    gaps = [float((a - b).norm()) for a, b in pairwise(outputs)]
+    rates = [log(a / b) / log(2) for a, b in pairwise(gaps)]
+    assert min(rates) > 1.8, rates
 
 
 # --- files ----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The README, the pages and the gallery: their links lead somewhere and their pictures have words."""
+"""README, pages and gallery as a site: links lead somewhere, and pictures have words."""
 
 from __future__ import annotations
 

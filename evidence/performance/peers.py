@@ -333,8 +333,9 @@ class DiagonalKernel(HiddenKernel):
         self.first, self.last = nn.Linear(2 * position_dim, width), nn.Linear(width, dim)
 
     def hidden(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
-        of_y, of_x = self.first.weight.split(x.shape[-1], 1)
-        return functional.gelu(y @ of_y.mT + x @ of_x.mT + self.first.bias)
+        # Columns in memory, so that a product of few rows makes their gradient.
+        of_y, of_x = self.first.weight.mT.contiguous().split(x.shape[-1])
+        return functional.gelu(y @ of_y + (x @ of_x + self.first.bias))
 
     def readout(self) -> tuple[Tensor, Tensor]:
         return self.last.weight[:, None, None], self.last.bias[:, None, None]

@@ -22,7 +22,7 @@ from .arguments import Device, checked, refuse_kind
 from .distributed.shards import Shards, agreed, checked_sizes, even_sizes
 from .edges import Edges, check_edge_features, check_edge_index, check_weight
 from .errors import DomainError, ShapeError, suggest
-from .meshes import Mesh
+from .meshes import Mesh, check_on_sphere, great_circle_radius, sphere_areas
 from .neighbours import nearest_edges, radius_edges
 from .quadrature import Quadrature, mass_in_reach, mass_on_edges, reciprocal
 from .validation import cheap_to_read, check_forward, check_shapes, check_values, positive
@@ -267,6 +267,43 @@ class Domain:
             radius=radius,
             neighbours=neighbours,
         )
+
+    @classmethod
+    @checked(DomainError)
+    def sphere(
+        cls,
+        points: Tensor,
+        *,
+        areas: Tensor | None = None,
+        angle: float | None = None,
+        neighbours: int | None = None,
+    ) -> Domain:
+        """Points of the unit sphere (N, 3), each with an area as mass, so that the sum over points
+        is the integral over the sphere.
+
+        Args:
+            points: directions of length 1, of :func:`fredholm.meshes.latitude_longitude` for
+                instance.
+            areas: (N,), by default those of the Voronoi cells.
+            angle: a point sees the points at most so far away along a great circle, in radians.
+            neighbours: as in :meth:`points`; the nearest along great circles are the nearest.
+
+        Raises:
+            DomainError: points off the sphere, an angle that is not above 0 and up to π.
+            MissingExtraError: scipy is needed for Voronoi cells and for either search.
+
+        Example:
+            >>> from fredholm.meshes import latitude_longitude
+            >>> points, areas = latitude_longitude(4, 8)
+            >>> globe = Domain.sphere(points, areas=areas, angle=0.8)
+            >>> globe.size, round(globe.measure.sum().item(), 4)
+            (32, 12.5664)
+        """
+        check_on_sphere(points)
+        if areas is None:
+            areas = sphere_areas(points)
+        radius = None if angle is None else great_circle_radius(angle)
+        return cls.points(points, measure=areas, radius=radius, neighbours=neighbours)
 
     def near(
         self, queries: Domain, *, radius: float | None = None, neighbours: int | None = None

@@ -522,6 +522,36 @@ class Edges:
             pick(self.shift),
         )
 
+    def graphs(self, chosen: slice) -> Edges:
+        """Some consecutive graphs of a batch; all of them where the batch is one that is shared.
+
+        Example:
+            >>> graph = Edges.of_mask(torch.ones(2, 2).bool())
+            >>> Edges.collate([graph] * 3).graphs(slice(1, 2))
+            Edges(4 edges of 2 queries and 2 keys, at most 2 per query)
+        """
+        start, stop, step = chosen.indices(self.batch)
+        if self.batch == 1:
+            return self
+        if step != 1 or stop <= start:
+            raise DomainError(f"expected consecutive graphs of {self.batch}, got {chosen}")
+        ptr = self.ptr[start * self.queries : stop * self.queries + 1]
+        edges = slice(int(ptr[0]), int(ptr[-1]))
+
+        def cut(values: Tensor | None) -> Tensor | None:
+            return None if values is None else values[edges]
+
+        return replace(
+            self,
+            ptr=ptr - ptr[0],
+            source=self.source[edges],
+            log_density=cut(self.log_density),
+            features=cut(self.features),
+            shift=cut(self.shift),
+            longest=int((ptr[1:] - ptr[:-1]).max()),
+            batch=stop - start,
+        )
+
     def permuted(self, order: Int[Tensor, " n"]) -> Edges:
         """The same graph after its points were taken in another order, ``positions[order]``."""
         return self.select(order, order)

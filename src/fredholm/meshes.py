@@ -298,19 +298,25 @@ def sphere_areas(points: Tensor) -> Float[Tensor, " n"]:
     require("scipy.spatial", "search", "Voronoi cells on the sphere")
     from scipy.spatial import SphericalVoronoi
 
+    check_on_sphere(points)
     x = points.detach().cpu().double()
     length = torch.linalg.vector_norm(x, dim=-1)
+    try:
+        areas = SphericalVoronoi((x / length[:, None]).numpy()).calculate_areas()
+    except ValueError as error:
+        raise DomainError(f"expected distinct points on the sphere, got others ({error})") from None
+    return torch.from_numpy(areas).to(points.dtype).to(points.device)
+
+
+def check_on_sphere(points: Tensor) -> None:
+    """DomainError unless ``points`` are (N, 3) and of length 1, to three digits."""
+    length = torch.linalg.vector_norm(points.detach().double(), dim=-1)
     off = ~((length - 1).abs() < 1e-3)
     if points.dim() != 2 or points.shape[1] != 3 or bool(off.any()):
         raise DomainError(
             f"expected points (N, 3) of length 1, got {int(off.sum())} others of "
             f"{tuple(points.shape)}; divide each point by its length"
         )
-    try:
-        areas = SphericalVoronoi((x / length[:, None]).numpy()).calculate_areas()
-    except ValueError as error:
-        raise DomainError(f"expected distinct points on the sphere, got others ({error})") from None
-    return torch.from_numpy(areas).to(points.dtype).to(points.device)
 
 
 def great_circle_radius(angle: float) -> float:

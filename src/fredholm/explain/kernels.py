@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..domain import Domain
+from ..edges import Edges
 from ..errors import DomainError, OptionError, ShapeError
 from ..integral import Kernel
 
@@ -277,10 +278,12 @@ def check(u: Tensor, domain: Domain | None) -> Domain:
 def take_samples(domain: Domain, samples: slice) -> Domain:
     """The domain of some samples of a batch; what is shared stays shared."""
     shared = {"positions": 2, "measure": 1, "valid": 1, "pairs": 2}
-    changes = {}
+    changes: dict[str, Tensor | Edges] = {}
     for field in fields(domain):
         value = getattr(domain, field.name)
-        if (
+        if isinstance(value, Edges):
+            changes[field.name] = value.graphs(samples)
+        elif (
             field.name in shared
             and value is not None
             and value.dim() > shared[field.name]

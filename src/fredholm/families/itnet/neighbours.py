@@ -87,7 +87,7 @@ def _work(
     layers = len(terms.get("mid", ()))
     count = p.uy.shape[1]
 
-    def answer(kernel: SplitHidden, tile: Neighbours, weights: Weights) -> Pending:
+    def answer(tile: Neighbours, weights: Weights) -> Pending:
         value = cast(tile.heads("value", count), single)
         with full_precision(value):
             first = _first_layer(kernel, tile, weights, heads, shifted, single)
@@ -108,9 +108,8 @@ def _work(
     size = torch.finfo(single).bits // 8
     key_bytes, pair_bytes = size * rows.width(), 4 * size * count * width
     tiles = partition(p, key_bytes=key_bytes, pair_bytes=pair_bytes, split=True, cached=True)
-    return Work(
-        rows, weights, tiles, with_parameters(kernel, answer, list(parameters)), p.quadrature
-    )
+    within = with_parameters(kernel, list(parameters))
+    return Work(rows, weights, tiles, answer, p.quadrature, within)
 
 
 def _first_layer(

@@ -132,7 +132,7 @@ class Neighbourhoods(Wrapped):
             return shape_alone(kernel, problem)
         heads, layout = problem.ux.shape[1], _tile_layout(problem.layout)
 
-        def answer(kernel: Kernel, tile: Neighbours, weights: Weights) -> Tensor:
+        def answer(tile: Neighbours, weights: Weights) -> Tensor:
             return self.inner.respond(kernel, _small_problem(tile, layout, heads))
 
         weights = parameters_of(kernel)
@@ -140,8 +140,9 @@ class Neighbourhoods(Wrapped):
             rows=_rows_of(problem),
             weights=weights,
             tiles=partition(problem, pair_bytes=self._pair_bytes(kernel, problem)),
-            answer=with_parameters(kernel, answer, list(weights)),
+            answer=answer,
             quadrature=problem.quadrature,
+            within=with_parameters(kernel, list(weights)),
         )
         out = work.results()
         return out.unflatten(0, (problem.ux.shape[0], -1)).transpose(1, 2)

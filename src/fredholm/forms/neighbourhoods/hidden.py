@@ -55,20 +55,16 @@ class NeighbourMoments(Form):
         parameters, weights = parameters_of(kernel), {"term.readout": readout}
         if bias is not None:
             weights["term.bias"] = bias
-        heads, width = p.uy.shape[1], readout.shape[-1]
+        heads = p.uy.shape[1]
         size = torch.finfo(single).bits // 8
-        per_pair = width
-        if kernel.d_out == 1:
-            per_pair += heads * kernel.d_in
         tiles = partition(
             p,
             key_bytes=2 * size * rows.width(),
-            pair_bytes=4 * size * per_pair,
+            pair_bytes=size * _numbers(kernel, p, readout.shape[-1]),
             split=True,
-            cached=True,
         )
 
-        def answer(kernel: Any, tile: Neighbours, weights: Weights) -> Pending:
+        def answer(tile: Neighbours, weights: Weights) -> Pending:
             hidden = _hidden(kernel, tile, heads)
             dtype = promoted(hidden.dtype, single)
             value = cast(tile.heads("uy", heads), dtype)
@@ -81,11 +77,24 @@ class NeighbourMoments(Form):
                     weights.get("term.bias"),
                 )
 
-        of_tile = with_parameters(kernel, answer, list(parameters))
-        work = Work(rows, weights | parameters, tiles, of_tile, p.quadrature)
+        within = with_parameters(kernel, list(parameters))
+        work = Work(rows, weights | parameters, tiles, answer, p.quadrature, within)
         batch, queries = p.ux.shape[0], p.ux.shape[2]
         out = cast(added(work.results(), tiles, batch * queries), p.uy.dtype)
         return with_offset(out.unflatten(0, (batch, queries)).transpose(1, 2), kernel, p)
+
+
+def _numbers(kernel: Any, problem: Problem, width: int) -> int:
+    """How many numbers a pair of a query and a key takes at a time."""
+    heads, edges = problem.uy.shape[1], problem.quadrature.edges
+    if kernel.d_out == 1:
+        return 4 * (width + heads * kernel.d_in)
+    numbers = 4 * width
+    if edges is not None:
+        # A query has moments, and these have a gradient.
+        pairs = max(1, edges.count // max(1, edges.rows))
+        numbers += 2 * heads * kernel.d_in * width // pairs
+    return numbers
 
 
 def _hidden(kernel: Any, tile: Neighbours, heads: int) -> Tensor:
@@ -116,40 +125,40 @@ def _mean(measure: Tensor, value: Tensor) -> Float[Tensor, "r h b i"]:
     return weighted_sum(measure.expand(-1, -1, -1, value.shape[2]), value)
 
 
-def _moments(hidden: Tensor, measure: Tensor, value: Tensor) -> Float[Tensor, "r h b wi"]:
-    """Sums over the keys of hidden units times values."""
+def _moments(hidden: Tensor, measure: Tensor, value: Tensor) -> Float[Tensor, "r h b iw"]:
+    """Sums over the keys of values times hidden units."""
     count = value.shape[1]
     hidden = hidden * measure[..., None]
     if hidden.shape[1] == 1 and count > 1:
         # Hidden units that heads share meet the values of all heads at once.
-        every = value.transpose(1, 2).flatten(2)
+        every = value.transpose(1, 2).flatten(2).mT
         if hidden.shape[2] == 1:
-            moment = torch.bmm(hidden[:, 0, 0].mT, every)[:, None]
+            moment = torch.bmm(every, hidden[:, 0, 0])[:, None]
         else:
-            moment = hidden[:, 0].mT @ every[:, None]
-        moment = moment.unflatten(-1, (count, -1)).movedim(-2, 1)
+            moment = every[:, None] @ hidden[:, 0]
+        moment = moment.unflatten(2, (count, -1)).transpose(1, 2)
     elif hidden.shape[2] == 1:
-        moment = (hidden[:, :, 0].mT @ value)[:, :, None]
+        moment = (value.mT @ hidden[:, :, 0])[:, :, None]
     else:
-        moment = hidden.mT @ value[:, :, None]
+        moment = value.mT[:, :, None] @ hidden
     return moment.flatten(3)
 
 
 class Readout(LastStep):
     """The readout of moments, one matrix product per head.
 
-    Inputs: moments (R, H, b, w · i), readout (H, o, i, w), the mean of the values (R, H, b, i) or
+    Inputs: moments (R, H, b, i · w), readout (H, o, i, w), the mean of the values (R, H, b, i) or
     None, and the readout's bias (H, o, i) or None.
     """
 
     def respond(
         self, moment: Tensor, readout: Tensor, mean: Tensor | None, bias: Tensor | None
     ) -> Tensor:
-        weight = _read_rows(readout, moment.dtype)
-        out = _of_rows(torch.bmm(_by_head(moment), weight), moment)
+        weight = readout.to(moment.dtype).flatten(2)
+        out = torch.bmm(_by_head(moment), weight.mT)
         if mean is not None and bias is not None:
-            out = out + mean @ bias.to(moment.dtype).mT
-        return out
+            out = out + torch.bmm(_by_head(mean), bias.to(moment.dtype).mT)
+        return _of_rows(out, moment)
 
     def gradients(
         self,
@@ -161,25 +170,20 @@ class Readout(LastStep):
         bias: Tensor | None,
     ) -> list[Tensor | None]:
         found: list[Tensor | None] = [None] * 4
-        rows = _by_head(above.to(moment.dtype))
-        weight = _read_rows(readout, moment.dtype)
+        above = above.to(moment.dtype)
+        rows = _by_head(above)
         if needs[0]:
-            found[0] = _of_rows(torch.bmm(rows, weight.mT), moment)
+            weight = readout.to(moment.dtype).flatten(2)
+            found[0] = _of_rows(torch.bmm(rows, weight), moment)
         if needs[1]:
-            of_weight = torch.bmm(_by_head(moment).mT, rows)
-            heads, outputs, inputs, width = readout.shape
-            of_weight = of_weight.view(heads, width, inputs, outputs).permute(0, 3, 2, 1)
-            found[1] = of_weight.to(readout.dtype)
+            of_weight = torch.bmm(rows.mT, _by_head(moment))
+            found[1] = of_weight.view_as(readout).to(readout.dtype)
         if mean is not None and bias is not None:
             if needs[2]:
-                found[2] = above.to(moment.dtype) @ bias.to(moment.dtype)
+                found[2] = _of_rows(torch.bmm(rows, bias.to(above.dtype)), moment)
             if needs[3]:
                 found[3] = torch.bmm(rows.mT, _by_head(mean)).to(bias.dtype)
         return found
-
-
-def _read_rows(readout: Tensor, dtype: torch.dtype) -> Float[Tensor, "h wi o"]:
-    return readout.to(dtype).permute(0, 3, 2, 1).flatten(1, 2)
 
 
 def _by_head(x: Float[Tensor, "r h b n"]) -> Float[Tensor, "h rb n"]:

@@ -62,6 +62,13 @@ class Pending(NamedTuple):
 
 
 Answer = Callable[[Neighbours, Weights], Tensor | Pending]
+Within = Callable[[Weights, Callable[[], Any]], Any]
+"""Calls a function while the weights of a call are in place."""
+
+
+def as_they_are(weights: Weights, function: Callable[[], Any]) -> Any:
+    """Call ``function``: nothing has to be put in place for weights that ``answer`` is given."""
+    return function()
 
 
 class Work(NamedTuple):
@@ -73,6 +80,7 @@ class Work(NamedTuple):
         tiles: the tiles.
         answer: gives the results of a tile, (R, H, b, o), or the step that is left.
         quadrature: of the whole problem.
+        within: puts a kernel's parameters in place for all tiles.
     """
 
     rows: Rows
@@ -80,6 +88,7 @@ class Work(NamedTuple):
     tiles: Partition
     answer: Answer
     quadrature: Quadrature
+    within: Within = as_they_are
 
     def results(self) -> Tensor:
         """The results of all tiles, each at its place: (results, H, o)."""
@@ -116,14 +125,48 @@ class Work(NamedTuple):
     def plain(self, *tensors: Tensor) -> Tensor:
         """:meth:`results`, recorded as they are."""
         gathered, weights = self.split(tensors)
-        places, results = [], []
-        for part in self.tiles.groups():
-            place, out = self.of_tile(part, self.rows.gather(part, gathered), weights)
-            places.append(place)
-            results.append(out)
-        result = torch.cat(results)
-        out = torch.zeros_like(result)
-        return out.index_copy(0, torch.cat(places), result)
+        written = not (torch.is_grad_enabled() or torch.compiler.is_compiling() or transforms())
+        results = _Written(self.tiles.results) if written else _Recorded()
+
+        def every_tile() -> None:
+            for part in self.tiles.groups():
+                results.add(*self.of_tile(part, self.rows.gather(part, gathered), weights))
+
+        self.within(weights, every_tile)
+        return results.joined()
+
+
+class _Recorded:
+    """Results of tiles, which autograd or a trace follows to their places."""
+
+    def __init__(self) -> None:
+        self.places: list[Tensor] = []
+        self.results: list[Tensor] = []
+
+    def add(self, place: Tensor, result: Tensor) -> None:
+        self.places.append(place)
+        self.results.append(result)
+
+    def joined(self) -> Tensor:
+        result = torch.cat(self.results)
+        return torch.zeros_like(result).index_copy(0, torch.cat(self.places), result)
+
+
+class _Written:
+    """Results of tiles, written to their places at once: no second copy of all is held."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.out: Tensor | None = None
+
+    def add(self, place: Tensor, result: Tensor) -> None:
+        if self.out is None:
+            self.out = result.new_zeros(self.count, *result.shape[1:])
+        self.out.index_copy_(0, place, result)
+
+    def joined(self) -> Tensor:
+        assert self.out is not None  # there is a tile
+        return self.out
 
 
 class _Tiled(torch.autograd.Function):
@@ -160,28 +203,43 @@ def _tile_gradients(
             name: x.detach().requires_grad_() if name in totals else x
             for name, x in weights.items()
         }
-        for part in work.tiles.groups():
-            with torch.no_grad():
-                rows = work.rows.gather(part, gathered)
-            inputs = {**rows, **leaves}
-            for name in wanted:
-                if name in rows:
-                    rows[name].requires_grad_()
-            outputs, above = _above(work.pending(part, rows, leaves), part, grad)
-            if not outputs:
-                continue
-            found = torch.autograd.grad(
-                outputs, [inputs[name] for name in wanted], above, allow_unused=True
-            )
-            for name, g in zip(wanted, found):
-                if g is None:
-                    continue
-                if name in leaves:
-                    totals[name] += g
-                elif len(totals[name]):
-                    index = work.rows.index(name, part).flatten()
-                    totals[name].index_add_(0, index, g.flatten(0, 1))
+
+        def every_tile() -> None:
+            for part in work.tiles.groups():
+                with torch.no_grad():
+                    rows = work.rows.gather(part, gathered)
+                _add_gradients(work, part, rows, leaves, totals, grad)
+
+        work.within(leaves, every_tile)
     return list(totals.values())
+
+
+def _add_gradients(
+    work: Work,
+    part: Group,
+    rows: dict[str, Tensor],
+    leaves: Weights,
+    totals: dict[str, Tensor],
+    grad: Tensor,
+) -> None:
+    """Add the gradients of one tile to ``totals``, by name."""
+    inputs = {**rows, **leaves}
+    for name in totals:
+        if name in rows:
+            rows[name].requires_grad_()
+    outputs, above = _above(work.pending(part, rows, leaves), part, grad)
+    if not outputs:
+        return
+    wanted = [inputs[name] for name in totals]
+    found = torch.autograd.grad(outputs, wanted, above, allow_unused=True)
+    for name, g in zip(totals, found):
+        if g is None:
+            continue
+        if name in leaves:
+            totals[name] += g
+        elif len(totals[name]):
+            index = work.rows.index(name, part).flatten()
+            totals[name].index_add_(0, index, g.flatten(0, 1))
 
 
 def _above(out: Tensor | Pending, part: Group, grad: Tensor) -> tuple[list[Tensor], list[Tensor]]:
@@ -210,19 +268,15 @@ def _autocast(device: str) -> Callable[[], AbstractContextManager[object]]:
 # --- kernels in tiles -----------------------------------------------------------------------------
 
 
-OfKernel = Callable[[Any, Neighbours, Weights], Tensor | Pending]
-"""A kernel's result for a tile, from its parameters and the weights."""
-
-
 class _Bound(nn.Module):
-    """A function of a kernel, as a module whose parameters may be replaced for a call."""
+    """A kernel as a module that calls a function while its parameters are replaced."""
 
-    def __init__(self, kernel: Kernel, function: OfKernel):
+    def __init__(self, kernel: Kernel):
         super().__init__()
-        self.kernel, self.function = kernel, function
+        self.kernel = kernel
 
-    def forward(self, tile: Neighbours, weights: Weights) -> Tensor | Pending:
-        return self.function(self.kernel, tile, weights)
+    def forward(self, function: Callable[[], Any]) -> Any:
+        return function()
 
 
 def parameters_of(kernel: Kernel) -> Weights:
@@ -230,22 +284,22 @@ def parameters_of(kernel: Kernel) -> Weights:
     return {name: x for name, x in kernel.named_parameters() if x.requires_grad}
 
 
-def with_parameters(kernel: Kernel, function: OfKernel, names: Sequence[str]) -> Answer:
-    """``function``, whose kernel has those parameters that the weights of a call have under
+def with_parameters(kernel: Kernel, names: Sequence[str]) -> Within:
+    """Call a function while the kernel has those parameters that the weights of a call have under
     ``names``.
     """
-    bound = _Bound(kernel, function)
+    bound = _Bound(kernel)
 
     def has(name: str, parameter: Tensor) -> bool:
         """Whether the kernel's parameter is this one at the moment."""
         module, _, last = name.rpartition(".")
         return kernel.get_submodule(module)._parameters.get(last) is parameter
 
-    def answer(tile: Neighbours, weights: Weights) -> Tensor | Pending:
+    def within(weights: Weights, function: Callable[[], Any]) -> Any:
         if all(has(name, weights[name]) for name in names):
-            return function(kernel, tile, weights)
+            return function()
         # The backward has leaves of its own, and another call may have replaced parameters.
         named = {f"kernel.{name}": weights[name] for name in names}
-        return call_with(bound, named, (tile, weights))
+        return call_with(bound, named, (function,))
 
-    return answer
+    return within

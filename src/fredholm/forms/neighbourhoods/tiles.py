@@ -114,9 +114,11 @@ def _edge_groups(edges: Edges, samples: int, slots: int, split: bool) -> Iterato
             row = tile.rows - sample * edges.queries
             yield Group(sample, row[:, None], key, real, tile.pieces, edge, full=tile.full)
             continue
-        each = torch.arange(samples, device=tile.rows.device)
-        sample, row, place = each.repeat_interleave(len(tile.rows)), tile.rows, tile.pieces
+        row, place = tile.rows, tile.pieces
+        sample = torch.zeros_like(row)
         if samples > 1:
+            each = torch.arange(samples, device=row.device)
+            sample = each.repeat_interleave(len(row))
             row = row.repeat(samples)
             key, real, edge = (x.repeat(samples, 1) for x in (key, real, edge))
             place = (each[:, None] * len(pieces.row) + place).flatten()

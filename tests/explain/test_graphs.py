@@ -1,0 +1,141 @@
+"""Kernels over graphs and meshes: what is drawn is the kernel of the part that is drawn."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from fredholm import Domain, create_operator
+from fredholm.data import Graph, GraphDataset
+from fredholm.explain import ReportOptions, Samples, kernel_map, report
+from fredholm.explain.kernels import take_samples
+from fredholm.lab.report import graphs
+from fredholm.lab.report.style import LIGHT
+from fredholm.meshes import Mesh
+from fredholm.models import create_model
+
+pytest.importorskip("matplotlib")
+
+
+def ring(n: int) -> torch.Tensor:
+    node = torch.arange(n)
+    return torch.cat([torch.stack([node, (node + 1) % n]), torch.stack([(node + 1) % n, node])], -1)
+
+
+def lattice(n: int) -> Mesh:
+    """A square of 2 n² triangles."""
+    axis = torch.linspace(0, 1, n + 1)
+    index = torch.arange((n + 1) ** 2).view(n + 1, n + 1)
+    a, b, c, d = index[:-1, :-1], index[1:, :-1], index[1:, 1:], index[:-1, 1:]
+    cells = torch.cat([torch.stack(t, -1).reshape(-1, 3) for t in ((a, b, c), (a, c, d))])
+    return Mesh(torch.cartesian_prod(axis, axis), cells)
+
+
+def operator():
+    torch.manual_seed(0)
+    return create_operator("softmax", 8, heads=2)
+
+
+def test_the_part_around_a_node_has_its_own_edges():
+    part = graphs.part_around(Domain.graph(ring(12), 12, sparse=True), 3, limit=5)
+    assert part.nodes[0] == 3
+    assert sorted(part.nodes.tolist()) == [1, 2, 3, 4, 5]
+    pairs = {(int(part.nodes[s]), int(part.nodes[t])) for s, t in part.edges.T}
+    assert pairs == {(i, j) for i in range(1, 6) for j in range(1, 6) if abs(i - j) == 1}
+    assert len(part.cells) == 0
+
+
+def test_a_graph_without_places_is_laid_out_in_the_plane():
+    part = graphs.part_around(Domain.graph(ring(12), 12, sparse=True), 0)
+    apart = torch.cdist(*[torch.tensor(part.places)] * 2) + 9 * torch.eye(12)
+    assert float(apart.min()) > 0.01
+    # Neighbours along the ring are nearest in the picture.
+    for source, target in part.edges.T:
+        assert apart[source, target] < apart[source].median()
+
+
+def test_triangles_of_a_mesh_are_its_cells():
+    mesh = lattice(4)
+    domain = Domain.mesh(mesh.vertices, mesh.cells, adjacent=True)
+    part = graphs.part_around(domain, 12)
+    found = {tuple(sorted(part.nodes[cell].tolist())) for cell in part.cells}
+    assert found == {tuple(sorted(cell)) for cell in mesh.cells.tolist()}
+
+
+def test_a_cloud_of_many_neighbours_has_no_cells():
+    pytest.importorskip("scipy")
+    domain = Domain.points(torch.rand(40, 2), radius=0.6)
+    assert len(graphs.part_around(domain, 0).cells) == 0
+
+
+def test_colours_are_the_kernel():
+    """Lines, nodes and triangles of a panel hold the numbers of the operator."""
+    mesh = lattice(3)
+    domain = Domain.mesh(mesh.vertices, mesh.cells, adjacent=True)
+    u, op = torch.randn(1, domain.size, 8), operator()
+    part = graphs.part_around(domain, 5)
+    kernel = graphs.kernel_on_part(op, u, domain, part).numpy()
+    figure = graphs.graphs(LIGHT, part, ["layer"], [kernel])
+    every = kernel_map(op, u, domain, queries=list(range(domain.size)))[0]
+    for head, axes in enumerate(figure.axes[:2]):
+        cells, lines, nodes = axes.collections[:3]
+        row = every[head, 5, part.nodes].numpy()
+        np.testing.assert_allclose(nodes.get_array(), row)
+        np.testing.assert_allclose(cells.get_array(), row[part.cells].mean(1))
+        source, target = (part.nodes[x] for x in part.edges)
+        along = every[head, target, source].numpy()
+        np.testing.assert_allclose(lines.get_array(), sorted(along))
+
+
+def test_one_graph_of_a_batch():
+    sizes = (3, 5, 4)
+    batch = Domain.collate([Domain.graph(ring(n), n, sparse=True) for n in sizes])
+    u, op = torch.randn(3, 5, 8), operator()
+    every = op.weights(u, batch)
+    for b, n in enumerate(sizes):
+        own = take_samples(batch, slice(b, b + 1))
+        found = op.weights(u[b : b + 1], own)[:, :, :n, :n]
+        torch.testing.assert_close(found, every[b : b + 1, :, :n, :n])
+
+
+@pytest.mark.parametrize("kind", ["graph", "cloud", "mesh"])
+def test_an_operator_on_a_graph(kind, tmp_path):
+    pytest.importorskip("scipy")
+    mesh = lattice(5)
+    domain = {
+        "graph": lambda: Domain.graph(ring(30), 30, sparse=True),
+        "cloud": lambda: Domain.points(torch.rand(30, 3), radius=0.4),
+        "mesh": lambda: Domain.mesh(mesh.vertices, mesh.cells, adjacent=True),
+    }[kind]()
+    page = report(
+        operator(),
+        Samples(torch.randn(4, domain.size, 8)),
+        out_dir=tmp_path,
+        domain=domain,
+        options=ReportOptions(quality=0),
+    )
+    assert "One node at a time" in page.read_text(encoding="utf-8")
+    assert (tmp_path / "map-1.png").is_file()
+    numbers = json.loads((tmp_path / "numbers.json").read_text(encoding="utf-8"))
+    (layer,) = numbers["maps"].values()
+    assert len(layer["weights"]) == len(layer["queries"])
+
+
+def test_a_model_on_graphs_with_edges(tmp_path):
+    torch.manual_seed(0)
+    known = [Graph(torch.randn(n, 3), ring(n)) for n in (8, 10, 12)]
+    data = GraphDataset("rings", "test", known, torch.tensor([0, 1, 0]), ["a", "b"], eigenvectors=2)
+    model = create_model(
+        "itnet_nano",
+        encoder={**data.encoder(), "off_edges": "none"},
+        body={"dim": 8, "depth": 1, "heads": 2, "operator": "softmax", "operator_options": {}},
+        head={**data.head(), "outputs": 2},
+    )
+    inputs, labels = data.batch([0, 1, 2])
+    page = report(
+        model, Samples(inputs, labels=labels), out_dir=tmp_path, options=ReportOptions(quality=0)
+    )
+    assert "One node at a time" in page.read_text(encoding="utf-8")
