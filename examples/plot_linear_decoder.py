@@ -99,7 +99,7 @@ axis.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 plt.show()
 
 # %%
-# Fixed features hardly tell the keys apart. A window answers perfectly from what it holds, and knows
-# nothing beyond it. Once the features have learned, six pairs fit into the state, whatever the
-# distance. A language model has more to remember than that: :doc:`/results/smollm2` measures what a
-# real one lost, and :doc:`/linearize` shows how to convert your own.
+# Fixed features hardly tell the keys apart. A window answers perfectly from what it holds, and
+# knows nothing beyond it. Once the features have learned, six pairs fit into the state, whatever
+# the distance. A language model has more to remember than that: :doc:`/results/smollm2` measures
+# what a real one lost, and :doc:`/linearize` shows how to convert your own.
