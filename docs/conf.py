@@ -48,6 +48,8 @@ warnings.filterwarnings("ignore", category=FutureWarning)
 warnings.filterwarnings("ignore", category=DeprecationWarning)
 warnings.filterwarnings("ignore", category=UserWarning)
 
+# Neither are the log of a compiler and the bar of a loader.
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 for name in ("onnxscript", "onnx_ir"):
     logging.getLogger(name).setLevel(logging.WARNING)
 
