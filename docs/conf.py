@@ -8,6 +8,7 @@ from pathlib import Path
 
 project = "Fredholm"
 author = "The Fredholm developers"
+copyright = author
 
 # Examples start programs of their own, which find the package as this process does.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -47,6 +48,8 @@ warnings.filterwarnings("ignore", category=FutureWarning)
 warnings.filterwarnings("ignore", category=DeprecationWarning)
 warnings.filterwarnings("ignore", category=UserWarning)
 
+# Neither are the log of a compiler and the bar of a loader.
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 for name in ("onnxscript", "onnx_ir"):
     logging.getLogger(name).setLevel(logging.WARNING)
 
@@ -58,6 +61,7 @@ sphinx_gallery_conf = {
     "minigallery_sort_order": "gallery_order.place",
     "ignore_pattern": "worker",
     "abort_on_example_error": True,
+    "capture_repr": (),
     "download_all_examples": False,
     "min_reported_time": 1000,
     "remove_config_comments": True,

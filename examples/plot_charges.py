@@ -58,7 +58,6 @@ def predict(positions: torch.Tensor, charges: torch.Tensor) -> torch.Tensor:
 
 optimizer = torch.optim.Adam(operator.parameters(), lr=3e-3)
 schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=600)
-losses = []
 for _ in range(600):
     positions, charges, field = systems(16)
     loss = (predict(positions, charges) - field).square().mean() / field.square().mean()
@@ -66,7 +65,6 @@ for _ in range(600):
     loss.backward()
     optimizer.step()
     schedule.step()
-    losses.append(loss.item())
 
 positions, charges, field = systems(200)
 with torch.no_grad():

@@ -15,6 +15,8 @@ from fredholm.estimators import FredholmClassifier
 
 rng = np.random.default_rng(0)
 
+# sphinx_gallery_thumbnail_number = 2
+
 # %%
 # Three kinds of gait. A series is a pair (times, values), as the estimators take it.
 

@@ -17,6 +17,8 @@ from fredholm.estimators import FredholmRegressor
 
 rng = np.random.default_rng(0)
 
+# sphinx_gallery_thumbnail_number = 2
+
 # %%
 # Random smooth media, known at any resolution as sums of cosines:
 

@@ -213,7 +213,7 @@ def affine_system(
 
     Args:
         field, input_matrix, output_matrix, initial_state, path, sensitivity: of
-        :class:`fredholm.kernels.AffineSystemKernel`.
+            :class:`fredholm.kernels.AffineSystemKernel`.
         method, rtol, atol, options: of ``torchdiffeq.odeint``.
 
     Shape: (B, N, d_in) on a causal domain of times to (B, N, d_out).
