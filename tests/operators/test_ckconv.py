@@ -361,7 +361,7 @@ def test_separable():
     taps = operator.kernel.matrix(operator.problem(u, line(9)))[0, :, 8, :, 0, 0]  # ψ_c(8 - j)
     last = torch.einsum("cj,bjc->bc", taps, u) + operator.kernel.bias
     assert_close(operator(u)[:, 8], last @ operator.projection.weight.mT + operator.projection.bias)
-    with pytest.raises(OptionError, match="expected 4 heads in a separable convolution, .* got 2"):
+    with pytest.raises(OptionError, match=r"expected 4 heads in a separable convolution, .* got 2"):
         layer(dim=4, heads=2, separable=True)
 
 
