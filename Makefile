@@ -17,7 +17,7 @@ help:
 	@echo "make test   lint, types, rooms, tests"
 	@echo "make slow   the tests of more than ten seconds, which make test leaves out"
 	@echo "make bench  time the operators beside their peers on this machine (minutes; keep it quiet)"
-	@echo "make docs   build the documentation into docs/_build"
+	@echo "make docs   run the gallery, build the documentation into docs/_build, open it in Chromium"
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fredholm needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; run make PYTHON=python3.12")'
@@ -54,7 +54,8 @@ bench: .peers/.ready
 
 docs: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[docs]'
-	$(BIN)/python -m sphinx -W -q -b html docs docs/_build
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
+	$(BIN)/python -m tests.browse docs/_build
 
 clean:
-	rm -rf $(VENV) .peers docs/_build .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .peers docs/_build docs/gallery .pytest_cache .ruff_cache .hypothesis

@@ -13,6 +13,9 @@ collect_ignore_glob = (
     if find_spec("triton")
     else ["src/fredholm/ops/*/triton*.py", "src/fredholm/families/*/triton/*.py"]
 )
+# So is timm.
+if not find_spec("timm"):
+    collect_ignore_glob.append("src/fredholm/timm.py")
 
 
 @pytest.fixture(autouse=True)

@@ -95,7 +95,7 @@ BUGS = [
     Bug(
         "window",
         "a window counts hidden points",
-        "ops/linear_attention/windowed.py",
+        "ops/linear_attention/window_stretch.py",
         "        key, value, mass = visible_first(key, value, mass, valid)",
         "        visible_first(key, value, mass, valid)",
         ("tests/linearize/test_window.py::test_a_window_is_of_visible_tokens",),

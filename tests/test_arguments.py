@@ -113,24 +113,32 @@ def test_constructors(call, message):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda op: op.kernel_matrix(U, LINE, rows=[7]), ShapeError, "each from 0 to 3; got .7"),
-        (lambda op: op.weights(U, LINE, rows=[-1]), ShapeError, "each from 0 to 3; got .-1"),
-        (lambda op: op.weights(U, LINE, rows=[]), ShapeError, r"one at least, .*; got \[\]"),
+        (lambda op: op.kernel_matrix(U, LINE, rows=[7]), ShapeError, "each from 0 to 3, got .7"),
+        (lambda op: op.weights(U, LINE, rows=[-1]), ShapeError, "each from 0 to 3, got .-1"),
+        (lambda op: op.weights(U, LINE, rows=[]), ShapeError, r"at least one, .*, got \[\]"),
         (lambda op: op.weights(U, LINE, rows=torch.zeros(0)), ShapeError, "got a tensor"),
         (lambda op: op.weights(U, U), DomainError, "domain needs a Domain, got a tensor.*points"),
         (lambda op: op.weights(None), ShapeError, "u needs a tensor of features, got None"),
-        (lambda op: op.weights(U, query=U[0, 0]), ShapeError, r"query must have .*got \(8,\)"),
-        (lambda op: op.step(U[:1, 0], op.init_state(2, LINE)), ShapeError, "size 1, the state 2"),
+        (
+            lambda op: op.weights(U, query=U[0, 0]),
+            ShapeError,
+            r"query: expected shape .*got \(8,\)",
+        ),
+        (
+            lambda op: op.step(U[:1, 0], op.init_state(2, LINE)),
+            ShapeError,
+            "batch size of the state, 2, got 1",
+        ),
         (lambda op: op.prefill(U[:1], op.init_state(2, LINE)), ShapeError, "init_state.1, domain"),
         (
             lambda op: op(U, Domain.line(4, pairs=torch.ones(1, 5, 4, 4).bool())),
             ShapeError,
-            r"pairs \(1, 5, 4, 4\) are for 5 heads, there are 2",
+            r"pairs: expected 2 heads or one for all, got 5 in shape \(1, 5, 4, 4\)",
         ),
         (
             lambda op: op(U, Domain.line(4, pairs=torch.ones(7, 4, 4).bool())),
             ShapeError,
-            "for 7 batch entries, there are 2",
+            "expected 2 samples or one for all, got 7",
         ),
     ],
 )

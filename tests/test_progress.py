@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 
 import numpy as np
@@ -107,6 +108,10 @@ def test_a_fit_says_lines_to_whom_it_reports(table, tmp_path, monkeypatch):
     said: list[str] = []
     train(load_recipe(str(table), SHORT), tmp_path / "run", report=said.append)
     assert any(line.startswith("epoch 1/2: 1 of ") for line in said)
+    ends = [line for line in said if re.match(r"epoch \d/2  ", line)]
+    assert [bool(re.search(r" s, about \d+ (s|min) left$", line)) for line in ends] == [True, False]
+    within = [line for line in said if line.startswith("epoch 2/2: ")]
+    assert re.search(r"train loss [\d.]+, about \d+ (s|min) left$", within[0])
 
 
 def test_an_epoch_that_steps_will_end_has_so_many(table, tmp_path, monkeypatch, capsys):

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from fredholm.lab.distill.needles import KINDS, Haystacks, answers, summarise
+from fredholm.linearization.heads import QUIET
 
 from ..kit.page import head, load, save, table
 from ..kit.subject import Options
@@ -24,16 +25,18 @@ NEEDLES = {"needle": 100, "list": 40}
 # A long text costs four times as much as a short one: every third needle is asked for at all
 # distances, and of the control at the near ones, the others at the near ones.
 NEAR, EVERY = 2, 3
-TEACHER, ALONE = "teacher", "alone"
+TEACHER, ALONE, FULL = "teacher", "alone", "full"
 # How many groups of heads keep softmax; the others have the window and the sinks.
 MAIN = (TEACHER, ALONE, "12")
 FEWER = ("6", "3", "24")
 SECTIONS = ("needle", "costs", "list", "fewer")
-POSITIONS, SEGMENTS = (256, 768, 1280), 6
-CACHED = 4096  # tokens after which caches are weighed
+POSITIONS, SEGMENTS = (256, 768, 1280), 4
+CACHED = 4096  # tokens after which the bytes of a cache are told
+WEIGHED = (256, 512)  # tokens after which caches are weighed: each token adds the same
 LABELS = {
     TEACHER: "teacher",
     ALONE: "window 64 + 4 sinks alone",
+    FULL: "the same, the state at softmax's weight",
     "3": "3 of 90 groups keep softmax",
     "6": "6 of 90 groups keep softmax",
     "12": "12 of 90 groups keep softmax",
@@ -63,7 +66,7 @@ def run(options: Options) -> None:
         if section in KINDS:
             bench.needles(section, MAIN)
         elif section == "costs":
-            bench.costs(MAIN)
+            bench.costs((*MAIN, FULL))
         else:
             for name in FEWER:
                 bench.needles("needle", (TEACHER, name))
@@ -131,8 +134,11 @@ class Bench:
         from fredholm.linearization import replace_attention
 
         if name not in self.models:
-            keep = None if name == ALONE else best_groups(self.ranking(), int(name))
+            keep = None if name in (ALONE, FULL) else best_groups(self.ranking(), int(name))
             replaced = replace_attention(self.teacher, **MAP, keep=keep, probe=False)
+            if name == FULL:
+                for part in replaced.parts.values():
+                    part.gain.data += QUIET
             self.models[name] = replaced.model.eval()
         return self.models[name]
 
@@ -159,24 +165,29 @@ class Bench:
     def costs(self, names: tuple[str, ...]) -> None:
         """Perplexity by position, and the bytes of the cache, of each model."""
         for name in names:
-            self.get("bytes", name, compute=partial(self.bytes, name))
+            if name != FULL:
+                self.get("bytes", name, compute=partial(self.bytes, name))
             self.get("perplexity", name, compute=partial(self.perplexity, name))
 
     def bytes(self, name: str) -> int:
-        """Of the cache after a prompt."""
+        """Of the cache after :data:`CACHED` tokens, carried on from shorter prompts."""
         import torch
         from transformers import DynamicCache
 
         from fredholm.convert import cache_size
 
         model = self.model(name)
-        cache = DynamicCache(config=model.config)
-        length = 32 if self.options.small else CACHED
-        with torch.inference_mode():
-            ids = self.haystacks.filler[None, :length]
-            model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-        size = cache_size(cache)
-        return size.linear_bytes + size.softmax_bytes
+        lengths = (64, 96) if self.options.small else WEIGHED
+        sizes = []
+        for length in lengths:
+            cache = DynamicCache(config=model.config)
+            with torch.inference_mode():
+                ids = self.haystacks.filler[None, :length]
+                model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            size = cache_size(cache)
+            sizes.append(size.linear_bytes + size.softmax_bytes)
+        token = (sizes[1] - sizes[0]) // (lengths[1] - lengths[0])
+        return sizes[1] + token * (CACHED - lengths[1])
 
     def perplexity(self, name: str) -> list[dict[str, float]]:
         """The mean loss in nats in each stretch of positions."""
@@ -201,7 +212,9 @@ class Bench:
 
 def page(found: dict[str, Any] | None = None) -> str:
     """The whole page, from the committed answers."""
-    found = load(FILE) or {} if found is None else found
+    if found is None:
+        found = load(FILE) or {}
+    assert found is not None
     parts = [head("What SmolLM2 recalls untrained", "linearize", FILE), ABOUT]
     parts.append(
         "\n`python -m evidence run linearize recall` asks, and goes on where it stopped.\n"
@@ -267,7 +280,8 @@ def costs(found: Mapping[str, Any]) -> str:
     segments = perplexity[TEACHER][0]["segments"]
     text = (
         f"Perplexity over the teacher's by position, on {segments} stretches of test documents, "
-        f"and the exact bytes of the cache after {CACHED:,} tokens, batch 1, float32."
+        f"and the exact bytes of the cache after {CACHED:,} tokens, batch 1, float32: those after "
+        f"{WEIGHED[0]} and {WEIGHED[1]}, carried on, since each token adds the same."
     )
     text = textwrap.fill(text, 120)
     return f"{text}\n\n{table(('', *spans, f'cache at {CACHED:,}'), lines)}"

@@ -116,8 +116,8 @@ def _evolution() -> str:
     }  # type: ignore[index]
     short, long = min(lengths), max(lengths)
     return (
-        f"`Evolution` makes depth a time to be [split into steps](docs/splitting.md): {lengths[short]:.2f} times "
-        f"`nn.TransformerEncoder`'s\ntraining step at N = {short}, {lengths[long]:.2f} at N = {long}."
+        f"`Evolution` [splits depth into steps](docs/splitting.md): {lengths[short]:.2f} times "
+        f"`nn.TransformerEncoder`'s\ntraining time at N = {short}, {lengths[long]:.2f} at {long}."
     )
 
 

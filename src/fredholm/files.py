@@ -128,6 +128,30 @@ def replacing(path: str | Path) -> Iterator[Path]:
             raise
 
 
+def check_target(path: str | Path) -> None:
+    """Refuse a file that could not be written, before the work that makes its content.
+
+    Raises:
+        StorageError: a folder of this name, or no folder that may be written around it.
+
+    Example:
+        >>> check_target("/no/folder/model.onnx")
+        Traceback (most recent call last):
+            ...
+        fredholm.errors.StorageError: /no/folder: No such file or directory; make the folder first
+    """
+    path = Path(path)
+    folder = path.parent
+    if path.is_dir():
+        raise StorageError(f"{path}: expected a file's name, got a folder; name a file in it")
+    if not folder.exists():
+        raise StorageError(f"{folder}: No such file or directory; make the folder first")
+    if not folder.is_dir():
+        raise storage_error(OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)), folder)
+    if not os.access(folder, os.W_OK):
+        raise storage_error(OSError(errno.EACCES, os.strerror(errno.EACCES)), folder)
+
+
 def is_unfinished(path: Path) -> bool:
     """Whether a path is the temporary file of :func:`replacing`, which a kill leaves behind.
 

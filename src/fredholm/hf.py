@@ -1,10 +1,13 @@
-"""Importing this module lets transformers load converted models by its own Auto classes.
+"""Importing this module lets transformers load converted models, and models of this library, by its
+own Auto classes.
 
 Example:
     >>> import fredholm.hf
     >>> from transformers import AutoConfig
     >>> AutoConfig.for_model("fredholm_linear").model_type
     'fredholm_linear'
+    >>> AutoConfig.for_model("fredholm").num_labels
+    10
 """
 
 from __future__ import annotations
@@ -15,6 +18,13 @@ from .errors import require
 
 require("transformers", "hf", "loading converted models")
 
+from .export.transformers_models import (  # noqa: E402
+    FredholmConfig,
+    FredholmForImageClassification,
+    FredholmForSequenceClassification,
+    FredholmImageProcessor,
+    register,
+)
 from .linearization.auto import (  # noqa: E402
     PREFIX,
     FredholmLinearConfig,
@@ -23,9 +33,17 @@ from .linearization.auto import (  # noqa: E402
 )
 from .linearization.hub import push_folder, register_config  # noqa: E402
 
-__all__ = ["FredholmLinearConfig", "push_folder"]
+__all__ = [
+    "FredholmConfig",
+    "FredholmForImageClassification",
+    "FredholmForSequenceClassification",
+    "FredholmImageProcessor",
+    "FredholmLinearConfig",
+    "push_folder",
+]
 
 register_config()
+register()
 
 
 def __getattr__(name: str) -> Any:

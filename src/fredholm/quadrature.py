@@ -1,8 +1,9 @@
-"""Quadrature: what a query sees of a domain, and with which weight."""
+"""Quadrature: which keys of a domain a query sees, and with which weight."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,15 +15,40 @@ Rows = Tensor | list[int] | None
 
 
 def take_rows(tensor: Tensor, rows: Rows, dim: int) -> Tensor:
-    """``tensor`` at the query indices ``rows`` along ``dim``; all of it where ``rows`` is None or
-    ``dim`` has size 1.
+    """Return ``tensor`` at the query indices ``rows`` along ``dim``.
+
+    It is returned as it is where ``rows`` is None, or where ``dim`` has size 1 and so holds for all
+    queries.
     """
     if rows is None or tensor.shape[dim] == 1:
         return tensor
     return tensor.index_select(dim, torch.as_tensor(rows, device=tensor.device))
 
 
-@dataclass(eq=False)  # nobody writes to one; a frozen class takes three times as long to build
+class PairDensity(NamedTuple):
+    """The density of some queries at all keys, and its logarithm, (1 | B, 1 | H, r, Nk)."""
+
+    density: Tensor
+    log_density: Tensor
+
+    @classmethod
+    def of_mask(cls, mask: Tensor, dtype: torch.dtype) -> PairDensity:
+        """Return a density of 1 where ``mask`` is True and 0 elsewhere."""
+        density = mask.to(dtype)
+        return cls(density, torch.zeros_like(density).masked_fill(~mask, -torch.inf))
+
+
+class QueryFactors(NamedTuple):
+    """The factors of a quadrature that depend on the query, for some of the queries."""
+
+    density: Tensor | None
+    log_density: Tensor | None
+    scale: Tensor | None
+
+
+# Nobody writes to a quadrature, but it is not frozen: a frozen class takes three times as long to
+# build, and every causal step builds one (docs/log.md, "Calls on eight points").
+@dataclass(eq=False)
 class Quadrature:
     r"""Weights of the sum that stands for an integral:
     :math:`\int f(x_i, y)\,d\mu(y) \approx \sum_j w_{ij} f(x_i, y_j)`.
@@ -39,13 +65,13 @@ class Quadrature:
         query_time, key_time: t, or None where order plays no role; (1 | B, Nq) and (1 | B, Nk).
         density: ρ, the pair density (0 or 1 for a mask); (1 | B, 1 | H, Nq, Nk) or None.
         log_density: log ρ, or None; kept beside ρ so that a softmax adds it without a logarithm.
-        valid: keys that are no padding; (B, Nk) or None.
-        equal: whether all keys that are no padding have the same mass: a static fact.
+        valid: keys that are not padding; (B, Nk) or None.
+        equal: whether all keys that are not padding have the same mass: a static fact.
         triangular: whether the order is that of the indices, t_i = i: a static fact.
         edges: who sees whom, where few do; ``density`` and ``log_density`` are then None, and the
             order is in the edges' own density.
-        reach: how many places before and after it a query sees, or None.
-        rank: the place of each key among the real ones, (1 | B, Nk), beside ``reach``.
+        reach: how many points before and after it a query sees, or None.
+        rank: the number of each key among the real ones, (1 | B, Nk), beside ``reach``.
     """
 
     mass: Float[Tensor, "#b k"]
@@ -66,48 +92,21 @@ class Quadrature:
         """Whether pairs are edges or a reach, so that ``density`` does not hold them."""
         return self.edges is not None or self.reach is not None
 
-    def dense(self) -> Quadrature:
-        """The same quadrature with a density of all pairs. O(Nq·Nk)."""
-        if not self.sparse:
-            return self
-        return self.rows(torch.arange(self._queries(), device=self.mass.device))
-
-    def _queries(self) -> int:
-        return self.mass.shape[-1] if self.edges is None else self.edges.queries
-
-    def _dense_pairs(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """ρ and log ρ of some queries, (1 | B, 1 | H, r, Nk)."""
-        dtype = self.mass.dtype
-        if self.edges is None:
-            assert self.reach is not None
-            assert self.rank is not None
-            before, after = self.reach
-            lag = self.rank[:, rows][:, :, None] - self.rank[:, None, :]
-            seen = ((lag <= before) & (lag >= -after))[:, None]
-            density = seen.to(dtype)
-            return density, torch.zeros_like(density).masked_fill(~seen, -torch.inf)
-
-        edges = self.edges
-        graph = torch.arange(edges.batch, device=rows.device)
-        flat = (graph[:, None] * edges.queries + rows).flatten()
-        pairs = edges.dense_rows(flat).unflatten(0, (edges.batch, rows.shape[0])).movedim(2, 1)
-        if pairs.dtype == torch.bool:
-            density = pairs.to(dtype)
-            return density, torch.zeros_like(density).masked_fill(~pairs, -torch.inf)
-        pairs = pairs.to(dtype)
-        return pairs.exp(), pairs
+    # --- who sees whom ----------------------------------------------------------------------------
 
     def order(self) -> Bool[Tensor, "b q k"] | None:
-        """Pairs in causal order, ``t_j <= t_i``, or None where order plays no role."""
+        """Return pairs in causal order, ``t_j <= t_i``, or None where order plays no role."""
         if self.query_time is None or self.key_time is None:
             return None
         return self.key_time[:, None, :] <= self.query_time[:, :, None]
 
     def visible(self, rows: Rows = None) -> Bool[Tensor, "b h q k"] | None:
-        """Pairs that order, padding and masks leave, or None where every query sees every key.
-        O(Nq·Nk).
+        """Return the pairs that order, padding and masks leave, or None where every query sees
+        every key. O(Nq·Nk).
         """
-        part, parts = self.dense() if rows is None else self.rows(rows), []
+        part = self._written_out(rows)
+
+        parts = []
         if part.valid is not None:
             parts.append(part.valid[:, None, None, :])
         order = part.order()
@@ -115,21 +114,26 @@ class Quadrature:
             parts.append(order[:, None])
         if part.log_density is not None:
             parts.append(part.log_density > -torch.inf)
-        seen = None
+
+        visible = None
         for mask in parts:
-            seen = mask if seen is None else seen & mask
-        return seen
+            visible = mask if visible is None else visible & mask
+        return visible
 
     def sees(self) -> Bool[Tensor, "b h q"] | None:
-        """Whether each query sees a key, (1 | B, 1 | H, Nq), or None where all do. O(E) where pairs
-        are edges or a reach, else as :meth:`visible`.
+        """Whether each query sees a key, (1 | B, 1 | H, Nq), or None where all do.
+
+        O(E) where pairs are edges or a reach, else O(Nq·Nk).
         """
         if not self.sparse:
             visible = self.visible()
             return None if visible is None else visible.any(-1)
+
+        # Edges of equal density between real points: a query sees a key where it has an edge.
         edges = self.edges
         if edges is not None and edges.log_density is None and self.valid is None:
             return (edges.degrees() > 0).view(edges.batch, 1, edges.queries)
+
         keys = torch.ones_like(self.mass)
         if self.valid is not None:
             keys = self.valid.to(keys.dtype)
@@ -139,11 +143,12 @@ class Quadrature:
         return (mass_in_reach(keys, self.valid, *self.reach) > 0)[:, None]
 
     def weights(self, rows: Rows = None) -> Float[Tensor, "b h q k"]:
-        """The dense weights w (1 | B, 1 | H, Nq, Nk), for definitions, pictures and small domains.
-        O(Nq·Nk).
+        """Return the weights w of all pairs, (1 | B, 1 | H, Nq, Nk), for definitions, pictures and
+        small domains. O(Nq·Nk).
         """
-        part = self.dense() if rows is None else self.rows(rows)
-        dense, order = part.mass[:, None, None, :], part.order()
+        part = self._written_out(rows)
+        dense = part.mass[:, None, None, :]
+        order = part.order()
         if order is not None:
             dense = torch.where(order[:, None], dense, 0.0)
         if part.density is not None:
@@ -152,8 +157,26 @@ class Quadrature:
             dense = dense * part.scale[..., None]
         return dense
 
+    # --- the same quadrature in another form ------------------------------------------------------
+
+    def dense(self) -> Quadrature:
+        """Return the same quadrature with a density of all pairs. O(Nq·Nk)."""
+        if not self.sparse:
+            return self
+        queries = self.mass.shape[-1] if self.edges is None else self.edges.queries
+        return self.rows(torch.arange(queries, device=self.mass.device))
+
+    def _written_out(self, rows: Rows) -> Quadrature:
+        """Return the quadrature of some queries, or of all, with a density where pairs have one."""
+        if rows is None:
+            return self.dense()
+        return self.rows(rows)
+
     def rows(self, rows: Rows) -> Quadrature:
-        """The same quadrature for some of the queries, which are then in no triangular order."""
+        """Return the quadrature of some of the queries.
+
+        Their order is no longer that of the indices, so it is not triangular.
+        """
         if rows is None:
             return self
 
@@ -177,122 +200,158 @@ class Quadrature:
             rank=None,
         )
 
+    def _dense_pairs(self, rows: Tensor) -> PairDensity:
+        """Write out the edges, or the reach, of some queries."""
+        dtype = self.mass.dtype
+        if self.edges is None:
+            return PairDensity.of_mask(self._within_reach(rows), dtype)
+
+        # The edges of a batch of graphs are numbered through: graph g's query i is g·Nq + i.
+        edges = self.edges
+        graph = torch.arange(edges.batch, device=rows.device)
+        numbered = (graph[:, None] * edges.queries + rows).flatten()
+        pairs = edges.dense_rows(numbered)
+        pairs = pairs.unflatten(0, (edges.batch, rows.shape[0])).movedim(2, 1)
+
+        # Edges hold a mask, or a log-density that is -∞ where there is no edge.
+        if pairs.dtype == torch.bool:
+            return PairDensity.of_mask(pairs, dtype)
+        pairs = pairs.to(dtype)
+        return PairDensity(pairs.exp(), pairs)
+
+    def _within_reach(self, rows: Tensor) -> Tensor:
+        """Return which keys lie within the reach of some queries, (1 | B, 1, r, Nk)."""
+        assert self.reach is not None
+        assert self.rank is not None
+        before, after = self.reach
+        lag = self.rank[:, rows][:, :, None] - self.rank[:, None, :]
+        return ((lag <= before) & (lag >= -after))[:, None]
+
     def to(self, dtype: torch.dtype) -> Quadrature:
-        """The same quadrature in a working precision, at least float32; itself where it has it."""
+        """Return the quadrature in a working precision, at least float32."""
         dtype = torch.promote_types(dtype, torch.float32)
+        # A quadrature's parts share their dtype, so two of them tell that of all.
         if self.mass.dtype == dtype and (self.scale is None or self.scale.dtype == dtype):
-            return self  # a quadrature's parts share their dtype
+            return self
+
         parts = {name: getattr(self, name) for name in ("mass", "scale", "density", "log_density")}
+        converted = {name: None if x is None else x.to(dtype) for name, x in parts.items()}
         edges = self.edges
         if edges is not None and edges.log_density is not None:
             edges = edges.with_density(edges.log_density.to(dtype))
-        return replace(
-            self,
-            edges=edges,
-            **{name: None if x is None else x.to(dtype) for name, x in parts.items()},
-        )
+        return replace(self, edges=edges, **converted)
+
+    # --- parts of a causal domain -----------------------------------------------------------------
 
     def row(self, t: int) -> Quadrature:
-        """What query ``t`` sees of the keys up to and including ``t``: the quadrature of one causal
-        step.
+        """Return the quadrature of one causal step: query ``t`` over the keys 0 to ``t``.
+
+        It has no order, because the query sees all of these keys.
         """
-
-        if self.sparse:
-            # The one row is dense: a step sees all keys that a cache holds.
-            part = self.rows([t])
-            return Quadrature(
-                mass=self.mass[:, : t + 1],
-                scale=part.scale,
-                density=None if part.density is None else part.density[..., : t + 1],
-                log_density=None if part.log_density is None else part.log_density[..., : t + 1],
-                valid=None if self.valid is None else self.valid[:, : t + 1],
-                equal=self.equal,
-            )
-
-        def cut(x: Tensor | None) -> Tensor | None:
-            return None if x is None else x[..., : t + 1]
-
-        def pick(x: Tensor | None) -> Tensor | None:
-            return None if x is None else x[..., t : t + 1, : t + 1]
-
-        scale = None if self.scale is None else self.scale[..., t : t + 1]
+        # Tensors of the domain cover all its points; the cache of a step holds those up to t.
+        keys = t + 1
+        density, log_density, scale = self._of_queries(t, t + 1)
         return Quadrature(
-            mass=self.mass[:, : t + 1],
+            mass=self.mass[:, :keys],
             scale=scale,
-            density=pick(self.density),
-            log_density=pick(self.log_density),
-            valid=cut(self.valid),
+            density=_first_keys(density, keys),
+            log_density=_first_keys(log_density, keys),
+            valid=_first_keys(self.valid, keys),
             equal=self.equal,
         )
 
     def stretch(self, start: int, stop: int) -> Quadrature:
-        """What queries ``start`` to ``stop`` of a causal domain see of the keys before ``stop``:
-        the quadrature of a stretch of steps at once.
+        """Return the quadrature of several causal steps at once: queries ``start`` to ``stop - 1``
+        over the keys before ``stop``, in the order of their indices.
         """
-
-        if self.sparse:
-            part = self.rows(list(range(start, stop)))
-            order = torch.arange(stop, device=self.mass.device, dtype=torch.float32)[None]
-            return Quadrature(
-                mass=self.mass[:, :stop],
-                scale=part.scale,
-                query_time=order[:, start:],
-                key_time=order,
-                density=None if part.density is None else part.density[..., :stop],
-                log_density=None if part.log_density is None else part.log_density[..., :stop],
-                valid=None if self.valid is None else self.valid[:, :stop],
-                equal=self.equal,
-                triangular=start == 0,
-            )
-
-        def pairs(x: Tensor | None) -> Tensor | None:
-            return None if x is None else x[..., start:stop, :stop]
-
-        # Half precisions cannot tell apart the indices of a long domain.
-        order = torch.arange(stop, device=self.mass.device, dtype=torch.float32)[None]
+        density, log_density, scale = self._of_queries(start, stop)
+        # Float32 counts up to 2^24 exactly; half precisions only up to 2,048 or 256.
+        index = torch.arange(stop, device=self.mass.device, dtype=torch.float32)[None]
         return Quadrature(
             mass=self.mass[:, :stop],
-            scale=None if self.scale is None else self.scale[..., start:stop],
-            query_time=order[:, start:],
-            key_time=order,
-            density=pairs(self.density),
-            log_density=pairs(self.log_density),
-            valid=None if self.valid is None else self.valid[:, :stop],
+            scale=scale,
+            query_time=index[:, start:],
+            key_time=index,
+            density=_first_keys(density, stop),
+            log_density=_first_keys(log_density, stop),
+            valid=_first_keys(self.valid, stop),
             equal=self.equal,
             triangular=start == 0,
         )
 
+    def _of_queries(self, start: int, stop: int) -> QueryFactors:
+        """Return the factors of queries ``start`` to ``stop - 1`` at all keys."""
+        if self.sparse:
+            part = self.rows(list(range(start, stop)))
+            return QueryFactors(part.density, part.log_density, part.scale)
+
+        def cut(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x[..., start:stop, :]
+
+        scale = None
+        if self.scale is not None:
+            scale = self.scale[..., start:stop]
+        return QueryFactors(cut(self.density), cut(self.log_density), scale)
+
+
+def _first_keys(x: Tensor | None, keys: int) -> Tensor | None:
+    """Return the first keys of a tensor whose last dimension is that of keys."""
+    return None if x is None else x[..., :keys]
+
+
+# --- the mass that a query sees -------------------------------------------------------------------
+
 
 def reciprocal(mass: Tensor) -> Tensor:
-    """1 / mass, and 0 where there is no mass to divide by: a query that sees nothing integrates to
-    zero.
+    """Return 1 / mass, and 0 where there is no mass: a query that sees nothing integrates to zero.
+
+    The inner ``where`` keeps the division by zero out of the gradient, where 0 · ∞ would be NaN.
+
+    Example:
+        >>> reciprocal(torch.tensor([2.0, 0.0])).tolist()
+        [0.5, 0.0]
     """
     return torch.where(mass > 0, 1.0 / torch.where(mass > 0, mass, 1.0), 0.0)
 
 
 def mass_on_edges(mass: Float[Tensor, "#b k"], edges: Edges) -> Float[Tensor, "#b #h q"]:
-    """The mass that each query sees along edges, a hidden one not."""
-    seen = mass.new_ones(edges.count, 1)
+    """Return the mass that each query sees along its edges; one of density zero does not count.
+
+    O(E) time and memory.
+    """
+    visible = mass.new_ones(edges.count, 1)
     if edges.log_density is not None:
         density = edges.log_density
         by_head = density if density.dim() > 1 else density[:, None]
-        seen = (by_head > -torch.inf).to(mass.dtype)
+        visible = (by_head > -torch.inf).to(mass.dtype)
+
+    # One graph for all samples: edges number the keys of any of them.
     if edges.batch == 1:
-        along = mass[:, edges.source, None] * seen
+        along = mass[:, edges.source, None] * visible
         total = along.new_zeros(mass.shape[0], edges.queries, along.shape[-1])
         return total.index_add(1, edges.targets(), along).mT
-    flat = mass.expand(edges.batch, -1).reshape(-1)[edges.flat_source()]
-    total = flat.new_zeros(edges.rows, seen.shape[1])
-    total = total.index_add(0, edges.targets(), flat[:, None] * seen)
+
+    # A graph for each sample: edges number the keys and queries of all samples through.
+    along = mass.expand(edges.batch, -1).reshape(-1)[edges.flat_source()]
+    total = along.new_zeros(edges.rows, visible.shape[1])
+    total = total.index_add(0, edges.targets(), along[:, None] * visible)
     return total.unflatten(0, (edges.batch, edges.queries)).mT
 
 
 def mass_in_reach(
     mass: Float[Tensor, "#b k"], valid: Bool[Tensor, "#b k"] | None, before: int, after: int
 ) -> Float[Tensor, "#b k"]:
-    """The mass that each point sees within its reach, in places of real points."""
+    """Return the mass that each point sees within its reach, counted in real points.
+
+    Args:
+        mass: of each point.
+        valid: points that are not padding, or None where all are real.
+        before, after: how many points before and after it a point sees.
+    """
     if valid is None:
         return _window_sums(mass, before, after)
+
+    # Real points next to one another, summed there, and the sums back at their indices.
     order = compact_order(valid)
     mass = mass.expand(valid.shape[0], -1)
     sums = _window_sums(mass.gather(1, order), before, after)
@@ -300,11 +359,18 @@ def mass_in_reach(
 
 
 def compact_order(valid: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
-    """Real points first, in their order; padding behind them."""
+    """Return the indices of real points first, in their order, then those of padding.
+
+    Example:
+        >>> compact_order(torch.tensor([[True, False, True]])).tolist()
+        [[0, 2, 1]]
+    """
     return torch.sort((~valid).to(torch.int8), dim=-1, stable=True).indices
 
 
 def _window_sums(mass: Tensor, before: int, after: int) -> Tensor:
-    before, after = min(before, mass.shape[-1]), min(after, mass.shape[-1])
+    """Return the sum of each point's ``before`` predecessors, itself and ``after`` successors."""
+    points = mass.shape[-1]
+    before, after = min(before, points), min(after, points)
     padded = torch.nn.functional.pad(mass, (before, after))
     return padded.unfold(-1, before + after + 1, 1).sum(-1)

@@ -81,11 +81,11 @@ def test_other_dtypes_are_refused(case, operator):
     if not any(p.is_floating_point() for p in single.parameters()):
         return
     for wrong in (torch.float64, *HALF):
-        with pytest.raises(ShapeError, match=rf"u is {wrong} and the operator's parameters are "):
+        with pytest.raises(ShapeError, match=rf"the operator's parameters, .*, got {wrong}; "):
             single(u.to(wrong), floats)
     with (
         torch.autocast("cpu", dtype=torch.bfloat16),
-        pytest.raises(ShapeError, match=r"u is torch.float64"),
+        pytest.raises(ShapeError, match=r"parameters, .*, got torch.float64; "),
     ):
         single(u, floats)
 

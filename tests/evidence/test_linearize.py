@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
+from evidence.kit.page import load
+from evidence.kit.subject import Options
 from evidence.linearize import page as linearize_report
-from evidence.linearize import smollm2
+from evidence.linearize import recall, smollm2
 from evidence.linearize.speed import crossover
+
+from fredholm.lab.distill.needles import wilson
 
 
 def run(task: str, method: str, seed: int, tuned: float):
@@ -108,3 +114,56 @@ def test_receipts_of_smollm2_tell_times_only_where_no_idle_machine_did():
         assert text.count("| tokens before |") == 1
     assert "Its cache takes 10.0 MB at every length, the teacher's 163.8 MB" in fixed
     assert "the cache still grows: 15.1 MB after 256 tokens, 91.9 MB after 4,096" in grows
+
+
+ANSWERED = {
+    "teacher": {
+        "0": {"128": "11111", "512": "11110", "2048": "11111"},
+        "1": {"128": "11111", "512": "11111"},
+        "2": {"128": "11111", "512": "11111"},
+    },
+    "alone": {"0": {"128": "00000", "512": "00001"}},
+    "12": {
+        "0": {"128": "11111", "512": "11111", "2048": "00000"},
+        "1": {"128": "11110", "512": "11111"},
+    },
+}
+
+
+def test_the_table_of_needles_counts_those_that_both_models_were_asked():
+    text = recall.recall_table(ANSWERED)
+    low, high = (f"{100 * x:.0f}%" for x in wilson(3, 3))
+    assert f"| teacher | 128 | 100% ({low} to {high}) | 100% ({low} to {high}) |  | 3 |" in text
+    kept = next(x for x in text.splitlines() if x.startswith("| 12 of 90") and "| 512 |" in x)
+    # The fifth digit of the first needle is right here and wrong in the teacher: it adds nothing.
+    low, high = (f"{100 * x:.0f}%" for x in wilson(2, 2))
+    assert kept.count(f"100% ({low} to {high})") == 3
+    assert kept.endswith("| 2 |")
+    assert "| window 64 + 4 sinks alone | 512 | 20% (" in text
+    control = next(x for x in text.splitlines() if x.startswith("| window") and "| 512 |" in x)
+    assert control.split("|")[5].startswith(" 0% (")
+    assert not any(x.startswith("| window") and "2,048" in x for x in text.splitlines())
+
+
+def test_the_page_of_needles_says_what_the_file_holds():
+    losses = {"teacher": 2.0, "12": 2.0 + math.log(1.5)}
+    rows = {
+        name: [{"from": 0, "to": 256, "segments": 6, "loss": loss}] for name, loss in losses.items()
+    }
+    ranking = [{"group": "18.2", "mass": 0.83}, {"group": "3.0", "mass": 0.01}]
+    found = {"needle": ANSWERED, "perplexity": rows, "bytes": {"12": 35_600_000}}
+    page = recall.page(found | {"ranking": ranking})
+    assert "| 12 of 90 groups keep softmax | 1.50 | 35.6 MB |" in page
+    assert "18.2 (0.83), 3.0 (0.01)" in page
+    assert "## One needle" in page
+    assert "## One of eight words" not in page
+
+
+def test_answers_are_stored_and_not_asked_again(tmp_path):
+    bench = recall.Bench.__new__(recall.Bench)
+    bench.options = Options(results=tmp_path)
+    assert bench.get("needle", "12", "0", compute=lambda: {"128": "1"}) == {"128": "1"}
+    assert bench.get("needle", "12", "1", compute=lambda: {"128": "0"}) == {"128": "0"}
+    assert bench.get("needle", "12", "0", compute=lambda: 1 / 0) == {"128": "1"}
+    stored = load(recall.FILE, tmp_path)
+    assert stored == {"needle": {"12": {"0": {"128": "1"}, "1": {"128": "0"}}}}

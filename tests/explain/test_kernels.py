@@ -13,7 +13,7 @@ from fredholm.errors import DomainError, OptionError, ShapeError
 from fredholm.explain import image_grid, kernel_map, kernel_profile
 from fredholm.explain.kernels import take_samples
 from fredholm.lab.report import plots
-from fredholm.lab.report.sections import _in_picture, choose_map_queries
+from fredholm.lab.report.kernels import _in_picture, choose_map_queries
 from fredholm.lab.report.style import LIGHT, literal
 
 from .known import CONTENT, GRID, POSITION, KnownOperator

@@ -120,6 +120,7 @@ def test_the_column_that_decides_is_the_most_important():
     assert found[0].mean == pytest.approx(2 * 2**0.5, rel=0.3)
     assert found[2] == ("none", 0.0, 0.0)
     assert found == column_importance(model, rows, columns, error, seed=0)
+    assert column_importance(model, rows[:9], columns, error, seed=0) == [], "nine rows tell little"
 
 
 def test_series_have_their_channels_units_and_clock(tmp_path):

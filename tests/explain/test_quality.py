@@ -30,8 +30,8 @@ from fredholm.explain import (
 )
 from fredholm.explain.kernels import pair_weights
 from fredholm.explain.targets import pr_auc, roc_auc
-from fredholm.lab.report.quality_sections import quality_sections
-from fredholm.lab.report.sections import Layer
+from fredholm.lab.report.attention import quality_sections
+from fredholm.lab.report.kernels import Layer
 from fredholm.models import create_model
 from fredholm.operators import create_operator
 from tests.parts import parts
@@ -341,7 +341,7 @@ def test_what_has_no_maps_says_why(monkeypatch):
         "does not divide"
         in quality_sections(None, torch.zeros(1, 1, 13, 12), *given[2:])[1]["skipped"]
     )
-    monkeypatch.setattr("fredholm.lab.report.quality_sections.WORK", 10)
+    monkeypatch.setattr("fredholm.lab.report.attention.WORK", 10)
     assert "too many" in quality_sections(*given)[1]["skipped"]
 
 

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
-from fredholm.errors import ExportError, MissingExtraError, OptionError
-from fredholm.export import Program, Signature, export_decoder, export_onnx, signature_of
+from fredholm.errors import ExportError, MissingExtraError, OptionError, StorageError
+from fredholm.export import (
+    Program,
+    Signature,
+    export_decoder,
+    export_onnx,
+    export_package,
+    export_program,
+    signature_of,
+)
+from fredholm.export.program import check_ops
 from fredholm.lab.training.exporting import export_run
 from fredholm.models import create_model
-
-GRAPH = {"kind": "graph", "features": 3}
+from fredholm.ops.custom_op import custom_op
 
 
 @pytest.fixture
@@ -92,3 +102,94 @@ def test_steps_need_a_model_of_the_next_token(model, tmp_path):
     with pytest.raises(OptionError, match="expected an encoder of causal texts"):
         export_decoder(model, tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"), [("graph", {"channels": 3}), ("multimodal", {"vocabulary": 9})]
+)
+def test_models_of_several_tensors_are_refused_by_name(kind, options):
+    several = create_model("itnet_nano", encoder={"kind": kind} | options)
+    with pytest.raises(OptionError, match=f"reads one tensor, got an encoder of {kind}"):
+        signature_of(several)
+
+
+def never(*_: object, **__: object) -> None:
+    raise AssertionError("the model was traced")
+
+
+@pytest.mark.parametrize("export", [export_onnx, export_package, export_program])
+def test_a_file_that_cannot_be_written_is_named_before_anything_is_traced(
+    export, model, tmp_path, monkeypatch
+):
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr("torch.export.export", never)
+    with pytest.raises(StorageError, match=r"missing: No such file or directory; make the folder"):
+        export(model, tmp_path / "missing" / "model.onnx")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="a file lies where a folder is needed"):
+        export(model, tmp_path / "file" / "model.onnx")
+    with pytest.raises(StorageError, match="expected a file's name, got a folder"):
+        export(model, tmp_path)
+
+
+def test_old_operators_of_onnx_are_refused_before_anything_is_traced(model, tmp_path, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr("torch.export.export", never)
+    with pytest.raises(OptionError, match="opset: expected 18 or more, got 11"):
+        export_onnx(model, tmp_path / "model.onnx", opset=11)
+    with pytest.raises(OptionError, match="opset: expected --to onnx beside it, got aoti"):
+        export_run(tmp_path, "aoti", opset=18)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_op_without_a_plain_form_is_named():
+    double = custom_op(
+        "export_test_double",
+        "(Tensor x) -> Tensor",
+        lambda x: 2 * x,
+        fake=torch.empty_like,
+        flops=lambda x: x.numel(),
+    )
+
+    class Double(torch.nn.Module):
+        def forward(self, x):
+            return double(x)
+
+    exported = torch.export.export(Double(), (torch.zeros(3),))
+    with pytest.raises(ExportError, match="a plain form, got fredholm::export_test_double"):
+        check_ops(exported)
+    check_ops(torch.export.export(torch.nn.Identity(), (torch.zeros(1),)))
+
+
+@pytest.fixture
+def traced(model, monkeypatch):
+    """Every export of a model is that of another, small program, which is not compared."""
+    program = torch.export.export(torch.nn.Identity(), (torch.zeros(1),))
+    found = Program(model, signature_of(model), program)
+    monkeypatch.setattr("fredholm.export.program.trace", lambda *_, **__: found)
+    monkeypatch.setattr(Program, "check", lambda *_: 0.0)
+    return found
+
+
+def test_a_full_disk_leaves_the_old_file(traced, tmp_path, monkeypatch):
+    path = tmp_path / "model.pt2"
+    path.write_text("old")
+
+    def full(self: Path, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(StorageError, match="No space left on device; free some space"):
+        export_program(traced.model, path)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_last_of_two_exports_to_one_file_is_whole(traced, tmp_path):
+    path = tmp_path / "model.pt2"
+    for name in ("first", "second"):
+        export_program(traced.model, path, metadata={"name": name})
+    extra = {"metadata.json": ""}
+    torch.export.load(path, extra_files=extra)
+    assert extra["metadata.json"] == '{"name": "second"}'
+    assert list(tmp_path.iterdir()) == [path]

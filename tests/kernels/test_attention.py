@@ -110,11 +110,11 @@ def test_each_packed_map_is_initialised_by_itself():
 @pytest.mark.parametrize(
     ("projections", "message"),
     [
-        (nn.Linear(DIM + 1, 24), r"must read the width of u, 8; they read \[9\]"),
-        (nn.Linear(DIM, 20), "queries, keys and values of 4 heads; 20 features do not split"),
+        (nn.Linear(DIM + 1, 24), r"read the width of u, 8, got \[9\]"),
+        (nn.Linear(DIM, 20), "queries, keys and values of 4 heads, got 20"),
         (layers(query=6), "heads: expected a divisor of the width 6, got 4"),
-        (layers(key=6, value=6), "keys of 6 and values of 6 features do not fit 4 heads"),
-        (layers(key=4, value=5), "keys of 4 and values of 5 features do not fit 4 heads"),
+        (layers(key=6, value=6), "got keys of 6 features and values of 6"),
+        (layers(key=4, value=5), "got keys of 4 features and values of 5"),
     ],
 )
 def test_widths_that_do_not_fit(projections, message):
@@ -164,12 +164,12 @@ def test_axes_of_a_grid_turn_their_own_features():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Rotary(3), "width 3 does not split into pairs for 1 coordinate"),
-        (lambda: Rotary(6, position_dim=2), "width 6 does not split into pairs for 2 coordinate"),
+        (lambda: Rotary(3), "width: expected a multiple of 2, .*, got 3"),
+        (lambda: Rotary(6, position_dim=2), "width: expected a multiple of 4, .*, got 6"),
         (lambda: SoftmaxKernel(8, 4, rotary=Rotary(4)), "turns 4 features, a head has 2"),
         (
             lambda: Rotary(2)(torch.zeros(1, 3, 2), torch.zeros(1, 1, 3, 4)),
-            "position_dim=1.*dimension 2",
+            "dimension 1, got 2; build Rotary",
         ),
     ],
 )
@@ -214,7 +214,7 @@ def test_active_dropout_is_refused_at_every_call():
         lambda: operator.dense(u),
         lambda: operator.init_state(2, domain),
     ):
-        with pytest.raises(ConversionError, match=r"dropout=0.1 is active"):
+        with pytest.raises(ConversionError, match=r"got dropout=0\.1; it is active"):
             call()
     assert operator.eval()(u).shape == u.shape
     operator.train().kernel.dropout = 0.0
@@ -316,7 +316,7 @@ def test_layers_that_would_not_run_in_the_place_of_a_map_are_refused(name, other
     operator, u = create_operator(name, DIM, 2), torch.randn(1, N, DIM)
     operator.kernel.query = OTHERS[other](operator.kernel.query)
     for context in (torch.enable_grad, torch.no_grad):
-        with context(), pytest.raises(OptionError, match=r"query is a .*whose forward would not"):
+        with context(), pytest.raises(OptionError, match=r"query: .*whose forward would not"):
             operator(u)
 
 

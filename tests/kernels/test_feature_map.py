@@ -265,11 +265,11 @@ def test_maps_by_name():
     for name, option in (("hedgehog", "channels"), ("performer", "feature"), ("luna", "chanels")):
         with pytest.raises(OptionError, match=f"has no option '{option}'"):
             build_feature_map(name, WIDTH, HEADS, **{option: 3})
-    with pytest.raises(OptionError, match="3 heads of width 4, needs 2 of 4"):
+    with pytest.raises(OptionError, match="for 2 heads of width 4, got one for 3 of 4"):
         build_feature_map(LunaMap(WIDTH, 3), WIDTH, HEADS)
-    with pytest.raises(OptionError, match="has 2 per frequency"):
+    with pytest.raises(OptionError, match="expected a multiple of 2 features"):
         build_feature_map("rff", WIDTH, HEADS, features=5)
-    with pytest.raises(OptionError, match="at least one feature"):
+    with pytest.raises(OptionError, match="features: expected at least one"):
         FeatureMap(WIDTH, features=0)
 
     class Mine(FeatureMap):

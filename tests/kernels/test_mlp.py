@@ -255,7 +255,9 @@ def test_learned_frequencies_get_a_gradient():
 
 def test_positions_of_another_dimension_are_refused():
     operator = ITNetOperator(4, 2, width=3, position_dim=2)
-    with pytest.raises(ShapeError, match="dimension 1, these Fourier features were built for 2"):
+    with pytest.raises(
+        ShapeError, match="dimension 2, for which these Fourier features were built, got 1"
+    ):
         operator(torch.randn(1, 5, 4))
 
 

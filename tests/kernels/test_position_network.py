@@ -148,7 +148,7 @@ def test_parameters_of_phases_are_not_rounded(options, half):
 def test_refusals(options, message):
     with pytest.raises(OptionError, match=message):
         PositionNetwork(**options)
-    with pytest.raises(ShapeError, match="dimension 3, this network was built for 1"):
+    with pytest.raises(ShapeError, match="dimension 1, for which this network was built, got 3"):
         PositionNetwork()(torch.zeros(2, 3))
 
 

@@ -41,7 +41,7 @@ def test_scale_and_dropout_are_checked():
     operator = as_operator(layer)
     with pytest.raises(ConversionError, match=r"dropout=0.1 in training mode"):
         as_operator(layer.train())
-    with pytest.raises(ConversionError, match=r"dropout=0.1 is active"):
+    with pytest.raises(ConversionError, match=r"got dropout=0\.1; it is active"):
         operator.train()(torch.randn(1, 3, DIM))
     layer.eval().scale = 1.0
     with pytest.raises(ConversionError, match=r"scale=1.0"):

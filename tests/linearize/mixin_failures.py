@@ -10,7 +10,6 @@ STATE = "a layer keeps a state of fixed size, not keys and values: "
 STATIC = STATE + "a StaticCache cannot hold it, and is refused by name"
 PAST = STATE + "no keys can be asked of it, and the refusal says so"
 WEIGHTS = STATE + "attention weights of tokens before the call are gone, and the refusal says so"
-CROPPED = STATE + "no token can be taken out of it again, so assisted decoding is refused by name"
 PAIRS = "linear attention has no pairs to mask: masks of pairs and packed sequences are refused"
 BASES = "the test looks for GenerationMixin among the direct bases: here the source's class has it"
 AGAIN = "the test starts pytest again on transformers' own file, where no model is converted"
@@ -30,11 +29,9 @@ REASONS: dict[str, dict[str, tuple[str, ...]]] = {
     WEIGHTS: {
         "test_assisted_decoding_matches_greedy_search_0_random": DECODERS,
         "test_assisted_decoding_matches_greedy_search_1_same": DECODERS,
+        "test_assisted_decoding_sample": DECODERS,
         "test_beam_search_generate_dict_outputs_use_cache": DECODERS,
         "test_greedy_generate_dict_outputs_use_cache": DECODERS,
-    },
-    CROPPED: {
-        "test_assisted_decoding_sample": DECODERS,
     },
     DYNAMIC: {
         "test_can_init_all_missing_weights": ARCHITECTURES,

@@ -278,5 +278,5 @@ def test_weights_that_follow_from_positions_alone_are_those_of_every_sample():
 
 def test_a_budget_of_no_byte_is_refused():
     for memory in (0, -1):
-        with pytest.raises(OptionError, match=f"memory: received {memory}; needs 1 byte"):
+        with pytest.raises(OptionError, match=f"at least 1 byte, or None, got {memory}"):
             Exact(memory=memory)

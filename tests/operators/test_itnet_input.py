@@ -151,7 +151,9 @@ def test_raw_coordinates_are_read_as_they_are():
 def test_raw_coordinates_of_another_dimension_are_refused(groups):
     options = {} if groups is None else {"groups": groups}
     operator = create_operator("itnet", 8, 2, width=3, frequencies=0, **options)
-    with pytest.raises(ShapeError, match="dimension 2, this kernel was built for 1; pass position"):
+    with pytest.raises(
+        ShapeError, match="dimension 1, for which this kernel was built, got 2; pass"
+    ):
         operator(torch.randn(2, 6, 8), Domain.grid(2, 3))
 
 

@@ -222,7 +222,7 @@ def test_refusals_name_what_is_needed():
     ("options", "message"),
     [
         ({"feature_map": "elo"}, "unknown feature map 'elo'; did you mean 'elu'"),
-        ({"floor": 0.0}, "floor must be positive, got 0"),
+        ({"floor": 0.0}, "floor: expected a positive smallest denominator, got 0"),
         ({"normalised": False}, "without bias"),
     ],
 )

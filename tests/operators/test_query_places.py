@@ -68,9 +68,9 @@ def test_places_of_queries_without_features_fit_the_features():
     operator, domain = CKConv(4, length=12).double(), Domain.points(torch.rand(6, 1).double())
     three = Domain.points(torch.rand(3, 5, 1).double())
     for u in (U, U[:1]):
-        with pytest.raises(ShapeError, match=rf"batch size {len(u)} and its query_domain 3"):
+        with pytest.raises(ShapeError, match=rf"batch size of its query_domain, 3, got {len(u)}"):
             operator(u, domain, query_domain=three)
-    with pytest.raises(ShapeError, match="query_domain is on meta, u on cpu"):
+    with pytest.raises(ShapeError, match="query_domain: expected the device of u, cpu, got meta"):
         operator(U, domain, query_domain=Domain.points(torch.rand(5, 1)).to("meta"))
 
 
@@ -80,7 +80,7 @@ def test_other_points_need_a_domain_where_places_count():
         (CKConv(4, length=12).double(), Domain.line(6, length=20, dtype=torch.float64)),
         (SoftmaxAttention(4, 2).double(), causal),
     ):
-        with pytest.raises(ShapeError, match="4 points beside a domain of 6; needs query_domain"):
+        with pytest.raises(ShapeError, match="6 points of domain, got 4; pass query_domain"):
             operator(U, domain, query=query)
     free = SoftmaxAttention(4, 2).double()
     assert_close(free(U, Domain.line(6), query=query), free(U)[:, :4])

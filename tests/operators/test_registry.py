@@ -109,15 +109,15 @@ def test_a_default_in_half_precision_builds_what_a_cast_gives(label, half):
         ),
         (
             lambda: IntegralOperator(8, 2, kernel=MLPKernel(2, 8)),
-            "2 heads of 8 features.*needs 2 heads of 4",
+            "expected 2 heads of 4 features, got 2 heads of 8",
         ),
         (
             lambda: IntegralOperator(8, 4, kernel=SoftmaxKernel(8, 2)),
-            "2 heads of 8.*needs 4 heads of 8",
+            "expected 4 heads of 8 features, got 2 heads of 8",
         ),
         (
             lambda: IntegralOperator(8, 2, kernel=MLPKernel(2, 4), projection=False, out_dim=6),
-            "width 8, but out_dim=6",
+            "out_dim: expected 8, .*, got 6",
         ),
         (lambda: register_operator("itnet")(SoftmaxAttention), "'itnet' is taken"),
     ],
@@ -268,13 +268,13 @@ def test_step_refusals(name):
     operator = create_operator(name, 8, 2)
     with pytest.raises(DomainError, match="causal=True"):
         operator.init_state(2, Domain.line(3))
-    with pytest.raises(ShapeError, match="batched for 3, the state for 2"):
+    with pytest.raises(ShapeError, match="for 2 sequences or for all, got one for 3"):
         operator.init_state(2, Domain.points(torch.rand(3, 4, 1), causal=True))
     state = operator.init_state(2, Domain.line(2, causal=True))
     for t in range(2):
         assert state.seen == t
         _, state = operator.step(torch.randn(2, 8), state)
-    with pytest.raises(DomainError, match="2 points and all were seen; build a longer"):
+    with pytest.raises(DomainError, match="at most 0 more points of the state's domain of 2"):
         operator.step(torch.randn(2, 8), state)
 
 
@@ -285,39 +285,45 @@ def test_a_state_is_not_changed_by_its_step():
     u = torch.randn(1, 8)
     once, twice = operator.step(u, state)[0], operator.step(u, state)[0]
     assert once.equal(twice)
-    with pytest.raises(ShapeError, match=r"u_t must have shape \(B, 8\), got \(1, 7\)"):
+    with pytest.raises(ShapeError, match=r"u_t: expected shape \(B, 8\), got \(1, 7\)"):
         operator.step(torch.randn(1, 7), state)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda op, u: op(u, Domain.line(4)), "u has 3 points and its domain 4"),
-        (lambda op, u: op(u, Domain.points(torch.rand(5, 3, 1))), "batch size 2 and its domain 5"),
-        (lambda op, u: op(u, Domain.line(3).to("meta")), "domain is on meta, u on cpu; move it"),
+        (lambda op, u: op(u, Domain.line(4)), "u: expected the 4 points of its domain, got 3"),
+        (
+            lambda op, u: op(u, Domain.points(torch.rand(5, 3, 1))),
+            "its domain, 5, got 2",
+        ),
+        (
+            lambda op, u: op(u, Domain.line(3).to("meta")),
+            "domain: expected the device of u, cpu, got meta",
+        ),
         (
             lambda op, u: op(u, Domain.line(3), query_domain=Domain.line(5)),
             r"W reads.*query=\(B, 5, 8\)",
         ),
         (
             lambda op, u: op(u, Domain.line(3), query=torch.randn(2, 5, 7)),
-            r"query must have shape \(B, 5, 8\)",
+            r"query: expected shape \(B, 5, 8\)",
         ),
         (
             lambda op, u: op(
                 u, Domain.line(3), query=torch.randn(1, 5, 8), query_domain=Domain.line(5)
             ),
-            "query has batch size 1 and u 2",
+            "query: expected the batch size of u, 2, got 1",
         ),
         (
             lambda op, u: op(u, Domain.line(3), query=torch.randn(2, 5, 8)),
-            "received 5 points beside a domain of 3; needs query_domain",
+            "query: expected the 3 points of domain, got 5; pass query_domain",
         ),
         (
             lambda op, u: op(
                 u, Domain.line(3), query=torch.randn(2, 4, 8), query_domain=Domain.grid(2, 2)
             ),
-            "dimension 1 and 2",
+            "dimension 1, as in domain, got 2",
         ),
     ],
 )

@@ -36,7 +36,7 @@ def test_heads_as_one_dimension_are_heads_apart(where, gradients, pairs, monkeyp
     domain = WHERE[where]
     monkeypatch.setattr(chunked, "wants_pairs", lambda *sizes: pairs)
     one = results("linear_attention", domain, gradients)
-    monkeypatch.setattr(chunked, "_is_plain", lambda *tensors: False)
+    monkeypatch.setattr(chunked, "_fits_one_batch", lambda *tensors: False)
     apart = results("linear_attention", domain, gradients)
     for a, b in zip(one, apart, strict=True):
         assert_close(a, b, where)

@@ -174,7 +174,7 @@ def test_converted_heads_in_pieces(name, monkeypatch):
         whole = part(query, key, value, seen)
         monkeypatch.setattr(heads, "PIECE", 4)
         assert_close(part(query, key, value, seen), whole, dtype=torch.float32)
-    with pytest.raises(OptionError, match="a piece has at least one point, got 0"):
+    with pytest.raises(OptionError, match="piece: expected at least one point, got 0"):
         Linear(piece=0)
 
 

@@ -79,7 +79,7 @@ def test_a_state_goes_on_in_another_precision(operator):
     meta = state.to("meta")
     assert {x.device.type for x in meta.keys.values()} <= {"meta"}
     assert meta.domain.positions.is_meta
-    with pytest.raises(OptionError, match="float32 or float64, got dtype"):
+    with pytest.raises(OptionError, match=r"float32 or float64, .*, got torch"):
         state.to(dtype=torch.bfloat16)
 
 
@@ -135,13 +135,13 @@ def test_states_of_models_fork_and_are_saved(name, tmp_path):
 
 def test_what_is_no_state_of_this_operator_is_refused(tmp_path):
     luna = operator_of("luna")
-    with pytest.raises(CheckpointError, match=r"no state at .*; write one with"):
+    with pytest.raises(CheckpointError, match=r"file of state\.save, got none; write one"):
         luna.load_state(tmp_path / "missing.pt")
     (tmp_path / "text.pt").write_text("no state")
-    with pytest.raises(CheckpointError, match="is no file of"):
+    with pytest.raises(CheckpointError, match=r"expected a file of state\.save"):
         luna.load_state(tmp_path / "text.pt")
     torch.save({"weights": torch.ones(2)}, tmp_path / "weights.pt")
-    with pytest.raises(CheckpointError, match="is no file of"):
+    with pytest.raises(CheckpointError, match=r"expected a file of state\.save"):
         luna.load_state(tmp_path / "weights.pt")
     path = prefix(operator_of("softmax"))[1].save(tmp_path / "softmax.pt")
     with pytest.raises(CheckpointError, match=r"of SoftmaxAttention\(.* operator is Luna"):

@@ -28,7 +28,7 @@ class Distributed(Form):
 
     def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
         # A rank without points has answered at one of padding.
-        return self.respond_filled(kernel, problem)[:, :, : problem.asked]
+        return self.respond_filled(kernel, problem)[:, :, : problem.requested]
 
     def respond_filled(self, kernel: Kernel, problem: Problem) -> Tensor:
         """:meth:`respond` at all points of the problem, padding of a rank without points among
@@ -54,4 +54,4 @@ class OwnTargets(Form):
 
     def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
         # A rank without points has answered at one of padding.
-        return self.form.respond(kernel, problem)[:, :, : problem.asked]
+        return self.form.respond(kernel, problem)[:, :, : problem.requested]

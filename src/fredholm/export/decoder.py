@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from ..errors import ExportError, OptionError, require
-from ..files import replacing
+from ..files import check_target, replacing
 from ..integral.contract import Form
 from ..models.model import Model, TextState
 from ..ops.feature_map.bank import sums_of_units
 from .onnx import INPUT, OUTPUT, Runner, converted, onnx_forms, runner_of
-from .program import TOLERANCE, first_lines
+from .program import TOLERANCE, check_ops, first_lines
 from .signature import LARGEST_BATCH
 
 TRACED_BATCH, TRACED_PROMPT = 5, 7
@@ -152,6 +152,7 @@ def export_decoder(
     """
     require("onnxscript", "onnx", "a program in ONNX")
     require("onnxruntime", "onnx", "a program in ONNX, which is run before it is written,")
+    check_target(path)
     model = model.eval()
     with torch.no_grad(), sums_of_units():
         prefill, step, names = _traced(model)
@@ -188,9 +189,9 @@ def _traced(model: Model) -> tuple[ExportedProgram, ExportedProgram, StateNames]
     past = [tensor.clone() for tensor in names.tensors(state)]
 
     batch = Dim("batch", min=1, max=LARGEST_BATCH)
-    prompt: Any = Dim("length", min=1, max=length - 1)
+    prompt_shape = {0: batch, 1: Dim("length", min=1, max=length - 1)}
     if _reads_one_by_one(start):
-        prompt, numbers = None, numbers[:, :1].contiguous()
+        prompt_shape, numbers = {0: batch}, numbers[:, :1].contiguous()
     seen = Dim("seen", min=1, max=length - 1)
     free = {"batch": batch, "seen": seen}
     axes = _free_axes(model, names)
@@ -199,7 +200,7 @@ def _traced(model: Model) -> tuple[ExportedProgram, ExportedProgram, StateNames]
         prefill = torch.export.export(
             Prefill(model, start, names),
             (numbers,),
-            dynamic_shapes=({0: batch, 1: prompt},),
+            dynamic_shapes=(prompt_shape,),
             strict=False,
         )
         step = torch.export.export(
@@ -209,12 +210,15 @@ def _traced(model: Model) -> tuple[ExportedProgram, ExportedProgram, StateNames]
             strict=False,
         )
         forms = onnx_forms()
-        return prefill.run_decompositions(forms), step.run_decompositions(forms), names
+        prefill, step = prefill.run_decompositions(forms), step.run_decompositions(forms)
     except Exception as error:
         raise ExportError(
             f"export: expected a model that can be traced token by token, got "
             f"{first_lines(error)}; export the whole-text program instead"
         ) from error
+    check_ops(prefill)
+    check_ops(step)
+    return prefill, step, names
 
 
 def _reads_one_by_one(state: TextState) -> bool:

@@ -14,14 +14,17 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from ..errors import ExportError, require
+from ..errors import ExportError, OptionError, require
 from ..families.ckconv.grid_convolution.fft import direct_convolution
-from ..files import replacing
+from ..files import check_target, replacing
 from ..ops.feature_map.bank import sums_of_units
 from .program import Forms, Program, plain_forms, texts_of, trace
 
 INPUT, OUTPUT = "inputs", "outputs"
 """The names of the program's only input and output."""
+
+OLDEST_OPSET = 18
+"""Of ONNX's operators: the version that torch's exporter writes."""
 
 Runner = Callable[[Mapping[str, Any]], list[Any]]
 """Arrays by the names of a program's inputs to its outputs in order."""
@@ -32,6 +35,7 @@ def export_onnx(
     path: str | Path,
     *,
     fixed: Sequence[str] = (),
+    opset: int | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Program:
     """Write a model as an ONNX program with one input, ``inputs``, and one output, ``outputs``.
@@ -42,10 +46,12 @@ def export_onnx(
     Args:
         model, fixed: see :func:`.trace`.
         path: the file.
+        opset: the version of ONNX's operators, at least 18; None takes that of torch's exporter.
         metadata: facts that the file carries along, such as the classes' names: texts as they are,
             anything else as JSON.
 
     Raises:
+        OptionError: an older set of operators.
         ExportError: a model that cannot be traced or has an operation that ONNX lacks, or a program
             that answers otherwise.
         MissingExtraError: ``onnxscript`` or ``onnxruntime`` is not installed.
@@ -53,10 +59,16 @@ def export_onnx(
     """
     require("onnxscript", "onnx", "a program in ONNX")
     require("onnxruntime", "onnx", "a program in ONNX, which is run before it is written,")
+    check_target(path)
+    if opset is not None and opset < OLDEST_OPSET:
+        raise OptionError(
+            f"opset: expected {OLDEST_OPSET} or more, got {opset}; older sets of operators lack "
+            "what programs are made of"
+        )
     # Of LUNA's tables ONNX Runtime takes 4 to 25 times as long as of the units that make them.
     with sums_of_units():
         program = trace(model, fixed, forms=onnx_forms())
-    content = converted(program.exported, [INPUT], [OUTPUT], metadata or {})
+    content = converted(program.exported, [INPUT], [OUTPUT], metadata or {}, opset)
     error = program.check(onnx_answers(content), "ONNX program")
     with replacing(path) as temporary:
         temporary.write_bytes(content)
@@ -114,14 +126,18 @@ def converted(
     inputs: Sequence[str],
     outputs: Sequence[str],
     metadata: Mapping[str, Any],
+    opset: int | None = None,
 ) -> bytes:
-    """Return the content of an ONNX file with these names of inputs and outputs."""
+    """Return the content of an ONNX file with these names of inputs and outputs, in a version of
+    ONNX's operators.
+    """
     try:
         with _quiet():
             program = torch.onnx.export(
                 exported,
                 input_names=list(inputs),
                 output_names=list(outputs),
+                opset_version=opset,
                 dynamo=True,
                 optimize=True,
                 verbose=False,
@@ -138,6 +154,12 @@ def converted(
         ) from error
     assert program is not None
     proto: Any = program.model_proto
+    (found,) = (entry.version for entry in proto.opset_import if not entry.domain)
+    if opset is not None and found != opset:
+        raise ExportError(
+            f"export: expected ONNX's operators of version {opset}, got {found}, beyond which "
+            "torch cannot convert this program; leave opset out"
+        )
     # Shapes of intermediate results are notes. Those of one-sided Fourier transforms are wrong, and
     # the runtime would take its buffers by them.
     del proto.graph.value_info[:]

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ..errors import ExportError
-from ..files import replacing
+from ..files import check_target, replacing
 from .program import Program, texts_of, trace
 
 
@@ -42,6 +42,7 @@ def export_package(
         StorageError: a file that cannot be written.
     """
     inductor: Any = torch._inductor
+    check_target(path)
     program = trace(model, fixed)
     with replacing(path) as temporary:
         # The compiler wants a name that ends in .pt2.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from ..errors import ExportError
-from ..files import replacing
+from ..files import check_target, replacing
 from ..ops.custom_op import PLAIN
 from .signature import Signature, Sizes, signature_of
 
@@ -105,7 +106,23 @@ def trace(model: nn.Module, fixed: Sequence[str] = (), *, forms: Forms | None = 
             f"export: expected a model that can be traced at sizes {signature.shape}, got "
             f"{first_lines(error)}; keep an axis at its size of training with fixed="
         ) from error
+    check_ops(exported)
     return Program(model, signature, exported)
+
+
+def check_ops(exported: ExportedProgram) -> None:
+    """Refuse a program with ops of this library, which no other place knows.
+
+    Raises:
+        ExportError: an op without a plain form.
+    """
+    names = {str(getattr(node.target, "name", str)()) for node in exported.graph.nodes}
+    foreign = sorted(name for name in names if name.startswith("fredholm::"))
+    if foreign:
+        raise ExportError(
+            f"export: expected ops with a plain form, got {', '.join(foreign)}; give "
+            "differentiable_op the same function in torch's operations as plain="
+        )
 
 
 def export_program(
@@ -130,12 +147,15 @@ def export_program(
         ExportError: a model that cannot be traced, or a program that answers otherwise.
         StorageError: a file that cannot be written.
     """
+    check_target(path)
     program = trace(model, fixed)
     error = program.check(program.exported.module(), "program")
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        torch.export.save(
-            program.exported, file, extra_files={"metadata.json": json.dumps(metadata or {})}
-        )
+    content = io.BytesIO()
+    torch.export.save(
+        program.exported, content, extra_files={"metadata.json": json.dumps(metadata or {})}
+    )
+    with replacing(path) as temporary:
+        temporary.write_bytes(content.getvalue())
     return replace(program, error=error)
 
 

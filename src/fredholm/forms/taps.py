@@ -6,8 +6,7 @@ from torch import Tensor
 
 from ..integral.capabilities import LagTaps, StateScan
 from ..integral.contract import Form, Kernel, with_offset
-from ..integral.heads import weighed
-from ..integral.problem import Facts, Problem
+from ..integral.problem import Facts, Problem, weighed
 from ..integral.strategy import FFT
 from ..ops.scan import causal_convolution, pack, reorder
 

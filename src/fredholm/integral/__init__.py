@@ -7,13 +7,13 @@ Nothing here knows a paper; the papers' kernels and the forms for them alone lie
 from .attention import AttentionKernel, FeatureAttentionKernel
 from .bases import HiddenKernel, MatrixKernel, PairKernel, SeparableKernel, WeightedKernel
 from .capabilities import CausalTransition, HiddenReadout, OwnForm, Windowed
+from .checks import check_dropout
 from .contract import (
     Form,
     Kernel,
     Memory,
     Part,
     answering,
-    check_dropout,
     choose,
     prepared,
     with_offset,
@@ -24,11 +24,12 @@ from .fourier import FourierFeatures
 from .lattice import LatticeKernel
 from .memo import inference
 from .operator import IntegralOperator
-from .problem import Facts, Layout, Point, Problem
+from .problem import Facts, Layout, Problem
 from .projections import Projections
 from .registry import create_operator, list_operators, operator_options, register_operator
 from .rotary import Rotary
 from .state import CausalState, load_state
+from .steps import Point
 from .strategy import FFT, Exact, Linear, Plan, Scan, Strategy, register_strategy
 
 __all__ = [

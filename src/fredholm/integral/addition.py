@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -14,9 +13,10 @@ from ..domain import Domain
 from ..errors import DomainError, OptionError, StrategyError
 from ..ops.backend import cast
 from ..quadrature import Quadrature
+from .checks import check_layout
 from .contract import Form, Kernel, Memory, choose, weight_and_bias
 from .operator import IntegralOperator
-from .problem import Facts, Layout, Problem, by_head_of, check_layout
+from .problem import Facts, Layout, Problem, by_head_of
 from .strategy import Plan, Strategy
 
 
@@ -24,6 +24,9 @@ class PartByPart(Form):
     """Each part of a sum by a form of its own; the responses are added.
 
     A named strategy is that of every part; ``"auto"`` leaves each its own.
+
+    Attributes:
+        forms: the form of each part, chosen when the sum is asked whether it refuses.
     """
 
     word = Strategy
@@ -35,37 +38,38 @@ class PartByPart(Form):
     forms: list[Form]
 
     def refuses(self, kernel: SumKernel, facts: Facts) -> str | None:
-        own = type(self.strategy) is Strategy
-        try:
-            self.forms = [
-                choose(part.strategy if own else self.strategy, part.kernel, facts)
-                for part in kernel.parts
-            ]
-        except StrategyError as error:
-            return str(error)
+        # "auto" arrives as the base class without options.
+        automatic = type(self.strategy) is Strategy
+        forms = []
+        for part in kernel.parts:
+            strategy = part.strategy if automatic else self.strategy
+            try:
+                forms.append(choose(strategy, part.kernel, facts))
+            except StrategyError as error:
+                return str(error)
+        self.forms = forms
         return None
 
     def plan(self) -> Plan:
         plans = [form.plan() for form in self.forms]
-        strategy, path = (
-            " + ".join(getattr(plan, name) for plan in plans) for name in ("strategy", "path")
-        )
+        strategy = " + ".join(plan.strategy for plan in plans)
+        path = " + ".join(plan.path for plan in plans)
         reasons = "; ".join(f"{plan.path}: {plan.reason}" for plan in plans)
         return Plan(strategy, path, f"{self.reason}; {reasons}")
 
     def respond(self, kernel: SumKernel, problem: Problem) -> Tensor:
-        pairs = zip(self.forms, kernel.parts)
-        return kernel.added(
-            problem, [form.respond(part.kernel, seen_by(part, problem)) for form, part in pairs]
-        )
+        responses = []
+        for form, part in zip(self.forms, kernel.parts):
+            responses.append(form.respond(part.kernel, seen_by(part, problem)))
+        return kernel.added(problem, responses)
 
     # --- a causal domain, point by point ----------------------------------------------------------
 
     def start(self, kernel: SumKernel, u: Tensor) -> Memory:
-        pairs = zip(self.forms, kernel.parts)
-        memories = [
-            form.start(part.kernel, _split(part, u[:, :, None])[:, :, 0]) for form, part in pairs
-        ]
+        memories = []
+        for form, part in zip(self.forms, kernel.parts):
+            point = _by_heads_of(part, u[:, :, None])[:, :, 0]
+            memories.append(form.start(part.kernel, point))
         return _joined(memories)
 
     def step(
@@ -77,7 +81,8 @@ class PartByPart(Form):
         t: int,
         memory: Memory,
     ) -> tuple[Tensor, Memory]:
-        return self._move("step", kernel, x, u, quadrature, t, memory)
+        moves = [form.step for form in self.forms]
+        return self._advance(moves, kernel, x, u, quadrature, t, memory)
 
     def prefill(
         self,
@@ -88,11 +93,12 @@ class PartByPart(Form):
         t: int,
         memory: Memory,
     ) -> tuple[Tensor, Memory]:
-        return self._move("prefill", kernel, x, u, quadrature, t, memory)
+        moves = [form.prefill for form in self.forms]
+        return self._advance(moves, kernel, x, u, quadrature, t, memory)
 
-    def _move(
+    def _advance(
         self,
-        how: str,
+        moves: list[Callable[..., tuple[Tensor, Memory]]],
         kernel: SumKernel,
         x: Tensor,
         u: Tensor,
@@ -100,37 +106,47 @@ class PartByPart(Form):
         t: int,
         memory: Memory,
     ) -> tuple[Tensor, Memory]:
-        out: Tensor | None = None
+        """Advance each part by its form's ``step`` or ``prefill``, and add the outputs."""
+        total: Tensor | None = None
         memories = []
-        for i, (form, part) in enumerate(zip(self.forms, kernel.parts)):
-            own = {k[len(f"{i}/") :]: v for k, v in memory.items() if k.startswith(f"{i}/")}
-            move = getattr(form, how)
-            response, after = move(part.kernel, x, _split(part, u), quadrature, t, own)
+        for i, (move, part) in enumerate(zip(moves, kernel.parts)):
+            features = _by_heads_of(part, u)
+            response, after = move(part.kernel, x, features, quadrature, t, _memory_of(memory, i))
             memories.append(after)
-            one = part._finish(cast(response, u.dtype), u[:, 0], None)
-            out = one if out is None else out + one
-        assert out is not None
-        return out[:, None], _joined(memories)
+            out = part._finish(cast(response, u.dtype), u[:, 0], None)
+            total = out if total is None else total + out
+        assert total is not None
+        return total[:, None], _joined(memories)
 
 
 def _joined(memories: list[Memory]) -> Memory:
-    """The parts' memories as one: ``0/keys``, ``1/past``."""
+    """Return the parts' memories as one, with names such as ``0/keys`` and ``1/past``."""
     return {f"{i}/{key}": x for i, memory in enumerate(memories) for key, x in memory.items()}
 
 
-def _split(part: IntegralOperator, u: Tensor) -> Tensor:
-    """All features (B, 1, N, D) as a part's kernel reads them."""
-    return u if part.kernel.whole else by_head_of(part.kernel, u[:, 0])
+def _memory_of(memory: Memory, i: int) -> Memory:
+    """Return the memory of part i from that of the sum."""
+    prefix = f"{i}/"
+    return {key[len(prefix) :]: x for key, x in memory.items() if key.startswith(prefix)}
+
+
+def _by_heads_of(part: IntegralOperator, u: Tensor) -> Tensor:
+    """Return all features (B, 1, N, D) as a part's kernel reads them, (B, H_i, N, d_i)."""
+    if part.kernel.whole:
+        return u
+    return by_head_of(part.kernel, u[:, 0])
 
 
 def seen_by(part: IntegralOperator, problem: Problem) -> Problem:
-    """The problem as one part sees it."""
-    whole = problem.whole
+    """Return the problem of a sum as one part sees it, with features split into its heads."""
+    parent = problem.parent
+    if parent is not None:
+        parent = seen_by(part, parent)
     return replace(
         problem,
-        ux=_split(part, problem.ux),
-        uy=_split(part, problem.uy),
-        whole=None if whole is None else seen_by(part, whole),
+        ux=_by_heads_of(part, problem.ux),
+        uy=_by_heads_of(part, problem.uy),
+        parent=parent,
     )
 
 
@@ -168,22 +184,29 @@ class SumKernel(Kernel):
     whole = True
     adds_heads = True
     forms = (PartByPart,)
+    parts: Sequence[IntegralOperator]
 
     def __init__(self, parts: Sequence[IntegralOperator], heads: int = 1):
         if not parts:
-            raise OptionError("parts: received none; a sum needs one operator or more")
+            raise OptionError(
+                "parts: expected at least one operator, got none; pass a list of them"
+            )
         sizes = {(part.dim, part.out_dim) for part in parts}
         if len(sizes) > 1:
             got = ", ".join(f"{i} to {o}" for i, o in sorted(sizes))
-            raise OptionError(f"parts map {got} features; those of a sum need the same widths")
+            raise OptionError(
+                f"parts: expected operators of one width, in and out, got {got} features; build "
+                "them with the same dim and out_dim"
+            )
         for part in parts:
             if type(part)._problem is not IntegralOperator._problem:
                 raise OptionError(
-                    f"parts: a {type(part).__name__} takes its points in an order of its own, "
-                    "whatever their domain; a sum needs parts that live on one domain"
+                    f"parts: expected operators that live on the domain of the sum, got a "
+                    f"{type(part).__name__}, which takes its points in an order of its own; leave "
+                    "it out"
                 )
         super().__init__(heads, parts[0].dim, parts[0].out_dim)
-        self.parts: Any = nn.ModuleList(parts)
+        self.parts = nn.ModuleList(parts)  # type: ignore[assignment]
 
     @property
     def reads_query(self) -> bool:  # type: ignore[override]
@@ -207,19 +230,22 @@ class SumKernel(Kernel):
         heads = sorted({part.heads for part in self.parts} - {self.heads})
         if layout.pairs and heads:
             raise DomainError(
-                f"pairs of a sum with {self.heads} heads: a part has {heads[0]}, and a mask or "
-                "bias per head would mean another one there; build the domain without pairs"
+                f"pairs: expected parts of {self.heads} heads, as the sum has, got one of "
+                f"{heads[0]}, where a mask or bias per head would mean another head; build the "
+                "domain without pairs"
             )
 
     def observe(self, problem: Problem) -> None:
         for part in self.parts:
-            if part.kernel.training:  # a part may be out of training by itself
+            # A part may be in evaluation mode by itself.
+            if part.kernel.training:
                 part.kernel.observe(seen_by(part, problem))
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
-        """That of the first part that counts points, or of the first."""
-        found = [p.kernel.default_domain(n, device=device, dtype=dtype) for p in self.parts]
-        return next((domain for domain in found if domain.kind == "counting"), found[0])
+        """Return that of the first part that counts points, else of the first part."""
+        domains = [p.kernel.default_domain(n, device=device, dtype=dtype) for p in self.parts]
+        counting = (domain for domain in domains if domain.kind == "counting")
+        return next(counting, domains[0])
 
     def follow(self) -> None:
         for part in self.parts:
@@ -229,8 +255,8 @@ class SumKernel(Kernel):
         for part in self.parts:
             if part.kernel.output_domain(domain) is not None:
                 raise DomainError(
-                    f"{type(part.kernel).__name__} writes to a grid of its own; the parts of a "
-                    "sum need to stay on their domain: take stride 1 and padding that keeps it"
+                    f"expected parts that stay on their domain, got {type(part.kernel).__name__}, "
+                    "which writes to a grid of its own; take stride 1 and padding that keeps it"
                 )
         return None
 
@@ -243,44 +269,55 @@ class SumKernel(Kernel):
         return total
 
     def _folded(self, part: IntegralOperator, dense: Tensor) -> Tensor:
-        """A part's matrix (B, H_i, Nq, Nk, d_out, d_in) with its output layer, as one of all
+        """Return P_ih K_ih S_h: a part's matrix (B, H_i, Nq, Nk, d_out, d_in) as one of all
         features, (B, H, Nq, Nk, D_out, D).
         """
         heads, kernel = part.heads, part.kernel
-        place: Any = {"device": dense.device, "dtype": dense.dtype}
-        width = heads * kernel.d_out
-        out = (
-            torch.eye(width, **place)
-            if part.projection is None
-            else weight_and_bias(part.projection, "projection")[0].to(dense.dtype)
-        ).unflatten(1, (heads, kernel.d_out))
-        read = torch.eye(self.d_in, **place)
-        read = read.expand(heads, -1, -1) if kernel.whole else read.unflatten(0, (heads, -1))
+        dtype, device = dense.dtype, dense.device
+
+        # P_ih: the slice of the output layer that reads head h.
+        if part.projection is None:
+            out = torch.eye(heads * kernel.d_out, device=device, dtype=dtype)
+        else:
+            weight, _ = weight_and_bias(part.projection, "projection")
+            out = weight.to(dtype)
+        out = out.unflatten(1, (heads, kernel.d_out))
+
+        # S_h: the slice of u that head h reads.
+        read = torch.eye(self.d_in, device=device, dtype=dtype)
+        if kernel.whole:
+            read = read.expand(heads, -1, -1)
+        else:
+            read = read.unflatten(0, (heads, -1))
+
         folded = torch.einsum("nho,bhqkoi,hid->bhqknd", out, dense, read)
         if heads == self.heads:
             return folded
-        return (folded.sum(1, keepdim=True) / self.heads).expand(-1, self.heads, *[-1] * 4)
+        # Another number of heads: their sum, spread evenly over the heads of the sum.
+        shared = folded.sum(1, keepdim=True) / self.heads
+        return shared.expand(-1, self.heads, *[-1] * 4)
 
     def offset(self, problem: Problem) -> Tensor:
-        """What the parts add that is not an integral, spread over the heads: their offsets, biases
-        and pointwise terms.
+        """Return the terms of the parts that are not an integral, spread over the heads: their
+        offsets, biases and pointwise terms.
         """
         responses = []
         for part in self.parts:
             seen = seen_by(part, problem)
             constant = part.kernel.offset(seen)
             shape = (seen.uy.shape[0], part.heads, seen.ux.shape[2], part.kernel.d_out)
-            zero = seen.uy.new_zeros(()).expand(shape)
-            responses.append(zero if constant is None else zero + constant)
+            response = seen.uy.new_zeros(()).expand(shape)
+            if constant is not None:
+                response = response + constant
+            responses.append(response)
         return self.added(problem, responses) / self.heads
 
     def added(self, problem: Problem, responses: list[Tensor]) -> Tensor:
-        """The parts' responses (B, H_i, Nq, d_out) through their output layers, as one head,
-        (B, 1, Nq, D_out).
+        """Return the sum of the parts' responses (B, H_i, Nq, d_out) behind their output layers, as
+        one head, (B, 1, Nq, D_out).
         """
         dtype, query = problem.uy.dtype, problem.ux[:, 0]
-        finished = (
-            part._finish(cast(response, dtype), query, problem.real)
-            for part, response in zip(self.parts, responses)
-        )
-        return torch.stack(list(finished)).sum(0)[:, None]
+        outputs = []
+        for part, response in zip(self.parts, responses):
+            outputs.append(part._finish(cast(response, dtype), query, problem.real))
+        return torch.stack(outputs).sum(0)[:, None]

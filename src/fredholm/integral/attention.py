@@ -1,5 +1,5 @@
-"""What attention kernels share: maps to queries, keys and values, stored as three layers or as one;
-and where the weight is an inner product of features, what attends with them.
+"""Base kernels of attention: maps to queries, keys and values, stored as three layers or as one;
+and the kernel whose weight is an inner product of features of queries and keys.
 """
 
 from __future__ import annotations
@@ -29,17 +29,22 @@ from .feature_map import (
     key_features,
     query_features,
 )
-from .heads import head_width
-from .problem import Layout, Problem, split_heads
+from .problem import Layout, Problem, head_width, split_heads
 from .projections import Projections, projected_widths
 from .side_by_side import Aligned, SideBySide, side_by_side
 from .windowed import check_window, first_gain, near_pairs, query_parts, window_density
 
 MAPS = ("query", "key", "value")
-FEW = 32  # points whose queries and keys a feature map takes in one call
+QUERY, KEY, VALUE = range(3)
+"""Numbers of the three maps, for the methods that take one."""
 
-# What :meth:`FeatureAttentionKernel.together` does at once.
-PARTS = (
+# Up to this many points a feature map takes queries and keys in one call, because a call then costs
+# more than its arithmetic.
+FEW_POINTS = 32
+
+# Methods whose work :meth:`FeatureAttentionKernel.together` does at once. It may do so only where a
+# subclass has changed none of them.
+JOINT_METHODS = (
     "_heads",
     "key_features",
     "query_features",
@@ -65,8 +70,13 @@ class AttentionKernel(Aligned, WeightedKernel):
             this order. Keys and values may have fewer heads than queries, each shared by a group of
             neighbouring heads.
 
+    Attributes:
+        width: features of a query or a key, e.
+        groups: heads of keys and values, each shared by H / groups heads of queries.
+
     Raises:
-        OptionError: widths that do not fit one another; in a call, a map that is no linear layer.
+        OptionError: widths that do not fit one another; in a call, a map that is not a linear
+            layer.
     """
 
     whole = True
@@ -83,67 +93,75 @@ class AttentionKernel(Aligned, WeightedKernel):
                 nn.Linear(dim, dim, bias),
                 nn.Linear(dim, dim, bias),
             )
-        width, groups, d_out = projected_widths(dim, heads, projections)
-        super().__init__(heads, dim, d_out)
-        self.width, self.groups = width, groups
+        widths = projected_widths(dim, heads, projections)
+        super().__init__(heads, dim, widths.value)
+        self.width, self.groups = widths.query, widths.groups
+
         self.packed = None
         if isinstance(projections, nn.Linear):
             self.packed = projections
         else:
             self.query, self.key, self.value = projections
-        self._fresh = fresh  # layers that came from elsewhere stay where they are
+
+        # Only new layers are laid side by side: those of the caller's stay where they are.
+        self._fresh = fresh
         if fresh:
             self.reset_parameters()
         self._aligned = self._neighbours()
 
     def _neighbours(self) -> SideBySide | None:
+        if not getattr(self, "_fresh", False):
+            return None
         layers = {name: self._modules.get(name) for name in MAPS}
-        return side_by_side(layers, nn.Linear) if getattr(self, "_fresh", False) else None
+        return side_by_side(layers, nn.Linear)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Xavier-uniform weights, each map by itself, and zero biases."""
-        for part in range(3):
+        """Draw Xavier-uniform weights, each map by itself, and set biases to zero."""
+        for part in (QUERY, KEY, VALUE):
             weight, bias = self._map(part)
             nn.init.xavier_uniform_(weight)
             if bias is not None:
                 nn.init.zeros_(bias)
 
     def _map(self, part: int) -> tuple[Tensor, Tensor | None]:
-        """Weight and bias of the queries' (0), keys' (1) or values' (2) map."""
+        """Return weight and bias of one of the three maps."""
         modules = self._modules
         packed = modules.get("packed")
         if packed is None:
             return weight_and_bias(modules[MAPS[part]], MAPS[part])  # type: ignore[arg-type]
+
         weight, bias = weight_and_bias(packed, "packed")
-        return weight.chunk(3)[part], None if bias is None else bias.chunk(3)[part]
+        if bias is not None:
+            bias = bias.chunk(3)[part]
+        return weight.chunk(3)[part], bias
 
     def _heads(self, u: Tensor, part: int) -> Tensor:
-        """Queries, keys or values of (B, 1, N, dim) as (B, H, N, ·); values without bias, keys and
-        values of all heads.
-        """
+        """Return queries, keys or values of (B, 1, N, dim) as (B, H, N, ·); values without bias."""
         return self._project(u.squeeze(1), part)
 
     def _project(self, u: Tensor, part: int) -> Tensor:
         weight, bias = self._map(part)
-        if part == 0:
+        if part == QUERY:
             return split_heads(F.linear(u, weight, bias), self.heads)
-        return self._share(
-            split_heads(F.linear(u, weight, bias if part == 1 else None), self.groups)
-        )
+        # The values' bias is the kernel's offset.
+        if part == VALUE:
+            bias = None
+        return self._share(split_heads(F.linear(u, weight, bias), self.groups))
 
     def _all_heads(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of the same points: one matrix product where the maps are
-        packed or side by side.
+        """Return queries, keys and values of the same points, (B, H, N, ·) each: one matrix product
+        where the maps are packed or side by side.
         """
         u = u.squeeze(1)
         flat = self._side_by_side(u)
         if flat is None:
-            return self._project(u, 0), self._project(u, 1), self._project(u, 2)
+            return self._project(u, QUERY), self._project(u, KEY), self._project(u, VALUE)
         if self._alike:
             return split_heads(flat, 3 * self.heads).chunk(3, 1)  # type: ignore[return-value]
-        queries, keys = self.heads * self.width, self.groups * self.width
-        query, key, value = flat.split((queries, keys, self.groups * self.d_out), -1)
+
+        sizes = (self.heads * self.width, self.groups * self.width, self.groups * self.d_out)
+        query, key, value = flat.split(sizes, -1)
         return (
             split_heads(query, self.heads),
             self._share(split_heads(key, self.groups)),
@@ -156,57 +174,65 @@ class AttentionKernel(Aligned, WeightedKernel):
         return self.groups == self.heads and self.width == self.d_out
 
     def _side_by_side(self, u: Tensor) -> Tensor | None:
-        """Queries, keys and values of (B, N, dim) by one matrix product, (B, N, ·), values without
-        bias; None where three products are better.
+        """Return queries, keys and values of (B, N, dim) by one matrix product, (B, N, ·), values
+        without bias; None where three products are better.
         """
         if self.packed is not None:
             weight, bias = weight_and_bias(self.packed, "packed")
-            if bias is not None:  # without the values' part, which is the offset
+            if bias is not None:
+                # Without the values' third, which is the kernel's offset.
                 third = bias.shape[0] // 3
                 bias = F.pad(bias[: 2 * third], (0, third))
-        else:
-            whole = read_together(self._aligned, self._modules)
-            if whole is None and answering(self):
-                whole = prepared(self, "side by side", self._joined)
-            if whole is None:
-                return None
-            weight, bias = whole
+            return F.linear(u, weight, bias)
+
+        joined = read_together(self._aligned, self._modules)
+        if joined is None and answering(self):
+            joined = prepared(self, "side by side", self._joined)
+        if joined is None:
+            return None
+        weight, bias = joined
         return F.linear(u, weight, bias)
 
     def _joined(self) -> tuple[Tensor, Tensor | None]:
-        """The three maps' weights above one another, and their biases, without that of values."""
-        weights, biases = zip(*(self._map(part) for part in range(3)))
+        """Return the three maps' weights above one another, and their biases, with zeros for that
+        of the values.
+        """
+        weights, biases = zip(*(self._map(part) for part in (QUERY, KEY, VALUE)))
         weight = torch.cat(weights)
-        if biases[0] is None and biases[1] is None:
+        if biases[QUERY] is None and biases[KEY] is None:
             return weight, None
-        biases = [
-            weight.new_zeros(part.shape[0]) if bias is None else bias
-            for part, bias in zip(weights, (*biases[:2], None))
-        ]
-        return weight, torch.cat(biases)
+
+        filled = []
+        for one, bias in zip(weights, (biases[QUERY], biases[KEY], None)):
+            if bias is None:
+                bias = weight.new_zeros(one.shape[0])
+            filled.append(bias)
+        return weight, torch.cat(filled)
 
     def _share(self, u: Tensor) -> Tensor:
-        return u if self.groups == self.heads else u.repeat_interleave(self.heads // self.groups, 1)
+        """Repeat keys or values of each group for all of its heads: (B, groups, N, ·) to (B, H, N,
+        ·).
+        """
+        if self.groups == self.heads:
+            return u
+        return u.repeat_interleave(self.heads // self.groups, 1)
 
     def values(self, y: Tensor, uy: Tensor) -> Tensor:
-        return self._heads(uy, 2)
+        return self._heads(uy, VALUE)
 
     def value_map(self) -> Tensor:
-        """V, (H, d_out, dim)."""
-        weight = self._map(2)[0]
+        """Return V, (H, d_out, dim)."""
+        weight, _ = self._map(VALUE)
         per_group = weight.view(self.groups, self.d_out, weight.shape[1])
-        return (
-            per_group
-            if self.groups == self.heads
-            else per_group.repeat_interleave(self.heads // self.groups, 0)
-        )
+        if self.groups == self.heads:
+            return per_group
+        return per_group.repeat_interleave(self.heads // self.groups, 0)
 
     def offset(self, problem: Problem) -> Tensor | None:
-        bias = self._map(2)[1]
+        _, bias = self._map(VALUE)
         if bias is None:
             return None
-        bias = bias.view(1, self.groups, 1, self.d_out)
-        return bias if self.groups == self.heads else self._share(bias)
+        return self._share(bias.view(1, self.groups, 1, self.d_out))
 
 
 # --- where the weight is an inner product of features ---------------------------------------------
@@ -225,21 +251,21 @@ class FeatureAttentionKernel(AttentionKernel, Windowed):
         e^{Q_h u(x)\cdot K_h u(y) / \sqrt e} & y \text{ near} \\
         e^{g_h}\,\phi(Q_h u(x))\cdot\phi(K_h u(y)) & y \text{ before} \end{cases}
 
-    The gain g is learned, one number per head: within its own quotient a map may have any factor,
-    beside softmax's exponentials it counts.
+    The gain g is learned, one number per head. A factor of φ cancels in a quotient of features
+    alone, but not beside softmax's exponentials.
 
     Args:
         dim, heads, bias, projections: see :class:`AttentionKernel`.
         feature_map: φ, from (…, e) to (…, r): a name of :data:`fredholm.kernels.FEATURE_MAPS`, a
             function, or a module with parameters of its own. Where it may be negative, Z may
-            vanish; a warning in training then says how often.
+            vanish; a warning in training then counts how often.
         feature_options: options of a named map.
         tied: one φ for queries and keys, a positive semi-definite kernel; otherwise keys have a map
             of their own.
         normalised: divide by Z; without it the values' layer must have no bias, whose response
             would not be constant.
-        floor: of Z, see :func:`fredholm.ops.linear_attention.guarded`; of maps whose features come
-            up to factors, exponentials, 1e-17 at most.
+        floor: smallest Z, see :func:`fredholm.ops.linear_attention.guarded`; at most 1e-17 for maps
+            whose features come up to factors (exponentials).
         window: w, points back to which softmax sees, the query's own included; domains are then
             causal. None for features alone.
         sinks: beside a window, the first points of all, which softmax sees from everywhere.
@@ -259,9 +285,10 @@ class FeatureAttentionKernel(AttentionKernel, Windowed):
     _joint = True
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """A subclass that changes one of the parts is asked for each by itself."""
+        """Note whether a subclass keeps all methods that :meth:`together` replaces."""
         super().__init_subclass__(**options)
-        cls._joint = all(getattr(cls, n) is getattr(FeatureAttentionKernel, n) for n in PARTS)
+        base = FeatureAttentionKernel
+        cls._joint = all(getattr(cls, name) is getattr(base, name) for name in JOINT_METHODS)
 
     def __init__(
         self,
@@ -280,95 +307,116 @@ class FeatureAttentionKernel(AttentionKernel, Windowed):
     ):
         super().__init__(dim, heads, bias=bias, projections=projections)
         if not floor > 0:
-            raise OptionError(f"the denominator's floor must be positive, got {floor}")
-        if not normalised and self._map(2)[1] is not None:
             raise OptionError(
-                "normalised=False needs values without bias: pass bias=False, or such projections"
+                f"floor: expected a positive smallest denominator, got {floor}; leave it out for "
+                "1e-6"
             )
+        _, value_bias = self._map(VALUE)
+        if not normalised and value_bias is not None:
+            raise OptionError(
+                "normalised=False: expected values without bias, got one with; pass bias=False, or "
+                "such projections"
+            )
+
         self.feature_map = build_feature_map(
             feature_map, self.width, heads, **feature_options or {}
         )
         self.key_map = None if tied else self._second_map(feature_map, feature_options or {})
-        # the map, where it is one of FEATURE_MAPS' functions, which know no heads and no neighbours
+        # Functions of FEATURE_MAPS know no heads and no neighbouring points, so that queries and
+        # keys of all heads may be passed to one at once.
         known = not isinstance(self.feature_map, nn.Module) and is_pointwise(self.feature_map)
         self.named_map = self.feature_map if known else None
-        self.floor = floor_of(floor, self.feature_map, self.key_map) if normalised else None
-        self.watch = DenominatorWatch.of(self.feature_map, self.key_map) if normalised else None
+
+        self.floor = None
+        self.watch = None
+        if normalised:
+            self.floor = floor_of(floor, self.feature_map, self.key_map)
+            self.watch = DenominatorWatch.of(self.feature_map, self.key_map)
+
         check_window(window, self.feature_map, self.floor, sinks)
         self.window, self.sinks = window, sinks
-        gain = None
+        self.gain = None
         if window is not None:
             gain = first_gain(self.feature_map, self._key_map, self.width, heads)
-        self.gain = None if gain is None else nn.Parameter(gain)
+            self.gain = nn.Parameter(gain)
 
     def _second_map(
         self, feature_map: str | Callable[[Tensor], Tensor], options: dict[str, Any]
-    ) -> Any:
-        """The keys' own map: another draw of a named one, a copy of a module."""
+    ) -> Callable[[Tensor], Tensor]:
+        """Return the keys' own map: another draw of a named one, a copy of a module."""
         if isinstance(feature_map, str):
             return build_feature_map(feature_map, self.width, self.heads, **options)
         return copy.deepcopy(feature_map)
 
     @property
-    def _key_map(self) -> Any:
-        return self.feature_map if self.key_map is None else self.key_map
+    def _key_map(self) -> Callable[[Tensor], Tensor]:
+        """The keys' map, or the queries' where both share one."""
+        if self.key_map is None:
+            return self.feature_map
+        return self.key_map
 
     @property
     def nonnegative(self) -> bool:  # type: ignore[override]
-        """Whether the map is a function that says so."""
+        """Whether the map is a named function that declares so."""
         return self.key_map is None and getattr(self.named_map, "nonnegative", False)
 
     @property
     def rowwise(self) -> bool:  # type: ignore[override]
-        """Whether nothing is a statistic of all queries."""
+        """Whether no feature depends on other queries."""
         return self.pointwise
 
     @property
     def local(self) -> bool:
-        """A window counts the points of the whole order."""
+        """Whether a query needs no other keys than its own: a window counts all points before."""
         return self.rowwise and self.window is None
 
     @property
     def pointwise(self) -> bool:
-        """Whether the features of a point are a function of that point alone; not known of
-        functions that have no name here.
+        """Whether the features of a point are a function of that point alone; False for functions
+        that are not in FEATURE_MAPS, of which it is unknown.
         """
         maps = [one for one in (self.feature_map, self.key_map) if one is not None]
         return all(is_pointwise(one) for one in maps)
 
     def query_features(self, x: Tensor, ux: Tensor) -> Tensor:
-        return self.feature_map(self._heads(ux, 0))
+        return self.feature_map(self._heads(ux, QUERY))
 
     def key_features(self, y: Tensor, uy: Tensor) -> Tensor:
-        return self._key_map(self._heads(uy, 1))
+        return self._key_map(self._heads(uy, KEY))
 
     def stable_query_features(self, x: Tensor, ux: Tensor) -> Tensor:
-        """:meth:`query_features` up to a factor of each query, which the denominator takes away."""
-        return (
-            self.query_features(x, ux)
-            if self.floor is None
-            else query_features(self.feature_map, self._heads(ux, 0))
-        )
+        """Return :meth:`query_features` up to a factor of each query, which cancels in the
+        quotient.
+        """
+        if self.floor is None:
+            return self.query_features(x, ux)
+        return query_features(self.feature_map, self._heads(ux, QUERY))
 
     def stable_key_features(
         self, y: Tensor, uy: Tensor, valid: Tensor | None = None, least: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """:meth:`key_features` divided by e^c, and c, (B, H), or None where nothing was divided."""
+        """Return :meth:`key_features` divided by e^c, and c (B, H), or None where nothing was
+        divided.
+        """
         if self.floor is None:
             return self.key_features(y, uy), None
-        return key_features(self._key_map, self._heads(uy, 1), valid, least)
+        return key_features(self._key_map, self._heads(uy, KEY), valid, least)
 
     def observe(self, problem: Problem) -> None:
-        for one, u, part, real in (
-            (self.feature_map, problem.ux, 0, problem.real),
-            (self._key_map, problem.uy, 1, problem.quadrature.valid),
-        ):
-            if isinstance(one, FeatureMap) and one.observes and one.training:
-                one.observe(self._heads(u, part), real)
+        self._observe_map(self.feature_map, problem.ux, QUERY, problem.real)
+        self._observe_map(self._key_map, problem.uy, KEY, problem.quadrature.valid)
         if self.watch is not None:
             self.watch.observe(lambda: self._denominators(problem))
 
+    def _observe_map(
+        self, feature_map: Callable[[Tensor], Tensor], u: Tensor, part: int, real: Tensor | None
+    ) -> None:
+        """Show a map in training the queries or keys of a call, where it takes note of them."""
+        if isinstance(feature_map, FeatureMap) and feature_map.observes and feature_map.training:
+            feature_map.observe(self._heads(u, part), real)
+
     def _denominators(self, problem: Problem) -> Tensor:
+        """Return Z at each query, (B, H, Nq)."""
         query = self.query_features(problem.x, problem.ux)
         key = self.key_features(problem.y, problem.uy)
         return denominators(query, key, problem.quadrature)
@@ -376,14 +424,14 @@ class FeatureAttentionKernel(AttentionKernel, Windowed):
     # --- with a window ----------------------------------------------------------------------------
 
     def near_queries(self, x: Tensor, ux: Tensor) -> Tensor:
-        return self._heads(ux, 0) * self.width**-0.5
+        return self._heads(ux, QUERY) * self.width**-0.5
 
     def near_keys(self, y: Tensor, uy: Tensor) -> Tensor:
-        return self._heads(uy, 1)
+        return self._heads(uy, KEY)
 
     def far_queries(self, x: Tensor, ux: Tensor) -> tuple[Tensor, Tensor | None]:
         assert self.gain is not None
-        return query_parts(self.feature_map, self._heads(ux, 0), self.gain)
+        return query_parts(self.feature_map, self._heads(ux, QUERY), self.gain)
 
     def far_keys(
         self, keys: Tensor, valid: Tensor | None = None, least: Tensor | None = None
@@ -393,8 +441,8 @@ class FeatureAttentionKernel(AttentionKernel, Windowed):
     def check(self, layout: Layout) -> None:
         if self.window is not None and not layout.causal:
             raise DomainError(
-                f"{type(self).__name__} with window={self.window} looks back; give it a domain "
-                "with causal=True, or leave window out"
+                f"{type(self).__name__}: expected a causal domain beside window={self.window}, got "
+                "one without order; build it with causal=True, or leave window out"
             )
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
@@ -402,11 +450,25 @@ class FeatureAttentionKernel(AttentionKernel, Windowed):
 
     # --- the definition ---------------------------------------------------------------------------
 
+    def weights(self, problem: Problem) -> Tensor:
+        if self.window is not None:
+            return self._window_weights(problem, self.window)
+
+        query = self.stable_query_features(problem.x, problem.ux)
+        key, shift = self.stable_key_features(problem.y, problem.uy, problem.quadrature.valid)
+        weights = problem.quadrature.weights()
+        if shift is not None:
+            # Keys are divided by the largest exponential of all, so that those which a query sees
+            # may all be tiny. Queries are scaled up by the largest key feature that they see.
+            largest = key.detach().amax(-1)[:, :, None]
+            query = at_scale(query, torch.where(weights > 0, largest, 0.0).amax(-1))
+        return linear_density(query, key, weights, self.floor)
+
     def _window_weights(self, problem: Problem, window: int) -> Tensor:
+        """Return the weights of both parts: softmax's on near pairs, features' on all others."""
         p, quadrature = problem, problem.quadrature
         keys = self.near_keys(p.y, p.uy)
-        size = keys.shape[2], keys.device
-        near = near_pairs(quadrature.visible(), window, *size, self.sinks)
+        near = near_pairs(quadrature.visible(), window, keys.shape[2], keys.device, self.sinks)
         return window_density(
             self.near_queries(p.x, p.ux) @ keys.mT,
             self.far_queries(p.x, p.ux),
@@ -415,13 +477,16 @@ class FeatureAttentionKernel(AttentionKernel, Windowed):
             near,
         )
 
+    # --- queries and keys at once -----------------------------------------------------------------
+
     def together(
         self, x: Tensor, u: Tensor, valid: Tensor | None = None, least: Tensor | None = None
     ) -> JointFeatures:
         if not self._joint:
             return super().together(x, u, valid, least)
+
+        # A named function takes queries and keys of all heads in one call.
         feature_map = self._key_map
-        # a named function takes any heads, and queries and keys at once
         if self.key_map is None and feature_map is self.named_map:
             flat = self._side_by_side(u.squeeze(1)) if self._alike else None
             if flat is not None:
@@ -429,27 +494,19 @@ class FeatureAttentionKernel(AttentionKernel, Windowed):
                 stacked = split_heads(flat, 3 * heads)
                 query, key = feature_map(stacked.narrow(1, 0, 2 * heads)).chunk(2, 1)
                 return JointFeatures(query, key, None, stacked.narrow(1, 2 * heads, heads))
+
         queries, keys, values = self._all_heads(u)
         if self.floor is None:
             return JointFeatures(self.feature_map(queries), feature_map(keys), None, values)
-        one = self.key_map is None and isinstance(feature_map, FeatureMap) and feature_map.alike
+
+        # A map that is the same for both, point by point, takes them as points of one call.
+        shared = self.key_map is None and isinstance(feature_map, FeatureMap) and feature_map.alike
         points = queries.shape[2]
-        few = not torch.compiler.is_compiling() and points <= FEW
-        if one and few and queries.shape[1] == keys.shape[1]:
-            # as points of one call: where they are few, a map costs more calls than arithmetic
+        few = not torch.compiler.is_compiling() and points <= FEW_POINTS
+        if shared and few and queries.shape[1] == keys.shape[1]:
             query, key = feature_map(torch.cat([queries, keys], 2)).split(points, 2)
             return JointFeatures(query, key, None, values)
+
         query = query_features(self.feature_map, queries)
         key, shift = key_features(feature_map, keys, valid, least)
         return JointFeatures(query, key, shift, values)
-
-    def weights(self, problem: Problem) -> Tensor:
-        if self.window is not None:
-            return self._window_weights(problem, self.window)
-        query = self.stable_query_features(problem.x, problem.ux)
-        key, shift = self.stable_key_features(problem.y, problem.uy, problem.quadrature.valid)
-        weights = problem.quadrature.weights()
-        if shift is not None:
-            size = key.detach().amax(-1)[:, :, None]
-            query = at_scale(query, torch.where(weights > 0, size, 0.0).amax(-1))
-        return linear_density(query, key, weights, self.floor)

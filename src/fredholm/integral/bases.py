@@ -31,11 +31,12 @@ from .capabilities import HiddenReadout, Separable, WeightedValue
 from .contract import Kernel
 from .problem import Problem
 
-# Forms of one domain exclude one another where they can (an order or none, pairs or none); where
+# Forms exclude one another by their domains where they can (an order or none, pairs or none). Where
 # several remain, the cheaper comes first: FFT, scan, then the kernel's evaluation of itself.
 SEPARABLE = (Sums, Chunks, RunningMoment, Quadratic, NeighbourSums)
 RECURRENT = (TapConvolution, StatesScan, Transition, OwnResponse)
-# For kernels with OwnForm and no cheaper capability: the first that is asked does not refuse.
+# For kernels with OwnForm and no cheaper capability: the first form that is tried is the one, so
+# that choosing takes no time.
 OWN_FIRST = (OwnResponse, *SEPARABLE, TapConvolution, StatesScan, Transition, Dense)
 SAMPLED = (SampledKeys, LatticeKeys, AnchorKeys)
 
@@ -43,6 +44,11 @@ SAMPLED = (SampledKeys, LatticeKeys, AnchorKeys)
 class MatrixKernel(Kernel):
     """A kernel that is not a function of two ends alone (a normaliser, a trajectory, an index): it
     defines ``matrix(problem)``, all pairs at once.
+
+    Args:
+        heads, d_in, d_out: as of :class:`Kernel`.
+
+    Cost: O(Nq·Nk·d²) by the definition.
 
     Example:
         >>> from fredholm.kernels import PointwiseKernel
@@ -54,8 +60,8 @@ class MatrixKernel(Kernel):
 
     @abstractmethod
     def matrix(self, problem: Problem) -> Float[Tensor, "b h q k o i"]:
-        """The kernel at all pairs, (B, H, Nq, Nk, d_out, d_in), densities against the measure.
-        O(Nq·Nk).
+        """Return the kernel at all pairs, (B, H, Nq, Nk, d_out, d_in), densities against the
+        measure. O(Nq·Nk).
         """
 
 
@@ -63,6 +69,16 @@ class PairKernel(Kernel):
     """A function of two ends: it defines ``forward(x, y, ux, uy)``.
 
     Keys may then be drawn, so that the strategy ``MonteCarlo`` integrates it too.
+
+    Example:
+        >>> class Gaussian(PairKernel):
+        ...     def forward(self, x, y, ux, uy):
+        ...         weight = (-(x - y).square().sum(-1)).exp()
+        ...         return weight[..., None, None] * torch.eye(self.d_in)
+        >>> from fredholm import Domain, IntegralOperator
+        >>> operator = IntegralOperator(4, 2, kernel=Gaussian(2, 2))
+        >>> operator(torch.randn(1, 5, 4), Domain.line(5)).shape
+        torch.Size([1, 5, 4])
     """
 
     forms = (*SEPARABLE, *RECURRENT, Dense, *SAMPLED)
@@ -71,16 +87,18 @@ class PairKernel(Kernel):
 
     @abstractmethod
     def forward(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
-        """K at broadcast pairs: positions (B, 1, Nq, 1, p) and (B, 1, 1, Nk, p), features
-        (B, H, Nq, 1, d) and (B, H, 1, Nk, d) give (B, H, Nq, Nk, d_out, d_in); a parameter of shape
-        (H, 1, 1, ...) is one per head.
+        """Return K at broadcast pairs, (B, H, Nq, Nk, d_out, d_in).
+
+        Positions are (B, 1, Nq, 1, p) and (B, 1, 1, Nk, p), features (B, H, Nq, 1, d) and
+        (B, H, 1, Nk, d); a parameter of shape (H, 1, 1, ...) is one per head.
         """
 
     def matrix(self, problem: Problem) -> Float[Tensor, "b h q k o i"]:
-        """The kernel at all pairs, (B, H, Nq, Nk, d_out, d_in). O(Nq·Nk)."""
+        """Return the kernel at all pairs, (B, H, Nq, Nk, d_out, d_in). O(Nq·Nk)."""
         p = problem
         x, y = p.x[:, None, :, None], p.y[:, None, None, :]
         dense = self(x, y, p.ux[:, :, :, None], p.uy[:, :, None, :])
+        # A kernel that reads no features, or is the same for all heads, has size 1 there.
         shape = (p.uy.shape[0], self.heads, p.ux.shape[2], p.uy.shape[2], self.d_out, self.d_in)
         return dense.expand(shape)
 
@@ -88,15 +106,20 @@ class PairKernel(Kernel):
 class HiddenKernel(PairKernel, HiddenReadout):
     r"""A linear readout of hidden units, :math:`K = \sum_k h_k(x, y)\,R_k + R_0`: it defines
     ``hidden`` and ``readout``.
+
+    Hidden units can then be integrated before the readout, which is applied once per query.
     """
 
     forms = (*RECURRENT, HiddenBlocks, NeighbourMoments, *SAMPLED)
 
     def forward(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
-        """K at broadcast pairs, see :meth:`PairKernel.forward`."""
-        hidden, (weight, bias) = self.hidden(x, y, ux, uy), self.readout()
+        """Return K at broadcast pairs, see :meth:`PairKernel.forward`."""
+        hidden = self.hidden(x, y, ux, uy)
+        weight, bias = self.readout()
         dense = torch.einsum("bhqkw,hoiw->bhqkoi", hidden, weight.to(hidden.dtype))
-        return dense if bias is None else dense + bias[:, None, None].to(dense.dtype)
+        if bias is None:
+            return dense
+        return dense + bias[:, None, None].to(dense.dtype)
 
 
 class WeightedKernel(WeightedValue, Kernel):
@@ -107,7 +130,7 @@ class WeightedKernel(WeightedValue, Kernel):
     forms = (*SEPARABLE, *RECURRENT, Fused, NeighbourAttention, WeightBlocks)
 
     def matrix(self, problem: Problem) -> Float[Tensor, "b h q k o i"]:
-        """The kernel at all pairs, (B, H, Nq, Nk, d_out, d_in). O(Nq·Nk)."""
+        """Return the kernel at all pairs, (B, H, Nq, Nk, d_out, d_in). O(Nq·Nk)."""
         weights = self.weights(problem)
         dense = torch.einsum("bhqk,hoi->bhqkoi", weights, self.value_map().to(weights.dtype))
         return dense.expand(problem.uy.shape[0], self.heads, -1, -1, -1, -1)
@@ -126,11 +149,11 @@ class SeparableKernel(WeightedKernel, Separable):
     floor: float | None = 1e-6
 
     def weights(self, problem: Problem) -> Tensor:
-        """α, densities (B, H, Nq, Nk), through the pairs. O(Nq·Nk·r)."""
+        """Return α, densities (B, H, Nq, Nk), through the pairs. O(Nq·Nk·r)."""
         query = self.query_features(problem.x, problem.ux)
         key = self.key_features(problem.y, problem.uy)
         return linear_density(query, key, problem.quadrature.weights(), self.floor)
 
     def values(self, y: Tensor, uy: Tensor) -> Tensor:
-        """V u, (B, H, Nk, d_out)."""
+        """Return V u, (B, H, Nk, d_out)."""
         return uy @ self.value_map().mT

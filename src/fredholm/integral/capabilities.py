@@ -1,6 +1,6 @@
-"""Capabilities: what a kernel can do beside its definition, each of which allows a faster form.
+"""Capabilities: abilities of a kernel beside its definition, each of which allows a faster form.
 
-Stateless abstract classes to inherit beside the definition,
+They are stateless abstract classes to inherit beside the definition,
 ``class Mine(WeightedKernel, Separable)``. Forms look for them by ``isinstance``, and never
 for a kernel's class. A form that needs a capability names it as the type of its kernel.
 """
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from torch import Tensor
 
-from .problem import Layout, Point, Problem
+from .problem import Layout, Problem
+from .steps import Point
 
 if TYPE_CHECKING:
     # A capability stands beside a kernel's definition, so whoever has it is a kernel.
@@ -23,11 +24,11 @@ else:
 Kind = TypeVar("Kind", bound=type)
 
 CAPABILITIES: list[type] = []
-"""The capabilities that a form looks for."""
+"""The capabilities that a form looks for, in the order of their definition."""
 
 
 def capability(kind: Kind) -> Kind:
-    """Note a class as a capability that a form looks for; see :func:`lacking`."""
+    """Register a class as a capability that a form looks for; see :func:`lacking`."""
     CAPABILITIES.append(kind)
     return kind
 
@@ -40,11 +41,11 @@ class HiddenReadout(Capability):
 
     @abstractmethod
     def hidden(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
-        """h at broadcast pairs, (B, H, Nq, Nk, w)."""
+        """Return h at broadcast pairs, (B, H, Nq, Nk, w)."""
 
     @abstractmethod
     def readout(self) -> tuple[Tensor, Tensor | None]:
-        """R (H, d_out, d_in, w) and R_0 (H, d_out, d_in) or None."""
+        """Return R (H, d_out, d_in, w), and R_0 (H, d_out, d_in) or None."""
 
 
 @capability
@@ -53,11 +54,11 @@ class WeightedValue(Capability):
 
     @abstractmethod
     def weights(self, problem: Problem) -> Tensor:
-        """α, densities (B, H, Nq, Nk)."""
+        """Return α, densities (B, H, Nq, Nk)."""
 
     @abstractmethod
     def value_map(self) -> Tensor:
-        """V, (H, d_out, d_in)."""
+        """Return V, (H, d_out, d_in)."""
 
 
 @capability
@@ -65,33 +66,33 @@ class SoftmaxScores(WeightedValue):
     """The weight is a softmax of inner products, which fused attention evaluates.
 
     Attributes:
-        factor: what the inner products of :meth:`project` are still to be multiplied with.
+        factor: the factor of the scores that the queries of :meth:`project` lack.
     """
 
     factor: float = 1.0
 
     @abstractmethod
     def queries(self, x: Tensor, ux: Tensor) -> Tensor:
-        """Scaled queries (B, H, Nq, e)."""
+        """Return scaled queries, (B, H, Nq, e)."""
 
     @abstractmethod
     def keys(self, y: Tensor, uy: Tensor) -> Tensor:
-        """Keys (B, H, Nk, e)."""
+        """Return keys, (B, H, Nk, e)."""
 
     @abstractmethod
     def values(self, y: Tensor, uy: Tensor) -> Tensor:
-        """Values (B, H, Nk, d_out), without the part that :meth:`Kernel.offset` adds."""
+        """Return values, (B, H, Nk, d_out), without the part that :meth:`Kernel.offset` adds."""
 
     def project(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of the same points, which one matrix product may give.
+        """Return queries, keys and values of the same points, which one matrix product may give.
 
-        The queries may lack ``factor``.
+        The queries may lack ``factor``, which fused attention applies to the scores.
         """
         return self.queries(x, u), self.keys(x, u), self.values(x, u)
 
 
 class JointFeatures(NamedTuple):
-    """What :meth:`Separable.together` gives.
+    """Features and values of points that are both queries and keys.
 
     Attributes:
         query: φ up to a factor of each query, (B, H, N, r).
@@ -127,41 +128,47 @@ class Separable(Capability):
 
     @abstractmethod
     def query_features(self, x: Tensor, ux: Tensor) -> Tensor:
-        """φ, (B, H, Nq, r)."""
+        """Return φ, (B, H, Nq, r)."""
 
     @abstractmethod
     def key_features(self, y: Tensor, uy: Tensor) -> Tensor:
-        """ψ, (B, H, Nk, r)."""
+        """Return ψ, (B, H, Nk, r)."""
 
     @abstractmethod
     def values(self, y: Tensor, uy: Tensor) -> Tensor:
-        """v, (B, H, Nk, c), without the part that :meth:`Kernel.offset` adds; c = d_out unless the
-        kernel is ``Expanded``.
+        """Return v, (B, H, Nk, c), without the part that :meth:`Kernel.offset` adds; c = d_out
+        unless the kernel is ``Expanded``.
         """
 
-    # Exponential features overflow, or all vanish. Where there is a denominator, features may come
-    # up to factors that it takes away.
+    # Exponential features overflow in float32 at exponents above 88, and all vanish below -104.
+    # Where there is a denominator, features may come up to factors that cancel in the quotient.
 
     def stable_query_features(self, x: Tensor, ux: Tensor) -> Tensor:
-        """φ up to a factor of each query, (B, H, Nq, r)."""
+        """Return φ up to a factor of each query, (B, H, Nq, r)."""
         return self.query_features(x, ux)
 
     def stable_key_features(
         self, y: Tensor, uy: Tensor, valid: Tensor | None = None, least: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """ψ divided by e^c, and c of each sample and head, (B, H), no smaller than ``least``; None
-        where nothing was divided.
+        """Return ψ divided by e^c, and c of each sample and head, (B, H), no smaller than
+        ``least``; None where nothing was divided.
+
+        Args:
+            y, uy: positions and features of the keys.
+            valid: keys that are not padding, or None where all are real.
+            least: c of the keys before, where keys come in parts.
         """
         return self.key_features(y, uy), None
 
     def together(
         self, x: Tensor, u: Tensor, valid: Tensor | None = None, least: Tensor | None = None
     ) -> JointFeatures:
-        """The features and values of points that are both queries and keys, which one matrix
-        product may give.
+        """Return features and values of points that are both queries and keys, which one matrix
+        product may give. Arguments as of :meth:`stable_key_features`.
         """
+        query = self.stable_query_features(x, u)
         key, shift = self.stable_key_features(x, u, valid, least)
-        return JointFeatures(self.stable_query_features(x, u), key, shift, self.values(x, u))
+        return JointFeatures(query, key, shift, self.values(x, u))
 
 
 @capability
@@ -180,35 +187,39 @@ class Windowed(Separable):
 
     @abstractmethod
     def near_queries(self, x: Tensor, ux: Tensor) -> Tensor:
-        """Queries (B, H, Nq, e), softmax's scale in them."""
+        """Return queries with softmax's scale in them, (B, H, Nq, e)."""
 
     @abstractmethod
     def near_keys(self, y: Tensor, uy: Tensor) -> Tensor:
-        """Keys (B, H, Nk, e)."""
+        """Return keys, (B, H, Nk, e)."""
 
     @abstractmethod
     def far_queries(self, x: Tensor, ux: Tensor) -> tuple[Tensor, Tensor | None]:
-        """φ over e^a, and a (B, H, Nq), or None where nothing was divided; in the measure of
-        softmax's exponentials.
+        """Return φ over e^a, and a (B, H, Nq), or None where nothing was divided.
+
+        Their inner products with ψ stand beside softmax's exponentials, in the same unit.
         """
 
     @abstractmethod
     def far_keys(
         self, keys: Tensor, valid: Tensor | None = None, least: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """ψ of :meth:`near_keys` over e^c, and c, see :meth:`Separable.stable_key_features`."""
+        """Return ψ of :meth:`near_keys` over e^c, and c; see
+        :meth:`Separable.stable_key_features`.
+        """
 
 
 @capability
 class Expanded(Separable):
-    r"""A matrix at the query acts on the integral: :math:`\Phi(x)\,r(x)`. A matrix-valued kernel of
-    low rank,
-    :math:`K = \Phi(x)\,\Psi(y)^T`, has features 1 and values :math:`\Psi(y)^T u(y)`.
+    r"""A matrix at the query acts on the integral: :math:`\Phi(x)\,r(x)`.
+
+    A matrix-valued kernel of low rank, :math:`K = \Phi(x)\,\Psi(y)^T`, has features 1 and values
+    :math:`\Psi(y)^T u(y)`.
     """
 
     @abstractmethod
     def expand(self, x: Tensor, ux: Tensor, response: Tensor) -> Tensor:
-        """(B, H, Nq, c) to (B, H, Nq, d_out)."""
+        """Map a response (B, H, Nq, c) to (B, H, Nq, d_out)."""
 
 
 @capability
@@ -225,7 +236,7 @@ class OwnForm(Capability):
 
     @abstractmethod
     def evaluate(self, problem: Problem) -> Tensor:
-        """∫ K u dμ + offset, (B, H, Nq, d_out)."""
+        """Return ∫ K u dμ + offset, (B, H, Nq, d_out)."""
 
 
 @capability
@@ -246,12 +257,12 @@ class LagTaps(Capability):
 
     @abstractmethod
     def taps(self, problem: Problem) -> Tensor:
-        """κ at lags 0 to N - 1, (H, N, d_out, d_in)."""
+        """Return κ at lags 0 to N - 1, (H, N, d_out, d_in)."""
 
 
 @capability
 class StateScan(Capability):
-    """The response to a whole sequence through the states of a linear recurrence."""
+    """The response to all points of a sequence through the states of a linear recurrence."""
 
     @abstractmethod
     def scans(self, layout: Layout) -> bool:
@@ -259,28 +270,31 @@ class StateScan(Capability):
 
     @abstractmethod
     def scan(self, problem: Problem) -> Tensor:
-        """∫ K u dμ + offset, (B, H, Nq, d_out)."""
+        """Return ∫ K u dμ + offset, (B, H, Nq, d_out)."""
 
 
 @capability
 class CausalTransition(Capability):
-    """A causal response with a state of fixed size. Tensors of the state have the batch on
-    dimension 0.
+    """A causal response with a state of fixed size, in O(1) time per point.
+
+    Tensors of the state have the batch on dimension 0.
 
     Attributes:
-        counts_padding: padding has a place of its own in the state, as a point without mass and
-            features; otherwise it is not a point, and the state stays as it was.
+        counts_padding: padding advances the state, as a point without mass and features; otherwise
+            it is not a point, and the state stays as it was.
     """
 
     counts_padding: bool = False
 
     @abstractmethod
     def start(self, u: Tensor) -> dict[str, Tensor]:
-        """The state before the first point, for features like ``u`` (B, H, d_in)."""
+        """Return the state before the first point, for features like ``u`` (B, H, d_in)."""
 
     @abstractmethod
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Response at the next point, offset included, (B, H, d_out), and the state after it."""
+        """Return the response at the next point, offset included, (B, H, d_out), and the state
+        after it.
+        """
 
 
 def has_trait(kernel: object, trait: type) -> bool:
@@ -288,15 +302,28 @@ def has_trait(kernel: object, trait: type) -> bool:
     return isinstance(kernel, trait)
 
 
-def lacking(kind: type) -> tuple[type, list[str]] | None:
-    """A capability whose every method a class defines without inheriting it, and those methods: its
-    faster form would never be taken. None where there is no such slip. The two that belong to a
-    definition are the definition's to check.
+class MissingBase(NamedTuple):
+    """A capability that a class defines without inheriting it.
+
+    Attributes:
+        capability: the abstract class.
+        methods: its methods, all of which the class defines.
+    """
+
+    capability: type
+    methods: list[str]
+
+
+def lacking(kind: type) -> MissingBase | None:
+    """Return the first capability whose every method a class defines without inheriting it, so that
+    its faster form would never be taken; None where there is none.
+
+    The two capabilities that belong to a definition are the definition's to check.
     """
     for capability in CAPABILITIES:
-        if capability in (HiddenReadout, WeightedValue):
+        if capability in (HiddenReadout, WeightedValue) or issubclass(kind, capability):
             continue
         methods = sorted(capability.__abstractmethods__)  # type: ignore[attr-defined]
-        if not issubclass(kind, capability) and all(hasattr(kind, name) for name in methods):
-            return capability, methods
+        if all(hasattr(kind, name) for name in methods):
+            return MissingBase(capability, methods)
     return None

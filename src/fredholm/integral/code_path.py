@@ -1,4 +1,4 @@
-"""Whether a module computes what its class says: what is converted is the code that was read."""
+"""Checks that a module computes what its class says, because a conversion reads the class."""
 
 from __future__ import annotations
 
@@ -15,58 +15,68 @@ HOOKS = (
     "_backward_hooks",
     "_backward_pre_hooks",
 )
+# transformers records ``attentions`` and ``hidden_states`` by hooks of this module.
 RECORDERS = "transformers.utils.output_capturing"
-# What a subclass may define without changing what its layer computes.
+# Methods that a subclass may define without changing what its layer computes.
 HARMLESS = {"__init__", "__repr__", "extra_repr", "reset_parameters", "_reset_parameters"}
-# Whose classes are read as they are; what derives from them elsewhere is somebody's own code.
+# Classes of these libraries are read as they are; a class elsewhere that derives from one of them
+# is the user's own code.
 LIBRARIES = ("torch.", "transformers.", "torch_geometric.", "timm.", "mambapy.", "fredholm.")
 
 
 def check_path(module: nn.Module) -> None:
-    """ConversionError unless every module in ``module`` computes what its class says: what is
-    converted is the code that was read, and nothing else.
+    """Check that every module in ``module`` computes what its class says: a conversion reproduces
+    the code that was read, and nothing else.
 
-    Refused by name: a ``forward`` or another method replaced on an instance (accelerate, PEFT,
-    quantisers), hooks of any kind, parametrised weights, and classes outside the libraries that
-    override what they inherit.
+    Raises:
+        ConversionError: a ``forward`` or another method replaced on an instance (accelerate, PEFT,
+            quantisers), hooks, parametrised weights, compiled or quantised modules, and classes
+            outside the libraries that override what they inherit.
+
+    Example:
+        >>> check_path(nn.Linear(2, 3))
     """
     if not isinstance(module, nn.Module):
-        raise ConversionError(f"a torch.nn.Module is converted, got {type(module).__name__}")
+        raise ConversionError(
+            f"expected a torch.nn.Module, got {type(module).__name__}; pass the layer itself"
+        )
     kind = type(module)
     name = qualified_name(kind)
     if name.startswith(("torch.jit.", "torch._dynamo.")):
         raise ConversionError(f"{name} is a compiled module; convert the module it was made from")
     if "quantized" in kind.__module__ or ".ao." in kind.__module__:
         raise ConversionError(f"{name} is quantised; convert the float module it was made from")
+
     for path, part in module.named_modules():
-        where = type(part).__name__ + (f" at {path!r}" if path else "")
+        where = type(part).__name__
+        if path:
+            where += f" at {path!r}"
         _check_instance(part, where)
+
+        # Overrides of the outermost class are the converter look-up's to judge.
         overridden = overrides(type(part))
         if path and overridden:
             raise ConversionError(
                 f"{where} overrides {', '.join(overridden)} of the class it derives from, so its "
-                "response is not known"
+                "response is not known; convert a layer of that class"
             )
 
 
 def _check_instance(part: nn.Module, where: str) -> None:
-    """What may differ between one module and its class."""
+    """Check that one module does not differ from its class."""
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in part._parameters.values()):
         raise ConversionError(f"{where} has seen no input yet and has no weights; call it once")
-    replaced = [
-        name
-        for name, value in vars(part).items()
-        if callable(value)
-        and callable(getattr(type(part), name, None))
-        and not isinstance(value, nn.Module)
-    ]
+
+    replaced = [name for name, value in vars(part).items() if _replaces_method(part, name, value)]
     if replaced:
         raise ConversionError(
             f"{where} has its {', '.join(replaced)} replaced on the instance (as accelerate, PEFT "
             "and quantisers do), which the result would not run; convert the module before it is "
             "wrapped, or unwrap it first"
         )
-    if any(_changes(hook) for name in HOOKS for hook in (getattr(part, name, None) or {}).values()):
+
+    hooks = (hook for name in HOOKS for hook in (getattr(part, name, None) or {}).values())
+    if any(_changes_results(hook) for hook in hooks):
         raise ConversionError(
             f"{where} has hooks, which the result would not run; remove them first"
         )
@@ -77,16 +87,23 @@ def _check_instance(part: nn.Module, where: str) -> None:
         )
 
 
-def _changes(hook: Any) -> bool:
-    """Whether a hook may change what is computed: all but those by which transformers notes what it
-    gives as ``attentions`` and ``hidden_states``, once it was asked for them.
+def _replaces_method(part: nn.Module, name: str, value: object) -> bool:
+    """Whether an attribute of an instance is a function in the place of a method of its class."""
+    if not callable(value) or isinstance(value, nn.Module):
+        return False
+    return callable(getattr(type(part), name, None))
+
+
+def _changes_results(hook: Any) -> bool:
+    """Whether a hook may change a layer's output. The recorders of transformers do not: they stay
+    on a model after it was once asked for its attentions.
     """
     return getattr(hook, "__module__", "") != RECORDERS
 
 
 def overrides(kind: type) -> list[str]:
-    """Methods that a class outside the libraries defines over those of the library's class that it
-    derives from.
+    """Return the methods that a class outside the libraries defines over those of the library's
+    class that it derives from.
 
     Example:
         >>> class Loud(nn.Linear):
@@ -97,33 +114,42 @@ def overrides(kind: type) -> list[str]:
         (['forward'], [])
     """
     changed: set[str] = set()
+    inherited: type | None = None
     for base in kind.__mro__:
         if base.__module__.startswith(LIBRARIES) or base.__module__ == "torch":
             inherited = base
             break
         changed |= _defined(base)
-    else:
-        return []
-    if inherited is nn.Module:  # not derived from a layer: nothing is overridden
+
+    # A class of its own, or one that derives from no layer, overrides nothing.
+    if inherited is None or inherited is nn.Module:
         return []
     known = {name for name in changed - HARMLESS if hasattr(inherited, name)}
     return sorted(known - {"__module__", "__doc__", "__class__"})
 
 
 def _defined(kind: type) -> set[str]:
-    """Names of the methods that a class defines by itself."""
+    """Return the names of the methods that a class defines by itself."""
     result = {name for name, value in vars(kind).items() if callable(value)}
-    # PyTorch Geometric writes these into every class from its own template.
+
+    # PyTorch Geometric writes methods into every class from a template of its own.
     generated = getattr(vars(kind).get("_jinja_propagate"), "__module__", None)
     original = getattr(vars(kind).get("_orig_propagate"), "__module__", "")
     if generated is not None and original.startswith(LIBRARIES):
-        result -= {n for n in result if getattr(vars(kind)[n], "__module__", None) == generated}
-        result -= {"_orig_propagate"}
+        from_template = {
+            name for name in result if getattr(vars(kind)[name], "__module__", None) == generated
+        }
+        result -= from_template | {"_orig_propagate"}
     return result
 
 
 def differing(kind: type, base: type) -> list[str]:
-    """Methods of ``base`` that ``kind``, of the same library, defines anew."""
+    """Return the methods of ``base`` that ``kind``, of the same library, defines anew.
+
+    Example:
+        >>> differing(nn.modules.linear.NonDynamicallyQuantizableLinear, nn.Linear)
+        []
+    """
     between = kind.__mro__[: kind.__mro__.index(base)]
-    changed = {n for one in between for n in _defined(one)}
+    changed = {name for one in between for name in _defined(one)}
     return sorted(n for n in changed - HARMLESS if hasattr(base, n) and n != "__class__")

@@ -1,12 +1,12 @@
-"""The two halves of an integral and what they promise each other: a :class:`Kernel`, what
-interacts, lists the forms that may integrate it; a :class:`Form` is one algorithm.
-:func:`choose` is a plain loop over the kernel's list.
+"""The two halves of an integral and their contract: a :class:`Kernel`, what interacts, lists the
+forms that may integrate it; a :class:`Form` is one algorithm. :func:`choose` is a plain loop over
+the kernel's list.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
@@ -17,11 +17,11 @@ from torch.func import functional_call
 from ..arguments import Checked
 from ..distributed.exchange import distributed, exchange_refusal, owning_targets
 from ..domain import Domain, default_line
-from ..errors import ConversionError, OptionError, StrategyError
+from ..errors import OptionError, StrategyError
 from ..ops.backend import transforms, wants_triton
 from ..quadrature import Quadrature
-from ..registry import qualified_name
 from .capabilities import lacking
+from .checks import check_affine
 from .problem import Facts, Layout, Problem
 from .strategy import Plan, Strategy
 
@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 Memory = dict[str, Tensor]
-"""What a causal form keeps of the points before: tensors with the batch on dimension 0."""
+"""A causal form's cache of the points so far: tensors with the batch on dimension 0."""
 
-# What a kernel may define, and the base class that makes a definition of it.
+# Methods that define a kernel, and the base class to derive from. Bases that inherit from another
+# one come first, so that an error names the narrowest.
 DEFINITIONS = {
     "WeightedKernel": ("weights", "value_map"),
     "HiddenKernel": ("hidden", "readout"),
@@ -46,9 +47,9 @@ DEFINITIONS = {
 class Kernel(nn.Module, metaclass=Checked):
     r"""A matrix-valued kernel: heads, widths, where it lives, and the forms that integrate it.
 
-    Concrete kernels derive from one of four definitions, each of which says in its own way what
-    ``matrix`` is: :class:`PairKernel` (a function of two ends), :class:`HiddenKernel` (a linear
-    readout of hidden units), :class:`WeightedKernel` (a scalar weight times a value map) and
+    Concrete kernels derive from one of four definitions, each of which defines ``matrix`` in its
+    own way: :class:`PairKernel` (a function of two ends), :class:`HiddenKernel` (a linear readout
+    of hidden units), :class:`WeightedKernel` (a scalar weight times a value map) and
     :class:`MatrixKernel` (all pairs at once). Capabilities (:mod:`fredholm.integral.capabilities`)
     stand beside the definition and allow faster forms.
 
@@ -56,16 +57,16 @@ class Kernel(nn.Module, metaclass=Checked):
         heads: number of heads H.
         d_in: features a head reads of u: ``dim // heads`` (a slice each), or ``dim`` where
             ``whole``.
-        d_out: features a head writes.
+        d_out: features a head writes, default ``d_in``.
 
     Attributes:
         whole: every head reads all of u instead of its own slice.
         adds_heads: heads write all features and are added up, instead of one slice each.
         reads_query: the kernel depends on u(x), so that queries on another domain need features.
         reads_position: the kernel depends on x and y themselves, so that queries on another domain
-            need places.
+            need positions.
         pairwise: K(x, y) depends on these two ends alone, so that keys may come in blocks.
-        rowwise: what a query receives follows from its own view of the keys, also where the problem
+        rowwise: a query's response follows from its own view of the keys, also where the problem
             has no other queries.
         sums: each key counts by its mass, and no normaliser of the kernel's own divides it away.
         forms: the algorithms that may integrate the kernel, best first; see
@@ -88,35 +89,37 @@ class Kernel(nn.Module, metaclass=Checked):
         super().__init__()
         if not self.forms:
             raise OptionError(_lacks_definition(type(self)))
-        self.heads, self.d_in, self.d_out = heads, d_in, d_out or d_in
+        self.heads = heads
+        self.d_in = d_in
+        self.d_out = d_out or d_in
 
     def __init_subclass__(cls, **options) -> None:
         super().__init_subclass__(**options)
         slip = lacking(cls)
         if slip is not None:
-            capability, methods = slip
+            capability = slip.capability.__name__
             raise OptionError(
-                f"{cls.__name__} defines {', '.join(methods)} but does not inherit "
-                f"{capability.__name__}, so its faster form would never be taken; write "
-                f"class {cls.__name__}({cls.__mro__[1].__name__}, {capability.__name__})"
+                f"{cls.__name__} defines {', '.join(slip.methods)} but does not inherit "
+                f"{capability}, so its faster form would never be taken; write "
+                f"class {cls.__name__}({cls.__mro__[1].__name__}, {capability})"
             )
 
     @property
     def local(self) -> bool:
-        """Whether what a query receives follows from itself and the keys that it sees, so that a
-        sparse domain is answered neighbourhood by neighbourhood.
+        """Whether the response at a query follows from the query and the keys that it sees, so
+        that a sparse domain is answered neighbourhood by neighbourhood.
         """
         return self.pairwise or self.rowwise
 
     def matrix(self, problem: Problem) -> Float[Tensor, "b h q k o i"]:
-        """The kernel at all pairs, (B, H, Nq, Nk, d_out, d_in), densities against the measure.
-        O(Nq·Nk).
+        """Return the kernel at all pairs, (B, H, Nq, Nk, d_out, d_in), densities against the
+        measure. O(Nq·Nk).
         """
         raise NotImplementedError(f"{type(self).__name__} must define matrix(problem)")
 
     def offset(self, problem: Problem) -> Tensor | None:
-        """Response to a constant channel, broadcastable to (B, H, Nq, d_out), where the layer is
-        affine; None otherwise.
+        """Return the response to a constant channel, broadcastable to (B, H, Nq, d_out), where the
+        layer is affine; None otherwise.
         """
         return None
 
@@ -128,27 +131,27 @@ class Kernel(nn.Module, metaclass=Checked):
         """
 
     def observe(self, problem: Problem) -> None:
-        """Take note of the points of a call in training, once it is answered: running statistics.
+        """Take note of the points of a call in training, after it is answered: running statistics.
         Nothing by default.
         """
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
-        """The domain of n points that an operator assumes when it is given none."""
+        """Return the domain of n points that an operator assumes when it is called without one."""
         return default_line(n, device=device, dtype=dtype)
 
     def small_domain(self) -> Domain:
-        """A domain of a few points on which the kernel can be tried, by default the default one."""
+        """Return a domain of a few points on which the kernel can be tried."""
         return self.default_domain(6, device=torch.device("cpu"), dtype=torch.float32)
 
     def output_domain(self, domain: Domain) -> Domain | None:
-        """Where the output lives when no query domain is given: None for ``domain`` itself, else
-        another (a strided grid).
+        """Return where the output lives when a call names no query domain: None for ``domain``
+        itself, else another (a strided grid).
         """
         return None
 
     def follow(self) -> None:
-        """Take over what layers have replaced that parts of the kernel were made from. Nothing by
-        default.
+        """Take over parameters that layers have replaced which parts of the kernel were made from.
+        Nothing by default.
         """
 
     def extra_repr(self) -> str:
@@ -156,8 +159,9 @@ class Kernel(nn.Module, metaclass=Checked):
 
 
 def _lacks_definition(kind: type) -> str:
-    """What to tell the author of a kernel that derives from :class:`Kernel` itself."""
-    defined = {name for base in kind.__mro__[: kind.__mro__.index(Kernel)] for name in vars(base)}
+    """Return the message to the author of a kernel that derives from :class:`Kernel` itself."""
+    own_classes = kind.__mro__[: kind.__mro__.index(Kernel)]
+    defined = {name for base in own_classes for name in vars(base)}
     for base, methods in DEFINITIONS.items():
         if defined.issuperset(methods):
             return (
@@ -182,7 +186,7 @@ class Form:
 
     Attributes:
         word: the strategy that the form belongs to.
-        name: what it does in a few words: ``plan(domain).path``.
+        name: the algorithm in a few words: ``plan(domain).path``.
         reason: why it is right where it is chosen.
         responds, steps: whether it answers whole problems, and single points in causal order.
         triton: whether it has a Triton kernel.
@@ -211,7 +215,7 @@ class Form:
     # --- choosing ---------------------------------------------------------------------------------
 
     def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
-        """Why the form cannot integrate this kernel here, or None."""
+        """Return why the form cannot integrate this kernel here, or None."""
         return None
 
     def preferred(self, kernel: Kernel, facts: Facts) -> bool:
@@ -219,47 +223,56 @@ class Form:
         return True
 
     def plan(self) -> Plan:
-        """The form in words."""
+        """Return the form in words."""
         return Plan(repr(self.strategy), self.name, self.reason)
 
     # --- a whole problem --------------------------------------------------------------------------
 
     def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
-        """∫ K u dμ + offset, (B, H, Nq, d_out)."""
+        """Return ∫ K u dμ + offset, (B, H, Nq, d_out)."""
         raise NotImplementedError(f"{type(self).__name__} must define respond(kernel, problem)")
 
     # --- a causal domain, point by point ----------------------------------------------------------
 
     def start(self, kernel: Kernel, u: Tensor) -> Memory:
-        """The memory before the first point, for features like ``u`` (B, H, d)."""
+        """Return the memory before the first point, for features like ``u`` (B, H, d)."""
         return {}
 
     def step(
         self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
     ) -> tuple[Tensor, Memory]:
-        """The response at point t (B, H, 1, d_out) from its position (1 | B, 1, p), its features
-        (B, H, 1, d), the whole domain's quadrature and the memory of the points before it; and the
-        memory after it.
+        """Return the response at point t, (B, H, 1, d_out), and the memory after it.
+
+        Args:
+            kernel: the kernel.
+            x: position of the point, (1 | B, 1, p).
+            u: its features, (B, H, 1, d).
+            quadrature: of the whole domain.
+            t: index of the point.
+            memory: of the points before it.
         """
         raise NotImplementedError(f"{type(self).__name__} must define step")
 
     def prefill(
         self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
     ) -> tuple[Tensor, Memory]:
-        """A stretch at once: points t, t + 1, … at x (1 | B, n, p) with features u (B, H, n, d) to
-        their responses (B, H, n, d_out) and the memory after the last. By
-        default one step after another.
+        """Return the responses at points t, t + 1, …, (B, H, n, d_out), and the memory after the
+        last, from positions x (1 | B, n, p) and features u (B, H, n, d).
+
+        By default one step after another.
         """
-        out = []
+        responses = []
         for i in range(u.shape[2]):
-            part = slice(i, i + 1)
-            y, memory = self.step(kernel, x[:, part], u[:, :, part], quadrature, t + i, memory)
-            out.append(y)
-        return torch.cat(out, 2), memory
+            point = slice(i, i + 1)
+            response, memory = self.step(
+                kernel, x[:, point], u[:, :, point], quadrature, t + i, memory
+            )
+            responses.append(response)
+        return torch.cat(responses, 2), memory
 
 
 class StretchForm(Form):
-    """Base of forms that advance over a stretch as over a single point: they define
+    """Base of forms that advance over several points as over a single one: they define
     :meth:`advance`.
     """
 
@@ -268,8 +281,9 @@ class StretchForm(Form):
     def advance(
         self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, memory: Memory
     ) -> tuple[Tensor, Memory]:
-        """The responses (B, H, n, d_out) at the next n points, the last n of what ``quadrature`` is
-        about, and the memory after them.
+        """Return the responses (B, H, n, d_out) at the next n points and the memory after them.
+
+        ``quadrature`` is that of these points over all keys up to the last of them.
         """
         raise NotImplementedError(f"{type(self).__name__} must define advance")
 
@@ -285,12 +299,14 @@ class StretchForm(Form):
 
 
 def with_offset(out: Tensor, kernel: Kernel, problem: Problem) -> Tensor:
-    """An integral and the kernel's response to a constant channel."""
+    """Add the kernel's response to a constant channel to an integral."""
     offset = kernel.offset(problem)
-    return out if offset is None else out + offset
+    if offset is None:
+        return out
+    return out + offset
 
 
-# --- choosing one ---------------------------------------------------------------------------------
+# --- choosing a form ------------------------------------------------------------------------------
 
 
 def choose(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> Form:
@@ -312,7 +328,8 @@ def choose(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> Form:
         'fused attention'
     """
     if facts.sparse and not facts.layout.stepping:
-        from ..forms.neighbourhoods import choose_sparse  # it wraps forms, which lie above
+        # Imported here, because forms are written against this module.
+        from ..forms.neighbourhoods import choose_sparse
 
         form = choose_sparse(strategy, kernel, facts)
         return owning_targets(form) if facts.layout.sharded else form
@@ -330,9 +347,11 @@ def first_form(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> Form:
     Raises:
         StrategyError: no form of the strategy integrates this kernel here; it says why.
     """
-    stepping, auto = facts.layout.stepping, isinstance(strategy, str)
+    stepping = facts.layout.stepping
+    automatic = isinstance(strategy, str)
     if stepping and not isinstance(strategy, str):
         strategy = strategy.stepping()
+
     reasons = []
     for kind in kernel.forms:
         if kind.sparse or not (kind.steps if stepping else kind.responds):
@@ -345,30 +364,35 @@ def first_form(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> Form:
             form = kind(strategy)
         else:
             continue
+
         why = form.refuses(kernel, facts)
         if why is None and facts.layout.sharded:
             why = exchange_refusal(form, kernel, facts)
         if why is None:
-            return form if auto else _on_backend(form, kernel)
+            return form if automatic else _on_backend(form, kernel)
         reasons.append(why)
     raise _refusal(strategy, kernel, facts.layout, reasons)
 
 
 def _on_backend(form: Form, kernel: Kernel) -> Form:
-    """The form, or a StrategyError where Triton was demanded of a form without a Triton kernel."""
-    options: Any = form.strategy
-    if form.triton or not wants_triton(getattr(options, "backend", "auto")):
+    """Return the form.
+
+    Raises:
+        StrategyError: its strategy demands Triton, and it has no Triton kernel.
+    """
+    backend = getattr(form.strategy, "backend", "auto")
+    if form.triton or not wants_triton(backend):
         return form
     raise StrategyError(
-        f"{options!r} would integrate {type(kernel).__name__} by {form.name}, which has no Triton "
-        "kernel; use backend='auto'"
+        f"{form.strategy!r} would integrate {type(kernel).__name__} by {form.name}, which has no "
+        "Triton kernel; use backend='auto'"
     )
 
 
 def _refusal(
     strategy: Strategy | str, kernel: Kernel, layout: Layout, reasons: list[str]
 ) -> StrategyError:
-    """The error of a strategy that cannot integrate a kernel."""
+    """Return the error of a strategy that cannot integrate a kernel."""
     name = strategy if isinstance(strategy, str) else type(strategy).__name__
     other = type(kernel).__name__
     if layout.sharded:
@@ -378,7 +402,9 @@ def _refusal(
             "whole domain, or take another strategy"
         )
     if isinstance(strategy, str):
-        return StrategyError(f"{other} has no form for {layout}")
+        return StrategyError(
+            f"{other} has no form for {layout}; give it another domain, or a kernel of another base"
+        )
     if reasons:
         return StrategyError(f"{name} cannot integrate {other}: {reasons[-1]}")
     if layout.stepping and any(isinstance(strategy, kind.word) for kind in kernel.forms):
@@ -389,12 +415,14 @@ def _refusal(
     )
 
 
-# --- what concrete kernels share ------------------------------------------------------------------
+# --- parameters, read where they are stored -------------------------------------------------------
 
 
 class Part:
-    """A submodule as an attribute of its class: found ten times sooner than by the search of
-    ``nn.Module.__getattr__``, which remains for what is not there. None is an ordinary attribute.
+    """A submodule as an attribute of its class, found ten times sooner than by the search of
+    ``nn.Module.__getattr__``.
+
+    That search remains for submodules that are missing here, and None is an ordinary attribute.
 
     Example:
         >>> class Layer(nn.Module):
@@ -413,108 +441,81 @@ class Part:
         try:
             return module._modules[self.name]
         except (AttributeError, KeyError):
+            # Asked of the class, it is itself.
             if module is None:
                 return self
             raise AttributeError(self.name) from None
 
 
 def first_dtype(module: nn.Module) -> torch.dtype | None:
-    """The dtype of a module's first parameter of floating-point numbers, or None where there is
-    none; without the generators of ``parameters()``, which take as long as small problems do.
-    Modules that stay in float32 where the others do not (``keeps_single``) say nothing.
+    """Return the dtype of a module's first parameter of floating-point numbers, or None.
+
+    Modules that stay in float32 where the others do not (``keeps_single``) are passed over. The
+    generators of ``parameters()`` would take as long as a small problem does.
     """
     if getattr(type(module), "keeps_single", False):
         return None
     for x in module._parameters.values():
         if x is not None and x.is_floating_point():
             return x.dtype
-    found = (first_dtype(part) for part in module._modules.values() if part is not None)
-    return next((dtype for dtype in found if dtype is not None), None)
+    for part in module._modules.values():
+        dtype = None if part is None else first_dtype(part)
+        if dtype is not None:
+            return dtype
+    return None
 
 
 def weight_and_bias(layer: nn.Module, name: str) -> tuple[Tensor, Tensor | None]:
-    """A linear layer's parameters, read where they are stored: at small sizes a product takes no
-    longer than to find them as attributes. Parametrised layers compute them as attributes, and
-    pruned ones by the hooks of ``torch.nn.utils``.
+    """Return a linear layer's parameters, read where they are stored.
+
+    At small sizes a matrix product takes no longer than finding them as attributes. Parametrised
+    layers compute them as attributes, and pruned ones by the hooks of ``torch.nn.utils``.
 
     Raises:
-        OptionError: a layer whose ``forward`` may give more than its weight and bias do.
+        OptionError: a layer whose ``forward`` may compute more than W x + b.
     """
     stored = layer._parameters
     if type(layer) is nn.Linear and "weight" in stored and "bias" in stored:
         return stored["weight"], stored["bias"]  # type: ignore[return-value]
+
     check_affine(layer, name)
     for hook in layer._forward_pre_hooks.values():
         if type(hook).__module__.startswith("torch.nn.utils."):
-            hook(layer, ())  # type: ignore[call-arg]  # torch's types forget that it has no module
+            # torch's types say that a hook takes the inputs alone; it takes the module as well.
+            hook(layer, ())  # type: ignore[call-arg]
     return layer.weight, layer.bias  # type: ignore[return-value]
-
-
-def check_affine(layer: nn.Module, name: str) -> None:
-    """OptionError unless a layer computes W x + b of its ``weight`` and ``bias``: a linear layer of
-    torch, or a class that says so by ``affine = True``.
-    """
-    kind = type(layer)
-    if kind.forward is not nn.Linear.forward and not getattr(kind, "affine", False):
-        raise OptionError(
-            f"{name} is a {qualified_name(kind)}, whose forward would not run: its weight "
-            "and bias alone are read here. Put an nn.Linear there: "
-            "merge what was added to it (PEFT: merge_and_unload), leave it out of quantisation, or "
-            "write the change with torch.nn.utils.parametrize. A class of your own whose weight "
-            "and bias give all that it computes says so by affine = True"
-        )
 
 
 def read_together(
     aligned: SideBySide | None, modules: Mapping[str, nn.Module | None]
 ) -> tuple[Tensor, Tensor | None] | None:
-    """Weights and biases of layers that lie side by side, as one of each. None where ``modules``
-    are no longer these layers, their parameters have been replaced or moved, gradients are recorded
-    or code is traced.
+    """Return weights and biases of layers that lie side by side, as one tensor of each.
+
+    None where the layers must be read one by one: ``modules`` are other layers by now, parameters
+    have been replaced or moved, gradients are recorded, or code is traced.
     """
     if aligned is None or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return None
-    of_weight, of_bias = aligned.names
-    for name, layer, table, weight, bias in aligned.layers:
+    weight_name, bias_name = aligned.names
+    for name, layer, parameters, weight, bias in aligned.layers:
         if modules.get(name) is not layer:
             return None
-        if table.get(of_weight) is not weight or table.get(of_bias) is not bias:
+        if parameters.get(weight_name) is not weight or parameters.get(bias_name) is not bias:
             return None
-    for parameter, place in zip(aligned.parameters, aligned.memory):
-        if parameter.data_ptr() != place:
+    for parameter, address in zip(aligned.parameters, aligned.addresses):
+        if parameter.data_ptr() != address:
             return None
     return aligned.weight, aligned.bias
 
 
-def check_dropout(training: bool, rate: float) -> None:
-    """ConversionError where dropout is active: such a layer is random, and no integral operator."""
-    if training and rate:
-        raise ConversionError(
-            f"dropout={rate} is active in training mode, where the layer is random and no integral "
-            "operator; "
-            "call .eval(), or set the dropout to 0 to train without it"
-        )
+# --- results that depend on weights alone ---------------------------------------------------------
 
-
-def own_parameter(x: Tensor) -> nn.Parameter:
-    """The very same Parameter, or a new one: a Parameter that is wrapped again would be trained
-    apart from its layer.
-    """
-    return x if isinstance(x, nn.Parameter) else nn.Parameter(x)
-
-
-def identity(heads: int, dim: int) -> Tensor:
-    """One identity matrix a head, (H, dim, dim)."""
-    return torch.eye(dim).repeat(heads, 1, 1)
-
-
-# --- what weights alone decide --------------------------------------------------------------------
-
-MEMOS: dict[nn.Module, Memo] = {}  # of the modules inside :class:`.inference`
+# The caches of the modules inside :class:`.inference`.
+MEMOS: dict[nn.Module, Memo] = {}
 
 
 class _Apart(threading.local):
-    """Modules that this thread calls with other weights: nothing is kept of them meanwhile."""
+    """Modules that this thread calls with other weights: nothing is cached of them meanwhile."""
 
     modules: frozenset[nn.Module] = frozenset()
 
@@ -523,21 +524,24 @@ APART = _Apart()
 
 
 def _memo(module: nn.Module) -> Memo | None:
-    """What is kept of a module inside :class:`.inference`, or None."""
-    return None if module in APART.modules else MEMOS.get(module)
+    """Return the cache of a module inside :class:`.inference`, or None."""
+    if module in APART.modules:
+        return None
+    return MEMOS.get(module)
 
 
 def prepared(
-    module: nn.Module, name: Any, make: Callable[[], Value], *, of: Sequence[Tensor] = ()
+    module: nn.Module, name: Hashable, make: Callable[[], Value], *, of: Sequence[Tensor] = ()
 ) -> Value:
-    """``make()``, which depends on the weights of ``module``, ``name`` and the tensors ``of``, and
-    nothing else; inside :class:`.inference` it is called once.
+    """Return ``make()``; inside :class:`.inference`, from the cache of the module.
+
+    The value must depend on nothing but the weights of ``module``, ``name`` and the tensors ``of``.
 
     Args:
-        module: whose parameters, buffers and submodules it reads.
-        name: a word, and with it every option that it depends on: dtypes, sizes, switches.
+        module: whose parameters, buffers and submodules ``make`` reads.
+        name: a word, and with it every option that the value depends on: dtypes, sizes, switches.
         make: returns a tensor or a tuple of tensors that nobody writes to.
-        of: positions, or what was prepared from them.
+        of: positions, or results that were prepared from them.
 
     Example:
         >>> from fredholm import inference
@@ -547,7 +551,8 @@ def prepared(
         >>> first is second
         True
     """
-    if torch.compiler.is_compiling() or not MEMOS:  # traced code computes it where it is used
+    # Traced code computes the value where it is used.
+    if torch.compiler.is_compiling() or not MEMOS:
         return make()
     memo = _memo(module)
     if memo is None or transforms():
@@ -556,11 +561,20 @@ def prepared(
 
 
 def call_with(module: nn.Module, weights: Mapping[str, Tensor], arguments: tuple[Any, ...]) -> Any:
-    """:func:`torch.func.functional_call`, also inside :class:`.inference`: what the module computes
-    of other weights is not kept, and what it keeps of its own stays.
+    """Call a module with other weights, as :func:`torch.func.functional_call` does, also inside
+    :class:`.inference`.
+
+    Nothing is cached of these weights, and the results cached of the module's own remain.
+
+    Args:
+        module: the module.
+        weights: parameters and buffers by their names in it.
+        arguments: of the call.
     """
     if torch.compiler.is_compiling() or not MEMOS:
         return functional_call(module, dict(weights), arguments)
+
+    # For this thread the module and its parts have no cache during the call.
     before = APART.modules
     APART.modules = before | set(module.modules())
     try:
@@ -570,14 +584,14 @@ def call_with(module: nn.Module, weights: Mapping[str, Tensor], arguments: tuple
 
 
 def answering(module: nn.Module) -> bool:
-    """Whether a module is inside :class:`.inference`, where :func:`prepared` keeps things."""
+    """Whether a module is inside :class:`.inference`, where :func:`prepared` caches results."""
     if torch.compiler.is_compiling() or not MEMOS:
         return False
     return _memo(module) is not None and not transforms()
 
 
 def check_inference(module: nn.Module) -> None:
-    """InferenceError where a module inside :class:`.inference` is trained."""
+    """Raise InferenceError where a module inside :class:`.inference` is trained."""
     if MEMOS and not torch.compiler.is_compiling():
         memo = _memo(module)
         if memo is not None:

@@ -1,4 +1,6 @@
-"""Which function converts which layer, and what every conversion checks."""
+"""Conversion of layers to operators: the registry of converters, and the checks of every
+conversion.
+"""
 
 from __future__ import annotations
 
@@ -24,22 +26,24 @@ Function = TypeVar("Function", bound=Callable[..., IntegralOperator])
 
 
 def call_on_points(layer: nn.Module, u: Tensor, domain: Domain) -> Tensor:
-    """How a layer is called unless its converter says otherwise."""
+    """Return ``layer(u)``: how a layer is called unless its converter is registered with another
+    ``call``.
+    """
     return layer(u)
 
 
 @dataclass(frozen=True)
 class Converter:
-    """What is known about a class of layers: how one becomes an operator, and how it is called.
+    """The knowledge about a class of layers: how one becomes an operator, and how it is called.
 
     Attributes:
         convert: ``f(layer, **options) -> IntegralOperator``.
-        call: ``f(layer, u, domain, **options)``, the layer on a signal u (B, N, dim) of the points
-            of ``domain``, as (B, Nq, out_dim). None in its place of a tensor says that the layer
-            cannot be called here, or that the options ask for another function than the layer's.
-            Of the options it is given those that it names.
-        domain: ``f(layer) -> Domain``, where both are compared; by default a small domain of the
-            kernel's.
+        call: ``f(layer, u, domain, **options)`` returns the layer's output (B, Nq, out_dim) on a
+            signal u (B, N, dim) at the points of ``domain``. It returns None where the layer cannot
+            be called, or where the options ask for another function than the layer's. It receives
+            those of the options that it names.
+        domain: ``f(layer) -> Domain``, where layer and operator are compared; by default a small
+            domain of the kernel's.
     """
 
     convert: Callable[..., IntegralOperator]
@@ -56,7 +60,8 @@ def register_converter(
     call: Callable[..., Tensor | None] = call_on_points,
     domain: Callable[[Any], Domain] | None = None,
 ) -> Callable[[Function], Function]:
-    """Decorator: ``f(layer, **options) -> IntegralOperator`` converts layers of these classes.
+    """Decorate a function ``f(layer, **options) -> IntegralOperator`` that converts layers of these
+    classes.
 
     Args:
         sources: fully qualified class names, ``"torch.nn.modules.conv.Conv1d"``; the package need
@@ -64,6 +69,9 @@ def register_converter(
         call: how the layer is called on points, where it is not ``layer(u)``; see
             :class:`Converter`.
         domain: where layer and operator are compared, where the kernel does not know it (a graph).
+
+    Raises:
+        OptionError: a class that has another converter.
     """
 
     def register(function: Function) -> Function:
@@ -75,7 +83,7 @@ def register_converter(
 
 
 def convertible() -> list[str]:
-    """Fully qualified names of all classes that :func:`as_operator` understands, sorted.
+    """Return the fully qualified names of all classes that :func:`as_operator` converts, sorted.
 
     Example:
         >>> "torch.nn.modules.conv.Conv2d" in convertible()
@@ -91,16 +99,16 @@ def as_operator(
     probe: bool = True,
     **options: Any,
 ) -> IntegralOperator:
-    r"""A classical layer as an integral operator with the same output, the same gradients and an
-    explicit kernel.
+    r"""Return a classical layer as an integral operator with the same output, the same gradients
+    and an explicit kernel.
 
     .. math:: y = \int K(x, y; u)\,u(y)\,d\mu(y) + W u(x) + \text{offset}
 
     Args:
         module: a layer with its weights; :func:`convertible` lists the classes.
-        parameters: ``"shared"`` keeps the module's own parameters, so that training either trains
+        parameters: ``"shared"`` uses the module's own parameters, so that training either trains
             both; a parameter that the module replaces (``load_state_dict(..., assign=True)``) is
-            taken over at the next call, any other replacement is an error then. ``"copied"`` takes
+            taken over at the next call, any other replacement is an error then. ``"copied"`` makes
             a deep copy first.
         probe: compare output and input gradient of module and operator on a small random signal, in
             the module's mode; random state, buffers and gradients stay as they are. A module
@@ -125,18 +133,18 @@ def as_operator(
         True
     """
     if parameters not in ("shared", "copied"):
-        raise OptionError(f"parameters is 'shared' or 'copied', got {parameters!r}")
+        raise OptionError(
+            f"parameters: expected 'shared' or 'copied', got {parameters!r}; 'shared' trains layer "
+            "and operator together"
+        )
     check_path(module)
     converter = find_converter(module)
-    known = _options(converter.convert)
-    for name in options:
-        if name not in known:
-            what = f"the conversion of {type(module).__name__} has no option {name!r}"
-            raise OptionError(what + (suggest(name, known) if known else "; it has none"))
+    _check_options(module, converter, options)
+
     if parameters == "copied":
         module = copy.deepcopy(module)
     operator = converter.convert(module, **options).train(module.training)
-    _account(module, operator)
+    _check_parameters(module, operator)
     operator.layer = type(module).__name__
     if parameters == "shared":
         operator.sharing = Sharing(module, operator)
@@ -145,46 +153,67 @@ def as_operator(
     return operator
 
 
+def _check_options(module: nn.Module, converter: Converter, options: dict[str, Any]) -> None:
+    """Raise OptionError for options that the converter does not have."""
+    known = _options(converter.convert)
+    for name in options:
+        if name not in known:
+            hint = suggest(name, known) if known else "; it has none"
+            raise OptionError(
+                f"the conversion of {type(module).__name__} has no option {name!r}{hint}"
+            )
+
+
 def _options(function: Callable[..., Any]) -> list[str]:
-    """Names of a function's options: its keyword-only arguments."""
+    """Return the names of a function's options: its keyword-only arguments."""
     parameters = inspect.signature(function).parameters.values()
     return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
 
 
 def compare(module: nn.Module, operator: IntegralOperator, **options: Any) -> float | None:
-    """How far an operator is from the layer that it was made from with these options, on a small
-    signal: see :func:`fredholm.integral.probe.probe`.
+    """Return how far an operator is from the layer that it was made from with these options, on a
+    small signal: see :func:`fredholm.integral.probe.probe`.
+
+    Raises:
+        ConversionError: further than rounding explains.
     """
     converter = find_converter(module)
-    given = {name: options[name] for name in _options(converter.call) if name in options}
+    call_options = {name: options[name] for name in _options(converter.call) if name in options}
+    if converter.domain is None:
+        domain = operator.kernel.small_domain()
+    else:
+        domain = converter.domain(module)
 
-    def place(u: Tensor) -> Domain:
+    def at(u: Tensor) -> Domain:
+        """The domain in the precision and on the device of u."""
         dtype = torch.promote_types(u.dtype, torch.float32)
         return domain.to(u.device, dtype)
 
-    domain = (
-        operator.kernel.small_domain() if converter.domain is None else converter.domain(module)
-    )
     return run_probe(
         module,
-        lambda u: converter.call(module, u, place(u), **given),
-        lambda u: operator(u, place(u)),
+        lambda u: converter.call(module, u, at(u), **call_options),
+        lambda u: operator(u, at(u)),
         (BATCH, domain.size, operator.dim),
         advice="if the layer is called in another way than layer(u), say how: "
         "register_converter(..., call=f) with f(layer, u, domain); probe=False leaves this out",
     )
 
 
-# --- which converter, and what it must keep -------------------------------------------------------
+# --- finding a converter --------------------------------------------------------------------------
 
 
 def find_converter(module: nn.Module) -> Converter:
-    """The converter of a module's class, or a ConversionError that says what stands in the way."""
+    """Return the converter of a module's class, or of a base class that it changes nothing of.
+
+    Raises:
+        ConversionError: no converter; the message says what stands in the way.
+    """
     kind = type(module)
     name = qualified_name(kind)
     converter = CONVERTERS.get(name)
     if converter is not None:
         return converter
+
     for base in kind.__mro__[1:]:
         if qualified_name(base) in CONVERTERS:
             changed = overrides(kind) or differing(kind, base)
@@ -192,40 +221,51 @@ def find_converter(module: nn.Module) -> Converter:
                 return CONVERTERS[qualified_name(base)]
             raise ConversionError(
                 f"{name} overrides {', '.join(changed)} of {base.__name__}, so its response is not "
-                "known"
+                f"known; register a converter for it, or convert a {base.__name__}"
             )
     raise ConversionError(f"{name} is not understood{_instead(module)}")
 
 
 def _instead(module: nn.Module) -> str:
-    """What else may be converted: parts of the module, or a class of nearly that name."""
-    full = {source.rsplit(".", 1)[-1]: source for source in CONVERTERS.names()}
-    close = closest(type(module).__name__, full)
+    """Return a hint at what may be converted instead: a class of nearly that name, or parts of the
+    module.
+    """
+    full_names = {source.rsplit(".", 1)[-1]: source for source in CONVERTERS.names()}
+    close = closest(type(module).__name__, full_names)
     if close is not None:
-        return f"; did you mean {full[close] if close == type(module).__name__ else close!r}?"
-    parts = [
-        f"{path} ({type(part).__name__})"
-        for path, part in module.named_modules()
-        if path and qualified_name(type(part)) in CONVERTERS
-    ]
+        # A class of the same name lies in another package, which the hint has to name.
+        same = close == type(module).__name__
+        hint = full_names[close] if same else close
+        return f"; did you mean {hint!r}?"
+
+    parts = []
+    for path, part in module.named_modules():
+        if path and qualified_name(type(part)) in CONVERTERS:
+            parts.append(f"{path} ({type(part).__name__})")
     if parts:
         more = f" and {len(parts) - 3} more" if len(parts) > 3 else ""
         return f"; parts of it may be converted one by one: {', '.join(parts[:3])}{more}"
     return f"; fredholm.convert.convertible() lists the {len(CONVERTERS)} classes that are"
 
 
-def _account(module: nn.Module, operator: nn.Module) -> None:
-    """Every parameter of the module must be one of the operator's: none is dropped in silence."""
-    kept = {id(p) for p in operator.parameters()}
-    lost = [name for name, p in module.named_parameters() if id(p) not in kept]
+# --- refusals -------------------------------------------------------------------------------------
+
+
+def _check_parameters(module: nn.Module, operator: nn.Module) -> None:
+    """Check that the operator has every parameter of the module, so that none is dropped in
+    silence.
+    """
+    present = {id(p) for p in operator.parameters()}
+    lost = [name for name, p in module.named_parameters() if id(p) not in present]
     if lost:
         raise ConversionError(
-            f"{type(module).__name__}: the parameters {lost} have no place in the operator"
+            f"{type(module).__name__}: expected a place in the operator for every parameter, got "
+            f"none for {lost}; the converter must use them or refuse the layer"
         )
 
 
 def refuse_dropout(module: nn.Module, rate: float) -> None:
-    """ConversionError where dropout is active: a random layer is not an integral operator."""
+    """Raise ConversionError where dropout is active: a random layer is not an integral operator."""
     if module.training and rate:
         raise refuse(
             module,
@@ -235,7 +275,17 @@ def refuse_dropout(module: nn.Module, rate: float) -> None:
 
 
 def refuse(module: nn.Module, option: str, supported: str) -> ConversionError:
-    """The error of a conversion that does not understand an option of a layer."""
+    """Return the error of a conversion that does not understand an option of a layer.
+
+    Args:
+        module: the layer.
+        option: the option and its value, as in its constructor.
+        supported: values that the conversion understands.
+
+    Example:
+        >>> str(refuse(nn.ReLU(), "inplace=True", "inplace=False"))
+        'ReLU(inplace=True) cannot be converted; supported: inplace=False'
+    """
     return ConversionError(
         f"{type(module).__name__}({option}) cannot be converted; supported: {supported}"
     )

@@ -1,4 +1,4 @@
-"""Denominators of a linear attention whose features may be negative: how often they vanish."""
+"""Denominators of a linear attention whose features may be negative, and a watch on them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..ops.linear_attention import linear_attention
 from ..quadrature import Quadrature
 from .feature_map import FeatureMap
 
-# Calls in training at which denominators are counted: each costs the features once more.
+# Calls in training at which denominators are counted. Each count computes the features once more.
 COUNTED_CALLS = (1, 10, 100, 1_000, 10_000)
 
 
@@ -24,16 +24,18 @@ def denominators(query: Tensor, key: Tensor, quadrature: Quadrature) -> Tensor:
         query, key: features φ (B, H, Nq, r) and ψ (B, H, Nk, r).
         quadrature: the weights w.
     """
+    # Without pairs the sums need no matrix of all pairs: O(N·r).
     ordered = quadrature.query_time is not None
     if quadrature.density is None and (quadrature.triangular or not ordered):
         ones = key.new_ones(*key.shape[:-1], 1)
         return linear_attention(query, key, ones, quadrature, floor=None)[..., 0]
+
     weights = quadrature.weights().to(query.dtype)
     return (query @ key.mT * weights).sum(-1)
 
 
 class DenominatorWatch:
-    """Warns how often the denominators of maps that are not positive are zero or negative.
+    """Warn how often the denominators of maps that are not positive are zero or negative.
 
     Where features may be negative, the sum over the keys can cancel. A query whose denominator is
     near zero answers with values that are orders of magnitude too large, and one whose denominator
@@ -52,21 +54,23 @@ class DenominatorWatch:
         """Return a watch for maps of which one is not positive, else None."""
         known = [one for one in maps if isinstance(one, FeatureMap)]
         names = sorted({type(one).__name__ for one in known if not one.positive})
-        return cls(names) if names else None
+        if not names:
+            return None
+        return cls(names)
 
     @torch.no_grad()
-    def observe(self, found: Callable[[], Tensor]) -> None:
-        """Count the denominators of one call in training, at some of the calls.
+    def observe(self, compute: Callable[[], Tensor]) -> None:
+        """Count the denominators of one call in training, at the calls of :data:`COUNTED_CALLS`.
 
         Args:
-            found: computes them, see :func:`denominators`; called only where they are counted.
+            compute: returns them, see :func:`denominators`; called only where they are counted.
         """
         if torch.compiler.is_compiling() or transforms():
             return
         self.calls += 1
         if self.calls not in COUNTED_CALLS:
             return
-        values = found()
+        values = compute()
         if values.is_meta:
             return
         count = values.numel()

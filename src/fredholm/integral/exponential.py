@@ -23,34 +23,38 @@ class ExponentialMap(FeatureMap):
         \frac{e^{\epsilon(q) - a}\cdot\sum_j e^{\epsilon(k_j) - c}\, v_j}{e^{\epsilon(q) -
         a}\cdot\sum_j e^{\epsilon(k_j) - c}}
 
-    With a and c the largest exponents no exponential overflows, and not all of them vanish; the
-    result is the same, as long as the sum below, which has been divided by :math:`e^{a + c}`, is
-    above a floor of 1e-17 (:func:`.floor_of`): largest exponents of a query and of its keys may lie
-    in different features by up to 39. Beyond, answers tend to zero.
+    With a and c the largest exponents no exponential overflows, and not all of them vanish. The
+    result is the same as long as the sum below, which has been divided by :math:`e^{a + c}`, is
+    above a floor of 1e-17 (:func:`.floor_of`): the largest exponents of a query and of its keys may
+    lie in different features by up to 39. Beyond, answers tend to zero.
     """
 
     divides = True
 
     def exponents(self, x: Tensor) -> Tensor:
-        """ε of x, (B, H, N, r)."""
+        """Return ε of x, (B, H, N, r)."""
         raise NotImplementedError(f"{type(self).__name__} must define exponents(x)")
 
     def features_of(self, x: Tensor) -> Tensor:
         return self.exponents(x).exp()
 
     def _exponents(self, x: Tensor) -> Tensor:
+        """Return ε of x in float32 or better, outside autocast."""
         with full_precision(x):
             return self.exponents(x.to(torch.promote_types(x.dtype, torch.float32)))
 
     def of_queries(self, x: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n r"]:
-        """Features of queries, each divided by its own largest one."""
+        """Return features of queries, each query's divided by its own largest one."""
         return self.parts_of_queries(x)[0]
 
     def parts_of_queries(
         self, x: Float[Tensor, "b h n e"]
     ) -> tuple[Float[Tensor, "b h n r"], Float[Tensor, "b h n"]]:
-        """Features of queries, each divided by its own largest one, :math:`e^a`, and a."""
+        """Return features of queries, each query's divided by its own largest one, :math:`e^a`, and
+        a.
+        """
         exponents = self._exponents(x)
+        # a cancels in the quotient, so that no gradient goes through it.
         largest = exponents.detach().amax(-1, keepdim=True)
         return (exponents - largest).exp(), largest[..., 0]
 
@@ -60,41 +64,57 @@ class ExponentialMap(FeatureMap):
         valid: Bool[Tensor, "#b n"] | None = None,
         least: Tensor | None = None,
     ) -> tuple[Float[Tensor, "b h n r"], Float[Tensor, "b h"]]:
-        """Features of keys, divided by :math:`e^c`, and c of each sample and head: the largest
-        exponent of a key that is not padding.
+        """Return features of keys divided by :math:`e^c`, and c of each sample and head: the
+        largest exponent of a key that is not padding.
 
-        ``least``: c of the keys before, where keys come in parts; c is then no smaller. In causal
-        order all keys of a call share c too, which changes nothing up to e^39 (e^78 where query and
-        keys are largest in the same feature): queries before a key further above all that they see
-        answer zero, unless it comes in a later call, of ``step`` or ``prefill``. Before the first
-        key that is not padding c is -∞, and features are zero.
+        In causal order all keys of a call share c too, which changes nothing up to e^39 (e^78 where
+        query and keys are largest in the same feature): queries before a key further above all that
+        they see answer zero, unless it comes in a later call, of ``step`` or ``prefill``. Before
+        the first key that is not padding c is -∞, and features are zero.
+
+        Args:
+            x: projected keys.
+            valid: keys that are not padding, or None where all are real.
+            least: c of the keys before, where keys come in parts; c is then no smaller.
         """
         exponents = self._exponents(x)
-        real = exponents.detach()  # c is a factor of both sums, so that no gradient goes through it
+
+        # c is a factor of both sums, so that no gradient goes through it.
+        real = exponents.detach()
         if valid is not None:
             real = real.masked_fill(~valid[:, None, :, None], -torch.inf)
         shift = real.amax((-2, -1))
-        shift = shift if least is None else torch.maximum(shift, least)
-        exponents = exponents - torch.where(shift > -torch.inf, shift, 0.0)[..., None, None]
-        if valid is not None:  # padding may lie above c, where its exponential overflows
+        if least is not None:
+            shift = torch.maximum(shift, least)
+
+        # Where there is no real key yet, -∞ - (-∞) would be NaN.
+        subtracted = torch.where(shift > -torch.inf, shift, 0.0)
+        exponents = exponents - subtracted[..., None, None]
+        if valid is not None:
+            # Padding may lie above c, where its exponential overflows.
             exponents = torch.where(valid[:, None, :, None], exponents, -torch.inf)
         return exponents.exp(), shift
 
 
 def orthogonal_draws(rows: int, width: int) -> Tensor:
-    """Gaussian vectors (rows, width) that are orthogonal within blocks of ``width``, with the norms
-    of independent ones.
+    """Draw Gaussian vectors (rows, width) that are orthogonal within blocks of ``width``, with the
+    norms of independent ones.
+
+    O(rows·width²): one QR decomposition per block.
 
     Example:
         >>> w = orthogonal_draws(4, 4)
         >>> bool((w @ w.T).fill_diagonal_(0).abs().max() < 1e-5)
         True
     """
-    blocks, dtype = [], torch.get_default_dtype()
+    dtype = torch.get_default_dtype()
+    blocks = []
     for _ in range(math.ceil(rows / width)):
+        # Half precisions have no QR decomposition.
         draws = torch.randn(width, width, dtype=at_least_single(dtype))
-        q, r = torch.linalg.qr(draws)  # which half precisions do not have
-        blocks.append(
-            (q * r.diagonal().sign()).T
-        )  # without these signs the directions are not uniform
-    return torch.cat(blocks)[:rows].to(dtype) * torch.randn(rows, width).norm(dim=1, keepdim=True)
+        q, r = torch.linalg.qr(draws)
+        # The signs of R's diagonal depend on the algorithm. With positive ones Q is uniform.
+        blocks.append((q * r.diagonal().sign()).T)
+    directions = torch.cat(blocks)[:rows].to(dtype)
+    norms = torch.randn(rows, width).norm(dim=1, keepdim=True)
+    return directions * norms

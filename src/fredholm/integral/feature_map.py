@@ -1,4 +1,4 @@
-"""Feature maps: what they are, and how they are found by name."""
+"""Feature maps: their interface, and the registry of their names."""
 
 from __future__ import annotations
 
@@ -16,30 +16,34 @@ FEATURE_MAPS: Registry[Callable[..., Tensor]] = Registry("feature map")
 """Functions, and classes derived from :class:`FeatureMap`, by name."""
 
 register_feature_map = FEATURE_MAPS.register
-# What divides in float32 beside queries times 1e17 (``at_scale``), so that gradients are finite.
+# Smallest denominator where features come up to factors. Its reciprocal is multiplied with queries
+# that `at_scale` enlarges by up to 1e17, and both together must stay below float32's 3e38.
 LEAST = 1e-17
 
 
 class FeatureMap(nn.Module, metaclass=Checked):
-    r"""φ, from (B, H, N, e) to (B, H, N, r): the one interface of all maps that are more than a
-    function.
+    r"""Base of maps φ from (B, H, N, e) to (B, H, N, r) that have parameters or options; other maps
+    are plain functions.
 
-    Every inner product of features is a positive semi-definite kernel. Features come in float32 at
-    least, autocast or not.
+    Every inner product of features is a positive semi-definite kernel. Features are in float32 or
+    better, under autocast too.
 
     Args:
         width: e, features of a query or a key.
-        heads: H, for maps with parameters of each head's own.
+        heads: H, for maps with parameters for each head.
 
     Attributes:
         features: r.
         positive: φ ≥ 0, so that the denominator of an attention cannot change its sign.
         pointwise: φ of a point is a function of that point alone, so that points may come in
             pieces.
-        per_head: heads may have maps of their own; False where all share one, which is then also
-            one for keys that several heads share.
-        observes: :meth:`observe` does something.
-        divides: :meth:`of_queries` and :meth:`of_keys` give features up to factors.
+        per_head: heads may have maps of their own; False where all share one, which then also
+            serves keys that several heads share.
+        observes: :meth:`observe` takes note of points.
+        divides: :meth:`of_queries` and :meth:`of_keys` return features up to factors.
+
+    Raises:
+        OptionError: no features.
     """
 
     positive = True
@@ -51,11 +55,16 @@ class FeatureMap(nn.Module, metaclass=Checked):
     def __init__(self, width: int, heads: int = 1, *, features: int):
         super().__init__()
         if features < 1:
-            raise OptionError(f"a feature map has at least one feature, got {features}")
-        self.width, self.heads, self.features = width, heads, features
+            raise OptionError(
+                f"features: expected at least one, got {features}; leave it out for the map's "
+                "default"
+            )
+        self.width = width
+        self.heads = heads
+        self.features = features
 
     def features_of(self, x: Tensor) -> Tensor:
-        """φ of x in float32 or float64, outside autocast."""
+        """Return φ of x, which is in float32 or float64, outside autocast."""
         raise NotImplementedError(f"{type(self).__name__} must define features_of(x)")
 
     def forward(self, x: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n r"]:
@@ -63,14 +72,14 @@ class FeatureMap(nn.Module, metaclass=Checked):
             return self.features_of(cast(x, at_least_single(x.dtype)))
 
     def of_queries(self, x: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n r"]:
-        """Features of queries for a normalised attention, up to a factor of each."""
+        """Return features of queries for a normalised attention, up to a factor of each query."""
         return self(x)
 
     def parts_of_queries(
         self, x: Float[Tensor, "b h n e"]
     ) -> tuple[Float[Tensor, "b h n r"], Tensor | None]:
-        """Features of queries beside which other terms stand, over e^a, and a (B, H, N), or None
-        where nothing was divided.
+        """Return features of queries over e^a, and a (B, H, N), or None where nothing was divided:
+        for a sum that has other terms beside the features, which must be divided too.
         """
         return self(x), None
 
@@ -80,14 +89,19 @@ class FeatureMap(nn.Module, metaclass=Checked):
         valid: Bool[Tensor, "#b n"] | None = None,
         least: Tensor | None = None,
     ) -> tuple[Float[Tensor, "b h n r"], Tensor | None]:
-        """Features of keys for a normalised attention, divided by e^c, and c (B, H), or None where
-        nothing was divided; see :class:`.ExponentialMap`.
+        """Return features of keys for a normalised attention, divided by e^c, and c (B, H), or None
+        where nothing was divided; see :class:`.ExponentialMap`.
+
+        Args:
+            x: projected keys.
+            valid: keys that are not padding, or None where all are real.
+            least: c of the keys before, where keys come in parts.
         """
         return self(x), None
 
     def observe(self, x: Float[Tensor, "b h n e"], real: Bool[Tensor, "#b n"] | None) -> None:
-        """Take note of the points of a call in training, of those that are ``real``: once for its
-        queries and once for its keys. Nothing by default.
+        """Take note of the ``real`` points of a call in training. It is called once for the queries
+        and once for the keys. Nothing by default.
         """
 
     @property
@@ -101,18 +115,23 @@ class FeatureMap(nn.Module, metaclass=Checked):
 
 
 def is_pointwise(feature_map: Callable[[Tensor], Tensor]) -> bool:
-    """Whether φ of a point is a function of that point alone: what a :class:`FeatureMap` says, true
-    of named functions.
+    """Whether φ of a point is a function of that point alone.
+
+    A :class:`FeatureMap` declares it, named functions are, and of other functions it is unknown:
+    False.
     """
     if isinstance(feature_map, FeatureMap):
         return feature_map.pointwise
-    # a function that is at hand was registered when its module was imported
+    # A function that is at hand was registered when its module was imported, so that no further
+    # module needs to be looked for.
     return any(feature_map is known for known in FEATURE_MAPS.registered())
 
 
 def is_per_head(feature_map: Callable[[Tensor], Tensor]) -> bool:
-    """Whether heads may have maps of their own: what a :class:`FeatureMap` says, false of named
-    functions.
+    """Whether heads may have maps of their own.
+
+    A :class:`FeatureMap` declares it, named functions are the same for all heads, and of other
+    functions it is unknown: True.
     """
     if isinstance(feature_map, FeatureMap):
         return feature_map.per_head and feature_map.heads > 1
@@ -120,8 +139,8 @@ def is_per_head(feature_map: Callable[[Tensor], Tensor]) -> bool:
 
 
 def query_features(feature_map: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Features of queries for a normalised attention: exponentials without their largest exponent,
-    others as they are.
+    """Return features of queries for a normalised attention, up to a factor of each query:
+    exponentials without their largest exponent, others as they are.
     """
     if isinstance(feature_map, FeatureMap):
         return feature_map.of_queries(x)
@@ -134,8 +153,8 @@ def key_features(
     valid: Tensor | None = None,
     least: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Features of keys for a normalised attention, and the exponent they were divided by, see
-    :meth:`FeatureMap.of_keys`.
+    """Return features of keys for a normalised attention, and the exponent that they were divided
+    by, or None; see :meth:`FeatureMap.of_keys`.
     """
     if isinstance(feature_map, FeatureMap):
         return feature_map.of_keys(x, valid, least)
@@ -143,18 +162,30 @@ def key_features(
 
 
 def floor_of(floor: float, *feature_maps: Callable[[Tensor], Tensor] | None) -> float:
-    """The smallest denominator of a normalised attention by these maps: ``floor``, or, where
-    features come up to factors and so does their sum, 1e-17 at most.
+    """Return the smallest denominator of a normalised attention by these maps.
+
+    That is ``floor``, but at most 1e-17 where features come up to factors, and so does their sum.
+
+    Example:
+        >>> floor_of(1e-6, torch.relu)
+        1e-06
     """
-    divide = any(isinstance(one, FeatureMap) and one.divides for one in feature_maps)
-    return min(floor, LEAST) if divide else floor
+    divided = any(isinstance(one, FeatureMap) and one.divides for one in feature_maps)
+    if divided:
+        return min(floor, LEAST)
+    return floor
 
 
 def build_feature_map(
     feature_map: str | Callable[[Tensor], Tensor], width: int, heads: int, **options
 ) -> Callable[[Tensor], Tensor]:
-    """A map of :data:`FEATURE_MAPS` for heads of ``width`` features, or the given function or
-    module itself.
+    """Return a map of :data:`FEATURE_MAPS` for heads of ``width`` features, or the function or
+    module that was passed.
+
+    Args:
+        feature_map: a name, a function, a module, or a class of modules.
+        width, heads: features of each head, and their number.
+        options: of a named map or a class.
 
     Raises:
         OptionError: an unknown name; an option that the map does not have; a module for another
@@ -165,21 +196,25 @@ def build_feature_map(
         16
     """
     if isinstance(feature_map, FeatureMap):
-        have, need = (feature_map.width, feature_map.heads), (width, heads)
-        if have[0] != width or have[1] not in (1, heads):
+        fits = feature_map.width == width and feature_map.heads in (1, heads)
+        if not fits:
             raise OptionError(
-                f"{type(feature_map).__name__} is for {have[1]} heads of width {have[0]}, needs "
-                f"{need[1]} of {need[0]}"
+                f"{type(feature_map).__name__}: expected a map for {heads} heads of width {width}, "
+                f"got one for {feature_map.heads} of {feature_map.width}; build it for these heads"
             )
+
     chosen = feature_map
     if isinstance(feature_map, str):
         if feature_map not in FEATURE_MAPS:
-            known = suggest(feature_map, FEATURE_MAPS)
-            raise OptionError(f"unknown feature map {feature_map!r}{known}, or pass a function")
+            hint = suggest(feature_map, FEATURE_MAPS)
+            raise OptionError(f"unknown feature map {feature_map!r}{hint}, or pass a function")
         chosen = FEATURE_MAPS[feature_map]
+
     if isinstance(chosen, type):
         return chosen(width, heads, **options)
     if options:
         names = ", ".join(sorted(options))
-        raise OptionError(f"feature map {feature_map!r} has no options, got {names}")
+        raise OptionError(
+            f"feature map {feature_map!r} has no options, got {names}; leave them out"
+        )
     return chosen  # type: ignore[return-value]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -14,24 +14,40 @@ from ..errors import OptionError, ShapeError
 from ..ops.backend import at_least_single, cast, full_precision, promoted, unrounded
 from .contract import prepared
 
-FEW = 1 << 15  # angles that a domain keeps between calls
+# Largest number of angles that a domain caches between calls.
+FEW_ANGLES = 1 << 15
 
 
 def check_dimension(x: Tensor, position_dim: int, built: str) -> None:
-    """ShapeError for positions of another dimension than something was ``built`` for."""
-    if x.shape[-1] != position_dim:
+    """Raise ShapeError for positions of another dimension than something was built for.
+
+    Args:
+        x: positions (..., p).
+        position_dim: p.
+        built: for the message, as ``"these Fourier features were built"``.
+    """
+    got = x.shape[-1]
+    if got != position_dim:
         raise ShapeError(
-            f"positions have dimension {x.shape[-1]}, {built} for {position_dim}; pass "
-            f"position_dim={x.shape[-1]}, or a domain of {position_dim}-dimensional positions"
+            f"expected positions of dimension {position_dim}, for which {built}, got {got}; pass "
+            f"position_dim={got}, or a domain of {position_dim}-dimensional positions"
         )
+
+
+class CachedFeatures(NamedTuple):
+    """Features that a domain caches, with the matrix B they were made from and its version."""
+
+    matrix: Tensor
+    version: int
+    features: Tensor
 
 
 class FourierFeatures(nn.Module):
     r""":math:`\gamma(x) = [\cos 2\pi Bx, \sin 2\pi Bx]`, with :math:`B_{ij} \sim N(0, \sigma^2)`.
 
-    B is drawn from a generator of its own, so that all layers and heads built alike share one B, as
-    the paper asks, without sharing a tensor and without a draw from the global generator. Its seed
-    is that of the last ``torch.manual_seed``: the model of another run has another B.
+    B is drawn from a generator of its own, so that all layers and heads built alike have the same
+    B, as in the paper, without sharing a tensor and without a draw from the global generator. Its
+    seed is that of the last ``torch.manual_seed``: the model of another run has another B.
 
     Args:
         position_dim: p.
@@ -40,9 +56,8 @@ class FourierFeatures(nn.Module):
         learned: make B a parameter (an ablation) instead of a buffer.
         seed: of the draw; default ``torch.initial_seed()``.
 
-    Shape: (..., p) to (..., 2m), in the positions' own precision or B's (float32 at least, whatever
-    a model is cast to, also under autocast). Turns are counted in float64: far from the origin the
-    fraction of a turn, which alone counts, would be rounded away.
+    Shape: (..., p) to (..., 2m), in the higher of the positions' precision and B's. B stays in
+    float32 or better whatever a model is cast to. O(N·m·p).
 
     Raises:
         OptionError: a non-positive size or scale.
@@ -67,10 +82,14 @@ class FourierFeatures(nn.Module):
     ):
         super().__init__()
         if position_dim < 1 or frequencies < 1 or sigma <= 0:
-            got = f"position_dim={position_dim}, frequencies={frequencies}, sigma={sigma}"
-            raise OptionError(f"Fourier features need positive sizes and scale, got {got}")
+            raise OptionError(
+                f"Fourier features: expected positive sizes and scale, got "
+                f"position_dim={position_dim}, frequencies={frequencies}, sigma={sigma}; make "
+                "each of them positive"
+            )
         self.frequencies, self.position_dim = frequencies, position_dim
         self.sigma, self.seed = sigma, seed
+
         dtype = at_least_single(torch.get_default_dtype())
         matrix = torch.empty(frequencies, position_dim, dtype=dtype)
         self.matrix: Tensor
@@ -82,21 +101,26 @@ class FourierFeatures(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """B as it was drawn, or by the seed of a later ``torch.manual_seed``."""
+        """Draw B again: the same B, or another one after another ``torch.manual_seed``."""
         seed = torch.initial_seed() if self.seed is None else self.seed
         generator = torch.Generator("cpu").manual_seed(seed)
-        options: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
-        self.matrix.copy_(
-            self.sigma * torch.randn(self.matrix.shape, generator=generator, **options)
+        # In float64 on the CPU, so that every dtype and device has the same B up to rounding.
+        draws = torch.randn(
+            self.matrix.shape, generator=generator, dtype=torch.float64, device="cpu"
         )
+        self.matrix.copy_(self.sigma * draws)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """``.to(bfloat16)`` leaves B in float32: rounded, it has other frequencies."""
+        """Leave B in float32 where a module is cast to half precision: rounded, it would have other
+        frequencies.
+        """
         return super()._apply(unrounded(fn), recurse)
 
     def forward(self, x: Tensor) -> Tensor:
         check_dimension(x, self.position_dim, "these Fourier features were built")
         dtype = promoted(x.dtype, self.matrix.dtype)
+        # Only the fraction of a turn counts. Float32 has 24 bits, so that at 2^10 turns 14 of them
+        # are left for the fraction; turns are therefore counted in float64, which mps lacks.
         wide = torch.float64 if x.device.type != "mps" else dtype
         with full_precision(x):
             matrix = prepared(self, ("turns", wide), lambda: cast(self.matrix, wide).mT)
@@ -104,22 +128,30 @@ class FourierFeatures(nn.Module):
             return torch.cat([angle.cos(), angle.sin()], -1)
 
     def on(self, domain: Domain | None, x: Tensor, name: str = "points") -> Tensor:
-        """γ at the positions x of a domain's own points, or at what else of it has a ``name``; few
-        of them are kept with the domain.
+        """Return γ at positions that belong to a domain, cached with it where they are few.
+
+        Args:
+            domain: whose positions they are, or None for others.
+            x: positions (..., N, p).
+            name: which of the domain's positions: its points, its displacements.
         """
         matrix = self.matrix
         if domain is None or torch.compiler.is_compiling():
             return self(x)
         plain = type(matrix) is Tensor and not (matrix.requires_grad or matrix.is_inference())
         shared = x.dim() == 2 or x.shape[0] == 1
-        if not (plain and shared) or x.shape[-2] * self.frequencies > FEW:
+        if not (plain and shared) or x.shape[-2] * self.frequencies > FEW_ANGLES:
             return self(x)
+
+        # An entry is valid for one matrix, until that is written to.
         table = domain.kept(("γ", name, x.dtype), WeakKeyDictionary)
         known = table.get(self)
-        if known is None or known[0] is not matrix or known[1] != matrix._version:
-            with torch.inference_mode(False):  # what is kept may meet autograd later
-                known = table[self] = matrix, matrix._version, self(x)
-        return known[2]
+        if known is None or known.matrix is not matrix or known.version != matrix._version:
+            # In inference mode the result would be a tensor that autograd refuses later.
+            with torch.inference_mode(False):
+                known = CachedFeatures(matrix, matrix._version, self(x))
+            table[self] = known
+        return known.features
 
     def extra_repr(self) -> str:
         return f"position_dim={self.position_dim}, frequencies={self.frequencies}"

@@ -1,5 +1,5 @@
-"""Kernels of regular grids: which keys an output point reads, where the output lives, and on which
-domains that means something.
+"""Kernels of regular grids: which keys an output point reads, where the output lives, and which
+domains are refused.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from ..errors import DomainError, OptionError
 from ..ops.backend import UNCHANGED, full_precision
 from ..validation import cheap_to_read
 from .bases import MatrixKernel
-from .heads import weighed
-from .problem import Layout, Problem, merge_heads
+from .problem import Layout, Problem, merge_heads, weighed
 from .window import Window
 
 
@@ -27,11 +26,14 @@ class LatticeKernel(MatrixKernel):
 
     Args:
         heads, d_in, d_out: as in :class:`Kernel`.
-        windows: one :class:`Window` an axis (or another object with ``size``, ``centre``, ``keeps``
-            and ``refusal``).
+        windows: one :class:`Window` per axis (or another object with ``size``, ``centre``,
+            ``keeps`` and ``refusal``).
 
     Attributes:
         ordered: whether the kernel is defined on a causal line.
+
+    Raises:
+        OptionError: windows for no axis, or for more than three.
     """
 
     reads_query = False
@@ -41,29 +43,26 @@ class LatticeKernel(MatrixKernel):
     def __init__(self, heads: int, d_in: int, d_out: int, windows: tuple):
         super().__init__(heads, d_in, d_out)
         if len(windows) not in (1, 2, 3):
-            raise OptionError(f"a grid has 1, 2 or 3 axes, got {len(windows)} windows")
+            raise OptionError(
+                f"windows: expected one for each of 1, 2 or 3 axes, got {len(windows)}; pass one "
+                "per axis of the grid"
+            )
         self.windows = windows
 
     # --- where the kernel lives -------------------------------------------------------------------
 
     def check(self, layout: Layout) -> None:
-        name, dims = type(self).__name__, len(self.windows)
-        keys = layout.keys
-        build = "Domain.line(n)" if dims == 1 else f"Domain.grid({', '.join('hwd'[:dims])})"
-        if keys is None or len(keys) != dims:
-            got = "points without one" if keys is None else f"a grid of {len(keys)} axes"
-            raise DomainError(
-                f"{name} needs a regular grid of {dims} axes, got {got}; "
-                f"build it with {build}, padding with {build[:-1]}, valid=...)"
-            )
+        name = type(self).__name__
+        self._check_grid(name, layout.keys)
         if layout.given:
             raise DomainError(
                 f"{name} writes to its own output grid; leave query and query_domain out"
             )
-        for n, window in zip(keys, self.windows):
-            lacks = window.refusal(n)
-            if lacks:
-                raise DomainError(f"{name}: {lacks}")
+        for n, window in zip(layout.keys or (), self.windows):
+            refusal = window.refusal(n)
+            if refusal:
+                raise DomainError(f"{name}: {refusal}")
+
         trouble = self.padding_refusal() if layout.padded else None
         if trouble:
             raise DomainError(
@@ -73,9 +72,22 @@ class LatticeKernel(MatrixKernel):
         if layout.causal:
             self._check_order(name, layout)
 
+    def _check_grid(self, name: str, keys: tuple[int, ...] | None) -> None:
+        """Raise DomainError for keys on no grid, or on one with other axes than the kernel has."""
+        axes = len(self.windows)
+        if keys is None or len(keys) != axes:
+            build = "Domain.line(n)"
+            if axes > 1:
+                build = f"Domain.grid({', '.join('hwd'[:axes])})"
+            got = "points without one" if keys is None else f"a grid of {len(keys)} axes"
+            raise DomainError(
+                f"{name} needs a regular grid of {axes} axes, got {got}; "
+                f"build it with {build}, padding with {build[:-1]}, valid=...)"
+            )
+
     def padding_refusal(self) -> str | None:
-        """Why padded points, which count as zeros, would not leave the outputs of the real ones as
-        they are; or None.
+        """Return why padded points, which count as zeros, would change the outputs of the real
+        ones; None where they do not.
         """
         if any(w.mode != "zeros" for w in self.windows):
             return (
@@ -86,49 +98,51 @@ class LatticeKernel(MatrixKernel):
         return None
 
     def _check_order(self, name: str, layout: Layout) -> None:
+        """Raise DomainError where the kernel has no meaning in causal order."""
         if not self.ordered:
             raise DomainError(
                 f"{name} reads both directions of its grid; build the domain with causal=False"
             )
         window = self.windows[0]
         if len(self.windows) > 1 or window.stride > 1 or window.mode != "zeros" or layout.pairs:
-            what = "one axis, stride 1, zero padding and no pairs"
             raise DomainError(
-                f"{name} on a causal domain needs {what}; build the domain with causal=False "
-                "otherwise"
+                f"{name} on a causal domain needs one axis, stride 1, zero padding and no pairs; "
+                "build the domain with causal=False otherwise"
             )
-        if window.size(0) < 0:
-            short = (
-                f"it has {-window.size(0)} fewer than points; pad a convolution by dilation * "
-                "(kernel_size - 1)"
+        # The size at n = 0 is the number of outputs beyond that of points.
+        missing = -window.size(0)
+        if missing > 0:
+            raise DomainError(
+                f"{name} on a causal domain needs an output at every point, it has {missing} fewer "
+                "than points; pad a convolution by dilation * (kernel_size - 1)"
             )
-            raise DomainError(f"{name} on a causal domain needs an output at every point, {short}")
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
         if len(self.windows) > 1:
-            hint = (
-                "Domain.grid(h, w, measure='counting')"
-                if len(self.windows) == 2
-                else "Domain.grid(d, h, w, ...)"
-            )
+            example = "Domain.grid(d, h, w, ...)"
+            if len(self.windows) == 2:
+                example = "Domain.grid(h, w, measure='counting')"
             raise DomainError(
-                f"{n} points do not tell the extents of a grid: pass a domain, such as {hint}"
+                f"{n} points do not tell the extents of a grid: pass a domain, such as {example}"
             )
         return default_line(n, measure="counting", device=device, dtype=dtype)
 
     def small_domain(self) -> Domain:
-        """A grid of other extents along each axis, two outputs along each where there may be."""
+        """Return a grid with other extents along each axis, and two outputs along each where there
+        may be two.
+        """
         extents = []
         for axis, window in enumerate(self.windows):
-            n, enough = 4 + axis, min(2, window.size(10**6))
-            while window.refusal(n) or window.size(n) < enough:
+            outputs = min(2, window.size(10**6))
+            n = 4 + axis
+            while window.refusal(n) or window.size(n) < outputs:
                 n += 1
             extents.append(n)
         return Domain.grid(*extents, measure="counting")
 
     def output_domain(self, domain: Domain) -> Domain | None:
-        """The grid of the outputs, each in the middle of what it reads; None where it is ``domain``
-        itself.
+        """Return the grid of the outputs, each in the middle of the keys that it reads; None where
+        it is ``domain`` itself.
 
         Masses given point by point have no meaning there, so that the measure becomes uniform;
         ``spacing`` grows by the stride.
@@ -137,30 +151,32 @@ class LatticeKernel(MatrixKernel):
             return None
         domain.refuse_shards(f"{type(self).__name__}, whose output is another grid,")
         self.check(Layout.of(domain))
+
         shape = domain.shape or ()
         sizes = tuple(w.size(n) for w, n in zip(self.windows, shape))
-        positions = _lattice(
-            domain,
-            [
-                w.centre(torch.arange(m, device=domain.positions.device), n)
-                for w, n, m in zip(self.windows, shape, sizes)
-            ],
-        )
+        centres = []
+        for window, n, outputs in zip(self.windows, shape, sizes):
+            index = torch.arange(outputs, device=domain.positions.device)
+            centres.append(window.centre(index, n))
+        positions = _positions_at(domain, centres)
+
         kind = domain.kind if domain.kind in ("uniform", "counting", "spacing") else "uniform"
         measure = torch.ones(prod(sizes), dtype=domain.measure.dtype, device=domain.measure.device)
         if kind == "spacing":
-            wider = prod(w.centre(1, n) - w.centre(0, n) for w, n in zip(self.windows, shape))
-            measure = measure * domain.measure.reshape(-1)[0] * wider
+            cell = prod(w.centre(1, n) - w.centre(0, n) for w, n in zip(self.windows, shape))
+            measure = measure * domain.measure.reshape(-1)[0] * cell
+
         valid = None
-        if (
-            domain.valid is not None
-        ):  # padding at the end of a line: as many outputs as the real points alone would have
-            _refuse_gaps(domain.valid)
-            last = (
-                domain.valid * torch.arange(1, domain.size + 1, device=domain.valid.device)
-            ).amax(-1, keepdim=True)
-            valid = torch.arange(sizes[0], device=last.device) < self.windows[0].size(last)
+        if domain.valid is not None:
+            valid = self._valid_outputs(domain.valid, sizes[0])
         return Domain(positions, measure, valid, None, False, sizes, kind)
+
+    def _valid_outputs(self, valid: Tensor, outputs: int) -> Tensor:
+        """Return which outputs of a line are real: as many as the real points alone would have."""
+        _refuse_gaps(valid)
+        numbers = torch.arange(1, valid.shape[-1] + 1, device=valid.device)
+        real_points = (valid * numbers).amax(-1, keepdim=True)
+        return torch.arange(outputs, device=valid.device) < self.windows[0].size(real_points)
 
     # --- parts ------------------------------------------------------------------------------------
 
@@ -170,11 +186,13 @@ class LatticeKernel(MatrixKernel):
         return self.windows if len(self.windows) > 1 else (Window(1), *self.windows)
 
     def outputs(self, problem: Problem) -> list[Tensor]:
-        """Grid index of each query, one tensor (R,) an axis."""
+        """Return the grid index of each query, one tensor (R,) per axis."""
         extents = problem.layout.queries or ()
         index = problem.index
         if index is None:
             index = torch.arange(problem.ux.shape[2], device=problem.x.device)
+
+        # The last axis runs fastest.
         indices = []
         for n in reversed(extents):
             indices.append(index % n)
@@ -183,8 +201,10 @@ class LatticeKernel(MatrixKernel):
 
 
 def _refuse_gaps(valid: Tensor) -> None:
-    """DomainError where padding lies before a real point: a stride counts from the first point, and
-    outputs of padding alone would pass for real ones; looked for where :func:`cheap_to_read`.
+    """Raise DomainError where padding lies before a real point: a stride counts from the first
+    point, and outputs of padding alone would pass for real ones.
+
+    Values are looked at only where that does not wait for a GPU, see :func:`cheap_to_read`.
     """
     if valid.shape[-1] < 2 or not cheap_to_read(valid):
         return
@@ -195,49 +215,65 @@ def _refuse_gaps(valid: Tensor) -> None:
         )
 
 
-def _lattice(domain: Domain, axes: list[Tensor]) -> Tensor:
-    """Positions at fractional grid indices: the affine map that a regular grid is, (M, p) or (B, M,
-    p).
+def _positions_at(domain: Domain, axes: list[Tensor]) -> Tensor:
+    """Return the positions of a regular grid at fractional indices, (M, p) or (B, M, p).
+
+    A regular grid is affine: x at index (i, j) is the first point plus i and j times the step of
+    each axis.
     """
     shape, x = domain.shape or (), domain.positions
     if domain.valid is not None:
         x = torch.where(domain.valid[..., None], x, 0.0)
-    places = x[..., :1, :]
-    for a, at in enumerate(axes):
-        jump = prod(shape[a + 1 :])
+
+    first = x[..., :1, :]
+    positions = first
+    for a, index in enumerate(axes):
+        next_point = prod(shape[a + 1 :])
         if shape[a] > 1:
-            step = x[..., jump : jump + 1, :] - x[..., :1, :]
-        else:  # one point has no spacing; a grid's cell has length 1
-            step = torch.zeros_like(x[..., :1, :])
+            step = x[..., next_point : next_point + 1, :] - first
+        else:
+            # An axis of one point has no spacing; a grid's cell has length 1.
+            step = torch.zeros_like(first)
             step[..., min(a, x.shape[-1] - 1)] = 1.0
-        places = (
-            places[..., :, None, :] + at.to(x.dtype)[:, None] * step[..., None, :, :]
-        ).flatten(-3, -2)
-    return places
+        offsets = index.to(x.dtype)[:, None] * step[..., None, :, :]
+        positions = (positions[..., :, None, :] + offsets).flatten(-3, -2)
+    return positions
 
 
 def read_grid(problem: Problem, *, masses: bool = True) -> Tensor:
-    """u times its masses as an image (B, H·d_in, *grid); a line is an image of one row.
+    """Return u times its masses as an image (B, H·d_in, *grid); a line is an image of one row.
 
-    torch's 2-D code takes channels last as they are, and its 1-D code copies: the image is a view
-    of u where masses are one, and in float32 at least where they are not.
+    The image is a view of u where masses are one, and in float32 or better where they are not: a
+    half precision may not hold a mass. A line becomes two-dimensional, because torch's 2-D
+    convolutions read channels last as they are and its 1-D ones copy.
     """
     u, grid = problem.uy, problem.layout.keys or ()
     if masses and problem.layout.measure != "counting":
         u = weighed(u, problem.quadrature.mass)
     if len(grid) == 1 and u.shape[1] == 1:
         return u.permute(0, 3, 1, 2)
-    return merge_heads(u).mT.unflatten(-1, grid if len(grid) > 1 else (1, *grid))
+    image = grid if len(grid) > 1 else (1, *grid)
+    return merge_heads(u).mT.unflatten(-1, image)
 
 
 def summed(problem: Problem) -> AbstractContextManager:
-    """Where an image of :func:`read_grid` is summed: outside autocast if it has masses."""
-    return UNCHANGED if problem.layout.measure == "counting" else full_precision(problem.uy)
+    """Return the context in which an image of :func:`read_grid` is summed: outside autocast if it
+    has masses.
+    """
+    if problem.layout.measure == "counting":
+        return UNCHANGED
+    return full_precision(problem.uy)
 
 
 def write_points(image: Tensor, heads: int) -> Float[Tensor, "b h m o"]:
-    """(B, H·d_out, *grid) as (B, H, M, d_out)."""
-    if heads == 1 and image.dim() == 4 and image.shape[2] == 1:  # of a line
+    """Return an image (B, H·d_out, *grid) as features by head, (B, H, M, d_out).
+
+    Example:
+        >>> write_points(torch.zeros(1, 6, 2, 5), 3).shape
+        torch.Size([1, 3, 10, 2])
+    """
+    # A line is an image of one row, which is the dimension of heads here.
+    if heads == 1 and image.dim() == 4 and image.shape[2] == 1:
         return image.permute(0, 2, 3, 1)
     flat = image.flatten(2)
     if heads == 1:
@@ -246,5 +282,6 @@ def write_points(image: Tensor, heads: int) -> Float[Tensor, "b h m o"]:
 
 
 def call_on_grid(layer: nn.Module, u: Tensor, domain: Domain) -> Tensor:
-    """A layer that takes images (B, C, *grid), on the points of a grid."""
-    return layer(u.mT.unflatten(-1, domain.shape or (-1,))).flatten(2).mT
+    """Call a layer that takes images (B, C, *grid) on features (B, N, C) of a grid's points."""
+    image = u.mT.unflatten(-1, domain.shape or (-1,))
+    return layer(image).flatten(2).mT

@@ -1,17 +1,18 @@
-"""What weights alone decide, computed once while a model only answers.
+"""Results that depend on weights alone, computed once while a model only answers.
 
-:class:`inference` is the switch; :func:`fredholm.integral.prepared` is what kernels and forms write
-around work that depends on nothing but weights and fixed positions. Outside the switch it just does
-the work, and a kernel that has never heard of it is right as well.
+:class:`inference` is the switch. Kernels and forms wrap work that depends on nothing but weights
+and fixed positions in :func:`fredholm.integral.prepared`; outside the switch that simply does the
+work, and a kernel that does not know of it is right as well.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,54 +24,72 @@ from .contract import MEMOS
 Value = TypeVar("Value")
 
 VERSION = attrgetter("_version")
-GRIDS = 4  # values of one name that a module keeps at once: those of so many sets of positions
-COUNTING = threading.RLock()  # a collected generator may leave a context while another is entered
+# Values that a module caches under one name: those of as many sets of positions.
+GRIDS = 4
+# Guards MEMOS. It is reentrant because a collected generator may leave a context while another one
+# is entered, in the same thread.
+COUNTING = threading.RLock()
 
 
-class _Quiet(threading.local):
-    """The contexts that this thread is in, in order, each with the grad mode to bring back."""
+@dataclass
+class _Entered:
+    """A context that a thread is in, and the grad mode to restore when it is left."""
+
+    context: inference
+    grad_enabled: bool
+
+
+class _GradModes(threading.local):
+    """The contexts that this thread is in, in the order in which it entered them."""
 
     def __init__(self):
-        self.entered: list[list[Any]] = []
+        self.entered: list[_Entered] = []
 
     def enter(self, context: inference) -> None:
-        self.entered.append([context, torch.is_grad_enabled()])
+        """Note a context, and switch gradients off."""
+        self.entered.append(_Entered(context, torch.is_grad_enabled()))
         torch.set_grad_enabled(False)
 
     def leave(self, context: inference) -> None:
-        """Bring back the mode; where another context was entered since, that one does."""
-        places = [i for i, (one, _) in enumerate(self.entered) if one is context]
-        if not places:  # entered by another thread, whose mode cannot be reached from here
+        """Restore the mode from before the context. Where another context was entered since, that
+        one will restore it instead.
+        """
+        places = [i for i, entry in enumerate(self.entered) if entry.context is context]
+        if not places:
+            # Another thread entered it, whose mode cannot be reached from here.
             return
-        _, before = self.entered.pop(places[-1])
-        if places[-1] == len(self.entered):
-            torch.set_grad_enabled(before)
+        last = places[-1]
+        left = self.entered.pop(last)
+        if last == len(self.entered):
+            torch.set_grad_enabled(left.grad_enabled)
         else:
-            self.entered[places[-1]][1] = before
+            self.entered[last].grad_enabled = left.grad_enabled
 
 
-QUIET = _Quiet()
+GRAD_MODES = _GradModes()
 
 
 class inference:
-    r"""A context in which a model, an operator or a converted transformer only answers: what its
-    weights alone decide is computed at the first call and kept until the context is left.
+    r"""A context in which a model, an operator or a converted transformer only answers: results
+    that its weights alone decide are computed at the first call and cached until the context is
+    left.
 
-    Kept are LUNA's knots, ITNet's table of displacements and folded first layer, CKConv's taps and
-    spectrum on a grid, projections side by side, and the like; results are those outside, to
-    rounding. Inside, the model is in evaluation mode and no gradients are recorded. Contexts may be
-    nested, entered again, and overlap, in one thread or several; leaving the last one drops
-    everything, also after an exception, and brings back the modes. Whether gradients are recorded
-    is a thread's own: others that call the model enter a context too, or ``torch.no_grad()``.
+    Such results are LUNA's knots, ITNet's table of displacements and folded first layer, CKConv's
+    taps and spectrum on a grid, projections side by side, and the like; answers are those outside,
+    to rounding. Inside, the model is in evaluation mode and no gradients are recorded. Contexts may
+    be nested, entered again, and overlap, in one thread or several; leaving the last one drops the
+    cache, also after an exception, and restores the modes. Whether gradients are recorded is a
+    thread's own: others that call the model enter a context too, or ``torch.no_grad()``.
+
     A module that is called with other weights meanwhile (``torch.func.functional_call``, an
     Evolution between two knots) is another to all threads. Weights, ``state_dict``, copies and
-    pickles know nothing of it. Compiled code is right inside, and keeps nothing.
+    pickles do not change. Compiled code is right inside, and caches nothing.
 
     Args:
         model: any module.
 
     Raises:
-        OptionError: what is no module.
+        OptionError: an argument that is not a module.
         InferenceError: by a call inside where gradients are recorded for the weights, after
             ``model.train()``, or where weights have changed since the first call.
 
@@ -85,7 +104,8 @@ class inference:
         True
     """
 
-    def __init__(self, model: object):  # anything else is refused by name
+    # An object, because anything but a module is refused with a message of our own.
+    def __init__(self, model: object):
         if not isinstance(model, nn.Module):
             raise OptionError(refuse_kind("model", model, "a module: a model or an operator"))
         self.model = model
@@ -98,56 +118,79 @@ class inference:
             for memo in memos:
                 memo.enter()
             self._entered.append(memos)
-        QUIET.enter(self)
+        GRAD_MODES.enter(self)
         return self.model
 
     def __exit__(self, *error: object) -> None:
-        QUIET.leave(self)
+        GRAD_MODES.leave(self)
         with COUNTING:
             for memo in self._entered.pop():
                 memo.leave()
 
 
+class Entry(NamedTuple):
+    """A cached value and the tensors, beside the weights, that it was computed from."""
+
+    sources: tuple[Source, ...]
+    value: Any
+
+
 class Memo:
-    """What one module has prepared, and the weights that it was prepared from."""
+    """The cache of one module, and the weights that its values were computed from.
+
+    Attributes:
+        module: the module.
+        contexts: how many contexts it is in.
+        was_training: its mode outside.
+        entries: values by name and autocast dtype, the last used set of positions first.
+        tables: its modules' tables of parameters, buffers and submodules; None before the first
+            call.
+    """
 
     def __init__(self, module: nn.Module):
-        self.module, self.entered, self.trained = module, 0, False
-        self.tables: list[dict[str, Any]] | None = None  # where the weights are looked up
-        self.kept: dict[Any, list[tuple[tuple[Source, ...], Any]]] = {}
+        self.module = module
+        self.contexts = 0
+        self.was_training = False
+        self.tables: list[dict[str, Any]] | None = None
+        self.entries: dict[Hashable, list[Entry]] = {}
 
     def enter(self) -> None:
-        """One more context; the module only answers."""
-        self.entered += 1
-        self.trained |= self.module.training
+        """Enter one more context, in which the module only answers."""
+        self.contexts += 1
+        self.was_training |= self.module.training
         self.module.training = False
 
     def leave(self) -> None:
-        """One context fewer; after the last the module is as it was."""
-        self.entered -= 1
-        if not self.entered:
+        """Leave one context; after the last, forget the values and restore the mode."""
+        self.contexts -= 1
+        if not self.contexts:
             del MEMOS[self.module]
-            if self.trained:
+            if self.was_training:
                 self.module.training = True
 
-    def get(self, name: Any, make: Callable[[], Value], of: Sequence[Tensor]) -> Value:
-        """What ``make`` returned at the first call with this name and these tensors."""
+    def get(self, name: Hashable, make: Callable[[], Value], of: Sequence[Tensor]) -> Value:
+        """Return the value of ``make`` at the first call with this name and these tensors."""
         self.check()
-        key = (name, self.autocast())
-        entries = self.kept.setdefault(key, [])
+        entries = self.entries.setdefault((name, self.autocast()), [])
         for sources, value in entries:
-            if all(source.is_still(x) for source, x in zip(sources, of)):
+            if all(source.equals(x) for source, x in zip(sources, of)):
                 return value
-        # not as an inference tensor, which could not meet tensors with gradients
+
+        # In inference mode the value would be a tensor that autograd refuses later.
         with torch.inference_mode(False), torch.no_grad():
             value = make()
-        if all(type(x) is Tensor or type(x) is nn.Parameter for x in _tensors(value)):
-            entries.insert(0, (tuple(Source(x) for x in of), value))
+        # Fake tensors and tensors of torch.func are of the present call alone.
+        if all(type(x) is Tensor or type(x) is nn.Parameter for x in _parts(value)):
+            entries.insert(0, Entry(tuple(Source(x) for x in of), value))
             del entries[GRIDS:]
         return value
 
     def check(self) -> None:
-        """InferenceError where the module is trained."""
+        """Check that the module is not trained, and that its weights are those of the first call.
+
+        Raises:
+            InferenceError: otherwise.
+        """
         name = type(self.module).__name__
         if self.module.training:
             raise InferenceError(
@@ -160,63 +203,76 @@ class Memo:
                 "parameters get none; leave the context to train, or set requires_grad_(False)"
             )
         if self.tables is None:
-            self._look()
-        elif _identities(self.tables) != self.weights or self._places() != self.places:
+            self._note_weights()
+        elif _identities(self.tables) != self.identities or self._marks() != self.marks:
             raise InferenceError(
                 f"weights of {name} have changed inside fredholm.inference since its first call, "
                 "and what was computed from them has not; leave the context, change them, and "
                 "enter it again"
             )
 
-    def _look(self) -> None:
-        parts = self.module.modules()
-        tables = [x for m in parts for x in (m._parameters, m._buffers, m._modules) if x]
-        self.weights = _identities(tables)
-        values = chain.from_iterable(map(dict.values, tables))
-        self.tensors = [x for x in values if isinstance(x, Tensor)]
+    def _note_weights(self) -> None:
+        """Remember which weights there are, where they lie and how often each was written to."""
+        modules = self.module.modules()
+        tables = [x for m in modules for x in (m._parameters, m._buffers, m._modules) if x]
+        self.identities = _identities(tables)
+
+        self.tensors = [x for x in _values(tables) if isinstance(x, Tensor)]
+        # Inference tensors do not count writes.
         self.counted = [x for x in self.tensors if not x.is_inference()]
         self.device = self.tensors[0].device.type if self.tensors else "cpu"
-        self.places = self._places()
-        self.tables = tables  # last: by it another thread's call knows that all is there
+        self.marks = self._marks()
 
-    def _places(self) -> list[int]:
-        """Where the weights lie, and how often each was written to."""
+        # Last, because other threads take the presence of tables for that of all attributes.
+        self.tables = tables
+
+    def _marks(self) -> list[int]:
+        """Return how often each weight was written to, and its address in memory."""
         return [*map(VERSION, self.counted), *map(Tensor.data_ptr, self.tensors)]
 
     def autocast(self) -> torch.dtype | None:
-        """The dtype of autocast, in which the same work has another result."""
+        """Return the dtype of autocast, in which the same work has another result, or None."""
         if self.device == "meta" or not torch.is_autocast_enabled(self.device):
             return None
         return torch.get_autocast_dtype(self.device)
 
 
 class Source:
-    """A tensor that something was prepared from."""
+    """A tensor that a value was computed from, as it was then."""
 
     def __init__(self, x: Tensor):
-        # an inference tensor does not tell when it is written to
+        # An inference tensor does not count writes, so that a copy is compared by value.
         self.x = x.clone() if x.is_inference() else x
-        self.version = self.x._version if not self.x.is_inference() else 0
+        self.version = 0 if self.x.is_inference() else self.x._version
 
-    def is_still(self, x: Tensor) -> bool:
-        """Whether ``x`` has the same values: it is the same memory, or compares equal on a CPU."""
-        mine = self.x
-        if mine.dtype != x.dtype or mine.shape != x.shape or mine.device != x.device:
+    def equals(self, x: Tensor) -> bool:
+        """Whether ``x`` has the same values: it is the same memory, or compares equal on a CPU.
+
+        On a GPU a comparison of values would wait for the device, at every call.
+        """
+        source = self.x
+        if source.dtype != x.dtype or source.shape != x.shape or source.device != x.device:
             return False
-        if not mine.is_inference() and mine._version != self.version:
+        if not source.is_inference() and source._version != self.version:
             return False
-        same = mine.data_ptr() == x.data_ptr() and mine.stride() == x.stride()
-        if same and not x.is_inference():
+
+        same_memory = source.data_ptr() == x.data_ptr() and source.stride() == x.stride()
+        if same_memory and not x.is_inference():
             return x._version == self.version
-        return x.device.type == "cpu" and torch.equal(mine, x)
+        return x.device.type == "cpu" and torch.equal(source, x)
+
+
+def _values(tables: list[dict[str, Any]]) -> Iterator[Any]:
+    """Return all parameters, buffers and submodules in the tables of modules."""
+    return chain.from_iterable(map(dict.values, tables))
 
 
 def _identities(tables: list[dict[str, Any]]) -> list[int]:
-    """What lies in the tables of modules."""
-    return [*map(id, chain.from_iterable(map(dict.values, tables)))]
+    """Return the identity of each object in the tables of modules."""
+    return [*map(id, _values(tables))]
 
 
-def _tensors(value: Any) -> list[Any]:
-    """The parts of what was prepared."""
+def _parts(value: Any) -> list[Any]:
+    """Return the tensors of a value, which is one or a tuple of them."""
     parts = value if isinstance(value, (tuple, list)) else (value,)
     return [x for x in parts if x is not None]

@@ -1,4 +1,4 @@
-"""An operator where a torch.nn.MultiheadAttention is called."""
+"""An operator in the place of a torch.nn.MultiheadAttention."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from .operator import IntegralOperator
 
 
 class MultiheadAdapter(nn.Module):
-    """Any operator behind the call of :class:`torch.nn.MultiheadAttention`: self and cross
+    """Adapter of any operator to the call of :class:`torch.nn.MultiheadAttention`: self and cross
     attention, padding, causal masks.
 
     Args:
         operator: from ``dim`` to any width; defined on lines, and for causal masks on causal lines.
         batch_first: (B, N, dim) rather than torch's (N, B, dim). A ``nn.TransformerEncoder`` around
-            it takes ``enable_nested_tensor=False``: nested tensors are for torch's attention.
+            it needs ``enable_nested_tensor=False``: nested tensors are for torch's attention.
 
     Shape: query (B, Nq, dim) and key (B, Nk, dim) to (B, Nq, out_dim). Outputs at padded queries
     are zero in self attention.
 
     Raises:
-        OptionError: values that are not the keys; a mask that is not the causal one; one of padding
-            with other values than torch's; weights of an operator without any.
+        OptionError: values that are not the keys; an attention mask that is not the causal one; a
+            padding mask with other values than torch's; weights of an operator without any.
         ShapeError: masks that do not fit.
+
+    Cost: that of the operator; with ``need_weights`` O(Nq·Nk) more.
 
     Example:
         >>> from fredholm.operators import LunaAttention
@@ -37,7 +39,7 @@ class MultiheadAdapter(nn.Module):
         (torch.Size([1, 5, 8]), torch.Size([1, 5, 5]))
     """
 
-    # torch's layers look at these two before they take a fused path, which is not this operator's
+    # torch's layers read these two before they take a fused path, which would not be this operator.
     in_proj_bias = None
     _qkv_same_embed_dim = False
 
@@ -62,10 +64,12 @@ class MultiheadAdapter(nn.Module):
                 "value: expected the same tensor as key, got another one; an operator integrates "
                 "one signal: pass the same tensor as key and value"
             )
-        same = query is key
+        self_attention = query is key
         if not self.batch_first:
             query, key = query.transpose(0, 1), key.transpose(0, 1)
-        causal, pairs = is_causal, None
+
+        causal = is_causal
+        pairs = None
         if attn_mask is not None and not is_causal:
             causal, pairs = self._order(attn_mask, query.shape[1], key.shape[1])
 
@@ -75,11 +79,12 @@ class MultiheadAdapter(nn.Module):
         if pairs is not None:
             domain = domain.replace(pairs=pairs)
         call: dict[str, Any] = {"domain": domain}
-        if not same:
+        if not self_attention:
             call |= {"query": query, "query_domain": self._query_line(query, causal)}
 
         out = self.operator(key, **call)
-        out = out if self.batch_first else out.transpose(0, 1)
+        if not self.batch_first:
+            out = out.transpose(0, 1)
         if not need_weights:
             return out, None
         weights = self._weights(key, call)
@@ -88,20 +93,23 @@ class MultiheadAdapter(nn.Module):
         return out, weights.mean(1)
 
     def _line(self, u: Tensor, causal: bool) -> Domain:
-        """The points of features (B, N, dim), one step apart."""
+        """Return the line of features (B, N, dim), over a length of 1."""
         dtype = torch.promote_types(u.dtype, torch.float32)
         return Domain.line(u.shape[1], causal=causal, length=1.0, device=u.device, dtype=dtype)
 
     def _query_line(self, query: Tensor, causal: bool) -> Domain:
-        """The points of queries that are not the keys."""
+        """Return the line of queries that are not the keys."""
         return self._line(query, causal)
 
     def _weights(self, u: Tensor, call: dict[str, Any]) -> Tensor | None:
-        """The weight of each pair, (B, H, Nq, Nk)."""
+        """Return the weight of each pair, (B, H, Nq, Nk)."""
         return self.operator.weights(u, **call)
 
     def _order(self, mask: Tensor, queries: int, keys: int) -> tuple[bool, Tensor | None]:
-        """Whether a mask is the causal one, and otherwise which pairs it leaves.
+        """Return whether an attention mask is the causal one, and otherwise the pairs that it
+        leaves.
+
+        This adapter refuses other masks; a subclass that takes them overrides the method.
 
         Raises:
             OptionError: any other mask than the causal one.
@@ -116,15 +124,23 @@ class MultiheadAdapter(nn.Module):
 
     @staticmethod
     def _valid(padding: Tensor, key: Tensor) -> Tensor:
-        """Real keys, from torch's mask of padded ones: True or -inf; OptionError for another."""
+        """Return which keys are real, from torch's mask of padded ones: True or -inf.
+
+        Raises:
+            ShapeError: a mask for other keys.
+            OptionError: a mask with other values.
+        """
         if padding.shape != key.shape[:2]:
             raise ShapeError(
-                f"key_padding_mask: expected {tuple(key.shape[:2])}, got {tuple(padding.shape)}"
+                f"key_padding_mask: expected {tuple(key.shape[:2])}, got {tuple(padding.shape)}; "
+                "pass one value per key"
             )
         if padding.dtype == torch.bool:
             return ~padding
+
         plain = padding.is_floating_point()
-        if plain and not torch.compiler.is_compiling():  # values cannot be asked for while tracing
+        # While code is traced there are no values to look at.
+        if plain and not torch.compiler.is_compiling():
             plain = bool(((padding == 0) | (padding == -torch.inf)).all())
         if not plain:
             raise OptionError(
@@ -136,8 +152,16 @@ class MultiheadAdapter(nn.Module):
 
 
 def is_causal_mask(mask: Tensor, queries: int, keys: int) -> bool:
-    """Whether a mask is the causal one: True or -inf above the diagonal, and nothing else."""
-    hidden = mask if mask.dtype == torch.bool else mask == -torch.inf
+    """Whether a mask is the causal one: True or -inf above the diagonal, and nothing else.
+
+    Example:
+        >>> is_causal_mask(torch.ones(3, 3, dtype=torch.bool).triu(1), 3, 3)
+        True
+    """
+    boolean = mask.dtype == torch.bool
+    hidden = mask if boolean else mask == -torch.inf
     future = torch.ones(queries, keys, dtype=torch.bool, device=mask.device).triu(1)
-    plain = mask.dtype == torch.bool or not mask.masked_fill(hidden, 0.0).any()
-    return mask.shape == future.shape and bool(plain) and torch.equal(hidden, future)
+
+    # A floating-point mask may add a bias where it hides nothing.
+    unbiased = boolean or not mask.masked_fill(hidden, 0.0).any()
+    return mask.shape == future.shape and bool(unbiased) and torch.equal(hidden, future)

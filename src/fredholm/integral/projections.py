@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from torch import Tensor, nn
 
 from ..errors import OptionError
-from .heads import head_width
+from .problem import head_width
 
 Projections = nn.Linear | tuple[nn.Linear, nn.Linear, nn.Linear]
 
@@ -13,6 +15,10 @@ Projections = nn.Linear | tuple[nn.Linear, nn.Linear, nn.Linear]
 class TransposedLinear(nn.Linear):
     """A linear layer whose parameter is stored as (in, out), as GPT-2 stores it; ``weight`` is its
     transpose, a view.
+
+    Args:
+        stored: the parameter (in, out).
+        bias: (out,), or None.
 
     Example:
         >>> layer = TransposedLinear(nn.Parameter(torch.randn(4, 6)))
@@ -31,30 +37,51 @@ class TransposedLinear(nn.Linear):
         return self.stored.mT
 
 
-def projected_widths(dim: int, heads: int, projections: Projections) -> tuple[int, int, int]:
-    """Width of a query, heads of keys and values, width of a value; OptionError where the layers do
-    not fit.
+class ProjectedWidths(NamedTuple):
+    """Widths of the layers' outputs.
+
+    Attributes:
+        query: features of a query or a key.
+        groups: heads of keys and values.
+        value: features of a value.
+    """
+
+    query: int
+    groups: int
+    value: int
+
+
+def projected_widths(dim: int, heads: int, projections: Projections) -> ProjectedWidths:
+    """Return the widths of queries and values and the number of heads of keys and values.
+
+    Raises:
+        OptionError: layers that do not fit u, the heads or one another.
     """
     layers = [projections] if isinstance(projections, nn.Linear) else list(projections)
     if any(layer.in_features != dim for layer in layers):
         got = [layer.in_features for layer in layers]
-        raise OptionError(f"projections must read the width of u, {dim}; they read {got}")
+        raise OptionError(
+            f"projections: expected layers that read the width of u, {dim}, got {got}; pass layers "
+            "of this width"
+        )
+
     if len(layers) == 1:
-        width = layers[0].out_features // (3 * heads)
-        if width * 3 * heads != layers[0].out_features:
-            got = layers[0].out_features
+        features = layers[0].out_features
+        width = features // (3 * heads)
+        if width * 3 * heads != features:
             raise OptionError(
-                f"one projection must give queries, keys and values of {heads} heads; {got} "
-                "features do not split"
+                f"projections: expected a multiple of 3 · {heads} features, for queries, keys and "
+                f"values of {heads} heads, got {features}; pass another layer, or three"
             )
-        return width, heads, width
+        return ProjectedWidths(width, heads, width)
+
     query, key, value = (layer.out_features for layer in layers)
     width = head_width(query, heads)
     groups = key // width
     if groups < 1 or groups * width != key or heads % groups or value % groups:
         raise OptionError(
-            f"keys of {key} and values of {value} features do not fit {heads} heads of queries of "
-            f"width {width}: "
-            "their number of heads must divide the queries'"
+            f"projections: expected keys and values whose number of heads divides the queries' "
+            f"{heads} heads of width {width}, got keys of {key} features and values of {value}; "
+            "pass layers of other widths"
         )
-    return width, groups, value // groups
+    return ProjectedWidths(width, groups, value // groups)

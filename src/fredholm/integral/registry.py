@@ -1,4 +1,4 @@
-"""Operators by name."""
+"""Operators by name, and files of the user's that register more of them."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from ..errors import OptionError, UnknownOptionError
 from ..registry import USER_FILES, Registry
 
 OPERATORS: Registry[Callable[..., Any]] = Registry("operator")
-COMBINED = ("sum",)  # made of other operators: no formula of their own
-_IMPORTED: set[bytes] = set()  # the sources of all files imported by `import_file`
+# Operators that are made of others have no formula of their own, and are not listed.
+COMBINED = ("sum",)
+# The sources of all files that this process has imported by `import_file`.
+_IMPORTED: set[bytes] = set()
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 
 def register_operator(name: str) -> Callable[[Factory], Factory]:
-    """Decorator that makes an operator class or factory ``f(dim, heads=1, **options)`` known by
-    name.
+    """Decorate an operator class or factory ``f(dim, heads=1, **options)`` to register it by name.
 
     Raises:
         OptionError: the name is taken by something else.
     """
-
     return OPERATORS.register(name)
 
 
 def list_operators() -> list[str]:
-    """Names of all registered operators, sorted; but for ``sum``, which needs others to add.
+    """Return the names of all registered operators, sorted; without ``sum``, which needs others to
+    add.
 
     Example:
         >>> "softmax" in list_operators(), "sum" in list_operators()
@@ -42,26 +43,36 @@ def list_operators() -> list[str]:
 
 
 def operator_factory(name: str) -> Callable[..., Any]:
-    """What ``create_operator`` calls for a name; OptionError for an unknown one."""
+    """Return the class or function that ``create_operator`` calls for a name.
+
+    Raises:
+        OptionError: an unknown name.
+    """
     return OPERATORS[name]
 
 
 def create_operator(name: str, dim: int, heads: int = 1, **options):
-    """An operator by its registered name.
+    """Create an operator by its registered name.
+
+    Args:
+        name: as in :func:`list_operators`, or ``"sum"``.
+        dim, heads: width of u and number of heads.
+        options: of the operator, see :func:`operator_options`.
+
+    Raises:
+        OptionError: an unknown name, or an option the operator does not have.
 
     Example:
         >>> create_operator("softmax", 16, heads=2).dim
         16
-
-    Raises:
-        OptionError: an unknown name, or an option the operator does not have.
     """
     factory = operator_factory(name)
     try:
         return factory(dim, heads, **options)
     except UnknownOptionError as slip:
         raise unknown(f"operator {name!r}", slip.name, options_of(factory)) from slip
-    except TypeError as error:  # of a factory that is a function
+    except TypeError as error:
+        # A factory that is a plain function is not checked by `Checked`: Python raises.
         slip = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         if slip is None or slip[1] not in options:
             raise
@@ -69,7 +80,7 @@ def create_operator(name: str, dim: int, heads: int = 1, **options):
 
 
 def operator_options(name: str) -> list[str]:
-    """Names of an operator's options: its own, and those it passes on to its kernel
+    """Return the names of an operator's options: its own, and those it passes on to its kernel
     (``kernel_class``) and the kernel's bases.
 
     Example:
@@ -80,17 +91,23 @@ def operator_options(name: str) -> list[str]:
 
 
 def operator_parameters(name: str) -> list[inspect.Parameter]:
-    """The parameters behind :func:`operator_options`, with their annotations and defaults."""
+    """Return the parameters behind :func:`operator_options`, with annotations and defaults."""
     parameters = parameters_of(operator_factory(name))
     return [p for p in parameters if p.kind is p.KEYWORD_ONLY]
 
 
 def import_file(path: str | Path):
-    """Import a user's Python file, so that the operators it registers are known. Importing runs its
-    code; a file with the content of the one imported last under its name is not run again.
+    """Import a user's Python file, so that the operators it registers are known, and return the
+    module.
 
-    The source is compiled here: byte code in a ``__pycache__`` beside the file, which may say
-    something else than the file does, is neither read nor written.
+    Importing runs its code. A file with the content of the one imported last under its name is not
+    run again.
+
+    The source is compiled here, and byte code in a ``__pycache__`` beside the file is neither read
+    nor written: it may differ from the file that the user has read.
+
+    Raises:
+        OptionError: no such file.
     """
     path = Path(path)
     if not path.is_file():
@@ -98,10 +115,13 @@ def import_file(path: str | Path):
             f"import: no such file {str(path)!r}; paths are relative to the recipe, or to the "
             "working folder"
         )
-    name, source = f"{USER_FILES}{path.stem}", path.read_bytes()
+
+    name = f"{USER_FILES}{path.stem}"
+    source = path.read_bytes()
     known = sys.modules.get(name)
     if known is not None and getattr(known, "__fredholm_source__", None) == source:
         return known
+
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     assert spec is not None
     module: Any = importlib.util.module_from_spec(spec)
@@ -109,7 +129,8 @@ def import_file(path: str | Path):
     sys.modules[name] = module
     try:
         exec(compile(source, path.resolve(), "exec", dont_inherit=True), module.__dict__)
-    except BaseException:  # a half-run file must not pass for an imported one next time
+    except BaseException:
+        # A file that ran in part must not pass for an imported one next time.
         del sys.modules[name]
         raise
     _IMPORTED.add(source)
@@ -117,7 +138,7 @@ def import_file(path: str | Path):
 
 
 def was_imported(path: str | Path) -> bool:
-    """Whether this process has already imported a file with exactly this content: running it
-    again runs nothing that has not been run.
+    """Whether this process has already imported a file with exactly this content, so that importing
+    it again runs no new code.
     """
     return Path(path).read_bytes() in _IMPORTED

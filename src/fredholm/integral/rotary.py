@@ -10,8 +10,8 @@ from ..errors import OptionError
 
 
 class Rotary(nn.Module):
-    r"""Turns pairs of features by angles proportional to the position, so that an inner product
-    sees the displacement only.
+    r"""Turn pairs of features by angles proportional to the position, so that an inner product
+    depends on the displacement only.
 
     .. math:: \langle R_x q, R_y k\rangle = \langle R_{x-y} q, k\rangle,\qquad
         \omega_m = \mathrm{base}^{-2m/w},\ m < w/2
@@ -23,7 +23,8 @@ class Rotary(nn.Module):
         interleaved: neighbouring features form a pair, as in the paper; otherwise feature m and
             feature m + w / 2p.
 
-    Shape: positions (B, N, p) and features (B, H, N, e), e >= w, to (B, H, N, e). No parameters.
+    Shape: positions (B, N, p) and features (B, H, N, e), e >= w, to (B, H, N, e). No parameters;
+    O(N·w).
 
     Raises:
         OptionError: a width that does not split into pairs for each coordinate.
@@ -44,37 +45,41 @@ class Rotary(nn.Module):
         super().__init__()
         if width < 1 or position_dim < 1 or width % (2 * position_dim):
             raise OptionError(
-                f"rotary width {width} does not split into pairs for {position_dim} coordinate(s)"
+                f"width: expected a multiple of {2 * position_dim}, pairs for each of "
+                f"{position_dim} coordinates, got {width}; change width or position_dim"
             )
-        self.width, self.base, self.position_dim, self.interleaved = (
-            width,
-            base,
-            position_dim,
-            interleaved,
-        )
+        self.width = width
+        self.base = base
+        self.position_dim = position_dim
+        self.interleaved = interleaved
 
     def forward(
         self, x: Float[Tensor, "#b n p"], u: Float[Tensor, "b h n e"]
     ) -> Float[Tensor, "b h n e"]:
         if x.shape[-1] != self.position_dim:
             raise OptionError(
-                f"Rotary(position_dim={self.position_dim}) got positions of dimension {x.shape[-1]}"
+                f"expected positions of dimension {self.position_dim}, got {x.shape[-1]}; build "
+                f"Rotary with position_dim={x.shape[-1]}"
             )
+
+        # Each coordinate turns its share of the features, in share / 2 pairs.
         share = self.width // self.position_dim
         powers = torch.arange(0, share, 2, device=x.device, dtype=x.dtype) / share
         angles = (x[..., None] * self.base**-powers)[:, None]  # (B, 1, N, p, share / 2)
         cos, sin = angles.cos().to(u.dtype), angles.sin().to(u.dtype)
-        turned, rest = (
-            u[..., : self.width].unflatten(-1, (self.position_dim, share)),
-            u[..., self.width :],
-        )
+
+        by_coordinate = u[..., : self.width].unflatten(-1, (self.position_dim, share))
+        rest = u[..., self.width :]
         if self.interleaved:
-            a, b = turned[..., ::2], turned[..., 1::2]
+            a, b = by_coordinate[..., ::2], by_coordinate[..., 1::2]
             turned = torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-3)
         else:
-            a, b = turned.chunk(2, -1)
+            a, b = by_coordinate.chunk(2, -1)
             turned = torch.cat([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
-        return torch.cat([turned, rest], -1) if rest.shape[-1] else turned
+
+        if rest.shape[-1] == 0:
+            return turned
+        return torch.cat([turned, rest], -1)
 
     def extra_repr(self) -> str:
         return (

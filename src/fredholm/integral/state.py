@@ -1,4 +1,6 @@
-"""What is remembered of a prefix: tensors and plain numbers, which fork, move and are saved."""
+"""Causal states: the tensors that an operator keeps of the points so far. They can be copied, moved
+and saved.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ from ..quadrature import Quadrature
 from .contract import Form, Memory
 
 FORMAT = "fredholm state 1"
+# Dtypes in which sums over a prefix are continued.
 CONTINUES = (torch.float32, torch.float64)
 
 Kind = TypeVar("Kind", bound="State")
@@ -25,45 +28,52 @@ Kind = TypeVar("Kind", bound="State")
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """What an operator or a model remembers of a prefix: a dataclass of tensors, plain numbers and
-    further states.
+    """The state of an operator or a model after some points: a dataclass of tensors, plain numbers
+    and further states.
 
     Nothing writes to a state: ``step`` and ``prefill`` return a new one, so that the same state may
     be continued twice.
     """
 
     def copy(self: Kind) -> Kind:
-        """The same with tensors of its own; gradients go through."""
+        """Return a state with tensors of its own; gradients go through."""
         return _mapped(self, Tensor.clone)
 
     def __deepcopy__(self: Kind, memo: object) -> Kind:
         return self.copy()
 
     def detach(self: Kind) -> Kind:
-        """The same without its history, for truncated backpropagation."""
+        """Return the state without its autograd history, for truncated backpropagation."""
         return _mapped(self, Tensor.detach)
 
     def to(
         self: Kind, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Kind:
-        """The same on another device, or for a model of another precision; positions and masses
-        keep theirs.
+        """Return the state on another device, or for a model of another precision; positions and
+        masses keep their dtype.
 
         Raises:
-            OptionError: a dtype but float32 and float64: sums over a prefix are not made in half
-                precision.
+            OptionError: a dtype other than float32 and float64: sums over a prefix lose digits in
+                half precision.
         """
         if dtype is not None and dtype not in CONTINUES:
             raise OptionError(
-                f"a state goes on in float32 or float64, got dtype={dtype}; sums over a prefix "
-                "lose in half precision: begin with init_state on the converted model"
+                f"dtype: expected float32 or float64, in which a state goes on, got {dtype}; sums "
+                "over a prefix lose digits in half precision: begin with init_state on the "
+                "converted model"
             )
-        moved = self if device is None else _mapped(self, lambda x: x.to(device))
-        return moved if dtype is None else _converted(moved, dtype)
+        state = self
+        if device is not None:
+            state = _mapped(state, lambda x: x.to(device))
+        if dtype is not None:
+            state = _converted(state, dtype)
+        return state
 
     def save(self, path: str | Path) -> Path:
-        """Write the state to a file of tensors and plain numbers, which is read without executing
-        code, by ``load_state`` of an operator or model built alike.
+        """Write the state to a file, and return its path. ``load_state`` of an operator or model
+        built alike reads it.
+
+        The file holds tensors and plain numbers, and is read without executing code.
 
         Example:
             >>> import tempfile
@@ -81,16 +91,16 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class CausalState(State):
-    """What a causal operator remembers of a prefix.
+    """The state of a causal operator after some points.
 
     Attributes:
         domain: all points, those to come included.
         quadrature: their weights.
         seen: how many points came.
         keys: the form's memory of them, tensors with the batch on dimension 0.
-        form: the algorithm that the state began with and keeps.
-        batch: how many sequences it is about.
-        operator: its class and sizes, in words.
+        form: the algorithm that the state began with, and goes on with.
+        batch: number of sequences.
+        operator: class and sizes of the operator, in words.
     """
 
     domain: Domain
@@ -105,11 +115,12 @@ class CausalState(State):
 def load_state(
     path: str | Path, begin: Callable[[Domain, int], Kind], device: torch.device
 ) -> Kind:
-    """The state in a file of :meth:`State.save`.
+    """Read the state in a file of :meth:`State.save`.
 
     Args:
-        begin: makes the state before the first point, for the file's domain and batch.
-        device: where it goes on.
+        path: the file.
+        begin: returns the state before the first point, for the file's domain and batch.
+        device: where the state goes on.
 
     Raises:
         CheckpointError: no such file, or one of something else, or of a state of an operator of
@@ -118,45 +129,70 @@ def load_state(
     """
     path = Path(path)
     if not path.is_file():
-        raise CheckpointError(f"no state at {path}; write one with state.save(path)")
-    try:
-        with storing(path):
-            saved = torch.load(path, map_location=device, weights_only=True)
-    except (RuntimeError, EOFError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path} is no file of state.save ({error})") from error
-    except Exception as error:  # pickle's own errors have no common base that torch keeps
-        if type(error).__module__ in ("_pickle", "pickle"):
-            raise CheckpointError(f"{path} is no file of state.save ({error})") from error
-        raise
+        raise CheckpointError(
+            f"{path}: expected a file of state.save, got none; write one with state.save(path)"
+        )
+    saved = _read(path, device)
     if not isinstance(saved, dict) or saved.get("format") != FORMAT:
-        raise CheckpointError(f"{path} is no file of state.save ({FORMAT!r})")
+        raise CheckpointError(
+            f"{path}: expected a file of state.save ({FORMAT!r}), got something else; write one "
+            "with state.save(path)"
+        )
     domain, batch = _outermost(saved["state"])
     return _filled(begin(domain, batch), saved["state"], path)
 
 
+def _read(path: Path, device: torch.device) -> Any:
+    """Return the content of a file, read without executing code."""
+    try:
+        with storing(path):
+            saved = torch.load(path, map_location=device, weights_only=True)
+    except (RuntimeError, EOFError, ValueError, KeyError, TypeError) as error:
+        raise _not_a_state(path, error) from error
+    except Exception as error:
+        # Pickle's own errors have no common base class that torch passes on.
+        if type(error).__module__ in ("_pickle", "pickle"):
+            raise _not_a_state(path, error) from error
+        raise
+    return saved
+
+
+def _not_a_state(path: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(
+        f"{path}: expected a file of state.save, got another one ({error}); write one with "
+        "state.save(path)"
+    )
+
+
 def _outermost(saved: Mapping[str, Any]) -> tuple[Domain, int]:
-    """The domain of a saved state, and the batch of it or of its first layer."""
+    """Return the domain of a saved state, and the batch of it or of its first layer."""
+    batch = 1
     parts: list[Any] = [saved]
+    # Breadth first: parts are appended while the loop runs.
     for part in parts:
         if isinstance(part, Mapping) and "batch" in part:
-            return _domain(saved["domain"]), part["batch"]
+            batch = part["batch"]
+            break
         if isinstance(part, Mapping):
             parts.extend(part.values())
         elif isinstance(part, (list, tuple)):
             parts.extend(part)
-    return _domain(saved["domain"]), 1
+    return _domain(saved["domain"]), batch
 
 
 def _domain(saved: Mapping[str, Any]) -> Domain:
+    """Return the domain of saved fields. A file holds the grid's extents as a list."""
     shape = saved["shape"]
-    return Domain(**{**saved, "shape": None if shape is None else tuple(shape)})
+    if shape is not None:
+        shape = tuple(shape)
+    return Domain(**{**saved, "shape": shape})
 
 
 # --- trees of states, tensors and plain things ----------------------------------------------------
 
 
 def _mapped(x: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """``x`` with every tensor changed."""
+    """Return ``x`` with every tensor changed."""
     if isinstance(x, Tensor):
         return change(x)
     if isinstance(x, dict):
@@ -170,9 +206,10 @@ def _mapped(x: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _converted(x: Any, dtype: torch.dtype) -> Any:
-    """``x`` with the memories of its states in another precision, complex ones alike."""
+    """Return ``x`` with the memories of its states in another precision."""
     if isinstance(x, CausalState):
-        return dataclasses.replace(x, keys={k: _precise(v, dtype) for k, v in x.keys.items()})
+        keys = {name: _precise(tensor, dtype) for name, tensor in x.keys.items()}
+        return dataclasses.replace(x, keys=keys)
     if isinstance(x, (list, tuple)):
         return type(x)(_converted(part, dtype) for part in x)
     if isinstance(x, State):
@@ -182,22 +219,29 @@ def _converted(x: Any, dtype: torch.dtype) -> Any:
 
 
 def _precise(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a real tensor in ``dtype``, a complex one of such parts, and others as they are."""
     if x.is_complex():
         return x.to(dtype.to_complex())
-    return x.to(dtype) if x.is_floating_point() else x
+    if x.is_floating_point():
+        return x.to(dtype)
+    return x
 
 
 def _plain(x: Any) -> Any:
-    """Tensors, numbers, names, lists and dictionaries: what is read without executing code."""
+    """Return ``x`` as tensors, numbers, names, lists and dictionaries, which are read without
+    executing code.
+    """
     if isinstance(x, Tensor):
-        return x.detach().clone()  # not the memory that it is a part of
+        # A view would be saved with the memory that it is a part of.
+        return x.detach().clone()
     if isinstance(x, dict):
         return {name: _plain(part) for name, part in x.items()}
     if isinstance(x, (list, tuple)):
         return [_plain(part) for part in x]
     if isinstance(x, Form):
         return [type(x).__name__, repr(x.strategy)]
-    if isinstance(x, Quadrature):  # follows from the domain
+    if isinstance(x, Quadrature):
+        # It follows from the domain.
         return None
     if isinstance(x, (State, Domain)):
         return {f.name: _plain(getattr(x, f.name)) for f in dataclasses.fields(x)}
@@ -205,35 +249,50 @@ def _plain(x: Any) -> Any:
 
 
 def _filled(begun: Any, saved: Any, path: Path) -> Any:
-    """A state before the first point, with what was saved of a later one in its place."""
+    """Return a state before the first point with the values of a saved one in their places."""
     if isinstance(begun, CausalState):
-        theirs = saved["operator"]
-        if theirs != begun.operator:
-            raise CheckpointError(
-                f"the state at {path} is of {theirs}, this operator is {begun.operator}; load it "
-                "with an operator or model built alike"
-            )
-        form = [type(begun.form).__name__, repr(begun.form.strategy)]
-        if list(saved["form"]) != form:
-            raise CheckpointError(
-                f"the state at {path} goes on by {saved['form'][0]} of {saved['form'][1]}, this "
-                f"operator by {form[0]} of {form[1]}; set op.strategy to what it was"
-            )
-        return dataclasses.replace(
-            begun,
-            domain=_domain(saved["domain"]),
-            quadrature=_domain(saved["domain"]).quadrature(),
-            **{name: saved[name] for name in ("seen", "keys", "batch")},
-        )
+        return _filled_state(begun, saved, path)
     if isinstance(begun, (list, tuple)):
         if len(begun) != len(saved):
             raise CheckpointError(
-                f"the state at {path} has {len(saved)} layers, the model {len(begun)}"
+                f"{path}: expected a state of {len(begun)} layers, as the model has, got one of "
+                f"{len(saved)}; load it with a model built alike"
             )
         return type(begun)(_filled(one, part, path) for one, part in zip(begun, saved))
     if isinstance(begun, State):
         fields = {f.name: getattr(begun, f.name) for f in dataclasses.fields(begun)}
-        return type(begun)(
-            **{name: _filled(part, saved[name], path) for name, part in fields.items()}
+        filled = {name: _filled(part, saved[name], path) for name, part in fields.items()}
+        return type(begun)(**filled)
+    if isinstance(begun, Domain):
+        return _domain(saved)
+    return saved
+
+
+def _filled_state(begun: CausalState, saved: Mapping[str, Any], path: Path) -> CausalState:
+    """Return an operator's state with saved values.
+
+    Raises:
+        CheckpointError: a state of another operator or another form.
+    """
+    operator = saved["operator"]
+    if operator != begun.operator:
+        raise CheckpointError(
+            f"{path}: the state is of {operator}, this operator is {begun.operator}; load it "
+            "with an operator or model built alike"
         )
-    return _domain(saved) if isinstance(begun, Domain) else saved
+    form = [type(begun.form).__name__, repr(begun.form.strategy)]
+    if list(saved["form"]) != form:
+        raise CheckpointError(
+            f"{path}: the state goes on by {saved['form'][0]} of {saved['form'][1]}, this "
+            f"operator by {form[0]} of {form[1]}; set op.strategy to what it was"
+        )
+
+    domain = _domain(saved["domain"])
+    return dataclasses.replace(
+        begun,
+        domain=domain,
+        quadrature=domain.quadrature(),
+        seen=saved["seen"],
+        keys=saved["keys"],
+        batch=saved["batch"],
+    )

@@ -1,5 +1,5 @@
-"""How an integral is computed, in the user's words: a strategy names a class of algorithms and
-holds their options. The algorithms themselves are forms.
+"""Strategies: the user's words for how an integral is computed. A strategy names a class of
+algorithms and has their options. The algorithms themselves are forms.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Strategy(metaclass=Checked):
 
     Attributes:
         exact: whether the result equals the definition.
-        needs: what a kernel must have for it, for people.
-        instead: what to take where a kernel has not.
+        needs: the ability that a kernel must have for it, in words.
+        instead: the strategy to take where a kernel lacks it, in words.
     """
 
     exact: ClassVar[bool] = True
@@ -30,22 +30,25 @@ class Strategy(metaclass=Checked):
     instead: ClassVar[str] = "'auto'"
 
     def stepping(self) -> Strategy:
-        """The strategy of a causal step, one point at a time."""
+        """Return the strategy of a causal step, one point at a time."""
         return self
 
 
 @dataclass(frozen=True)
 class Exact(Strategy):
-    """Every pair is evaluated, in the best form that the kernel has.
+    """Evaluate every pair, in the best form that the kernel has.
 
     Args:
-        memory: working-set budget of one tile or query block, in bytes; None lets the op choose for
-            the device.
+        memory: budget in bytes for the working set of one tile or query block; None lets the op
+            choose for the device.
         backend: of the tiled forms, ``"auto"``, ``"torch"``, ``"triton"`` or ``"checked"`` (see
             :mod:`fredholm.ops.backend`). A form without a Triton kernel refuses the last two.
 
-    Cost O(N²) time in all but a layer's own forms; blocks of queries are recomputed in the
-    backward, so memory stays O(N).
+    Cost: O(N²) time in all forms but a layer's own; blocks of queries are recomputed in the
+    backward, so that memory stays O(N).
+
+    Raises:
+        OptionError: a memory below one byte, or an unknown backend.
 
     Example:
         >>> Exact(memory=1 << 20).backend
@@ -57,23 +60,29 @@ class Exact(Strategy):
 
     def __post_init__(self) -> None:
         if self.memory is not None and self.memory < 1:
-            raise OptionError(f"memory: received {self.memory}; needs 1 byte or more, or None")
+            raise OptionError(
+                f"memory: expected at least 1 byte, or None, got {self.memory}; leave it out for "
+                "the device's default"
+            )
         check_backend(self.backend)
 
 
 @dataclass(frozen=True)
 class Linear(Strategy):
-    """Separable kernels in O(N), exactly: sums over all keys, chunked prefix sums in causal order,
-    O(1) steps.
+    """Integrate separable kernels in O(N), exactly: sums over all keys, chunked prefix sums in
+    causal order, O(1) steps.
+
+    Pairs, and an order across two domains, take the quadratic form.
 
     Args:
         chunk: points per causal chunk, whose pairs are formed.
-        piece: points whose features a processor makes at a time, in inference without an order.
+        piece: points whose features a CPU makes at a time, in inference without an order.
         backend: ``"auto"``, ``"torch"``, ``"triton"`` or ``"checked"`` (see
             :mod:`fredholm.ops.backend`). Triton's kernels make the features of a bank (``Banked``)
             in registers, for sums and for chunks.
 
-    Pairs, and an order across two domains, take the quadratic form.
+    Raises:
+        OptionError: a chunk or piece without points, or an unknown backend.
 
     Example:
         >>> Linear(chunk=32).piece
@@ -90,13 +99,17 @@ class Linear(Strategy):
         check_backend(self.backend)
         for name in ("chunk", "piece"):
             if getattr(self, name) < 1:
-                raise OptionError(f"a {name} has at least one point, got {getattr(self, name)}")
+                raise OptionError(
+                    f"{name}: expected at least one point, got {getattr(self, name)}; leave it out "
+                    "for the default"
+                )
 
 
 @dataclass(frozen=True)
 class FFT(Strategy):
-    """O(N log N): the kernel's taps, or its hidden units, convolved with the signal by FFT, padded
-    so that nothing wraps around. A causal step is the kernel's own.
+    """Convolve the kernel's taps, or its hidden units, with the signal by FFT, in O(N log N).
+
+    Both are padded so that nothing wraps around. A causal step is the kernel's own.
 
     For kernels with ``LagTaps`` on causal domains where lags are whole steps, and kernels with
     ``LagFeatures`` on regular grids, causal ones with one axis.
@@ -125,8 +138,8 @@ class FFT(Strategy):
 
 @dataclass(frozen=True)
 class Scan(Strategy):
-    """O(N): all states of the kernel's recurrence, then the outputs. A causal step is the kernel's
-    own.
+    """Compute all states of the kernel's recurrence, then the outputs, in O(N). A causal step is
+    the kernel's own.
 
     For kernels with ``StateScan``: state space models, selective or not, on causal domains.
 
@@ -147,14 +160,14 @@ EXACT = Exact()
 
 @dataclass(frozen=True)
 class Plan:
-    """Which strategy and which form of it will run, and why: the answer of ``operator.plan``.
+    """The strategy and the form that will run, and why: the answer of ``operator.plan``.
 
     Attributes:
         strategy: the strategy with its options.
         path: the form's name.
         reason: why this form.
-        exchange: on a sharded domain, what passes between the ranks; otherwise empty. How much it
-            is, :func:`fredholm.distributed.count_traffic` counts.
+        exchange: on a sharded domain, the messages between the ranks, in words; otherwise empty.
+            :func:`fredholm.distributed.count_traffic` counts their size.
     """
 
     strategy: str
@@ -179,8 +192,10 @@ for _name, _kind in {"exact": Exact, "linear": Linear, "fft": FFT, "scan": Scan}
 
 
 def read_strategy(strategy: Strategy | str | Mapping[str, Any]) -> Strategy | str:
-    """A strategy as a recipe writes it: ``"auto"``, a name, a mapping of the name and the
-    strategy's options, or the strategy itself. ``"auto"`` stays a word: it chooses at each call.
+    """Return a strategy from its form in a recipe: ``"auto"``, a name, a mapping of the name and
+    the strategy's options, or the strategy itself.
+
+    ``"auto"`` remains a word, because it chooses at each call.
 
     Raises:
         OptionError: an unknown name or option, or an option's impossible value.
@@ -195,18 +210,21 @@ def read_strategy(strategy: Strategy | str | Mapping[str, Any]) -> Strategy | st
         if strategy == "auto":
             return strategy
         if strategy not in STRATEGIES:
-            known = suggest(strategy, ("auto", *STRATEGIES))
-            raise OptionError(f"unknown strategy {strategy!r}{known}, or pass a Strategy object")
+            hint = suggest(strategy, ("auto", *STRATEGIES))
+            raise OptionError(f"unknown strategy {strategy!r}{hint}, or pass a Strategy object")
         return STRATEGIES[strategy]()
     if not isinstance(strategy, Mapping):
         raise OptionError(refuse_kind("strategy", strategy, "a name, a mapping or a Strategy"))
+
     options = dict(strategy)
     name = options.pop("name", None)
     if name not in STRATEGIES:
-        close = suggest(str(name), STRATEGIES)
-        raise OptionError(f"strategy: received {dict(strategy)!r}; needs a name{close}")
-    fields = [f.name for f in dataclasses.fields(STRATEGIES[name])]
-    for key in options:
-        if key not in fields:
-            raise OptionError(f"strategy {name!r} has no option {key!r}{suggest(key, fields)}")
-    return STRATEGIES[name](**options)
+        hint = suggest(str(name), STRATEGIES)
+        raise OptionError(f"strategy: expected a name, got {dict(strategy)!r}{hint}")
+    kind = STRATEGIES[name]
+    known = [field.name for field in dataclasses.fields(kind)]
+    for option in options:
+        if option not in known:
+            hint = suggest(option, known)
+            raise OptionError(f"strategy {name!r} has no option {option!r}{hint}")
+    return kind(**options)

@@ -1,10 +1,12 @@
-"""A kernel of two parts, split by order: softmax's on the last points, an inner product of features
-on all before. What kernels and converted layers need for it beside their maps.
+"""Attention with a window: a kernel of two parts, split by order. Softmax weighs the last points
+that a query sees, an inner product of features all points before. Kernels and converted layers
+share these functions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -22,8 +24,17 @@ def check_window(
     floor: float | None,
     sinks: int = 0,
 ) -> None:
-    """OptionError for a window that cannot be: no whole number, or features without a normaliser
-    that both parts could share; and for sinks that are no number of points, or without a window.
+    """Check the options of a window.
+
+    Args:
+        window: points back to which softmax sees, or None for features alone.
+        feature_map: φ of the points before.
+        floor: smallest denominator, or None for no normaliser.
+        sinks: first points, which softmax sees from everywhere.
+
+    Raises:
+        OptionError: a window or sinks that are not a number of points; sinks without a window; a
+            window with features that have no normaliser, or may be negative.
     """
     if type(sinks) is not int or sinks < 0:
         raise OptionError(f"expected sinks as a number of points, at least 0, got {sinks!r}")
@@ -34,8 +45,12 @@ def check_window(
                 "leave sinks out"
             )
         return
+
     if window < 1:
-        raise OptionError(f"window is a number of points, at least 1, or None; got {window}")
+        raise OptionError(
+            f"window: expected a number of points, at least 1, or None, got {window}; leave it out "
+            "for features alone"
+        )
     if floor is None:
         raise OptionError(
             "a window needs normalised=True: softmax and features share one normaliser"
@@ -48,23 +63,39 @@ def check_window(
         )
 
 
+class ScaledFeatures(NamedTuple):
+    """Features without a factor that could overflow.
+
+    Attributes:
+        features: divided by the exponential of ``exponent``, (B, H, N, r).
+        exponent: of each point or of all, (1 | B, H, 1 | N), or None where nothing was divided.
+    """
+
+    features: Tensor
+    exponent: Tensor | None
+
+
 def query_parts(
     feature_map: Callable[[Tensor], Tensor], x: Tensor, gain: Float[Tensor, " h"]
-) -> tuple[Float[Tensor, "b h n r"], Float[Tensor, "#b h #n"] | None]:
-    """:math:`e^g \\phi` of queries over :math:`e^a`, and a, or None where nothing was divided.
+) -> ScaledFeatures:
+    """Return :math:`e^g \\phi` of queries over :math:`e^a`, and a.
 
-    Without gradients :math:`e^g` is a part of :math:`e^a`: a number of each head, and no product.
+    Without gradients :math:`e^g` becomes a part of :math:`e^a`: one addition per query in place of
+    a product per feature.
     """
-    features, exponent = (
-        feature_map.parts_of_queries(x)
-        if isinstance(feature_map, FeatureMap)
-        else (cast(feature_map(x), at_least_single(x.dtype)), None)
-    )
+    if isinstance(feature_map, FeatureMap):
+        features, exponent = feature_map.parts_of_queries(x)
+    else:
+        features, exponent = cast(feature_map(x), at_least_single(x.dtype)), None
+
+    gain = gain.to(features.dtype)
     if not torch.is_grad_enabled():
-        more = gain.to(features.dtype)[None, :, None]
-        return features, more if exponent is None else exponent + more
+        shift = gain[None, :, None]
+        if exponent is not None:
+            shift = exponent + shift
+        return ScaledFeatures(features, shift)
     with full_precision(features):
-        return features * gain.to(features.dtype).exp()[:, None, None], exponent
+        return ScaledFeatures(features * gain.exp()[:, None, None], exponent)
 
 
 def near_pairs(
@@ -74,13 +105,24 @@ def near_pairs(
     device: torch.device,
     sinks: int = 0,
 ) -> Bool[Tensor, "#b #h #q k"]:
-    """Pairs in softmax's part: the last ``window`` keys that a query sees, and the first ``sinks``.
+    """Return the pairs of softmax's part: the last ``window`` keys that a query sees, and the first
+    ``sinks``.
 
-    Keys that it does not see take no place in either. ``visible`` is None where it sees all.
+    A key that the query does not see counts in neither.
+
+    Args:
+        visible: which pairs are seen; None where all are.
+        window, sinks: numbers of points.
+        keys, device: number of keys and where they are.
+
+    Example:
+        >>> near_pairs(None, 2, 5, torch.device("cpu"), sinks=1).flatten().tolist()
+        [True, False, False, True, True]
     """
     if visible is None:
         index = torch.arange(keys, device=device)
         return ((index > keys - 1 - window) | (index < sinks))[None, None, None]
+
     # A visible key's rank: 1 for the first that the query sees, ``count`` for the last.
     rank = visible.cumsum(-1)
     count = rank[..., -1:]
@@ -94,7 +136,7 @@ def window_density(
     weights: Float[Tensor, "#b #h q k"],
     near: Bool[Tensor, "#b #h #q k"],
 ) -> Float[Tensor, "b h q k"]:
-    r"""The density of both parts against the quadrature weights w,
+    r"""Return the density of both parts against the quadrature weights w,
     :math:`p_{ij} = a_{ij} / \sum_l w_{il} a_{il}` with :math:`a_{ij} = e^{s_{ij}}` nearby and
     :math:`\phi_i\cdot\psi_j` before. O(Nq·Nk).
 
@@ -106,23 +148,34 @@ def window_density(
     """
     dtype = torch.promote_types(scores.dtype, torch.float32)
     with full_precision(scores):
-        weights, far = weights.to(dtype), query[0].to(dtype) @ key[0].to(dtype).mT
-        exponent = weights.new_zeros(())
-        for part, dims in ((query[1], 1), (key[1], 2)):
-            if part is not None:
-                exponent = exponent + part.detach().to(dtype)[(..., *[None] * dims)]
-        seen, scores = weights > 0, scores.to(dtype)
-        scores = scores.masked_fill(~(seen & near), -torch.inf)
+        weights = weights.to(dtype)
+        seen = weights > 0
+
+        # Both parts without the pairs of the other, and the features' factor e^(a + c) apart.
+        scores = scores.to(dtype).masked_fill(~(seen & near), -torch.inf)
+        far = query[0].to(dtype) @ key[0].to(dtype).mT
         far = torch.where(seen & ~near, far, 0.0)
-        size = far.detach().amax(-1, keepdim=True)
+        exponent = weights.new_zeros(())
+        if query[1] is not None:
+            exponent = exponent + query[1].detach().to(dtype)[..., None]
+        if key[1] is not None:
+            exponent = exponent + key[1].detach().to(dtype)[..., None, None]
+
+        # e^beyond is the largest far term of a query; divided by it, far terms are at most 1. Below
+        # `vanishing` (1e-30 in float32) they count as none: the gradient has a reciprocal of them.
+        largest = far.detach().amax(-1, keepdim=True)
         least = vanishing(dtype)
-        some, size = size > least, size.clamp_min(least)
-        beyond = torch.where(some, exponent + size.log(), -torch.inf)
+        some_far = largest > least
+        largest = largest.clamp_min(least)
+        beyond = torch.where(some_far, exponent + largest.log(), -torch.inf)
+
+        # Both parts are divided by the larger of their largest terms, as a softmax is: float32
+        # exponentials overflow above 88. A query that sees nothing has -∞ in both.
         top = torch.maximum(scores.detach().amax(-1, keepdim=True), beyond)
         top = torch.where(top > -torch.inf, top, 0.0)
-        raw = (scores - top).exp() + far / size * (beyond - top).exp()
-        mass = (raw * weights).sum(-1, keepdim=True)
-        return raw / torch.where(mass > 0, mass, 1.0)
+        terms = (scores - top).exp() + far / largest * (beyond - top).exp()
+        mass = (terms * weights).sum(-1, keepdim=True)
+        return terms / torch.where(mass > 0, mass, 1.0)
 
 
 @torch.no_grad()
@@ -132,27 +185,38 @@ def first_gain(
     width: int,
     heads: int,
 ) -> Float[Tensor, " h"]:
-    r"""The g that gives a point before the window, on average, what softmax would have given it,
-    :math:`e^g\,E[\phi(q)\cdot\psi(k)] = E[e^{q\cdot k/\sqrt e}]` for independent standard normal q
-    and k.
+    r"""Return the g that gives a point before the window, on average, the weight that softmax would
+    have given it: :math:`e^g\,E[\phi(q)\cdot\psi(k)] = E[e^{q\cdot k/\sqrt e}]` for independent
+    standard normal q and k.
 
     Maps are made for a normaliser of their own, where no factor matters: Hedgehog's products are
-    about 350 at width 64 where softmax's exponentials are about 1.6, and all that lies before the
-    window would drown what is in it.
+    about 350 at width 64 where softmax's exponentials are about 1.6, and all points before the
+    window together would drown those in it.
+
+    Args:
+        query_map, key_map: φ and ψ.
+        width, heads: features of each head, and their number.
     """
-    maps = [one for one in (query_map, key_map) if isinstance(one, nn.Module)]
-    modes = [one.training for one in maps]
-    held = (x for one in maps for x in (*one.parameters(), *one.buffers()))
-    device = next((x.device for x in held), torch.get_default_device())
-    draw = torch.Generator("cpu").manual_seed(0)  # the same every time, and nobody else's
+    modules = [one for one in (query_map, key_map) if isinstance(one, nn.Module)]
+    tensors = (x for one in modules for x in (*one.parameters(), *one.buffers()))
+    device = next((x.device for x in tensors), torch.get_default_device())
+
+    # From a generator of its own, so that a seed promises the same weights with and without it.
+    draw = torch.Generator("cpu").manual_seed(0)
     points = torch.randn(1, 1, 256, width, generator=draw, device="cpu").to(device)
     points = points.expand(1, heads, -1, -1)
-    for one in maps:
-        one.eval()  # a running average is that of the data
+
+    # In evaluation mode, so that running averages do not take these points for data.
+    modes = [one.training for one in modules]
+    for one in modules:
+        one.eval()
     query, key = (one(points).double().mean(2)[0] for one in (query_map, key_map))
-    for one, mode in zip(maps, modes):
+    for one, mode in zip(modules, modes):
         one.train(mode)
+
+    # The mean of φ(q)·ψ(k) over independent q and k is the product of their means.
     product = (query * key).sum(-1).clamp_min(1e-6)
-    # E exp(q·k/√e) is (1 - 1/e)^(-e/2): near √e at every width
+    # At width w, E exp(q·k/√w) is (1 - 1/w)^(-w/2): 2.0 at width 2 and 1.66 at 64.
     softmax = (1 - 1 / max(width, 2)) ** (-max(width, 2) / 2)
-    return (softmax / product).log().to(torch.get_default_dtype()).expand(heads).clone()
+    gain = (softmax / product).log().to(torch.get_default_dtype())
+    return gain.expand(heads).clone()

@@ -24,9 +24,9 @@ from ..integral import (
     Problem,
 )
 from ..integral.bases import OWN_FIRST
-from ..integral.contract import own_parameter
 from ..integral.conversion import refuse, register_converter
 from ..integral.lattice import call_on_grid, read_grid, summed, write_points
+from ..integral.sharing import own_parameter
 from ..integral.window import Window
 from ..ops.backend import at_least_single, cast, full_precision
 

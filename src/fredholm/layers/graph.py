@@ -27,8 +27,8 @@ from ..integral import (
     WeightedKernel,
     with_offset,
 )
-from ..integral.contract import own_parameter
 from ..integral.conversion import refuse, register_converter
+from ..integral.sharing import own_parameter
 from ..ops.backend import at_least_single, cast
 from ..registry import qualified_name
 
@@ -134,7 +134,7 @@ class AdjacencyKernel(WeightedKernel):
 
     def weights(self, problem: Problem) -> Tensor:
         # A block of queries does not know the keys' degrees: they come from the whole domain.
-        everything = (problem.whole or problem).quadrature.weights()
+        everything = (problem.parent or problem).quadrature.weights()
         degree = everything.expand(-1, -1, problem.uy.shape[2], -1).sum(-1).to(problem.uy.dtype)
         of_query, of_key = self.factors(degree)
         if problem.index is not None:

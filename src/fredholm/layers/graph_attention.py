@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from ..errors import OptionError
 from ..integral import IntegralOperator, Problem, check_dropout
-from ..integral.contract import own_parameter
 from ..integral.conversion import refuse, refuse_dropout, register_converter
 from ..integral.problem import split_heads
+from ..integral.sharing import own_parameter
 from ..ops.attention import attention_density
 from .graph import call_on_graph, check_layer, small_graph, weight_of
 from .neighbour_scores import AdditiveScoresKernel, ScoreEnds

@@ -21,7 +21,7 @@ from ..integral import (
 )
 from ..integral.bases import OWN_FIRST
 from ..integral.conversion import refuse, register_converter
-from ..integral.heads import weighed
+from ..integral.problem import weighed
 from ..ops.backend import cast
 
 

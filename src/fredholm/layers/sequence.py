@@ -165,7 +165,7 @@ class SequenceKernel(MatrixKernel, OwnForm):
 
 def problem_domain(problem: Problem) -> Domain:
     """The domain of a problem's keys, with a mass of one per point."""
-    whole = problem.whole or problem
+    whole = problem.parent or problem
     layout, q = whole.layout, whole.quadrature
     positions = whole.y[0] if whole.y.shape[0] == 1 else whole.y
     masses = torch.ones_like(q.mass[0])

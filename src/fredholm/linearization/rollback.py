@@ -46,6 +46,11 @@ class Tokens(NamedTuple):
         valid = None if self.valid is None else self.valid[:, span]
         return Tokens(self.key[:, :, span], self.value[:, :, span], valid)
 
+    def map(self, change: Callable[[Tensor], Tensor]) -> Tokens:
+        """Return the tokens with every tensor changed."""
+        valid = None if self.valid is None else change(self.valid)
+        return Tokens(change(self.key), change(self.value), valid)
+
 
 def joined(parts: Sequence[Tokens]) -> Tokens:
     """Return several stretches of tokens as one."""
@@ -87,7 +92,7 @@ class Past:
 
     def add(self, heads: LinearHeads, tokens: Tokens, scale: float | None) -> None:
         """Note the next tokens; from time to time the oldest become a part of the base."""
-        self.parts.append(Tokens(*(None if x is None else x.clone() for x in tokens)))
+        self.parts.append(tokens.map(torch.clone))
         if self.count > 2 * self.limit:
             whole, settled = joined(self.parts), self.count - self.limit
             self.base = added(heads, whole.part(slice(0, settled)), self.base, scale)
@@ -112,9 +117,7 @@ class Past:
     def map(self, change: Callable[[Tensor], Tensor]) -> None:
         """Change the sequences of the batch."""
         self.base = {name: change(x) for name, x in self.base.items()}
-        self.parts = [
-            Tokens(*(None if x is None else change(x) for x in one)) for one in self.parts
-        ]
+        self.parts = [part.map(change) for part in self.parts]
 
 
 def added(heads: LinearHeads, tokens: Tokens, memory: Memory, scale: float | None) -> Memory:

@@ -134,11 +134,11 @@ def test_schemes_that_do_not_fit():
 def test_shapes_are_checked():
     with pytest.raises(ShapeError, match=r"\(B, N, 4\), got \(1, 3, 5\)"):
         make()(draw(1, 3, 5))
-    with pytest.raises(ShapeError, match="3 points and its domain 4"):
+    with pytest.raises(ShapeError, match="expected the 4 points of its domain, got 3"):
         make()(draw(1, 3, 4), Domain.line(4))
-    with pytest.raises(ShapeError, match="u has batch size 2 and its domain 3"):
+    with pytest.raises(ShapeError, match="u: expected the batch size of its domain, 3, got 2"):
         make()(draw(2, 5, 4), Domain.line(5, valid=torch.ones(3, 5, dtype=torch.bool)))
-    with pytest.raises(ShapeError, match=r"domain is on meta, u on cpu"):
+    with pytest.raises(ShapeError, match=r"domain: expected the device of u, cpu, got meta"):
         make()(draw(2, 5, 4), Domain.line(5).to("meta"))
 
 

@@ -14,7 +14,7 @@ import yaml
 from fredholm.errors import OptionError
 from fredholm.lab.cli import show
 from fredholm.lab.cli.main import main
-from fredholm.lab.cli.reading import as_override
+from fredholm.lab.cli.reading import as_override, recipes_and_files
 from fredholm.lab.data.files.reading import Reading
 from fredholm.lab.training.folder import RunResult
 from tests.lab.training.conftest import SMALL
@@ -276,3 +276,35 @@ def test_options_of_data_of_another_type_are_named(key, value, message):
     vars(wrong).update(vars(Reading()) | {key: value})
     with pytest.raises(OptionError, match=f"^{message}"):
         inspect.unwrap(Reading.__post_init__)(wrong)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("fredholm tr", "train"),
+        ("fredholm train dig", "digits"),
+        ("fredholm evaluate ru", "runs/one"),
+    ],
+)
+def test_a_shell_completes_commands_recipes_and_runs(
+    words, expected, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    monkeypatch.setenv("_FREDHOLM_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    with pytest.raises(SystemExit):
+        main([])
+    assert expected in capsys.readouterr().out.split()
+
+
+def test_paths_are_completed_as_the_shell_would(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.csv").touch()
+    (tmp_path / "data" / ".hidden").touch()
+    assert recipes_and_files("dat") == ["data/"]
+    assert recipes_and_files("data/") == ["data/a.csv"]
+    assert recipes_and_files(f"{tmp_path}/data/a") == [f"{tmp_path}/data/a.csv"]
+    assert recipes_and_files("nowhere/x") == []

@@ -94,7 +94,9 @@ def test_the_pick_is_made_on_validation_and_the_test_is_read_for_the_finalists_a
     assert read[-1][1] == len(state["rungs"])  # after the last rung
     table = state["verdict"]["table"]
     order = [(-line["val"], line["val_loss"]) for line in table]
-    assert order == sorted(order)
+    assert order[1:] == sorted(order[1:])
+    best = max(line["val"] for line in table)
+    assert best - table[0]["val"] <= 1 / state["samples"]["val"] + 1e-9  # the fastest of ties
     assert state["verdict"]["pick"] == table[0]["operator"]
     assert {line["operator"] for line in table} > {BOOSTING, MINIROCKET}
     assert set(table[0]["stress"]) == {"30% lost", "50% lost", "half the rate"}

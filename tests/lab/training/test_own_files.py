@@ -22,7 +22,15 @@ from fredholm.lab.training.build import build_dataset, build_model
 from fredholm.lab.training.calibration import fit_temperature
 from fredholm.lab.training.evaluation import check_unchanged
 from fredholm.lab.training.own_files import names_files
-from fredholm.training import evaluate, load_recipe, predict, train, write_predictions
+from fredholm.lab.training.tasks import create_task
+from fredholm.training import (
+    evaluate,
+    evaluate_files,
+    load_recipe,
+    predict,
+    train,
+    write_predictions,
+)
 
 RNG = np.random.default_rng(0)
 SMALL = ["model.body.dim=8", "model.body.depth=1", "model.body.heads=2", "operator=softmax"]
@@ -445,3 +453,134 @@ def test_an_answer_that_is_no_number_is_none(trained, tmp_path, name, write, pla
     with pytest.raises(DataError, match=f"{place}: the answer is no finite number"):
         predict(trained / "runs" / name, [file], out=tmp_path / "answers.npz")
     assert not (tmp_path / "answers.npz").exists()
+
+
+# --- new labelled files ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_run_judges_labelled_files_as_it_judges_its_splits(trained, name):
+    """All samples of a file as one: their loss is the mean of the splits' by their samples."""
+    run = trained / "runs" / name
+    splits = [evaluate(run, split) for split in ("train", "val", "test")]
+    found = evaluate_files(run, [trained / name])
+    assert found["n"] == sum(one["n"] for one in splits)
+    expected = sum(one["n"] * one["loss"] for one in splits) / found["n"]
+    assert found["loss"] == pytest.approx(expected, rel=1e-4)
+    if "confusion" in found:
+        confusions = [np.array(one["confusion"]) for one in splits]
+        assert found["confusion"] == sum(confusions[1:], confusions[0]).tolist()
+    twice = evaluate_files(run, [trained / name, trained / name], batch_size=3)
+    assert twice["n"] == 2 * found["n"]
+    assert twice["loss"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_fields_at_another_resolution_have_a_row_of_their_own(trained, tmp_path, capsys):
+    fine = np.random.default_rng(1).normal(size=(5, 8, 8))
+    np.savez(tmp_path / "fine.npz", inputs=fine, outputs=3 * fine)
+    run, files = trained / "runs" / "fields.npz", [trained / "fields.npz", tmp_path / "fine.npz"]
+    found = evaluate_files(run, files)
+    alone = [evaluate_files(run, [file]) for file in files]
+    assert {key: part["n"] for key, part in found["resolutions"].items()} == {
+        "4 × 4": 12,
+        "8 × 8": 5,
+    }
+    assert found["loss"] == pytest.approx((12 * alone[0]["loss"] + 5 * alone[1]["loss"]) / 17)
+    assert found["worst"] == max(one["worst"] for one in alone)
+    assert main(["evaluate", str(run), *map(str, files)]) == 0
+    shown = capsys.readouterr().out
+    assert "resolution" in shown
+    assert "8 × 8" in shown
+
+
+def test_series_at_another_rate_have_a_row_of_their_own(trained, tmp_path):
+    lines = ["id,time,x,mood"]
+    for i in range(6):
+        lines += [
+            f"{i},{2 * k + (k > 1)},{k / 9:.3f},{'calm' if i % 2 else 'wild'}" for k in range(4)
+        ]
+    (tmp_path / "slow.csv").write_text("\n".join(lines) + "\n")
+    found = evaluate_files(
+        trained / "runs" / "series.csv", [trained / "series.csv", tmp_path / "slow.csv"]
+    )
+    counts = {key: part["n"] for key, part in found["resolutions"].items()}
+    assert counts == {"time: every 1": 20, "time: every 2": 6}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("rows.csv", "size,colour\n3,a\n", "no column 'price'"),
+        ("texts.csv", "review,sentiment\na film,odd\nfine film,pos\n", "pos, got 'odd'"),
+        ("texts.csv", "review,sentiment\na film,pos\nfine film,\n", None),
+    ],
+    ids=["no label", "unknown class", "one is missing"],
+)
+def test_labels_that_cannot_be_judged_are_named(trained, tmp_path, name, content, message):
+    (tmp_path / "new.csv").write_text(content)
+    run = trained / "runs" / name
+    if message is None:
+        assert evaluate_files(run, [tmp_path / "new.csv"])["n"] == 1
+        return
+    with pytest.raises(DataError, match=message):
+        evaluate_files(run, [tmp_path / "new.csv"])
+
+
+def test_new_files_have_no_split_and_paths_are_told_from_changes(trained, tmp_path, capsys):
+    run, file = str(trained / "runs" / "rows.csv"), str(trained / "rows.csv")
+    assert main(["evaluate", run, file, "--split", "val"]) == 2
+    assert "--split val: expected to be left out" in capsys.readouterr().err
+    assert main(["evaluate", run, file, "operator.strategy=exact", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["overrides"] == ["operator.strategy=exact"]
+    assert result["n"] == 30
+    assert main(["evaluate", run, str(tmp_path / "none.csv")]) == 2
+    assert "no such file" in capsys.readouterr().err
+
+
+def test_a_text_can_be_asked_about_on_the_command_line(trained, capsys):
+    run = str(trained / "runs" / "texts.csv")
+    assert main(["predict", run, "--input", "a fine film", "--input", "a dull film", "--json"]) == 0
+    rows_ = json.loads(capsys.readouterr().out)
+    assert [row["row"] for row in rows_] == [1, 2]
+    assert rows_[0]["probabilities"] == predict(run, [], texts=["a fine film"])[0]["probabilities"]
+    assert main(["predict", str(trained / "runs" / "rows.csv"), "--input", "a film"]) == 2
+    assert "input: expected a run on texts, got one on rows" in capsys.readouterr().err
+    assert main(["predict", run]) == 2
+    assert "files: received none" in capsys.readouterr().err
+
+
+def test_predictions_can_be_piped(trained, tmp_path, capsys):
+    run, file = str(trained / "runs" / "rows.csv"), str(trained / "rows.csv")
+    assert main(["predict", run, file, "--out", "-"]) == 0
+    piped = capsys.readouterr().out
+    assert main(["predict", run, file, "--out", str(tmp_path / "out.csv")]) == 0
+    assert piped.splitlines() == (tmp_path / "out.csv").read_text().splitlines()
+    assert (
+        main(
+            [
+                "predict",
+                str(trained / "runs" / "fields.npz"),
+                str(trained / "fields.npz"),
+                "--out",
+                "-",
+            ]
+        )
+        == 2
+    )
+    assert "fields are arrays" in capsys.readouterr().err
+
+
+def test_forecasting_is_said_to_be_missing_where_it_is_asked_for(trained, tmp_path, capsys):
+    command = [
+        "train",
+        str(trained / "series.csv"),
+        "--predict",
+        "forecasting",
+        "--runs",
+        str(tmp_path),
+    ]
+    assert main(command) == 2
+    assert "forecasting is not supported yet" in capsys.readouterr().err
+    with pytest.raises(OptionError, match="forecasting is not supported yet"):
+        create_task("forecast")

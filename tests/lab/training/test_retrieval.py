@@ -11,6 +11,7 @@ from fredholm import linearize
 from fredholm.convert import ConversionReport, replace_attention
 from fredholm.errors import DataError, OptionError, RecipeError
 from fredholm.lab.cli.main import main
+from fredholm.lab.distill.receipt import Documents, recall
 from fredholm.lab.distill.retrieval import Retrieval, _samples, best_groups, rank_groups
 
 from .test_decoder_conversion import OFF, TEXTS, Letters, llama
@@ -122,6 +123,20 @@ def test_what_cannot_be_ranked_is_refused_by_name():
 
     with pytest.raises(DataError, match="expected a tokenizer with a vocabulary of digits"):
         rank_groups(replaced, Retrieval(TEXTS, Drifting(), **SMALL))
+
+    class Words(Letters):
+        """All digits are one unknown sign."""
+
+        def __call__(self, texts):
+            rows = [[0 if 48 <= x < 58 else x for x in text.encode()] for text in texts]
+            return {"input_ids": rows}
+
+    with pytest.raises(DataError, match="reads different digits as the same tokens"):
+        rank_groups(replaced, Retrieval(TEXTS, Words(), **SMALL))
+    documents, lines = Documents({"seen": TEXTS}, Words(), distances=(8,)), []
+    tokens = [torch.tensor(x) for x in Words()(TEXTS)["input_ids"]]
+    assert recall({"teacher": llama()}, tokens, documents, 512, say=lines.append) == []
+    assert "the tokenizer does not tell digits apart" in lines[0]
 
 
 def test_the_command_keeps_groups_by_name(tmp_path, capsys):

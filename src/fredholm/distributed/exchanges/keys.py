@@ -134,7 +134,7 @@ def _across(layout: Layout) -> Layout:
 def all_keys(problem: Problem, shards: Shards) -> Problem:
     """This rank's queries over the keys of all ranks, gathered: O(N) memory.
 
-    Its ``whole`` is the whole problem where queries are keys and nothing acts on pairs.
+    Its ``parent`` has the queries of all ranks, where queries are keys and nothing acts on pairs.
     """
     q, p = problem.quadrature, problem
     y, uy = concatenated(p.y, shards, 1), concatenated(p.uy, shards, 2)
@@ -157,7 +157,7 @@ def all_keys(problem: Problem, shards: Shards) -> Problem:
     scale = None if q.scale is None else concatenated(q.scale, shards, 2)
     whole = replace(quadrature, scale=scale, query_time=key_time, triangular=p.layout.causal)
     layout = replace(p.layout, sharded=False)
-    return replace(rows, index=index, whole=Problem(y, y, uy, uy, whole, layout, real=valid))
+    return replace(rows, index=index, parent=Problem(y, y, uy, uy, whole, layout, real=valid))
 
 
 def _without_holes(rows: Problem, shards: Shards) -> Problem:

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from ...forms.scan import StatesScan
-from ...integral.heads import weighed
-from ...integral.problem import Problem
+from ...integral.problem import Problem, weighed
 from ...layers.selective import SelectiveKernel
 from ...layers.time_invariant import TimeInvariantKernel, real_points
 from ...ops.backend import full_precision

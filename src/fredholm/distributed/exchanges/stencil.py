@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from ...forms.own import OwnResponse
-from ...integral.heads import weighed
 from ...integral.lattice import summed, write_points
-from ...integral.problem import Facts, Problem, merge_heads
+from ...integral.problem import Facts, Problem, merge_heads, weighed
 from ...integral.window import Window
 from ...layers.convolution import Reads, StencilKernel
 from .. import Shards, fetched

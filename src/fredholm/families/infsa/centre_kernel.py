@@ -211,7 +211,7 @@ class StreamingCentreKernel(CentreKernel, CausalTransition):
     def weights(self, problem: Problem) -> Tensor:
         if problem.quadrature.query_time is None:
             return super().weights(problem)
-        whole = problem if problem.whole is None else problem.whole
+        whole = problem if problem.parent is None else problem.parent
         tokens = self._centred(problem.uy)
         views = [p.quadrature.weights().to(tokens.energy.dtype) for p in (problem, whole)]
         queries = self._queries(problem.ux)

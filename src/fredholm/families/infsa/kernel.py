@@ -216,7 +216,7 @@ class HopKernel(TokenGraphKernel, TokenGraphWeights):
         }
 
     def weights(self, problem: Problem) -> Tensor:
-        whole = problem if problem.whole is None else problem.whole
+        whole = problem if problem.parent is None else problem.parent
         query, key, value = self.tokens(whole.uy)
         with full_precision(whole.uy):
             graph = TokenGraph.of(query, key, whole.quadrature, **self.rules())  # type: ignore[arg-type]

@@ -33,7 +33,7 @@ class HiddenDraws(DrawnKeys):
         self, kernel: SplitHidden, problem: Problem, samples: Samples, keys: Memory
     ) -> Tensor:
         readout, bias = kernel.readout()
-        on_grid = (problem if problem.whole is None else problem.whole).layout.grid is not None
+        on_grid = (problem if problem.parent is None else problem.parent).layout.grid is not None
         queries = kernel.query_terms(problem.x, problem.ux, columns=not on_grid)
         if "place" in keys:
             place = keys["place"]

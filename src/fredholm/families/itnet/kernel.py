@@ -13,7 +13,6 @@ from ...domain import Domain
 from ...errors import OptionError, suggest
 from ...forms import AnchorKeys
 from ...integral import FourierFeatures, HiddenKernel, Problem, answering, prepared
-from ...integral.contract import identity
 from ...integral.fourier import check_dimension
 from ...ops.backend import cast
 from ...ops.tiles import root_of
@@ -170,7 +169,7 @@ class MLPKernel(HiddenKernel, SplitHidden):
             nn.init.normal_(self.left, std=factor)
             nn.init.normal_(self.right, std=factor)
         with torch.no_grad():
-            self.bias2.copy_(identity(self.heads, self.d_in))
+            self.bias2.copy_(torch.eye(self.d_in))
 
     # --- the definition ---------------------------------------------------------------------------
 

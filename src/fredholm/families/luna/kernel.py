@@ -162,9 +162,9 @@ class LunaKernel(FeatureAttentionKernel, Banked):
                 )
 
     def weights(self, problem: Problem) -> Tensor:
-        if self.feature_map.cap != "batch" or problem.whole is None:
+        if self.feature_map.cap != "batch" or problem.parent is None:
             return super().weights(problem)
-        return super().weights(problem.whole)[
+        return super().weights(problem.parent)[
             :, :, problem.index
         ]  # the statistic is that of all queries
 

@@ -1,5 +1,5 @@
-"""Feature maps: φ with k(x, y) = φ(x)·φ(y), fixed, random and learned. Any of them runs in any
-linear operator.
+"""Feature maps φ of kernels k(x, y) = φ(x)·φ(y): fixed, random and learned. Every linear operator
+takes any of them.
 """
 
 from __future__ import annotations
@@ -18,44 +18,63 @@ from ...ops.backend import at_least_single, cast
 
 @register_feature_map("elu")
 def elu_plus_one(x: Tensor) -> Tensor:
-    """elu(x) + 1, the positive feature map of Katharopoulos et al. 2020, Eq. 7: x + 1 above zero,
-    e^x below, whose digits e^x - 1 + 1 would lose.
+    """Return elu(x) + 1: x + 1 above zero and e^x below.
+
+    Reference: Katharopoulos et al. 2020, Eq. 7.
+
+    Example:
+        >>> elu_plus_one(torch.tensor([0.0, 2.0])).tolist()
+        [1.0, 3.0]
     """
-    x = _full(x)
+    x = _at_least_single(x)
+    # Not elu(x) + 1: e^x - 1 + 1 loses the digits of a small e^x. And not by ``clamp``, whose
+    # gradient takes ten times as long.
     positive = torch.relu(x)
-    return positive + (x - positive).exp()  # no clamp, whose gradient takes ten times as long
+    return positive + (x - positive).exp()
 
 
 @register_feature_map("softplus")
 def softplus(x: Tensor) -> Tensor:
-    """log(1 + exp(x)), a positive feature map."""
-    return F.softplus(_full(x))
+    """Return log(1 + e^x).
 
-
-def _full(x: Tensor) -> Tensor:
-    """x in float32 at least; contiguous where gradients are recorded: torch traces the backward of
-    both with other strides than it returns.
+    Example:
+        >>> softplus(torch.zeros(1)).exp().item()
+        2.0
     """
+    return F.softplus(_at_least_single(x))
+
+
+def _at_least_single(x: Tensor) -> Tensor:
+    """Return x in float32 or better."""
     x = cast(x, at_least_single(x.dtype))
-    return x.contiguous() if torch.is_grad_enabled() else x
+    # torch traces the backward of both maps with other strides than it returns, unless x is
+    # contiguous.
+    if torch.is_grad_enabled():
+        x = x.contiguous()
+    return x
 
 
 elu_plus_one.nonnegative = softplus.nonnegative = True
 
 
 class RandomFeatures(FeatureMap):
-    r"""Base of maps with random frequencies, a buffer: ω ~ N(0, I) against :math:`x / e^{1/4}`,
-    orthogonal in blocks.
+    r"""Base of maps with random frequencies ω ~ N(0, I), which meet :math:`x / e^{1/4}`.
+
+    Frequencies are a buffer, and orthogonal in blocks of ``width``.
 
     Args:
-        width, heads: see :class:`FeatureMap`; all heads share the draw.
-        features: r, default ``width``.
+        width, heads: e and H, see :class:`FeatureMap`; all heads share the draw.
+        features: r, default ``width``; a multiple of the features per frequency.
         orthogonal: False for independent draws.
+
+    Raises:
+        OptionError: another number of features.
     """
 
     frequencies: Tensor
     per_head = False
-    waves = 1  # features per frequency
+    waves = 1
+    """Features per frequency."""
 
     def __init__(
         self, width: int, heads: int = 1, *, features: int | None = None, orthogonal: bool = True
@@ -63,10 +82,11 @@ class RandomFeatures(FeatureMap):
         super().__init__(width, heads, features=width if features is None else features)
         rest = self.features % self.waves
         if rest:
-            own = ", the width of a head" if features is None else ""
+            origin = ", the width of a head" if features is None else ""
             raise OptionError(
-                f"features: received {self.features}{own}; {type(self).__name__} has {self.waves} "
-                f"per frequency, needs a multiple such as {self.features + self.waves - rest}"
+                f"{type(self).__name__}: expected a multiple of {self.waves} features, as many as "
+                f"there are per frequency, got {self.features}{origin}; give features="
+                f"{self.features + self.waves - rest}"
             )
         self.orthogonal = orthogonal
         self.register_buffer("frequencies", torch.empty(self.features // self.waves, width))
@@ -74,21 +94,26 @@ class RandomFeatures(FeatureMap):
 
     @torch.no_grad()
     def redraw(self) -> None:
-        """New frequencies from the global generator."""
+        """Draw new frequencies from the global generator."""
         shape = self.frequencies.shape
-        self.frequencies.copy_(orthogonal_draws(*shape) if self.orthogonal else torch.randn(shape))
+        if self.orthogonal:
+            frequencies = orthogonal_draws(*shape)
+        else:
+            frequencies = torch.randn(shape)
+        self.frequencies.copy_(frequencies)
 
     def phases(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """x / e^¼ and its products with ω."""
+        """Return x̄ = x / e^¼, and its inner products with all ω."""
         x = x * self.width**-0.25
         return x, x @ self.frequencies.to(x.dtype).mT
 
 
 @register_feature_map("performer")
 class PositiveRandomFeatures(RandomFeatures, ExponentialMap):
-    r"""Performer's :math:`\phi_i(x) = \exp(\omega_i\cdot\bar x - |\bar x|^2/2)/\sqrt r`,
-    :math:`\bar x = x/e^{1/4}`:
-    :math:`E[\phi(q)\cdot\phi(k)] = \exp(q\cdot k/\sqrt e)`.
+    r"""Performer's features, with :math:`\bar x = x/e^{1/4}`:
+
+    .. math:: \phi_i(x) = \exp(\omega_i\cdot\bar x - |\bar x|^2/2)/\sqrt r, \qquad
+        E[\phi(q)\cdot\phi(k)] = \exp(q\cdot k/\sqrt e)
 
     Reference: Choromanski et al. 2021, Lemma 1; LUNA, Eq. 8.
 
@@ -104,10 +129,13 @@ class PositiveRandomFeatures(RandomFeatures, ExponentialMap):
 
 @register_feature_map("rff")
 class FourierRandomFeatures(RandomFeatures):
-    r"""Random Fourier features
-    :math:`[\cos\omega_i\cdot\bar x, \sin\omega_i\cdot\bar x]/\sqrt{r/2}`, of expectation
-    :math:`\exp(-|q - k|^2 / (2\sqrt e))`. Not positive: denominators may vanish or be negative, and
-    a warning in training says how often. The papers compare with it; for use take ``performer``.
+    r"""Random Fourier features, with :math:`\bar x = x/e^{1/4}`:
+
+    .. math:: \phi(x) = [\cos\omega_i\cdot\bar x, \sin\omega_i\cdot\bar x]_i/\sqrt{r/2}, \qquad
+        E[\phi(q)\cdot\phi(k)] = \exp(-|q - k|^2 / (2\sqrt e))
+
+    They are not positive: denominators may vanish or be negative, and a warning in training says
+    how often. The papers compare with this map; for other uses take ``performer``.
 
     Reference: Rahimi and Recht 2007; LUNA, Eq. 4 and Table 5.
 
@@ -121,12 +149,18 @@ class FourierRandomFeatures(RandomFeatures):
     waves = 2
 
     def features_of(self, x: Tensor) -> Tensor:
-        phase = self.phases(x)[1]
+        _, phase = self.phases(x)
         return torch.cat([phase.cos(), phase.sin()], -1) * (self.features / 2) ** -0.5
 
 
 class HeadLinear(FeatureMap):
-    """Base of maps with one linear layer per head, ``weight`` (H, r', e) and ``bias`` (H, r')."""
+    """Base of maps with one linear layer per head.
+
+    Args:
+        width, heads: e and H, see :class:`FeatureMap`.
+        rows: outputs of each layer: ``weight`` is (H, rows, e), and ``bias`` (H, rows).
+        features: r.
+    """
 
     def __init__(self, width: int, heads: int = 1, *, rows: int, features: int):
         super().__init__(width, heads, features=features)
@@ -134,7 +168,7 @@ class HeadLinear(FeatureMap):
         self.bias = nn.Parameter(torch.zeros(heads, rows))
 
     def mixed(self, x: Tensor) -> Tensor:
-        """W x + b, per head."""
+        """Return W x + b for each head."""
         weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
         return x @ weight.mT + bias[:, None]
 
@@ -161,11 +195,11 @@ class T2RFeatures(HeadLinear):
 
 @register_feature_map("hedgehog")
 class HedgehogFeatures(HeadLinear, ExponentialMap):
-    r"""φ(x) = [exp(W x + b), exp(-W x - b)], one layer per head, W the identity at first.
+    r"""φ(x) = [exp(W x + b), exp(-W x - b)], one layer per head, initially with W the identity.
 
     Args:
         width, heads: see :class:`FeatureMap`.
-        softmax: each half over its sum, as the authors release it, so that no exponential
+        softmax: divide each half by its sum, as the authors release it, so that no exponential
             overflows.
 
     Reference: Zhang et al. 2024, Eq. 6.
@@ -190,26 +224,35 @@ class HedgehogFeatures(HeadLinear, ExponentialMap):
         if not self.softmax:
             return super().features_of(x)
         if answering(self):
-            # both halves in one product: cheaper than two softmaxes side by side, at any length
+            # Both halves in one product, which costs less than two products at any length.
             weight, bias = prepared(self, ("signed", x.dtype), lambda: self._signed(x.dtype))
-            x = torch.baddbmm(bias, x[0], weight)[None] if x.shape[0] == 1 else x @ weight + bias
+            if x.shape[0] == 1:
+                x = torch.baddbmm(bias, x[0], weight)[None]
+            else:
+                x = x @ weight + bias
             return x.unflatten(-1, (2, -1)).softmax(-1).flatten(-2)
         x = self.mixed(x)
         return torch.cat([x.softmax(-1), (-x).softmax(-1)], -1)
 
     def _signed(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Return [W, -W]ᵀ (H, e, 2e) and [b, -b] (H, 1, 2e)."""
         weight, bias = self.weight.to(dtype), self.bias.to(dtype)
-        return torch.cat([weight, -weight], 1).mT.contiguous(), torch.cat([bias, -bias], 1)[:, None]
+        signed_weight = torch.cat([weight, -weight], 1).mT.contiguous()
+        return signed_weight, torch.cat([bias, -bias], 1)[:, None]
 
-    # Halves of sum one need no common factor: neither overflows, and neither vanishes.
+    # Features over their sum need no common factor: neither half overflows, and neither vanishes.
 
     def parts_of_queries(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        return (self(x), None) if self.softmax else super().parts_of_queries(x)
+        if self.softmax:
+            return self(x), None
+        return super().parts_of_queries(x)
 
     def of_keys(
         self, x: Tensor, valid: Tensor | None = None, least: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        return (self(x), None) if self.softmax else super().of_keys(x, valid, least)
+        if self.softmax:
+            return self(x), None
+        return super().of_keys(x, valid, least)
 
 
 register_feature_map("relu")(torch.relu)

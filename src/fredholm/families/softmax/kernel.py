@@ -17,28 +17,33 @@ from ...ops.attention import attention_density
 
 class SoftmaxKernel(AttentionKernel, SoftmaxScores):
     r"""Scaled dot-product attention:
-    :math:`K_h(x, y; u) = Z_h(x)^{-1} \exp(s\,\langle Q_h u(x), K_h u(y)\rangle)\,V_h`.
 
-    The normaliser Z is an integral over the whole signal, so that K is not a function of four local
-    arguments; its definition is :meth:`weights`, a density against the measure. The value bias is
-    an offset, because the weights integrate to one. Masks, windows, padding and additive biases are
-    the domain's.
+    .. math:: K_h(x, y; u) = \exp(s\,\langle Q_h u(x), K_h u(y)\rangle)\,V_h / Z_h(x), \qquad
+        Z_h(x) = \int \exp(s\,\langle Q_h u(x), K_h u(y)\rangle)\,d\mu(y)
+
+    The normaliser Z is an integral over the entire signal, so that K is not a function of four
+    local arguments. Its definition is :meth:`weights`, a density against the measure. The value
+    bias is an offset, because the weights integrate to one. Masks, windows, padding and additive
+    biases belong to the domain.
 
     Args:
         dim, heads, bias, projections: see :class:`AttentionKernel`. A key bias cancels in the
             normaliser and never changes the output, unless keys are normalised or turned after it.
         scale: s, default one over the root of a query's width.
         query_norm, key_norm: normalisations of the queries and keys of a head, (…, e) to (…, e).
-        rotary: turns queries and keys with their positions; the default domain then has positions
+        rotary: rotates queries and keys by their positions; the default domain then has positions
             0, 1, 2, …
-        causal: the layer only makes sense looking back: its default domain is causal and others are
-            refused.
-        window: the layer sees so many points back, itself included: longer default domains have
-            these ``pairs``, and longer domains without pairs are refused.
-        dropout: of a converted layer, on weights or output. In training mode the layer is random,
-            not an integral operator, and a call is refused.
+        causal: whether points see only themselves and those before. The default domain is then
+            causal, and others are refused.
+        window: number of points that a point sees, itself and those before it. Longer default
+            domains have these ``pairs``, and longer domains without pairs are refused.
+        dropout: of a converted layer, on weights or output. In training mode such a layer is
+            random, not an integral operator, and a call is refused.
+
+    Cost: O(N²·dim) time; O(N) memory in the fused form.
 
     Raises:
+        OptionError: ``rotary`` of more features than a head has.
         DomainError: a domain without order for ``causal``, or without pairs for ``window``.
         ConversionError: training mode with ``dropout``.
 
@@ -65,15 +70,22 @@ class SoftmaxKernel(AttentionKernel, SoftmaxScores):
     ):
         super().__init__(dim, heads, bias=bias, projections=projections)
         if rotary is not None and rotary.width > self.width:
-            raise OptionError(f"rotary turns {rotary.width} features, a head has {self.width}")
+            raise OptionError(
+                f"expected rotary positions for up to {self.width} features, the width of a head, "
+                f"got {rotary.width}; give Rotary a width of {self.width} or less"
+            )
         self.scale = self.width**-0.5 if scale is None else scale
-        self.query_norm, self.key_norm, self.rotary = query_norm, key_norm, rotary
+        self.query_norm = query_norm
+        self.key_norm = key_norm
+        self.rotary = rotary
         self.reads_position = rotary is not None
-        self.causal, self.window, self.dropout = causal, window, dropout
+        self.causal = causal
+        self.window = window
+        self.dropout = dropout
 
     @property
     def factor(self) -> float:  # type: ignore[override]
-        """s, which the fused kernels multiply with by themselves."""
+        """s, by which the fused kernels multiply the scores themselves."""
         return self.scale
 
     def queries(self, x: Tensor, ux: Tensor) -> Tensor:
@@ -89,32 +101,41 @@ class SoftmaxKernel(AttentionKernel, SoftmaxScores):
 
     def weights(self, problem: Problem) -> Tensor:
         scores = self.queries(problem.x, problem.ux) @ self.keys(problem.y, problem.uy).mT
-        q = problem.quadrature
-        return attention_density(scores, q.weights(), q.visible())
+        quadrature = problem.quadrature
+        return attention_density(scores, quadrature.weights(), quadrature.visible())
 
     def _turned(self, x: Tensor, u: Tensor, norm: nn.Module | None) -> Tensor:
-        """Queries or keys, normalised and turned with their positions."""
-        u = u if norm is None else norm(u)
-        return u if self.rotary is None else self.rotary(x, u)
+        """Return queries or keys normalised and rotated by their positions."""
+        if norm is not None:
+            u = norm(u)
+        if self.rotary is not None:
+            u = self.rotary(x, u)
+        return u
 
     # --- where the kernel lives -------------------------------------------------------------------
 
     def check(self, layout: Layout) -> None:
         if self.causal and not layout.causal:
-            raise DomainError("this attention looks back only; give it a domain with causal=True")
+            raise DomainError(
+                "expected a causal domain, because this attention sees only points before, got one "
+                "without an order; give it a domain with causal=True"
+            )
         if self.window is not None and not layout.pairs:
             n = None if layout.keys is None else prod(layout.keys)
             if n is None or n > self.window:
                 raise DomainError(
-                    f"this attention sees {self.window} points back, and the domain hides none; "
-                    "give it pairs that do, as operator.kernel.default_domain(n, ...) has"
+                    f"expected a domain whose pairs hide all but {self.window} points, the window "
+                    "of this attention, got one without pairs; give it pairs such as those of "
+                    "operator.kernel.default_domain(n, ...)"
                 )
         check_dropout(self.training, self.dropout)
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
+        # A line of length 1 per point has the positions 0, 1, 2, … that rotary angles are made for.
+        length = None if self.rotary is None else 1.0
         line = default_line(
             n,
-            length=None if self.rotary is None else 1.0,
+            length=length,
             causal=self.causal,
             device=device,
             dtype=dtype,

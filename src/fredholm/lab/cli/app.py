@@ -16,7 +16,10 @@ from .reading import (
     as_override,
     as_overrides,
     as_read,
+    parted,
     reads_files,
+    recipes_and_files,
+    run_folders,
     unpacked,
 )
 
@@ -25,7 +28,6 @@ app = typer.Typer(
     help="Integral operators with learned kernels: train, evaluate and explain them.",
     epilog="Start with: fredholm train digits",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -39,7 +41,17 @@ app.add_typer(data_app, name="data")
 Runs = Annotated[Path, typer.Option("--runs", help="Folder of all runs.")]
 RunArgument = Annotated[
     Path,
-    typer.Argument(help="A run's folder, e.g. runs/digits, or pretrained:NAME.", callback=unpacked),
+    typer.Argument(
+        help="A run's folder, e.g. runs/digits, or pretrained:NAME.",
+        callback=unpacked,
+        autocompletion=run_folders,
+    ),
+]
+RecipeArgument = Annotated[
+    str,
+    typer.Argument(
+        help="A built-in recipe's name or a YAML file.", autocompletion=recipes_and_files
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,
@@ -90,7 +102,8 @@ def train(
     recipe: Annotated[
         str,
         typer.Argument(
-            help="A built-in recipe's name, a YAML file, or samples of yours: ./data.csv, mydata/"
+            help="A built-in recipe's name, a YAML file, or samples of yours: ./data.csv, mydata/",
+            autocompletion=recipes_and_files,
         ),
     ],
     overrides: Overrides = None,
@@ -136,7 +149,7 @@ def train(
 
 @app.command(epilog="fredholm plan cifar10 operator=ckconv data.batch_size=128")
 def plan(
-    recipe: Annotated[str, typer.Argument(help="A built-in recipe's name or a YAML file.")],
+    recipe: RecipeArgument,
     overrides: Overrides = None,
     steps: Annotated[int, typer.Option(help="Training steps that are timed.", min=1)] = 3,
     json: JsonFlag = False,
@@ -150,17 +163,23 @@ def plan(
     show.run_plan(training.plan_run(loaded, steps, trust_code=trust_code), json)
 
 
-@app.command(epilog="fredholm evaluate runs/digits\n\nfredholm evaluate runs/glue --all")
+@app.command(
+    epilog="fredholm evaluate runs/digits\n\nfredholm evaluate runs/mydata new.csv finer.csv\n\n"
+    "fredholm evaluate runs/glue --all"
+)
 def evaluate(
     run: RunArgument,
-    overrides: Annotated[
+    more: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Changes that fit the weights: model.body.steps=12, operator.strategy=exact.",
-            metavar="[KEY=VALUE]...",
+            help="New labelled files or folders, at any resolution; and changes that fit the "
+            "weights: model.body.steps=12, operator.strategy=exact.",
+            metavar="[FILE|KEY=VALUE]...",
         ),
     ] = None,
-    split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
+    split: Annotated[
+        str | None, typer.Option(help="Without files: train, val or test (default).")
+    ] = None,
     every: Annotated[
         bool,
         typer.Option("--all", help="RUN is a folder of runs on GLUE: each of them, and the mean."),
@@ -168,37 +187,53 @@ def evaluate(
     json: JsonFlag = False,
     trust_code: TrustFlag = False,
 ) -> None:
-    """Measure a run, or the method that a comparison recommends, on a split and write
-    evaluation.json.
+    """Measure a run, or the method that a comparison recommends: on a split of its data, which
+    writes evaluation.json, or on new labelled files.
     """
     from .. import training
 
+    files, overrides = parted(more or [])
+    show.refuse_split(split, bool(files), every)
+    if files:
+        show.trusted_code(run, trust_code)
+        result = training.evaluate_files(run, files, overrides, trust_code=trust_code)
+        show.evaluation(result, json)
+        return
+    split = split or "test"
     if every:
         for each in training.glue_runs(run):
             show.trusted_code(each, trust_code)
-        scores = training.evaluate_glue(run, split, overrides or [], trust_code=trust_code)
+        scores = training.evaluate_glue(run, split, overrides, trust_code=trust_code)
         show.glue_scores(scores, json)
         return
     show.trusted_code(run, trust_code)
-    result = training.evaluate(run, split, overrides or [], trust_code=trust_code, report=show.note)
+    result = training.evaluate(run, split, overrides, trust_code=trust_code, report=show.note)
     show.evaluation(result, json)
 
 
 @app.command(
     epilog="fredholm predict runs/digits seven.png\n\nfredholm predict runs/mydata new.csv --out "
-    "answers.csv\n\ncat new.csv | fredholm predict runs/mydata - --json"
+    "answers.csv\n\ncat new.csv | fredholm predict runs/mydata - --out -\n\n"
+    'fredholm predict runs/reviews --input "a fine film"'
 )
 def predict(
     run: RunArgument,
     files: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(
             help="Files or folders like those that the run was trained on; - is standard input.",
-            metavar="FILE...",
+            metavar="[FILE]...",
         ),
-    ],
+    ] = None,
+    texts: Annotated[
+        list[str] | None,
+        typer.Option("--input", help="A text, of a run on texts; may be repeated.", metavar="TEXT"),
+    ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Write .csv, .json or .npz instead of printing.")
+        Path | None,
+        typer.Option(
+            "--out", help="Write .csv, .json or .npz; - prints CSV, for the next command."
+        ),
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Samples at a time.", min=1)] = 64,
     strict: Annotated[
@@ -212,10 +247,13 @@ def predict(
     from .. import training
 
     show.trusted_code(run, trust_code)
-    rows = training.predict(
-        run, list(files), batch_size=batch_size, trust_code=trust_code, out=out, strict=strict
-    )
-    if out is None:
+    piped = str(out) == "-"
+    given = {"batch_size": batch_size, "trust_code": trust_code, "strict": strict}
+    given |= {"out": None if piped else out, "texts": texts or ()}
+    rows = training.predict(run, files or [], **given)
+    if piped and not json:
+        show.predictions_as_csv(rows)
+    elif piped or out is None:
         show.predictions(rows, json)
     else:
         typer.echo(f"{len(rows):,} predictions: {out}")
@@ -280,6 +318,9 @@ def export(
         list[str] | None,
         typer.Option("--fixed", help="A size of the inputs that stays that of training."),
     ] = None,
+    opset: Annotated[
+        int | None, typer.Option(help="Of onnx: the version of its operators, 18 or more.")
+    ] = None,
     steps: Annotated[
         bool,
         typer.Option(
@@ -293,11 +334,13 @@ def export(
 
     show.trusted_code(run, trust_code)
     if steps:
-        show.refuse_with_steps(to=to != "onnx", fixed=bool(fixed))
+        show.refuse_with_steps(to=to != "onnx", fixed=bool(fixed), opset=opset is not None)
         for path in training.export_run_steps(run, out=out, trust_code=trust_code):
             typer.echo(f"program: {path} (answers as the model does, token by token)")
         return
-    path = training.export_run(run, to, out=out, fixed=fixed or (), trust_code=trust_code)
+    path = training.export_run(
+        run, to, out=out, fixed=fixed or (), opset=opset, trust_code=trust_code
+    )
     typer.echo(f"program: {path} (answers as the model does at three sizes)")
 
 
@@ -395,7 +438,7 @@ def explain(
 
 @app.command(epilog="fredholm sweep digits operator=itnet,softmax training.epochs=5 seeds=3")
 def sweep(
-    recipe: Annotated[str, typer.Argument(help="A built-in recipe's name or a YAML file.")],
+    recipe: RecipeArgument,
     overrides: Annotated[
         list[str] | None,
         typer.Argument(

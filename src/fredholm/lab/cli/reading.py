@@ -9,7 +9,7 @@ import inspect
 import json
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -122,6 +122,45 @@ def reading(**given: Any) -> dict[str, Any]:
             raise OptionError(f"--read: expected KEY=VALUE, got {odd!r}; e.g. --read decimal=,")
         said["read"] = dict(text.split("=", 1) for text in said["read"])
     return said
+
+
+def recipes_and_files(incomplete: str) -> list[str]:
+    """Return what a shell may complete a recipe's name to: those built in, and paths."""
+    from .. import training
+
+    names = [name for name in training.list_recipes() if name.startswith(incomplete)]
+    return names + _paths(incomplete)
+
+
+def run_folders(incomplete: str) -> list[str]:
+    """Return what a shell may complete a run's folder to: runs below ``runs``, and paths."""
+    runs = [str(path) for path in sorted(Path("runs").glob("*")) if path.is_dir()]
+    found = [run for run in runs if run.startswith(incomplete)]
+    return list(dict.fromkeys(found + _paths(incomplete)))
+
+
+def _paths(incomplete: str) -> list[str]:
+    """Return the paths that begin so; a folder ends in a separator."""
+    folder, _, begun = incomplete.rpartition("/")
+    root = Path(folder or ("/" if incomplete.startswith("/") else "."))
+    if not root.is_dir():
+        return []
+    shown = f"{folder}/" if "/" in incomplete else ""
+    names = sorted(path for path in root.iterdir() if path.name.startswith(begun))
+    hidden = begun.startswith(".")
+    kept = [path for path in names if hidden or not path.name.startswith(".")]
+    return [f"{shown}{path.name}{'/' if path.is_dir() else ''}" for path in kept]
+
+
+def parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the files among some arguments, and the changes to a recipe.
+
+    Example:
+        >>> parted(["new.csv", "model.body.steps=12", "./a=b.csv"])
+        (['new.csv', './a=b.csv'], ['model.body.steps=12'])
+    """
+    changes = [word for word in words if re.match(r"[\w.]+=", word) and not Path(word).exists()]
+    return [word for word in words if word not in changes], changes
 
 
 def flag_of(key: str) -> str:

@@ -98,6 +98,8 @@ def evaluation(result: dict[str, Any], as_json: bool) -> None:
     for note in result.get("notes", ()):
         typer.echo(note)
     typer.echo(f"{result['dataset']} {result['split']}: {_numbers(result)}, n {result['n']}")
+    if "resolutions" in result:
+        _resolutions(result)
     if "per_class" not in result:
         return
     rows = [
@@ -107,17 +109,37 @@ def evaluation(result: dict[str, Any], as_json: bool) -> None:
     _table("", ["class", "accuracy"], rows)
 
 
+def _resolutions(result: dict[str, Any]) -> None:
+    """The scores at each resolution of new files."""
+    chief = next(key for key in ("accuracy", "rmse", "loss") if key in result)
+    found = result["resolutions"].items()
+    rows = [[name, f"{numbers['n']:,}", f"{numbers[chief]:.4g}"] for name, numbers in found]
+    title = result["loss_name"] if chief == "loss" else chief
+    _table("", ["resolution", "samples", title], rows)
+
+
+def refuse_split(split: str | None, files: bool, every: bool) -> None:
+    """Refuse a split or all runs of a folder beside new files."""
+    if files and (split is not None or every):
+        named = "--all" if every else f"--split {split}"
+        raise OptionError(
+            f"{named}: expected to be left out beside new files, which are judged whole; drop one "
+            "of the two"
+        )
+
+
 def _numbers(result: dict[str, Any]) -> str:
     """The scores of an evaluation, each by its name."""
     plain = {"accuracy": result["accuracy"]} if "accuracy" in result else {}
     parts = [_named(*pair) for pair in result.get("scores", plain).items()]
     parts.append(f"{result.get('loss_name', 'loss')} {result['loss']:.4g}")
-    named = {"bits": "bits a token", "absolute_error": "mean absolute error", "worst": "at worst"}
+    named = {"bits": "bits a token", "r2": "R²", "rmse": "root mean squared error"}
+    named |= {"absolute_error": "mean absolute error", "worst": "at worst"}
     told = result.get("scores", ())
     parts += [
         f"{name} {result[key]:.4g}"
         for key, name in named.items()
-        if key in result and key not in told
+        if result.get(key) is not None and key not in told
     ]
     return ", ".join(parts)
 
@@ -154,6 +176,13 @@ def predictions(results: list[dict[str, Any]], as_json: bool) -> None:
             f", {key} {result[key]}" for key in ("row", "series", "sample", "id") if key in result
         )
         typer.echo(f"{place}: {_answer(result)}")
+
+
+def predictions_as_csv(results: list[dict[str, Any]]) -> None:
+    """A table on standard output, for another command."""
+    from ..training.prediction import as_table
+
+    typer.echo(as_table(results), nl=False)
 
 
 def _answer(result: dict[str, Any]) -> str:

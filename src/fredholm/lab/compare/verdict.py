@@ -79,13 +79,15 @@ def table(rows: Sequence[dict[str, Any]], higher: bool) -> list[dict[str, Any]]:
         line: dict[str, Any] = {"operator": name, "lr": mine[0]["lr"], "seeds": len(mine)}
         line["val"] = statistics.fmean(row["val"]["score"] for row in mine)
         line["val_loss"] = statistics.fmean(row["val"]["loss"] for row in mine)
-        line["test"], line["sd"] = mean_and_sd(tests)
+        mean, line["sd"] = mean_and_sd(tests)
+        assert mean is not None
+        line["test"] = mean
         each = [row["test"]["each"] for row in mine]
         right = [statistics.fmean(decoded(one)) for one in each if _counted(one)]
         # Of another score than the share of right samples, samples say nothing of its spread.
-        if len(right) == len(each) and math.isclose(statistics.fmean(right), line["test"]):
+        if len(right) == len(each) and math.isclose(statistics.fmean(right), mean):
             line["samples"] = len(each[0])
-            line["interval"] = list(wilson(line["test"], line["samples"]))
+            line["interval"] = list(wilson(mean, line["samples"]))
         for key in mine[0].get("stress", {}):
             line.setdefault("stress", {})[key] = statistics.fmean(r["stress"][key] for r in mine)
         line["seconds"] = statistics.fmean(row["seconds"] for row in mine)

@@ -222,21 +222,29 @@ def linearize(
             probe=probe,
         )
 
-    by_rank = isinstance(keep, int) or keep == "probe"
-    replaced = replaced_with(None if by_rank else keep)
+    # Groups by their number or "probe" come from a ranking; others are named.
+    ranked: int | str | None = None
+    named: str | Sequence[str] | None = None
+    if isinstance(keep, int):
+        ranked = keep
+    elif keep == "probe":
+        ranked = "probe"
+    else:
+        named = keep
+    replaced = replaced_with(named)
     # What "auto" came to.
     settings |= {"window": replaced.window, "sinks": replaced.sinks}
     settings["keep"] = list(keep) if isinstance(keep, list | tuple) else keep
     progress = Progress(None if folder is None else Path(folder), settings, resume)
     ranking: list[dict[str, Any]] = []
     if retrieval is not None:
-        # Groups that keep softmax are no part of a layer whose softmax is read.
-        first = replaced_with(None) if replaced.keep else replaced
+        # All groups are ranked, and those that keep softmax have no maps whose teacher is read.
+        first = replaced if named is None else replaced_with(None)
         ranking = progress.get(
             "ranking", lambda: rank_groups(first, retrieval), of=retrieval.facts()
         )
-        if by_rank:
-            replaced = replaced_with(best_groups(ranking, keep))
+        if ranked is not None:
+            replaced = replaced_with(best_groups(ranking, ranked))
     report = ConversionReport.of(replaced, type(model).__name__)
     report.ranking = ranking
     if splits is not None:

@@ -100,6 +100,18 @@ class Haystacks:
     def _encode(self, text: str) -> Tensor:
         return torch.tensor(self.tokenizer([text])["input_ids"][0])
 
+    def has_digits(self) -> bool:
+        """Return whether the tokenizer tells digits apart: a vocabulary without them reads every
+        number as the same unknown tokens, which any model recalls.
+        """
+        return tells_digits_apart(self._encode)
+
+
+def tells_digits_apart(encode: Callable[[str], Tensor]) -> bool:
+    """Return whether numbers of different digits have different tokens."""
+    known = {tuple(encode(f"key is {digit}").tolist()) for digit in range(1, 10)}
+    return len(known) == 9
+
 
 class Haystack(NamedTuple):
     """A text that holds a number, and the question for it.

@@ -186,7 +186,8 @@ def recall(
     kind: str = "needle",
     say: Callable[[str], None] = lambda line: None,
 ) -> list[dict[str, Any]]:
-    """Recall of each model by distance, see :func:`fredholm.lab.distill.needles.summarise`.
+    """Recall of each model by distance, see :func:`fredholm.lab.distill.needles.summarise`; nothing
+    where the model has no positions for it, or its tokenizer no digits.
 
     Args:
         kind: ``"needle"``, or ``"list"`` for one of several words.
@@ -203,6 +204,9 @@ def recall(
         return []
     depth = min(documents.depth, room - max(distances))
     haystacks = Haystacks(text, documents.tokenizer, distances, depth, documents.seed)
+    if not haystacks.has_digits():
+        say("receipt: no recall, since the tokenizer does not tell digits apart")
+        return []
     return measure_needles(models, haystacks, count, kind, say)
 
 

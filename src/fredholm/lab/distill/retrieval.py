@@ -21,7 +21,7 @@ from ...linearization import Replaced
 from ...linearization.heads import Heads
 from ...linearization.positions import positions_of
 from ...linearization.replace import layer_numbers
-from .needles import PAIRS, QUESTION, SAID, draw_number
+from .needles import PAIRS, QUESTION, SAID, draw_number, tells_digits_apart
 
 LEAST = 0.1  # mass from which on a group counts as one that retrieves
 
@@ -161,6 +161,11 @@ def _samples(retrieval: Retrieval, draw: torch.Generator) -> list[Sample]:
         found = tokenizer([text])["input_ids"][0]
         return torch.tensor([x for x in found if x not in special], dtype=torch.long)
 
+    if not tells_digits_apart(encode):
+        raise DataError(
+            "expected a tokenizer with a vocabulary of digits, got one that reads different digits "
+            "as the same tokens; name the groups to keep, as in keep='3.0,2.1'"
+        )
     text = torch.cat([encode(one) for one in retrieval.texts])
     if len(text) <= retrieval.distance:
         raise DataError(

@@ -46,7 +46,7 @@ def choice_page(
         cards.append(("Runner-up", verdict["runner_up"], _after_name(named["runner-up"])))
         cards.append(("How sure", sure, "of the recommended over the runner-up"))
     measure = state["measure"]
-    alt = f"Test {measure} of {len(verdict['table'])} finalists, a dot a seed"
+    alt = f"Test {measure} of {len(verdict['table'])} finalists, one dot per seed"
     drawn = render(lambda theme: dots(theme, state))
     rows = [
         [row["operator"], row["seed"], row["test"]["score"]]
@@ -208,8 +208,8 @@ def _learning_picture(
     options = {"percent": percent, "logarithmic": not _largest(rows), "label": metric}
     drawn = render(lambda theme: learning(theme, curves, names, **options))
     caption = words("learning_caption", metric=metric.capitalize())
-    rows = list(enumerate(zip_longest(*curves.values()), 1))
-    data = Data(["epoch", *curves], [[epoch, *values] for epoch, values in rows])
+    lines = enumerate(zip_longest(*curves.values()), 1)
+    data = Data(["epoch", *curves], [[epoch, *values] for epoch, values in lines])
     return Picture(f"curves-{task['name']}", alt, caption, drawn, data)
 
 
@@ -278,7 +278,7 @@ def scatter(
     *,
     measure: str,
 ) -> Figure:
-    """Score against cost, an operator a mark."""
+    """Score against cost, one mark per operator."""
     figure = new_figure(WIDTH, 3.6)
     axes = figure.subplots()
     for row in rows:
@@ -309,7 +309,7 @@ def learning(
     logarithmic: bool,
     label: str,
 ) -> Figure:
-    """Validation against the epoch, an operator a line."""
+    """Validation against the epoch, one line per operator."""
     figure = new_figure(WIDTH, 3.4)
     axes = figure.subplots()
     for name, curve in curves.items():

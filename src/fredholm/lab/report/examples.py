@@ -169,8 +169,7 @@ def _marked(found: Sequence[Word], answer: str | None) -> list[tuple[str, int, s
         level = max(1, round(LEVELS * abs(word.support) / largest))
         sign = 1 if word.support > 0 else -1
         style = "{:.5g}" if answer is None else f"{answer} {{:.0%}}"
-        without, alone = (style.format(value) for value in (word.without, word.alone))
-        result.append((word.text, sign * level, f"without it: {without}; alone: {alone}"))
+        result.append((word.text, sign * level, f"without it: {style.format(word.without)}"))
     return result
 
 

@@ -15,10 +15,13 @@ from ..data.kinds.texts import encode_rows
 from ..data.vocabulary import Vocabulary
 from .samples import answers
 
-REPEATS = 5  # shuffles of a column
+REPEATS = 5  # shuffles of a column, at most
 ROWS = 500  # that are shuffled, at most
-CELLS = 200_000  # rows × columns × repeats, at most
-LONGEST = 80  # words of a text that are left out in turn
+CELLS = 10_000_000  # that the model reads, at most: columns × repeats × rows × channels
+FEWEST = 10  # rows, from which shuffling tells anything
+LONGEST = 80  # words of a text that are left out
+FEW_WORDS = 6  # of which every choice is tried
+VARIANTS = 256  # of a text of more words
 
 Score = Callable[[Tensor], float]  # of all outputs; less is better
 
@@ -39,13 +42,11 @@ class Word(NamedTuple):
         support: how much it speaks for the answer, in log-odds of a class or in the units of a
             number; None where that was not measured.
         without: the answer to the text without it: the class's probability, or the number.
-        alone: the answer to the word alone.
     """
 
     text: str
     support: float | None = None
     without: float | None = None
-    alone: float | None = None
 
 
 def column_importance(
@@ -57,7 +58,8 @@ def column_importance(
     seed: int,
 ) -> list[Importance]:
     """Return permutation importance, the most important column first: how much ``score`` grows
-    when a column's cells are dealt out anew among the rows.
+    when a column's cells are dealt out anew among the rows. Nothing of few rows, or of very many
+    columns.
 
     Args:
         model: answers a batch of rows (N, channels, 1).
@@ -70,7 +72,11 @@ def column_importance(
     but many are useful" (2019).
     """
     generator = torch.Generator().manual_seed(seed)
-    repeats = max(1, min(REPEATS, CELLS // max(1, len(inputs) * len(columns))))
+    per_row = len(columns) * inputs.shape[1]
+    inputs = inputs[: min(ROWS, CELLS // per_row)]
+    if len(inputs) < FEWEST:
+        return []
+    repeats = max(1, min(REPEATS, CELLS // (len(inputs) * per_row)))
     base = score(answers(model, inputs))
     result = []
     for column in steps("explain: columns", columns, unit="columns"):
@@ -104,9 +110,9 @@ def word_support(
 ) -> list[Word]:
     """Return the words of a text, each with how much it speaks for the answer.
 
-    The support of a word is the mean of two changes: of the answer to the whole text when the word
-    is left out, and of the answer to the word alone against the median of the text's other words.
-    Of two words that say the same the first change alone would see neither.
+    Some words are left out, in many ways, and a linear function of which words are there is fitted
+    to the answers: its coefficients are the supports. Of two words that say the same, leaving out
+    one at a time would see neither.
 
     Args:
         model: answers token numbers (N, length).
@@ -114,25 +120,49 @@ def word_support(
         read: makes token numbers of texts.
         called: the class that is asked about; None of a number.
         scale: of a number, units of the files for one of the model's.
+
+    Reference: Ribeiro, Singh and Guestrin, "Why should I trust you?" (2016), without the weighting
+    of samples.
     """
     words = re.findall(r"\S+", text)
     tried = [i for i, word in enumerate(words[:LONGEST]) if re.search(r"\w", word)]
     if len(tried) < 2:
         return [Word(word) for word in words]
-    left_out = [" ".join(words[:i] + words[i + 1 :]) for i in tried]
-    outputs = answers(model, read([text, *left_out, *(words[i] for i in tried)]))
+    kept = _kept_words(len(tried))
+    outputs = answers(model, read([_without(words, tried, each) for each in kept]))
     if called is None:
         values = shown = outputs.flatten() * scale
     else:
         others = torch.cat([outputs[:, :called], outputs[:, called + 1 :]], 1)
         values = outputs[:, called] - others.logsumexp(1)
         shown = values.sigmoid()
-    without, alone = values[1:].split(len(tried))
-    support = ((values[0] - without) + (alone - alone.median())) / 2
+    design = torch.cat([kept.double(), torch.ones(len(kept), 1, dtype=torch.float64)], 1)
+    support = torch.linalg.lstsq(design, values.double()[:, None]).solution[:-1, 0]
+
     result = [Word(word) for word in words]
-    measured = zip(
-        tried, support.tolist(), *(part.tolist() for part in shown[1:].split(len(tried)))
-    )
-    for i, *found in measured:
-        result[i] = Word(words[i], *found)
+    # The whole text comes first, and then the text without each of its words.
+    for place, i in enumerate(tried):
+        result[i] = Word(words[i], float(support[place]), float(shown[1 + place]))
     return result
+
+
+def _kept_words(count: int) -> Tensor:
+    """Return which words are kept, (variants, count): all, all but one, and then every choice of
+    few words, or random halves and their complements of many.
+    """
+    single = ~torch.eye(count, dtype=torch.bool)
+    if count <= FEW_WORDS:
+        numbers = torch.arange(1, 2**count - 1)
+        some = (numbers[:, None] >> torch.arange(count)) % 2 == 1
+    else:
+        generator = torch.Generator().manual_seed(0)
+        half = torch.rand(VARIANTS // 2, count, generator=generator) < 0.5
+        some = torch.cat([half, ~half])
+        some = some[some.any(1)]
+    return torch.cat([torch.ones(1, count, dtype=torch.bool), single, some])
+
+
+def _without(words: Sequence[str], tried: Sequence[int], kept: Tensor) -> str:
+    """Return a text without the words that are not kept."""
+    out = {tried[place] for place in (~kept).nonzero()[:, 0].tolist()}
+    return " ".join(word for i, word in enumerate(words) if i not in out)

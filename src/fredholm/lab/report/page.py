@@ -1,21 +1,26 @@
-"""The page: sections to one self-contained HTML file. It has no script and loads nothing.
+"""The page: sections to one self-contained HTML file. It loads nothing, and runs no script but that
+of the interactive figure, where it has one.
 
-What it looks like and says stands in ``templates/``: ``page.html``, ``words.html`` and ``style.css``.
+What it looks like stands in ``templates/``: ``page.html``, ``parts.html``, ``style.css`` and
+``explore.js``; what it says in ``run.html`` and ``comparison.html``.
 """
 
 from __future__ import annotations
 
 import base64
 import csv
+import hashlib
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.resources import files
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+PROSE = ("run.html", "comparison.html")  # templates of what pages say
 DPI = 150  # of the pictures; a page has 96 units an inch, so that they are sharp on dense screens
 
 
@@ -67,7 +72,7 @@ class Picture:
 @dataclass(frozen=True)
 class Section:
     """A part of the page: heading, text (HTML), figures, and HTML that follows them, below or
-    beside.
+    beside; ``explorer`` is what the interactive figure is made of.
     """
 
     key: str
@@ -76,6 +81,7 @@ class Section:
     pictures: list[Picture] = field(default_factory=list)
     after: str = ""
     beside: bool = False
+    explorer: dict[str, Any] | None = None
 
 
 def render_page(
@@ -88,9 +94,33 @@ def render_page(
         >>> "<p class=\\"lead\\">1 &lt; 2</p>" in page, "<h2>Maps</h2>" in page
         (True, True)
     """
+    content: dict[str, Any] = {"title": title, "lead": lead, "facts": facts, "foot": foot}
+    script = script_source() if any(section.explorer for section in sections) else ""
     return _template("page.html").render(
-        title=title, lead=lead, facts=facts, sections=sections, foot=foot
+        **content, sections=sections, script=Markup(script), policy=Markup(policy(script))
     )
+
+
+def script_source() -> str:
+    """The script of the interactive figure, the only one that a page may run."""
+    return files("fredholm.lab.report").joinpath("templates/explore.js").read_text("utf-8").strip()
+
+
+def policy(script: str) -> str:
+    """The page's Content-Security-Policy: nothing is loaded, and no script runs but the given one,
+    known by its SHA-256.
+
+    Example:
+        >>> policy("")
+        "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+        >>> policy("1").partition("script-src ")[2]
+        "'sha256-a4ayc/80/OGda4BO/1o/V0etpOqiLx1JwB5S3beHW0s='"
+    """
+    rules = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+    if not script:
+        return rules
+    digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
+    return f"{rules}; script-src 'sha256-{digest}'"
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -118,13 +148,15 @@ def marked_texts(title: str, rows: Sequence[Any]) -> str:
 
 
 def words(name: str, /, **values: Any) -> str:
-    """The prose of a section or a caption, a macro of ``words.html``; values are escaped.
+    """The prose of a section or a caption, a macro of one of :data:`PROSE`; values are escaped.
 
     Example:
         >>> words("mistakes", wrong=1, count=9, what="<b>")
         '<p>1 of 9 &lt;b&gt; were given a wrong class.</p>'
     """
-    return str(getattr(_template("words.html").module, name)(**values))
+    modules = [_template(page).module for page in PROSE]
+    macro = next(getattr(module, name) for module in modules if hasattr(module, name))
+    return str(macro(**values))
 
 
 def folded(title: str, html: str) -> str:

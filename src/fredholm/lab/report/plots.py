@@ -101,7 +101,7 @@ def profiles(
 
 
 def shares(theme: Theme, names: Sequence[str], found: Sequence[VarianceShare]) -> Figure:
-    """Stacked bars, position then content, a layer a row; the bar of error at the border, heads as
+    """Stacked bars, position then content, one row per layer; the bar of error at the border, heads as
     dots.
     """
     figure = new_figure(theme.width, 0.46 * len(found) + 1.1)

@@ -23,14 +23,22 @@ from ..data.kinds.images import IMAGES
 from ..data.kinds.kind import SAMPLES, Kind, Page, kind_of
 from ..data.kinds.sequences import SEQUENCES, TABLES
 from ..data.vocabulary import Vocabulary
-from .answers import result_sections
-from .evolution import evolution_section
+from .attention import choose_marked, quality_sections
+from .explore import explore_section
 from .given import ReportOptions, RunFacts, Samples
+from .kernels import (
+    PLAIN,
+    Axis,
+    Layer,
+    _plain,
+    evolution_section,
+    map_section,
+    profile_section,
+    share_section,
+)
 from .page import Section, folded, preformatted, render_page
-from .quality_sections import choose_marked, quality_sections
-from .results import curve_section, read_history
+from .results import curve_section, read_history, result_sections
 from .samples import choose_samples, encoder_config, padded_queries, trace_layers
-from .sections import PLAIN, Axis, Layer, _plain, map_section, profile_section, share_section
 
 PAGE, NUMBERS = "index.html", "numbers.json"
 USUAL, UNKNOWN = ReportOptions(), RunFacts()
@@ -51,8 +59,8 @@ def report(
 
     For a model the page shows its accuracy and size, training curves, what its operators learned,
     and its mistakes; for an operator, which obeys the contract (``kernel_matrix``, ``weights``),
-    what it does with the samples on ``domain``. The page holds its pictures inside, has no script
-    and loads nothing. Calls with the same arguments write the same pictures.
+    what it does with the samples on ``domain``. The page holds its pictures inside and
+    loads nothing; its only script is that of the interactive figure. Calls with the same arguments write the same pictures.
 
     Args:
         model: a model with ``trace(images)`` (every registered model has it), a vision transformer
@@ -230,10 +238,11 @@ def _axis(model: Any, samples: Samples, chosen: int) -> Axis:
     if kind is SEQUENCES and terms.clock:
         encoder = encoder_config(model)
         return Axis((), terms.clock, terms.step * encoder.length)
-    if samples.texts is None or "vocabulary" not in facts:
+    inputs = samples.inputs
+    if samples.texts is None or "vocabulary" not in facts or not isinstance(inputs, Tensor):
         return PLAIN
     vocabulary = Vocabulary.from_dict(facts["vocabulary"])
-    numbers = [n for n in samples.inputs[chosen].tolist() if n]  # pyright: ignore[reportIndexIssue]
+    numbers = [number for number in inputs[chosen].tolist() if number]
     return Axis(tuple(vocabulary.decode(numbers)), "the text, word by word")
 
 
@@ -252,7 +261,13 @@ def kernel_sections(
     profile, profile_numbers = profile_section(layers, seed=seed, queries=queries, kind=kind)
     share, share_numbers = share_section(layers, seed=seed, kind=kind)
     maps, numbers = map_sections(layers, image, options, kind, axis)
-    sections = [*maps, *(each for each in (profile, share) if each is not None)]
+    with working("explain: all queries"):
+        explorer = explore_section(layers, image, kind, axis)
+    sections = [
+        *([explorer] if explorer else []),
+        *maps,
+        *(each for each in (profile, share) if each is not None),
+    ]
     return sections, {"profile": profile_numbers, "variance": share_numbers} | numbers
 
 

@@ -24,6 +24,7 @@ _PUBLIC = {
     "plan_run": (".planning", "lightning"),
     "RunPlan": (".planning", "lightning"),
     "evaluate": (".evaluation", "lightning"),
+    "evaluate_files": (".new_files", "lightning"),
     "evaluate_glue": (".glue", "lightning"),
     "glue_runs": (".glue", "lightning"),
     "predict": (".prediction", "lightning"),

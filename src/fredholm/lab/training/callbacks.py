@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -167,11 +168,75 @@ class LastStep(Callback):
             trainer.should_stop = True
 
 
+class Pace:
+    """How long a fit will still take, from the steps that this call has made, validation included.
+
+    Example:
+        >>> pace = Pace(clock=iter([0.0, 30.0]).__next__)
+        >>> pace.begin(step=10, last=40)
+        >>> pace.left(20, most=45.0)
+        ', about 45 s left'
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        self.clock = clock
+        self.start, self.first, self.last = 0.0, 0, None
+
+    def begin(self, step: int, last: float | None) -> None:
+        """Note the step that this call begins at, and the last one; None where it is not known."""
+        self.start, self.first, self.last = self.clock(), step, last
+
+    def left(self, step: int, most: float | None) -> str:
+        """Return the time left in words, at ``most`` so many seconds; "" before the first step,
+        after the last one, and where the last one is not known.
+        """
+        done = step - self.first
+        if self.last is None or done <= 0 or step >= self.last:
+            return ""
+        seconds = (self.clock() - self.start) / done * (self.last - step)
+        seconds = seconds if most is None else min(seconds, most)
+        return f", about {duration(seconds)} left"
+
+
+def duration(seconds: float) -> str:
+    """Return a rough time in words.
+
+    Example:
+        >>> [duration(t) for t in (4.2, 75, 3600 * 2.4)]
+        ['5 s', '2 min', '2.4 h']
+    """
+    if seconds < 60:
+        return f"{math.ceil(seconds)} s"
+    return f"{math.ceil(seconds / 60)} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+
+
+def last_step(trainer: Any, module: Any) -> float | None:
+    """Return the step of the optimizer that a fit ends with at the latest; None where there is no
+    such limit.
+    """
+    limits = [] if module.last_step is None else [module.last_step]
+    batches = trainer.num_training_batches
+    if trainer.max_epochs not in (None, -1) and math.isfinite(batches):
+        limits.append(trainer.max_epochs * math.ceil(batches / trainer.accumulate_grad_batches))
+    return min(limits, default=None)
+
+
+def seconds_allowed(trainer: Any) -> float | None:
+    """Return the seconds that a limit of time leaves; None without such a limit."""
+    timers = [callback for callback in trainer.callbacks if isinstance(callback, Timer)]
+    return timers[0].time_remaining() if timers else None
+
+
 class Signs(Callback):
-    """Progress of each epoch, shown by :mod:`fredholm.progress`; only rank 0 shows it."""
+    """Progress of each epoch and the time left, shown by :mod:`fredholm.progress`; only rank 0
+    shows it.
+    """
 
     def __init__(self) -> None:
-        self.open = 0
+        self.open, self.pace = 0, Pace()
+
+    def on_train_start(self, trainer, pl_module) -> None:
+        self.pace.begin(trainer.global_step, last_step(trainer, pl_module))
 
     def on_train_epoch_start(self, trainer, pl_module) -> None:
         self._begin_epoch(trainer, pl_module, 0)
@@ -194,7 +259,12 @@ class Signs(Callback):
         # An epoch that is resumed in its middle gets no on_train_epoch_start.
         self._begin_epoch(trainer, pl_module, batch_idx + 1)
         if self.open:
-            current().at(batch_idx + 1, lambda: f", train loss {pl_module.train_loss():.4g}")
+            current().at(batch_idx + 1, lambda: self._said(trainer, pl_module))
+
+    def _said(self, trainer: Any, module: Any) -> str:
+        """Return the loss and the time left; computed only where they are shown."""
+        left = self.pace.left(trainer.global_step, seconds_allowed(trainer))
+        return f", train loss {module.train_loss():.4g}{left}"
 
     def on_validation_start(self, trainer, pl_module) -> None:
         if self.open:
@@ -267,6 +337,10 @@ class History(Table):
     ):
         self.path, self.timer, self.report, self.scores = path, timer, report, scores
         self.rows: list[dict[str, Any]] = []
+        self.pace = Pace()
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        self.pace.begin(trainer.global_step, last_step(trainer, pl_module))
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
         row = {
@@ -288,9 +362,10 @@ class History(Table):
                     f"{key.replace('_', ' ')} {value:.4g}"
                     for key, value in pl_module.metrics.items()
                 )
+                left = self.pace.left(trainer.global_step, seconds_allowed(trainer))
                 self.report(
                     f"epoch {row['epoch']}{epochs}  train loss {row['train_loss']:.4g}  {shown}  "
-                    f"{row['seconds']:.0f} s"
+                    f"{row['seconds']:.0f} s{left}"
                 )
                 current().spoke()
 

@@ -333,6 +333,7 @@ def explain(run: str | Path, images: int = 1000, *, trust_code: bool = False) ->
     """
     from ...explain import Samples, report_run
     from ..report.given import read_evaluation
+    from ..report.results import FIELDS
 
     model, place = load_run(run, trust_code=trust_code)
     with storing(place.root):  # before the work: without it there is nowhere to put the result
@@ -344,8 +345,10 @@ def explain(run: str | Path, images: int = 1000, *, trust_code: bool = False) ->
     task, shown = task_of(dataset), dataset.shown(chosen)
     labels = dataset.labels[chosen] if task.classifies else None
     targets = None
-    if dataset.task in ("regression", "field"):
+    if dataset.task == "regression":
         targets = dataset.in_units(dataset.raw(chosen)[1])
+    elif dataset.task == "field":
+        targets = dataset.raw(chosen[:FIELDS])[1]
     with storing(place.root), working("explain"):
         return report_run(
             place.root,

@@ -16,6 +16,7 @@ from ...export import (
     export_program,
     signature_of,
 )
+from ...files import check_target
 from .calibration import temperature_of
 from .evaluation import load_run
 from .folder import RunFolder
@@ -41,6 +42,7 @@ def export_run(
     *,
     out: str | Path | None = None,
     fixed: Sequence[str] = (),
+    opset: int | None = None,
     trust_code: bool = False,
 ) -> Path:
     """Write a run's model as a program that needs neither this library nor the run.
@@ -55,6 +57,7 @@ def export_run(
         to: ``onnx``, ``aoti`` (native code for this kind of machine) or ``program`` (PyTorch).
         out: the file; by default ``model-`` and the format, in the run's folder.
         fixed: names of input sizes that stay those of training, such as ``height``.
+        opset: of ``onnx``, the version of its operators, see :func:`fredholm.export.export_onnx`.
         trust_code: see :func:`load_run`.
 
     Raises:
@@ -68,10 +71,16 @@ def export_run(
         known = ", ".join(FORMATS)
         raise OptionError(f"to: expected one of {known}, got {to!r}{suggest(to, FORMATS)}")
     chosen = FORMATS[to]
+    options: dict[str, Any] = {}
+    if opset is not None:
+        if to != "onnx":
+            raise OptionError(f"opset: expected --to onnx beside it, got {to}; drop one of the two")
+        options["opset"] = opset
     model, place = load_run(run, trust_code=trust_code)
     path = Path(out or place.root / f"model-{to}{chosen.suffix}")
+    check_target(path)
     metadata = _metadata(model, place, fixed)
-    chosen.export(model, path, fixed=fixed, metadata=metadata)
+    chosen.export(model, path, fixed=fixed, metadata=metadata, **options)
     return path
 
 

@@ -5,6 +5,7 @@ fields.
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -38,6 +39,7 @@ def predict(
     trust_code: bool = False,
     out: str | Path | None = None,
     strict: bool = False,
+    texts: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """What a run, or the method that a comparison recommends, says of each sample in files and
     folders, ``-`` being standard input.
@@ -61,6 +63,7 @@ def predict(
         out: a file that they are written to as well, see :func:`write_predictions`.
         strict: refuse a table in which a cell that should hold a number does not; otherwise such
             samples are left out, and listed.
+        texts: of a run on texts, samples as they are written, beside those of the files.
 
     Raises:
         TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
@@ -78,7 +81,7 @@ def predict(
         _check_apart(Path(out), files)
         if not Path(out).absolute().parent.is_dir():
             raise OptionError(f"out: received {str(out)!r}; there is no such folder, make it first")
-    said = _load(run, trust_code)
+    said = load_predictor(run, trust_code)
     facts = said.facts
     answer = _ANSWERS.get(facts.get("task", "classification"))
     if answer is None:
@@ -89,10 +92,10 @@ def predict(
         )
     if out is not None and answer is _field:
         _refuse_table_of_fields(Path(out))
-    samples = read_unlabelled(files, facts, said.encoder, strict)
+    samples = read_unlabelled(files, facts, said.encoder, strict, texts)
     rows, count = [], len(samples)
     with torch.inference_mode(), said.ready, working("predict", count, "samples") as show:
-        for chosen in _batches(samples, batch_size):
+        for chosen in alike_batches(samples, range(count), batch_size):
             outputs = said.outputs(samples, chosen)
             for i, output in zip(chosen, outputs, strict=True):
                 shape = samples.shape(i) if samples.shape else ()
@@ -111,7 +114,7 @@ def predict(
 
 
 @dataclass(frozen=True)
-class _Predictor:
+class Predictor:
     """A run, or a method that a comparison recommends.
 
     Attributes:
@@ -129,20 +132,32 @@ class _Predictor:
     ready: AbstractContextManager[Any]
 
 
-def _load(folder: str | Path, trust_code: bool) -> _Predictor:
+def load_predictor(
+    folder: str | Path, trust_code: bool, overrides: list[str] | tuple[str, ...] = ()
+) -> Predictor:
+    """Return what answers for a run's folder, or for that of a comparison.
+
+    Raises:
+        TrustError, OptionError, CheckpointError: see :func:`load_run`.
+    """
     from ..compare.saved import is_comparison, load_pick
 
     if is_comparison(folder):
+        if overrides:
+            raise OptionError(
+                f"override: received {' '.join(overrides)}; a method that a comparison recommends "
+                "has no options, leave them out"
+            )
         pick = load_pick(folder)
 
         def answered(samples: Any, chosen: list[int]) -> Tensor:
             texts = None if samples.texts is None else [samples.texts[i] for i in chosen]
             return pick(samples.batch(chosen), texts)
 
-        return _Predictor(pick.facts, pick.encoder, pick.temperature, answered, nullcontext())
-    model, place = load_run(folder, trust_code=trust_code)
+        return Predictor(pick.facts, pick.encoder, pick.temperature, answered, nullcontext())
+    model, place = load_run(folder, overrides, trust_code=trust_code)
     device = on_device(model)
-    return _Predictor(
+    return Predictor(
         model.extra,
         model.config.encoder,
         temperature_of(place.calibration),
@@ -151,16 +166,16 @@ def _load(folder: str | Path, trust_code: bool) -> _Predictor:
     )
 
 
-def _batches(samples: Any, size: int) -> Iterator[list[int]]:
-    """Numbers of samples, at most so many at a time; fields on grids of several sizes, which are
-    not padded, apart.
+def alike_batches(samples: Any, numbers: Sequence[int], size: int) -> Iterator[list[int]]:
+    """Yield numbers of samples, at most so many at a time; fields on grids of several sizes, which
+    are not padded, apart.
     """
 
     def grid(number: int) -> tuple[int, ...]:
         shape = samples.shape(number) if samples.shape else ()
         return shape if len(shape) > 1 else ()
 
-    for _, alike in groupby(range(len(samples)), grid):
+    for _, alike in groupby(numbers, grid):
         chosen = list(alike)
         yield from (chosen[start : start + size] for start in range(0, len(chosen), size))
 
@@ -278,12 +293,25 @@ def _refuse_table_of_fields(path: Path) -> None:
 
 
 def _write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    table = [line for row in rows for line in _flat(row)]
     with path.open("w", encoding="utf-8", newline="") as file:
-        names = dict.fromkeys(name for line in table for name in line)
-        writer = csv.DictWriter(file, list(names) or ["file"])
-        writer.writeheader()
-        writer.writerows(table)
+        file.write(as_table(rows))
+
+
+def as_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return what :func:`predict` gave as CSV.
+
+    Raises:
+        OptionError: fields, which are not a table.
+    """
+    if rows and "values" in rows[0]:
+        _refuse_table_of_fields(Path("-.csv"))
+    table = [line for row in rows for line in _flat(row)]
+    names = dict.fromkeys(name for line in table for name in line)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(names) or ["file"])
+    writer.writeheader()
+    writer.writerows(table)
+    return text.getvalue()
 
 
 def _flat(row: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 from ...distributed import Shards, summed
 from ...errors import DataError, OptionError, ShapeError
 from ...registry import Registered, Registry
+from ..data.files.reading import refuse_forecasting
 from ..data.kinds.dataset import IGNORED
 from .metrics import (
     METRICS,
@@ -24,6 +25,8 @@ from .metrics import (
     exponential,
     nats_to_bits,
     pearson,
+    r2,
+    rmse,
     spearman,
     summarise,
     title_of,
@@ -274,6 +277,7 @@ def create_task(name: str = "classification") -> Task:
         >>> task.loss(out, target).item(), task.metrics([4.0, 0.0, 2.0])
         (2.0, {'val_loss': 2.0})
     """
+    refuse_forecasting(name)
     return TASKS[name]()
 
 
@@ -463,6 +467,8 @@ class Regression(Numbers):
         return {
             "n": len(labels),
             "loss": float(error.square().mean()),
+            "rmse": rmse(outputs, labels),
+            "r2": defined(r2(outputs, labels)),
             "absolute_error": absolute_error(outputs, labels),
             "variance": float((labels.double() - labels.double().mean()).square().mean()),
             "pearson": defined(pearson(outputs, labels)),

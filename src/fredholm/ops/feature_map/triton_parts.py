@@ -1,10 +1,16 @@
-"""Banks of scalar networks inside GPU kernels: hidden units live in registers, in the backward once
-more.
+"""Banks of scalar networks inside GPU kernels, whose hidden units live in registers.
 
-Features of a block of points are a matrix (points, L·M), channel l of direction m in column l·M +
-m, as in
-:class:`fredholm.kernels.LunaMap`; both sizes are padded to powers of two with columns that are
-zero. A bank with one network per set (``SHARED``) computes a hidden unit once for all its channels.
+The features of a block of points are a matrix (points, L·M): channel l of direction m is in column
+l·M + m, as in :class:`fredholm.kernels.LunaMap`. Both sizes are padded to powers of two, with
+columns that are zero.
+
+Arguments that the functions share:
+
+    base, at, count   scalars, a contiguous (M, count) matrix of one (batch, head) pair, and points
+    weight ...        w, b, R and c of one set
+    L, C, H, M        channels, outputs of a network, its hidden units, directions
+    SHARED            whether the set is one network, C = L: a hidden unit is computed once for all
+                      its channels
 """
 
 from __future__ import annotations
@@ -15,7 +21,7 @@ import triton.language as tl
 
 @triton.jit
 def _tanh(x):
-    """tanh from one exponential that cannot overflow."""
+    """tanh(x) = (1 - e^(-2|x|)) / (1 + e^(-2|x|)) · sign(x), whose exponential cannot overflow."""
     e = tl.exp(-2.0 * tl.abs(x))
     value = (1.0 - e) / (1.0 + e)
     return tl.where(x < 0.0, -value, value)
@@ -42,7 +48,7 @@ def activated(s, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def slope(s, ACTIVATION: tl.constexpr):
-    """σ'(s)."""
+    """σ'(s), for the same names."""
     if ACTIVATION == "relu":
         value = tl.where(s > 0.0, 1.0, 0.0)
     elif ACTIVATION == "gelu":
@@ -66,9 +72,10 @@ def slope(s, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def scalars(base, at, count, M: tl.constexpr, BLOCK_M: tl.constexpr):
-    """Scalars u of the points ``at`` from a contiguous (M, count) matrix, (points, 1, BLOCK_M)."""
+    """Scalars u of the points ``at``, (points, 1, BLOCK_M), zero in padding."""
     m = tl.arange(0, BLOCK_M)
     inside = (at < count)[:, None] & (m < M)[None, :]
+    # In 64 bits: M·count may be more than 2³¹.
     u = tl.load(base + m[None, :].to(tl.int64) * count + at[:, None], mask=inside, other=0.0).to(
         tl.float32
     )
@@ -78,10 +85,12 @@ def scalars(base, at, count, M: tl.constexpr, BLOCK_M: tl.constexpr):
 @triton.jit
 def _unit(
     weight, bias, readout, j,
-    L: tl.constexpr, C: tl.constexpr, H: tl.constexpr, BLOCK_L: tl.constexpr, SHARED: tl.constexpr,
+    L: tl.constexpr, C: tl.constexpr, H: tl.constexpr,
+    BLOCK_L: tl.constexpr, SHARED: tl.constexpr,
 ):  # fmt: skip
-    """Hidden unit j of the networks: w and b (1, 1 | L, 1), and its share R of every channel (1, L,
-    1).
+    """Hidden unit j of each network: w and b, and R for every channel.
+
+    w and b are (1, 1, 1) where the set is one network, else (1, BLOCK_L, 1); R is (1, BLOCK_L, 1).
     """
     channel = tl.arange(0, BLOCK_L)
     known = channel < L
@@ -89,6 +98,7 @@ def _unit(
         w, b = tl.load(weight + j).to(tl.float32), tl.load(bias + j).to(tl.float32)
         w, b = tl.full((1, 1, 1), 0.0, tl.float32) + w, tl.full((1, 1, 1), 0.0, tl.float32) + b
     else:
+        # Channel l is an output of network l // C.
         network = channel // C * H + j
         w = tl.load(weight + network, mask=known, other=0.0).to(tl.float32)[None, :, None]
         b = tl.load(bias + network, mask=known, other=0.0).to(tl.float32)[None, :, None]
@@ -99,10 +109,14 @@ def _unit(
 @triton.jit
 def channels(
     u, weight, bias, readout, shift,
-    L: tl.constexpr, C: tl.constexpr, H: tl.constexpr, BLOCK_L: tl.constexpr,
+    L: tl.constexpr, C: tl.constexpr, H: tl.constexpr,
+    BLOCK_L: tl.constexpr,
     SHARED: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
-    """ψ before a last ReLU, (points, BLOCK_L, BLOCK_M), of scalars u (points, 1, BLOCK_M)."""
+    """ψ before a last ReLU, (points, BLOCK_L, BLOCK_M), of scalars u (points, 1, BLOCK_M).
+
+    The loop goes over hidden units, so that only one of each network is in registers at a time.
+    """
     channel = tl.arange(0, BLOCK_L)
     c = tl.load(shift + channel, mask=channel < L, other=0.0).to(tl.float32)
     total = tl.zeros((u.shape[0], BLOCK_L, u.shape[2]), tl.float32) + c[None, :, None]
@@ -114,21 +128,23 @@ def channels(
 
 @triton.jit
 def known(
-    at, count, L: tl.constexpr, M: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_M: tl.constexpr
-):
-    """Whether an entry of (points, BLOCK_L, BLOCK_M) is of a point, a channel and a direction."""
+    at, count,
+    L: tl.constexpr, M: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    """Whether an entry of (points, BLOCK_L, BLOCK_M) is not padding."""
     columns = (tl.arange(0, BLOCK_L) < L)[:, None] & (tl.arange(0, BLOCK_M) < M)[None, :]
     return (at < count)[:, None, None] & columns[None, :, :]
 
 
 @triton.jit
 def features(
-    base, at, count, weight, bias, readout, shift,
+    base, at, count,
+    weight, bias, readout, shift,
     L: tl.constexpr, C: tl.constexpr, H: tl.constexpr, M: tl.constexpr,
     BLOCK_L: tl.constexpr, BLOCK_M: tl.constexpr,
     SHARED: tl.constexpr, ACTIVATION: tl.constexpr, NONNEG: tl.constexpr,
 ):  # fmt: skip
-    """φ of the points ``at``, (points, BLOCK_L·BLOCK_M), zero outside."""
+    """φ of the points ``at``, (points, BLOCK_L·BLOCK_M), zero in padding."""
     u = scalars(base, at, count, M, BLOCK_M)
     y = channels(u, weight, bias, readout, shift, L, C, H, BLOCK_L, SHARED, ACTIVATION)
     if NONNEG:
@@ -139,24 +155,37 @@ def features(
 
 @triton.jit
 def features_backward(
-    grad, base, at, count, weight, bias, readout, shift,
+    grad,
+    base, at, count,
+    weight, bias, readout, shift,
     base_grad, weight_grad, bias_grad, readout_grad, shift_grad,
     L: tl.constexpr, C: tl.constexpr, H: tl.constexpr, M: tl.constexpr,
     BLOCK_L: tl.constexpr, BLOCK_M: tl.constexpr,
     SHARED: tl.constexpr, ACTIVATION: tl.constexpr, NONNEG: tl.constexpr,
 ):  # fmt: skip
-    """From φ's gradient (points, BLOCK_L·BLOCK_M), the scalars' at ``base_grad`` (M, count) and
-    this block's share of the bank's: w and b (1 | L, H), R (L, H) and c (L), which no other
-    block writes. Hidden units are computed again.
+    """Write the gradients of the scalars and of the bank, from that of φ.
+
+    With g = ``grad``, (points, BLOCK_L·BLOCK_M), zero where the last ReLU is, and for unit j
+    δ_j = σ'(w_j u + b_j) Σ_l R_lj g_l:
+
+        dR_lj = Σ g_l σ(w_j u + b_j)     dc_l = Σ g_l     dw_j = Σ δ_j u     db_j = Σ δ_j
+        du = Σ_j δ_j w_j
+
+    Sums are over the points and directions of this block. They go to places that no other block
+    writes to: w and b (1 | L, H), R (L, H) and c (L,). du goes to ``base_grad`` (M, count). Hidden
+    units are computed again, one of each network at a time.
     """
     u = scalars(base, at, count, M, BLOCK_M)
     g = tl.reshape(grad, (u.shape[0], BLOCK_L, BLOCK_M))
     g = tl.where(known(at, count, L, M, BLOCK_L, BLOCK_M), g, 0.0)
+    # A last ReLU lets the gradient through where ψ is positive.
     if NONNEG:
         y = channels(u, weight, bias, readout, shift, L, C, H, BLOCK_L, SHARED, ACTIVATION)
         g = tl.where(y > 0.0, g, 0.0)
     channel = tl.arange(0, BLOCK_L)
     tl.store(shift_grad + channel, tl.sum(tl.sum(g, 2), 0), mask=channel < L)
+
+    # With one network du is the same for all channels, and has one row.
     if SHARED:
         du = tl.zeros((u.shape[0], 1, BLOCK_M), tl.float32)
     else:
@@ -166,6 +195,8 @@ def features_backward(
         before = w * u + b
         dr = tl.sum(tl.sum(g * activated(before, ACTIVATION), 2), 0)
         tl.store(readout_grad + channel * H + j, dr, mask=channel < L)
+
+        # R g, then δ. One network adds it up over its channels.
         inner = r * g
         if SHARED:
             inner = tl.sum(inner, 1)[:, None, :] * slope(before, ACTIVATION)
@@ -178,6 +209,7 @@ def features_backward(
             )
             tl.store(bias_grad + channel * H + j, tl.sum(tl.sum(inner, 2), 0), mask=channel < L)
         du += w * inner
+
     m = tl.arange(0, BLOCK_M)
     inside = (at < count)[:, None] & (m < M)[None, :]
     tl.store(base_grad + m[None, :].to(tl.int64) * count + at[:, None], tl.sum(du, 1), mask=inside)

@@ -2,22 +2,18 @@
 
 from .band import taken_by_row
 from .banked import banked_attention
-from .chunked import (
-    Moment,
-    at_scale,
-    attend_in_pieces,
-    guarded,
-    linear_attention,
+from .chunked import Moment, at_scale, guarded, linear_attention, over_new_factor, wants_pieces
+from .naive import linear_attention_naive, linear_density
+from .pieces import attend_in_pieces
+from .running import (
+    advance_moment,
     linear_attention_step,
     linear_attention_stretch,
     moment_of,
-    over_new_factor,
-    wants_pieces,
 )
-from .naive import linear_attention_naive, linear_density
-from .running import advance_moment
 from .window_step import step_window
-from .windowed import Far, advance_window, vanishing
+from .window_stretch import Far, vanishing
+from .windowed import advance_window
 
 __all__ = [
     "Far",

@@ -1,5 +1,5 @@
-"""Linear attention whose features are a bank's: from the bank's scalars at once, so that a GPU
-keeps no feature.
+"""Linear attention whose features are a bank's: from the bank's scalars, so that a GPU need not
+store the features.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from .chunked import check_order, linear_attention
 from .limits import linear_attention_refusal
 
 BANKED_ATTENTION = "attention with a bank's features"
+"""The op's name in messages."""
 
 
 @checkable(BANKED_ATTENTION)
@@ -33,14 +34,14 @@ def banked_attention(
     chunk: int = 64,
     backend: str = "auto",
 ) -> Float[Tensor, "b h q c"]:
-    r""":func:`linear_attention` with features :math:`\phi(u)_{l,i} = \psi_l(u_i)`, ψ the channels
-    of :func:`scalar_bank`.
+    r"""Return :func:`linear_attention` with features :math:`\phi(u)_{l,i} = \psi_l(u_i)`, where ψ
+    are the channels of :func:`scalar_bank`.
 
     Args:
-        query, key: scalars u, M a point.
+        query, key: scalars u, M per point.
         value, quadrature, floor, chunk: see :func:`linear_attention`.
         query_bank, key_bank: ψ of queries and of keys, with one set or H, and as many channels L.
-            The same bank twice is one bank.
+            The same object for both is one bank.
         activation, nonneg: see :func:`scalar_bank`.
         backend: see :mod:`fredholm.ops.backend`. The Triton kernels evaluate the networks in
             registers, once more in the backward, whatever the activation, and choose their own
@@ -67,29 +68,45 @@ def banked_attention(
     dtype = torch.promote_types(query.dtype, torch.float32)
 
     def refusal() -> str | None:
+        # The kernels pad directions and channels to powers of two.
         features = power_of_two(query.shape[2], 1) * power_of_two(query_bank.channels, 1)
-        return linear_attention_refusal(
-            dtype, features, value.shape[3], value.shape[0] * value.shape[1]
-        )
+        pairs = value.shape[0] * value.shape[1]
+        return linear_attention_refusal(dtype, features, value.shape[3], pairs)
 
     if choose_backend(backend, BANKED_ATTENTION, value.device, refusal) == "triton":
         from .triton import attend
 
-        query_parts, key_parts = (
-            [part.to(dtype) for part in bank] for bank in (query_bank, key_bank)
-        )
-        scalars = query.to(dtype), key.to(dtype)
+        query_parts = [part.to(dtype) for part in query_bank]
+        key_parts = [part.to(dtype) for part in key_bank]
         return attend(
-            *scalars, value, quadrature, floor, query_parts, key_parts, activation, nonneg
+            query.to(dtype),
+            key.to(dtype),
+            value,
+            quadrature,
+            floor,
+            query_parts,
+            key_parts,
+            activation,
+            nonneg,
         )
 
     def features(u: Tensor, bank: Bank) -> Tensor:
+        """Return φ at scalars (B, H, M, N), (B, H, N, L·M)."""
         b, h, m, n = u.shape
-        u = u.reshape(b, h, m * n) if bank.weight.shape[0] > 1 else u.reshape(b * h, 1, m * n)
-        y = scalar_bank(u.to(dtype), bank, activation=activation, nonneg=nonneg)
+        if bank.weight.shape[0] > 1:
+            rows = u.reshape(b, h, m * n)
+        else:
+            # One set for all heads: they are further rows.
+            rows = u.reshape(b * h, 1, m * n)
+        y = scalar_bank(rows.to(dtype), bank, activation=activation, nonneg=nonneg)
         return y.reshape(b, h, bank.channels * m, n).mT
 
-    attention = {"floor": floor, "chunk": chunk, "backend": "torch"}
     return linear_attention(
-        features(query, query_bank), features(key, key_bank), value, quadrature, **attention
+        features(query, query_bank),
+        features(key, key_bank),
+        value,
+        quadrature,
+        floor=floor,
+        chunk=chunk,
+        backend="torch",
     )

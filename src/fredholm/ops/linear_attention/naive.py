@@ -1,4 +1,4 @@
-"""Linear attention as a density, in its plainest form."""
+"""Linear attention as a density: the definition."""
 
 from __future__ import annotations
 
@@ -16,14 +16,31 @@ def linear_density(
     weights: Float[Tensor, "#b #h #q k"],
     floor: float | None,
 ) -> Float[Tensor, "b h q k"]:
-    r"""Density of linear attention against the quadrature weights w,
-    :math:`p_{ij} = \phi_i\cdot\psi_j / \sum_l w_{il}\,\phi_i\cdot\psi_l`; without a ``floor`` there
-    is no denominator. Statistics in float32 at least, autocast or not. O(Nq·Nk).
+    r"""Return the density of linear attention against the quadrature weights w,
+
+    .. math:: p_{ij} = \phi_i\cdot\psi_j \Big/ \sum_l w_{il}\,\phi_i\cdot\psi_l,
+
+    or the numerator where ``floor`` is None. In float32 or better, also under autocast.
+
+    Args:
+        query, key: φ and ψ.
+        weights: w.
+        floor: of the denominator, see :func:`guarded`.
+
+    Cost: O(Nq·Nk·r).
+
+    Example:
+        >>> ones = torch.ones(1, 1, 2, 3)
+        >>> linear_density(ones, ones, torch.full((1, 1, 2, 2), 0.5), 1e-6)[0, 0].tolist()
+        [[1.0, 1.0], [1.0, 1.0]]
     """
     dtype = torch.promote_types(query.dtype, torch.float32)
     with full_precision(query):
-        raw, weights = query.to(dtype) @ key.to(dtype).mT, weights.to(dtype)
-        return raw if floor is None else raw / guarded((raw * weights).sum(-1, keepdim=True), floor)
+        raw = query.to(dtype) @ key.to(dtype).mT
+        weights = weights.to(dtype)
+        if floor is None:
+            return raw
+        return raw / guarded((raw * weights).sum(-1, keepdim=True), floor)
 
 
 def linear_attention_naive(
@@ -33,5 +50,13 @@ def linear_attention_naive(
     weights: Float[Tensor, "#b #h #q k"],
     floor: float | None,
 ) -> Float[Tensor, "b h q c"]:
-    r""":math:`\sum_j p_{ij} w_{ij} v_j` through the dense density: the oracle of ``chunked``."""
+    r"""Return :math:`\sum_j w_{ij} p_{ij} v_j` through the dense density: the oracle of
+    :func:`linear_attention`.
+
+    Example:
+        >>> ones = torch.ones(1, 1, 2, 3)
+        >>> weights = torch.full((1, 1, 2, 2), 0.5)
+        >>> linear_attention_naive(ones, ones, ones, weights, 1e-6)[0, 0, 0].tolist()
+        [1.0, 1.0, 1.0]
+    """
     return (linear_density(query, key, weights, floor) * weights) @ value

@@ -1,12 +1,38 @@
-"""The running moment: causal linear attention in parts, a memory of fixed size between them."""
+"""Causal linear attention in parts: the moment of all points before has a fixed size.
+
+A moment is Σ_j m_j ψ_j [v_j, 1]ᵀ, (B, H, r, c + 1); without a denominator it lacks the last column.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .chunked import at_scale, linear_attention_point, linear_attention_stretch, over_new_factor
+from ..backend import at_least_single, cast, full_precision, product
+from .chunked import at_scale, divided_by_last, over_new_factor, with_ones
+from .prefix_sums import prefix_sums
+
+
+class Advance(NamedTuple):
+    """Responses of new points, and the moment after them.
+
+    Attributes:
+        out: (B, H, n, c), or (B, H, c) of a single point.
+        moment: (B, H, r, c + 1).
+    """
+
+    out: Tensor
+    moment: Tensor
+
+
+class RunningAdvance(NamedTuple):
+    """Responses of new points, and the memory after them: ``moment``, and ``shift`` if used."""
+
+    out: Tensor
+    memory: dict[str, Tensor]
 
 
 def advance_moment(
@@ -21,19 +47,20 @@ def advance_moment(
     floor: float | None,
     positive: bool = False,
     chunk: int = 64,
-) -> tuple[Float[Tensor, "b h n c"], dict[str, Tensor]]:
-    """The next n points in causal order: what they receive, and the memory after them.
+) -> RunningAdvance:
+    """Return the responses of the next n points in causal order, and the memory after them.
+
+    Heads of queries may share the keys of fewer heads by broadcasting.
 
     Args:
         query: features φ.
         key, shift: features ψ over :math:`e^c`, and c, no smaller than the memory's; None where
             nothing was divided.
+        value: v.
         mass, scale: see :class:`fredholm.quadrature.Quadrature`.
         memory: ``moment`` of the points before, and ``shift`` where there is one; empty before the
             first.
         floor, positive, chunk: see :func:`linear_attention`.
-
-    Shape: query heads may share the keys of fewer heads by broadcasting.
 
     Cost: O(n·r·c) time; a memory of r·(c + 1) numbers per head, and c.
 
@@ -43,18 +70,138 @@ def advance_moment(
         >>> tuple(memory["moment"].shape)
         (1, 1, 2, 3)
     """
-    moment, after = memory.get("moment"), {}
+    moment = memory.get("moment")
+    after: dict[str, Tensor] = {}
     if shift is not None:
+        # The largest feature that each query sees, (B, H, n): of the new keys up to it, and of the
+        # keys before, whose features are at most 1 over their own factor.
         largest = key.detach().amax(-1).cummax(-1).values
-        if moment is not None:  # the moment so far, over the new common factor e^c
+        if moment is not None:
             ratio = over_new_factor(memory["shift"], shift)
             moment = moment * ratio.to(moment.dtype)
             largest = torch.maximum(largest, ratio[..., 0].to(largest.dtype))
-        query, after = at_scale(query, largest), {"shift": shift}
+        query = at_scale(query, largest)
+        after = {"shift": shift}
+
     if query.shape[2] > 1:
-        options = {"floor": floor, "chunk": chunk}
-        out, moment = linear_attention_stretch(query, key, value, mass, scale, moment, **options)
-    else:  # without chunks, whose padding would cost as much again
-        options = {"floor": floor, "positive": positive}
-        out, moment = linear_attention_point(query, key, value, mass, scale, moment, **options)
-    return out, {"moment": moment, **after}
+        out, moment = linear_attention_stretch(
+            query, key, value, mass, scale, moment, floor=floor, chunk=chunk
+        )
+    else:
+        # A single point takes no chunks, whose padding would cost as much again.
+        out, moment = linear_attention_point(
+            query, key, value, mass, scale, moment, floor=floor, positive=positive
+        )
+    return RunningAdvance(out, {"moment": moment, **after})
+
+
+def linear_attention_stretch(
+    query: Float[Tensor, "#b #h n r"],
+    key: Float[Tensor, "#b #h n r"],
+    value: Float[Tensor, "#b #h n c"],
+    mass: Float[Tensor, "#b n"],
+    scale: Float[Tensor, "#b #h n"] | None,
+    moment: Float[Tensor, "#b #h r _"] | None,
+    *,
+    floor: float | None,
+    chunk: int = 64,
+) -> Advance:
+    """Return the responses of n points in causal order, and the moment after the last.
+
+    Args:
+        query, key, value: φ, ψ and v.
+        mass, scale: see :class:`fredholm.quadrature.Quadrature`.
+        moment: of the points before, or None where there are none.
+        floor, chunk: see :func:`linear_attention`.
+
+    Cost: O(n·r·c) time; memory O(n·(r + c)) and O(n·(r·c / chunk + chunk)) more.
+
+    Example:
+        >>> u, mass = torch.ones(1, 1, 3, 2), torch.ones(1, 3)
+        >>> head, rest = (u[:, :, :1], mass[:, :1]), (u[:, :, 1:], mass[:, 1:])
+        >>> _, moment = linear_attention_stretch(*3 * head[:1], head[1], None, None, floor=1e-6)
+        >>> out, _ = linear_attention_stretch(*3 * rest[:1], rest[1], None, moment, floor=1e-6)
+        >>> out[0, 0].tolist()
+        [[1.0, 1.0], [1.0, 1.0]]
+    """
+    dtype = at_least_single(query.dtype)
+    with full_precision(query):
+        value = with_ones(cast(value, dtype), floor) * cast(mass, dtype)[:, None, :, None]
+        sums = prefix_sums(cast(query, dtype), cast(key, dtype), value, chunk, moment)
+        scale = None if scale is None else cast(scale, dtype)[..., None]
+        return Advance(divided_by_last(sums.out, scale, floor), sums.moment)
+
+
+def linear_attention_step(
+    query: Float[Tensor, "#b #h r"],
+    key: Float[Tensor, "#b #h r"],
+    value: Float[Tensor, "#b #h c"],
+    mass: Float[Tensor, "#b"],
+    scale: Float[Tensor, "#b #h"] | None,
+    moment: Float[Tensor, "#b #h r _"] | None,
+    *,
+    floor: float | None,
+) -> Advance:
+    """Return the response of one point in causal order, and the moment after it.
+
+    Arguments are those of :func:`linear_attention_stretch` without the dimension of points.
+
+    Cost: O(r·c) time and memory.
+
+    Example:
+        >>> u, mass = torch.ones(1, 1, 2), torch.ones(1)
+        >>> linear_attention_step(u, u, u, mass, None, None, floor=1e-6).out.tolist()
+        [[[1.0, 1.0]]]
+    """
+    scale = None if scale is None else scale[..., None]
+    point = query[..., None, :], key[..., None, :], value[..., None, :]
+    out, moment = linear_attention_point(*point, mass[:, None], scale, moment, floor=floor)
+    return Advance(out.squeeze(-2), moment)
+
+
+def linear_attention_point(
+    query: Float[Tensor, "#b #h 1 r"],
+    key: Float[Tensor, "#b #h 1 r"],
+    value: Float[Tensor, "#b #h 1 c"],
+    mass: Float[Tensor, "#b 1"],
+    scale: Float[Tensor, "#b #h 1"] | None,
+    moment: Float[Tensor, "#b #h r _"] | None,
+    *,
+    floor: float | None,
+    positive: bool = False,
+) -> Advance:
+    """Return :func:`linear_attention_step` of a point given as a stretch of one."""
+    dtype = at_least_single(query.dtype)
+    with full_precision(query):
+        query, key, value = cast(query, dtype), cast(key, dtype), cast(value, dtype)
+        # The outer product m ψ [v, 1]ᵀ by broadcasting, (B, H, r, 1) · (B, H, 1, c + 1).
+        weighted = (key * cast(mass.view(-1, 1, 1, 1), dtype)).mT
+        value = with_ones(value, floor)
+        if moment is None:
+            moment = weighted * value
+        else:
+            moment = torch.addcmul(moment, weighted, value)
+
+        scale = None if scale is None else cast(scale.unsqueeze(-1), dtype)
+        alike = query.shape[:2] == moment.shape[:2]
+        out = product(query, moment) if alike else query @ moment
+        return Advance(divided_by_last(out, scale, floor, positive), moment)
+
+
+def moment_of(
+    key: Float[Tensor, "#b #h n r"],
+    value: Float[Tensor, "#b #h n c"],
+    mass: Float[Tensor, "#b n"],
+    floor: float | None,
+) -> Float[Tensor, "#b #h r _"]:
+    """Return the moment after n points, as :func:`linear_attention_stretch` leaves it.
+
+    Example:
+        >>> key, value, mass = torch.ones(1, 1, 3, 2), torch.ones(1, 1, 3, 1), torch.ones(1, 3)
+        >>> moment_of(key, value, mass, 1e-6).tolist()
+        [[[[3.0, 3.0], [3.0, 3.0]]]]
+    """
+    dtype = torch.promote_types(key.dtype, torch.float32)
+    with full_precision(key):
+        weighted = key.to(dtype) * mass[:, None, :, None].to(dtype)
+        return weighted.mT @ with_ones(value.to(dtype), floor)

@@ -1,11 +1,11 @@
 """Linear attention as Triton kernels: custom ops, their shapes and autograd, and the launches.
 
-The features come given, or as the scalars of a bank (:class:`fredholm.ops.feature_map.Bank`), whose
-features then exist in registers only, forward and backward. Two sums a call where every query sees
-every key; in causal order blocks of points with a carried moment. Every sum has one owner, and what
-several programs add apart torch adds up: no atomics, the same bits every time. Features and sums
-are in float32; products are in TF32 where the values are half precision, or torch's
-``float32_matmul_precision`` lets them.
+Features come as tensors, or as the scalars of a bank (:class:`fredholm.ops.feature_map.Bank`),
+whose features then exist in registers only, forward and backward. Where every query sees every key,
+a call makes two sums; in causal order blocks of points, with the moment of all blocks before. Every
+sum has one owner, and sums of several programs are added up by torch: no atomics, and the same bits
+every time. Features and sums are in float32. Products are in TF32 where the values are half
+precision, or where torch's ``float32_matmul_precision`` allows it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,13 @@ from .triton_backward import key_gradient, query_gradient, rates
 from .triton_forward import carry, moments, respond
 
 TABLE = Path(__file__).with_name("tiles.json")
-# blocks of keys summed apart where heads are few; a constant, so that sums keep their order
 PROGRAMS = 256
+"""Programs that sum the moments of few heads, each over its own blocks of keys. A constant, so that
+sums keep their order on every GPU.
+"""
+CARRY_BLOCK = 256
+"""Entries of a moment that one program of :func:`.carry` adds up."""
+
 TENSORS = (
     "Tensor query, Tensor key, Tensor value, Tensor mass, Tensor? scale, "
     "Tensor[] query_bank, Tensor[] key_bank"
@@ -37,9 +42,14 @@ OPTIONS = "bool causal, float floor, bool normalised, str activation, bool nonne
 
 
 class Inputs(NamedTuple):
-    """The op's tensors: features (B, H, N, r), or scalars (B, H, M, N) of banks with 1 or H sets;
-    values (B, H, Nk, d); masses (1 | B, Nk); a scale (1 | B, 1 | H, Nq) or None; banks as their
-    four tensors, or none.
+    """The op's tensors.
+
+    Attributes:
+        query, key: features (B, H, N, r), or scalars (B, H, M, N) of banks with 1 or H sets.
+        value: (B, H, Nk, d).
+        mass: (1 | B, Nk).
+        scale: (1 | B, 1 | H, Nq), or None.
+        query_bank, key_bank: the four tensors of each bank, or none.
     """
 
     query: Tensor
@@ -52,11 +62,23 @@ class Inputs(NamedTuple):
 
 
 class Options(NamedTuple):
+    """The op's options.
+
+    Attributes:
+        causal: whether query i sees the keys up to i.
+        floor: of the denominator.
+        normalised: whether there is a denominator.
+        activation, nonneg: of the banks, see :func:`fredholm.ops.feature_map.scalar_bank`.
+    """
+
     causal: bool
     floor: float
     normalised: bool
     activation: str
     nonneg: bool
+
+
+INPUTS = len(Inputs._fields)
 
 
 def attend(
@@ -70,129 +92,287 @@ def attend(
     activation: str = "relu",
     nonneg: bool = True,
 ) -> Tensor:
-    """Linear attention against a quadrature without pairs, from features or from a bank's scalars;
-    (B, H, Nq, d) in float32.
+    """Return linear attention against a quadrature without pairs, (B, H, Nq, d) in float32.
+
+    Args:
+        query, key: features, or scalars of banks; dimensions of size 1 broadcast.
+        value, quadrature, floor: see :func:`linear_attention`.
+        query_bank, key_bank, activation, nonneg: see :func:`banked_attention`.
     """
     batch, heads = (max(t.shape[i] for t in (query, key, value)) for i in (0, 1))
     query, key, value = (t.expand(batch, heads, *t.shape[2:]) for t in (query, key, value))
-    banks = (query_bank or [], key_bank or [])
-    options = (quadrature.triangular, floor or 0.0, floor is not None, activation, nonneg)
-    return linear_attention_triton(
-        query, key, value, quadrature.mass, quadrature.scale, *banks, *options
-    )[0]
+    x = Inputs(
+        query, key, value, quadrature.mass, quadrature.scale, query_bank or [], key_bank or []
+    )
+    options = Options(quadrature.triangular, floor or 0.0, floor is not None, activation, nonneg)
+    out, _ = linear_attention_triton(*x, *options)
+    return out
 
 
 def default_tiles(width: int, exact: bool) -> Tiles:
-    """Tiles where none were measured, which a compute capability of 9.0 holds with little spilling:
-    ``rows`` are the points of a block, in causal order of a chunk.
+    """Return tiles where none were measured, for ``width`` features or columns of a value.
+
+    A GPU of compute capability 9.0 holds them with little spilling. ``rows`` are the points of a
+    block, which in causal order is a chunk. Exact products (three of TF32 for each) need more
+    registers.
     """
-    return {"rows": 16 if width > 64 else 32 if exact else 64, "warps": 8, "stages": 1}
+    rows = 64
+    if width > 64:
+        rows = 16
+    elif exact:
+        rows = 32
+    return {"rows": rows, "warps": 8, "stages": 1}
+
+
+# --- sizes ----------------------------------------------------------------------------------------
+
+
+class Side(NamedTuple):
+    """Queries or keys, as the kernels take them.
+
+    Attributes:
+        points: features (B, H, N, r) or scalars (B, H, M, N).
+        count: N.
+        outputs: C, the outputs of each of the bank's networks.
+        bank: its four tensors, or four stand-ins that are not read.
+    """
+
+    points: Tensor
+    count: int
+    outputs: int
+    bank: list[Tensor]
+
+
+class BankSizes(NamedTuple):
+    """Sizes of the banks; features that come as tensors have L channels and one direction.
+
+    Attributes:
+        channels: L.
+        directions: M.
+        hidden: h, units of each network.
+        sets: 1 or H.
+        query_outputs, key_outputs: C.
+    """
+
+    channels: int
+    directions: int
+    hidden: int
+    sets: int
+    query_outputs: int
+    key_outputs: int
+
+
+def _bank_sizes(x: Inputs) -> BankSizes:
+    if not x.query_bank:
+        return BankSizes(x.query.shape[3], 1, 1, 1, 1, 1)
+    query_bank, key_bank = Bank(*x.query_bank), Bank(*x.key_bank)
+    sets, _, query_outputs, hidden = query_bank.readout.shape
+    channels = query_bank.shift[0].numel()
+    return BankSizes(
+        channels, x.query.shape[2], hidden, sets, query_outputs, key_bank.shift.shape[2]
+    )
+
+
+def _strides(x: Tensor) -> list[int]:
+    """Return the strides of ``x``, zero in dimensions of size 1, which all indices share."""
+    return [0 if n == 1 else stride for stride, n in zip(x.stride(), x.shape)]
 
 
 class _Call:
-    """Sizes and compile-time facts that all kernels of a call share."""
+    """Sizes and compile-time facts that all kernels of a call share.
+
+    Attributes:
+        x: the tensors, query, key and value contiguous.
+        query, key: each side.
+        points: of a block.
+        pairs: (batch, head) pairs, the second axis of every grid.
+        features: r, padded: L and M are each padded to a power of two.
+        width: the columns of a value, and their padded number.
+        launch: warps and stages.
+        shape: constants of the kernels that make features.
+        both: further constants of those that make features of queries and keys.
+        scaled, scale: the scale and its strides; the values stand in for no scale.
+    """
 
     def __init__(self, x: Inputs, options: Options):
-        query, key, value = (t.contiguous() for t in x[:3])
+        query, key, value = x.query.contiguous(), x.key.contiguous(), x.value.contiguous()
         self.x = x = x._replace(query=query, key=key, value=value)
-        self.options, self.given = options, not x.query_bank
-        self.batch, self.heads, self.keys, width = value.shape
-        self.queries, self.pairs = query.shape[2 if self.given else 3], self.batch * self.heads
-        if self.given:
-            channels, directions, hidden, self.sets, outputs = query.shape[3], 1, 1, 1, (1, 1)
-        else:
-            self.sets, _, _, hidden = x.query_bank[2].shape
-            channels, directions = x.query_bank[3][0].numel(), query.shape[2]
-            outputs = x.query_bank[3].shape[2], x.key_bank[3].shape[2]
-        self.channels, self.hidden, self.outputs = channels, hidden, outputs
-        block_m = power_of_two(directions, 1)
-        block_l = power_of_two(channels, max(1, 16 // block_m))
-        self.features, self.block_d = block_l * block_m, power_of_two(width)
+        self.options = options
+        self.given = not x.query_bank
+        self.batch, self.heads, keys, width = value.shape
+        self.pairs = self.batch * self.heads
+
+        sizes = _bank_sizes(x)
+        self.sets = sizes.sets
+        self.channels = sizes.channels
+        self.hidden = sizes.hidden
+        queries = query.shape[2 if self.given else 3]
+        self.query = Side(query, queries, sizes.query_outputs, _bank_or(value, x.query_bank))
+        self.key = Side(key, keys, sizes.key_outputs, _bank_or(value, x.key_bank))
+
+        # Triton's products need 16 features, of which the channels make up what directions lack.
+        block_m = power_of_two(sizes.directions, 1)
+        block_l = power_of_two(sizes.channels, max(1, 16 // block_m))
+        self.features = block_l * block_m
+        self.block_d = power_of_two(width)
+
+        exact = value.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
         case = case_name(
             "points", value.device, r=self.features, d=self.block_d, bytes=value.element_size()
         )
-        exact = value.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
-        tiles = choose_tiles(TABLE, case, default_tiles(max(self.features, self.block_d), exact))
+        default = default_tiles(max(self.features, self.block_d), exact)
+        tiles = choose_tiles(TABLE, case, default)
         self.points = tiles["rows"]
+
         self.width = {"D": width, "BLOCK_D": self.block_d}
         self.launch = {"num_warps": tiles["warps"], "num_stages": tiles["stages"]}
         self.shape = {
-            **self.width, "L": channels, "H": hidden, "M": directions, "BLOCK_L": block_l,
-            "BLOCK_M": block_m, "BLOCK_N": self.points, "ACTIVATION": options.activation,
-            "NONNEG": options.nonneg, "GIVEN": self.given,
-            "PRECISION": "tf32x3" if exact else "tf32", **self.launch,
-        }  # fmt: skip
-        self.both = {"Q_C": outputs[0], "K_C": outputs[1], "CAUSAL": options.causal}
-        self.mass = [0 if n == 1 else s for s, n in zip(x.mass.stride(), x.mass.shape)]
-        self.scaled = x.value if x.scale is None else x.scale
-        self.scale = (
-            [0, 0, 0]
-            if x.scale is None
-            else [0 if n == 1 else s for s, n in zip(x.scale.stride(), x.scale.shape)]
-        )
-        empty = [value] * 4
-        self.banks = [
-            [t.contiguous() for t in bank] or empty for bank in (x.query_bank, x.key_bank)
-        ]
+            **self.width,
+            "L": sizes.channels,
+            "H": sizes.hidden,
+            "M": sizes.directions,
+            "BLOCK_L": block_l,
+            "BLOCK_M": block_m,
+            "BLOCK_N": self.points,
+            "ACTIVATION": options.activation,
+            "NONNEG": options.nonneg,
+            "GIVEN": self.given,
+            "PRECISION": "tf32x3" if exact else "tf32",
+            **self.launch,
+        }
+        self.both = {
+            "Q_C": sizes.query_outputs,
+            "K_C": sizes.key_outputs,
+            "CAUSAL": options.causal,
+        }
+
+        self.mass = _strides(x.mass)
+        self.scaled = value if x.scale is None else x.scale
+        self.scale = [0, 0, 0] if x.scale is None else _strides(x.scale)
+
+    @property
+    def counts(self) -> tuple[int, int, int, int]:
+        """Heads, queries, keys and sets of banks."""
+        return self.heads, self.query.count, self.key.count, self.sets
 
     def blocks(self, count: int) -> int:
+        """Return the number of blocks of ``count`` points."""
         return -(-count // self.points)
 
+    def grid(self, side: Side) -> tuple[int, int]:
+        """Return one program per block of a side and (batch, head) pair."""
+        return self.blocks(side.count), self.pairs
+
     def new(self, *shape: int) -> Tensor:
+        """Return an uninitialised float32 tensor."""
         return self.x.value.new_empty(shape, dtype=torch.float32)
 
 
-def _moments(
-    call: _Call, side: int, value: Tensor, rate: Tensor, one_rate: Tensor, strides: list[int]
-) -> tuple[Tensor, Tensor]:
-    """Moments of the queries (side 0) or keys (side 1), (pairs, 1 | blocks, r, d) and (pairs, 1 |
-    blocks, r): of all points, or in causal order for every block that of the points before it, and
-    for moments of queries after it.
+def _bank_or(value: Tensor, bank: list[Tensor]) -> list[Tensor]:
+    """Return a bank's tensors, contiguous, or four stand-ins where there is no bank."""
+    return [t.contiguous() for t in bank] or [value] * 4
+
+
+# --- moments --------------------------------------------------------------------------------------
+
+
+class Moments(NamedTuple):
+    """Moments of points: of all, or in causal order one per block.
+
+    Attributes:
+        state: Σ φ ⊗ rate·value, (pairs, 1 | blocks, r, d).
+        ones: Σ φ·one_rate, (pairs, 1 | blocks, r).
     """
-    source, count = (call.x.query, call.queries) if side == 0 else (call.x.key, call.keys)
-    blocks = call.blocks(count)
-    each = 1 if call.options.causal else -(-blocks // min(blocks, max(1, PROGRAMS // call.pairs)))
-    splits = -(-blocks // each)
-    state, ones = (
-        call.new(call.pairs, splits, call.features, call.block_d),
-        call.new(call.pairs, splits, call.features),
-    )
-    tensors = (source, value, rate, one_rate, *call.banks[side], state, ones)
-    outputs = call.outputs[side]
+
+    state: Tensor
+    ones: Tensor
+
+
+def _moments(
+    call: _Call, side: Side, value: Tensor, rate: Tensor, one_rate: Tensor, strides: list[int]
+) -> Moments:
+    """Return the moments of queries or keys.
+
+    In causal order the moment of a block is that of all keys before it, or of all queries after it.
+
+    Args:
+        call: the call.
+        side: ``call.query`` or ``call.key``.
+        value: (B, H, N, d).
+        rate, one_rate: factors of values and of ones, (B, H, N) by ``strides``.
+        strides: of both rates.
+    """
+    causal = call.options.causal
+    blocks = call.blocks(side.count)
+
+    # Without an order each program adds up several blocks, and torch adds up the programs.
+    blocks_each = 1
+    if not causal:
+        programs = min(blocks, max(1, PROGRAMS // call.pairs))
+        blocks_each = -(-blocks // programs)
+    splits = -(-blocks // blocks_each)
+
+    state = call.new(call.pairs, splits, call.features, call.block_d)
+    ones = call.new(call.pairs, splits, call.features)
     launch(
         moments,
         (splits, call.pairs),
-        *tensors,
-        call.heads,
-        count,
-        call.sets,
-        each,
-        *strides,
-        C=outputs,
-        SHARED=outputs == call.channels,
+        *(side.points, value, rate, one_rate, *side.bank, state, ones),
+        *(call.heads, side.count, call.sets, blocks_each, *strides),
+        C=side.outputs,
+        SHARED=side.outputs == call.channels,
         **call.shape,
     )
-    if not call.options.causal:
-        return state.sum(1, keepdim=True), ones.sum(1, keepdim=True)
+    if not causal:
+        return Moments(state.sum(1, keepdim=True), ones.sum(1, keepdim=True))
+
+    # In place: each block's moment becomes the sum of those before it, or after it.
     for moment in (state, ones):
         size = moment[0, 0].numel()
-        grid = (-(-size // 256), call.pairs)
-        launch(carry, grid, moment, splits, WIDTH=size, BLOCK=256, REVERSE=side == 0, num_warps=2)
-    return state, ones
+        launch(
+            carry,
+            (-(-size // CARRY_BLOCK), call.pairs),
+            moment,
+            splits,
+            WIDTH=size,
+            BLOCK=CARRY_BLOCK,
+            REVERSE=side is call.query,
+            num_warps=2,
+        )
+    return Moments(state, ones)
 
 
-def _counts(call: _Call) -> tuple[int, ...]:
-    return call.heads, call.queries, call.keys, call.sets
+def _key_moments(call: _Call) -> Moments:
+    """Return the moments of keys, with their masses as the rates of values and of ones."""
+    mass = call.x.mass
+    batch_stride, point_stride = call.mass
+    return _moments(call, call.key, call.x.value, mass, mass, [batch_stride, 0, point_stride])
 
 
-def _shapes(x: Inputs) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    rows = (*x.value.shape[:2], x.query.shape[3 if x.query_bank else 2])
-    return (*rows, x.value.shape[3]), rows
+# --- the op and its plain form --------------------------------------------------------------------
+
+
+class _Shapes(NamedTuple):
+    """Shapes of responses and denominators."""
+
+    out: tuple[int, ...]
+    below: tuple[int, ...]
+
+
+def _shapes(x: Inputs) -> _Shapes:
+    queries = x.query.shape[3 if x.query_bank else 2]
+    rows = (*x.value.shape[:2], queries)
+    return _Shapes((*rows, x.value.shape[3]), rows)
+
+
+def _apart(arguments: tuple) -> tuple[Inputs, Options]:
+    """Return an op's arguments as its tensors and its options."""
+    return Inputs(*arguments[:INPUTS]), Options(*arguments[INPUTS:])
 
 
 def _plain(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """The op in torch's operations; the denominators, which have no gradient, are left at zero."""
-    x, options = Inputs(*arguments[:7]), Options(*arguments[7:])
+    """Return the op in torch's operations; the denominators, which have no gradient, stay zero."""
+    x, options = _apart(arguments)
     query, key = x.query, x.key
     if x.query_bank:
         query = _features(query, Bank(*x.query_bank), options)
@@ -204,179 +384,274 @@ def _plain(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 
 def _features(u: Tensor, bank: Bank, options: Options) -> Tensor:
-    """φ(u)_{l,i} = ψ_l(u_i), (B, H, N, L·M)."""
+    """Return φ(u)_{l,i} = ψ_l(u_i), (B, H, N, L·M)."""
     b, h, m, n = u.shape
-    sets = bank.weight.shape[0]
-    rows = u.reshape(b, h, m * n) if sets > 1 else u.reshape(b * h, 1, m * n)
+    if bank.weight.shape[0] > 1:
+        rows = u.reshape(b, h, m * n)
+    else:
+        rows = u.reshape(b * h, 1, m * n)
     y = scalar_bank_naive(rows, bank, activation=options.activation, nonneg=options.nonneg)
     return y.reshape(b, h, bank.channels * m, n).mT
 
 
 def _plain_gradients(grad: Tensor, out: Tensor, below: Tensor, *arguments: Any) -> list[Tensor]:
-    needs = [True] * len(_tensors(Inputs(*arguments[:7])))
-    if arguments[4] is None:
-        needs.insert(4, False)
+    x, _ = _apart(arguments)
+    needs = [True] * len(_tensors(x))
+    if x.scale is None:
+        needs.insert(Inputs._fields.index("scale"), False)
     return vjp(_plain, arguments, needs, [grad])
 
 
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """Responses (B, H, Nq, d) and denominators before scale and floor (B, H, Nq), in float32; the
-    latter without gradient.
+    """Return responses (B, H, Nq, d) and denominators before scale and floor (B, H, Nq).
+
+    Both are in float32, and the denominators have no gradient.
     """
-    x, options = Inputs(*arguments[:7]), Options(*arguments[7:])
+    x, options = _apart(arguments)
     out, below = (x.value.new_empty(shape, dtype=torch.float32) for shape in _shapes(x))
     if 0 in (*out.shape, x.value.shape[2]):
         return out.zero_(), below.zero_()
+
     call = _Call(x, options)
     x = call.x
-    state = _moments(call, 1, x.value, x.mass, x.mass, [call.mass[0], 0, call.mass[1]])
     launch(
-        respond, (call.blocks(call.queries), call.pairs), x.query, x.key, x.value, x.mass,
-        call.scaled, options.floor, *state, out, below, *call.banks[0], *call.banks[1],
-        *_counts(call), *call.mass, *call.scale, SCALED=x.scale is not None,
-        NORMALISED=options.normalised, **call.both, **call.shape,
-    )  # fmt: skip
+        respond,
+        call.grid(call.query),
+        *(x.query, x.key, x.value, x.mass, call.scaled, options.floor),
+        *(*_key_moments(call), out, below),
+        *(*call.query.bank, *call.key.bank),
+        *(*call.counts, *call.mass, *call.scale),
+        SCALED=x.scale is not None,
+        NORMALISED=options.normalised,
+        **call.both,
+        **call.shape,
+    )
     return out, below
 
 
 def _fake(*arguments: Any) -> tuple[Tensor, Tensor]:
-    x = Inputs(*arguments[:7])
+    x, _ = _apart(arguments)
     out, below = (x.value.new_empty(shape, dtype=torch.float32) for shape in _shapes(x))
     return out, below
 
 
+# --- gradients ------------------------------------------------------------------------------------
+
+
+class Rates(NamedTuple):
+    """The weights a and c of each query's gradient, (B, H, Nq): see :mod:`.triton_backward`."""
+
+    rate: Tensor
+    one_rate: Tensor
+
+
+class KeyGradients(NamedTuple):
+    """Gradients of features or scalars, values, masses per (batch, head) pair, and the bank."""
+
+    key: Tensor
+    value: Tensor
+    mass: Tensor
+    bank: list[Tensor]
+
+
 def _backward(grad: Tensor, out: Tensor, below: Tensor, *arguments: Any) -> list[Tensor]:
-    """Gradients of all tensors in their order, the scale's left out where there is none."""
-    x, options = Inputs(*arguments[:7]), Options(*arguments[7:])
+    """Return the gradients of all tensors in their order, without the scale's where it is None."""
+    x, options = _apart(arguments)
     if 0 in (*out.shape, x.value.shape[2]):
         return [torch.zeros_like(t) for t in _tensors(x)]
-    call, grad = _Call(x, options), grad.contiguous()
-    rate, one_rate = call.new(*below.shape), call.new(*below.shape)
-    launch(
-        rates, (call.blocks(call.queries), call.pairs), grad, out, below, call.scaled,
-        options.floor, rate, one_rate, call.heads, call.queries, *call.scale,
-        SCALED=x.scale is not None, NORMALISED=options.normalised, BLOCK_N=call.points,
-        **call.width, **call.launch,
-    )  # fmt: skip
-    query, query_bank = _query_gradients(call, grad, rate, one_rate)
-    key, value, mass, key_bank = _key_gradients(call, grad, rate, one_rate)
-    scale = [] if x.scale is None else [_scale_gradient(grad, out, below, x.scale, options)]
+
+    call = _Call(x, options)
+    grad = grad.contiguous()
+    weights = _rates(call, grad, out, below)
+    query, query_bank = _query_gradients(call, grad, weights)
+    of_keys = _key_gradients(call, grad, weights)
+    scale = []
+    if x.scale is not None:
+        scale = [_scale_gradient(grad, out, below, x.scale, options)]
+
     gradients = [
         query,
-        key,
-        value,
-        mass.sum(1).sum_to_size(x.mass.shape),
+        of_keys.key,
+        of_keys.value,
+        of_keys.mass.sum(1).sum_to_size(x.mass.shape),
         *scale,
         *query_bank,
-        *key_bank,
+        *of_keys.bank,
     ]
     return [g.to(t.dtype) for g, t in zip(gradients, _tensors(x))]
 
 
 def _tensors(x: Inputs) -> list[Tensor]:
-    return [t for t in (*x[:5], *x.query_bank, *x.key_bank) if t is not None]
+    """Return the op's tensors in their order, those of banks one by one, no missing scale."""
+    tensors = (x.query, x.key, x.value, x.mass, x.scale, *x.query_bank, *x.key_bank)
+    return [t for t in tensors if t is not None]
 
 
-def _query_gradients(
-    call: _Call, grad: Tensor, rate: Tensor, one_rate: Tensor
-) -> tuple[Tensor, list[Tensor]]:
-    x, gradient, shares = call.x, call.new(*call.x.query.shape), _shares(call, 0)
-    state = _moments(call, 1, x.value, x.mass, x.mass, [call.mass[0], 0, call.mass[1]])
+def _rates(call: _Call, grad: Tensor, out: Tensor, below: Tensor) -> Rates:
+    options = call.options
+    rate, one_rate = call.new(*below.shape), call.new(*below.shape)
     launch(
-        query_gradient, (call.blocks(call.queries), call.pairs), grad, rate, one_rate, x.query,
-        x.key, x.value, x.mass, *state, *call.banks[0], *call.banks[1], gradient, *shares,
-        *_counts(call), *call.mass, **call.both, **call.shape,
-    )  # fmt: skip
+        rates,
+        call.grid(call.query),
+        *(grad, out, below, call.scaled, options.floor, rate, one_rate),
+        *(call.heads, call.query.count, *call.scale),
+        SCALED=call.x.scale is not None,
+        NORMALISED=options.normalised,
+        BLOCK_N=call.points,
+        **call.width,
+        **call.launch,
+    )
+    return Rates(rate, one_rate)
+
+
+def _query_gradients(call: _Call, grad: Tensor, weights: Rates) -> tuple[Tensor, list[Tensor]]:
+    """Return the gradients of the queries' features or scalars, and of their bank."""
+    x = call.x
+    gradient = call.new(*x.query.shape)
+    shares = _shares(call, call.query)
+    launch(
+        query_gradient,
+        call.grid(call.query),
+        *(grad, *weights, x.query, x.key, x.value, x.mass),
+        *_key_moments(call),
+        *(*call.query.bank, *call.key.bank),
+        *(gradient, *shares),
+        *(*call.counts, *call.mass),
+        **call.both,
+        **call.shape,
+    )
     return gradient, _bank_gradients(call, shares, x.query_bank)
 
 
-def _key_gradients(
-    call: _Call, grad: Tensor, rate: Tensor, one_rate: Tensor
-) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
-    x, shares = call.x, _shares(call, 1)
-    key, value, mass = (
-        call.new(*shape) for shape in (x.key.shape, x.value.shape, x.value.shape[:3])
-    )
-    state = _moments(call, 0, grad, rate, one_rate, list(rate.stride()))
+def _key_gradients(call: _Call, grad: Tensor, weights: Rates) -> KeyGradients:
+    x = call.x
+    shares = _shares(call, call.key)
+    key, value = call.new(*x.key.shape), call.new(*x.value.shape)
+    mass = call.new(*x.value.shape[:3])
+    query_moments = _moments(call, call.query, grad, *weights, list(weights.rate.stride()))
     launch(
-        key_gradient, (call.blocks(call.keys), call.pairs), grad, rate, one_rate, x.query, x.key,
-        x.value, x.mass, *state, *call.banks[0], *call.banks[1], key, value, mass, *shares,
-        *_counts(call), *call.mass, **call.both, **call.shape,
-    )  # fmt: skip
-    return key, value, mass, _bank_gradients(call, shares, x.key_bank)
+        key_gradient,
+        call.grid(call.key),
+        *(grad, *weights, x.query, x.key, x.value, x.mass),
+        *query_moments,
+        *(*call.query.bank, *call.key.bank),
+        *(key, value, mass, *shares),
+        *(*call.counts, *call.mass),
+        **call.both,
+        **call.shape,
+    )
+    return KeyGradients(key, value, mass, _bank_gradients(call, shares, x.key_bank))
 
 
-def _shares(call: _Call, side: int) -> list[Tensor]:
-    """A place for every block's share of the bank's gradients: w, b, R and c."""
+def _shares(call: _Call, side: Side) -> list[Tensor]:
+    """Return room for each block's share of the gradients of w, b, R and c.
+
+    Without a bank the values stand in, and are not written to.
+    """
     if call.given:
         return [call.x.value] * 4
-    programs = (call.pairs, call.blocks(call.queries if side == 0 else call.keys))
-    rows = 1 if call.outputs[side] == call.channels else call.channels
-    sizes = (rows, call.hidden), (rows, call.hidden), (call.channels, call.hidden), (call.channels,)
-    return [call.new(*programs, *size) for size in sizes]
+    programs = (call.pairs, call.blocks(side.count))
+    # A network with all channels as its outputs has one row of w and b; otherwise every channel
+    # writes a row of its own.
+    rows = 1 if side.outputs == call.channels else call.channels
+    return [
+        call.new(*programs, rows, call.hidden),
+        call.new(*programs, rows, call.hidden),
+        call.new(*programs, call.channels, call.hidden),
+        call.new(*programs, call.channels),
+    ]
 
 
 def _bank_gradients(call: _Call, shares: list[Tensor], bank: list[Tensor]) -> list[Tensor]:
-    """Shares summed over blocks, and over what shares a set; w and b of a network over its
-    outputs.
+    """Return the gradients of a bank: shares summed over blocks, samples and heads that share a
+    set, and those of w and b over the outputs of a network.
     """
     gradients = []
-    for share, whole in zip(shares, bank):
+    for share, parameter in zip(shares, bank):
         by_head = share.sum(1).view(call.batch, call.heads, -1).sum(0)
         total = by_head if call.sets > 1 else by_head.sum(0, keepdim=True)
-        if total.numel() != whole.numel():  # w and b, once for every output
-            networks, hidden = whole.shape[1:]
+        # w and b have a share for each output of their network.
+        if total.numel() != parameter.numel():
+            networks, hidden = parameter.shape[1:]
             total = total.view(call.sets, networks, -1, hidden).sum(2)
-        gradients.append(total.view(whole.shape))
+        gradients.append(total.view(parameter.shape))
     return gradients
 
 
 def _scale_gradient(
     grad: Tensor, out: Tensor, below: Tensor, scale: Tensor, options: Options
 ) -> Tensor:
-    """It cancels but where there is no denominator, or the denominator is at its floor."""
+    """Return the gradient of the scale, (g·o) / s.
+
+    The scale cancels, and its gradient is zero, unless there is no denominator or it is at its
+    floor.
+    """
     total = (grad * out).sum(-1) / torch.where(scale == 0, 1.0, scale)
     if options.normalised:
-        total = torch.where((scale * below).abs() < options.floor, total, 0.0)
+        at_floor = (scale * below).abs() < options.floor
+        total = torch.where(at_floor, total, 0.0)
     return total.sum_to_size(scale.shape)
 
 
 def _backward_fake(grad: Tensor, out: Tensor, below: Tensor, *arguments: Any) -> list[Tensor]:
-    return [t.new_empty(t.shape) for t in _tensors(Inputs(*arguments[:7]))]
+    x, _ = _apart(arguments)
+    return [t.new_empty(t.shape) for t in _tensors(x)]
 
 
-def _numbers(shapes: Any) -> tuple[int, int, int, int, int]:
-    """From shapes: moments' entries times points, and per scalar the multiply-adds of hidden units
-    and of readouts, and scalars.
+# --- FLOPs ----------------------------------------------------------------------------------------
+
+
+class _Products(NamedTuple):
+    """Counts of multiply-adds.
+
+    Attributes:
+        of_queries, of_keys: entries of a moment times points.
+        hidden, readout: per scalar, in hidden units and in readouts.
+        scalars: of the banks, queries and keys together.
     """
+
+    of_queries: int
+    of_keys: int
+    hidden: int
+    readout: int
+    scalars: int
+
+
+def _products(shapes: Any) -> _Products:
+    """Count multiply-adds from the shapes of :class:`Inputs`."""
     b, h, keys, d = shapes.value
     if not shapes.query_bank:
-        queries, r, hidden, readout, points = shapes.query[2], shapes.query[3], 0, 0, 0
-    else:
-        directions, queries = shapes.query[2:]
-        _, networks, outputs, units = shapes.query_bank[2]
-        r, hidden, readout = (
-            directions * networks * outputs,
-            networks * units,
-            networks * outputs * units,
-        )
-        points = b * h * directions * (queries + keys)
-    return b * h * queries * r * (d + 1), b * h * keys * r * (d + 1), hidden, readout, points
+        queries, r = shapes.query[2], shapes.query[3]
+        return _Products(b * h * queries * r * (d + 1), b * h * keys * r * (d + 1), 0, 0, 0)
+
+    directions, queries = shapes.query[2:]
+    _, _, readout, _ = shapes.query_bank
+    _, networks, outputs, units = readout
+    r = directions * networks * outputs
+    return _Products(
+        b * h * queries * r * (d + 1),
+        b * h * keys * r * (d + 1),
+        networks * units,
+        networks * outputs * units,
+        b * h * directions * (queries + keys),
+    )
 
 
 def _forward_flops(*arguments: Any) -> int:
-    """Sums as if no pair were formed."""
-    of_queries, of_keys, hidden, readout, points = _numbers(Inputs(*arguments[:7]))
-    return 2 * (of_queries + of_keys + points * (hidden + readout))
+    """Count the sums as if no pair were formed."""
+    n = _products(Inputs(*arguments[:INPUTS]))
+    return 2 * (n.of_queries + n.of_keys + n.scalars * (n.hidden + n.readout))
 
 
 def _backward_flops(grad: Any, out: Any, below: Any, *arguments: Any) -> int:
-    """Both moments, the features' and the values' gradients, and the features and the bank's
+    """Count both moments, the gradients of features and values, and features and their banks'
     gradients once more.
     """
-    of_queries, of_keys, hidden, readout, points = _numbers(Inputs(*arguments[:7]))
-    return 2 * (2 * of_queries + 3 * of_keys + points * (4 * hidden + 3 * readout))
+    n = _products(Inputs(*arguments[:INPUTS]))
+    return 2 * (2 * n.of_queries + 3 * n.of_keys + n.scalars * (4 * n.hidden + 3 * n.readout))
 
+
+# --- registration ---------------------------------------------------------------------------------
 
 linear_attention_triton_backward = custom_op(
     "linear_attention_triton_backward",
@@ -389,22 +664,29 @@ linear_attention_triton_backward = custom_op(
 
 
 def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-    x = Inputs(*inputs[:7])
-    ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(*output, *x[:5], *x.query_bank, *x.key_bank)
-    ctx.options, ctx.banks = inputs[7:], len(x.query_bank)
+    x, options = _apart(inputs)
+    _, below = output
+    ctx.mark_non_differentiable(below)
+    tensors = (x.query, x.key, x.value, x.mass, x.scale)
+    ctx.save_for_backward(*output, *tensors, *x.query_bank, *x.key_bank)
+    ctx.options = options
+    ctx.bank_size = len(x.query_bank)
 
 
 def _gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple:
-    out, below, *tensors = ctx.saved_tensors
-    head, banks = tensors[:5], tensors[5:]
-    query_bank, key_bank = banks[: ctx.banks], banks[ctx.banks :]
+    out, below, query, key, value, mass, scale, *banks = ctx.saved_tensors
+    query_bank, key_bank = banks[: ctx.bank_size], banks[ctx.bank_size :]
     gradients = linear_attention_triton_backward(
-        grad, out, below, *head, query_bank, key_bank, *ctx.options
+        *(grad, out, below, query, key, value, mass, scale, query_bank, key_bank), *ctx.options
     )
-    if head[4] is None:
-        gradients.insert(4, None)
-    return *gradients[:5], gradients[5 : 5 + ctx.banks], gradients[5 + ctx.banks :], *(None,) * 5
+
+    of_tensors, of_banks = gradients[:4], gradients[4:]
+    of_scale = None
+    if scale is not None:
+        of_scale, *of_banks = of_banks
+    of_query_bank, of_key_bank = of_banks[: ctx.bank_size], of_banks[ctx.bank_size :]
+    no_options = (None,) * len(Options._fields)
+    return *of_tensors, of_scale, of_query_bank, of_key_bank, *no_options
 
 
 linear_attention_triton = custom_op(

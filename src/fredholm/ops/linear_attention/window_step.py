@@ -7,9 +7,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..backend import at_least_single, cast, full_precision
-from .band import taken_by_row
+from .band import Points, taken_by_row
 from .chunked import over_new_factor
-from .windowed import Far, vanishing
+from .window_stretch import Far, vanishing
 
 
 def step_window(
@@ -22,8 +22,8 @@ def step_window(
     slot: int | Int[Tensor, " b"],
     valid: Bool[Tensor, "b 1"] | None = None,
 ) -> Float[Tensor, "b h 1 c"]:
-    r"""The next point of :func:`advance_window`: what it receives; the memory's tensors are those
-    after it, and stay where they are.
+    r"""Return the response of the next point of :func:`advance_window`, and advance the memory in
+    place.
 
     The last w points are a ring, since neither part of the sum asks for their order: the point in
     ``slot``, the oldest, is added to the moment, and the new one takes its place. Both parts meet
@@ -34,7 +34,8 @@ def step_window(
 
     Args:
         query, key, value, mass, far: see :func:`advance_window`; no gradients are recorded.
-        memory: of the points before, in the dtypes that :func:`advance_window` gives it.
+        memory: of the points before, in the dtypes that :func:`advance_window` gives it. Its
+            tensors keep their place in memory.
         slot: of the oldest point; one per row where hidden points came, whose rows did not move on.
             Sinks lie in front of the ring and stay.
         valid: rows whose point is visible; a hidden one changes nothing. None for all.
@@ -50,82 +51,122 @@ def step_window(
         >>> out[4][0, 0, 0].tolist(), memory["moment"][0, 0].tolist()
         ([1.0, 1.0], [[2.0, 2.0, 2.0], [2.0, 2.0, 2.0]])
     """
-    (b, h, _, e), groups = query.shape, key.shape[1]
-    keys, values, masses = (memory[name] for name in ("near_key", "near_value", "near_mass"))
-    moment, dtype = memory["moment"], at_least_single(query.dtype)
-    states, window = moment.shape[1], keys.shape[2]
+    ring = Points(memory["near_key"], memory["near_value"], memory["near_mass"])
+    new = Points(key, value, mass)
+    dtype = at_least_single(query.dtype)
+
+    # Rows that advance alike are read and written through views, without a gather.
+    views = None
     if valid is None and isinstance(slot, int):
-        old = keys.narrow(2, slot, 1), values.narrow(2, slot, 1), masses.narrow(1, slot, 1)
-    else:
-        old = _old_by_row(keys, values, masses, slot, valid)
-    features, shift = far.keys(old[0], old[2] > 0, memory.get("shift"))
+        views = _views_at(ring, slot)
+    oldest = _oldest_by_row(ring, slot, valid) if views is None else views
+    features, shift = far.keys(oldest.key, oldest.mass > 0, memory.get("shift"))
+
     with full_precision(query):
         if shift is not None:
-            moment.mul_(over_new_factor(memory["shift"], shift))
+            memory["moment"].mul_(over_new_factor(memory["shift"], shift))
             memory["shift"].copy_(shift)
-        heavy = old[2][:, None, :, None]
-        left = torch.cat([cast(old[1], dtype) * heavy, heavy.expand(-1, groups, -1, -1)], -1)
-        # heads of a group share a value: their moments lie above one another
-        rows = moment.view(b * groups, -1, left.shape[-1])
-        rows.baddbmm_(features.reshape(b * groups, -1, 1), left.view(b * groups, 1, -1))
-        if valid is None and isinstance(slot, int):
-            for place, new in zip(old, (key, value, mass)):
-                place.copy_(new)
+        _add_to_moment(memory["moment"], features, oldest, dtype)
+        if views is None:
+            _put_by_row(ring, new, slot, valid)
         else:
-            _put_by_row((keys, values, masses), (key, value, mass), slot, valid)
-        rest = far.query.reshape(b * states, h // states, -1) @ moment.flatten(0, 1)
-        rest = rest.view(b, h, 1, -1)
-        sums, whole = rest[..., :-1], rest[..., -1:]
-        beyond = whole.log()
-        for part in (far.exponent, shift):
-            if part is not None:
-                part = part.reshape(-1, part.shape[1], 1, 1)
-                shared = h // part.shape[1]
-                part = part if shared == 1 else part.repeat_interleave(shared, 1)
-                beyond = beyond + cast(part, dtype)
-        # no number below it: where nothing at all is seen, the empty sum is what remains
-        beyond = beyond.clamp_min(torch.finfo(dtype).min)
-        near = cast(query, dtype).reshape(b * groups, h // groups, e)
-        bias = masses.log()[:, None].repeat_interleave(groups, 0) if b > 1 else masses.log()[None]
-        scores = torch.baddbmm(bias, near, cast(keys, dtype).flatten(0, 1).mT)
-        share = torch.cat([scores.view(b, h, 1, window), beyond], -1).softmax(-1)
-        nearby = share[..., :-1].reshape(b * groups, h // groups, window)
-        out = (nearby @ cast(values, dtype).flatten(0, 1)).view(b, h, 1, -1)
-        return out.addcmul_(share[..., -1:], sums / whole.clamp_min(vanishing(dtype)))
+            # Only now, because the oldest point is overwritten.
+            for place, x in zip(views, new):
+                place.copy_(x)
+        return _respond(query, ring, far, memory["moment"], shift, dtype)
 
 
-def _index(slot: int | Tensor, batch: int, like: Tensor) -> Tensor:
-    """The place of each row's oldest point, (B, 1)."""
-    if isinstance(slot, int):
-        return torch.full((batch, 1), slot, device=like.device)
-    return slot[:, None]
+def _add_to_moment(moment: Tensor, features: Tensor, point: Points, dtype: torch.dtype) -> None:
+    """Add m ψ [v, 1]ᵀ of one point to the moment (B, S, r, c + 1), in place."""
+    b, groups = point.key.shape[:2]
+    mass = point.mass[:, None, :, None]
+    value = torch.cat([cast(point.value, dtype) * mass, mass.expand(-1, groups, -1, -1)], -1)
+
+    # Heads of a group share a value: their moments lie above one another, (B·G, S / G · r, c + 1).
+    rows = moment.view(b * groups, -1, value.shape[-1])
+    rows.baddbmm_(features.reshape(b * groups, -1, 1), value.view(b * groups, 1, -1))
 
 
-def _old_by_row(
-    keys: Tensor, values: Tensor, masses: Tensor, slot: int | Tensor, valid: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Each row's oldest point; mass zero where a hidden point came, for which none leaves."""
-    place = _index(slot, masses.shape[0], masses)
-    mass = masses.gather(1, place)
+def _respond(
+    query: Tensor, ring: Points, far: Far, moment: Tensor, shift: Tensor | None, dtype: torch.dtype
+) -> Tensor:
+    """Return the softmax over the ring and all points before it, (B, H, 1, c)."""
+    b, h, _, e = query.shape
+    groups, window = ring.key.shape[1:3]
+    states = moment.shape[1]
+
+    # The points before the window: sums of values (B, H, 1, c) and of weights (B, H, 1, 1).
+    before = far.query.reshape(b * states, h // states, -1) @ moment.flatten(0, 1)
+    before = before.view(b, h, 1, -1)
+    sums, total = before[..., :-1], before[..., -1:]
+
+    # Their score. Its lower bound keeps softmax a number where nothing at all is seen: the empty
+    # sum is what remains.
+    beyond = total.log()
+    for exponent in (far.exponent, shift):
+        if exponent is not None:
+            beyond = beyond + _for_heads(exponent, h, dtype)
+    beyond = beyond.clamp_min(torch.finfo(dtype).min)
+
+    # The scores of the ring, (B·G, H / G, w), and one softmax over both.
+    queries = cast(query, dtype).reshape(b * groups, h // groups, e)
+    log_mass = ring.mass.log()
+    bias = log_mass[:, None].repeat_interleave(groups, 0) if b > 1 else log_mass[None]
+    scores = torch.baddbmm(bias, queries, cast(ring.key, dtype).flatten(0, 1).mT)
+    share = torch.cat([scores.view(b, h, 1, window), beyond], -1).softmax(-1)
+
+    of_ring = share[..., :-1].reshape(b * groups, h // groups, window)
+    out = (of_ring @ cast(ring.value, dtype).flatten(0, 1)).view(b, h, 1, -1)
+    # The bound keeps 0 / 0 out where nothing lies before the window.
+    return out.addcmul_(share[..., -1:], sums / total.clamp_min(vanishing(dtype)))
+
+
+def _for_heads(exponent: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
+    """Return exponents of fewer heads for all heads that share them, (1 | B, H | 1, 1, 1)."""
+    exponent = exponent.reshape(-1, exponent.shape[1], 1, 1)
+    shared = heads // exponent.shape[1]
+    if shared > 1:
+        exponent = exponent.repeat_interleave(shared, 1)
+    return cast(exponent, dtype)
+
+
+# --- the ring -------------------------------------------------------------------------------------
+
+
+def _views_at(ring: Points, slot: int) -> Points:
+    """Return views of the point in ``slot`` of all rows."""
+    return Points(
+        ring.key.narrow(2, slot, 1), ring.value.narrow(2, slot, 1), ring.mass.narrow(1, slot, 1)
+    )
+
+
+def _oldest_by_row(ring: Points, slot: int | Tensor, valid: Tensor | None) -> Points:
+    """Return a copy of each row's oldest point, mass zero where a hidden point came, for which none
+    leaves.
+    """
+    place = _places(slot, ring.mass)
+    mass = ring.mass.gather(1, place)
     if valid is not None:
         mass = torch.where(valid, mass, 0.0)
-    return taken_by_row(keys, place), taken_by_row(values, place), mass
+    return Points(taken_by_row(ring.key, place), taken_by_row(ring.value, place), mass)
 
 
-def _put_by_row(
-    memory: tuple[Tensor, ...],
-    new: tuple[Tensor, ...],
-    slot: int | Tensor,
-    valid: Tensor | None,
-) -> None:
+def _put_by_row(ring: Points, new: Points, slot: int | Tensor, valid: Tensor | None) -> None:
     """Write each row's new point in the place of its oldest, where it is visible."""
-    keys, values, masses = memory
-    place = _index(slot, len(masses), masses)
-    for held, x in zip(
-        (keys, values, masses[:, None, :, None]), (*new[:2], new[2][:, None, :, None])
-    ):
-        x = x.to(held.dtype).expand(len(held), -1, -1, -1)
+    place = _places(slot, ring.mass)
+    # Masses get the shape of keys and values, (B, 1, n, 1).
+    stored = ring._replace(mass=ring.mass[:, None, :, None])
+    new = new._replace(mass=new.mass[:, None, :, None])
+    for old, x in zip(stored, new):
+        x = x.to(old.dtype).expand(len(old), -1, -1, -1)
         index = place[:, None, :, None].expand_as(x)
         if valid is not None:
-            x = torch.where(valid[:, None, :, None], x, held.gather(2, index))
-        held.scatter_(2, index, x)
+            x = torch.where(valid[:, None, :, None], x, old.gather(2, index))
+        old.scatter_(2, index, x)
+
+
+def _places(slot: int | Tensor, mass: Tensor) -> Tensor:
+    """Return the place of each row's oldest point, (B, 1)."""
+    if isinstance(slot, int):
+        return torch.full((len(mass), 1), slot, device=mass.device)
+    return slot[:, None]

@@ -108,12 +108,13 @@ class Trained:
         )
 
 
-def as_trained(head: Head, reading: Reading, trained: Trained) -> Columns:
+def as_trained(head: Head, reading: Reading, trained: Trained, labelled: bool = False) -> Columns:
     """Nothing is guessed but an id, which no model reads. Times and ids make series of rows; where
-    a row is a sample it needs none.
+    a row is a sample it needs none. The label is read where samples are to be judged.
     """
     channels = reading.channels or ()
     needed = [*channels, reading.text, *([reading.id, reading.time] if trained.long else [])]
+    needed += [reading.label] if labelled else []
     there = {None, *head.names, *(head.lists if trained.lists else ())}
     missing = next((name for name in needed if name not in there), None)
     if missing is not None:
@@ -128,8 +129,10 @@ def as_trained(head: Head, reading: Reading, trained: Trained) -> Columns:
     plain = "list" if trained.lists else "number"
     roles: dict[Any, str] = {n: "word" if n in trained.words else plain for n in channels}
     roles |= {reading.text: "text", series_id: "word", time: CLOCKS[trained.dated]}
+    if labelled:
+        roles[reading.label] = "number" if reading.task == "regression" else "word"
     roles.pop(None, None)
-    settled = reading.settled(id=series_id, time=time)
+    settled = reading.settled(id=series_id, time=time, group=None)
     return Columns(settled, trained.long, roles, [], trained.words)
 
 

@@ -17,6 +17,20 @@ SCALES = ("file", "sample", "none")
 FORMS = ("rgb", "rgba", "rgb16", "rgba16")
 
 
+def refuse_forecasting(task: Any) -> None:
+    """Refuse a task that is asked for by name and is not there yet.
+
+    Raises:
+        OptionError: the continuation of a series is asked for.
+    """
+    if isinstance(task, str) and task.lower().startswith("forecast"):
+        raise OptionError(
+            f"task: expected one of {', '.join(TASKS)}, got {task!r}; forecasting is not supported "
+            "yet: cut the series into windows, and give each the value that follows as its label "
+            "(task regression)"
+        )
+
+
 @dataclass(frozen=True)
 class Reading:
     """What files hold, and what stands for what; None is found out.
@@ -72,6 +86,8 @@ class Reading:
         known |= {"pixels": FORMS}
         for name, values in known.items():
             value = getattr(self, name)
+            if name == "task":
+                refuse_forecasting(value)
             if value is not None and value not in values:
                 raise OptionError(f"{name}: received {value!r}{suggest(str(value), values)}")
         if isinstance(self.channels, str):

@@ -118,7 +118,7 @@ def rows(name: str, table: Table, columns: Columns, labelled: bool) -> Collectio
     _check_filled(table, samples)
     result = _collection(name, samples, table, columns, labelled)
     result.channels, result.words = tuple(names), words
-    result.remarks = leaks(result, plain) if labelled else remarks
+    result.remarks = remarks if columns.words is not None else leaks(result, plain)
     return result
 
 
@@ -193,7 +193,8 @@ def _collection(
         result.order = table.columns[reading.time].order
     if not labelled:
         return result
-    if ids is not None and (reading.text is None or reading.kind == "texts"):
+    learned = columns.words is None  # what is judged may hold a sample twice
+    if learned and ids is not None and (reading.text is None or reading.kind == "texts"):
         _refuse_twice(table, reading.id or "", ids)
     label = table.columns[reading.label]
     result.labels = in_order(label) if isinstance(label, Coded) else label

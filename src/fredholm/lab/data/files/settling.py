@@ -56,7 +56,7 @@ def settle(
         DataError: a column that is named and not there, or no column for what must be there.
     """
     if trained is not None:
-        return as_trained(head, reading, trained)
+        return as_trained(head, reading, trained, labelled)
     _check_declared(head, reading, labelled)
     found = _by_names(head, reading, labelled)
     kind = guesses.kind_of(head, reading, found.others, found.id, found.time)

@@ -62,17 +62,58 @@ class Unlabelled:
 
 
 def read_unlabelled(
-    files: Sequence[str | Path], facts: Mapping[str, Any], encoder: Any, strict: bool = False
+    files: Sequence[str | Path],
+    facts: Mapping[str, Any],
+    encoder: Any,
+    strict: bool = False,
+    texts: Sequence[str] = (),
 ) -> Unlabelled:
-    """The samples of files and folders (``-``: standard input), as the data set was read that
-    ``facts`` describe (:meth:`fredholm.data.LabelledDataset.describe`). Those with a cell that
-    should hold a number and does not are left out and listed, or, where ``strict``, refused.
+    """Return the samples of files and folders (``-``: standard input), and ``texts`` as they are
+    written.
+
+    They are read as the data set was that ``facts`` describe
+    (:meth:`fredholm.data.LabelledDataset.describe`). Those with a cell that should hold a number
+    and does not are left out and listed, or, where ``strict``, refused.
 
     Raises:
         DataError: a file that cannot be read, or holds other columns than the training files.
         OptionError: no file, or samples that are not read from files.
     """
-    reading, source = _reading(facts), facts.get("source") or {}
+    reading, source = reading_of(facts, strict), facts.get("source") or {}
+    if not files and not texts:
+        raise OptionError("files: received none; needs files or folders, or - for standard input")
+    if texts and reading.kind != "texts":
+        raise OptionError(
+            f"input: expected a run on texts, got one on {reading.kind}; put the samples into a "
+            "file"
+        )
+    with paths_of(files, reading) as paths:
+        parts = [_one(path, reading, source, facts, encoder) for path in paths]
+        if texts:
+            places = [{"file": "input", "row": number} for number, _ in enumerate(texts, 1)]
+            parts.append(_texts(texts, places, facts, "input"))
+        for file, path, part in zip(files, paths, parts):
+            if str(file) == "-":
+                for place in part.places:
+                    place["file"] = renamed(str(place["file"]), path.parent)
+    if not any(map(len, parts)):
+        reasons = "; ".join(line for part in parts for line in part.remarks)
+        raise DataError(
+            f"expected samples in {', '.join(map(str, files))}, got none that can be read: "
+            f"{reasons or 'they are empty'}; mend or replace the files"
+        )
+    if len(parts) == 1:
+        return parts[0]
+    return _chained(parts)
+
+
+def reading_of(facts: Mapping[str, Any], strict: bool) -> Reading:
+    """Return how further files are read for the run that ``facts`` describe.
+
+    Raises:
+        OptionError: no file holds such samples.
+    """
+    reading = _reading(facts)
     if facts.get("prepared"):
         raise OptionError(
             f"predict: the run reads {facts['prepared']}, which {facts['dataset']} makes of its "
@@ -88,23 +129,7 @@ def read_unlabelled(
     reading = reading.settled(strict=strict)
     if reading.kind == "images":
         reading = reading.settled(pixels=facts.get("form", "rgb"))
-    if not files:
-        raise OptionError("files: received none; needs files or folders, or - for standard input")
-    with paths_of(files, reading) as paths:
-        parts = [_one(path, reading, source, facts, encoder) for path in paths]
-        for file, path, part in zip(files, paths, parts):
-            if str(file) == "-":
-                for place in part.places:
-                    place["file"] = renamed(str(place["file"]), path.parent)
-    if not any(map(len, parts)):
-        reasons = "; ".join(line for part in parts for line in part.remarks)
-        raise DataError(
-            f"expected samples in {', '.join(map(str, files))}, got none that can be read: "
-            f"{reasons or 'they are empty'}; mend or replace the files"
-        )
-    if len(parts) == 1:
-        return parts[0]
-    return _chained(parts)
+    return reading
 
 
 def _reading(facts: Mapping[str, Any]) -> Reading | None:
@@ -143,19 +168,15 @@ def _one(
     for line in collection.remarks:
         current().note(line)
     return replace(
-        _of(collection, path, reading, source, facts, encoder), remarks=collection.remarks
+        read_collection(collection, path, reading, facts, encoder), remarks=collection.remarks
     )
 
 
-def _of(
-    collection: Collection,
-    path: Path,
-    reading: Reading,
-    source: Mapping[str, Any],
-    facts: Mapping[str, Any],
-    encoder: Any,
+def read_collection(
+    collection: Collection, path: Path, reading: Reading, facts: Mapping[str, Any], encoder: Any
 ) -> Unlabelled:
-    """Make samples of what was read from a path, by their kind."""
+    """Return the samples of what was read from a path, by their kind."""
+    source = facts.get("source") or {}
     places = [_place(collection, i) for i in range(len(collection))]
     if reading.kind == "images":
         return _pictures(collection.samples, places, facts, encoder)

@@ -52,7 +52,7 @@ class Tables(Sequences):
     """Rows of a table (N, columns, 1): a point a column, NaN where a cell is empty."""
 
     name, one, many = "row", "row", "rows"
-    legend = " A point a column, each on its own scale."
+    legend = " One point per column, each on its own scale."
     point = axis = "column"
     sampled = False
     unit = "columns stand in the order of the file, 1 is the number of them"

@@ -1,12 +1,12 @@
-"""What the operators learned, as sections of a page: profile, shares, maps. Captions say what is
-plotted and from how much.
+"""What the operators learned, as sections of a page: profile, shares, maps, and the steps of a
+continuous model. Captions say what is plotted and from how much.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,11 +24,17 @@ from ...explain.kernels import (
     take_samples,
 )
 from ...explain.variance import variance_share
+from ...models.bodies.continuous import ContinuousBody
+from ...models.encoders import Inputs
+from ...models.trajectory import trajectory
 from ...progress import steps
 from ..data.kinds.kind import SAMPLES, Cloud, Kind
 from . import graphs, plots
 from .page import Data, Picture, Section, words
-from .style import render
+from .style import Theme, new_figure, render
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MAX_LAYERS, MAX_HEADS = 8, 6  # of a map: more would be too small to read
 SCALES = (
@@ -82,10 +88,17 @@ class Axis:
 PLAIN = Axis()
 
 
+QUANTITIES = {
+    "energy": "energy ½‖u‖²",
+    "distance": "distance to mean 0, sd 1",
+    "growth": "growth of a difference",
+}
+
+
 def profile_section(
     layers: Sequence[Layer], *, seed: int, queries: int, kind: Kind = SAMPLES
 ) -> tuple[Section | None, dict[str, Any]]:
-    """Mean kernel norm against distance, a panel a layer; the weights too where they are not the
+    """Mean kernel norm against distance, one panel per layer; the weights too where they are not the
     norm times a constant. None where all points lie in one place.
     """
     result = [
@@ -114,7 +127,7 @@ def profile_section(
 def share_section(
     layers: Sequence[Layer], *, seed: int, kind: Kind = SAMPLES
 ) -> tuple[Section | None, dict[str, Any]]:
-    """Content against position in the kernel's variance, a bar a layer; None where that is
+    """Content against position in the kernel's variance, one bar per layer; None where that is
     undefined, and the numbers then say why.
     """
     try:
@@ -181,7 +194,7 @@ def map_section(
         if grid is not None
         else SCATTER
         if scattered
-        else "A panel a layer, a line a head."
+        else "One panel per layer, one line per head."
     )
     omitted = _omitted(layers, shown, result)
     text = words(
@@ -281,6 +294,39 @@ def choose_map_queries(
     for label, index in result:
         unique.setdefault(index, label)
     return [(label, index) for index, label in unique.items()][:3]
+
+
+def evolution_section(
+    model: Any, inputs: Tensor | Inputs, *, seed: int
+) -> tuple[Section | None, dict[str, Any]]:
+    """Energy, distance to the constraint and growth of a perturbation after each step, at N, 2N and
+    4N steps; for other models nothing.
+    """
+    body = getattr(model, "body", None)
+    if not isinstance(body, ContinuousBody) or not isinstance(inputs, Tensor):
+        return None, {}
+    device = next(model.parameters()).device
+    base = body.evolution.steps
+    counts = [base, 2 * base, 4 * base] if model.config.body.scheme != "relaxed" else [base]
+    result = {n: trajectory(model, inputs.to(device), n, seed) for n in counts}
+    text = words("evolution", steps=base, horizon=f"{body.evolution.horizon:g}")
+    caption = words("evolution_caption", samples=len(inputs), seed=seed)
+    ends = {n: {key: values[-1] for key, values in one.items()} for n, one in result.items()}
+    alt = "; ".join(
+        f"{n} steps end at energy {e['energy']:.3g}, distance {e['distance']:.3g}, growth "
+        f"{e['growth']:.3g}"
+        for n, e in ends.items()
+    )
+    rows = [
+        [n, *line]
+        for n, one in result.items()
+        for line in zip(one["time"], *(one[k] for k in QUANTITIES))
+    ]
+    data = Data(["steps", "time", *QUANTITIES], rows)
+    picture = Picture("steps", alt, caption, render(lambda theme: _steps(theme, result)), data)
+    return Section("steps", "Step by step", text, [picture]), {
+        str(n): one for n, one in result.items()
+    }
 
 
 # --- parts ----------------------------------------------------------------------------------------
@@ -432,3 +478,26 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.6g}") if np.isfinite(value) else None
     return value
+
+
+def _steps(theme: Theme, found: dict[int, dict[str, list[float]]]) -> Figure:
+    """Plot each quantity against time: one panel per quantity, one line per number of steps."""
+    rows, columns = theme.side_by_side(len(QUANTITIES))
+    figure = new_figure(theme.width, 2.7 * rows)
+    for axes, (key, label) in zip(figure.subplots(rows, columns), QUANTITIES.items()):
+        for colour, (count, one) in zip(theme.series, found.items()):
+            size = 3 if count < 25 else 0
+            axes.plot(
+                one["time"],
+                one[key],
+                color=colour,
+                marker="o",
+                markersize=size,
+                label=f"{count} steps",
+            )
+        axes.set_title(label)
+        axes.set_xlabel("time t")
+        axes.set_ylim(bottom=0)
+        axes.grid(axis="y")
+    figure.axes[0].legend()
+    return figure

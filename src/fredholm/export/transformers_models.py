@@ -1,0 +1,273 @@
+"""Models of this library as transformers' own: a configuration, two classes of models, an image
+processor.
+
+This file imports transformers, and is imported by :mod:`fredholm.hf`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import transformers
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import BatchFeature, PreTrainedConfig, PreTrainedModel
+from transformers.image_processing_utils import BaseImageProcessor
+from transformers.modeling_outputs import ImageClassifierOutput, SequenceClassifierOutput
+
+from ..errors import OptionError, ShapeError
+from ..models import Model, ModelConfig
+from ..models.heads import Offset
+
+MODEL_TYPE = "fredholm"
+
+
+class FredholmConfig(PreTrainedConfig):
+    """The configuration of a :class:`fredholm.models.Model` where transformers looks for one.
+
+    Args:
+        model: the parts of a :class:`fredholm.models.ModelConfig`, as its ``to_dict`` gives them.
+        options: of every configuration, such as ``id2label``. Another ``num_labels`` than the
+            head's makes a head with as many outputs.
+
+    Example:
+        >>> from fredholm.models import model_config
+        >>> config = FredholmConfig(model=model_config("itnet_nano").to_dict())
+        >>> config.num_labels, config.model_config.body.operator
+        (10, 'itnet')
+    """
+
+    model_type = MODEL_TYPE
+
+    def __init__(self, model: dict[str, Any] | None = None, **options: Any):
+        self.model = model or ModelConfig().to_dict()
+        if options.get("id2label") is None:
+            options.setdefault("num_labels", self.model["head"]["outputs"])
+        super().__init__(**options)
+
+    @property
+    def model_config(self) -> ModelConfig:
+        """The library's own configuration, with a head of ``num_labels`` outputs."""
+        config = ModelConfig.from_dict(self.model)
+        if config.head.outputs == self.num_labels:
+            return config
+        return config.replace(head={"outputs": self.num_labels})
+
+    @classmethod
+    def from_fredholm(cls, model: Model, **options: Any) -> FredholmConfig:
+        """The configuration of a model, with the names of its classes where it knows them."""
+        classes = (getattr(model, "extra", None) or {}).get("classes")
+        if classes is not None:
+            options.setdefault("id2label", dict(enumerate(classes)))
+            options.setdefault("label2id", {name: i for i, name in enumerate(classes)})
+        if model.config.encoder.data == "text":
+            options.setdefault("pad_token_id", 0)
+        return cls(model=model.config.to_dict(), **options)
+
+
+class FredholmModel(PreTrainedModel):
+    """Base of both classes: a :class:`fredholm.models.Model` under ``model``."""
+
+    config_class = FredholmConfig
+    base_model_prefix = "model"
+    data: ClassVar[str] = ""
+    """The kind of data that the model's encoder must read."""
+
+    def __init__(self, config: FredholmConfig):
+        super().__init__(config)
+        own = config.model_config
+        if own.encoder.data != self.data or own.pool == "every":
+            raise OptionError(
+                f"{type(self).__name__}: expected an encoder of {self.data} and one answer per "
+                f"sample, got {own.encoder.kind} with pool={own.pool!r}"
+            )
+        self.num_labels = config.num_labels
+        self.model = Model(own)
+        self.post_init()
+
+    @classmethod
+    def from_fredholm(cls, model: Model, **options: Any) -> Any:
+        """Wrap a model: the result shares its weights.
+
+        Args:
+            model: of this library, such as ``fredholm.training.load_run(run)[0]``.
+            options: of :class:`FredholmConfig`.
+        """
+        result = cls(FredholmConfig.from_fredholm(model, **options))
+        result.model = model
+        return result.train(model.training)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Fill in what no file holds; weights start as the library draws them."""
+        if isinstance(module, Offset):
+            offset = torch.tensor(self.config.model_config.head.offset)
+            module.values.data = offset.to(module.values)
+
+    def _loss(self, logits: Tensor, labels: Tensor | None) -> Tensor | None:
+        """The loss that transformers' classifiers choose by ``problem_type``."""
+        if labels is None:
+            return None
+        problem = self.config.problem_type
+        if problem is None:
+            problem = "regression" if self.num_labels == 1 else "single_label_classification"
+        if problem == "regression":
+            return functional.mse_loss(
+                logits.squeeze(-1), labels.to(logits.dtype).view_as(logits.squeeze(-1))
+            )
+        if problem == "multi_label_classification":
+            return functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+        return functional.cross_entropy(logits, labels)
+
+
+class FredholmForImageClassification(FredholmModel):
+    """A model of pictures, found by ``AutoModelForImageClassification``.
+
+    Example:
+        >>> from fredholm.models import create_model
+        >>> model = FredholmForImageClassification.from_fredholm(create_model("itnet_nano"))
+        >>> model(torch.zeros(2, 1, 28, 28)).logits.shape
+        torch.Size([2, 10])
+    """
+
+    main_input_name = "pixel_values"
+    data = "image"
+
+    def forward(
+        self,
+        pixel_values: Tensor,
+        labels: Tensor | None = None,
+        return_dict: bool | None = None,
+        **_: Any,
+    ) -> Any:
+        """Return the logits of normalised pictures (B, C, H, W), and a loss beside labels."""
+        logits = self.model(pixel_values)
+        result = ImageClassifierOutput(loss=self._loss(logits, labels), logits=logits)
+        return result.to_tuple() if return_dict is False else result
+
+
+class FredholmForSequenceClassification(FredholmModel):
+    """A model of texts, found by ``AutoModelForSequenceClassification``.
+
+    Number 0 is padding, whichever tokenizer made the numbers: where ``attention_mask`` is 0 a token
+    becomes 0, and a real token 0 is refused.
+    """
+
+    main_input_name = "input_ids"
+    data = "text"
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        return_dict: bool | None = None,
+        **_: Any,
+    ) -> Any:
+        """Return the logits of token numbers (B, N), and a loss beside labels."""
+        if attention_mask is not None:
+            input_ids = self._padded(input_ids, attention_mask)
+        logits = self.model(input_ids)
+        result = SequenceClassifierOutput(loss=self._loss(logits, labels), logits=logits)
+        return result.to_tuple() if return_dict is False else result
+
+    def _padded(self, numbers: Tensor, mask: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling() and bool(((numbers == 0) & (mask != 0)).any()):
+            raise ShapeError(
+                "input_ids: expected 0 at padding only, got it at a token that attention_mask "
+                "shows; use a tokenizer whose padding is token 0"
+            )
+        return numbers * (mask != 0)
+
+
+class FredholmImageProcessor(BaseImageProcessor):
+    """Read pictures as the library's own commands do: grey or RGB, in [0, 1], stretched to the
+    model's size, and normalised. ``AutoImageProcessor`` finds it.
+
+    Args:
+        size: height and width.
+        channels: 1 for grey pictures, 3 for RGB.
+        image_mean, image_std: of the channels.
+
+    Example:
+        >>> processor = FredholmImageProcessor(size={"height": 4, "width": 4})
+        >>> white = np.full((2, 2), 255, dtype=np.uint8)
+        >>> processor(white)["pixel_values"].shape
+        torch.Size([1, 1, 4, 4])
+    """
+
+    model_input_names: ClassVar[list[str]] = ["pixel_values"]
+
+    def __init__(
+        self,
+        size: dict[str, int] | None = None,
+        channels: int = 1,
+        image_mean: list[float] | None = None,
+        image_std: list[float] | None = None,
+        **options: Any,
+    ):
+        super().__init__(**options)
+        if channels not in (1, 3):
+            raise OptionError(f"channels: expected 1 (grey) or 3 (RGB), got {channels}")
+        self.size = dict(size or {"height": 28, "width": 28})
+        self.channels = channels
+        self.image_mean = list(image_mean or [0.0] * channels)
+        self.image_std = list(image_std or [1.0] * channels)
+
+    @classmethod
+    def from_fredholm(cls, model: Model) -> FredholmImageProcessor:
+        """The processor of a model of pictures, with the mean and deviation of its training."""
+        encoder: Any = model.config.encoder
+        if encoder.data != "image":
+            raise OptionError(f"expected a model of pictures, got an encoder of {encoder.kind}")
+        channels, height, width = encoder.input_shape
+        facts = getattr(model, "extra", None) or {}
+        size = {"height": height, "width": width}
+        return cls(size, channels, facts.get("mean"), facts.get("std"))
+
+    def preprocess(self, images: Any, return_tensors: str | None = "pt", **_: Any) -> BatchFeature:
+        """Return ``pixel_values`` (B, channels, height, width).
+
+        Args:
+            images: one or a list of Pillow images or of arrays (H, W) or (H, W, C) of bytes.
+            return_tensors: as transformers names them, ``pt`` or ``np``.
+        """
+        several = images if isinstance(images, list | tuple) else [images]
+        pixels = torch.stack([self._read(image) for image in several])
+        mean, std = (torch.tensor(x)[:, None, None] for x in (self.image_mean, self.image_std))
+        values = ((pixels - mean) / std).numpy()
+        return BatchFeature({"pixel_values": values}, tensor_type=return_tensors or "pt")
+
+    def _read(self, image: Any) -> Tensor:
+        """Return one picture in [0, 1], (C, H, W)."""
+        from PIL import Image
+
+        if not isinstance(image, Image.Image):
+            image = Image.fromarray(np.asarray(image))
+        mode = "L"
+        if self.channels == 3:
+            mode = "RGB"
+        pixels = torch.from_numpy(np.array(image.convert(mode))).float() / 255
+        pixels = pixels.view(*pixels.shape[:2], self.channels).permute(2, 0, 1)
+
+        size = (self.size["height"], self.size["width"])
+        if tuple(pixels.shape[1:]) == size:
+            return pixels
+        return functional.interpolate(
+            pixels[None], size, mode="bilinear", antialias=True, align_corners=False
+        )[0]
+
+
+def register() -> None:
+    """Let transformers' Auto classes know the classes of this file."""
+    transformers.AutoConfig.register(MODEL_TYPE, FredholmConfig, exist_ok=True)
+    transformers.AutoModelForImageClassification.register(
+        FredholmConfig, FredholmForImageClassification, exist_ok=True
+    )
+    transformers.AutoModelForSequenceClassification.register(
+        FredholmConfig, FredholmForSequenceClassification, exist_ok=True
+    )
+    transformers.AutoImageProcessor.register(
+        FredholmConfig, image_processor_classes={"pil": FredholmImageProcessor}, exist_ok=True
+    )

@@ -1,0 +1,241 @@
+"""A stretch of causal attention with a window: the window by softmax, the points before it as one
+more point of the softmax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..backend import full_precision
+from .band import NOTHING, Points, Sinks, attend_in_band, folded, taken_by_row, visible_first
+from .chunked import over_new_factor
+from .running import Advance, linear_attention_step, linear_attention_stretch
+
+KeyFeatures = Callable[[Tensor, Tensor | None, Tensor | None], tuple[Tensor, Tensor | None]]
+
+NEAR = ("near_key", "near_value", "near_mass")
+"""The memory's points, which softmax sees."""
+POINT_DIMENSIONS = (2, 2, 1)
+"""The dimension of the points in each of them."""
+
+
+class Far(NamedTuple):
+    """Features by which the points before the window are seen.
+
+    Attributes:
+        query: φ over :math:`e^a`, (B, H, n, r), not negative.
+        exponent: a, (B, H, n), without a gradient; None where nothing was divided.
+        keys: maps keys (B, G, n, e), which of them are real (B, n), and the smallest c allowed, to
+            ψ over :math:`e^c`, (B, S, n, r), and c (B, S) or None. S is G, or H where heads that
+            share a key have maps of their own.
+    """
+
+    query: Tensor
+    exponent: Tensor | None
+    keys: KeyFeatures
+
+
+class Sizes(NamedTuple):
+    """The sizes of :func:`.advance_window`: the window, the sinks, and a chunk of the far part."""
+
+    window: int
+    sinks: int
+    chunk: int
+
+
+class WindowAdvance(NamedTuple):
+    """Responses of new points, (B, H, n, c), and the memory after them."""
+
+    out: Tensor
+    memory: dict[str, Tensor]
+
+
+def advance_stretch(
+    query: Tensor,
+    points: Points,
+    far: Far,
+    memory: dict[str, Tensor],
+    sizes: Sizes,
+    valid: Tensor | None,
+    sinks: Sinks | None,
+) -> WindowAdvance:
+    """Return :func:`.advance_window` of points that are not sinks, beside the sinks so far.
+
+    Args:
+        query, points, far, memory, valid: see :func:`.advance_window`; the memory has no sinks.
+        sizes: the window and the chunk.
+        sinks: keys beside the window, or None.
+    """
+    key, value, mass = points
+    n = query.shape[2]
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    mass = mass.to(dtype).expand(key.shape[0], -1)
+    rank = None
+    if valid is not None:
+        valid = valid.expand(key.shape[0], -1)
+        rank = valid.cumsum(1)
+        key, value, mass = visible_first(key, value, mass, valid)
+    # The last w points and the new ones, (B, G, w + n, ·).
+    near = _with_past(key, value, mass, memory, sizes.window)
+
+    # The first w queries of all have nothing before their window. Under tracing n is not known.
+    nothing_before = 0
+    if not memory and not torch.compiler.is_compiling():
+        nothing_before = min(sizes.window, n - 1)
+    leaving = _leaving(near, valid, rank, slice(nothing_before, n))
+    features, shift = far.keys(leaving.key, leaving.mass > 0, memory.get("shift"))
+
+    with full_precision(query):
+        moment = _moment_before(memory, shift, dtype)
+        sums, moment = _sums_before(
+            far.query[:, :, nothing_before:], features, leaving, moment, sizes.chunk
+        )
+        if nothing_before:
+            sums = F.pad(sums, (0, 0, nothing_before, 0))
+        beyond, mean = _as_one_point(sums, _exponent(far.exponent, shift, sums))
+        band = attend_in_band(query.to(dtype), *near, beyond, sizes.window, rank, sinks)
+        out = torch.addcmul(band.out, band.rest, mean)
+
+    after = {} if shift is None else {"shift": shift}
+    last = _last_points(near, rank, sizes.window)
+    return WindowAdvance(out, after | {"moment": moment, **dict(zip(NEAR, last))})
+
+
+def _with_past(
+    key: Tensor, value: Tensor, mass: Tensor, memory: dict[str, Tensor], window: int
+) -> Points:
+    """Return the points with the last ``window`` ones in front; before the first, empty ones."""
+    if not memory:
+        # Heads come first in memory as well: other strides would fix a traced length.
+        keys, values = (F.pad(x.contiguous(), (0, 0, window, 0)) for x in (key, value))
+        return Points(keys, values, F.pad(mass, (window, 0)))
+    past = {"near_key": key, "near_value": value}
+    keys, values = (torch.cat([memory[k].to(x.dtype), x], 2) for k, x in past.items())
+    return Points(keys, values, torch.cat([memory["near_mass"].to(mass.dtype), mass], 1))
+
+
+def _leaving(near: Points, valid: Tensor | None, rank: Tensor | None, queries: slice) -> Points:
+    """Return the point that leaves the window as each of the queries comes; mass zero for none.
+
+    ``near`` are the last w points and the new ones. Query i sees places i + 1 to i + w in its
+    window, so that the point in place i leaves. With hidden points the query's rank among the
+    visible ones replaces i + 1.
+    """
+    keys, values, masses = near
+    if rank is None or valid is None:
+        return Points(keys[:, :, queries], values[:, :, queries], masses[:, queries])
+    place = (rank[:, queries.start :] - 1).clamp_min(0)
+    mass = torch.where(valid[:, queries.start :], masses.gather(1, place), 0.0)
+    return Points(taken_by_row(keys, place), taken_by_row(values, place), mass)
+
+
+def _last_points(near: Points, rank: Tensor | None, window: int) -> Points:
+    """Return the last ``window`` visible points, for the memory.
+
+    They are copies: a view would keep everything alive that the stretch was computed from.
+    """
+    keys, values, masses = near
+    if rank is None:
+        last = slice(keys.shape[2] - window, None)
+        return Points(keys[:, :, last].clone(), values[:, :, last].clone(), masses[:, last].clone())
+    place = rank[:, -1:] + torch.arange(window, device=keys.device)
+    return Points(taken_by_row(keys, place), taken_by_row(values, place), masses.gather(1, place))
+
+
+# --- the points before the window -----------------------------------------------------------------
+
+
+def _moment_before(
+    memory: dict[str, Tensor], shift: Tensor | None, dtype: torch.dtype
+) -> Tensor | None:
+    """Return the memory's moment over the new common factor of the keys; None before the first."""
+    moment = memory.get("moment")
+    if moment is None:
+        return None
+    moment = moment.to(dtype)
+    if shift is not None:
+        moment = moment * over_new_factor(memory["shift"], shift).to(dtype)
+    return moment
+
+
+def _sums_before(
+    query: Tensor, key: Tensor, points: Points, moment: Tensor | None, chunk: int
+) -> Advance:
+    """Return the sums over the points before the window, and the moment after them.
+
+    Args:
+        query, key: φ (B, H, n, r), and ψ (B, S, n, r) of the points that leave.
+        points: their values and masses.
+        moment: of the points that left earlier, (B, S, r, c + 1).
+        chunk: of the prefix sums.
+
+    Returns:
+        Sums of values and of ones, (B, H, n, c + 1), and the moment (B, S, r, c + 1).
+    """
+    b, h, n, _ = query.shape
+    groups = key.shape[1]
+
+    # Heads of a group share keys: S groups go to the batch, (B·S, H / S, n, r) and (B·S, 1, n, ·).
+    value = points.value.repeat_interleave(groups // points.value.shape[1], 1)
+    query, key = folded(query, groups), folded(key, groups)
+    value = F.pad(folded(value, groups).to(key.dtype), (0, 1), value=1.0)
+    mass = points.mass.repeat_interleave(groups, 0)
+    moment = None if moment is None else folded(moment, groups)
+
+    if n > 1:
+        out, moment = linear_attention_stretch(
+            query, key, value, mass, None, moment, floor=None, chunk=chunk
+        )
+    else:
+        # A single point takes no chunks, whose padding would cost as much again.
+        point = query[:, :, 0], key[:, :, 0], value[:, :, 0]
+        out, moment = linear_attention_step(*point, mass[:, 0], None, moment, floor=None)
+        out = out[:, :, None]
+    return Advance(
+        out.reshape(b, h, n, out.shape[-1]), moment.reshape(b, groups, *moment.shape[2:])
+    )
+
+
+def _as_one_point(sums: Tensor, exponent: Tensor) -> tuple[Tensor, Tensor]:
+    """Return all points before the window as one: its score log z + a + c, (B, H, n, 1), and its
+    value s / z, (B, H, n, c).
+
+    The exponents belong to s and z alike, and no gradient goes through them.
+    """
+    total = sums[..., -1:]
+    # Below this sum the logarithm would be -∞ and the mean NaN: there is no such point then.
+    least = vanishing(total.dtype)
+    exists = total > least
+    total = total.clamp_min(least)
+    score = torch.where(exists, total.log() + exponent.detach(), NOTHING)
+    return score, sums[..., :-1] / total
+
+
+def _exponent(query: Tensor | None, key: Tensor | None, like: Tensor) -> Tensor:
+    """Return a + c, by which the sums before the window were divided, (B, H, n | 1, 1)."""
+    result = like.new_zeros(())
+    if query is not None:
+        result = result + query[..., None].to(like.dtype)
+    # c is -∞ before the first key, whose sums are zero.
+    if key is not None:
+        shared = like.shape[1] // key.shape[1]
+        result = result + key.repeat_interleave(shared, 1)[..., None, None].to(like.dtype)
+    return result
+
+
+def vanishing(dtype: torch.dtype) -> float:
+    """Return the sum of products of features, each at most 1, that counts as none.
+
+    1e-30 in float32. Its reciprocal still leaves gradients finite, which that of the smallest
+    number, 1e38, would not.
+
+    Example:
+        >>> 1e-31 < vanishing(torch.float32) < 1e-30
+        True
+    """
+    return torch.finfo(dtype).tiny ** 0.8

@@ -1,0 +1,369 @@
+"""Importing this module registers this library's models of pictures with timm.
+
+``timm.create_model`` then makes any ``infvit_*`` and ``itnet_*`` preset of pictures, with
+``features_only``, ``forward_intermediates`` and ``reset_classifier``::
+
+    import fredholm.timm
+    import timm
+
+    model = timm.create_model("infvit_linear_pico", num_classes=5, in_chans=3, img_size=56)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from .domain import Domain
+from .errors import OptionError, require
+from .models import create_model, list_models, list_pretrained, model_config, read_out
+from .models.bodies import ResidualBody
+
+require("timm", "timm", "models in timm's registry")
+
+from timm.models import (  # noqa: E402  # pyright: ignore[reportMissingImports]
+    build_model_with_cfg,
+    generate_default_cfgs,
+    register_model,
+)
+
+__all__ = ["VisionModel"]
+
+PATTERNS = ("infvit_*", "itnet_*")
+POOLS = {"token": "cls", "avg": "mean"}
+"""timm's names of read-outs, and ours."""
+
+
+class Blocks(NamedTuple):
+    """The features that blocks leave.
+
+    Attributes:
+        last: those of the last block, before the final normalisation.
+        taken: those of the blocks that were asked for.
+        domain: where they live.
+        rows, columns: the patches along height and width.
+    """
+
+    last: Tensor
+    taken: list[Tensor]
+    domain: Domain
+    rows: int
+    columns: int
+
+
+class VisionModel(nn.Module):
+    """A :class:`fredholm.models.Model` of pictures with the methods that timm expects.
+
+    Args:
+        preset: its name, see :func:`fredholm.models.list_models`.
+        num_classes: outputs of the classifier; 0 leaves it out.
+        in_chans, img_size: of the pictures.
+        global_pool: ``token``, ``avg``, or empty for the features of every point.
+        drop_rate, drop_path_rate: dropout, and the stochastic depth of the last block.
+        weights: the name of weights that come with the package, or None.
+        parts: as in :func:`fredholm.models.model_config`: ``encoder``, ``body``, ``head``.
+
+    Raises:
+        OptionError: a preset of other data than pictures, or whose blocks are no stack.
+    """
+
+    def __init__(
+        self,
+        preset: str,
+        *,
+        num_classes: int | None = None,
+        in_chans: int | None = None,
+        img_size: int | Sequence[int] | None = None,
+        global_pool: str | None = None,
+        drop_rate: float | None = None,
+        drop_path_rate: float | None = None,
+        weights: str | None = None,
+        **parts: Any,
+    ):
+        super().__init__()
+        sizes = {"channels": in_chans, "image_size": _sides(img_size)}
+        rates = {"dropout": drop_rate, "drop_path": drop_path_rate}
+        head = {"outputs": num_classes or None, "pool": POOLS.get(global_pool or "")}
+        changes = {
+            name: _given(own) | dict(parts.pop(name, {}))
+            for name, own in (("encoder", sizes), ("body", rates), ("head", head))
+        }
+        changes = {name: fields for name, fields in changes.items() if fields}
+        model = create_model(preset, pretrained=weights, **changes, **parts)
+        if model.config.encoder.data != "image" or not isinstance(model.body, ResidualBody):
+            raise OptionError(f"{preset}: expected a stack of blocks that reads pictures")
+
+        # The names of the weights are those of the library's own model.
+        self.encoder: Any = model.encoder
+        self.body: Any = model.body
+        self.head: Any = model.head
+        self.config, self.pool = model.config, model.pool
+        self.num_features = self.head_hidden_size = self.embed_dim = model.config.body.width
+        self.num_classes = model.config.head.outputs
+        self.num_prefix_tokens = int(self.pool == "cls")
+        encoder: Any = model.config.encoder
+        self.patch = _sides(encoder.patch)
+        self.feature_info = [
+            {"module": f"body.blocks.{i}", "num_chs": self.num_features, "reduction": self.patch[0]}
+            for i in range(len(self.body.blocks))
+        ]
+        if num_classes == 0:
+            self.reset_classifier(0)
+        if global_pool == "":
+            self.pool = ""
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """Return the normalised features of every point, (B, N, D), a class token first."""
+        return self.body.norm(self._blocks(x, ()).last)
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """Return the answer to :meth:`forward_features`, or what the classifier reads."""
+        return self._classified(self._pooled(x, None), pre_logits)
+
+    def forward(self, x: Tensor) -> Tensor:
+        blocks = self._blocks(x, ())
+        return self._classified(self._pooled(self.body.norm(blocks.last), blocks.domain), False)
+
+    def forward_intermediates(
+        self,
+        x: Tensor,
+        indices: int | Sequence[int] | None = None,
+        return_prefix_tokens: bool = False,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+    ) -> Any:
+        """Return the normalised features of the last block and those of some blocks.
+
+        Args:
+            x: pictures (B, C, H, W).
+            indices: the last so many blocks, or their numbers; None: all.
+            return_prefix_tokens: give pairs of patches and class tokens.
+            norm: normalise the intermediate features as the last ones.
+            stop_early: leave out the blocks behind the last one that is taken.
+            output_fmt: ``NCHW`` or ``NLC``.
+            intermediates_only: give the list alone.
+
+        Raises:
+            OptionError: another format.
+        """
+        if output_fmt not in ("NCHW", "NLC"):
+            raise OptionError(f"output_fmt: expected NCHW or NLC, got {output_fmt!r}")
+        numbers = _numbers(len(self.body.blocks), indices)
+        stop = None
+        if stop_early:
+            stop = max(numbers) + 1
+        blocks = self._blocks(x, numbers, stop)
+        features = blocks.taken
+        if norm:
+            features = [self.body.norm(u) for u in features]
+        prefix = self.num_prefix_tokens
+        tokens = [u[:, :prefix] for u in features]
+        features = [u[:, prefix:] for u in features]
+        if output_fmt == "NCHW":
+            grid = (blocks.rows, blocks.columns)
+            features = [u.transpose(1, 2).unflatten(2, grid).contiguous() for u in features]
+        result: list[Any] = features
+        if return_prefix_tokens and prefix:
+            result = list(zip(features, tokens, strict=True))
+        if intermediates_only:
+            return result
+        return self.body.norm(blocks.last), result
+
+    def prune_intermediate_layers(
+        self,
+        indices: int | Sequence[int] = 1,
+        prune_norm: bool = False,
+        prune_head: bool = True,
+    ) -> list[int]:
+        """Drop the blocks behind the last of ``indices``, and return their numbers."""
+        numbers = _numbers(len(self.body.blocks), indices)
+        self.body.blocks = self.body.blocks[: max(numbers) + 1]
+        if prune_norm:
+            self.body.norm = nn.Identity()
+        if prune_head:
+            self.reset_classifier(0)
+        return numbers
+
+    def get_classifier(self) -> nn.Module:
+        """Return the head."""
+        return self.head
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        """Take a fresh head with this number of classes; 0 takes none."""
+        if global_pool is not None:
+            pool = POOLS.get(global_pool, global_pool)
+            if pool == "cls" and not self.num_prefix_tokens:
+                raise OptionError("global_pool: expected avg of a model without a class token")
+            self.pool = pool
+        self.num_classes = num_classes
+        self.head = nn.Identity()
+        if num_classes:
+            head = self.config.replace(head={"outputs": num_classes, "offset": ()}).head
+            self.head = head.build(self.num_features, 1)
+
+    def no_weight_decay(self) -> set[str]:
+        """Return the names of weights that should not decay: learned positions and class token."""
+        names = {name for name, _ in self.named_parameters()}
+        return names & {"encoder.table", "encoder.token"}
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """Return the patterns by which timm groups weights layer by layer."""
+        return {
+            "stem": r"^encoder",
+            "blocks": [(r"^body\.blocks\.(\d+)", None), (r"^body\.norm", (99999,))],
+        }
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Refuse checkpoints, which the library's operators make by themselves.
+
+        Raises:
+            OptionError: ``enable``.
+        """
+        if enable:
+            raise OptionError(
+                "set_grad_checkpointing: expected False; operators bound their memory themselves, "
+                "and body.chunk bounds that of feed-forward networks"
+            )
+
+    def _blocks(self, x: Tensor, numbers: Sequence[int], stop: int | None = None) -> Blocks:
+        u, domain = self.encoder(x)
+        domain = self.body.suited(domain.unpadded())
+        taken = {}
+        for i, block in enumerate(self.body.blocks[:stop]):
+            u = block(u, domain)
+            if i in numbers:
+                taken[i] = u
+        rows, columns = (x.shape[-2 + i] // side for i, side in enumerate(self.patch))
+        return Blocks(u, [taken[i] for i in numbers], domain, rows, columns)
+
+    def _pooled(self, features: Tensor, domain: Domain | None) -> Tensor:
+        if not self.pool:
+            return features
+        if self.pool == "cls":
+            return features[:, 0]
+        if domain is not None:
+            return read_out(features, domain, self.pool)
+        # Patches of a picture have equal masses.
+        return features[:, self.num_prefix_tokens :].mean(1)
+
+    def _classified(self, features: Tensor, pre_logits: bool) -> Tensor:
+        if pre_logits or isinstance(self.head, nn.Identity):
+            return features
+        return self.head(features, self.encoder)
+
+
+def _numbers(count: int, indices: int | Sequence[int] | None) -> list[int]:
+    """Return the numbers of blocks: the last so many of ``count``, those named, or all.
+
+    Raises:
+        OptionError: no blocks, or others than there are.
+    """
+    if indices is None:
+        indices = count
+    if isinstance(indices, int):
+        numbers = list(range(count - indices, count))
+    else:
+        # Negative numbers count from the last block.
+        numbers = [i % count if -count <= i < 0 else i for i in indices]
+    if not numbers or min(numbers) < 0 or max(numbers) >= count:
+        raise OptionError(f"indices: expected some of {count} blocks, got {indices}")
+    return numbers
+
+
+def _given(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _sides(size: int | Sequence[int] | None) -> Any:
+    """Return height and width."""
+    if size is None or not isinstance(size, int):
+        return size
+    return (size, size)
+
+
+def _presets() -> list[str]:
+    """Return the names of the presets of pictures."""
+    names = [name for pattern in PATTERNS for name in list_models(pattern)]
+    return [name for name in names if model_config(name).encoder.kind == "image"]
+
+
+def _facts(preset: str) -> dict[str, Any]:
+    """Return the facts that timm keeps of a model."""
+    config = model_config(preset)
+    return {
+        "url": "",
+        "num_classes": config.head.outputs,
+        "input_size": tuple(config.input_shape),
+        "mean": (0.5,) * config.input_shape[0],
+        "std": (0.5,) * config.input_shape[0],
+        "crop_pct": 1.0,
+        "interpolation": "bilinear",
+        "classifier": "head",
+        "license": "apache-2.0",
+    }
+
+
+default_cfgs = generate_default_cfgs({name: _facts(name) for name in _presets()})
+
+
+def _register(preset: str) -> None:
+    """Make timm know a preset."""
+
+    def entry(pretrained: bool = False, **options: Any) -> Any:
+        tag = options.get("pretrained_cfg")
+        weights = None
+        if pretrained:
+            weights = _weights(preset, tag if isinstance(tag, str) else None)
+        # The weights are the library's own, not files that timm would look for.
+        options["pretrained_cfg"] = None
+        if weights is not None:
+            options = _of_weights(preset, weights, options)
+        # All blocks, unless the caller chooses.
+        getter = {"feature_cls": "getter", "out_indices": 1}
+        return build_model_with_cfg(
+            lambda **given: VisionModel(preset, weights=weights, **given),
+            preset,
+            False,
+            feature_cfg=getter,
+            **options,
+        )
+
+    entry.__name__ = entry.__qualname__ = preset
+    entry.__module__ = __name__
+    entry.__doc__ = f"``{preset}`` of this library."
+    register_model(entry)
+
+
+def _weights(preset: str, tag: str | None) -> str:
+    """Return the name of weights of a preset that come with the package.
+
+    Raises:
+        OptionError: there are none.
+    """
+    known = list_pretrained(preset)
+    if not known or (tag is not None and tag not in known):
+        raise OptionError(
+            f"pretrained: expected weights of {preset} ({', '.join(known) or 'none'}), got "
+            f"{tag or 'True'}"
+        )
+    return tag or known[0]
+
+
+def _of_weights(preset: str, weights: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with the sizes that the weights were trained at."""
+    saved = create_model(preset, pretrained=weights)
+    channels, *sides = saved.config.input_shape
+    options.setdefault("in_chans", channels)
+    options.setdefault("img_size", sides)
+    options.setdefault("num_classes", saved.config.head.outputs)
+    facts: Any = saved.extra
+    overlay = {"input_size": (channels, *sides), "mean": facts["mean"], "std": facts["std"]}
+    return options | {"pretrained_cfg_overlay": overlay}
+
+
+for _preset in _presets():
+    _register(_preset)

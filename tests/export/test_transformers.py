@@ -1,0 +1,155 @@
+"""Models of the library under transformers' Auto classes and pipelines."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fredholm.errors import OptionError, ShapeError
+from fredholm.models import create_model
+
+pytest.importorskip("transformers")
+
+import transformers
+from transformers import AutoImageProcessor, AutoModelForImageClassification
+from transformers import AutoModelForSequenceClassification as AutoModelForTexts
+
+from fredholm.hf import (
+    FredholmForImageClassification,
+    FredholmForSequenceClassification,
+    FredholmImageProcessor,
+)
+
+TEXT = {"kind": "text", "vocabulary": 9, "max_length": 12}
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """A folder of transformers with the digits' weights."""
+    folder = tmp_path_factory.mktemp("digits")
+    model = create_model("itnet_nano", pretrained="digits")
+    FredholmForImageClassification.from_fredholm(model).save_pretrained(folder)
+    FredholmImageProcessor.from_fredholm(model).save_pretrained(folder)
+    return folder
+
+
+def random_head(model):
+    for weight in model.head.parameters():
+        torch.nn.init.normal_(weight)
+    return model.eval()
+
+
+def test_a_saved_model_answers_as_it_did(digits):
+    model = create_model("itnet_nano", pretrained="digits")
+    loaded = AutoModelForImageClassification.from_pretrained(digits)
+    assert isinstance(loaded, FredholmForImageClassification)
+    assert not loaded.training
+    assert loaded.config.id2label == {i: str(i) for i in range(10)}
+    pictures = torch.rand(3, 1, 8, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(pictures).logits, model(pictures), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"body": {"operator": "luna"}},
+        {"body": {"operator": "infsa"}},
+        {"head": {"outputs": 2, "offset": [1.0, -3.0]}},
+    ],
+)
+def test_nothing_is_lost_on_the_way_through_a_folder(parts, tmp_path):
+    model = random_head(create_model("itnet_nano", **parts))
+    FredholmForImageClassification.from_fredholm(model).save_pretrained(tmp_path)
+    loaded = AutoModelForImageClassification.from_pretrained(tmp_path)
+    pictures = torch.rand(2, 1, 28, 28)
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(pictures).logits, model(pictures), rtol=0, atol=0)
+
+
+def test_a_pipeline_classifies_a_grey_picture(digits):
+    from PIL import Image
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    pipeline = transformers.pipeline("image-classification", model=str(digits))
+    for index in range(5):
+        pixels = (found.images[index] * 255 / 16).astype(np.uint8)
+        (best, *_) = pipeline(Image.fromarray(pixels))
+        assert best["label"] == str(found.target[index])
+        assert best["score"] > 0.5
+
+
+def test_a_processor_reads_as_the_run_does(digits):
+    processor = AutoImageProcessor.from_pretrained(digits)
+    assert isinstance(processor, FredholmImageProcessor)
+    pixels = np.arange(64, dtype=np.uint8).reshape(8, 8)
+    values = processor(pixels)["pixel_values"]
+    assert values.shape == (1, 1, 8, 8)
+    expected = (torch.arange(64.0).view(8, 8) / 255 - 0.3048) / 0.3758
+    torch.testing.assert_close(values[0, 0], expected)
+    # Colours become grey, and another size is stretched.
+    assert processor([np.zeros((5, 9, 3), np.uint8)] * 2)["pixel_values"].shape == (2, 1, 8, 8)
+
+
+def test_another_number_of_labels_makes_another_head(digits):
+    loaded = AutoModelForImageClassification.from_pretrained(
+        digits, num_labels=3, ignore_mismatched_sizes=True
+    )
+    pictures, labels = torch.rand(2, 1, 8, 8), torch.tensor([0, 2])
+    result = loaded(pictures, labels=labels)
+    assert result.logits.shape == (2, 3)
+    result.loss.backward()
+
+
+def test_a_text_pipeline_takes_any_tokenizer_whose_padding_is_0(tmp_path):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = {"[PAD]": 0, "[UNK]": 1, "good": 2, "bad": 3}
+    plain = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    plain.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=plain, pad_token="[PAD]", unk_token="[UNK]"
+    )
+    model = random_head(create_model("itnet_nano", encoder=TEXT, head={"outputs": 2}))
+    FredholmForSequenceClassification.from_fredholm(model).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+
+    pipeline = transformers.pipeline("text-classification", model=str(tmp_path), top_k=None)
+    texts = ["good", "bad bad good"]
+    answers = pipeline(texts, batch_size=2)
+    for text, answer in zip(texts, answers, strict=True):
+        numbers = torch.tensor([tokenizer(text)["input_ids"]])
+        with torch.no_grad():
+            expected = model(numbers).softmax(-1)[0]
+        found = {entry["label"]: entry["score"] for entry in answer}
+        assert found["LABEL_1"] == pytest.approx(float(expected[1]), abs=1e-5)
+
+
+def test_padding_of_a_mask_is_hidden():
+    model = random_head(create_model("itnet_nano", encoder=TEXT, head={"outputs": 2}))
+    wrapped = FredholmForSequenceClassification.from_fredholm(model)
+    numbers = torch.tensor([[3, 4, 5, 6]])
+    mask = torch.tensor([[1, 1, 0, 0]])
+    with torch.no_grad():
+        hidden = wrapped(numbers, attention_mask=mask).logits
+        torch.testing.assert_close(hidden, model(torch.tensor([[3, 4]])))
+    with pytest.raises(ShapeError, match="expected 0 at padding only"):
+        wrapped(torch.tensor([[0, 4]]), attention_mask=torch.tensor([[1, 1]]))
+
+
+def test_models_of_other_data_are_refused():
+    with pytest.raises(OptionError, match="expected an encoder of text and one answer per sample"):
+        FredholmForSequenceClassification.from_fredholm(create_model("itnet_nano"))
+    with pytest.raises(OptionError, match="expected a model of pictures"):
+        FredholmImageProcessor.from_fredholm(create_model("itnet_nano", encoder=TEXT))
+
+
+def test_the_loss_follows_the_kind_of_problem():
+    model = create_model("itnet_nano", head={"outputs": 1})
+    wrapped = AutoModelForTexts  # the other class is registered as well
+    assert FredholmForSequenceClassification in wrapped._model_mapping.values()
+    regression = FredholmForImageClassification.from_fredholm(model)
+    loss = regression(torch.rand(4, 1, 28, 28), labels=torch.ones(4)).loss
+    assert loss.item() == pytest.approx(1.0)  # a head starts at zero
