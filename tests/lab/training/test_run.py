@@ -363,9 +363,7 @@ def test_too_little_memory_is_said(tmp_path, recipe, monkeypatch):
         return torch.empty(1 << 60)
 
     monkeypatch.setattr(RecipeLearner, "loss", loss)
-    with pytest.raises(
-        TrainingFailed, match=r"out of memory: .* MB more, .* parallel.domain=4"
-    ):
+    with pytest.raises(TrainingFailed, match=r"out of memory: .* MB more, .* parallel.domain=4"):
         train(recipe(), tmp_path / "run")
 
 
