@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from ..kit.page import ROOT, load, spread, table
 from ..kit.statistics import summarise
+from ..linearize.recall import TEACHER, recall_rows
 from ..small import PEER
 
 README = ROOT / "README.md"
@@ -28,6 +29,7 @@ CLASSICAL = {"softmax": "", "lstm": "", "convolution": ""}
 DIGITS, SCATTERED, COPY = "digits", "scattered", "copy"
 FEW, MANY = 32, 4096
 MISSING = "–"
+KEPT = "12"  # groups of heads that keep softmax, in recall.json
 
 
 def readme() -> str:
@@ -39,15 +41,24 @@ def readme() -> str:
 
 
 def price() -> str:
-    """What the first receipt of SmolLM2 says of texts and needles that are long."""
+    """Return what SmolLM2 recalls untrained with a few groups of heads kept, and what it loses on
+    long texts without them.
+    """
+    found = load("recall.json")
+    recall = {row["distance"]: row for row in recall_rows(found["needle"], KEPT)}
+    near, far = recall[512], recall[2048]
+    low, high = (f"{end:.0%}" for end in near[f"{KEPT}_share_interval"])
+    size, teacher_size = (found["bytes"][name] / 1e6 for name in (KEPT, TEACHER))
+
     receipt = load("smollm2.json")["all"]["receipt"]
     text = receipt["perplexity"]["python-docs"][-1]
-    needle = next(row for row in receipt["recall"] if row["distance"] == 128)
     return (
-        "It has a price: SmolLM2 with a window of 64 has\n"
-        f"  [{text['ratio']:.1f} times](docs/results/smollm2.md) its teacher's perplexity beyond "
-        f"{text['from']:,} tokens, and recalls {needle['student']:.0%} of needles\n"
-        f"  {needle['distance']} tokens back (teacher {needle['teacher']:.0%})."
+        "The price: untrained, with 12 of 90 head groups kept, SmolLM2\n"
+        f"[recalls](docs/results/recall.md) {near[f'{KEPT}_share']:.0%} ({low} to {high}) of its "
+        f"teacher's digits 512 tokens back, {far[f'{KEPT}_share']:.0%} at 2,048,\n"
+        f"in a {size:.0f} MB cache at 4,096 (teacher {teacher_size:.0f}). Trained, with a window "
+        f"alone, it has\n[{text['ratio']:.1f} times](docs/results/smollm2.md) the perplexity "
+        f"beyond {text['from']:,} tokens."
     )
 
 
