@@ -305,7 +305,7 @@ def test_logits_of_all_tokens_are_never_kept():
         task.judge_by("f1")
     tally = Tally(task.judge_by("bits"))
     tally.add(torch.zeros(1, 3, 4), torch.tensor([[2, 3, IGNORED]]))
-    assert tally.kept == []
+    assert tally.stored == []
     assert tally.metrics()["val_bits"] == pytest.approx(2.0)
 
 

@@ -294,7 +294,7 @@ def test_a_started_run_is_neither_overwritten_nor_changed_silently(tmp_path, rec
     assert train(changed, folder, overwrite=True).epochs == 2
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("precious")
-    with pytest.raises(OptionError, match="no run folder"):
+    with pytest.raises(OptionError, match="is not a run folder"):
         train(chosen, tmp_path / "other", overwrite=True)
 
 

@@ -132,7 +132,9 @@ def as_trained(head: Head, reading: Reading, trained: Trained, labelled: bool = 
     if labelled:
         roles[reading.label] = "number" if reading.task == "regression" else "word"
     roles.pop(None, None)
-    settled = reading.settled(id=series_id, time=time, group=None)
+
+    # Nothing is split any more, so that new files need no column of groups.
+    settled = reading.settled(id=series_id, time=time, group=None, split=None)
     return Columns(settled, trained.long, roles, [], trained.words)
 
 
