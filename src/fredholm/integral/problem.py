@@ -467,6 +467,8 @@ class Problem:
             # A rank without points gets one of padding, so that all ranks compute and send alike.
             u, domain, query, query_domain = fill_empty(u, domain, query, query_domain)
             quadrature = part_quadrature(domain, query_domain)
+            # The sizes of the shards count that point.
+            shards = domain.shards
 
         # Both ends: positions, and features by head.
         dtype = promoted(u.dtype, domain.positions.dtype)
