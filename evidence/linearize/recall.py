@@ -275,7 +275,7 @@ def recall_rows(answers_of: Answered, name: str) -> list[dict[str, Any]]:
 
 
 def goals(found: Mapping[str, Any]) -> str:
-    """What was hoped for of 12 groups, and whether it is met: open where the interval holds the
+    """Return the goals for 12 groups and whether each is met: open where the interval holds the
     goal.
     """
     lines = []

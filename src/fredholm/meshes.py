@@ -309,7 +309,7 @@ def sphere_areas(points: Tensor) -> Float[Tensor, " n"]:
 
 
 def check_on_sphere(points: Tensor) -> None:
-    """DomainError unless ``points`` are (N, 3) and of length 1, to three digits."""
+    """Raise DomainError unless ``points`` are (N, 3) and of length 1, to three digits."""
     length = torch.linalg.vector_norm(points.detach().double(), dim=-1)
     off = ~((length - 1).abs() < 1e-3)
     if points.dim() != 2 or points.shape[1] != 3 or bool(off.any()):

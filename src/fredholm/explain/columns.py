@@ -35,7 +35,7 @@ class TopKeys(NamedTuple):
 def column_sums(
     operator: Any, u: Float[Tensor, "b n d"], domain: Domain | None = None, *, budget: int = BUDGET
 ) -> Float[Tensor, "b h n"]:
-    r"""How much each key gives to all queries together: :math:`c_j = \sum_i w_{ij}`, (B, H, N).
+    r"""Return what each key gives to all queries together: :math:`c_j = \sum_i w_{ij}`, (B, H, N).
 
     The weights are those of :func:`fredholm.explain.kernel_map`: attention probabilities for
     softmax, :math:`\|K_{ij}\|_F` times the measure of j for a matrix kernel. Padded queries do not

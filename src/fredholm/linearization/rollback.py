@@ -86,7 +86,7 @@ class Past:
 
     @property
     def bytes(self) -> int:
-        """What recording takes beside the state."""
+        """Return the bytes that recording takes beside the state."""
         tensors = [*self.base.values(), *(x for part in self.parts for x in part if x is not None)]
         return sum(x.numel() * x.element_size() for x in tensors)
 

@@ -78,7 +78,7 @@ def choice_page(
 
 
 def _after_name(text: str) -> str:
-    """What follows the name in a line of the recommendation."""
+    """Return the text after the name in a line of the recommendation."""
     return text.partition(": ")[2]
 
 

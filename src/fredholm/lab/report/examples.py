@@ -29,7 +29,7 @@ LONGEST = 120  # words of a text
 
 
 class Said(NamedTuple):
-    """What a model said of one sample.
+    """The answer of a model for one sample.
 
     Attributes:
         index: of the sample.
@@ -46,7 +46,7 @@ class Said(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """What the examples of a page are made of.
+    """The material of the examples of a page.
 
     Attributes:
         things: what is drawn of each sample.
@@ -100,7 +100,7 @@ def number_examples(shown: Shown, truth: Tensor, predicted: Tensor) -> Section:
 
 
 def _legend(shown: Shown) -> str:
-    """What the marks of words mean, where words are marked."""
+    """Return the legend of the marks of words, where words are marked."""
     return "" if shown.support is None else words("marks")
 
 

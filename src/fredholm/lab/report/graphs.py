@@ -16,7 +16,7 @@ from ...edges import Edges
 from ...explain.kernels import kernel_map, masses, take_samples
 from ..data.kinds.kind import SAMPLES, Kind
 from .page import Data
-from .style import Theme, colormap, grid_of_panels, new_figure, panels_across
+from .style import Theme, colormap, square_panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -137,12 +137,7 @@ def graphs(theme: Theme, part: Part, names: Sequence[str], found: Sequence[np.nd
     them, edges that of the kernel between their ends, triangles the mean of their corners.
     """
     heads = len(found[0])
-    across = panels_across(theme, heads)
-    side = min(2.6, theme.width / across)
-    rows = len(found) * -(-heads // across)
-    width = max(3.0, min(theme.width, side * across + 0.6))
-    figure = new_figure(width, (side + 0.4) * rows + 0.3)
-    panels = grid_of_panels(figure, theme, len(found), heads)
+    figure, panels = square_panels(theme, len(found), heads, largest=2.6, title=0.4)
     for row, (name, layer) in enumerate(zip(names, found)):
         for head, axes in enumerate(panels[row]):
             _panel(axes, theme, part, layer[head])

@@ -1,4 +1,4 @@
-"""What answers depend on: the columns of a table, and the words of a text."""
+"""Importance of inputs: the columns of a table, and the words of a text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operators learned, as sections of a page: profile, shares, maps, and the steps of a
+"""The learned kernels, as sections of a page: profile, shares, maps, and the steps of a
 continuous model. Captions say what is plotted and from how much.
 """
 
@@ -66,7 +66,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Axis:
-    """What the points of the first sample are called.
+    """Return the names of the points of the first sample.
 
     Attributes:
         names: of the points of a line, in their order: words, or columns; empty where they have

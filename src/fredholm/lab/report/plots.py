@@ -21,6 +21,7 @@ from .style import (
     literal,
     new_figure,
     panels_across,
+    square_panels,
 )
 
 if TYPE_CHECKING:
@@ -464,12 +465,7 @@ def clouds(
     """
     heads = len(found[0])
     points = cloud.flat()
-    across = panels_across(theme, heads)
-    side = min(1.8, theme.width / across)
-    rows = len(found) * -(-heads // across)
-    width = max(3.0, min(theme.width, side * across + 0.6))
-    figure = new_figure(width, (side + 0.35) * rows + 0.3)
-    panels = grid_of_panels(figure, theme, len(found), heads)
+    figure, panels = square_panels(theme, len(found), heads, largest=1.8, title=0.35)
     for row, (name, layer) in enumerate(zip(names, found)):
         for column, axes in enumerate(panels[row]):
             values = layer[column]

@@ -233,7 +233,7 @@ def _learned(
 
 
 def _axis(model: Any, samples: Samples, chosen: int) -> Axis:
-    """What the points of a sample are called: words, columns, or times of its clock."""
+    """Return the names of a sample's points: words, columns, or times of its clock."""
     facts = getattr(model, "extra", None) or {}
     terms, kind = Terms.of(facts), _kind(samples)
     if kind is TABLES:

@@ -147,7 +147,7 @@ def _columns(
 
 
 def _split(samples: Samples, run: RunFacts) -> str:
-    """What an evaluation counts, in words: "test rows"."""
+    """Return the word for the samples of an evaluation, such as "test rows"."""
     assert samples.kind is not None
     what, evaluation = run.counted or samples.kind.many, run.evaluation or {}
     return f"{evaluation['split']} {what}" if "split" in evaluation else what

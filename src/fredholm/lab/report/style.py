@@ -126,6 +126,23 @@ def grid_of_panels(figure: Figure, theme: Theme, rows: int, columns: int) -> lis
     return result
 
 
+def square_panels(
+    theme: Theme, layers: int, heads: int, *, largest: float, title: float
+) -> tuple[Figure, list[list[Any]]]:
+    """Return a figure of square panels, one row per layer and one column per head, and its axes.
+
+    Args:
+        largest: side of a panel in inches, where the page is wide enough.
+        title: inches above a panel.
+    """
+    across = panels_across(theme, heads)
+    side = min(largest, theme.width / across)
+    rows = layers * -(-heads // across)
+    width = max(3.0, min(theme.width, side * across + 0.6))
+    figure = new_figure(width, (side + title) * rows + 0.3)
+    return figure, grid_of_panels(figure, theme, layers, heads)
+
+
 def panels_across(theme: Theme, columns: int) -> int:
     """How many panels of :func:`grid_of_panels` stand side by side: on a narrow figure three, or
     two where that leaves fewer places empty.
