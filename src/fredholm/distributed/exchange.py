@@ -17,7 +17,8 @@ from .shards import Shards
 
 if TYPE_CHECKING:
     from ..integral.contract import Form, Kernel
-    from ..integral.problem import Facts, Problem
+    from ..integral.facts import Facts
+    from ..integral.problem import Problem
 
 HOME = "fredholm.distributed.exchanges"
 """The module whose import registers the exchanges of the library's own forms."""

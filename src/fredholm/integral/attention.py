@@ -21,6 +21,7 @@ from .bases import SEPARABLE, WeightedKernel
 from .capabilities import JointFeatures, Windowed
 from .contract import Part, answering, prepared, read_together, weight_and_bias
 from .denominators import DenominatorWatch, denominators
+from .facts import Layout
 from .feature_map import (
     FeatureMap,
     build_feature_map,
@@ -29,7 +30,8 @@ from .feature_map import (
     key_features,
     query_features,
 )
-from .problem import Layout, Problem, head_width, split_heads
+from .features import head_width, split_heads
+from .problem import Problem
 from .projections import Projections, projected_widths
 from .side_by_side import Aligned, SideBySide, side_by_side
 from .windowed import check_window, first_gain, near_pairs, query_parts, window_density

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from torch import Tensor
 
-from .problem import Layout, Problem
+from .facts import Layout
+from .problem import Problem
 from .steps import Point
 
 if TYPE_CHECKING:

@@ -20,15 +20,10 @@ from ..quadrature import Rows
 from .capabilities import WeightedValue
 from .checks import check_domains, check_features, check_pairs, check_rows
 from .contract import Form, Kernel, Part, check_inference, choose, first_dtype, with_offset
-from .problem import (
-    Facts,
-    OperatorFacts,
-    Problem,
-    clean,
-    default_domain,
-    head_width,
-    merge_heads,
-)
+from .facts import Facts, OperatorFacts
+from .features import clean, head_width, merge_heads
+from .place import default_domain
+from .problem import Problem
 from .sharing import Sharing
 from .state import CausalState, load_state
 from .steps import Stretch

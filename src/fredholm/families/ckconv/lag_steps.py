@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ...integral import Exact, Facts, Form, Kernel, Layout, Memory, Problem, with_offset
-from ...integral.problem import heads_apart, weighed
+from ...integral.features import heads_apart, weighed
 from ...ops.backend import cast, full_precision, promoted
 from ...quadrature import Quadrature
 from .capabilities import LagFeatures

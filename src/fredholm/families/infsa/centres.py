@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...integral.problem import by_head, heads_apart
+from ...integral.features import by_head, heads_apart
 from ...ops.backend import followed, number
 from ...ops.tiles import root_of
 from ...quadrature import Quadrature

@@ -7,7 +7,8 @@ from torch import Tensor
 from ...errors import DomainError
 from ...integral.capabilities import OwnForm
 from ...integral.contract import Form, Kernel, first_form
-from ...integral.problem import Facts, Problem
+from ...integral.facts import Facts
+from ...integral.problem import Problem
 from ...integral.strategy import EXACT
 from .anchors import Anchors, at_anchors, check_count
 from .strategy import MonteCarlo

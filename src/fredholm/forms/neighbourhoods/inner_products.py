@@ -7,7 +7,8 @@ from torch import Tensor
 
 from ...integral.capabilities import Separable, Windowed
 from ...integral.contract import Form, Kernel, with_offset
-from ...integral.problem import Facts, Problem
+from ...integral.facts import Facts
+from ...integral.problem import Problem
 from ...integral.strategy import Linear
 from ...ops.backend import at_least_single, cast, full_precision
 from ...ops.linear_attention import at_scale, guarded

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ....integral.problem import by_head
+from ....integral.features import by_head
 from ....ops.backend import at_least_single, cast, full_precision
 from ....ops.tiles import find_activation
 from ....quadrature import Quadrature

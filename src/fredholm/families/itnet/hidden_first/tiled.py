@@ -19,7 +19,7 @@ from torch import Tensor
 from ....errors import OptionError, ShapeError, suggest
 from ....forms.keys import KeyRing
 from ....integral import Exact, Facts, Form, Kernel, Memory, Problem, with_offset
-from ....integral.problem import by_head
+from ....integral.features import by_head
 from ....ops.backend import (
     at_least_single,
     cast,
