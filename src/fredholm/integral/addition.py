@@ -16,9 +16,8 @@ from ..quadrature import Quadrature
 from .checks import check_layout
 from .contract import Form, Kernel, Memory, choose, weight_and_bias
 from .facts import Facts, Layout
-from .features import by_head_of
 from .operator import IntegralOperator
-from .problem import Problem
+from .problem import Problem, by_head_of
 from .strategy import Plan, Strategy
 
 

@@ -30,8 +30,8 @@ from .feature_map import (
     key_features,
     query_features,
 )
-from .features import head_width, split_heads
-from .problem import Problem
+from .features import head_width
+from .problem import Problem, split_heads
 from .projections import Projections, projected_widths
 from .side_by_side import Aligned, SideBySide, side_by_side
 from .windowed import check_window, first_gain, near_pairs, query_parts, window_density

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch import Tensor
 
 from ..domain import Domain
 from ..edges import Edges
@@ -50,6 +49,8 @@ class Layout:
         edges: the pairs are edges, so that a query sees few keys; ``pairs`` is then true as well.
         reach: how far a query sees along a line, or None; ``pairs`` is then true as well.
         images: keys are seen at their nearest image in a periodic box.
+        sparse: a query sees few keys, by edges or within a reach; follows from both.
+        grid: the regular grid at fixed positions that queries and keys share, or None; follows.
     """
 
     keys: tuple[int, ...] | None = None
@@ -66,6 +67,14 @@ class Layout:
     edges: bool = False
     reach: int | None = None
     images: bool = False
+    sparse: bool = field(init=False)
+    grid: tuple[int, ...] | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        sparse = self.edges or self.reach is not None
+        object.__setattr__(self, "sparse", sparse)
+        shared = self.fixed and not self.cross and not self.stepping
+        object.__setattr__(self, "grid", self.keys if shared else None)
 
     @classmethod
     def of(
@@ -108,23 +117,11 @@ class Layout:
             images=edges is not None and edges.shift is not None,
         )
 
-    @property
-    def sparse(self) -> bool:
-        """Whether a query sees few keys, by edges or within a reach."""
-        return self.edges or self.reach is not None
-
     def dense(self) -> Layout:
         """Return the layout of the same domain with a mask of all pairs."""
         if not self.sparse:
             return self
         return replace(self, edges=False, reach=None, images=False)
-
-    @property
-    def grid(self) -> tuple[int, ...] | None:
-        """The regular grid at fixed positions that queries and keys share, or None."""
-        if not self.fixed or self.cross or self.stepping:
-            return None
-        return self.keys
 
 
 class Facts(NamedTuple):
@@ -156,26 +153,6 @@ class Facts(NamedTuple):
     sparse: bool = False
 
     @classmethod
-    def of(cls, layout: Layout, ux: Tensor, uy: Tensor, training: bool) -> Facts:
-        """Return the facts about features ``ux`` and ``uy``, with points on dimension -2 and
-        samples on the first of three or more.
-        """
-        batch = uy.shape[0] if uy.dim() > 2 else 1
-        # Every call makes one, so the fields are passed by position, which is faster.
-        return cls(
-            layout,
-            ux.shape[-2],
-            uy.shape[-2],
-            uy.dtype,
-            uy.device.type,
-            training,
-            torch.compiler.is_compiling(),
-            torch.is_grad_enabled(),
-            batch,
-            layout.sparse,
-        )
-
-    @classmethod
     def on(
         cls,
         kernel: Kernel,
@@ -201,7 +178,21 @@ class Facts(NamedTuple):
         check_layout(kernel, layout, operator.layer)
 
         target = domain if query_domain is None else query_domain
-        return cls.of(layout, target.positions, domain.positions, kernel.training)
+        batch = 1
+        if domain.positions.dim() > 2:
+            batch = domain.positions.shape[0]
+        return cls(
+            layout,
+            queries=target.size,
+            keys=domain.size,
+            dtype=domain.positions.dtype,
+            device=domain.positions.device.type,
+            training=kernel.training,
+            tracing=torch.compiler.is_compiling(),
+            gradients=torch.is_grad_enabled(),
+            batch=batch,
+            sparse=layout.sparse,
+        )
 
 
 def grid_of(domain: Domain) -> tuple[int, ...] | None:

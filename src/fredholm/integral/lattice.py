@@ -17,8 +17,8 @@ from ..ops.backend import UNCHANGED, full_precision
 from ..validation import cheap_to_read
 from .bases import MatrixKernel
 from .facts import Layout
-from .features import merge_heads, weighed
-from .problem import Problem
+from .features import weighed
+from .problem import Problem, merge_heads
 from .window import Window
 
 

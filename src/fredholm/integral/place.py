@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..domain import Domain
+from ..errors import ShapeError
 from ..ops.backend import cast, promoted
 from ..quadrature import Quadrature
 from .facts import Layout, grid_of
@@ -53,6 +54,29 @@ def default_domain(kernel: Kernel, u: Tensor) -> Domain:
     """Return the kernel's domain for features u (B, N, dim) that came without one."""
     dtype = torch.float64 if u.dtype == torch.float64 else torch.float32
     return kernel.default_domain(u.shape[1], device=u.device, dtype=dtype)
+
+
+def points_of(kernel: Kernel, query: Tensor, domain: Domain, *, default: bool) -> Domain:
+    """Return the domain of queries that came without one.
+
+    Where the keys came without one too, it is the kernel's default domain; else the domain of the
+    keys. A kernel that reads no positions may have any number of queries: they lie at the origin.
+
+    Raises:
+        ShapeError: keys on a domain of the caller's that has another number of points.
+    """
+    n = query.shape[1]
+    if default:
+        return kernel.default_domain(n, device=query.device, dtype=domain.positions.dtype)
+    if not kernel.reads_position and not domain.causal:
+        origin = torch.zeros(n, domain.dim, device=query.device, dtype=domain.positions.dtype)
+        return Domain.points(origin)
+    if n != domain.size:
+        raise ShapeError(
+            f"query: expected the {domain.size} points of domain, got {n}; pass query_domain, "
+            "which says where they lie"
+        )
+    return domain
 
 
 def batched(x: Tensor, dims: int) -> Tensor:

@@ -32,8 +32,8 @@ from .checks import (
     check_width,
 )
 from .facts import Facts, Layout, OperatorFacts
-from .features import by_head_of, clean
-from .place import Place, default_domain, grid_displacements, positions
+from .features import clean
+from .place import Place, default_domain, grid_displacements, points_of, positions
 
 if TYPE_CHECKING:
     from .contract import Kernel
@@ -198,7 +198,7 @@ class Problem:
         if query is not None and query_domain is None:
             queries = query.shape[1] if query.dim() > 1 else "Nq"
             check_width(query, queries, operator.dim)
-            query_domain = _points_of(kernel, query, domain, default=default)
+            query_domain = points_of(kernel, query, domain, default=default)
         check_layout(kernel, Layout.of(domain, query_domain, given=given), operator.layer)
         check_pairs(domain, u.shape[0], kernel.heads)
         if query_domain is not None:
@@ -281,7 +281,19 @@ class Problem:
     @property
     def facts(self) -> Facts:
         """The static facts, on which the choice of a form depends."""
-        return Facts.of(self.layout, self.ux, self.uy, self.training)
+        # Every call makes one, so the fields are passed by position, which is faster.
+        return Facts(
+            self.layout,
+            self.ux.shape[-2],
+            self.uy.shape[-2],
+            self.uy.dtype,
+            self.uy.device.type,
+            self.training,
+            torch.compiler.is_compiling(),
+            torch.is_grad_enabled(),
+            self.uy.shape[0],
+            self.layout.sparse,
+        )
 
     def dense(self) -> Problem:
         """Return the same problem with all pairs written out, for definitions. O(Nq·Nk)."""
@@ -338,29 +350,6 @@ def _check_kinds(u: object, domain: object, query: object, query_domain: object)
         check_domains(query_domain=query_domain)
 
 
-def _points_of(kernel: Kernel, query: Tensor, domain: Domain, *, default: bool) -> Domain:
-    """Return the domain of queries that came without one.
-
-    Where the keys came without one too, it is the kernel's default domain; else the domain of the
-    keys. A kernel that reads no positions may have any number of queries: they lie at the origin.
-
-    Raises:
-        ShapeError: keys on a domain of the caller's that has another number of points.
-    """
-    n = query.shape[1]
-    if default:
-        return kernel.default_domain(n, device=query.device, dtype=domain.positions.dtype)
-    if not kernel.reads_position and not domain.causal:
-        origin = torch.zeros(n, domain.dim, device=query.device, dtype=domain.positions.dtype)
-        return Domain.points(origin)
-    if n != domain.size:
-        raise ShapeError(
-            f"query: expected the {domain.size} points of domain, got {n}; pass query_domain, "
-            "which says where they lie"
-        )
-    return domain
-
-
 def _features_at_queries(kernel: Kernel, query: Tensor | None, uy: Tensor, queries: int) -> Tensor:
     """Return features at the queries by head, like those at the keys, ``uy``.
 
@@ -369,3 +358,40 @@ def _features_at_queries(kernel: Kernel, query: Tensor | None, uy: Tensor, queri
     if query is None:
         return uy.new_zeros(()).expand(*uy.shape[:2], queries, uy.shape[3])
     return by_head_of(kernel, query)
+
+
+# --- features by head -----------------------------------------------------------------------------
+
+
+def by_head_of(kernel: Kernel, u: Tensor) -> Tensor:
+    """Return features (B, N, dim) as the kernel's heads read them: a slice each, (B, H, N, d), or
+    all features for all heads, (B, 1, N, dim).
+    """
+    if kernel.whole:
+        return u.unsqueeze(1)
+    return split_heads(u, kernel.heads)
+
+
+def split_heads(u: Float[Tensor, "b n d"], heads: int) -> Float[Tensor, "b h n c"]:
+    """Return (B, N, H·c) as (B, H, N, c), a view.
+
+    Example:
+        >>> split_heads(torch.zeros(1, 5, 6), 2).shape
+        torch.Size([1, 2, 5, 3])
+    """
+    if heads == 1:
+        return u.unsqueeze(1)
+    batch, points, width = u.shape
+    return u.view(batch, points, heads, width // heads).transpose(1, 2)
+
+
+def merge_heads(u: Float[Tensor, "b h n c"]) -> Float[Tensor, "b n d"]:
+    """Return (B, H, N, c) as (B, N, H·c).
+
+    Example:
+        >>> merge_heads(torch.zeros(1, 2, 5, 3)).shape
+        torch.Size([1, 5, 6])
+    """
+    if u.shape[1] == 1:
+        return u.squeeze(1)
+    return u.transpose(1, 2).flatten(2)

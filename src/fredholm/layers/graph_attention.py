@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..errors import OptionError
 from ..integral import IntegralOperator, Problem, check_dropout
 from ..integral.conversion import refuse, refuse_dropout, register_converter
-from ..integral.features import split_heads
+from ..integral.problem import split_heads
 from ..integral.sharing import own_parameter
 from ..ops.attention import attention_density
 from .graph import call_on_graph, check_layer, small_graph, weight_of

@@ -27,8 +27,8 @@ from ..integral import (
 )
 from ..integral.bases import OWN_FIRST
 from ..integral.conversion import call_on_points, find_converter, refuse, register_converter
-from ..integral.features import merge_heads
 from ..integral.lattice import call_on_grid
+from ..integral.problem import merge_heads
 
 
 class SequenceKernel(MatrixKernel, OwnForm):

@@ -49,5 +49,5 @@ class AnchorKeys(Form):
 
 def exact_response(kernel: Kernel, part: Problem) -> Tensor:
     """Return the kernel's response by the best exact form that it has for a problem."""
-    facts = Facts.of(part.layout, part.ux, part.uy, kernel.training)
+    facts = part.facts._replace(training=kernel.training)
     return first_form(EXACT, kernel, facts).respond(kernel, part)
