@@ -74,6 +74,7 @@ class Replaced:
         window: the last tokens on which causal layers keep softmax; None where they keep none.
         sinks: the first tokens, on which they keep it too.
         keep: groups of heads that keep softmax on all tokens, by layer.
+        store: tokens of each group of heads between both, on which they keep it as well.
     """
 
     model: Any
@@ -88,6 +89,7 @@ class Replaced:
     window: int | None = None
     sinks: int = 0
     keep: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    store: int = 0
 
     def switch(self, mode: str) -> None:
         """Set the mode of every layer."""

@@ -598,6 +598,14 @@ def linearize(
             min=0,
         ),
     ] = None,
+    store: Annotated[
+        int,
+        typer.Option(
+            help="Tokens of each group of heads behind the window on which it keeps softmax too: "
+            "those that the state answers worst.",
+            min=0,
+        ),
+    ] = 0,
     keep: Annotated[
         str | None,
         typer.Option(
@@ -704,6 +712,7 @@ def linearize(
         "tied": not untied,
         "window": "auto" if window is None else window,
         "sinks": "auto" if sinks is None else sinks,
+        "store": store,
         "keep": int(keep) if keep is not None and keep.isdecimal() else keep,
         "keep_refused": keep_refused,
     }

@@ -85,6 +85,7 @@ def linearize(
     tied: bool = True,
     window: int | str | None = "auto",
     sinks: int | str = "auto",
+    store: int = 0,
     keep: int | str | Sequence[str] | None = None,
     retrieval: Retrieval | None = None,
     layers: Sequence[str] | None = None,
@@ -130,7 +131,7 @@ def linearize(
             :class:`fredholm.lab.training.tasks.Task`.
         metric: a name of :data:`fredholm.lab.training.metrics.METRICS`; default ``"accuracy"``, of
             regressions ``"spearman"``, of tokens ``"perplexity"``.
-        options, tied, window, sinks, layers, inputs, keep_refused, probe: see
+        options, tied, window, sinks, store, layers, inputs, keep_refused, probe: see
             :func:`fredholm.convert.replace_attention`.
         keep: groups of heads that keep full softmax: named as in
             :func:`fredholm.convert.replace_attention`, the best of so many by a probe of retrieval,
@@ -206,7 +207,7 @@ def linearize(
             "give retrieval=Retrieval(texts, tokenizer), or name the groups"
         )
 
-    def replaced_with(groups: str | Sequence[str] | None) -> Replaced:
+    def replaced_with(groups: str | Sequence[str] | None, stored: int = store) -> Replaced:
         torch.manual_seed(seed)
         return replace_attention(
             model,
@@ -215,6 +216,7 @@ def linearize(
             tied=tied,
             window=window,
             sinks=sinks,
+            store=stored,
             keep=groups,
             layers=layers,
             inputs=inputs,
@@ -233,7 +235,7 @@ def linearize(
         named = keep
     replaced = replaced_with(named)
     # What "auto" came to.
-    settings |= {"window": replaced.window, "sinks": replaced.sinks}
+    settings |= {"window": replaced.window, "sinks": replaced.sinks, "store": replaced.store}
     settings["keep"] = list(keep) if isinstance(keep, list | tuple) else keep
     progress = Progress(None if folder is None else Path(folder), settings, resume)
     ranking: list[dict[str, Any]] = []
@@ -264,7 +266,7 @@ def linearize(
     if documents:
 
         def measured() -> dict[str, Any]:
-            control = window_alone(replaced_with(None))
+            control = window_alone(replaced_with(None, stored=0))
             return measure_receipt(model, replaced.model, documents, run.say, control)
 
         report.receipt = progress.get("receipt", measured, of=documents.facts())
