@@ -325,7 +325,7 @@ def test_stores_that_cannot_be_are_refused_by_name():
         replace_attention(decoder("llama"), window=0, store=4)
     with pytest.raises(OptionError, match="expected a window beside store=4"):
         replace_attention(decoder("llama"), "infsa", store=4)
-    with pytest.raises(ConversionError, match="has no causal order.* and store=4 between them"):
+    with pytest.raises(ConversionError, match=r"has no causal order.* and store=4 between them"):
         replace_attention(bert(), store=4)
     with pytest.raises(ConversionError, match="expected store=4 with causal layers of transf"):
         replace_attention(torch_encoder(), store=4)

@@ -249,8 +249,8 @@ class LinearHeads(Heads):
     maps see what they see at the usual factor :math:`1/\sqrt e`.
 
     With a ``window`` the last w visible keys, the first ``sinks`` of all, and those in a ``store``
-    keep softmax's :math:`e^{s q_i\cdot k_j}`, the others have :math:`e^g \phi(q_i)\cdot\psi(k_j)`, and one
-    normaliser is over all; the gain g is learned.
+    keep softmax's :math:`e^{s q_i\cdot k_j}`, the others have
+    :math:`e^g \phi(q_i)\cdot\psi(k_j)`, and one normaliser is over all; the gain g is learned.
 
     Args:
         heads, width: H and e, of the queries; keys and values may come in fewer heads, each for a

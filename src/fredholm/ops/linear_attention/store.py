@@ -1,15 +1,17 @@
 r"""A store beside a window: a fixed number of points behind it that softmax still sees, those that
 the state answers worst.
 
-Points leave the window in blocks, counted from the first point behind the sinks. As the first one
-of a block leaves, all of the block still lie in the window or at its end. At this moment they
-compete with the points of the store: each is asked of the state M by its own key,
+Points leave the window in blocks, counted from the first point behind the sinks. As the first point
+of a block leaves, the others are still in the window. At this moment all of the block compete with
+the points of the store. The state M is asked for each of them by its own key,
 
 .. math:: \epsilon_j = \Big\| \frac{\psi_j^T M_{\cdot, :c}}{\psi_j^T M_{\cdot, c}} - v_j \Big\|,
 
-the mean over the heads of a group, and the points of the largest error have the store. Those of the
-block stay in the window until they leave it, and then are seen in the store. Those of the store that
-lose join the state. So each point counts once, and it does not matter in which parts they come.
+the mean over the heads of a group, and the points of the largest error get the places. Chosen
+points of the block stay in the window until they leave it, and are then seen in the store. Points
+of the store that lose their place join the state, as the other points of the block do when they
+leave the window. So each point counts once, and it does not matter how a sequence is cut into
+calls.
 """
 
 from __future__ import annotations
@@ -110,8 +112,9 @@ def advance_with_store(
     valid: Tensor | None,
     sinks: Sinks | None,
 ) -> WindowAdvance:
-    """Return :func:`.advance_stretch` beside a store: part by part, in each of which the store stays
-    as it is.
+    """Return :func:`.advance_stretch` beside a store.
+
+    It goes part by part; within a part the store holds the same points.
     """
     b, n, window = len(points.key), query.shape[2], sizes.window
     band = {name: x for name, x in memory.items() if name not in STORE}

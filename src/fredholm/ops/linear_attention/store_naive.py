@@ -1,4 +1,4 @@
-"""The definition of a store, row by row and group by group, with the state summed anew each time."""
+"""The definition of a store: row by row and group by group, the state summed anew each time."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _fill(
 
 
 def _error(features: Tensor, value: Tensor, in_state: Tensor, candidates: list[int]) -> Tensor:
-    """Return how far the answer of the state is from each candidate's value, the mean over heads."""
+    """Return the mean over heads of the distance from the state's answer to a candidate's value."""
     asked = features[:, candidates]
     weight = asked @ features[:, in_state].mT
     total = weight.sum(-1, keepdim=True)
