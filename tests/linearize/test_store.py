@@ -16,6 +16,7 @@ from fredholm.convert import (
     smaller_from,
 )
 from fredholm.errors import ConversionError, OptionError
+from fredholm.integral.feature_map import FEATURE_MAPS
 from fredholm.linearization import LinearHeads
 from fredholm.linearization import cache as cache_module
 from fredholm.linearization.heads import Seen, clean
@@ -317,7 +318,7 @@ def test_stage_one_trains_maps_beside_a_store():
         assert p.grad.abs().max() > 0, name
 
 
-def test_stores_that_cannot_be_are_refused_by_name():
+def test_stores_that_cannot_be_are_refused_by_name(monkeypatch):
     for wrong in (-1, True):
         with pytest.raises(OptionError, match="expected store as a number of tokens, at least 0"):
             replace_attention(decoder("llama"), store=wrong)
@@ -329,8 +330,10 @@ def test_stores_that_cannot_be_are_refused_by_name():
         replace_attention(bert(), store=4)
     with pytest.raises(ConversionError, match="expected store=4 with causal layers of transf"):
         replace_attention(torch_encoder(), store=4)
+    monkeypatch.setattr(FEATURE_MAPS["hedgehog"], "pointwise", False)
     with pytest.raises(OptionError, match="features of a key depend on that key alone"):
-        LinearHeads(4, 8, feature_map=torch.exp, window=3, store=2)
+        LinearHeads(4, 8, feature_map="hedgehog", window=3, store=2)
+    monkeypatch.undo()
     heads, (query, key, _) = heads_of(), points()
     with pytest.raises(ConversionError, match="expected values beside store=2"):
         heads.weights(query, key, Seen(causal=True))
