@@ -11,18 +11,23 @@ from .running import (
     linear_attention_stretch,
     moment_of,
 )
+from .store import STORE, Store, begins_block
+from .store_naive import stored_naive
 from .window_step import step_window
 from .window_stretch import Far, vanishing
 from .windowed import advance_window
 
 __all__ = [
+    "STORE",
     "Far",
     "Moment",
+    "Store",
     "advance_moment",
     "advance_window",
     "at_scale",
     "attend_in_pieces",
     "banked_attention",
+    "begins_block",
     "guarded",
     "linear_attention",
     "linear_attention_naive",
@@ -32,6 +37,7 @@ __all__ = [
     "moment_of",
     "over_new_factor",
     "step_window",
+    "stored_naive",
     "taken_by_row",
     "vanishing",
     "wants_pieces",
