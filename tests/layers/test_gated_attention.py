@@ -1,6 +1,6 @@
-"""Gated linear attention of transformers is linear attention against a measure that fades: lightning
-attention of MiniMax (one rate per head, as RetNet has) and Mamba-2's mixer (one rate per token and
-head).
+"""Gated linear attention of transformers is linear attention against a measure that fades:
+lightning attention of MiniMax (one rate per head, as in RetNet) and Mamba-2's mixer (one rate per
+token and head).
 """
 
 from __future__ import annotations
