@@ -941,6 +941,7 @@ class Domain:
             valid=self.valid,
             equal=equal and not self.measure.requires_grad,
             triangular=self.causal and query_domain is None,
+            clock=self._clock(query_domain),
         )
 
     def _sparse_quadrature(
@@ -955,6 +956,7 @@ class Domain:
             "valid": self.valid,
             "equal": equal and not self.measure.requires_grad,
             "triangular": self.causal and query_time is key_time,
+            "clock": self._clock(None) if query_time is key_time else None,
         }
         if isinstance(self.pairs, Edges):
             edges = self.pairs
@@ -990,6 +992,15 @@ class Domain:
             index = torch.arange(self.size, device=self.positions.device, dtype=torch.float32)[None]
             return index, index
         return tuple(d.positions[..., 0].detach().reshape(-1, d.size) for d in (query_domain, self))  # type: ignore
+
+    def _clock(self, query_domain: Domain | None) -> Tensor | None:
+        """The times of the points, (1 | B, N), in an order of :meth:`timestamps`; None where points
+        are steps, as on a line.
+        """
+        timed = self.kind == "spacing" and self.shape is None and self.dim == 1
+        if not (timed and self.causal) or query_domain is not None:
+            return None
+        return self.positions.reshape(-1, self.size)
 
     def _density(
         self, dtype: torch.dtype, queries: int, keys: int | None = None

@@ -6,7 +6,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..integral.capabilities import Expanded, JointFeatures, Separable, Windowed
+from ..integral.capabilities import (
+    Decaying,
+    Expanded,
+    JointFeatures,
+    Separable,
+    Windowed,
+    measure_of,
+)
 from ..integral.contract import Form, Kernel, Memory, StretchForm, with_offset
 from ..integral.facts import Facts
 from ..integral.problem import Problem
@@ -15,6 +22,7 @@ from ..ops.linear_attention import (
     advance_moment,
     at_scale,
     attend_in_pieces,
+    largest_seen,
     linear_attention,
     wants_pieces,
 )
@@ -42,11 +50,14 @@ class SeparableForm(Form):
         self, kernel: Separable, problem: Problem, query: Tensor, key: Tensor, value: Tensor
     ) -> Tensor:
         """The values weighed by inner products of features."""
+        quadrature = problem.quadrature
+        if isinstance(kernel, Decaying) and kernel.fades:
+            quadrature = measure_of(kernel, problem)
         return linear_attention(
             query,
             key,
             value,
-            problem.quadrature,
+            quadrature,
             floor=kernel.floor,
             positive=kernel.nonnegative,
             chunk=self.strategy.chunk,
@@ -117,7 +128,8 @@ class Chunks(SeparableForm):
         p = problem
         query, key, shift, value = features(kernel, p)
         if shift is not None:
-            query = at_scale(query, key.detach().amax(-1).cummax(-1).values)
+            decay = measure_of(kernel, p).decay
+            query = at_scale(query, largest_seen(key.detach().amax(-1), decay))
         return self.sums(kernel, p, query, key, value)
 
 
@@ -138,10 +150,14 @@ class RunningMoment(SeparableForm, StretchForm):
         query, key, shift, value = kernel.together(x, u, valid, memory.get("shift"))
         points = query, key, value
         measure = quadrature.mass[:, -n:], quadrature.scale
+        decay = None
+        if isinstance(kernel, Decaying) and kernel.fades:
+            decay = quadrature.exponents(kernel.rates(x, u))
         options = {
             "floor": kernel.floor,
             "positive": kernel.nonnegative,
             "chunk": self.strategy.chunk,
+            "decay": decay,
         }
         out, memory = advance_moment(*points, shift, *measure, memory, **options)
         problem = Problem(x, x, u, u, quadrature, STEP)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...integral.capabilities import Separable, Windowed
+from ...integral.capabilities import Decaying, Separable, Windowed
 from ...integral.contract import Form, Kernel, with_offset
 from ...integral.facts import Facts
 from ...integral.problem import Problem
@@ -35,6 +35,8 @@ class NeighbourSums(Form):
             return f"it needs {Linear.needs}; use {Linear.instead} instead"
         if isinstance(kernel, Windowed) and kernel.window is not None:
             return "the last points are weighed by softmax, and not by features"
+        if isinstance(kernel, Decaying) and kernel.fades:
+            return "its weights fade over points that a query does not see, too"
         return refuses_images(kernel, facts)
 
     def respond(self, kernel: Separable, problem: Problem) -> Tensor:
