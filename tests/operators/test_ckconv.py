@@ -161,7 +161,7 @@ def test_positions_finer_than_the_signal():
 
 def test_rates_and_lengths_that_mean_nothing():
     for length in (0.0, -1.0):
-        with pytest.raises(DomainError, match="needs a positive scale"):
+        with pytest.raises(DomainError, match="expected a positive length"):
             Domain.line(4, length=length)
         with pytest.raises(OptionError, match="expected extent and length above zero"):
             CKConv(2, extent=length)
