@@ -20,7 +20,13 @@ from torch.export import register_dataclass
 
 from .arguments import Device, checked, refuse_kind
 from .distributed.shards import Shards, agreed, checked_sizes, even_sizes
-from .edges import Edges, check_edge_features, check_edge_index, check_weight
+from .edges import (
+    Edges,
+    check_edge_features,
+    check_edge_index,
+    check_weight,
+    moved_fields,
+)
 from .errors import DomainError, ShapeError, suggest
 from .measures import MEASURES, MeasureRules, cell_lengths, scale_of_seen
 from .meshes import Mesh, check_on_sphere, great_circle_radius, sphere_areas
@@ -848,17 +854,7 @@ class Domain:
 
     def to(self, *args, **kwargs) -> Domain:
         """Move tensors as :meth:`torch.Tensor.to` does; masks keep their dtype."""
-        moved: dict[str, Any] = {}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, Edges):
-                moved[field.name] = value.to(*args, **kwargs)
-            if isinstance(value, Tensor):
-                result = value.to(*args, **kwargs)
-                if not value.is_floating_point():
-                    result = value.to(result.device)
-                moved[field.name] = result
-        return replace(self, **moved)
+        return replace(self, **moved_fields(self, *args, **kwargs))
 
     def dense(self) -> Domain:
         """Return the same domain with a mask or bias of all pairs instead of edges or a reach.
