@@ -34,39 +34,63 @@ LINE = Domain.line(4, causal=True)
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Domain.line("4"), "Domain.line: n needs a whole number, got '4'"),
-        (lambda: Domain.line(float("nan")), "n needs a whole number, got nan"),
-        (lambda: Domain.line(4.0), "n needs a whole number, got 4.0"),
-        (lambda: Domain.line(True), "n needs a whole number, got True"),
-        (lambda: Domain.line(), "Domain.line needs n"),
-        (lambda: Domain.line(3, 4), "takes n without their names, got 2 values"),
-        (lambda: Domain.line(4, length="x"), "length needs a number or None, got 'x'"),
-        (lambda: Domain.line(4, causal="yes"), "causal needs True or False, got 'yes'"),
-        (lambda: Domain.line(4, shape=(4,)), "Domain.line takes no 'shape'"),
-        (lambda: Domain.line(4, casual=True), "takes no 'casual'; did you mean 'causal'"),
-        (lambda: Domain.line(4, device="gpu"), "device needs a device that there is.*'gpu'"),
-        (lambda: Domain.line(4, dtype="float32"), "dtype needs a dtype or None, got 'float32'"),
-        (lambda: Domain.line(4, valid=[True] * 4), "valid needs a tensor or None, got a list of 4"),
-        (lambda: Domain.line(4, pairs="full"), "pairs needs a tensor or edges or None, got 'full'"),
+        (lambda: Domain.line("4"), "Domain.line.n=....: expected a whole number, got '4'"),
+        (lambda: Domain.line(float("nan")), "n=....: expected a whole number, got nan"),
+        (lambda: Domain.line(4.0), "n=....: expected a whole number, got 4.0"),
+        (lambda: Domain.line(True), "n=....: expected a whole number, got True"),
+        (lambda: Domain.line(), "Domain.line: expected n, got nothing"),
+        (lambda: Domain.line(3, 4), "at most 1 arguments without their names, n, got 2 values"),
+        (lambda: Domain.line(4, length="x"), "length=....: expected a number or None, got 'x'"),
+        (lambda: Domain.line(4, causal="yes"), "causal=....: expected True or False, got 'yes'"),
+        (lambda: Domain.line(4, shape=(4,)), "Domain.line has no option 'shape'"),
+        (lambda: Domain.line(4, casual=True), "has no option 'casual'; did you mean 'causal'"),
+        (
+            lambda: Domain.line(4, device="gpu"),
+            "device=....: expected a device that there is.*'gpu'",
+        ),
+        (
+            lambda: Domain.line(4, dtype="float32"),
+            "dtype=....: expected a dtype or None, got 'float32'",
+        ),
+        (
+            lambda: Domain.line(4, valid=[True] * 4),
+            "valid=....: expected a tensor or None, got a list of 4",
+        ),
+        (
+            lambda: Domain.line(4, pairs="full"),
+            "pairs=....: expected a tensor or edges or None, got 'full'",
+        ),
         (lambda: Domain.grid((3, 4)), "a tuple of 2; write the numbers one by one"),
-        (lambda: Domain.grid(3, None), "shape needs a whole number, got None"),
+        (lambda: Domain.grid(3, None), "shape=....: expected a whole number, got None"),
         (lambda: Domain.points([[0.0], [1.0]]), r"a tensor, got a list of 2; .*torch.tensor"),
         (lambda: Domain.points(torch.rand(3, 1).numpy()), r"torch.from_numpy\(...\)"),
-        (lambda: Domain.timestamps([0.0, 1.0]), "t needs a tensor, got a list of 2"),
-        (lambda: Domain.timestamps(torch.rand(3), step="s"), "step needs a number, got 's'"),
-        (lambda: Domain.graph([[0], [1]], 2), "edge_index needs a tensor, got a list of 2"),
-        (lambda: Domain.graph(EDGES, "3"), "n needs a whole number, got '3'"),
-        (lambda: Domain.graph(EDGES, 3, self_loops="x"), "self_loops needs True or False"),
-        (lambda: Domain.graph(EDGES, 3, pairs=None), "Domain.graph takes no 'pairs'"),
-        (lambda: Domain.join(LINE, U), "b needs a Domain, got a tensor.*Domain.points"),
-        (lambda: Domain.join(LINE, LINE, balance=1.0), "balance needs two numbers or None"),
+        (lambda: Domain.timestamps([0.0, 1.0]), "t=....: expected a tensor, got a list of 2"),
+        (
+            lambda: Domain.timestamps(torch.rand(3), step="s"),
+            "step=....: expected a number, got 's'",
+        ),
+        (
+            lambda: Domain.graph([[0], [1]], 2),
+            "edge_index=....: expected a tensor, got a list of 2",
+        ),
+        (lambda: Domain.graph(EDGES, "3"), "n=....: expected a whole number, got '3'"),
+        (lambda: Domain.graph(EDGES, 3, self_loops="x"), "self_loops=....: expected True or False"),
+        (lambda: Domain.graph(EDGES, 3, pairs=None), "Domain.graph has no option 'pairs'"),
+        (lambda: Domain.join(LINE, U), "b=....: expected a Domain, got a tensor.*Domain.points"),
+        (
+            lambda: Domain.join(LINE, LINE, balance=1.0),
+            "balance=....: expected two numbers or None",
+        ),
         (lambda: Domain.join(LINE, LINE, balance=(-1.0, 2.0)), "not negative"),
-        (lambda: Domain.collate([3, 4]), "domains needs a list of Domains, got a list of 2"),
+        (
+            lambda: Domain.collate([3, 4]),
+            "domains=....: expected a list of Domains, got a list of 2",
+        ),
         (lambda: Domain.collate(LINE), "a list of Domains, got a Domain"),
         (lambda: LINE.replace(ordered=True), "no field 'ordered'"),
         (lambda: LINE.replace(kind="unifrom").quadrature(), "did you mean 'uniform'"),
-        (lambda: LINE.with_masses([1.0] * 4), "measure needs a tensor, got a list of 4"),
-        (lambda: LINE.quadrature(3), "query_domain needs a Domain, got 3"),
+        (lambda: LINE.with_masses([1.0] * 4), "measure=....: expected a tensor, got a list of 4"),
+        (lambda: LINE.quadrature(3), "query_domain: expected a Domain, got 3"),
     ],
 )
 def test_domains(call, message):
@@ -77,32 +101,41 @@ def test_domains(call, message):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: create_operator("softmax", 0), "dim must be at least 1, got 0"),
-        (lambda: create_operator("softmax", 8, 0), "heads must be at least 1, got 0"),
-        (lambda: SoftmaxAttention("8"), "dim needs a whole number, got '8'"),
+        (lambda: create_operator("softmax", 0), "dim=....: expected 1 or more, got 0"),
+        (lambda: create_operator("softmax", 8, 0), "heads=....: expected 1 or more, got 0"),
+        (lambda: SoftmaxAttention("8"), "dim=....: expected a whole number, got '8'"),
         (lambda: create_operator("infsa", 8, num_heads=2), "operator 'infsa'.* mean 'heads'"),
         (lambda: SoftmaxAttention(8, num_heads=2), "SoftmaxAttention .*did you mean 'heads'"),
         (lambda: SoftmaxAttention(embed_dim=8), "no option 'embed_dim'; did you mean 'dim'"),
-        (lambda: SoftmaxAttention(), "SoftmaxAttention needs dim"),
+        (lambda: SoftmaxAttention(), "SoftmaxAttention: expected dim, got nothing"),
         (lambda: SoftmaxAttention(8, 2, "auto"), "dim, heads without their names, got 3 values"),
         (lambda: SoftmaxAttention(8, causal=True), r"order belongs to the domain: .*causal=True"),
         (lambda: InfSA(8, causal=True), "InfSA .*order belongs to the domain"),
         (lambda: LunaAttention(8, attn_mask=U), "who sees whom belongs to the domain"),
         (lambda: ITNetOperator(8, key_padding_mask=U), "padding belongs to the domain"),
         (lambda: InfSA(8, decai=0.5), "InfSA has no option 'decai'; did you mean 'decay'"),
-        (lambda: InfSA(8, decay="high"), "InfSA: decay needs a number or None, got 'high'"),
-        (lambda: InfSA(8, preset=["paper"]), "preset needs a name, got a list of 1"),
+        (lambda: InfSA(8, decay="high"), "InfSA.decay=....: expected a number or None, got 'high'"),
+        (lambda: InfSA(8, preset=["paper"]), "preset=....: expected a name, got a list of 1"),
         (lambda: InfSA(8, projections="shared"), "a Linear layer or three or None"),
         (lambda: LinearAttention(8, feature_options="x"), "a dictionary of options or None"),
         (lambda: LunaAttention(8, width=3), "sets 'width' itself; leave it out"),
-        (lambda: CKConv(8, bias="no"), "bias needs True or False, got 'no'"),
+        (lambda: CKConv(8, bias="no"), "bias=....: expected True or False, got 'no'"),
         (lambda: HopKernel(8, 2, norms="rows"), "HopKernel .*did you mean 'norm'"),
-        (lambda: MLPKernel(2, 4, groups=3), "groups needs names or a list of names, got 3"),
-        (lambda: IntegralOperator(8, kernel="softmax"), "kernel needs a Kernel, got 'softmax'"),
+        (
+            lambda: MLPKernel(2, 4, groups=3),
+            "groups=....: expected names or a list of names, got 3",
+        ),
+        (
+            lambda: IntegralOperator(8, kernel="softmax"),
+            "kernel=....: expected a Kernel, got 'softmax'",
+        ),
         (lambda: IntegralOperator(8, kernel=SoftmaxKernel(8, 1), projection=U), "True or False"),
-        (lambda: Exact(memory="1 GB"), "Exact: memory needs a whole number or None, got '1 GB'"),
+        (
+            lambda: Exact(memory="1 GB"),
+            "Exact.memory=....: expected a whole number or None, got '1 GB'",
+        ),
         (lambda: Exact(memori=1), "Exact has no option 'memori'; did you mean 'memory'"),
-        (lambda: SoftmaxAttention(8, strategy=3), "needs a Strategy or a name or a mapping"),
+        (lambda: SoftmaxAttention(8, strategy=3), "expected a Strategy or a name or a mapping"),
     ],
 )
 def test_constructors(call, message):
@@ -117,8 +150,12 @@ def test_constructors(call, message):
         (lambda op: op.weights(U, LINE, rows=[-1]), ShapeError, "each from 0 to 3, got .-1"),
         (lambda op: op.weights(U, LINE, rows=[]), ShapeError, r"at least one, .*, got \[\]"),
         (lambda op: op.weights(U, LINE, rows=torch.zeros(0)), ShapeError, "got a tensor"),
-        (lambda op: op.weights(U, U), DomainError, "domain needs a Domain, got a tensor.*points"),
-        (lambda op: op.weights(None), ShapeError, "u needs a tensor of features, got None"),
+        (
+            lambda op: op.weights(U, U),
+            DomainError,
+            "domain: expected a Domain, got a tensor.*points",
+        ),
+        (lambda op: op.weights(None), ShapeError, "u: expected a tensor of features, got None"),
         (
             lambda op: op.weights(U, query=U[0, 0]),
             ShapeError,
@@ -167,7 +204,7 @@ def test_a_user_s_own_operator_is_checked_too():
     assert Mine(8, sharp=True, bias=False).dim == 8
     with pytest.raises(OptionError, match="Mine has no option 'sharpp'; did you mean 'sharp'"):
         Mine(8, sharpp=True)
-    with pytest.raises(OptionError, match="Mine: bias needs True or False"):
+    with pytest.raises(OptionError, match=r"Mine.bias=....: expected True or False"):
         Mine(8, bias="x")
 
 

@@ -631,12 +631,13 @@ def moved_fields(record: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
     moved: dict[str, Any] = {}
     for field in dataclasses.fields(record):
         value = getattr(record, field.name)
-        if not isinstance(value, Tensor | Edges):
-            continue
-        result = value.to(*args, **kwargs)
-        if isinstance(value, Tensor) and not value.is_floating_point():
-            result = value.to(result.device)
-        moved[field.name] = result
+        if isinstance(value, Edges):
+            moved[field.name] = value.to(*args, **kwargs)
+        if isinstance(value, Tensor):
+            result = value.to(*args, **kwargs)
+            if not value.is_floating_point():
+                result = value.to(result.device)
+            moved[field.name] = result
     return moved
 
 

@@ -332,8 +332,8 @@ def check_on_sphere(points: Tensor) -> None:
 
 
 def great_circle_radius(angle: float) -> float:
-    """Return the straight distance between points of the unit sphere that are ``angle`` apart along a
-    great circle: a search by radius then finds neighbours by angle.
+    """Return the straight distance between points of the unit sphere that are ``angle`` apart
+    along a great circle: a search by radius then finds neighbours by angle.
 
     Example:
         >>> round(great_circle_radius(torch.pi), 6)
@@ -348,8 +348,8 @@ def great_circle_radius(angle: float) -> float:
 
 
 def read_mesh(path: str | Path, *, dtype: torch.dtype | None = None) -> Mesh:
-    """Return the triangles or tetrahedra of a mesh file in any format that meshio reads (vtk, vtu, msh,
-    stl, ply, obj, xdmf, …). A file with tetrahedra is a solid: its triangles are left out.
+    """Return the triangles or tetrahedra of a mesh file in any format that meshio reads (vtk, vtu,
+    msh, stl, ply, obj, xdmf, …). A file with tetrahedra is a solid: its triangles are left out.
 
     Raises:
         MissingExtraError: meshio is not installed.

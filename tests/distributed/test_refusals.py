@@ -29,7 +29,7 @@ EXPECTED = {
     "weights": "expected a whole domain for the definition,",
     "init_state": "expected a whole domain for init_state,",
     "collate": "expected a whole domain for collate,",
-    "stencil": "expected a whole domain for StencilKernel, whose output is another grid, got a part",
+    "stencil": "expected a whole domain for StencilKernel, whose output is another grid, got",
     "resolvent": "Resolvent cannot integrate HopKernel over a sharded domain",
     "resolvent plan": "no exchange between ranks",
     "query domain": "shard it over the same mesh",

@@ -201,10 +201,10 @@ def test_operators_live_on_the_measure_they_are_defined_for():
     [
         ({"encoder": "sound"}, OptionError, "unknown encoder 'sound'"),
         ({"head": "each"}, OptionError, "head.pool: received 'each'"),
-        ({"dim": 0}, OptionError, "dim: received 0; needs a positive integer"),
-        ({"dim": 9}, OptionError, "heads must divide dim"),
+        ({"dim": 0}, OptionError, "dim: expected a positive integer, got 0"),
+        ({"dim": 9}, OptionError, "expected heads that divide dim"),
         ({"causal": True}, OptionError, "'image' has no option 'causal'"),
-        ({"patch": 5}, OptionError, "the patch must divide the image"),
+        ({"patch": 5}, OptionError, "expected a patch that divides the image"),
         ({"dropout": 1.0}, OptionError, "dropout: received 1.0"),
         ({"mlp_ratio": -1}, OptionError, "mlp_ratio: received -1"),
         ({"operator": "gru", "dim": 9, "heads": 1}, OptionError, "needs an even width"),

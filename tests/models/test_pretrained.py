@@ -96,7 +96,7 @@ def test_a_file_that_is_no_configuration(folder, text):
         ({"format": 3}, "expected format 2, got format 3; update"),
         ({"format": "new"}, "no model configuration"),
         ({"body": {"dpeth": 3}}, "no option 'dpeth'; did you mean 'depth'"),
-        ({"body": {"depth": -3}}, "depth: received -3; needs a positive integer"),
+        ({"body": {"depth": -3}}, "depth: expected a positive integer, got -3"),
         ({"body": {"depth": "three"}}, "(?s)no model that can be built here.*depth"),
         ({"body": {"operator": "nobodys"}}, "unknown operator 'nobodys'"),
         ({"body": {"operator": "gru"}}, "'gru', a baseline; needs a body of the kind 'backbone'"),
