@@ -45,7 +45,8 @@ class Transition(Form):
         if quadrature.valid is not None and not kernel.counts_padding:
             # Padding that does not count leaves the state of its sample unchanged.
             real = quadrature.valid[:, t]
-            for name, new in after.items():
+            unmasked, after = after, {}
+            for name, new in unmasked.items():
                 by_sample = real.view(-1, *[1] * (new.dim() - 1))
                 after[name] = torch.where(by_sample, new, memory[name])
         return out[:, :, None], after
