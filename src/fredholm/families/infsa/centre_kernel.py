@@ -79,7 +79,9 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnForm):
         if steps < 1 or centres < 1:
             raise OptionError(f"steps and centres are at least 1, got {steps} and {centres}")
         if tied is None:
-            tied = bool(CONSTANTS.get(options.get("preset", "paper"), {}).get("tied", True))
+            # An unknown preset is refused by the base class.
+            preset = options.get("preset", "paper")
+            tied = CONSTANTS.get(preset, CONSTANTS["paper"]).tied
         super().__init__(dim, heads, tied=tied, **options)
         self.steps, self.centres = steps, centres
         probes = torch.randn(heads, centres, self.width) * self.width**-0.5

@@ -179,7 +179,7 @@ def step_hops(
         for hop in range(hops):
             if hop:
                 new = value + out
-            after[f"hop{hop}"] = _append(memory, f"hop{hop}", new)
+            after[f"hop{hop}"] = append(memory, f"hop{hop}", new)
             out = row @ after[f"hop{hop}"]
     return gained(kernel, out, u), after
 
@@ -206,7 +206,7 @@ def graph_row(
     query, key, value = (cast(x, dtype) for x in kernel.tokens(u))
     rules, view = kernel.rules(), quadrature.row(t)
     with full_precision(u):
-        keys = _append(memory, "key", key)
+        keys = append(memory, "key", key)
         pairs = activated(query @ keys.mT, rules["activation"])
         if view.density is not None:
             pairs = pairs * cast(view.density, dtype)
@@ -230,7 +230,7 @@ def graph_row(
         return GraphRow(factor[..., None] * pairs * mass, value, {"key": keys, "norm": total})
 
 
-def _append(memory: Memory, name: str, new: Tensor) -> Tensor:
+def append(memory: Memory, name: str, new: Tensor) -> Tensor:
     """Return the memory of earlier points with the new one behind them."""
     if name not in memory:
         return new

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,18 +14,10 @@ from ...forms.neighbourhoods.recompute import Weights
 from ...forms.neighbourhoods.sums import sum_over_tiles
 from ...integral import Exact, Facts, Form, Kernel, Problem
 from ...ops.backend import at_least_single, cast, full_precision
-from .capabilities import TokenGraphWeights
+from .capabilities import QueryKeyValue, TokenGraphWeights
 from .graph import NORMS, activated
 from .graph.token_graph import row_factor, total_norm
 from .hops import Neumann, gained
-
-
-class Ends(NamedTuple):
-    """Queries, keys and values of all points, (B, H, N, ·) each."""
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
 
 
 class OneHopAlongEdges(Form):
@@ -72,27 +64,27 @@ def _respond(kernel: TokenGraphWeights, problem: Problem, hops: int) -> Tensor:
 
     with full_precision(value):
         # The first pass has the rows' sizes, of which the norm is made; later hops reuse it.
-        sums = _edge_sums(problem, Ends(query, key, start), rules)
+        sums = _edge_sums(problem, QueryKeyValue(query, key, start), rules)
         norm = total_norm(sums[..., -1], mass, rules["norm"], q.query_time is not None)
         factor = row_factor(norm, scale, decay, rules["eps"])[..., None]
         out = sums[..., :-1] * factor
         for _ in range(hops - 1):
-            sums = _edge_sums(problem, Ends(query, key, start + out), rules)
+            sums = _edge_sums(problem, QueryKeyValue(query, key, start + out), rules)
             out = sums[..., :-1] * factor
     return gained(kernel, out, value)
 
 
-def _edge_sums(problem: Problem, ends: Ends, rules: dict[str, Any]) -> Tensor:
+def _edge_sums(problem: Problem, tokens: QueryKeyValue, rules: dict[str, Any]) -> Tensor:
     r"""Return :math:`\sum_j m_j P_{ij} v_j` with :math:`P_{ij} = \rho_{ij}\,\phi(q_i \cdot k_j)`,
     and in a last column the row's size, :math:`\sum_j m_j P_{ij}^2` or
     :math:`\sum_j m_j |P_{ij}|`: (B, H, N, d + 1).
     """
-    heads, dtype = ends.key.shape[1], ends.value.dtype
+    heads, dtype = tokens.key.shape[1], tokens.value.dtype
     rows = Rows.of(
         {
-            "query": ("query", by_point(ends.query)),
-            "key": ("key", by_point(ends.key)),
-            "value": ("key", by_point(ends.value)),
+            "query": ("query", by_point(tokens.query)),
+            "key": ("key", by_point(tokens.key)),
+            "value": ("key", by_point(tokens.value)),
             **measure_rows(problem),
         }
     )
