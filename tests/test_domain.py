@@ -149,7 +149,7 @@ def test_graph():
         (
             lambda: Domain.points(torch.rand(3, 1), measure=torch.ones(4)),
             ShapeError,
-            r"measure must have shape \(3,\)",
+            r"expected a measure \(3,\)",
         ),
         (
             lambda: Domain.points(torch.rand(3, 1), measure=ones(3, dtype=torch.int32)),

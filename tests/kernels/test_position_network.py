@@ -138,7 +138,7 @@ def test_parameters_of_phases_are_not_rounded(options, half):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"width": 0}, "width=....: expected 1 or more, got 0"),
+        ({"width": 0}, "width must be at least 1, got 0"),
         ({"omega": 0.0}, "omega must be positive, got 0.0"),
         ({"activation": "sin"}, "unknown activation 'sin'; did you mean 'sine'"),
         ({"preset": "papers"}, "did you mean 'paper'"),

@@ -208,7 +208,7 @@ def test_decay_groups():
         ({"operator_options": {"decay": 0.3}}, "give body.decay"),
         ({"operator_options": {"activaton": "abs"}}, "did you mean 'activation'"),
         ({"operator": "infssa"}, "did you mean 'infsa'"),
-        ({"positions": "sine"}, "positions: received 'sine'"),
+        ({"positions": "sine"}, "positions: expected a known name, got 'sine'"),
         ({"pool": "max"}, "head.pool: received 'max'"),
         ({"depth": 0}, "depth: expected a positive integer, got 0"),
         ({"dropout": 1.0}, "a rate in"),

@@ -70,7 +70,7 @@ def test_every_tensor_is_checked(name):
 
 def test_unknown_tensors_are_refused():
     for function in (mlp_kernel, mlp_kernel_naive):
-        with pytest.raises(OptionError, match=r"has no option 'key_bais'; did you mean 'key_bias'"):
+        with pytest.raises(OptionError, match=r"takes no 'key_bais'; did you mean 'key_bias'"):
             function(**inputs("product"), key_bais=torch.ones(1))
 
 

@@ -152,7 +152,7 @@ class Neighbours(NamedTuple):
         """Return rows by head, (R, H, b | k, width / H)."""
         return self.rows[name].unflatten(-1, (count, -1)).transpose(1, 2)
 
-    def key_positions(self) -> Tensor:
+    def seen_positions(self) -> Tensor:
         """Return the gathered positions ``y``, in a periodic box those of the nearest images."""
         y = self.rows["y"]
         if "shift" in self.rows:
@@ -161,7 +161,7 @@ class Neighbours(NamedTuple):
 
     def displacements(self) -> Tensor:
         """Return x - y of the gathered positions ``x`` and ``y``, (R, b, k, p)."""
-        return self.rows["x"][:, :, None] - self.key_positions()[:, None]
+        return self.rows["x"][:, :, None] - self.seen_positions()[:, None]
 
     def _log_density(self) -> Tensor | None:
         """Return log ρ of the edges, (R, 1 | H, 1, k), or None where they have none."""

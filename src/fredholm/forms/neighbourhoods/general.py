@@ -188,7 +188,7 @@ def _small_problem(tile: Neighbours, layout: Layout, heads: int) -> Problem:
         features = rows["features"][:, None]
     return Problem(
         x=rows["x"],
-        y=tile.key_positions(),
+        y=tile.seen_positions(),
         ux=tile.heads("ux", heads),
         uy=tile.heads("uy", heads),
         quadrature=Quadrature(

@@ -98,7 +98,7 @@ def _numbers_per_pair(kernel: Kernel, problem: Problem, width: int) -> int:
 
 def _hidden(kernel: HiddenReadout, tile: Neighbours, heads: int) -> Tensor:
     """Return the hidden units of a tile, (R, 1 | H, b, k, w)."""
-    x, y = tile.rows["x"], tile.key_positions()
+    x, y = tile.rows["x"], tile.seen_positions()
     ux, uy = tile.heads("ux", heads), tile.heads("uy", heads)
     hidden = kernel.hidden(x[:, None, :, None], y[:, None, None], ux[:, :, :, None], uy[:, :, None])
     return hidden.expand(len(x), -1, x.shape[1], y.shape[1], -1)
