@@ -90,14 +90,12 @@ def test_relaxed_takes_steps_of_one():
     evolution = Evolution([encoder_terms(D, 2, 6)], scheme="relaxed")
     with pytest.raises(OptionError, match=r"steps of 1 .*, got 0\.5; use Lie"):
         evolution(torch.randn(1, N, D), steps=2)
-    with pytest.raises(OptionError, match="steps of 1 .*, got 3"):
+    with pytest.raises(OptionError, match=r"steps of 1 .*, got 3"):
         Evolution([encoder_terms(D, 2, 6)], scheme="relaxed", horizon=3.0, steps=1)
 
 
 def test_terms_share_one_width():
-    with pytest.raises(
-        OptionError, match="terms of one width, got OperatorTerm 4, FeedForwardTerm 6"
-    ):
+    with pytest.raises(OptionError, match="one width, got OperatorTerm 4, FeedForwardTerm 6"):
         Evolution([OperatorTerm.of("softmax", 4, 2), PositivityConstraint(), FeedForwardTerm(6, 8)])
     with pytest.raises(OptionError, match="expected an operator with a width"):
         OperatorTerm(nn.Identity())
