@@ -598,7 +598,6 @@ class Domain:
                 that do not add up, or another domain on another rank.
         """
         self.refuse_shards("shard")
-        self._refuse_reach("shard")
         shards = Shards.over(mesh, dimension)
         if sizes is None:
             parts = even_sizes(self.size, shards.count)
@@ -670,7 +669,6 @@ class Domain:
                 first cell needs the rank before: make them of the whole, or give masses.
         """
         part.refuse_shards("from_shard")
-        part._refuse_reach("from_shard")
         if isinstance(part.pairs, Edges):
             raise DomainError(
                 "expected a part without edges for from_shard, got some; build the whole graph on "
@@ -706,6 +704,7 @@ class Domain:
             "measure": self.kind,
             "causal": self.causal,
             "padding": self.valid is not None,
+            "reach": self.reach,
             "pairs": None if mask is None else tuple(mask.shape[:-2]),
         }
 
@@ -715,14 +714,6 @@ class Domain:
             raise DomainError(
                 f"expected a whole domain for {caller}, got a part of {self.shards.total} points "
                 f"that lie over {self.shards.count} ranks; call it before sharding"
-            )
-
-    def _refuse_reach(self, caller: str) -> None:
-        """DomainError where the domain has a reach: keys beyond a part are not exchanged yet."""
-        if self.reach is not None:
-            raise DomainError(
-                f"expected a domain without a reach for {caller}, got one; a rank would need the "
-                "keys near its points. Use dense() on a small domain, or one process"
             )
 
     # --- facts ------------------------------------------------------------------------------------
