@@ -99,10 +99,6 @@ def image_sides(size: Sequence[int] | int) -> tuple[int, ...]:
 # --- checks of fields -----------------------------------------------------------------------------
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
@@ -149,7 +145,8 @@ def check_positive(config: Any, *names: str) -> None:
     """OptionError unless these fields are numbers above 0; None is allowed."""
     for name in names:
         value = getattr(config, name)
-        if value is not None and not (_is_number(value) and value > 0):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and not (number and value > 0):
             raise OptionError(f"{name}: expected a number above 0, got {value!r}")
 
 

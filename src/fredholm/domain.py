@@ -957,8 +957,18 @@ class Domain:
             mass = torch.where(self.valid, mass, 0.0)
         times = self._times(query_domain)
         queries = self.size if query_domain is None else query_domain.size
-        if self.sparse:
-            return self._sparse_quadrature(mass, times, queries)
+        quadrature = Quadrature(
+            mass=mass,
+            query_time=times.query,
+            key_time=times.key,
+            valid=self.valid,
+            equal=rules.equal and not self.measure.requires_grad,
+            triangular=self.causal and query_domain is None,
+        )
+        if isinstance(self.pairs, Edges):
+            return self._on_edges(quadrature, self.pairs, queries)
+        if self.reach is not None:
+            return self._in_reach(quadrature, self.reach, queries)
 
         density, log_density = None, None
         if self.pairs is not None:
@@ -971,56 +981,38 @@ class Domain:
             # Where every query sees every key, one sum serves all, and the masses take it.
             if scale is None:
                 mass = mass * reciprocal(mass.sum(-1, keepdim=True))
-        return Quadrature(
-            mass=mass,
-            scale=scale,
-            query_time=times.query,
-            key_time=times.key,
-            density=density,
-            log_density=log_density,
-            valid=self.valid,
-            equal=rules.equal and not self.measure.requires_grad,
-            triangular=self.causal and query_domain is None,
-        )
+        return replace(quadrature, mass=mass, scale=scale, density=density, log_density=log_density)
 
-    def _sparse_quadrature(self, mass: Tensor, times: Times, queries: int) -> Quadrature:
-        """Return the quadrature of a domain with edges or a reach: nothing in it is N²."""
-        rules = self._rules()
-        own_points = times.query is times.key
-        common: dict[str, Any] = {
-            "mass": mass,
-            "query_time": times.query,
-            "key_time": times.key,
-            "valid": self.valid,
-            "equal": rules.equal and not self.measure.requires_grad,
-            "triangular": self.causal and own_points,
-        }
+    def _on_edges(self, quadrature: Quadrature, edges: Edges, queries: int) -> Quadrature:
+        """Return the quadrature of a domain with edges: nothing in it is N²."""
+        if (edges.queries, edges.keys) != (queries, self.size):
+            raise ShapeError(
+                f"expected edges of {queries} queries and {self.size} keys, got {edges!r}; "
+                "search with source.near(queries, ...) for queries on another domain"
+            )
+        edges = self._ordered(edges, Times(quadrature.query_time, quadrature.key_time))
         scale = None
-        if isinstance(self.pairs, Edges):
-            edges = self.pairs
-            if (edges.queries, edges.keys) != (queries, self.size):
-                raise ShapeError(
-                    f"expected edges of {queries} queries and {self.size} keys, got {edges!r}; "
-                    "search with source.near(queries, ...) for queries on another domain"
-                )
-            edges = self._ordered(edges, times)
-            if rules.renormalised:
-                scale = reciprocal(mass_on_edges(mass, edges))
-            return Quadrature(scale=scale, edges=edges, **common)
+        if self._rules().renormalised:
+            scale = reciprocal(mass_on_edges(quadrature.mass, edges))
+        return replace(quadrature, scale=scale, edges=edges)
 
-        if queries != self.size or not own_points:
+    def _in_reach(self, quadrature: Quadrature, reach: int, queries: int) -> Quadrature:
+        """Return the quadrature of a domain with a reach: nothing in it is N²."""
+        if queries != self.size or quadrature.query_time is not quadrature.key_time:
             raise DomainError(
                 "expected queries at the domain's own points beside reach, got another domain; "
                 "use near(queries, radius=...)"
             )
-        assert self.reach is not None
+        mass, after = quadrature.mass, 0 if self.causal else reach
+
+        # Padding is not counted: the rank of a point is its number among the real ones.
         rank = torch.arange(self.size, device=mass.device)[None]
         if self.valid is not None:
             rank = self.valid.long().cumsum(-1) - 1
-        after = 0 if self.causal else self.reach
-        if rules.renormalised:
-            scale = reciprocal(mass_in_reach(mass, self.valid, self.reach, after))[:, None]
-        return Quadrature(scale=scale, reach=(self.reach, after), rank=rank, **common)
+        scale = None
+        if self._rules().renormalised:
+            scale = reciprocal(mass_in_reach(mass, self.valid, reach, after))[:, None]
+        return replace(quadrature, scale=scale, reach=(reach, after), rank=rank)
 
     def _times(self, query_domain: Domain | None) -> Times:
         """Return the times that an order compares: indices within one domain, first coordinates

@@ -7,7 +7,7 @@ tetrahedra. All rules have the measure's exact total.
 from __future__ import annotations
 
 from itertools import combinations
-from math import factorial
+from math import factorial, sin
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -341,7 +341,7 @@ def great_circle_radius(angle: float) -> float:
     """
     if not 0 < angle <= torch.pi:
         raise DomainError(f"expected an angle above 0 and up to π, got {angle}")
-    return float(2 * torch.sin(torch.tensor(angle / 2, dtype=torch.float64)))
+    return 2 * sin(angle / 2)
 
 
 # --- files ----------------------------------------------------------------------------------------

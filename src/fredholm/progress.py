@@ -54,11 +54,12 @@ class Progress:
 
 
 class _Piece(NamedTuple):
-    """A piece of work; ``total`` is 0 where its size is not known."""
+    """A piece of work; ``total`` is 0 where its size is not known, ``task`` is its bar."""
 
     label: str
     total: int
     unit: str
+    task: Any = None
 
     def text(self, done: int, also: Callable[[], str] | None) -> str:
         """Describe how much is done."""
@@ -101,25 +102,24 @@ class _Bar(Progress):
     def __init__(self, rich: Any):
         self.rich, self.bars, self.last = rich, None, 0.0
         self.pieces: list[_Piece] = []
-        self.tasks: list[Any] = []
 
     def start(self, label: str, total: int = 0, unit: str = "") -> None:
         if self.bars is None:
             self.bars = self._open()
-        self.pieces.append(_Piece(label, total, unit))
-        self.tasks.append(self.bars.add_task(label, total=total or None, text=""))
+        task = self.bars.add_task(label, total=total or None, text="")
+        self.pieces.append(_Piece(label, total, unit, task))
 
     def at(self, done: int, also: Callable[[], str] | None = None) -> None:
         assert self.bars is not None
-        self.bars.update(self.tasks[-1], completed=done)
+        piece = self.pieces[-1]
+        self.bars.update(piece.task, completed=done)
         if time.monotonic() - self.last >= BLINK:
             self.last = time.monotonic()
-            self.bars.update(self.tasks[-1], text=self.pieces[-1].text(done, also))
+            self.bars.update(piece.task, text=piece.text(done, also))
 
     def end(self) -> None:
         assert self.bars is not None
-        self.pieces.pop()
-        self.bars.remove_task(self.tasks.pop())
+        self.bars.remove_task(self.pieces.pop().task)
         if not self.pieces:
             self.bars.stop()
             self.bars = None
