@@ -67,11 +67,13 @@ class Constraint(Term):
         return (self.project(u) - u) / self.penalty
 
     def implicit(self, u: Tensor, domain: Domain, h: float) -> Tensor:
+        # (v + λ P v) / (1 + λ) with λ = h / μ.
         if self.penalty is None:
             return self.project(u)
         return mix(u, self.project(u), h / (self.penalty + h))
 
     def exact(self, u: Tensor, domain: Domain, h: float) -> Tensor:
+        # P v + exp(-λ) (v - P v) with λ = h / μ.
         if self.penalty is None:
             return self.project(u)
         return mix(u, self.project(u), 1.0 - exp(-h / self.penalty))
@@ -177,6 +179,8 @@ class MomentConstraint(Constraint):
             return F.layer_norm(u, u.shape[-1:], eps=self.eps)
         centred = u - u.mean(-1, keepdim=True)
         variance = centred.square().mean(-1, keepdim=True)
+
+        # A constant function has variance 0, and stays 0 instead of 0 / 0.
         return centred * torch.where(variance > 0, variance, 1.0).rsqrt()
 
     def moments(self) -> Moments:
@@ -190,6 +194,7 @@ class MomentConstraint(Constraint):
         return Moments(0.0, self.weight)
 
     def project(self, u: Tensor) -> Tensor:
+        # The usual layer normalisation is one fused operation.
         if self.affine == "vector" and self.eps > 0:
             return F.layer_norm(u, u.shape[-1:], self.weight, self.bias, self.eps)
         mean, std = self.moments()

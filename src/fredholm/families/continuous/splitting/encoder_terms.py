@@ -51,6 +51,7 @@ def encoder_terms(
             return None
         return nn.LayerNorm(dim, eps, bias=bias)
 
+    # Without a bias, of the operator where it has the option, and of its output projection.
     if not bias and "bias" in operator_options(operator):
         options["bias"] = False
     attention = OperatorTerm.of(

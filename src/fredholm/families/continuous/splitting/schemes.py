@@ -69,6 +69,7 @@ class Relaxed(Lie):
     """
 
     def check_step(self, dt: float) -> None:
+        # A step is horizon / steps, which rounding may leave just beside 1.
         if abs(dt - 1.0) > 1e-9:
             raise OptionError(
                 f"expected steps of 1 for Relaxed, which recovers the encoder, got {dt:g}; use Lie "
@@ -97,6 +98,7 @@ class Strang(Scheme):
     order: ClassVar[int] = 2
 
     def step(self, flows: Sequence[Flow], u: Tensor, t: float, dt: float) -> Tensor:
+        # Half steps of all terms but the last, a whole step of that, and the half steps back.
         *outer, last = flows
         for flow in outer:
             u = flow(u, t, dt / 2)
@@ -151,6 +153,7 @@ def _parallel_step(flows: Sequence[Flow], u: Tensor, t: float, dt: float) -> Ten
     """Return the mean of the flows, each at their number times its rate."""
     if len(flows) == 1:
         return flows[0](u, t, dt)
+    # Each term alone must go as far as all of them together: at K times its rate.
     speed = float(len(flows))
     return torch.stack([flow(u, t, dt, speed) for flow in flows]).mean(0)
 
