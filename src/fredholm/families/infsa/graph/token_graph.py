@@ -155,8 +155,8 @@ class TokenGraph:
     # --- hops -------------------------------------------------------------------------------------
 
     def start(self, value: Tensor) -> Hop:
-        """Return M v and the rows' factors, in one pass. O(N²) time, O(N) memory; few pairs are
-        in memory at once.
+        """Return M v and the rows' factors, in one pass. O(N²) time, O(N) memory; up to
+        :data:`FEW` pairs are in memory all at once.
         """
         if self._few():
             if self._even():
