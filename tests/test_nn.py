@@ -19,6 +19,7 @@ OPERATORS = [
     "itnet_low_rank",
     "infsa",
     "linear_infsa",
+    "ckconv",
 ]
 SMALL = {
     "itnet": {"width": 4, "frequencies": 2},
@@ -37,6 +38,10 @@ def causal_mask(n: int, dtype: torch.dtype) -> torch.Tensor:
     if dtype == torch.bool:
         return hidden
     return torch.zeros(n, n, dtype=dtype).masked_fill(hidden, -torch.inf)
+
+
+def test_every_operator_is_tried():
+    assert set(OPERATORS) == set(fredholm.list_operators())
 
 
 @pytest.fixture
