@@ -181,6 +181,19 @@ def test_projections_are_taken_where_there_are_any():
         attention().load_torch(nn.MultiheadAttention(8, 4))
 
 
+def test_a_whole_layer_of_torch_is_taken_over():
+    torch.manual_seed(0)
+    theirs = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).double().eval()
+    for weight in theirs.parameters():
+        nn.init.normal_(weight, std=0.3)
+    ours = fredholm.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).double().eval()
+    u = torch.randn(2, 5, 8, dtype=torch.float64)
+    torch.testing.assert_close(ours.load_torch(theirs)(u), theirs(u))
+    narrow = fredholm.nn.TransformerEncoderLayer(8, 2, 12, batch_first=True).double()
+    with pytest.raises(ConversionError, match=r"expected linear1 of the sizes .*out_features=12"):
+        narrow.load_torch(theirs)
+
+
 @pytest.mark.parametrize("causal", [True, False])
 def test_a_continuous_convolution_serves_another_rate(causal):
     torch.manual_seed(0)
