@@ -25,6 +25,7 @@ COMMANDS = [
     ["evaluate", "runs/digits"],
     ["explain", "runs/digits"],
     ["evaluate", "pretrained:digits"],
+    ["explain", "pretrained:digits"],
 ]
 NOT_IN_THE_WHEEL = (
     "import importlib.util, sys; sys.exit(importlib.util.find_spec('evidence') is not None)"
