@@ -29,7 +29,7 @@ TUNING = Table(FILE, ("variant", "rate", "sigma"), ("tuning",))
 PACES = Table(FILE, ("variant",), ("paces",))
 RUNS = Table(FILE, ("variant", "budget", "seed"))
 
-PARAMETERS, STEPS, BATCH, CLIP = 17_000, 900, 32, 1.0
+PARAMETERS, STEPS, BATCH, CLIP = 17_000, 600, 32, 1.0
 RATES, SIGMAS = (1e-3, 3e-3, 1e-2), (0.5, 2.0)
 TRAINED, TESTED = 8, (8, 12, 20)  # particles
 SYSTEMS = {"train": 2_000, "val": 400, "test": 400}
@@ -175,9 +175,9 @@ def measure_paces(options: Options) -> None:
 
 
 def steps_of(budget: str, steps: int, options: Options) -> dict[str, int]:
-    """Return each model's steps: the same, or as many as take the slowest model's time."""
+    """Return each model's steps: the same, or as many as the fastest model's time allows."""
     if budget == EQUAL_STEPS:
         return dict.fromkeys(NAMES, steps)
     paces = {row["variant"]: row["step"] for row in PACES.rows(options.results)}
-    slowest = max(paces.values())
-    return {name: round(steps * slowest / paces[name]) for name in NAMES}
+    fastest = min(paces.values())
+    return {name: round(steps * fastest / paces[name]) for name in NAMES}
