@@ -83,12 +83,14 @@ def test_no_reading_of_the_sizes_costs_the_published_operations():
 
 
 def test_the_published_operations_cross_those_of_vit_b_far_above_512_pixels():
-    """The paper has 59 GFLOPs for its linear model at 224 x 224, 17.5 for ViT-B/16, and says that the
-    order reverses beyond about 512: linear growth meets quadratic growth beyond 1,700 instead.
+    """At 224 x 224 the paper has 59 GFLOPs for its linear model and 17.5 for ViT-B/16.
+
+    It says that the order reverses beyond about 512. Growth in proportion to the tokens reaches
+    ViT-B/16's own beyond 1,700.
     """
 
     def vit_b(size: int) -> float:
-        """Multiplications and additions of 12 blocks of width 768, in pairs, as the table counts."""
+        """Return the billions of multiply-adds of 12 blocks of width 768, the table's unit."""
         tokens = (size // 16) ** 2 + 1
         return 12 * (12 * tokens * 768**2 + 2 * tokens**2 * 768) / 1e9
 
