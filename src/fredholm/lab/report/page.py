@@ -2,7 +2,8 @@
 of the interactive figure, where it has one.
 
 What it looks like stands in ``templates/``: ``page.html``, ``parts.html``, ``style.css`` and
-``explore.js``; what it says in ``run.html`` and ``comparison.html``.
+``explore.js``; what it says in ``run.html``,
+``comparison.html`` and ``conversion.html``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-PROSE = ("run.html", "comparison.html")  # templates of what pages say
+PROSE = ("run.html", "comparison.html", "conversion.html")  # templates of what pages say
 DPI = 150  # of the pictures; a page has 96 units an inch, so that they are sharp on dense screens
 
 
