@@ -102,6 +102,14 @@ def render_page(
     )
 
 
+def render_figure(title: str, found: dict[str, Any]) -> str:
+    """Return the interactive figure as a page of its own; ``found`` is a section's ``explorer``."""
+    script = script_source()
+    return _template("figure.html").render(
+        title=title, found=found, script=Markup(script), policy=Markup(policy(script))
+    )
+
+
 def script_source() -> str:
     """The script of the interactive figure, the only one that a page may run."""
     return files("fredholm.lab.report").joinpath("templates/explore.js").read_text("utf-8").strip()
@@ -153,7 +161,7 @@ def words(name: str, /, **values: Any) -> str:
 
     Example:
         >>> words("mistakes", wrong=1, count=9, what="<b>")
-        '<p>1 of 9 &lt;b&gt; were given a wrong class.</p>'
+        '<p>1 of 9 &lt;b&gt; were classified wrongly.</p>'
     """
     modules = [_template(page).module for page in PROSE]
     macro = next(getattr(module, name) for module in modules if hasattr(module, name))
