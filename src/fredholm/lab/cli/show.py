@@ -265,10 +265,9 @@ def _numbers_of(facts: dict[str, Any]) -> list[str]:
         height, width = facts["image_size"]
         lines.append(f"{'size:':<14}read as {height} × {width} pixels")
     if "target" in facts:
-        r = facts["target"]
-        lines.append(
-            f"{'target:':<14}{readable(r['least'])} to {readable(r['most'])}, mean {readable(r['mean'])}"
-        )
+        target = facts["target"]
+        least, mean, most = (readable(target[key]) for key in ("least", "mean", "most"))
+        lines.append(f"{'target:':<14}{least} to {most}, mean {mean}")
     if "rate" in facts:
         gap = f", longest gap {facts['longest_gap']:g}" if "longest_gap" in facts else ""
         lines.append(f"{'rate:':<14}{facts['rate']}{gap}")
