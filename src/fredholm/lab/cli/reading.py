@@ -59,8 +59,8 @@ FLAGS: dict[str, Any] = {
         list[str] | None,
         _flag(
             "--read",
-            "How a table is written, repeatable: separator, header, decimal, thousands, dates, null or "
-            "encoding.",
+            "How a table is written, repeatable: separator, header, decimal, thousands, dates, "
+            "null or encoding.",
         ),
     ],
     "strict": Annotated[
