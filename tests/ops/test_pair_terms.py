@@ -179,9 +179,10 @@ FIRST_LAYER: tuple""",
         self.phase_scale = nn.Parameter(torch.randn(1, width))
         self.reset_parameters(epsilon)
 """,
-        "        parts = [uy] if": """\
+        "        parts = []\n": """\
         terms["key_phase"] = uy[..., 0]
-        parts = [uy] if""",
+        parts = []
+""",
         "        if self.depth > 2:\n            terms": """\
         terms["query_phase"], terms["phase_scale"] = ux[..., 0], self.phase_scale
         if self.depth > 2:
