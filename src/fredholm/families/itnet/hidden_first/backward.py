@@ -61,7 +61,7 @@ class Pass:
 
     @staticmethod
     def make(x: Tensors, activation: str, memory: int, mid: list[Tensor], readout: bool) -> Pass:
-        """Allocate the memory of a pass. Moments are needed for the ``readout``'s gradient alone."""
+        """Allocate the memory of a pass. Only the ``readout``'s gradient needs moments."""
         plan = Plan.make(x, memory)
         n = plan.numbers
 
