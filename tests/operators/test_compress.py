@@ -149,7 +149,7 @@ def test_padding_plays_no_role():
     ("rank", "batches", "error", "message"),
     [
         (25, signals(0), OptionError, "at most N·d_h = 24.*got 25"),
-        (0, signals(0), OptionError, "at least 1, got rank=0"),
+        (0, signals(0), OptionError, "at least 1, got 0"),
         (2, [], OptionError, "got 0 and 0"),
         (
             2,

@@ -125,7 +125,7 @@ class MLPKernel(HiddenKernel, SplitHidden):
         epsilon: float = 0.01,
     ):
         super().__init__(heads, dim)
-        _check_sizes(width, depth, rank, frequencies, epsilon)
+        _check_sizes(depth, rank, frequencies, epsilon)
         _check_names(groups, output, activation)
         self.width = width
         self.depth = depth
@@ -427,12 +427,13 @@ def _like(gamma: Tensor, u: Tensor) -> Tensor:
     return cast(gamma, u.dtype).expand(u.shape[0], u.shape[1], -1, -1)
 
 
-def _check_sizes(width: int, depth: int, rank: int, frequencies: int, epsilon: float) -> None:
-    if width < 1 or depth < 2 or rank < 1:
+def _check_sizes(depth: int, rank: int, frequencies: int, epsilon: float) -> None:
+    if depth < 2:
         raise OptionError(
-            "expected width and rank of at least 1 and depth of at least 2, got "
-            f"width={width}, rank={rank}, depth={depth}; depth=2 is one hidden layer"
+            f"depth: expected at least 2, which is one hidden layer and the output, got {depth}"
         )
+    if rank < 1:
+        raise OptionError(f"rank: expected at least 1, got {rank}")
     if frequencies < 0:
         raise OptionError(
             f"frequencies: expected 0 or more, got {frequencies}; 0 reads raw coordinates"

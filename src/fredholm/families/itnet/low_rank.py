@@ -145,10 +145,8 @@ class LowRankKernel(Aligned, PairKernel, Pooled):
         activation: str = "gelu",
     ):
         super().__init__(heads, dim)
-        if rank < 1 or width < 1:
-            raise OptionError(
-                f"expected rank and width of at least 1, got rank={rank}, width={width}"
-            )
+        if rank < 1:
+            raise OptionError(f"rank: expected at least 1, got {rank}")
         find_activation(activation)
         self.rank = rank
         self.width = width

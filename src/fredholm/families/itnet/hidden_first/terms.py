@@ -183,9 +183,11 @@ FIRST_LAYER: tuple[Callable[[Tensors], Tensor | None], ...] = (
 )  # fmt: skip
 
 
-def _product(x: Tensors, query: Tensor | None, scale: Tensor | None, key: Tensor) -> Tensor | None:
+def _product(
+    x: Tensors, query: Tensor | None, scale: Tensor | None, key: Tensor | None
+) -> Tensor | None:
     """Return Σ_c scale_c query_c key_c of all pairs, (B, H, Nq, Nk, w); None without a query."""
-    if query is None or scale is None:
+    if query is None or scale is None or key is None:
         return None
     b, h = x.value.shape[:2]
     query = query.expand(b, h, -1, -1)
