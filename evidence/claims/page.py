@@ -70,8 +70,9 @@ them or, until they are there, on those of the first look: no seed is added behi
 Times have no ±: in brackets behind a median stands half the distance between the quartiles.
 
 Where a page has two rounds of runs, as those of InfSA, the Arena and the
-continuous transformer, its primary claims are those of the second, named before it; the first round is explored. On the other pages
-they were named after the runs that are committed today, by what the papers say first.
+continuous transformer, its primary claims are those of the second, named before it; the first round is explored. Those about forces
+between particles were named before their first run. On the other pages they were named after the runs that are committed today, by
+what the papers say first.
 
 ## Every claim of the five papers
 
