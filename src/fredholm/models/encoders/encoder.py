@@ -21,15 +21,24 @@ TOKENS = ("reader", "ordinary")  # a class token's mass: none, or that of a poin
 
 
 def with_token(token: Domain, domain: Domain, kind: str) -> Domain:
-    """A class token's point before those of a domain: a ``reader`` has no mass, so that it reads
-    the others and none reads it; an ``ordinary`` one has that of any other point.
+    """Return a class token's point before those of a domain: a ``reader`` has no mass, so that it
+    reads the others and none reads it; an ``ordinary`` one has that of any other point.
     """
     return Domain.join(token, domain, balance=(0.0, 1.0) if kind == "reader" else None)
 
 
+def first_row(domain: Domain, has_token: bool) -> int:
+    """Return the row of a table of positions that belongs to the first point here beside a class
+    token, which has no row and stands before all others, in the first of several parts.
+    """
+    if domain.shards is None or domain.shards.start == 0:
+        return 0
+    return domain.shards.start - has_token
+
+
 def embedded(embed: nn.Embedding, numbers: Tensor, dropout: float) -> Tensor:
-    """Vectors of token numbers; in training a share ``dropout`` of the vocabulary is left out,
-    wherever it stands, and the others are divided by 1 - dropout.
+    """Return vectors of token numbers. In training a share ``dropout`` of the vocabulary is left
+    out, wherever it stands, and the others are divided by 1 - dropout.
 
     Reference: Gal and Ghahramani, A theoretically grounded application of dropout in recurrent
     neural networks, 2016.
