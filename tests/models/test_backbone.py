@@ -216,7 +216,7 @@ def test_operators_live_on_the_measure_they_are_defined_for():
         (
             {"operator": "convolution", "operator_options": {"taps": 4}},
             OptionError,
-            "taps: received 4",
+            "taps: expected an odd number",
         ),
         ({"operator": "softmaks"}, OptionError, "did you mean 'softmax'"),
     ],
