@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ...configuration import Configuration
 from ...distributed import Shards
 from ...domain import Domain
-from ...errors import OptionError, ShapeError
+from ...errors import OptionError, ShapeError, suggest
 from ...registry import Registered, Registry
 from ...validation import cheap_to_read
 
@@ -25,6 +25,14 @@ def with_token(token: Domain, domain: Domain, kind: str) -> Domain:
     reads the others and none reads it; an ``ordinary`` one has that of any other point.
     """
     return Domain.join(token, domain, balance=(0.0, 1.0) if kind == "reader" else None)
+
+
+def check_options(known: Mapping[str, Sequence[str]], **options: str) -> None:
+    """Raise OptionError for an option that is not among its known values."""
+    for name, value in options.items():
+        if value not in known[name]:
+            hint = suggest(str(value), known[name])
+            raise OptionError(f"{name}: received {value!r}{hint}")
 
 
 def first_row(domain: Domain, has_token: bool) -> int:

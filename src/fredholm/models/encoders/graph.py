@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from ...configuration import check_counts, check_known, given
 from ...domain import Domain
 from ...edges import Edges
-from ...errors import OptionError, ShapeError, suggest
+from ...errors import OptionError, ShapeError
 from ...ops.backend import at_least_single
-from .encoder import Encoder, EncoderConfig, check_numbers, register_encoder
+from .encoder import Encoder, EncoderConfig, check_numbers, check_options, register_encoder
 from .inputs import Inputs
 
 OFF_EDGES = ("learned", "none", "all")
@@ -133,10 +133,8 @@ class GraphEncoder(Encoder):
         dropout: float = 0.0,
     ):
         super().__init__()
-        checks = (("off_edges", off_edges, OFF_EDGES), ("measure", measure, GRAPH_MEASURES))
-        for name, value, known in checks:
-            if value not in known:
-                raise OptionError(f"{name}: received {value!r}{suggest(str(value), known)}")
+        known = {"off_edges": OFF_EDGES, "measure": GRAPH_MEASURES}
+        check_options(known, off_edges=off_edges, measure=measure)
         if bool(channels) == bool(vocabulary) or eigenvectors < 1:
             got = f"channels={channels}, vocabulary={vocabulary}, eigenvectors={eigenvectors}"
             raise OptionError(

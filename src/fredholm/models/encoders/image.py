@@ -21,13 +21,14 @@ from ...configuration import (
 )
 from ...distributed import Shards
 from ...domain import Domain
-from ...errors import OptionError, ShapeError, suggest
+from ...errors import OptionError, ShapeError
 from ...integral import FourierFeatures
 from .encoder import (
     TOKENS,
     Axis,
     Encoder,
     EncoderConfig,
+    check_options,
     first_row,
     register_encoder,
     with_token,
@@ -172,9 +173,7 @@ class ImageEncoder(Encoder):
         token: str = "reader",
     ):
         super().__init__()
-        for name, value, known in (("positions", positions, POSITIONS), ("token", token, TOKENS)):
-            if value not in known:
-                raise OptionError(f"{name}: received {value!r}{suggest(str(value), known)}")
+        check_options({"positions": POSITIONS, "token": TOKENS}, positions=positions, token=token)
         if positions == "learned" and grid is None:
             raise OptionError(
                 "learned positions need grid=(rows, columns), the patches of the images in training"

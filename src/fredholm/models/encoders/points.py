@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from ...configuration import check_counts, check_known, check_positive, given
 from ...domain import Domain
-from ...errors import OptionError, ShapeError, suggest
+from ...errors import OptionError, ShapeError
 from ...integral import FourierFeatures
 from ...ops.anchors import distances
-from .encoder import Axis, Encoder, EncoderConfig, register_encoder
+from .encoder import Axis, Encoder, EncoderConfig, check_options, register_encoder
 
 FEATURES = ("raw", "fourier")
 DISTANCES = 1 << 24  # that are held at once in the search for neighbours
@@ -141,8 +141,7 @@ class PointEncoder(Encoder):
         super().__init__()
         self.channels = channels
         self.position_dim = channels if position_dim is None else position_dim
-        if features not in FEATURES:
-            raise OptionError(f"features: received {features!r}{suggest(str(features), FEATURES)}")
+        check_options({"features": FEATURES}, features=features)
         if not 1 <= self.position_dim <= channels or neighbours < 0:
             got = f"position_dim={position_dim}, channels={channels}, neighbours={neighbours}"
             raise OptionError(
@@ -173,8 +172,9 @@ class PointEncoder(Encoder):
             raise ShapeError(
                 f"point clouds must have shape (B, N, {self.channels}), got {tuple(clouds.shape)}"
             )
-        here = ~clouds.isnan().any(-1)
-        valid = here if valid is None else valid & here
+        # A point with a NaN is padding, and NaN must not reach a product.
+        is_point = ~clouds.isnan().any(-1)
+        valid = is_point if valid is None else valid & is_point
         clouds = torch.where(valid[..., None], clouds, 0.0)
         dtype = torch.promote_types(clouds.dtype, torch.float32)
         domain = Domain.points(clouds[..., : self.position_dim].to(dtype), valid=valid)

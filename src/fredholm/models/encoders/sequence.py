@@ -15,8 +15,8 @@ from torch import Tensor
 from ...configuration import check_counts, check_known, check_positive, given
 from ...distributed import Shards, concatenated
 from ...domain import Domain
-from ...errors import OptionError, ShapeError, suggest
-from .encoder import Axis, Encoder, EncoderConfig, register_encoder
+from ...errors import OptionError, ShapeError
+from .encoder import Axis, Encoder, EncoderConfig, check_options, register_encoder
 
 MASKS = ("none", "point", "channel")
 
@@ -162,14 +162,10 @@ class SequenceEncoder(Encoder):
         mask: str = "none",
     ):
         super().__init__()
-        if mask not in MASKS:
-            raise OptionError(f"mask: received {mask!r}{suggest(str(mask), MASKS)}")
-        for name, value in (
-            ("channels", channels),
-            ("length", length),
-            ("spacing", spacing),
-            ("step", step),
-        ):
+        check_options({"mask": MASKS}, mask=mask)
+        sizes = {"channels": channels, "length": length, "spacing": spacing, "step": step}
+        for name, value in sizes.items():
+            # NaN is not positive either.
             if not value > 0:
                 raise OptionError(f"{name}: received {value!r}; needs a positive number")
         self.channels = channels

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ...configuration import check_counts, check_known, check_positive, check_rates, given
 from ...distributed import Shards, concatenated
 from ...domain import Domain
-from ...errors import OptionError, ShapeError, suggest
+from ...errors import OptionError, ShapeError
 from ...integral import FourierFeatures
 from ...validation import cheap_to_read
 from .encoder import (
@@ -21,6 +21,7 @@ from .encoder import (
     Axis,
     Encoder,
     EncoderConfig,
+    check_options,
     embedded,
     first_row,
     register_encoder,
@@ -185,9 +186,7 @@ class TextEncoder(Encoder):
         embedding_dropout: float = 0.0,
     ):
         super().__init__()
-        for name, value, known in (("positions", positions, POSITIONS), ("token", token, TOKENS)):
-            if value not in known:
-                raise OptionError(f"{name}: received {value!r}{suggest(str(value), known)}")
+        check_options({"positions": POSITIONS, "token": TOKENS}, positions=positions, token=token)
         if causal and class_token:
             raise OptionError(
                 "pool: a class token in front of a causal text sees nothing; use pool='last' or "
