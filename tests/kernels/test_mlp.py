@@ -171,7 +171,7 @@ def test_activations_are_the_definition(activation):
         ({"frequencies": -1}, "frequencies: expected 0 or more, got -1"),
         ({"epsilon": -1.0}, "epsilon: expected a finite scale of 0 or more, got -1.0"),
         ({"sigma": -1.0}, "positive sizes and scale"),
-        ({"position_dim": 0}, "position_dim must be at least 1, got 0"),
+        ({"position_dim": 0}, "position_dim=....: expected 1 or more, got 0"),
     ],
 )
 def test_options_are_refused(options, message):

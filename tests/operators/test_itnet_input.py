@@ -25,7 +25,7 @@ SAMPLED = {"name": "monte_carlo", "samples": 3, "loss_queries": 2}
 @pytest.mark.parametrize("training", [True, False])
 def test_more_samples_than_points_are_refused(training):
     operator = create_operator("itnet", 8, 2, **SMALL, strategy=SAMPLED).train(training)
-    with pytest.raises(OptionError, match="samples=3 exceeds the 2 points"):
+    with pytest.raises(OptionError, match="has points, 2, got samples=3"):
         operator(torch.randn(1, 2, 8))
 
 
@@ -74,7 +74,7 @@ def test_a_strategy_comes_with_its_options():
         read_strategy({"name": "monte_carlo", "sample": 3})
     with pytest.raises(OptionError, match="did you mean 'monte_carlo'"):
         read_strategy({"name": "monte-carlo"})
-    with pytest.raises(OptionError, match="at least 1"):
+    with pytest.raises(OptionError, match="1 or more"):
         create_operator("itnet", 8, 2, **SMALL, strategy={"name": "monte_carlo", "samples": 0})
 
 

@@ -15,7 +15,7 @@ from torch import nn
 from ..domain import Domain
 from ..errors import OptionError
 from ..integral import CausalState, IntegralOperator, Plan
-from ..integral.problem import check_domains
+from ..integral.checks import check_domains
 from ..models.baselines import register_baseline
 from .convolution import StencilKernel
 from .recurrence import RecurrentKernel

@@ -14,7 +14,7 @@ from ..domain import Domain, default_line
 from ..errors import DomainError
 from ..integral import CausalTransition, Layout, MatrixKernel, Point, Problem, with_offset
 from ..integral.capabilities import LagTaps, StateScan
-from ..integral.problem import weighed
+from ..integral.features import weighed
 from ..ops.backend import full_precision
 from ..ops.scan import krylov, transition_scan
 from .time_invariant import as_parameter, check_matrices, check_sequence, full

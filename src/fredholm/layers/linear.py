@@ -21,7 +21,7 @@ from ..integral import (
 )
 from ..integral.bases import OWN_FIRST
 from ..integral.conversion import refuse, register_converter
-from ..integral.problem import weighed
+from ..integral.features import weighed
 from ..ops.backend import cast
 from .parts import bias_offset, bind
 

@@ -27,7 +27,7 @@ from ..integral import (
     with_offset,
 )
 from ..integral.capabilities import LagTaps, StateScan
-from ..integral.problem import weighed
+from ..integral.features import weighed
 from ..ops.backend import full_precision
 from ..ops.scan import pack, ranks, reorder
 from .parts import bind

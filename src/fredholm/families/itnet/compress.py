@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from ...domain import Domain
 from ...errors import ConversionError, OptionError
-from ...integral import Facts, IntegralOperator, Kernel, Problem, choose
+from ...integral import IntegralOperator, Kernel, Problem, choose
 from ...modes import evaluating
 from ...ops.backend import at_least_single, cast
 from .low_rank import LowRankKernel
@@ -325,7 +325,7 @@ def _loss(
 
 def _respond(operator: IntegralOperator, problem: Problem) -> Tensor:
     """Return the integral of an operator's kernel over an existing problem."""
-    facts = Facts.of(problem.layout, problem.ux, problem.uy, operator.kernel.training)
+    facts = problem.facts._replace(training=operator.kernel.training)
     form = choose(operator.strategy, operator.kernel, facts)
     return form.respond(operator.kernel, problem)
 

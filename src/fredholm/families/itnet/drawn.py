@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ...forms.monte_carlo.drawn import DrawnKeys, LatticeKeys, SampledKeys, Samples
 from ...integral import Memory, Problem
-from ...integral.problem import grid_displacements
+from ...integral.place import grid_displacements
 from ...ops.anchors import sampled_mlp_kernel
 from .capabilities import SplitHidden
 

@@ -13,7 +13,7 @@ import torch
 from ...errors import OptionError
 from ...forms.monte_carlo.proposal import add_proposal
 from ...integral import IntegralOperator, Strategy, register_operator
-from ...integral.problem import head_width
+from ...integral.features import head_width
 from .kernel import GROUPS, MLPKernel
 from .low_rank import LowRankKernel
 

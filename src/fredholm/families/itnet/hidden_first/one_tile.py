@@ -14,9 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ....integral.problem import by_head
 from ....ops.backend import at_least_single, cast, full_precision
-from ....ops.tiles import find_activation
+from ....ops.tiles import by_head, find_activation
 from ....quadrature import Quadrature
 from .first_layer import pair_values
 

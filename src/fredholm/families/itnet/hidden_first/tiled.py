@@ -19,7 +19,6 @@ from torch import Tensor
 from ....errors import OptionError, ShapeError, suggest
 from ....forms.keys import KeyRing
 from ....integral import Exact, Facts, Form, Kernel, Memory, Problem, with_offset
-from ....integral.problem import by_head
 from ....ops.backend import (
     at_least_single,
     cast,
@@ -28,7 +27,7 @@ from ....ops.backend import (
     full_precision,
     wants_triton,
 )
-from ....ops.tiles import find_activation
+from ....ops.tiles import by_head, find_activation
 from ....quadrature import Quadrature
 from .columns import all_at_once, fits
 from .few_points import few_points
