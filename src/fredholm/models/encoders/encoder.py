@@ -32,7 +32,7 @@ def check_options(known: Mapping[str, Sequence[str]], **options: str) -> None:
     for name, value in options.items():
         if value not in known[name]:
             hint = suggest(str(value), known[name])
-            raise OptionError(f"{name}: received {value!r}{hint}")
+            raise OptionError(f"{name}: expected a known name, got {value!r}{hint}")
 
 
 def first_row(domain: Domain, has_token: bool) -> int:
