@@ -72,7 +72,9 @@ class Accumulation(nn.Module):
         if not self.operators:
             raise OptionError("an accumulation needs at least one operator, got none")
         if not 0.0 < decay < 1.0:
-            raise OptionError(f"decay is γ in (0, 1), got {decay}; for γ = 1 stack ResidualBlocks")
+            raise OptionError(
+                f"expected a decay γ in (0, 1), got {decay}; for γ = 1 stack ResidualBlocks"
+            )
         self.decay = decay
         self.residual = residual
         self.decay_logit = None

@@ -167,7 +167,7 @@ class SequenceEncoder(Encoder):
         for name, value in sizes.items():
             # NaN is not positive either.
             if not value > 0:
-                raise OptionError(f"{name}: received {value!r}; needs a positive number")
+                raise OptionError(f"{name}: expected a number above 0, got {value!r}")
         self.channels = channels
         self.length = length
         self.spacing = spacing
