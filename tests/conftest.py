@@ -95,9 +95,7 @@ def _seed(request):
 
 
 def pytest_collection_finish():
-    """Leave tests and modules, which live until the end, out of every garbage collection to come:
-    each fit ends with one.
-    """
+    """Leave tests and modules, which live until the end, out of the garbage collections to come."""
     gc.collect()
     gc.freeze()
 
