@@ -230,6 +230,35 @@ class WindowCase(OperatorCase):
         return {name: domain for name, domain in super().domains().items() if domain.causal}
 
 
+class DecayCase(WindowCase):
+    """The past fades: domains have an order, and queries are their points. Rates are made large, so
+    that they show on few points.
+    """
+
+    cross = False
+    any_length = True
+
+    def operator(self):
+        operator = super().operator()
+        with torch.no_grad():
+            decay = operator.kernel.decay
+            decay.log_rate.copy_(torch.linspace(-1.0, 0.5, HEADS))
+            if decay.bias is not None:
+                decay.bias.fill_(0.5)
+        return operator
+
+    def domains(self):
+        """With a clock of each sample, which has gaps."""
+        generator = torch.Generator().manual_seed(7)
+        steps = torch.rand(BATCH, POINTS, generator=generator, dtype=torch.float64) + 0.1
+        gaps = torch.tensor([[1, 1, 0, 1, 1, 1], [0, 1, 1, 0, 1, 0]]).bool()
+        times = steps.cumsum(-1)
+        return super().domains() | {
+            "causal clock": Domain.timestamps(times[0]),
+            "causal clocks with gaps": Domain.timestamps(times, valid=gaps),
+        }
+
+
 def cases(names: list[str] | None = None) -> list[OperatorCase]:
     """Every registered operator, the ones with variants more than once."""
     special: dict[str, list[OperatorCase]] = {
@@ -321,6 +350,9 @@ def cases(names: list[str] | None = None) -> list[OperatorCase]:
                 window=2,
                 sinks=1,
             ),
+            DecayCase(
+                "luna", "luna-decay", channels=3, directions=2, hidden=4, decay="head", half_life=2
+            ),
         ],
         "linear_attention": [
             OperatorCase("linear_attention"),
@@ -342,6 +374,15 @@ def cases(names: list[str] | None = None) -> list[OperatorCase]:
                 tied=False,
                 window=2,
                 sinks=2,
+            ),
+            DecayCase("linear_attention", "linear_attention-decay", decay="token", half_life=2),
+            DecayCase(
+                "linear_attention",
+                "linear_attention-decay-exponential",
+                feature_map="hedgehog",
+                tied=False,
+                decay="token",
+                half_life=2,
             ),
         ],
         "itnet": [

@@ -1,4 +1,4 @@
-"""Where a kernel evaluates its whole response itself: a stencil, a recurrence, a pooling."""
+"""Kernels that evaluate their whole response: a stencil, a recurrence, a pooling."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..integral.strategy import Exact
 
 
 class OwnResponse(Form):
-    """The layer's own evaluation, at its own cost."""
+    """The kernel's own evaluation, at its own cost."""
 
     word = Exact
     name = "the layer's own form"

@@ -151,7 +151,7 @@ class LatticeKernel(MatrixKernel):
         """
         if domain.causal or all(w.keeps for w in self.windows):
             return None
-        domain.refuse_shards(f"{type(self).__name__}, whose output is another grid,")
+        domain.refuse_shards(f"{type(self).__name__}, whose output is another grid")
         self.check(Layout.of(domain))
 
         shape = domain.shape or ()

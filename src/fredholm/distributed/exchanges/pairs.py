@@ -13,7 +13,13 @@ from ...forms.keys import KeyForm, KeyRing
 from ...forms.quadratic import Quadratic
 from ...forms.separable import expanded
 from ...forms.weights import WeightBlocks
-from ...integral.capabilities import Separable, SoftmaxScores, WeightedValue, Windowed
+from ...integral.capabilities import (
+    Decaying,
+    Separable,
+    SoftmaxScores,
+    WeightedValue,
+    Windowed,
+)
 from ...integral.contract import Kernel, with_offset
 from ...integral.facts import Facts
 from ...integral.problem import Problem
@@ -101,6 +107,8 @@ class ProductsInTurn(Exchange):
     def refuses(self, form: Quadratic, kernel: Separable, facts: Facts) -> str | None:
         if isinstance(kernel, Windowed) and kernel.window is not None:
             return "with a window the weights of pairs are a functional of a query's last points"
+        if isinstance(kernel, Decaying) and kernel.fades:
+            return "with a decay the weights of pairs are a functional of the points between"
         return features_refusal(kernel, form.strategy)
 
     def respond(
