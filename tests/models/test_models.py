@@ -402,6 +402,7 @@ print("same")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.compile
 def test_clouds_and_timed_sequences_are_exported_for_any_batch():
     done = subprocess.run(
