@@ -203,7 +203,7 @@ class Edges:
         queries, keys = pairs.shape[-2:]
         if pairs.dim() != 4:
             pairs = pairs.reshape(-1, 1, queries, keys)
-        batch = pairs.shape[0]
+        batch, heads = pairs.shape[:2]
         by_head = pairs.movedim(1, -1)
         is_mask = pairs.dtype == torch.bool
         visible = by_head if is_mask else by_head > -torch.inf
@@ -211,14 +211,14 @@ class Edges:
         # An edge is where any head sees the key.
         some = visible.any(-1)
         row, source = some.reshape(batch * queries, keys).nonzero(as_tuple=True)
-        by_edge = by_head.reshape(batch * queries, keys, -1)[row, source]
+        by_edge = by_head.reshape(batch * queries, keys, heads)[row, source]
         log_density = None
         if not is_mask:
             log_density = by_edge
-        elif by_head.shape[-1] > 1 and not bool((visible.all(-1) == some).all()):
+        elif heads > 1 and not bool((visible.all(-1) == some).all()):
             # Heads see different keys: an edge that a head does not see has density 0 for it.
             log_density = by_edge.to(torch.get_default_dtype()).log()
-        if log_density is not None and log_density.shape[-1] == 1:
+        if log_density is not None and heads == 1:
             log_density = log_density[:, 0]
         return cls.of_sorted(row, source, queries, keys, log_density, batch=batch)
 
