@@ -201,8 +201,10 @@ class Edges:
                 f"{tuple(pairs.shape)}; reshape them"
             )
         queries, keys = pairs.shape[-2:]
-        if pairs.dim() != 4:
-            pairs = pairs.reshape(-1, 1, queries, keys)
+        if pairs.dim() == 2:
+            pairs = pairs[None]
+        if pairs.dim() == 3:
+            pairs = pairs[:, None]
         batch, heads = pairs.shape[:2]
         by_head = pairs.movedim(1, -1)
         is_mask = pairs.dtype == torch.bool
