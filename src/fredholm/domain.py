@@ -1,4 +1,4 @@
-"""Where a signal lives: positions, measure, padding, order and pairs.
+"""Domains of signals: positions, measure, padding, order and pairs.
 
 Longer than other files: the constructors, each with its formula and an example, belong to one
 class.
@@ -406,12 +406,12 @@ class Domain:
         measure: str | Tensor = "uniform",
         valid: Tensor | None = None,
     ) -> Domain:
-        """Return n nodes whose ``edge_index`` (2, E), rows (source, target), says which sources a
-        target sees.
+        """Return n nodes with edges ``edge_index`` (2, E), rows (source, target): a target sees its
+        sources.
 
         An edge that comes k times counts k times, as in message passing: ``pairs`` is then the
         logarithm of the count, otherwise a mask. With ``self_loops`` every node sees itself once.
-        Without ``positions`` every node sits at the origin: a graph has no coordinates of its own.
+        Without ``positions`` every node sits at the origin: a graph alone has no coordinates.
 
         Args:
             edge_weight: density of each edge, (E,), not negative; a loop that is added has 1.

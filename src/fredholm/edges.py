@@ -80,7 +80,7 @@ class Pieces(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Edges:
-    r"""Who sees whom, as one row of keys per query: memory O(E) instead of O(N²).
+    r"""Visible pairs as one row of keys per query: memory O(E) instead of O(N²).
 
     Row r lists the keys that query r sees, ascending. In a batch of graphs the rows of graph b
     follow those of graph b - 1, and keys are numbered within their graph; a batch of one is shared
@@ -141,7 +141,7 @@ class Edges:
             features: attributes of each edge.
 
         Raises:
-            DomainError: indices outside of the graph, weights that are no density.
+            DomainError: indices outside of the graph, weights that are not a density.
             ShapeError: shapes or dtypes that do not fit.
         """
         if keys is None:
@@ -376,7 +376,7 @@ class Edges:
 
     def tiles(self, slots: int, *, split: bool = False) -> Iterator[Tile]:
         """Return all rows in tiles of at most ``slots`` slots (rows × longest row), sorted by
-        length so that little is padding. A row longer than that is a tile of its own or, with
+        length so that little is padding. A row longer than that makes a tile alone or, with
         ``split``, comes in pieces.
 
         Rows of equal length keep their order, and with it the locality of points that were sorted
@@ -476,7 +476,7 @@ class Edges:
             )
 
     def _refuse_repeated(self, tile: Tile) -> None:
-        """DomainError where equal edges carry features of their own."""
+        """DomainError where equal edges carry different features."""
         if self.features is None or tile.source.shape[1] < 2:
             return
         equal = (tile.source[:, 1:] == tile.source[:, :-1]) & tile.real[:, 1:]
