@@ -25,8 +25,9 @@ class InfSA(IntegralOperator):
     :math:`\hat A = \phi(QK^\top) / (\|\phi(QK^\top)\|_F + \varepsilon)`.
 
     The strategy sets the number of hops: ``"auto"`` one, as in the paper and its code,
-    ``Neumann(hops)`` walks of up to so many, ``Resolvent(tol)`` all of them, :math:`(I - \gamma \hat A)^{-1} - I`.
-    All are matrix-free: O(N²) time per product, O(N) memory, forward and backward. In causal order
+    ``Neumann(hops)`` walks of up to so many, ``Resolvent(tol)`` all of them,
+    :math:`(I - \gamma \hat A)^{-1} - I`. All are matrix-free: O(N²) time per product, O(N) memory,
+    forward and backward. In causal order
     the norm is the prefix's.
 
     Args:
