@@ -957,6 +957,7 @@ class Domain:
             valid=self.valid,
             equal=rules.equal and not self.measure.requires_grad,
             triangular=self.causal and query_domain is None,
+            clock=self._clock(query_domain),
         )
         if isinstance(self.pairs, Edges):
             return self._on_edges(quadrature, self.pairs, queries)
@@ -1006,6 +1007,15 @@ class Domain:
         if self._rules().renormalised:
             scale = reciprocal(mass_in_reach(mass, self.valid, reach, after))[:, None]
         return replace(quadrature, scale=scale, reach=(reach, after), rank=rank)
+
+    def _clock(self, query_domain: Domain | None) -> Tensor | None:
+        """Return the times of the points, (1 | B, N), in an order of :meth:`timestamps`; None where
+        points are steps, as on a line.
+        """
+        timed = self.kind == "spacing" and self.shape is None and self.dim == 1
+        if not (timed and self.causal) or query_domain is not None:
+            return None
+        return self.positions.reshape(-1, self.size)
 
     def _times(self, query_domain: Domain | None) -> Times:
         """Return the times that an order compares: indices within one domain, first coordinates

@@ -94,7 +94,7 @@ def test_other_queries_are_super_resolution():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rank": 0}, "at least 1, got 0 and"),
+        ({"rank": 0}, "rank: expected at least 1, got 0"),
         ({"width": 0}, "width=....: expected 1 or more, got 0"),
         ({"activation": "gelo"}, "unknown activation 'gelo'; did you mean 'gelu'"),
         ({"frequencies": 0}, "positive sizes"),

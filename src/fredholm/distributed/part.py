@@ -354,6 +354,7 @@ def part_quadrature(domain: Domain, query_domain: Domain | None) -> Quadrature:
         valid=domain.valid,
         equal=rules.equal and not domain.measure.requires_grad,
         triangular=domain.causal and query_domain is None,
+        clock=domain._clock(query_domain),
     )
 
 

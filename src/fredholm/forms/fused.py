@@ -7,7 +7,8 @@ from torch import Tensor
 
 from ..integral.capabilities import SoftmaxScores
 from ..integral.contract import Kernel, Memory, with_offset
-from ..integral.problem import Facts, Problem
+from ..integral.facts import Facts
+from ..integral.problem import Problem
 from ..integral.strategy import Exact
 from ..ops.attention import attention
 from ..quadrature import Quadrature

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from ..integral.contract import Kernel, Memory, StretchForm, with_offset
-from ..integral.problem import Layout, Problem
+from ..integral.facts import Layout
+from ..integral.problem import Problem
 from ..quadrature import Quadrature
 
 # In a causal step the queries are the last keys only: to a kernel, points of another domain.

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from ..integral.capabilities import Separable
 from ..integral.contract import Form, Kernel, Memory
-from ..integral.problem import Facts, Layout, Problem
+from ..integral.facts import Facts, Layout
+from ..integral.problem import Problem
 from ..integral.strategy import EXACT, Linear
 from ..quadrature import Quadrature
 from .keys import KeyForm

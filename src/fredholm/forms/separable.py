@@ -6,14 +6,23 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..integral.capabilities import Expanded, JointFeatures, Separable, Windowed
+from ..integral.capabilities import (
+    Decaying,
+    Expanded,
+    JointFeatures,
+    Separable,
+    Windowed,
+    measure_of,
+)
 from ..integral.contract import Form, Kernel, Memory, StretchForm, with_offset
-from ..integral.problem import Facts, Problem
+from ..integral.facts import Facts
+from ..integral.problem import Problem
 from ..integral.strategy import Linear
 from ..ops.linear_attention import (
     advance_moment,
     at_scale,
     attend_in_pieces,
+    largest_seen,
     linear_attention,
     wants_pieces,
 )
@@ -41,11 +50,14 @@ class SeparableForm(Form):
         self, kernel: Separable, problem: Problem, query: Tensor, key: Tensor, value: Tensor
     ) -> Tensor:
         """Return the values weighed by inner products of features."""
+        quadrature = problem.quadrature
+        if isinstance(kernel, Decaying) and kernel.fades:
+            quadrature = measure_of(kernel, problem)
         return linear_attention(
             query,
             key,
             value,
-            problem.quadrature,
+            quadrature,
             floor=kernel.floor,
             positive=kernel.nonnegative,
             chunk=self.strategy.chunk,
@@ -121,8 +133,8 @@ class Chunks(SeparableForm):
         if shift is not None:
             # Keys have one shift for all queries, by which an early query may see tiny features:
             # it is brought to the scale of the largest feature that it sees.
-            largest = key.detach().amax(-1).cummax(-1).values
-            query = at_scale(query, largest)
+            decay = measure_of(kernel, problem).decay
+            query = at_scale(query, largest_seen(key.detach().amax(-1), decay))
         return self.sums(kernel, problem, query, key, value)
 
 
@@ -144,6 +156,9 @@ class RunningMoment(SeparableForm, StretchForm):
         if valid is not None:
             valid = valid[:, -n:]
         query, key, shift, value = kernel.together(x, u, valid, memory.get("shift"))
+        decay = None
+        if isinstance(kernel, Decaying) and kernel.fades:
+            decay = quadrature.exponents(kernel.rates(x, u))
         out, memory = advance_moment(
             query,
             key,
@@ -155,6 +170,7 @@ class RunningMoment(SeparableForm, StretchForm):
             floor=kernel.floor,
             positive=kernel.nonnegative,
             chunk=self.strategy.chunk,
+            decay=decay,
         )
         problem = Problem(x, x, u, u, quadrature, STEP)
         return with_offset(expanded(kernel, problem, out), kernel, problem), memory

@@ -6,7 +6,9 @@ from torch import Tensor
 
 from ..integral.capabilities import LagTaps, StateScan
 from ..integral.contract import Form, Kernel, with_offset
-from ..integral.problem import Facts, Problem, weighed
+from ..integral.facts import Facts
+from ..integral.features import weighed
+from ..integral.problem import Problem
 from ..integral.strategy import FFT
 from ..ops.scan import causal_convolution, pack, reorder
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..integral.capabilities import CausalTransition
 from ..integral.contract import Form, Kernel, Memory
-from ..integral.problem import Facts
+from ..integral.facts import Facts
 from ..integral.steps import Point
 from ..integral.strategy import Exact
 from ..quadrature import Quadrature

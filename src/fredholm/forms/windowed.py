@@ -8,7 +8,8 @@ from torch import Tensor
 
 from ..integral.capabilities import Windowed
 from ..integral.contract import Form, Kernel, Memory, StretchForm, with_offset
-from ..integral.problem import Facts, Problem
+from ..integral.facts import Facts
+from ..integral.problem import Problem
 from ..integral.strategy import Linear
 from ..ops.linear_attention import Far, advance_window
 from ..quadrature import Quadrature

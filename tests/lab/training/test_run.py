@@ -129,6 +129,7 @@ def test_evaluation_adds_up(finished):
         evaluate(folder, "dev")
 
 
+@pytest.mark.slow
 def test_an_evaluation_of_an_epoch_is_not_the_runs(tmp_path, recipe):
     folder, seen = tmp_path / "cell", []
 

@@ -18,9 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...integral.problem import by_head, heads_apart
 from ...ops.backend import followed, number
-from ...ops.tiles import root_of
+from ...ops.tiles import by_head, heads_apart, root_of
 from ...quadrature import Quadrature
 from .graph import activated, edge_product
 

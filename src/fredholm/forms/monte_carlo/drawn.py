@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ...integral.capabilities import OwnForm
 from ...integral.contract import Form, Kernel, Memory, with_offset
-from ...integral.problem import Facts, Problem
+from ...integral.facts import Facts
+from ...integral.problem import Problem
 from ...ops.anchors import Mixture, Table, draw, lattice, take_keys
 from ...ops.plain import recomputed
 from .anchors import check_count

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ...integral.capabilities import SoftmaxScores
 from ...integral.contract import Form, Kernel, with_offset
-from ...integral.problem import Facts, Problem
+from ...integral.facts import Facts
+from ...integral.problem import Problem
 from ...integral.strategy import Exact
 from ...ops.attention import fused_attention
 from ...ops.backend import at_least_single, cast, full_precision

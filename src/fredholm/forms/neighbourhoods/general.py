@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ...errors import StrategyError
 from ...integral.contract import Form, Kernel, first_form
-from ...integral.problem import Facts, Layout, Problem
+from ...integral.facts import Facts, Layout
+from ...integral.problem import Problem
 from ...integral.strategy import Plan, Strategy
 from ...ops.backend import wants_triton
 from ...quadrature import Quadrature

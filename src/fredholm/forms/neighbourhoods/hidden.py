@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ...integral.capabilities import HiddenReadout
 from ...integral.contract import Form, Kernel, with_offset
-from ...integral.problem import Facts, Problem
+from ...integral.facts import Facts
+from ...integral.problem import Problem
 from ...integral.strategy import Exact
 from ...ops.backend import at_least_single, cast, full_precision, promoted
 from .gather import Neighbours, Rows, by_point, edge_rows, measure_rows

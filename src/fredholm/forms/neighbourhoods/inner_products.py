@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...integral.capabilities import JointFeatures, Separable, Windowed
+from ...integral.capabilities import Decaying, JointFeatures, Separable, Windowed
 from ...integral.contract import Form, Kernel, with_offset
-from ...integral.problem import Facts, Problem
+from ...integral.facts import Facts
+from ...integral.problem import Problem
 from ...integral.strategy import Linear
 from ...ops.backend import at_least_single, cast, full_precision, promoted
 from ...ops.linear_attention import at_scale, guarded
@@ -34,6 +35,8 @@ class NeighbourSums(Form):
             return f"it needs {Linear.needs}; use {Linear.instead} instead"
         if isinstance(kernel, Windowed) and kernel.window is not None:
             return "the last points are weighed by softmax, and not by features"
+        if isinstance(kernel, Decaying) and kernel.fades:
+            return "its weights fade over points that a query does not see, too"
         return refuses_images(kernel, facts)
 
     def respond(self, kernel: Separable, problem: Problem) -> Tensor:

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from ....domain import MEASURES, Domain
 from ....errors import DomainError, OptionError
-from ....integral.problem import head_width, merge_heads, split_heads
+from ....integral.features import head_width
+from ....integral.problem import merge_heads, split_heads
 from .term import Term
 
 _CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}

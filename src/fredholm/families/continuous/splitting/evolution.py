@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from ....domain import Domain, default_line
 from ....errors import OptionError, ShapeError
 from ....integral import Part
+from ....integral.checks import check_domains, check_features, check_fit
 from ....integral.contract import call_with
-from ....integral.problem import check_domains, check_features, check_fit
 from ....ops.backend import at_least_single
 from .controls import Controls, resolve_controls
 from .schemes import Flow, Scheme, resolve_scheme
