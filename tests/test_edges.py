@@ -124,6 +124,12 @@ def test_the_whole_tile_and_rows():
     assert edges.dense_rows(rows)[:, 0].equal(mask[rows])
 
 
+def test_a_mask_without_pairs_has_no_edges():
+    for shape in ((0, 3), (3, 0), (1, 2, 0, 3)):
+        edges = Edges.of_mask(torch.ones(shape, dtype=torch.bool))
+        assert (edges.count, edges.queries, edges.keys) == (0, *shape[-2:])
+
+
 def test_columns_are_the_transposed_order():
     mask = random_mask(5, 7)
     edges = Edges.of_mask(mask)

@@ -46,7 +46,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-# Caches pickled before the class had its home here name it by this module, which is no more.
+# Caches pickled by earlier versions name the class by one of these modules.
 for _earlier in ("linearize", "linearize.cache"):
     _module: Any = ModuleType(f"{__name__}.{_earlier}")
     _module.__getattr__ = __getattr__

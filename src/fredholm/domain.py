@@ -1,4 +1,4 @@
-"""Where a signal lives: positions, measure, padding, order and pairs.
+"""Domains of signals: positions, measure, padding, order and pairs.
 
 Longer than other files: the constructors, each with its formula and an example, belong to one
 class.
@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from .edges import (
     moved_fields,
 )
 from .errors import DomainError, ShapeError, suggest
-from .measures import MEASURES, MeasureRules, cell_lengths, scale_of_seen
+from .measures import MEASURES, MeasureRules, Times, cell_lengths, scale_of_seen
 from .meshes import Mesh, check_on_sphere, great_circle_radius, sphere_areas
 from .pairs import (
     GraphParts,
@@ -47,13 +47,6 @@ Kept = TypeVar("Kept")
 
 DENSE_NODES = 1024
 """A graph of more nodes has its pairs as edges, unless it is asked for a mask."""
-
-
-class Times(NamedTuple):
-    """Times of queries and keys, (1 | B, Nq) and (1 | B, Nk); both None without an order."""
-
-    query: Tensor | None
-    key: Tensor | None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -413,12 +406,12 @@ class Domain:
         measure: str | Tensor = "uniform",
         valid: Tensor | None = None,
     ) -> Domain:
-        """Return n nodes whose ``edge_index`` (2, E), rows (source, target), says which sources a
-        target sees.
+        """Return n nodes with edges ``edge_index`` (2, E), rows (source, target): a target sees its
+        sources.
 
         An edge that comes k times counts k times, as in message passing: ``pairs`` is then the
         logarithm of the count, otherwise a mask. With ``self_loops`` every node sees itself once.
-        Without ``positions`` every node sits at the origin: a graph has no coordinates of its own.
+        Without ``positions`` every node sits at the origin: a graph alone has no coordinates.
 
         Args:
             edge_weight: density of each edge, (E,), not negative; a loop that is added has 1.

@@ -80,7 +80,7 @@ class Pieces(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Edges:
-    r"""Who sees whom, as one row of keys per query: memory O(E) instead of O(N²).
+    r"""Visible pairs as one row of keys per query: memory O(E) instead of O(N²).
 
     Row r lists the keys that query r sees, ascending. In a batch of graphs the rows of graph b
     follow those of graph b - 1, and keys are numbered within their graph; a batch of one is shared
@@ -141,7 +141,7 @@ class Edges:
             features: attributes of each edge.
 
         Raises:
-            DomainError: indices outside of the graph, weights that are no density.
+            DomainError: indices outside of the graph, weights that are not a density.
             ShapeError: shapes or dtypes that do not fit.
         """
         if keys is None:
@@ -201,9 +201,11 @@ class Edges:
                 f"{tuple(pairs.shape)}; reshape them"
             )
         queries, keys = pairs.shape[-2:]
-        if pairs.dim() != 4:
-            pairs = pairs.reshape(-1, 1, queries, keys)
-        batch = pairs.shape[0]
+        if pairs.dim() == 2:
+            pairs = pairs[None]
+        if pairs.dim() == 3:
+            pairs = pairs[:, None]
+        batch, heads = pairs.shape[:2]
         by_head = pairs.movedim(1, -1)
         is_mask = pairs.dtype == torch.bool
         visible = by_head if is_mask else by_head > -torch.inf
@@ -211,14 +213,14 @@ class Edges:
         # An edge is where any head sees the key.
         some = visible.any(-1)
         row, source = some.reshape(batch * queries, keys).nonzero(as_tuple=True)
-        by_edge = by_head.reshape(batch * queries, keys, -1)[row, source]
+        by_edge = by_head.reshape(batch * queries, keys, heads)[row, source]
         log_density = None
         if not is_mask:
             log_density = by_edge
-        elif by_head.shape[-1] > 1 and not bool((visible.all(-1) == some).all()):
+        elif heads > 1 and not bool((visible.all(-1) == some).all()):
             # Heads see different keys: an edge that a head does not see has density 0 for it.
             log_density = by_edge.to(torch.get_default_dtype()).log()
-        if log_density is not None and log_density.shape[-1] == 1:
+        if log_density is not None and heads == 1:
             log_density = log_density[:, 0]
         return cls.of_sorted(row, source, queries, keys, log_density, batch=batch)
 
@@ -374,7 +376,7 @@ class Edges:
 
     def tiles(self, slots: int, *, split: bool = False) -> Iterator[Tile]:
         """Return all rows in tiles of at most ``slots`` slots (rows × longest row), sorted by
-        length so that little is padding. A row longer than that is a tile of its own or, with
+        length so that little is padding. A row longer than that makes a tile alone or, with
         ``split``, comes in pieces.
 
         Rows of equal length keep their order, and with it the locality of points that were sorted
@@ -474,7 +476,7 @@ class Edges:
             )
 
     def _refuse_repeated(self, tile: Tile) -> None:
-        """DomainError where equal edges carry features of their own."""
+        """DomainError where equal edges carry different features."""
         if self.features is None or tile.source.shape[1] < 2:
             return
         equal = (tile.source[:, 1:] == tile.source[:, :-1]) & tile.real[:, 1:]

@@ -172,7 +172,7 @@ def read_state(path: Path, fix: str = "delete it and run again") -> dict[str, An
     """Return the state that a command saved as a JSON object, empty where it saved none yet.
 
     Raises:
-        FredholmError: a file that cannot be read; ``fix`` says how to go on.
+        FredholmError: a file that cannot be read; ``fix`` ends the message.
     """
     try:
         result = json.loads(path.read_text(encoding="utf-8"))

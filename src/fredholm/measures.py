@@ -31,6 +31,13 @@ MEASURES = {
 }
 
 
+class Times(NamedTuple):
+    """Times of queries and keys, (1 | B, Nq) and (1 | B, Nk); both None without an order."""
+
+    query: Tensor | None
+    key: Tensor | None
+
+
 def cell_lengths(time: Tensor, real: Tensor, causal: bool) -> Tensor:
     """Return the length of each real point's cell, at sorted times (N,) or (B, N).
 

@@ -387,7 +387,7 @@ def read_mesh(path: str | Path, *, dtype: torch.dtype | None = None) -> Mesh:
 def _cells_of(found: Any) -> Tensor | None:
     """Return the tetrahedra if there are any, else triangles, else None."""
     for kind in ("tetra", "triangle"):
-        # Files come with byte orders and strides of their own.
+        # Files come with other byte orders and strides.
         blocks = [
             torch.from_numpy(np.array(block.data, dtype=np.int64))
             for block in found.cells

@@ -49,7 +49,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _system_error(error: Exception, path: Path) -> OSError:
-    """Return the operating system's error, which safetensors mentions in the text of its own."""
+    """Return the operating system's error, which safetensors mentions in the text of its error."""
     match = re.search(r"\(os error (\d+)\)", str(error))
     if match is None:
         return OSError(f"{path}: {error}")
@@ -76,7 +76,7 @@ def read_tensors(path: Path, fix: str) -> dict[str, Tensor]:
     versions, which have none, are read as they are.
 
     Raises:
-        CheckpointError: a file that is missing, truncated or damaged; ``fix`` says how to go on.
+        CheckpointError: a file that is missing, truncated or damaged; ``fix`` ends the message.
     """
     if not path.is_file():
         raise CheckpointError(f"no {path.name} in {str(path.parent)!r}; {fix}")

@@ -20,10 +20,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..domain import Domain, Times
+from ..domain import Domain
 from ..edges import Edges
 from ..errors import DomainError
-from ..measures import scale_of_seen
+from ..measures import Times, scale_of_seen
 from ..quadrature import Quadrature, reciprocal
 from .collectives import concatenated, gathered, starts, summed
 from .halo import fetched

@@ -182,7 +182,7 @@ def shared_centres(tokens: Tokens, mass: Tensor, total: Sum = alone) -> SharedCe
     size = score if positive else score.abs()
     a = tokens.share(score, total(size.sum(-1, keepdim=True)), a)
     if flat:
-        a, centre = a.view(b, h, c, n), centre.view(b, h, c, -1)
+        a, centre = a.view(b, h, c, n), centre.view(b, h, c, query.shape[-1])
     return SharedCentres(a, centre)
 
 

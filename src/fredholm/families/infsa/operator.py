@@ -24,9 +24,10 @@ class InfSA(IntegralOperator):
     :math:`W_O\,[\gamma_h^l \hat A_h V_h u]_h` with
     :math:`\hat A = \phi(QK^\top) / (\|\phi(QK^\top)\|_F + \varepsilon)`.
 
-    The strategy says how many hops: ``"auto"`` one, as in the paper and its code, ``Neumann(hops)``
-    walks of up to so many, ``Resolvent(tol)`` all of them, :math:`(I - \gamma \hat A)^{-1} - I`.
-    All are matrix-free: O(N²) time per product, O(N) memory, forward and backward. In causal order
+    The strategy sets the number of hops: ``"auto"`` one, as in the paper and its code,
+    ``Neumann(hops)`` walks of up to so many, ``Resolvent(tol)`` all of them,
+    :math:`(I - \gamma \hat A)^{-1} - I`. All are matrix-free: O(N²) time per product, O(N) memory,
+    forward and backward. In causal order
     the norm is the prefix's.
 
     Args:

@@ -164,7 +164,7 @@ def softmax_over_neighbours(
     H, Nq, c); zero where a query sees nothing.
 
     Args:
-        problem: says who sees whom.
+        problem: has the visible pairs and their masses.
         ends: the projections of all points.
         scores: of the pairs of a tile.
         direction: a tensor that the scores read beside both ends.

@@ -59,7 +59,7 @@ def sum_over_neighbours(
     time, and one tile of gathered values.
 
     Args:
-        problem: on a domain with edges or a reach; it says who sees whom.
+        problem: on a domain with edges or a reach, which hold the visible pairs.
         value: v.
     """
     heads, single = value.shape[1], at_least_single(value.dtype)

@@ -32,7 +32,7 @@ TENSORS = ("query", "key", "mass", "scale", "density", "decay")
 
 @dataclass(frozen=True)
 class Convergence:
-    """How a resolvent was solved.
+    """The method that solved a resolvent, and its accuracy.
 
     Attributes:
         method: ``"neumann"``, ``"gmres"`` or ``"substitution"`` (causal order).

@@ -59,7 +59,7 @@ def write(base, index, count, value, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
 def seen_pairs(
     base, q, k, queries, keys, stride_q, stride_k, CAUSAL: tl.constexpr, DENSITY: tl.constexpr
 ):
-    """What multiplies φ: the density, and zero after the query and outside. q and k broadcast
+    """Return the factor of φ: the density, and zero after the query and outside. q and k broadcast
     against each other.
     """
     inside = (q < queries) & (k < keys)
