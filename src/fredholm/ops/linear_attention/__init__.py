@@ -3,7 +3,8 @@
 from .band import taken_by_row
 from .banked import banked_attention
 from .chunked import Moment, at_scale, guarded, linear_attention, over_new_factor, wants_pieces
-from .naive import linear_attention_naive, linear_density
+from .decayed import decayed_attention, decayed_prefix_sums, largest_seen
+from .naive import linear_attention_naive, linear_density, measured_density
 from .pieces import attend_in_pieces
 from .running import (
     advance_moment,
@@ -28,12 +29,16 @@ __all__ = [
     "attend_in_pieces",
     "banked_attention",
     "begins_block",
+    "decayed_attention",
+    "decayed_prefix_sums",
     "guarded",
+    "largest_seen",
     "linear_attention",
     "linear_attention_naive",
     "linear_attention_step",
     "linear_attention_stretch",
     "linear_density",
+    "measured_density",
     "moment_of",
     "over_new_factor",
     "step_window",
