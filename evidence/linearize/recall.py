@@ -27,11 +27,13 @@ NEEDLES = {"needle": 100, "list": 40, START: 8}
 # A long text costs four times as much as a short one: every third needle is asked for at all
 # distances, and of the control at the near ones, the others at the near ones.
 NEAR, EVERY = 2, 3
-TEACHER, ALONE, FULL = "teacher", "alone", "full"
+TEACHER, ALONE, FULL, STORE = "teacher", "alone", "full", "store"
+STORED = 128  # tokens of each group of heads in the store
 # How many groups of heads keep softmax; the others have the window and the sinks.
 MAIN = (TEACHER, ALONE, "12")
 FEWER = ("6", "3", "24")
-SECTIONS = ("needle", "costs", START, "list", "fewer")
+SECTIONS = ("needle", "costs", START, "list", "fewer", STORE)
+STORE_NEEDLES = 28  # asked of the store
 POSITIONS, SEGMENTS = (256, 768, 1280), 4
 CACHED = 4096  # tokens after which the bytes of a cache are told
 WEIGHED = (256, 512)  # tokens after which caches are weighed: each token adds the same
@@ -39,6 +41,7 @@ LABELS = {
     TEACHER: "teacher",
     ALONE: "window 64 + 4 sinks alone",
     FULL: "the same, the state at softmax's weight",
+    STORE: "window 64 + 4 sinks + a store of 128 per group",
     "3": "3 of 90 groups keep softmax",
     "6": "6 of 90 groups keep softmax",
     "12": "12 of 90 groups keep softmax",
@@ -80,6 +83,9 @@ def run(options: Options) -> None:
             bench.needles(START, (TEACHER, "12"))
         elif section == "costs":
             bench.costs((*MAIN, FULL))
+        elif section == STORE:
+            bench.needles("needle", (TEACHER, STORE), STORE_NEEDLES)
+            bench.costs((TEACHER, STORE))
         else:
             for name in FEWER:
                 bench.needles("needle", (TEACHER, name))
@@ -147,17 +153,26 @@ class Bench:
         from fredholm.linearization import replace_attention
 
         if name not in self.models:
-            keep = None if name in (ALONE, FULL) else best_groups(self.ranking(), int(name))
-            replaced = replace_attention(self.teacher, **MAP, keep=keep, probe=False)
+            options: dict[str, Any] = {}
+            if name == STORE:
+                options["store"] = STORED
+            elif name not in (ALONE, FULL):
+                options["keep"] = best_groups(self.ranking(), int(name))
+            replaced = replace_attention(self.teacher, **MAP, **options, probe=False)
             if name == FULL:
                 for part in replaced.parts.values():
                     part.gain.data += QUIET
             self.models[name] = replaced.model.eval()
         return self.models[name]
 
-    def needles(self, kind: str, names: tuple[str, ...]) -> None:
-        """The answers of several models to the needles of a kind, needle by needle."""
-        count = 1 if self.options.small else NEEDLES[kind]
+    def needles(self, kind: str, names: tuple[str, ...], most: int | None = None) -> None:
+        """The answers of several models to the needles of a kind, needle by needle.
+
+        Args:
+            most: how many needles; None for all that are planned.
+        """
+        count = NEEDLES[kind] if most is None else most
+        count = 1 if self.options.small else count
         haystacks = self.haystacks
         if kind == START:
             haystacks = replace(haystacks, depth=0)

@@ -12,18 +12,23 @@ from .running import (
     linear_attention_stretch,
     moment_of,
 )
+from .store import STORE, Store, begins_block
+from .store_naive import stored_naive
 from .window_step import step_window
 from .window_stretch import Far, vanishing
 from .windowed import advance_window
 
 __all__ = [
+    "STORE",
     "Far",
     "Moment",
+    "Store",
     "advance_moment",
     "advance_window",
     "at_scale",
     "attend_in_pieces",
     "banked_attention",
+    "begins_block",
     "decayed_attention",
     "decayed_prefix_sums",
     "guarded",
@@ -37,6 +42,7 @@ __all__ = [
     "moment_of",
     "over_new_factor",
     "step_window",
+    "stored_naive",
     "taken_by_row",
     "vanishing",
     "wants_pieces",
