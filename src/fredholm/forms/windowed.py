@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..integral.capabilities import Windowed
+from ..integral.capabilities import Decaying, Windowed
 from ..integral.contract import Form, Kernel, Memory, StretchForm, with_offset
 from ..integral.problem import Facts, Problem
 from ..integral.strategy import Linear
@@ -35,7 +35,10 @@ class WindowForm(Form):
         """The next n points, the last n of what ``quadrature`` is about."""
         assert kernel.window is not None  # the form refuses a kernel without one
         query, shift = kernel.far_queries(x, u)
-        far = Far(query, shift, kernel.far_keys)
+        decay = None
+        if isinstance(kernel, Decaying) and kernel.fades:
+            decay = quadrature.exponents(kernel.rates(x, u))
+        far = Far(query, shift, kernel.far_keys, decay)
         points = kernel.near_queries(x, u), kernel.near_keys(x, u), kernel.values(x, u)
         last = slice(quadrature.mass.shape[1] - u.shape[2], None)
         valid = None if quadrature.valid is None else quadrature.valid[:, last]
