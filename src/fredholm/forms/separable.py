@@ -49,11 +49,14 @@ class SeparableForm(Form):
         self, kernel: Separable, problem: Problem, query: Tensor, key: Tensor, value: Tensor
     ) -> Tensor:
         """The values weighed by inner products of features."""
+        quadrature = problem.quadrature
+        if isinstance(kernel, Decaying) and kernel.fades:
+            quadrature = measure_of(kernel, problem)
         return linear_attention(
             query,
             key,
             value,
-            measure_of(kernel, problem),
+            quadrature,
             floor=kernel.floor,
             positive=kernel.nonnegative,
             chunk=self.strategy.chunk,
