@@ -39,7 +39,7 @@ class Ages(NamedTuple):
     @classmethod
     def of(
         cls,
-        decay: Float[Tensor, "#b #s n"],
+        decay: Float[Tensor, "#b _g n"],
         features: Float[Tensor, "b s _ r"],
         memory: dict[str, Tensor],
         valid: Bool[Tensor, "b n"] | None,
@@ -94,7 +94,7 @@ class Ages(NamedTuple):
 
 
 def for_states(
-    decay: Float[Tensor, "#b #s n"], features: Float[Tensor, "b s _ r"]
+    decay: Float[Tensor, "#b _g n"], features: Float[Tensor, "b s _ r"]
 ) -> Float[Tensor, "b s n"]:
     """Return exponents for every state, in float32 or better; groups share theirs."""
     b, states = features.shape[:2]
@@ -105,7 +105,7 @@ def for_states(
 
 def fade_in_place(
     memory: dict[str, Tensor],
-    decay: Float[Tensor, "#b #s 1"],
+    decay: Float[Tensor, "#b _g 1"],
     features: Float[Tensor, "b s 1 r"],
     place: int | Tensor,
     valid: Bool[Tensor, "b 1"] | None,
