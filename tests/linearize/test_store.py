@@ -318,6 +318,21 @@ def test_stage_one_trains_maps_beside_a_store():
         assert p.grad.abs().max() > 0, name
 
 
+def test_an_exported_program_has_no_store():
+    heads, inputs = heads_of(), tuple(points())
+
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.heads = heads
+
+        def forward(self, query, key, value):
+            return self.heads(query, key, value, Seen(causal=True))
+
+    with pytest.raises(ConversionError, match="expected a layer without a store in an exported"):
+        torch.export.export(Layer(), inputs)
+
+
 def test_stores_that_cannot_be_are_refused_by_name(monkeypatch):
     for wrong in (-1, True):
         with pytest.raises(OptionError, match="expected store as a number of tokens, at least 0"):

@@ -22,6 +22,7 @@ from .capabilities import Decaying, JointFeatures, Windowed, measure_of
 from .contract import Part, answering, prepared, read_together, weight_and_bias
 from .decay import check_order, read_decay
 from .denominators import DenominatorWatch, denominators
+from .facts import Layout
 from .feature_map import (
     FeatureMap,
     build_feature_map,
@@ -30,7 +31,8 @@ from .feature_map import (
     key_features,
     query_features,
 )
-from .problem import Layout, Problem, head_width, split_heads
+from .features import head_width
+from .problem import Problem, split_heads
 from .projections import Projections, projected_widths
 from .side_by_side import Aligned, SideBySide, side_by_side
 from .windowed import check_window, first_gain, near_pairs, query_parts, window_density

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from torch import Tensor
 
 from ..quadrature import Quadrature
-from .problem import Layout, Problem
+from .facts import Layout
+from .problem import Problem
 from .steps import Point
 
 if TYPE_CHECKING:

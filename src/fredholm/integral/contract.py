@@ -22,7 +22,8 @@ from ..ops.backend import transforms, wants_triton
 from ..quadrature import Quadrature
 from .capabilities import lacking
 from .checks import check_affine
-from .problem import Facts, Layout, Problem
+from .facts import Facts, Layout
+from .problem import Problem
 from .strategy import Plan, Strategy
 
 if TYPE_CHECKING:
@@ -332,7 +333,9 @@ def choose(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> Form:
         from ..forms.neighbourhoods import choose_sparse
 
         form = choose_sparse(strategy, kernel, facts)
-        return owning_targets(form) if facts.layout.sharded else form
+        if facts.layout.sharded:
+            return owning_targets(form, kernel, facts.layout)
+        return form
     form = first_form(strategy, kernel, facts)
     if facts.layout.sharded:
         return distributed(form, kernel)

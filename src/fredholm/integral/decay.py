@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from ..errors import DomainError, OptionError, suggest
 from ..ops.backend import at_least_single, cast, full_precision
-from .problem import Layout
+from .facts import Layout
 
 DECAYS = ("head", "token")
 

@@ -575,6 +575,11 @@ class LinearHeads(Heads):
         the model's own heads, zero at padding.
         """
         assert self.window is not None
+        if self.store and torch.compiler.is_exporting():
+            raise ConversionError(
+                f"expected a layer without a store in an exported program, got store={self.store}: "
+                "which tokens it holds depends on their values; convert with store=0"
+            )
         outs, n = [], query.shape[2]
         for part in stretches(query, n):
             q, k, v = (x[:, :, part] for x in (query, key, value))

@@ -61,7 +61,7 @@ def test_a_share_of_the_windows_are_exercises_the_same_each_time():
     assert 0 < data.chosen.float().mean() < 0.6
     every = torch.arange(len(data))
     inputs, labels = data.batch(every)
-    plain, following = data.source.batch(every)
+    plain, following = data.base.batch(every)
     changed = (inputs["input_ids"] != plain["input_ids"]).any(1)
     assert changed.equal(data.chosen)
     assert labels[~changed].equal(following[~changed])

@@ -13,7 +13,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...integral.problem import Layout, Problem
+from ...integral.facts import Layout
+from ...integral.problem import Problem
 from ...ops.plain import recomputed
 from ...quadrature import Quadrature
 from .. import Ring, Shards, concatenated

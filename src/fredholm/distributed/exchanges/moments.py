@@ -8,7 +8,8 @@ from torch import Tensor
 from ...forms.separable import Chunks, SeparableForm, Sums, expanded
 from ...integral.capabilities import Decaying, Separable
 from ...integral.contract import with_offset
-from ...integral.problem import Facts, Problem
+from ...integral.facts import Facts
+from ...integral.problem import Problem
 from ...integral.strategy import Linear
 from ...ops.backend import wants_triton
 from ...ops.linear_attention import (

@@ -21,7 +21,8 @@ from ...integral.capabilities import (
     Windowed,
 )
 from ...integral.contract import Kernel, with_offset
-from ...integral.problem import Facts, Problem
+from ...integral.facts import Facts
+from ...integral.problem import Problem
 from ...ops.attention import attention_part, finished, joined
 from ...ops.linear_attention import guarded, over_new_factor
 from .. import Shards, largest

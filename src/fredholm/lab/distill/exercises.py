@@ -61,7 +61,7 @@ class Exercises(LabelledDataset):
                 f"expected exercises as a share of the windows, above 0 and at most 1, got {share}"
             )
         super().__init__(source.name, source.split, source.labels, ())
-        self.source, self.tokenizer = source, tokenizer
+        self.base, self.tokenizer = source, tokenizer
         self.share, self.seed = share, seed
         self.max_length, self.reach = source.max_length, source.reach
         if not tells_digits_apart(self._encode):
@@ -76,14 +76,14 @@ class Exercises(LabelledDataset):
         self.chosen = torch.rand(len(source), generator=draw) < share
 
     def __len__(self) -> int:
-        return len(self.source)
+        return len(self.base)
 
     def batch(
         self, indices: Tensor | Sequence[int], transform: Any = None
     ) -> tuple[dict[str, Tensor], Tensor]:
         """A model's arguments and the tokens that follow, (B, N) each."""
         indices = torch.as_tensor(indices, dtype=torch.int64)
-        inputs, labels = self.source.batch(indices)
+        inputs, labels = self.base.batch(indices)
         rows = self.chosen[indices].nonzero().flatten().tolist()
         if not rows:
             return inputs, labels
@@ -96,7 +96,7 @@ class Exercises(LabelledDataset):
     def exercise(self, index: int) -> Tensor:
         """Return the exercise of a window, (N,)."""
         draw = torch.Generator().manual_seed(1_000_003 * self.seed + index)
-        window = self.source.windows[index].long()
+        window = self.base.windows[index].long()
         kind = EXERCISES[_below(len(EXERCISES), draw)]
         if kind == "needle":
             parts = self._needle(draw)
