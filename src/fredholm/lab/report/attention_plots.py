@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .panels import percent, picture
-from .style import Theme, colormap, literal, new_figure
+from .panels import UNIT, no_ticks, percent, picture, weights_image
+from .style import Theme, literal, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,38 +26,30 @@ def overlays(
     """
     count, rows = len(images), 1 + len(maps)
     shape = images[0].shape[0] / images[0].shape[1]
-    across = min(count, 4) if theme.narrow else count
+    across, small = count, 8
+    if theme.narrow:
+        across, small = min(count, 4), 7
     side, blocks = min(1.35, (theme.width - 0.9) / across), -(-count // across)
     figure = new_figure(theme.width, ((side * shape + 0.12) * rows + 0.4) * blocks)
     axes_of = figure.subplots(rows * blocks, across, squeeze=False)
     panels = np.concatenate(np.split(axes_of, blocks), axis=1)  # images side by side again
     for axes in panels[:, count:].ravel():
         axes.set_axis_off()
-    extent = (0.0, 1.0, 1.0, 0.0)
+    drawn = list(maps.values())
     for column, image in enumerate(images):
         for row, axes in enumerate(panels[:, column]):
-            axes.set_xticks([])
-            axes.set_yticks([])
-            picture(axes, image, extent=extent)
+            no_ticks(axes)
+            picture(axes, image, extent=UNIT)
             axes.set_aspect(shape)
             if row:
-                result = list(maps.values())[row - 1][column]
-                axes.imshow(
-                    result,
-                    cmap=colormap(theme),
-                    vmin=0,
-                    vmax=result.max() or 1,
-                    alpha=0.72,
-                    extent=extent,
-                    aspect=shape,
-                )
+                weights_image(axes, drawn[row - 1][column], theme, shape, alpha=0.72)
             if inside is not None:
                 _edge(axes, inside[column], theme.mark)
         panels[0, column].set_title(literal(names[column]), fontsize=8, loc="center")
     for row, name in enumerate(("image", *maps)):
         for axes in panels[row, :count:across]:
-            short = name.replace(" ", "\n").replace("-", "-\n") if theme.narrow else name
-            axes.set_ylabel(short, fontsize=7 if theme.narrow else 8.5)
+            # A panel is hardly as tall as a name is long.
+            axes.set_ylabel(name.replace(" ", "\n").replace("-", "-\n"), fontsize=small)
     return figure
 
 

@@ -21,6 +21,7 @@ from ...explain.kernels import image_grid, kernel_map, output_points
 from ...files import write_text
 from ...integral import IntegralOperator
 from ..data.kinds.kind import SAMPLES, Cloud, Kind
+from ..numbers import readable
 from .layers import DRAWABLE, MAX_HEADS, PLAIN, Axis, Layer, first_sample, shown_layers
 from .page import Section, render_figure, words
 
@@ -196,7 +197,7 @@ def _points(domain: Domain, image: np.ndarray | None, kind: Kind, axis: Axis) ->
     if domain.dim == 1:
         real = sorted(real, key=lambda i: x[i, 0])
         unit = axis.unit
-        named = [f"{kind.point} {i + 1}, at {x[i, 0] * unit:.3g}" for i in real]
+        named = [f"{kind.point} {i + 1}, at {readable(x[i, 0] * unit, 3)}" for i in real]
         return _Points(real, "line", None, 0, named)
     if domain.dim > DRAWABLE:
         return None

@@ -13,6 +13,7 @@ from torch import Tensor
 from ...domain import Domain
 from ...explain.kernels import class_token, image_grid, kernel_map, masses, output_points
 from ..data.kinds.kind import SAMPLES, Cloud, Kind
+from ..numbers import readable
 from . import graphs, kernel_plots
 from .layers import (
     DRAWABLE,
@@ -250,7 +251,7 @@ def _map_picture(found: _Map) -> Picture:
     else:
         at = float(x[found.index, 0]) * found.axis.unit
         drawn = _along_line(found, y, _real(keys), at)
-        where = f" at {at:.3g} (dashed line)"
+        where = f" at {readable(at, 3)} (dashed line)"
 
     facts = {"label": label, "where": where, "index": found.index, "count": len(x)}
     caption = words("map_caption", **facts, point=found.kind.point)

@@ -244,7 +244,7 @@ def confusion_section(evaluation: Mapping[str, Any], classes: Sequence[str], spl
         [classes[i], classes[j], str(wrong[i, j]), f"{wrong[i, j] / counts[i].sum():.1%}"]
         for i, j in pairs
     ]
-    listed = table(["true", "predicted", "times", "share of the class"], rows) if rows else ""
+    listed = table(["true", "predicted", "times", "share"], rows) if rows else ""
     text = words("mistakes", wrong=wrong.sum(), count=counts.sum(), what=split)
     listed = words("frequent", table=listed) if rows else ""
     if len(counts) > MAX_CLASSES:
