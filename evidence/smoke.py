@@ -1,9 +1,10 @@
-"""Try a built wheel and sdist in empty environments: ``python evidence/smoke.py DIST``.
+"""Try a built wheel and sdist in empty environments: ``python evidence/smoke.py DIST [--lowest]``.
 
 ``DIST`` is the folder of ``python -m build``. Each file is installed with the extra ``train`` into
 a virtual environment of its own, and used there as a newcomer would: list the recipes, train on
-digits, explain the run, evaluate weights that come with it. Arguments after the folder go to every
-pip call (an index of your own).
+digits, explain the run, evaluate weights that come with it. ``--lowest`` tries the wheel alone, on
+the lowest versions that ``pyproject.toml`` allows, which ``uv`` installs. Other arguments go to
+every call of pip or uv (an index of your own, ``torch==2.13.0``).
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import subprocess
 import sys
 import tempfile
 import venv
+from collections.abc import Callable
 from pathlib import Path
 
+PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 COMMANDS = [
     ["--version"],
     ["operators"],
@@ -22,37 +25,65 @@ COMMANDS = [
     ["evaluate", "runs/digits"],
     ["explain", "runs/digits"],
     ["evaluate", "pretrained:digits"],
+    ["explain", "pretrained:digits"],
 ]
 NOT_IN_THE_WHEEL = (
     "import importlib.util, sys; sys.exit(importlib.util.find_spec('evidence') is not None)"
 )
 
 
-def smoke(package: Path, pip_options: list[str]) -> None:
+Install = Callable[[Path, Path, list[str]], None]
+"""Install a package for a Python, with options of the installer."""
+
+
+def newest(python: Path, package: Path, options: list[str]) -> None:
+    """Install by pip, as a user does."""
+    run(python, "-m", "pip", "install", "--quiet", *options, f"{package}[train]")
+
+
+def lowest(python: Path, package: Path, options: list[str]) -> None:
+    """Install by uv with the lowest versions of what the project names itself."""
+    uv = ["uv", "pip", "install", "--quiet", "--python", str(python)]
+    required = ["--resolution", "lowest-direct", "-r", str(PROJECT), "--extra", "train"]
+    run(*uv, *required, *options)
+    run(*uv, "--no-deps", package)
+
+
+def smoke(package: Path, install: Install, options: list[str]) -> None:
     """Install one file into an empty environment and run :data:`COMMANDS` in an empty folder."""
     with tempfile.TemporaryDirectory() as folder:
         environment = Path(folder) / "venv"
         venv.create(environment, with_pip=True)
         python = environment / ("Scripts" if sys.platform == "win32" else "bin") / "python"
 
-        install = ["-m", "pip", "install", "--quiet", *pip_options, f"{package}[train]"]
-        subprocess.run([str(python), *install], check=True)
-        subprocess.run([str(python), "-c", NOT_IN_THE_WHEEL], cwd=folder, check=True)
+        install(python, package, options)
+        run(python, "-c", NOT_IN_THE_WHEEL, folder=folder)
         for command in COMMANDS:
             print(f"{package.name}: fredholm {' '.join(command)}", flush=True)
-            subprocess.run([str(python), "-m", "fredholm", *command], cwd=folder, check=True)
+            run(python, "-m", "fredholm", *command, folder=folder)
+
+
+def run(*command: object, folder: str | None = None) -> None:
+    """Run a command, which must succeed."""
+    subprocess.run([str(word) for word in command], cwd=folder, check=True)
 
 
 def main() -> None:
     if len(sys.argv) < 2:
         raise SystemExit(__doc__)
-    folder, pip_options = Path(sys.argv[1]), sys.argv[2:]
+    folder, options = Path(sys.argv[1]), sys.argv[2:]
     packages = sorted([*folder.glob("*.whl"), *folder.glob("*.tar.gz")])
     if len(packages) != 2:
         raise SystemExit(f"{folder}: expected one wheel and one sdist, got {len(packages)} files")
+    install = newest
+    if "--lowest" in options:
+        options.remove("--lowest")
+        install = lowest
+        packages = [package for package in packages if package.suffix == ".whl"]
     for package in packages:
-        smoke(package.resolve(), pip_options)
-    print("both install and run in empty environments")
+        smoke(package.resolve(), install, options)
+    names = ", ".join(package.name for package in packages)
+    print(f"installed and run in empty environments: {names}")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,14 @@ class Weights:
 WEIGHTS = {
     "digits": Weights("digits", "itnet_nano"),
     "japanese-vowels": Weights("ckcnn-japanese-vowels", "ckcnn_small"),
+    "fashion-mnist": Weights("fashion-mnist", "itnet_nano", ("training.epochs=8",)),
+    "kjv-characters": Weights("itnet-kjv", "itnet_micro", ("training.epochs=1",)),
+    # The low rank costs O(N) on the 256 cells, on which the exact form takes hours.
+    "darcy": Weights(
+        "itnet-darcy",
+        "itnet_nano",
+        ("data.name=darcy-generated", "operator={name: itnet_low_rank, rank: 8, sigma: 1.0}"),
+    ),
 }
 
 
@@ -110,7 +119,7 @@ def card(name: str, run: Path, measured: dict[str, Any]) -> dict[str, Any]:
         "samples": measured["n"],
         "parameters": result["parameters"],
         "epochs": result["epochs"],
-        "command": " ".join(["fredholm train", chosen.recipe, *chosen.overrides]),
+        "command": shlex.join(["fredholm", "train", chosen.recipe, *chosen.overrides]),
     }
 
 

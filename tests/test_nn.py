@@ -19,6 +19,7 @@ OPERATORS = [
     "itnet_low_rank",
     "infsa",
     "linear_infsa",
+    "ckconv",
 ]
 SMALL = {
     "itnet": {"width": 4, "frequencies": 2},
@@ -37,6 +38,10 @@ def causal_mask(n: int, dtype: torch.dtype) -> torch.Tensor:
     if dtype == torch.bool:
         return hidden
     return torch.zeros(n, n, dtype=dtype).masked_fill(hidden, -torch.inf)
+
+
+def test_every_operator_is_tried():
+    assert set(OPERATORS) == set(fredholm.list_operators())
 
 
 @pytest.fixture
@@ -174,6 +179,19 @@ def test_projections_are_taken_where_there_are_any():
         attention("itnet").load_torch(theirs)
     with pytest.raises(ConversionError, match="expected 8 features in 2 heads"):
         attention().load_torch(nn.MultiheadAttention(8, 4))
+
+
+def test_a_whole_layer_of_torch_is_taken_over():
+    torch.manual_seed(0)
+    theirs = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).double().eval()
+    for weight in theirs.parameters():
+        nn.init.normal_(weight, std=0.3)
+    ours = fredholm.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).double().eval()
+    u = torch.randn(2, 5, 8, dtype=torch.float64)
+    torch.testing.assert_close(ours.load_torch(theirs)(u), theirs(u))
+    narrow = fredholm.nn.TransformerEncoderLayer(8, 2, 12, batch_first=True).double()
+    with pytest.raises(ConversionError, match=r"expected linear1 of the sizes .*out_features=12"):
+        narrow.load_torch(theirs)
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -43,7 +43,8 @@ Way = Callable[[], Tensor]
 
 
 def time_speed(options: Options) -> None:
-    """Time the programs of ``run export``, of ``--only`` or all rows; the others stay as they were.
+    """Time the programs of ``run export``: of ``--only`` anew, or of the rows that are not timed yet,
+    until ``--minutes`` are over; the others stay as they were.
 
     Raises:
         SystemExit: no programs there.
@@ -61,7 +62,15 @@ def time_speed(options: Options) -> None:
             f"{options.runs}: expected programs of these models, got none; write them first: "
             "python -m evidence run export"
         )
+    if missing := [name for name in names if name not in there]:
+        print(f"without programs, and not timed: {'; '.join(missing)}", flush=True)
+    timed = {row["model"] for row in before["cases"]}
+    begin = time.monotonic()
     for name in there:
+        if name in timed and not options.only:
+            continue
+        if time.monotonic() - begin > options.minutes * 60:
+            break
         rows = [rounded(row) for row in _rows(name, folders[name], small=options.small)]
         kept = [row for row in before["cases"] if row["model"] != name]
         before = {"machine": with_rate(), "cases": kept + rows}

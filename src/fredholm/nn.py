@@ -255,6 +255,27 @@ class TransformerEncoderLayer(nn.TransformerEncoderLayer):
         )
         self.self_attn = attention
 
+    def load_torch(self, layer: nn.TransformerEncoderLayer) -> TransformerEncoderLayer:
+        """Take over the weights of a layer of torch, and return self.
+
+        With ``operator="softmax"`` the answers are the layer's, see
+        :meth:`MultiheadAttention.load_torch`.
+
+        Raises:
+            ConversionError: an operator without projections, or a layer of other sizes.
+        """
+        self.self_attn.load_torch(layer.self_attn)
+        for name in ("linear1", "linear2", "norm1", "norm2"):
+            own, theirs = getattr(self, name), getattr(layer, name)
+            try:
+                own.load_state_dict(theirs.state_dict())
+            except RuntimeError as error:
+                raise ConversionError(
+                    f"load_torch: expected {name} of the sizes {own.extra_repr()}, got "
+                    f"{theirs.extra_repr()}; make this layer with the other's options"
+                ) from error
+        return self
+
 
 class ContinuousConv1d(nn.Module):
     """A convolution with a continuous kernel (CKConv) in the place of :class:`torch.nn.Conv1d`.

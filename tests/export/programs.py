@@ -11,10 +11,11 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from fredholm.export import export_decoder, export_onnx, export_package, export_program
-from fredholm.export.onnx import onnx_answers
+from fredholm.export.onnx import INPUT, onnx_answers, runner_of
 from fredholm.export.program import TOLERANCE
 from fredholm.models import create_model
 
@@ -67,6 +68,19 @@ def random_model(name: str) -> torch.nn.Module:
     return model
 
 
+LOOPS = {"Loop", "Scan", "If"}
+"""Operations that runtimes do not optimise across."""
+
+
+def operations(path: Path) -> set[str]:
+    """Return the names of an ONNX program's operations."""
+    import onnx
+
+    program = onnx.load(path)
+    nodes = [*program.graph.node, *(node for part in program.functions for node in part.node)]
+    return {node.op_type for node in nodes}
+
+
 LONG = 500
 """A length far beyond those that an export compares, and no power of two: runtimes' Fourier
 transforms lose digits there."""
@@ -88,9 +102,10 @@ def long_series_error() -> float:
 DECODERS = ["itnet_low_rank", "softmax", "luna", "linear_attention"]
 
 
-def decoder(operator: str) -> torch.nn.Module:
+def decoder(operator: str, max_length: int = 64) -> Any:
     """Return a causal text model with a head of random weights, which answers at every token."""
-    encoder, head = TEXT | {"causal": True}, {"pool": "every", "outputs": 9}
+    encoder = TEXT | {"causal": True, "max_length": max_length}
+    head = {"pool": "every", "outputs": 9}
     torch.manual_seed(0)
     body = {"operator": operator}
     model = create_model("itnet_nano", encoder=encoder, body=body, head=head).eval()
@@ -104,10 +119,73 @@ def export_decoders(names: list[str]) -> None:
         for name in names:
             paths = export_decoder(decoder(name), Path(folder) / f"{name}.onnx")
             assert all(path.stat().st_size > 1000 for path in paths)
+            assert not any(operations(path) & LOOPS for path in paths)
             print(f"{name}: ok", flush=True)
 
 
+PROMPT, NEW = 5, 200
+"""Tokens that are read, and tokens that are generated after them."""
+
+
+def drawn(logits: Any, number: int) -> int:
+    """Draw a token by its logits (1, vocabulary); 0 is padding and no token of a text.
+
+    The draw depends on ``number`` alone, so that the model and its programs have the same luck.
+    """
+    likely = torch.as_tensor(logits)[0, 1:].softmax(-1)
+    draw = torch.Generator().manual_seed(number)
+    return int(torch.multinomial(likely, 1, generator=draw)) + 1
+
+
+@torch.no_grad()
+def generated_by_model(model: Any, prompt: torch.Tensor) -> tuple[list[int], list[torch.Tensor]]:
+    """Return tokens drawn one after the other, and the logits that each was drawn by."""
+    logits, state = model.prefill(prompt, model.init_state(PROMPT + NEW))
+    last, tokens, answers = logits[:, -1], [], []
+    for _ in range(NEW):
+        tokens.append(drawn(last, len(tokens)))
+        answers.append(last)
+        last, state = model.step(torch.tensor(tokens[-1:]), state)
+    return tokens, answers
+
+
+def generated_by_programs(
+    first: Any, then: Any, prompt: torch.Tensor
+) -> tuple[list[int], list[torch.Tensor]]:
+    """Return the same of the two ONNX programs, whose states go from call to call."""
+    logits, *state = first({INPUT: prompt.numpy()})
+    last, tokens, answers = logits[:, -1], [], []
+    for seen in range(PROMPT, PROMPT + NEW):
+        tokens.append(drawn(last, len(tokens)))
+        answers.append(torch.from_numpy(last))
+        past = {f"past_{i}": tensor for i, tensor in enumerate(state)}
+        token = np.array(tokens[-1:])
+        last, *state = then({INPUT: token, "seen": np.array(seen)} | past)
+    return tokens, answers
+
+
+def compare_generation(operator: str) -> None:
+    """Generate a text by the model and by its programs."""
+    # One more than is generated: the programs leave the last place of a text free.
+    model = decoder(operator, PROMPT + NEW + 1)
+    prompt = torch.randint(1, 9, (1, PROMPT), generator=torch.Generator().manual_seed(0))
+    with tempfile.TemporaryDirectory() as folder:
+        paths = export_decoder(model, Path(folder) / "model.onnx")
+        first, then = (runner_of(path.read_bytes(), threads=1) for path in paths)
+    expected, logits = generated_by_model(model, prompt)
+    actual, others = generated_by_programs(first, then, prompt)
+    assert len(set(expected)) > 3, "a text of few tokens compares little"
+    assert actual == expected
+    error = (torch.cat(others) - torch.cat(logits)).abs().max() / torch.cat(logits).abs().max()
+    assert error < TOLERANCE, error
+    print(f"{operator}: {NEW} tokens: ok")
+
+
 def main() -> None:
+    if sys.argv[1] == "generate":
+        for operator in sys.argv[2:]:
+            compare_generation(operator)
+        return
     if sys.argv[1] == "long":
         error = long_series_error()
         assert error < TOLERANCE, error
@@ -124,6 +202,8 @@ def main() -> None:
             # Every export compares its program with the model and fails where they differ.
             program = export(random_model(name), path, metadata={"case": name})
             assert path.stat().st_size > 1000
+            if sys.argv[1] == "onnx":
+                assert not operations(path) & LOOPS
             left = [path.name for path in Path(folder).iterdir()]
             assert left == [path.name], left
             path.unlink()

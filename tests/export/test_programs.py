@@ -63,6 +63,14 @@ def test_prefill_and_steps_are_the_whole_text():
 
 @pytest.mark.slow
 @pytest.mark.compile
+@pytest.mark.timeout(900)
+def test_exported_steps_generate_the_text_of_the_model():
+    pytest.importorskip("onnxruntime")
+    assert run("generate", "luna", "softmax").count("200 tokens: ok") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.compile
 def test_an_onnx_program_stays_exact_on_long_series():
     pytest.importorskip("onnxruntime")
     assert "long: ok" in run("long")

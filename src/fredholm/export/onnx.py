@@ -171,11 +171,13 @@ def converted(
 
 def _translations() -> dict[Any, Callable[..., Any]]:
     """Return the translations of operations that torch's exporter has none for."""
-    from .onnx_translations import cummax, cummin, searchsorted
+    from .onnx_translations import cdist, cummax, cummin, searchsorted, stable_sort
 
     aten = torch.ops.aten
     return {
+        aten._cdist_forward.default: cdist,
         aten.searchsorted.Tensor: searchsorted,
+        aten.sort.stable: stable_sort,
         aten.cummax.default: cummax,
         aten.cummin.default: cummin,
     }

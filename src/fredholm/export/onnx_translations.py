@@ -17,6 +17,19 @@ INT32, INT64 = 6, 7
 """Numbers of data types in ONNX."""
 
 
+def cdist(x: Any, y: Any, p: float, compute_mode: int | None = None) -> Any:
+    """Return the distances of the points ``x`` (…, N, d) and ``y`` (…, M, d), (…, N, M), in the
+    Euclidean norm or that of another power p.
+
+    Differences are taken one by one, as torch does for few points.
+    """
+    difference = op.Abs(op.Sub(op.Unsqueeze(x, _numbers(-2)), op.Unsqueeze(y, _numbers(-3))))
+    if p == 2:
+        return op.Sqrt(op.ReduceSum(op.Mul(difference, difference), _numbers(-1), keepdims=0))
+    powers = op.ReduceSum(op.Pow(difference, _real(p)), _numbers(-1), keepdims=0)
+    return op.Pow(powers, _real(1 / p))
+
+
 def searchsorted(
     boundaries: Any, x: Any, out_int32: bool = False, right: bool = False, **_: Any
 ) -> Any:
@@ -33,6 +46,17 @@ def searchsorted(
     if out_int32:
         return op.Cast(counts, to=INT32)
     return counts
+
+
+def stable_sort(
+    x: Any, stable: bool | None = None, dim: int = -1, descending: bool = False
+) -> tuple[Any, Any]:
+    """Return the numbers of an axis in order, and their places; equal ones stay as they were.
+
+    ONNX's ``TopK`` takes the lower place first among equals.
+    """
+    size = op.Gather(op.Shape(x), _numbers(dim))
+    return op.TopK(x, size, axis=dim, largest=int(descending), sorted=1)
 
 
 def cummax(x: Any, dim: int) -> tuple[Any, Any]:
@@ -67,6 +91,10 @@ def _later_or_earlier(largest: Any, index: Any, step: Any, dim: int) -> tuple[An
     earlier, earlier_index = (op.Concat(a, b, axis=dim) for a, b in zip(first, rest, strict=True))
     larger = op.Greater(earlier, largest)
     return op.Where(larger, earlier, largest), op.Where(larger, earlier_index, index)
+
+
+def _real(value: float) -> Any:
+    return op.Constant(value_float=value)
 
 
 def _number(value: int) -> Any:

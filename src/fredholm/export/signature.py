@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -18,6 +19,8 @@ LARGEST_BATCH = 4096
 LARGEST_COUNT = 65536
 SMALLEST_COUNT = 3
 """At fewer points some operators take paths of their own, which a program has no branches for."""
+FIRST_TRACED = 5
+"""Sizes that programs are traced at begin here."""
 
 
 class Sizes(NamedTuple):
@@ -36,11 +39,13 @@ class Signature:
         axes: the dimensions beside the batch whose sizes are free.
         avoid: sizes that are dimensions of the model. A program is traced at others, since a
             compiler takes equal sizes for the same one.
+        smallest: the least count along each free axis, such as patches along a side.
     """
 
     encoder: EncoderConfig
     axes: tuple[Axis, ...]
     avoid: frozenset[int]
+    smallest: int = SMALLEST_COUNT
 
     @property
     def shape(self) -> tuple[int | str, ...]:
@@ -62,7 +67,7 @@ class Signature:
         free: dict[int, Any] = {0: Dim("batch", min=1, max=LARGEST_BATCH)}
         for axis in self.axes:
             largest = axis.largest or LARGEST_COUNT
-            count = Dim(axis.name, min=SMALLEST_COUNT, max=largest // axis.multiple)
+            count = Dim(axis.name, min=self._fewest(axis), max=largest // axis.multiple)
             free[axis.dimension] = axis.multiple * count if axis.multiple > 1 else count
         return free
 
@@ -70,8 +75,9 @@ class Signature:
         """Return the sizes that a program is traced at: none of them is a dimension of the model
         or another of these sizes.
         """
-        chosen = _unlike(self.avoid)
-        batch = next(chosen)
+        batch = next(_unlike(self.avoid, FIRST_TRACED))
+        fewest = max((self._fewest(axis) for axis in self.axes), default=1)
+        chosen = _unlike(self.avoid | {batch}, max(FIRST_TRACED, fewest))
         extents = [_extent(axis, next(chosen)) for axis in self.axes]
         return Sizes(batch, tuple(extents))
 
@@ -80,12 +86,16 @@ class Signature:
         traced at, one sample of the smallest size, and a larger batch of larger ones.
         """
         traced = self.traced_sizes()
-        smallest = [_extent(axis, SMALLEST_COUNT) for axis in self.axes]
+        smallest = [_extent(axis, self._fewest(axis)) for axis in self.axes]
         larger = [
             _extent(axis, 2 * (extent // axis.multiple) + 1)
             for axis, extent in zip(self.axes, traced.extents, strict=True)
         ]
         return [traced, Sizes(1, tuple(smallest)), Sizes(traced.batch + 2, tuple(larger))]
+
+    def _fewest(self, axis: Axis) -> int:
+        """Return the least count along an axis: patches, points or tokens."""
+        return max(self.smallest, math.ceil(axis.smallest / axis.multiple))
 
     def example(self, sizes: Sizes, seed: int = 0) -> Tensor:
         """Return made-up inputs of these sizes, the end of the last sample padded where the model
@@ -132,7 +142,9 @@ def signature_of(model: nn.Module, fixed: Sequence[str] = ()) -> Signature:
             f"fixed: expected names among {', '.join(names) or 'none'}, got {', '.join(unknown)}"
         )
     free = tuple(axis for axis in axes if axis.name not in fixed)
-    return Signature(config.encoder, free, frozenset(_dimensions(model)))
+    # Where stages make fewer points, as many must be left after the last.
+    smallest = SMALLEST_COUNT * config.body.reduction
+    return Signature(config.encoder, free, frozenset(_dimensions(model)), smallest)
 
 
 def _dimensions(model: nn.Module) -> Iterator[int]:
@@ -154,7 +166,7 @@ def _numbers(value: Any) -> Iterator[int]:
         yield value
 
 
-def _unlike(avoid: frozenset[int], first: int = 5) -> Iterator[int]:
+def _unlike(avoid: frozenset[int], first: int) -> Iterator[int]:
     """Yield growing numbers that are not in ``avoid``."""
     number = first
     while True:

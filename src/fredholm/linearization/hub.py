@@ -55,10 +55,21 @@ def push_folder(
     Raises:
         CheckpointError: a folder without a converted model.
     """
-    from huggingface_hub import HfApi
-
     if not (Path(folder) / ADAPTER).is_file():
         raise CheckpointError(f"no converted model in {str(folder)!r}: it lacks {ADAPTER}")
+    return upload_folder(folder, repo_id, private=private, **options)
+
+
+def upload_folder(
+    folder: str | Path, repo_id: str, *, private: bool | None = None, **options: Any
+) -> Any:
+    """Upload a folder, making the repository and the branch ``revision`` where they are missing.
+
+    Args:
+        options: ``token``, and those of ``huggingface_hub.HfApi.upload_folder``.
+    """
+    from huggingface_hub import HfApi
+
     token = options.pop("token", None)
     api = HfApi(token=token)
     repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id

@@ -432,6 +432,7 @@ def test_a_receipt_needs_documents_that_are_long_enough():
         measure_receipt(llama(), llama(), Documents({"seen": ["abcde"]}, Letters()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("limit", "decoding"), [(20, []), (39, [15]), (100, [16, 64])])
 def test_a_receipt_of_a_decoder_with_few_positions(limit, decoding, tmp_path):
     """Learned positions, beyond which nothing can be asked; prompts of 5 and of 64 letters."""
@@ -627,6 +628,7 @@ def learned(model, monkeypatch, **stage):
     return conversion.model, moved, torch.tensor(losses)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "stage",
     [

@@ -598,6 +598,14 @@ def linearize(
             min=0,
         ),
     ] = None,
+    store: Annotated[
+        int,
+        typer.Option(
+            help="Tokens of each group of heads behind the window on which it keeps softmax too: "
+            "those that the state answers worst.",
+            min=0,
+        ),
+    ] = 0,
     keep: Annotated[
         str | None,
         typer.Option(
@@ -671,6 +679,26 @@ def linearize(
     lengthen_steps: Annotated[
         int | None, typer.Option(help="Steps of that stage (default 60).", min=1)
     ] = None,
+    exercises: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of a decoder's training windows that ask for what lies far back: needles, "
+            "lists and copies made from the texts (default none; 0.25 is a good start).",
+            metavar="SHARE",
+        ),
+    ] = None,
+    vary_window: Annotated[
+        bool,
+        typer.Option(
+            "--vary-window",
+            help="Learn with narrower windows in every second step, so that the state learns to "
+            "answer.",
+        ),
+    ] = False,
+    state: Annotated[
+        bool,
+        typer.Option(help="--no-state: window, sinks and store alone, a control trained alike."),
+    ] = True,
     lora: Annotated[
         int | None,
         typer.Option(help="Train low-rank changes of this rank instead of all weights.", min=1),
@@ -696,12 +724,15 @@ def linearize(
     from .. import training
 
     size = {"batch_size": batch_size}
+    varied = {"vary_window": vary_window or None}
     stages = {
-        "distil": layers.given(epochs=distil_epochs, steps=distil_steps, lr=distil_lr, **size),
-        "match": layers.given(
-            epochs=match_epochs, steps=match_steps, lr=match_lr, lora=lora, **size
+        "distil": layers.given(
+            epochs=distil_epochs, steps=distil_steps, lr=distil_lr, **varied, **size
         ),
-        "lengthen": layers.given(steps=lengthen_steps),
+        "match": layers.given(
+            epochs=match_epochs, steps=match_steps, lr=match_lr, lora=lora, **varied, **size
+        ),
+        "lengthen": layers.given(steps=lengthen_steps, **(varied if lengthen else {})),
         "tune": layers.given(epochs=epochs, lr=lr, **size),
     }
     chosen = {
@@ -710,6 +741,8 @@ def linearize(
         "tied": not untied,
         "window": "auto" if window is None else window,
         "sinks": "auto" if sinks is None else sinks,
+        "store": store,
+        "state": state,
         "keep": int(keep) if keep is not None and keep.isdecimal() else keep,
         "keep_refused": keep_refused,
     }
@@ -723,7 +756,7 @@ def linearize(
     }
     sizes = {"samples": samples, "max_length": max_length, "lengths": length or ()}
     sizes |= {"receipt": receipt, "unseen": unseen, "reach": reach, "longer": lengthen}
-    sizes |= {"needles": needles, "ranked": probe}
+    sizes |= {"needles": needles, "ranked": probe, "exercises": exercises}
     show.trusted_code(source, trust_code)
     result = training.linearize_source(
         source, to, data=data, out=out, **stages, **chosen, **given, **sizes

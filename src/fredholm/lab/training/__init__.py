@@ -32,6 +32,8 @@ _PUBLIC = {
     "explain": (".evaluation", "matplotlib"),
     "export_run": (".exporting", "lightning"),
     "export_run_steps": (".exporting", "lightning"),
+    "push_to_hub": (".hub", "lightning"),
+    "hub_folder": (".hub", "lightning"),
     "generate": (".generation", "lightning"),
     "compress_run": ("..distill.compress", "lightning"),
     "load_run": (".evaluation", "lightning"),

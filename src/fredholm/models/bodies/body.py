@@ -110,6 +110,11 @@ class BodyConfig(Configuration):
         """D of the features that are read out."""
         raise NotImplementedError
 
+    @property
+    def reduction(self) -> int:
+        """How many cells along an axis of the encoder's grid make one of what is read out."""
+        return 1
+
     def build(self, encoder: Encoder, config: EncoderConfig) -> Body:
         """The body behind an encoder, of which ``config`` says what the data are."""
         raise NotImplementedError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +67,10 @@ class StagesConfig(EvolutionConfig):
     @property
     def width(self) -> int:
         return self.stages[-1][0]
+
+    @property
+    def reduction(self) -> int:
+        return math.prod(stride for *_, stride in self.stages)
 
     def build(self, encoder: Encoder, config: EncoderConfig) -> StagesBody:
         evolutions = [self._evolution(stage, encoder.position_dim) for stage in self.stages]

@@ -142,12 +142,14 @@ class Axis(NamedTuple):
         name: of its size, such as ``length``.
         multiple: sizes are multiples of this number, such as the side of a patch.
         largest: the largest size, or None.
+        smallest: the smallest size that a program can be traced for.
     """
 
     dimension: int
     name: str
     multiple: int = 1
     largest: int | None = None
+    smallest: int = 1
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ...configuration import check_counts, check_known, check_positive, given
@@ -79,7 +79,8 @@ class PointConfig(EncoderConfig):
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        return (Axis(1, "points"),)
+        # With fewer points than neighbours, the neighbourhoods would be of another size.
+        return (Axis(1, "points", smallest=max(1, self.neighbours)),)
 
 
 class PointEncoder(Encoder):
@@ -231,20 +232,33 @@ def nearest(positions: Float[Tensor, "b n p"], valid: Bool[Tensor, "b n"], k: in
         [[0, 1], [1, 0], [2, 1]]
     """
     batch, n = positions.shape[:2]
-    block = max(1, DISTANCES // max(1, batch * n))
+    everything = torch.arange(n, device=positions.device)
+    # A loop over blocks would fix a traced program to the number of points that it was traced at.
     if torch.compiler.is_compiling():
-        block = n
-    found = []
-    for start in range(0, n, block):
-        rows = torch.arange(start, min(start + block, n), device=positions.device)
-        distance = distances(positions[:, rows], positions)
-        distance = distance.masked_fill(~valid[:, None, :], torch.inf)
+        return _nearest_of(everything, positions, valid, k)
+    block = max(1, DISTANCES // max(1, batch * n))
+    found = [_nearest_of(rows, positions, valid, k) for rows in everything.split(block)]
+    if len(found) == 1:
+        return found[0]
+    return torch.cat(found, 1)
 
-        # A twin at distance zero must not come before the point itself.
-        own = rows[:, None] == torch.arange(n, device=rows.device)
-        distance = distance.masked_fill(own & valid[:, rows, None], -1.0)
-        found.append(_smallest(distance, min(k, n)))
-    return found[0] if len(found) == 1 else torch.cat(found, 1)
+
+def _nearest_of(
+    rows: Int[Tensor, " r"], positions: Float[Tensor, "b n p"], valid: Bool[Tensor, "b n"], k: int
+) -> Tensor:
+    """Return :func:`nearest` of the points ``rows``, (b, r, min(k, n))."""
+    n = positions.shape[1]
+    distance = distances(positions[:, rows], positions)
+    distance = distance.masked_fill(~valid[:, None, :], torch.inf)
+
+    # A twin at distance zero must not come before the point itself.
+    own = rows[:, None] == torch.arange(n, device=rows.device)
+    distance = distance.masked_fill(own & valid[:, rows, None], -1.0)
+    # A tracer would keep min(k, n) as a size of its own, not equal to k anywhere.
+    count = k
+    if n < k:
+        count = n
+    return _smallest(distance, count)
 
 
 def _smallest(values: Float[Tensor, "*b n"], k: int) -> Tensor:
