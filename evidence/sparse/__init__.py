@@ -12,5 +12,6 @@ FILE = "sparse.json"
 SUBJECT = Subject(
     __name__,
     times={"cases": "speed:time_cases", "sizes": "sizes:time_sizes"},
+    runs={"debian": "debian:run"},
     pages={PAGES / "sparse.md": "page:page"},
 )

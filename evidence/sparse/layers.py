@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -154,16 +154,53 @@ def graph_transformer(nodes: int, edges: int, dim: int, heads: int) -> Ways:
     }
 
 
-def window(points: int, reach: int, dim: int, heads: int) -> Ways:
-    """local-attention's exact window: keys at most ``reach`` places before a query."""
-    module = peer("local_attention")
+class Windowed(NamedTuple):
+    """A causal window of ours, and the projections that a peer shares with it."""
+
+    way: tuple[Way, list[Tensor]]
+    projected: Callable[[], list[Tensor]]
+
+
+def our_window(points: int, reach: int, dim: int, heads: int) -> Windowed:
+    """Softmax attention over the keys at most ``reach`` places before a query."""
     torch.manual_seed(0)
     u = torch.randn(1, points, dim, requires_grad=True)
     kernel = SoftmaxKernel(dim, heads)
     operator = IntegralOperator(dim, heads, kernel=kernel, residual=False, projection=False)
     domain = Domain.line(points, reach=reach, causal=True)
-    inputs = [u, *operator.parameters()]
-    ways: Ways = {"fredholm": (lambda: operator(u, domain), inputs)}
+
+    def projected() -> list[Tensor]:
+        layers = (kernel.query, kernel.key, kernel.value)
+        return [layer(u).unflatten(-1, (heads, -1)).transpose(1, 2) for layer in layers]
+
+    way = (lambda: operator(u, domain)), [u, *operator.parameters()]
+    return Windowed(way, projected)
+
+
+def compiled_window(points: int, reach: int, dim: int, heads: int) -> Ways:
+    """torch's flex_attention, compiled for this machine: it has no backward on a CPU."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    ours = our_window(points, reach, dim, heads)
+
+    def near(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (query >= key) & (query - key <= reach)
+
+    mask = create_block_mask(near, None, None, points, points, device="cpu")
+    attend = torch.compile(flex_attention, dynamic=False)
+
+    def call() -> Tensor:
+        query, key, value = ours.projected()
+        return attend(query, key, value, block_mask=mask).transpose(1, 2).flatten(2)
+
+    return {"fredholm": ours.way, "flex_attention, compiled": (call, ours.way[1])}
+
+
+def window(points: int, reach: int, dim: int, heads: int) -> Ways:
+    """local-attention's exact window: keys at most ``reach`` places before a query."""
+    module = peer("local_attention")
+    ours = our_window(points, reach, dim, heads)
+    ways: Ways = {"fredholm": ours.way}
     if module is None:
         return ways
     # Its exact window of w sees w + 1 keys, those of our reach w.
@@ -176,10 +213,6 @@ def window(points: int, reach: int, dim: int, heads: int) -> Ways:
     )
 
     def call() -> Tensor:
-        query, key, value = (
-            layer(u).unflatten(-1, (heads, -1)).transpose(1, 2)
-            for layer in (kernel.query, kernel.key, kernel.value)
-        )
-        return theirs(query, key, value).transpose(1, 2).flatten(2)
+        return theirs(*ours.projected()).transpose(1, 2).flatten(2)
 
-    return ways | {"local-attention": (call, inputs)}
+    return ways | {"local-attention": (call, ours.way[1])}

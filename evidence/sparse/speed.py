@@ -49,7 +49,12 @@ CASES: dict[str, tuple[Callable[[], layers.Ways], Goal]] = {
         partial(layers.window, 16_384, 64, 64, 4),
         (None, 2.0, None),
     ),
+    "window 64, N 16,384, d 64, H 4, forward": (
+        partial(layers.compiled_window, 16_384, 64, 64, 4),
+        (1.0, None, None),
+    ),
 }
+FORWARD_ALONE = ("window 64, N 16,384, d 64, H 4, forward", "window, compiled")
 SMALL: dict[str, Callable[[], layers.Ways]] = {
     "network": partial(layers.network_per_edge, 40, 200, 8, 4),
     "integral": partial(layers.kernel_integral, 60, 4, 8, 4, loop=False),
@@ -57,6 +62,7 @@ SMALL: dict[str, Callable[[], layers.Ways]] = {
     "dynamic": partial(layers.dynamic_attention, 40, 200, 8, 2),
     "transformer": partial(layers.graph_transformer, 40, 200, 8, 2),
     "window": partial(layers.window, 64, 8, 8, 2),
+    "window, compiled": partial(layers.compiled_window, 256, 8, 32, 2),
 }
 
 
@@ -77,6 +83,8 @@ def time_cases(options: Options) -> None:
 def measured(name: str, ways: layers.Ways, goal: Goal, *, memory: bool) -> Iterator[dict[str, Any]]:
     """One row for each direction: the peer's seconds over ours, round by round."""
     for direction, wanted in zip(("forward", "both"), goal):
+        if direction == "both" and name in FORWARD_ALONE:
+            continue
         runs = {way: step(call, inputs, direction) for way, (call, inputs) in ways.items()}
         case = clock.Case(
             f"{name} {direction}",

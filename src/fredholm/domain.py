@@ -595,7 +595,6 @@ class Domain:
                 that do not add up, or another domain on another rank.
         """
         self.refuse_shards("shard")
-        self._refuse_reach("shard")
         shards = Shards.over(mesh, dimension)
         if sizes is None:
             parts = even_sizes(self.size, shards.count)
@@ -650,7 +649,6 @@ class Domain:
                 first cell needs the rank before: make them of the whole, or give masses.
         """
         part.refuse_shards("from_shard")
-        part._refuse_reach("from_shard")
         if isinstance(part.pairs, Edges):
             raise DomainError(
                 "expected a part without edges for from_shard, got some; build the whole graph on "
@@ -684,6 +682,7 @@ class Domain:
             "measure": self.kind,
             "causal": self.causal,
             "padding": self.valid is not None,
+            "reach": self.reach,
             "pairs": None if self._mask is None else tuple(self._mask.shape[:-2]),
         }
 
@@ -693,14 +692,6 @@ class Domain:
             raise DomainError(
                 f"{what} needs a whole domain; this one is a part of {self.shards.total} points "
                 f"that lie over {self.shards.count} ranks"
-            )
-
-    def _refuse_reach(self, what: str) -> None:
-        """DomainError where the domain has a reach, whose halo no rank asks for yet."""
-        if self.reach is not None:
-            raise DomainError(
-                f"expected a domain without a reach for {what}, got one; a rank would need the "
-                "keys near its points. Use dense() on a small domain, or one process"
             )
 
     # --- facts ------------------------------------------------------------------------------------

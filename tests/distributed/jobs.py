@@ -83,6 +83,31 @@ def contract(mesh: Any, label: str, domains: list[str] | None = None) -> dict[st
     return out
 
 
+def hidden_in_reach(mesh: Any, causal: bool) -> dict[str, float]:
+    """A window of two visible points, in which hidden ones lie at the cuts between the ranks."""
+    from fredholm.operators import create_operator
+
+    domain = Domain.line(POINTS, causal=causal, reach=2)
+    valid = torch.ones(BATCH, POINTS, dtype=torch.bool)
+    valid[0, 2:4] = False
+    valid[1, 3:6] = False
+    domain = domain.replace(valid=valid, positions=domain.positions.double())
+    domain = domain.replace(measure=torch.rand(POINTS, generator=seeded(1)).double())
+    torch.manual_seed(2)
+    operator = create_operator("softmax", 8, 2).double().eval()
+    u = torch.randn(BATCH, POINTS, 8, generator=seeded(3), dtype=torch.float64)
+
+    answers = {}
+    part, rows = shard(domain, mesh)
+    for name, on, mine in (("whole", domain, slice(None)), ("part", part, rows)):
+        local = u[:, mine].clone().requires_grad_()
+        out = operator(local, on)
+        out.square().sum().backward()
+        answers[name] = {"output": out.detach(), "u": local.grad}
+    whole = {name: x[:, rows] for name, x in answers["whole"].items()}
+    return differences(answers["part"], whole)
+
+
 def exchange_of(mesh: Any, label: str, where: str) -> str:
     """What passes between the ranks, as ``plan`` says it."""
     case = find_case(label)

@@ -19,7 +19,7 @@ FEW = ["padded", "bias", "causal masses"]
 # Layers and options whose algorithm needs all points in one process: a list that may only get
 # shorter. Each is refused by name, on the domains named.
 PAIRS = {"graph", "bias", "causal window"}
-# A reach has no shards, and edges have some where queries may lie on another domain.
+# Edges have shards where queries may lie on another domain, a reach where answers are local.
 REACH = {"reach", "causal reach"}
 EDGES = {"edges", "radius", "mesh"}
 REFUSED: dict[str, set[str] | str] = {
@@ -41,7 +41,11 @@ REGISTERED = [
 
 def refused_sparse(label: str) -> set[str]:
     """Domains of few neighbours that have no shards for an operator."""
-    return REACH if jobs.find_case(label).cross else REACH | EDGES
+    case = jobs.find_case(label)
+    refused = set() if case.cross else set(EDGES)
+    if not case.operator().kernel.local:
+        refused |= REACH
+    return refused
 
 
 def check(label: str, answers: list[dict]) -> set[str]:
@@ -71,10 +75,19 @@ def test_two_shards_are_the_whole(two, label):
 
 @pytest.mark.parametrize("label", ["softmax", "itnet", "luna"])
 def test_targets_owned_by_a_rank_are_the_whole(three, label):
-    """A rank has the rows of its points, one of them none; edges carry densities and order."""
-    served = sorted(EDGES & set(jobs.find_case(label).domains()))
+    """A rank has the rows of its points, one of them none; edges carry densities and order, and a
+    reach takes points of other ranks in.
+    """
+    served = sorted((EDGES | REACH) & set(jobs.find_case(label).domains()))
     assert served
     assert not check(label, three.run(jobs.contract, label, served))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_reach_counts_visible_points_across_ranks(three, causal):
+    """Two hidden points at a cut: the window goes on behind them, into another rank."""
+    for gaps in three.run(jobs.hidden_in_reach, causal):
+        assert max(gaps.values()) <= TOLERANCE, gaps
 
 
 @pytest.mark.slow

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from torch import Tensor
 
+from ..errors import StrategyError
 from .shards import Shards
 
 if TYPE_CHECKING:
     from ..integral.contract import Form, Kernel
-    from ..integral.problem import Facts, Problem
+    from ..integral.problem import Facts, Layout, Problem
 
 HOME = "fredholm.distributed.exchanges"
 """The module whose import registers the exchanges of the library's own forms."""
@@ -105,6 +106,19 @@ def distributed(form: Form, kernel: Kernel) -> Form:
     return import_module(HOME).Distributed(form, kernel)
 
 
-def owning_targets(form: Form) -> Form:
-    """Return a form that answers the targets a rank owns, see :class:`.form.OwnTargets`."""
-    return import_module(HOME).OwnTargets(form)
+def owning_targets(form: Form, kernel: Kernel, layout: Layout) -> Form:
+    """Return a form that answers the targets a rank owns, see :class:`.form.OwnTargets`.
+
+    Raises:
+        StrategyError: a reach, and a kernel whose response at a query follows from more than the
+            keys that the query sees. A rank has no others.
+    """
+    owned = import_module(HOME).OwnTargets
+    if layout.reach is None:
+        return owned(form, "the keys of all ranks, gathered")
+    if not kernel.local:
+        raise StrategyError(
+            f"expected a whole domain for {type(kernel).__name__}, whose answer at a point follows "
+            "from all points, got a reach in shards; give each process the whole domain"
+        )
+    return owned(form, "the points of other ranks within reach")

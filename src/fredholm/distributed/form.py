@@ -28,7 +28,7 @@ class Distributed(Form):
 
     def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
         # A rank without points has answered at one of padding.
-        return self.respond_filled(kernel, problem)[:, :, : problem.requested]
+        return self.respond_filled(kernel, problem)[:, :, problem.answered]
 
     def respond_filled(self, kernel: Kernel, problem: Problem) -> Tensor:
         """:meth:`respond` at all points of the problem, padding of a rank without points among
@@ -39,19 +39,19 @@ class Distributed(Form):
 
 
 class OwnTargets(Form):
-    """A form on a sharded graph: a rank owns the rows of its points, and its problem has the keys
-    of all ranks already, see :func:`.part.gather_keys`.
+    """A form where a rank's problem is complete before it begins: it has the rows of its points and
+    all keys that they see, see :func:`.part.read_part`.
     """
 
     steps = False
 
-    def __init__(self, form: Form):
+    def __init__(self, form: Form, exchange: str):
         super().__init__(form.strategy)
-        self.form = form
+        self.form, self.exchange = form, exchange
 
     def plan(self) -> Plan:
-        return replace(self.form.plan(), exchange="the keys of all ranks, gathered")
+        return replace(self.form.plan(), exchange=self.exchange)
 
     def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
-        # A rank without points has answered at one of padding.
-        return self.form.respond(kernel, problem)[:, :, : problem.requested]
+        # There may be answers at points of other ranks, and at one of padding.
+        return self.form.respond(kernel, problem)[:, :, problem.answered]

@@ -1,9 +1,15 @@
 """One rank's part of a sharded domain, read as a problem of its own.
 
-:meth:`fredholm.integral.Problem.of` calls both functions here: :func:`fill_empty` gives a rank
-without points one of padding, and :func:`part_quadrature` weighs this rank's keys, normalised over
-the keys of all ranks. It is the only place outside this room and ``domain.py`` that knows of
-shards.
+:meth:`fredholm.integral.Problem.of` calls :func:`read_part`; it is the only place outside this room
+and ``domain.py`` that knows of shards. There are three kinds of parts:
+
+- **all pairs**: the rank has its own keys, weighed by :func:`part_quadrature`, and an exchange
+  brings in the others (:class:`.form.Distributed`).
+- **edges**: the rank has the rows of its points, and the keys of all ranks (:func:`gather_keys`).
+- **a reach**: the rank has its stretch of the line, and the points near its ends that other ranks
+  own (:func:`stretch_in_reach`).
+
+Of the last two the rank's problem is complete: nothing is sent after it is read.
 """
 
 from __future__ import annotations
@@ -18,8 +24,72 @@ from ..domain import Domain
 from ..edges import Edges
 from ..errors import DomainError
 from ..quadrature import Quadrature, reciprocal
-from .collectives import concatenated, gathered, summed
+from .collectives import concatenated, gathered, starts, summed
+from .halo import fetched
 from .shards import Shards
+
+
+class RankPart(NamedTuple):
+    """A rank's problem: its keys, its queries, and their quadrature.
+
+    Attributes:
+        u, domain: features (B, N, dim) and where they lie.
+        query, query_domain: the same of the queries; ``query_domain`` is None where they are the
+            points of ``domain``.
+        quadrature: the weights of the queries over the keys.
+        shards: which rank has which points, a point of padding on ranks without any included.
+        answered: the queries that the caller asked for. There are others: a point of padding where
+            a rank has none, and the points of other ranks in a stretch.
+    """
+
+    u: Tensor
+    domain: Domain
+    query: Tensor | None
+    query_domain: Domain | None
+    quadrature: Quadrature
+    shards: Shards
+    answered: slice
+
+
+def read_part(
+    u: Tensor, domain: Domain, query: Tensor | None, query_domain: Domain | None
+) -> RankPart:
+    """Return this rank's problem. ``query`` is u where the queries are the domain's own points.
+
+    Raises:
+        DomainError: queries that are not sharded over the same ranks, or, beside edges or a reach,
+            queries on another domain.
+    """
+    shards = domain.shards
+    assert shards is not None
+    if domain.sparse and query_domain is not None:
+        raise DomainError(
+            "expected queries at the domain's own points beside edges or a reach in shards, got a "
+            "query_domain; answer such queries in one process"
+        )
+
+    if domain.reach is not None:
+        stretch = stretch_in_reach(u, domain)
+        quadrature = stretch.domain.quadrature()
+        return RankPart(
+            stretch.u, stretch.domain, stretch.u, None, quadrature, shards, stretch.owned
+        )
+
+    if domain.sparse:
+        both = gather_keys(u, domain)
+        quadrature = both.keys.quadrature(both.queries)
+        answered = slice(0, domain.size)
+        return RankPart(both.u, both.keys, both.query, both.queries, quadrature, shards, answered)
+
+    asked = domain if query_domain is None else query_domain
+    filled = fill_empty(u, domain, query, query_domain)
+    assert filled.domain.shards is not None
+    return RankPart(
+        *filled,
+        quadrature=part_quadrature(filled.domain, filled.query_domain),
+        shards=filled.domain.shards,
+        answered=slice(0, asked.size),
+    )
 
 
 class FilledPart(NamedTuple):
@@ -73,24 +143,14 @@ class GatheredKeys(NamedTuple):
     queries: Domain
 
 
-def gather_keys(u: Tensor, domain: Domain, query_domain: Domain | None) -> GatheredKeys:
+def gather_keys(u: Tensor, domain: Domain) -> GatheredKeys:
     """Return the keys of all ranks for a rank that owns the rows of its points: O(N) numbers are
     sent, and the edges of a rank stay where they are.
-
-    Raises:
-        DomainError: queries on another domain.
     """
-    if query_domain is not None:
-        raise DomainError(
-            "expected queries at the domain's own points beside edges in shards, got a "
-            "query_domain; answer such queries in one process"
-        )
     shards, edges = domain.shards, domain.pairs
     assert shards is not None
     assert isinstance(edges, Edges)
-    valid = domain.valid
-    if valid is not None:
-        valid = concatenated(valid.to(torch.uint8), shards, 1) > 0
+    valid = _all_valid(domain, shards)
     keys = replace(
         domain,
         positions=concatenated(domain.positions, shards, domain.positions.dim() - 2),
@@ -104,14 +164,93 @@ def gather_keys(u: Tensor, domain: Domain, query_domain: Domain | None) -> Gathe
         return GatheredKeys(every, keys, u, queries)
 
     # A rank without points answers at one of padding, which sees nothing.
-    queries = replace(
-        queries,
-        positions=_pad_rows(queries.positions, 1),
-        measure=_pad_rows(queries.measure[..., None], 1)[..., 0],
-        valid=torch.zeros(1, 1, dtype=torch.bool, device=u.device),
-    )
+    queries = _one_of_padding(queries)
     nothing = replace(edges, ptr=edges.ptr.new_zeros(edges.batch + 1), queries=1)
     return GatheredKeys(every, replace(keys, pairs=nothing), _pad_rows(u, 1), queries)
+
+
+class Stretch(NamedTuple):
+    """A rank's points of a line, and those of other ranks within reach of them.
+
+    Attributes:
+        u, domain: features and points of the stretch, in their order.
+        owned: the rank's own points among them.
+    """
+
+    u: Tensor
+    domain: Domain
+    owned: slice
+
+
+def stretch_in_reach(u: Tensor, domain: Domain) -> Stretch:
+    """Return the part of the line that this rank's points see, as a domain in one process.
+
+    Each rank sends the ``reach`` points at its ends (more where some are hidden), whatever N is,
+    and with ``valid`` one number per point. What a rank's points see is complete, so that their
+    masses are normalised as in the whole; the answers at the other ranks' points are not, and are
+    left out by the caller.
+    """
+    shards, reach = domain.shards, domain.reach
+    assert shards is not None
+    assert reach is not None
+    valid = _all_valid(domain, shards)
+    wanted = []
+    for rank in range(shards.count):
+        places = _places_in_reach(shards, rank, reach, valid, causal=domain.causal)
+        wanted.append(torch.arange(*places, device=u.device))
+
+    mine = wanted[shards.rank]
+    stretch = replace(
+        domain,
+        positions=fetched(domain.positions, shards, domain.positions.dim() - 2, wanted),
+        measure=fetched(domain.measure, shards, domain.measure.dim() - 1, wanted),
+        valid=None if valid is None else valid[:, mine],
+        shards=None,
+    )
+    features = fetched(u, shards, 1, wanted)
+    if not domain.size:
+        # A rank without points answers at one of padding.
+        return Stretch(_pad_rows(features, 1), _one_of_padding(stretch), slice(0, 0))
+    first = shards.start - int(mine[0])
+    return Stretch(features, stretch, slice(first, first + domain.size))
+
+
+def _places_in_reach(
+    shards: Shards, rank: int, reach: int, valid: Tensor | None, *, causal: bool
+) -> tuple[int, int]:
+    """Return the first and the last place, exclusive, that a rank's points see in the whole."""
+    start, stop = starts(shards.sizes)[rank : rank + 2]
+    if start == stop:
+        return start, stop
+    if valid is None:
+        first = max(0, start - reach)
+        last = min(shards.total, stop + reach)
+    else:
+        # A reach counts visible points alone. With seen[p] of them before place p, the stretch
+        # begins at the last p with seen[p] = seen[start] - reach, in the row where it is first.
+        seen = torch.nn.functional.pad(valid.long().cumsum(1), (1, 0))
+        behind = seen[:, start, None] - reach
+        ahead = seen[:, stop, None] + reach
+        first = max(0, int(torch.searchsorted(seen, behind, right=True).min()) - 1)
+        last = min(shards.total, int(torch.searchsorted(seen, ahead).max()))
+    return first, stop if causal else last
+
+
+def _all_valid(domain: Domain, shards: Shards) -> Tensor | None:
+    """Return which points of the whole are visible, (B, N), or None where all are."""
+    if domain.valid is None:
+        return None
+    return concatenated(domain.valid.to(torch.uint8), shards, 1) > 0
+
+
+def _one_of_padding(empty: Domain) -> Domain:
+    """Return a domain without points with one of padding."""
+    return replace(
+        empty,
+        positions=_pad_rows(empty.positions, 1),
+        measure=_pad_rows(empty.measure[..., None], 1)[..., 0],
+        valid=torch.zeros(1, 1, dtype=torch.bool, device=empty.positions.device),
+    )
 
 
 def _check_target(domain: Domain, target: Domain | None) -> None:

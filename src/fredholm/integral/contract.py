@@ -332,7 +332,9 @@ def choose(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> Form:
         from ..forms.neighbourhoods import choose_sparse
 
         form = choose_sparse(strategy, kernel, facts)
-        return owning_targets(form) if facts.layout.sharded else form
+        if facts.layout.sharded:
+            return owning_targets(form, kernel, facts.layout)
+        return form
     form = first_form(strategy, kernel, facts)
     if facts.layout.sharded:
         return distributed(form, kernel)

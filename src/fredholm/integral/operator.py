@@ -148,7 +148,7 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         response = cast(form.respond(kernel, problem), result_dtype(u))
         if kernel.training and problem.complete:
             kernel.observe(problem)
-        return self._finish(response, problem.query, problem.real)
+        return self._finish(response, problem.query, problem.answered_real)
 
     def dense(
         self,

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..distributed import Shards
-from ..distributed.part import fill_empty, gather_keys, part_quadrature
+from ..distributed.part import read_part
 from ..domain import Domain
 from ..edges import Edges
 from ..errors import DomainError, OptionError, ShapeError
@@ -109,11 +109,12 @@ class Layout:
     ) -> Layout:
         target = domain if query_domain is None else query_domain
         fixed = domain.positions.dim() == 2 and not followed(domain.positions)
+        edges = domain.pairs if isinstance(domain.pairs, Edges) else None
         return cls(
             keys=grid_of(domain),
             queries=grid_of(target),
-            # A rank's targets meet the keys of all ranks.
-            cross=query_domain is not None or (domain.shards is not None and domain.sparse),
+            # A rank's rows of edges meet the keys of all ranks.
+            cross=query_domain is not None or (domain.shards is not None and edges is not None),
             given=given,
             causal=domain.causal,
             pairs=domain.pairs is not None or domain.reach is not None,
@@ -122,9 +123,9 @@ class Layout:
             fixed=fixed,
             stepping=stepping,
             sharded=domain.shards is not None,
-            edges=isinstance(domain.pairs, Edges),
+            edges=edges is not None,
             reach=domain.reach,
-            images=isinstance(domain.pairs, Edges) and domain.pairs.shift is not None,
+            images=edges is not None and edges.shift is not None,
         )
 
     @property
@@ -291,8 +292,9 @@ class Problem:
             where nothing reads them, and in a part.
         shards: which rank has which points, where these are one rank's points of a domain over
             several processes; None where all points are here.
-        requested: number of queries of this rank that the caller asked for. It is zero where the
-            rank has no points and answers at a point of padding. None without shards.
+        answered: the queries that the caller asked for, on one rank of several. It may have others:
+            a point of padding where it has none, and its neighbours' points within a reach. None
+            without shards, where all were asked for.
         training: the kernel is in training.
         pair_features: features of each pair on the domain's edges, (1 | B, Nq, Nk, f), zero where
             there is no edge; None without such edges, and where the quadrature has them still.
@@ -310,7 +312,7 @@ class Problem:
     domain: Domain | None = None
     query: Tensor | None = None
     shards: Shards | None = None
-    requested: int | None = None
+    answered: slice | None = None
     training: bool = False
     pair_features: Float[Tensor, "#b q k f"] | None = None
 
@@ -454,21 +456,13 @@ class Problem:
         # W reads the caller's queries, without the point of padding that a rank may get below.
         pointwise = query
 
-        # The quadrature. Of a sharded domain it is normalised over the points of all ranks.
-        requested, shards = None, domain.shards
-        if shards is not None and domain.sparse:
-            requested = domain.size
-            u, domain, query, query_domain = gather_keys(u, domain, query_domain)
-            quadrature = domain.quadrature(query_domain)
-        elif shards is None:
+        shards, answered = None, None
+        if domain.shards is None:
             quadrature = domain.quadrature(query_domain)
         else:
-            requested = domain.size if query_domain is None else query_domain.size
-            # A rank without points gets one of padding, so that all ranks compute and send alike.
-            u, domain, query, query_domain = fill_empty(u, domain, query, query_domain)
-            quadrature = part_quadrature(domain, query_domain)
-            # The sizes of the shards count that point.
-            shards = domain.shards
+            part = read_part(u, domain, query, query_domain)
+            u, domain, query, query_domain = part.u, part.domain, part.query, part.query_domain
+            quadrature, shards, answered = part.quadrature, part.shards, part.answered
 
         # Both ends: positions, and features by head.
         dtype = promoted(u.dtype, domain.positions.dtype)
@@ -482,7 +476,7 @@ class Problem:
 
         layout = Layout.of(domain, query_domain, given=given)
         if shards is not None:
-            # The keys of sparse domains are gathered, and their domain has no shards any more.
+            # The part of a sparse domain is complete, so that its domain has no shards any more.
             layout = replace(layout, sharded=True)
         return cls(
             x=x,
@@ -495,9 +489,16 @@ class Problem:
             domain=shared_domain,
             query=pointwise,
             shards=shards,
-            requested=requested,
+            answered=answered,
             training=kernel.training,
         )
+
+    @property
+    def answered_real(self) -> Tensor | None:
+        """Which of the queries that the caller asked for are not padding; None where all are."""
+        if self.real is None or self.answered is None:
+            return self.real
+        return self.real[:, self.answered]
 
     @property
     def complete(self) -> bool:
