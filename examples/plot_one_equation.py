@@ -16,6 +16,9 @@ from matplotlib import pyplot as plt
 from torch import nn
 
 from fredholm import as_operator
+from fredholm.explain import explore
+
+# sphinx_gallery_capture_repr = ("_repr_html_",)
 
 torch.manual_seed(0)
 
@@ -64,6 +67,13 @@ for axis, (name, operator) in zip(axes, operators.items()):
     axis.set(title=name, xlabel="takes from step y", xticks=[0, 8, 16, 24], yticks=[0, 8, 16, 24])
 axes[0].set_ylabel("output at step x")
 plt.show()
+
+# %%
+# The same kernels to try out: point at a step, or move with Tab and the arrow keys, and see what the
+# output there takes from every step. The first slider changes the layer. Every report of
+# ``fredholm explain`` has this figure for your own data.
+
+explore(operators, u)
 
 # %%
 # The **convolution** is a band: its weight depends on the distance :math:`x - y` alone.

@@ -44,8 +44,10 @@ frame.addEventListener("load", () => setTimeout(() => {{
     .filter(name => /^https?:/.test(name));
   const wide = page.documentElement.scrollWidth - page.documentElement.clientWidth;
   const formulas = page.querySelectorAll("div.math").length;
+  const frames = [...page.querySelectorAll("article iframe")];
+  const dead = frames.filter(f => !f.contentDocument.querySelector(".explore:not([hidden])")).length;
   const set = page.querySelectorAll("div.math mjx-container").length;
-  document.body.dataset.found = JSON.stringify({{broken, silent, foreign, wide, formulas, set}});
+  document.body.dataset.found = JSON.stringify({{broken, silent, foreign, wide, formulas, set, dead}});
 }}, 2500));
 </script></body>"""
 
@@ -74,6 +76,8 @@ def faults(site: Path, name: str, width: int, profile: Path) -> list[str]:
     wrong += [f"fetched from elsewhere: {address}" for address in facts["foreign"]]
     if facts["wide"] > 1:
         wrong.append(f"{facts['wide']} px wider than its window")
+    if facts["dead"]:
+        wrong.append(f"{facts['dead']} interactive figures do not run")
     if facts["formulas"] != facts["set"]:
         wrong.append(f"{facts['set']} of {facts['formulas']} formulas are set")
     return [f"{name} at {width}: {fault}" for fault in wrong]

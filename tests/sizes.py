@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from functools import cache
 from types import ModuleType
 
 import fredholm
@@ -17,8 +18,9 @@ from fredholm.ops.linear_attention import band, chunked
 ROOMS = ("fredholm.ops.", "fredholm.integral.", "fredholm.families.")
 
 
+@cache
 def crossovers() -> list[tuple[ModuleType, str]]:
-    """Every module with such a constant, and its name there."""
+    """Return every module with such a constant, and its name there."""
     found = []
     for info in pkgutil.walk_packages(fredholm.__path__, "fredholm."):
         if info.name.startswith(ROOMS) and "triton" not in info.name:

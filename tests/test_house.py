@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from evidence.house.draw import draw
 from evidence.house.imports import circles, import_graph
 from evidence.house.walk import (
     OPTIONS,
@@ -48,6 +49,18 @@ def test_a_forward_soon_enters_the_folder_of_the_paper(name):
 @pytest.mark.parametrize("name", OPTIONS)
 def test_arguments_are_read_once(name):
     assert max(visits_before_the_form(name).values()) <= VISITS
+
+
+def test_functions_are_drawn_from_the_room_alone():
+    drawn = draw(PACKAGE, "lab/data", 10, seed=3)
+    assert len(set(drawn)) == 10
+    assert drawn == draw(PACKAGE, "lab/data", 10, seed=3) != draw(PACKAGE, "lab/data", 10, seed=4)
+    for path, line, name in drawn:
+        assert path.parts[:2] == ("lab", "data")
+        text = (PACKAGE / path).read_text().splitlines()[line - 1]
+        assert f"def {name.rpartition('.')[2]}(" in text
+    with pytest.raises(ValueError, match="expected a room"):
+        draw(PACKAGE, "cellar", 10, seed=0)
 
 
 @pytest.mark.parametrize("room", ["forms", "forms.separable", "integral", "distributed.exchange"])

@@ -11,6 +11,7 @@ SUBJECT = Subject(
     runs={
         "sections": ":run",
         "series": "series:run",
+        "resampled": "resampled:run",
         "kernels": "kernels:run",
         "equal-time": "equal_time:run",
     },

@@ -236,7 +236,8 @@ def table(rows: list[dict[str, Any]]) -> str:
             for one in conditions
         ]
         seeds = len({r["seed"] for r in mine})
-        lines.append((name, f"{mine[0]['parameters']:,}", *cells, seeds))
+        size = mine[0]["parameters"]
+        lines.append((name, "" if size is None else f"{size:,}", *cells, seeds))
     return as_table(("model", "parameters", *heads, "seeds"), lines)
 
 

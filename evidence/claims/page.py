@@ -24,7 +24,7 @@ from .rows import Row, answer, papers
 OPEN_VERDICTS = (NOT_RUN, FEW_SEEDS, UNDECIDED, EXPLORED, NO_TEST)
 VERDICTS = (REPRODUCED, CONTRADICTED, *OPEN_VERDICTS, UNTESTABLE)
 PAGES = {
-    "itnet": "[ITNet](itnet.md)",
+    "itnet": "[ITNet](itnet.md), [forces](physics.md)",
     "luna": "[LUNA](luna.md), [its kernel](luna-kernel.md), [the Arena](lra.md)",
     "ckconv": "[CKConv](ckconv.md)",
     "infsa": "[InfSA](infsa.md)",

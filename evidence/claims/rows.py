@@ -15,8 +15,8 @@ import yaml
 from ..ckconv import claims as ckconv
 from ..ckconv.page import results as ckconv_results
 from ..continuous import claims as continuous
+from ..continuous import layers, plateau
 from ..continuous import page as continuous_page
-from ..continuous import plateau
 from ..infsa import canvases
 from ..infsa import claims as infsa
 from ..itnet import claims as itnet
@@ -38,6 +38,7 @@ from ..kit.statistics import summarise
 from ..linearize import page as linearize
 from ..lra import image as lra_image
 from ..lra import rows as lra
+from ..physics import claims as physics
 
 FILE = Path(__file__).with_name("claims.yaml")
 NUMBER = ".3g"
@@ -82,6 +83,7 @@ def judged() -> dict[str, tuple[Judged, int]]:
 def _sets() -> Iterator[tuple[str, str, list[Claim], Any]]:
     """Page, name, claims and results of each set of claims, as the page itself has them."""
     yield "itnet", "itnet", itnet.CLAIMS, itnet_results()
+    yield "physics", "physics", physics.CLAIMS, physics.results()
     yield "ckconv", "ckconv", ckconv.CLAIMS, ckconv_results()
     runs, speed = load("infsa.json")["runs"], load("infsa-speed.json") or {}
     yield "infsa", "infsa", infsa.CLAIMS, {"runs": runs, "speed": speed}
@@ -89,6 +91,7 @@ def _sets() -> Iterator[tuple[str, str, list[Claim], Any]]:
     found, place = continuous_page.by_variant(load(continuous_page.FILE)), "continuous-transformer"
     yield place, "continuous", continuous.CLAIMS, found
     yield place, "plateau", plateau.CLAIMS, sections(plateau.FILE)
+    yield place, "layers", layers.CLAIMS, sections(layers.FILE)
     yield "conversions", "linearize", linearize.CLAIMS, load("linearize.json")["runs"]
     yield "lra", "lra", lra.CLAIMS, load(lra.TABLE.file)["runs"]
     yield "lra", "lra-image", lra_image.CLAIMS, sections(lra_image.FILE)

@@ -7,7 +7,7 @@ from ..kit.subject import Subject
 
 SUBJECT = Subject(
     __name__,
-    runs={"reviews": "evidence:run", "plateau": "plateau:run"},
+    runs={"reviews": "evidence:run", "plateau": "plateau:run", "layers": "layers:run"},
     pages={PAGES / "continuous-transformer.md": "page:page"},
     draw="pictures:draw",
     claims="claims:CLAIMS",

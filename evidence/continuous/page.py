@@ -9,7 +9,7 @@ from typing import Any
 from ..kit.claims import claims_section
 from ..kit.machine import machine_line
 from ..kit.page import head, load, spread, table
-from . import plateau
+from . import layers, plateau
 from .claims import CLAIMS, Found, remarks
 
 FILE = "continuous-transformer.json"
@@ -73,6 +73,13 @@ control is linear between the knots, where that of the others is constant: away 
 in the table above.
 
 {plateau}
+
+## Beside encoders made for each depth
+
+One set of weights for 2 to 8 steps, beside encoders of 2 and 4 layers that were trained separately, and the early exit of the
+deeper one: its stream after two of four layers, read out as the last one is.
+
+{layers}
 
 ## Commands
 
@@ -184,5 +191,6 @@ def page() -> str:
         noise=noise_table(runs, levels),
         claims=claims_section(CLAIMS, runs, found, NOTE) + "\n" + remarks(runs),
         plateau=plateau.section(),
+        layers=layers.section(),
         machine=machine_line(found["machine"]),
     )

@@ -1,4 +1,6 @@
-"""Print the tables of this folder; ``--write`` puts them into ``docs/architecture.md``."""
+"""Print the tables of this folder; ``--write`` puts them into ``docs/architecture.md``, and ``--draw
+ROOM`` names ten functions for a reader instead.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
+from .draw import draw
 from .imports import circles, exports, import_graph
 from .sources import GROUPS, Counts, count_rooms
 from .walk import OPTIONS, PACKAGE, files_of_one_forward, hops, visits_before_the_form
@@ -21,8 +24,15 @@ HEADER = """\
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m evidence.house", description=__doc__)
     parser.add_argument("--write", action="store_true", help=f"write the tables into {PAGE.name}")
+    parser.add_argument("--draw", metavar="ROOM", help="name functions of a room at random")
+    parser.add_argument("--count", type=int, default=10, help="how many (default: 10)")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw (default: 0)")
     arguments = parser.parse_args()
 
+    if arguments.draw:
+        for function in draw(PACKAGE, arguments.draw, arguments.count, arguments.seed):
+            print(function)
+        return
     text = "\n\n".join([room_table(), import_lines(), walk_table()])
     print(text)
     if arguments.write:

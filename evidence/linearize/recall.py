@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from fredholm.lab.distill.needles import KINDS, Haystacks, answers, summarise
@@ -18,6 +19,7 @@ from fredholm.linearization.heads import QUIET
 
 from ..kit.page import head, load, save, table
 from ..kit.subject import Options
+from .smollm2 import REMEMBERING
 
 FILE = "recall.json"
 DISTANCES = (128, 512, 2048)
@@ -27,11 +29,14 @@ NEEDLES = {"needle": 100, "list": 40, START: 8}
 # A long text costs four times as much as a short one: every third needle is asked for at all
 # distances, and of the control at the near ones, the others at the near ones.
 NEAR, EVERY = 2, 3
-TEACHER, ALONE, FULL = "teacher", "alone", "full"
+TEACHER, ALONE, FULL, STORE = "teacher", "alone", "full", "store"
+STORED = 128  # tokens of each group of heads in the store
 # How many groups of heads keep softmax; the others have the window and the sinks.
 MAIN = (TEACHER, ALONE, "12")
 FEWER = ("6", "3", "24")
-SECTIONS = ("needle", "costs", START, "list", "fewer")
+TRAINED = tuple(REMEMBERING)  # rows of smollm2.py, asked where their training has ended
+SECTIONS = ("needle", "costs", START, "list", "fewer", STORE, "trained")
+STORE_NEEDLES = 28  # asked of the store
 POSITIONS, SEGMENTS = (256, 768, 1280), 4
 CACHED = 4096  # tokens after which the bytes of a cache are told
 WEIGHED = (256, 512)  # tokens after which caches are weighed: each token adds the same
@@ -39,10 +44,17 @@ LABELS = {
     TEACHER: "teacher",
     ALONE: "window 64 + 4 sinks alone",
     FULL: "the same, the state at softmax's weight",
+    STORE: "window 64 + 4 sinks + a store of 128 per group",
     "3": "3 of 90 groups keep softmax",
     "6": "6 of 90 groups keep softmax",
     "12": "12 of 90 groups keep softmax",
     "24": "24 of 90 groups keep softmax",
+    "remember-12": "12 of 90 groups, trained",
+    "remember-12-control": "12 of 90 groups without a state, trained alike",
+    "remember-store": "a store of 128 per group, trained",
+    "remember-store-control": "a store of 128 per group without a state, trained alike",
+    "remember": "window 64 + 4 sinks, trained",
+    "remember-control": "window 64 + 4 sinks without a state, trained alike",
 }
 GOALS = {512: 0.8, 2048: 0.6}  # of the teacher's digits, with 12 groups
 CACHE_GOAL = 40e6  # bytes at CACHED tokens
@@ -80,6 +92,14 @@ def run(options: Options) -> None:
             bench.needles(START, (TEACHER, "12"))
         elif section == "costs":
             bench.costs((*MAIN, FULL))
+        elif section == STORE:
+            bench.needles("needle", (TEACHER, STORE), STORE_NEEDLES)
+            bench.costs((TEACHER, STORE))
+        elif section == "trained":
+            names = tuple(name for name in TRAINED if bench.folder(name).is_dir())
+            bench.needles("needle", (TEACHER, *names))
+            bench.needles("list", (TEACHER, *names))
+            bench.costs((TEACHER, *names))
         else:
             for name in FEWER:
                 bench.needles("needle", (TEACHER, name))
@@ -144,20 +164,35 @@ class Bench:
         """The teacher, or its conversion with so many groups of heads that keep softmax."""
         from fredholm.lab.distill.retrieval import best_groups
         from fredholm.lab.distill.sources import MAP
-        from fredholm.linearization import replace_attention
+        from fredholm.linearization import load_linearized, replace_attention
 
+        if name not in self.models and name in TRAINED:
+            self.models[name] = load_linearized(self.folder(name)).eval()
         if name not in self.models:
-            keep = None if name in (ALONE, FULL) else best_groups(self.ranking(), int(name))
-            replaced = replace_attention(self.teacher, **MAP, keep=keep, probe=False)
+            options: dict[str, Any] = {}
+            if name == STORE:
+                options["store"] = STORED
+            elif name not in (ALONE, FULL):
+                options["keep"] = best_groups(self.ranking(), int(name))
+            replaced = replace_attention(self.teacher, **MAP, **options, probe=False)
             if name == FULL:
                 for part in replaced.parts.values():
                     part.gain.data += QUIET
             self.models[name] = replaced.model.eval()
         return self.models[name]
 
-    def needles(self, kind: str, names: tuple[str, ...]) -> None:
-        """The answers of several models to the needles of a kind, needle by needle."""
-        count = 1 if self.options.small else NEEDLES[kind]
+    def folder(self, name: str) -> Path:
+        """Where the trained model of a row lies, once its training has ended."""
+        return self.options.runs / "smollm2" / name / "model"
+
+    def needles(self, kind: str, names: tuple[str, ...], most: int | None = None) -> None:
+        """The answers of several models to the needles of a kind, needle by needle.
+
+        Args:
+            most: how many needles; None for all that are planned.
+        """
+        count = NEEDLES[kind] if most is None else most
+        count = 1 if self.options.small else count
         haystacks = self.haystacks
         if kind == START:
             haystacks = replace(haystacks, depth=0)

@@ -31,6 +31,26 @@ RUNS: dict[str, dict[str, Any]] = {
     "t2r": {"window": 64, "match": MATCHED, "to": "t2r"},
     "performer": {"window": 64, "match": MATCHED, "to": "performer"},
 }
+# Trained so that the state has to answer: an hour of two cores, in windows of 512 tokens and then of
+# 2,048. A quarter of the windows ask for what lies far back, and windows of softmax vary.
+VARIED = {"vary_window": True}
+REMEMBER: dict[str, Any] = {
+    "window": 64,
+    "exercises": 0.25,
+    "distil": {"steps": 40} | VARIED,
+    "match": {"steps": 300, "lr": 2e-4} | VARIED,
+    "longer": 2048,
+    "lengthen": {"steps": 20} | VARIED,
+}
+REMEMBERING: dict[str, dict[str, Any]] = {
+    "remember-12": REMEMBER | {"keep": 12},
+    "remember-12-control": REMEMBER | {"keep": 12, "state": False},
+    "remember-store": REMEMBER | {"store": 128},
+    "remember-store-control": REMEMBER | {"store": 128, "state": False},
+    "remember": REMEMBER,
+    "remember-control": REMEMBER | {"state": False},
+}
+RUNS |= REMEMBERING
 OPTIONS: dict[str, dict[str, Any]] = {
     "luna": {"tied": False},
     "t2r": {"tied": False, "options": {"features": 128}},
@@ -57,8 +77,16 @@ LABELS = {
     "luna": "LUNA's map, all layers, a window of 64",
     "t2r": "T2R's map, all layers, a window of 64",
     "performer": "Performer's map, all layers, a window of 64",
+    "remember-12": "12 of 90 groups keep softmax, trained on exercises",
+    "remember-12-control": "the same without a state",
+    "remember-store": "a store of 128 per group, trained on exercises",
+    "remember-store-control": "the same without a state",
+    "remember": "all layers, a window of 64, trained on exercises",
+    "remember-control": "the same without a state",
 }
-LAST = {"longer": "lengthened"}  # the last stage, where it is not the match
+LAST = {"longer": "lengthened"} | dict.fromkeys(
+    REMEMBERING, "lengthened"
+)  # the last stage, where it is not the match
 GOALS = {"twice": 1.12, "half": 1.05, "no-window": 1.5}
 ABOUT = """SmolLM2-135M-Instruct (30 layers, 9 heads on 3 heads of keys, 4-bit weights of the package, computed in float32) gets
 Hedgehog's features beside softmax on a window, learns its teacher's attention layer by layer and then its teacher's
@@ -83,12 +111,19 @@ def run(options: Options) -> None:
                 continue
             folder = options.runs / "smollm2" / key
             given = SHARED | RUNS[name] | OPTIONS.get(name, {}) | {"seed": seed}
-            given |= {"receipt": key in RECEIPTS} | (SMALL if options.small else {})
+            given |= {"receipt": key in RECEIPTS} | (_small(given) if options.small else {})
             given |= {"resume": (folder / "progress.json").is_file(), "say": print}
             done = training.linearize_source("smollm2", out=folder, **given)
             found = load(FILE, options.results) or {}  # others may have written meanwhile
             found[key] = done.report.to_dict() | {"threads": options.threads}
             save(found, FILE, options.results)
+
+
+def _small(given: dict[str, Any]) -> dict[str, Any]:
+    """Sizes of a run that only shows that it works."""
+    if "longer" not in given:
+        return SMALL
+    return SMALL | {"max_length": 256, "longer": 256, "lengthen": {"steps": 1}}
 
 
 def time(options: Options) -> None:

@@ -1,9 +1,10 @@
 """MiniROCKET on arrays of series: run by an interpreter that has aeon, apart from this project's.
 
-``python minirocket.py IN.npz OUT.npz SEEDS``: of IN the arrays ``train`` (N, points, channels),
-``labels`` (N,) and any others named ``test...``, NaN where nothing is; into OUT the predictions
-(seeds, N) of each of them. Gaps are filled by straight lines, and every series is brought to the
-length of the longest training series, which the method needs.
+``python minirocket.py IN.npz OUT.npz SEEDS [FIRST]``: of IN the arrays ``train`` (N, points,
+channels), ``labels`` (N,) and any others named ``test...``, NaN where nothing is; into OUT the
+predictions (seeds, N) of each of them, with seeds from FIRST (0) on. Gaps are filled by straight
+lines, and every series is brought to the length of the longest training series, which the method
+needs.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ def filled(series, length: int):
     return result
 
 
-def main(given: str, out: str, seeds: int) -> None:
+def main(given: str, out: str, seeds: int, first: int = 0) -> None:
     from aeon.classification.convolution_based import MiniRocketClassifier
 
     arrays = np.load(given)
     length = max(SHORTEST, int((~np.isnan(arrays["train"]).all(2)).sum(1).max()))
     train, found = filled(arrays["train"], length), {}
-    for seed in range(seeds):
+    for seed in range(first, first + seeds):
         model = MiniRocketClassifier(random_state=seed, n_jobs=1).fit(train, arrays["labels"])
         for name in arrays.files:
             if name.startswith("test"):
@@ -44,4 +45,4 @@ def main(given: str, out: str, seeds: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:]))

@@ -2,15 +2,15 @@
 values of another kind than the annotation says.
 
 :func:`checked` decorates a function; :class:`Checked` is the metaclass of kernels, operators and
-strategies, so that a subclass is checked without a word of its own. Annotations are read where they
-are made of :data:`KINDS` and their unions; values under other annotations are not looked at.
+strategies, so that subclasses are checked without further code. Annotations are read where they are
+made of :data:`KINDS` and their unions; values under other annotations are not checked.
 """
 
 from __future__ import annotations
 
 import inspect
 from abc import ABCMeta
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, wraps
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
@@ -23,7 +23,7 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 Device = torch.device | str | int
 
-# What other libraries call these, and what has another place here.
+# Names of other libraries for the same argument.
 SYNONYMS = {
     "embed_dim": "dim",
     "d_model": "dim",
@@ -31,6 +31,7 @@ SYNONYMS = {
     "num_attention_heads": "heads",
     "nhead": "heads",
 }
+# Arguments of other libraries that belong to the domain here.
 ELSEWHERE = {
     "causal": "order belongs to the domain: Domain.line(n, causal=True)",
     "is_causal": "order belongs to the domain: Domain.line(n, causal=True)",
@@ -39,7 +40,7 @@ ELSEWHERE = {
     "key_padding_mask": "padding belongs to the domain: Domain.line(n, valid=real)",
     "measure": "the measure belongs to the domain: Domain.line(n, measure='counting')",
 }
-# At least one of each.
+# Counts that are 1 or more.
 SIZES = ("dim", "heads", "out_dim", "d_in", "d_out", "position_dim", "width")
 
 
@@ -47,7 +48,7 @@ SIZES = ("dim", "heads", "out_dim", "d_in", "d_out", "position_dim", "width")
 
 
 class Kind(NamedTuple):
-    """What an annotation asks for: in words, and whether a value is one."""
+    """The values that an annotation allows: in words, and a test of one value."""
 
     words: str
     fits: Callable[[Any], bool]
@@ -66,7 +67,8 @@ def _is_number(x: Any) -> bool:
 
 
 def _is_flag(x: Any) -> bool:
-    return isinstance(x, bool) or type(x).__name__ == "bool"  # numpy's too
+    # numpy's flags have a class of the same name.
+    return type(x).__name__ == "bool"
 
 
 def _is_device(x: Any) -> bool:
@@ -81,12 +83,11 @@ def _is_linear(x: Any) -> bool:
 
 
 def _all(count: int | None, fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """A tuple or list of ``count`` values (None: any number) that all fit."""
+    """Return a test for a tuple or list of ``count`` values (None: any number) that all fit."""
 
     def check(x: Any) -> bool:
-        if not isinstance(x, (tuple, list)) or count not in (None, len(x)):
-            return False
-        return all(fits(part) for part in x)
+        is_sequence = isinstance(x, (tuple, list))
+        return is_sequence and count in (None, len(x)) and all(fits(part) for part in x)
 
     return check
 
@@ -119,7 +120,7 @@ KINDS = {
 
 
 def describe(value: Any) -> str:
-    """A value in a few words, for errors.
+    """Describe a value in a few words, for errors.
 
     Example:
         >>> describe(torch.ones(2, 3)), describe([1, 2]), describe("x")
@@ -131,31 +132,40 @@ def describe(value: Any) -> str:
         return f"a {type(value).__name__} of {len(value)}"
     if value is None or isinstance(value, (str, bytes, int, float, complex)):
         text = repr(value)
-        return text if len(text) <= 40 else f"{text[:37]}..."
+        if len(text) > 40:
+            return f"{text[:37]}..."
+        return text
     return f"a {type(value).__name__}"
 
 
 def refuse_kind(label: str, value: Any, needed: str) -> str:
-    """The message of a value that is no ``needed``, with the likely fix."""
+    """Return the message for a value that is not a ``needed`` one, with the likely fix."""
+    is_list = isinstance(value, (list, tuple))
     fix = ""
-    if "a tensor" in needed and isinstance(value, (list, tuple)):
+    if "a tensor" in needed and is_list:
         fix = "; make one of it by torch.tensor(...)"
     elif "a tensor" in needed and type(value).__module__ == "numpy":
         fix = "; make one of it by torch.from_numpy(...)"
-    elif "a whole number" in needed and isinstance(value, (list, tuple)):
+    elif "a whole number" in needed and is_list:
         fix = "; write the numbers one by one, without brackets"
     elif "a Domain" in needed and isinstance(value, Tensor):
         fix = "; make one of positions by Domain.points(positions)"
-    return f"{label} needs {needed}, got {describe(value)}{fix}"
+    return f"{label}: expected {needed}, got {describe(value)}{fix}"
 
 
 # --- checking a call ------------------------------------------------------------------------------
 
 
 class Signature(NamedTuple):
-    """What is read off a function once: parameters by position, the kinds of those with a plain
-    annotation, all names, those without a default, the name that takes further positions, and
-    whether further names are passed on.
+    """The facts of a function's signature that a check needs.
+
+    Attributes:
+        places: parameters that may be given by position.
+        kinds: kinds of the parameters that have a plain annotation.
+        names: all parameters with a name.
+        required: those without a default.
+        rest: the parameter that takes further positions (``*shape``), or None.
+        open: whether further names are passed on (``**options``).
     """
 
     places: list[str]
@@ -168,27 +178,35 @@ class Signature(NamedTuple):
 
 @cache
 def _signature(function: Callable[..., Any]) -> Signature:
-    parameters = list(inspect.signature(function).parameters.values())
-    parameters = [p for p in parameters if p.name not in ("self", "cls")]
-    kinds = {p.name: list(_kinds(p.annotation)) for p in parameters}
-    flexible = [p for p in parameters if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    plain = [p for p in parameters if p not in flexible]
-    return Signature(
-        places=[p.name for p in plain if p.kind is not p.KEYWORD_ONLY],
-        kinds={name: wanted for name, wanted in kinds.items() if wanted},
-        names=[p.name for p in plain],
-        required=[p.name for p in plain if p.default is p.empty],
-        rest=next((p.name for p in flexible if p.kind is p.VAR_POSITIONAL), None),
-        open=any(p.kind is p.VAR_KEYWORD for p in flexible),
-    )
+    parsed = Signature([], {}, [], [], None, False)
+    for parameter in inspect.signature(function).parameters.values():
+        name = parameter.name
+        if name in ("self", "cls"):
+            continue
+        kinds = _kinds(parameter.annotation)
+        if kinds:
+            parsed.kinds[name] = kinds
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            parsed = parsed._replace(rest=name)
+            continue
+        if parameter.kind is parameter.VAR_KEYWORD:
+            parsed = parsed._replace(open=True)
+            continue
+        parsed.names.append(name)
+        if parameter.kind is not parameter.KEYWORD_ONLY:
+            parsed.places.append(name)
+        if parameter.default is parameter.empty:
+            parsed.required.append(name)
+    return parsed
 
 
-def _kinds(annotation: Any) -> Iterator[Kind]:
-    """The kinds of an annotation, none where a part of it is not plain."""
+def _kinds(annotation: Any) -> list[Kind]:
+    """Return the kinds of an annotation, none where a part of it is not plain."""
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
     parts = [part.strip() for part in text.split("|")]
-    if all(part in KINDS for part in parts):
-        yield from (KINDS[part] for part in parts)
+    if not all(part in KINDS for part in parts):
+        return []
+    return [KINDS[part] for part in parts]
 
 
 def check_call(
@@ -198,30 +216,39 @@ def check_call(
     options: dict[str, Any],
     error: type[FredholmError] = OptionError,
 ) -> None:
-    """``error`` where a call leaves out an argument, has one too many or one of another kind."""
-    given = list(zip(signature.places, arguments)) + list(options.items())
-    more = arguments[len(signature.places) :]
-    if more and signature.rest is None:
-        most = f"{', '.join(signature.places)} without their names"
-        raise error(f"{label} takes {most}, got {len(arguments)} values; name the others")
-    given += [(signature.rest or "", value) for value in more]
+    """Raise ``error`` where a call leaves out an argument, has one too many or one of another
+    kind.
+    """
+    places = signature.places
+    given = list(zip(places, arguments)) + list(options.items())
+    further = arguments[len(places) :]
+    if further and signature.rest is None:
+        raise error(
+            f"{label}: expected at most {len(places)} arguments without their names, "
+            f"{', '.join(places)}, got {len(arguments)} values; name the others"
+        )
+    given += [(signature.rest or "", value) for value in further]
     names = {name for name, _ in given}
     missing = [name for name in signature.required if name not in names]
     if missing:
-        raise error(f"{label} needs {', '.join(missing)}")
+        raise error(
+            f"{label}: expected {', '.join(missing)}, got nothing; give every argument that has no "
+            "default"
+        )
     for name, value in given:
-        wanted = signature.kinds.get(name)
-        if wanted is None:
+        kinds = signature.kinds.get(name)
+        if kinds is None:
             continue
-        place = f"{label}: {name}"
-        if not any(kind.fits(value) for kind in wanted):
-            raise error(refuse_kind(place, value, " or ".join(kind.words for kind in wanted)))
+        argument = f"{label}({name}=...)"
+        if not any(kind.fits(value) for kind in kinds):
+            words = " or ".join(kind.words for kind in kinds)
+            raise error(refuse_kind(argument, value, words))
         if name in SIZES and value is not None and value < 1:
-            raise error(f"{place} must be at least 1, got {value}")
+            raise error(f"{argument}: expected 1 or more, got {value}")
 
 
 def unknown(label: str, name: str, known: list[str]) -> UnknownOptionError:
-    """The error of a name that is no argument: where it belongs, or the nearest that is one.
+    """Return the error for an unknown argument: where it belongs, or the nearest known name.
 
     Example:
         >>> str(unknown("SoftmaxAttention", "num_heads", ["dim", "heads"]))
@@ -242,8 +269,8 @@ def unknown(label: str, name: str, known: list[str]) -> UnknownOptionError:
 def checked(
     error: type[FredholmError],
 ) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
-    """Decorator: calls whose arguments are no such arguments raise ``error``. Traced calls are not
-    checked.
+    """Decorate a function so that a call with unknown or unfitting arguments raises ``error``.
+    Traced calls are not checked.
     """
 
     def decorate(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
@@ -253,11 +280,11 @@ def checked(
         @wraps(function)
         def call(*arguments: Arguments.args, **options: Arguments.kwargs) -> Result:
             if not torch.compiler.is_compiling():
+                signature = _signature(function)
                 for name in options:
-                    if name not in _signature(function).names:
-                        slip = unknown(label, name, _signature(function).names)
-                        raise error(str(slip).replace("has no option", "takes no"))
-                check_call(label, _signature(function), arguments[skip:], options, error)
+                    if name not in signature.names:
+                        raise error(str(unknown(label, name, signature.names)))
+                check_call(label, signature, arguments[skip:], options, error)
             return function(*arguments, **options)
 
         return call
@@ -266,43 +293,46 @@ def checked(
 
 
 class Checked(ABCMeta):
-    """Metaclass of what is constructed with options: a slip in them is an
+    """Metaclass of classes that are constructed with options: a mistake in them is an
     :class:`~fredholm.errors.OptionError`.
     """
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        """The constructor's, as help and documentation show it."""
+        """The constructor's signature, as help and documentation show it."""
         signature = inspect.signature(cls.__init__)
         return signature.replace(parameters=list(signature.parameters.values())[1:])
 
     if not TYPE_CHECKING:  # type checkers read the constructor itself
 
         def __call__(cls, *arguments, **options):
-            if not _signature(cls.__init__).open:
-                for name in options:
-                    if name not in _signature(cls.__init__).names:
-                        raise unknown(cls.__name__, name, options_of(cls))
+            own = _signature(cls.__init__)
+            for name in options:
+                if not own.open and name not in own.names:
+                    raise unknown(cls.__name__, name, options_of(cls))
             check_call(cls.__name__, _constructor(cls), arguments, options)
             try:
                 return super().__call__(*arguments, **options)
-            except UnknownOptionError as slip:  # of a kernel that these options were passed on to
-                if slip.name not in options:
+            except UnknownOptionError as error:
+                # Options may be passed on to a kernel. The user needs the names of this class.
+                if error.name not in options:
                     raise
-                raise unknown(cls.__name__, slip.name, options_of(cls)) from slip
-            except TypeError as slip:  # Python's own, of what the options were passed on to
-                text, _, rest = str(slip).partition(" argument '")
+                raise unknown(cls.__name__, error.name, options_of(cls)) from error
+            except TypeError as error:
+                # Python's own error, where options are passed on to a function.
+                text, _, rest = str(error).partition(" argument '")
                 name = rest.partition("'")[0]
-                if name not in options or not text.endswith(("keyword", "values for")):
-                    raise
-                if text.endswith("unexpected keyword"):
-                    raise unknown(cls.__name__, name, options_of(cls)) from slip
-                raise OptionError(f"{cls.__name__} sets {name!r} itself; leave it out") from slip
+                if name in options and text.endswith("unexpected keyword"):
+                    raise unknown(cls.__name__, name, options_of(cls)) from error
+                if name in options and text.endswith("values for"):
+                    message = f"{cls.__name__} sets {name!r} itself; leave it out"
+                    raise OptionError(message) from error
+                raise
 
 
 @cache
 def _constructor(kind: type) -> Signature:
-    """The constructor's signature, with the kinds of what it passes on."""
+    """Return the constructor's signature, with the kinds of the options that it passes on."""
     own = _signature(kind.__init__)
     if not own.open:
         return own
@@ -313,30 +343,33 @@ def _constructor(kind: type) -> Signature:
 
 
 def options_of(factory: Any) -> list[str]:
-    """Names that a class or function takes: its own, and where it passes others on, those of its
-    ``kernel_class`` or else of its bases.
+    """Return the names that a class or function takes: its own, and where it passes others on,
+    those of its ``kernel_class`` or else of its bases.
     """
-    return sorted({p.name for p in parameters_of(factory)})
+    return sorted({parameter.name for parameter in parameters_of(factory)})
 
 
 def parameters_of(factory: Any) -> list[inspect.Parameter]:
-    """The parameters behind :func:`options_of`."""
+    """Return the parameters behind :func:`options_of`."""
     kernel = getattr(factory, "kernel_class", None)
     places = [factory, *_passed_on(kernel)]
     if kernel is None and isinstance(factory, type):
         places = _passed_on(factory)
-    return [
-        p
-        for place in places
-        for p in inspect.signature(place).parameters.values()
-        if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name != "self"
-    ]
+    found = []
+    for place in places:
+        for parameter in inspect.signature(place).parameters.values():
+            by_name = parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+            if by_name and parameter.name != "self":
+                found.append(parameter)
+    return found
 
 
 def _passed_on(kind: type | None) -> list[Any]:
-    """The constructors that a class's options reach: up to the first that takes no others."""
+    """Return the constructors that options of a class reach: up to one that passes none on."""
+    if kind is None:
+        return []
     reached = []
-    for base in () if kind is None else kind.__mro__:
+    for base in kind.__mro__:
         if "__init__" in vars(base):
             reached.append(base.__init__)
             if not _signature(base.__init__).open:

@@ -1,6 +1,6 @@
-"""Where a signal lives: positions, measure, padding, order and pair masks.
+"""Where a signal lives: positions, measure, padding, order and pairs.
 
-Longer than other files: eight constructors, each with its formula and an example, belong to one
+Longer than other files: the constructors, each with its formula and an example, belong to one
 class.
 """
 
@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,26 +20,40 @@ from torch.export import register_dataclass
 
 from .arguments import Device, checked, refuse_kind
 from .distributed.shards import Shards, agreed, checked_sizes, even_sizes
-from .edges import Edges, check_edge_features, check_edge_index, check_weight
+from .edges import (
+    Edges,
+    check_edge_features,
+    check_edge_index,
+    check_weight,
+    moved_fields,
+)
 from .errors import DomainError, ShapeError, suggest
+from .measures import MEASURES, MeasureRules, cell_lengths, scale_of_seen
 from .meshes import Mesh, check_on_sphere, great_circle_radius, sphere_areas
-from .neighbours import nearest_edges, radius_edges
-from .quadrature import Quadrature, mass_in_reach, mass_on_edges, reciprocal
+from .pairs import (
+    GraphParts,
+    Pairs,
+    add_loops,
+    check_edges,
+    collate_pairs,
+    hide_later,
+    search_edges,
+    slice_pairs,
+)
+from .quadrature import PairDensity, Quadrature, mass_in_reach, mass_on_edges, reciprocal
 from .validation import cheap_to_read, check_forward, check_shapes, check_values, positive
 
 Kept = TypeVar("Kept")
 
-# A graph of more nodes has its pairs as edges, unless it is asked for a mask.
 DENSE_NODES = 1024
+"""A graph of more nodes has its pairs as edges, unless it is asked for a mask."""
 
-# name -> (all masses equal, renormalised to the mass a query sees)
-MEASURES = {
-    "uniform": (True, True),
-    "counting": (True, False),
-    "spacing": (False, False),
-    "weighted": (False, False),
-    "probability": (False, True),
-}
+
+class Times(NamedTuple):
+    """Times of queries and keys, (1 | B, Nq) and (1 | B, Nk); both None without an order."""
+
+    query: Tensor | None
+    key: Tensor | None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -55,7 +69,7 @@ class Domain:
     Attributes:
         positions: coordinates, (N, p) or (B, N, p).
         measure: mass of each point, (N,) or (B, N).
-        valid: points that are no padding, (B, N), or None.
+        valid: which points are real rather than padding, (B, N), or None where all are.
         pairs: who sees whom: a boolean mask, or a float *log-density* of the pair measure (an
             additive attention bias; -inf hides a pair; values beyond ±80 leave float32's range),
             (Nq, Nk), (B, Nq, Nk) or (B | 1, H | 1, Nq, Nk); or :class:`fredholm.edges.Edges`, the
@@ -64,13 +78,14 @@ class Domain:
             those whose first coordinate (time) is not later.
         shape: extents of a regular grid in row-major order, or None.
         kind: the measure's name. ``uniform``: equal masses, total mass 1 over what a query sees;
-            ``counting``: mass 1 a point; ``spacing``: the distance to the neighbours, never
+            ``counting``: mass 1 per point; ``spacing``: the distance to the neighbours, never
             renormalised; ``weighted``: masses as given; ``probability``: masses as given,
             renormalised over what a query sees.
-        shards: where these are one rank's points of a domain over several processes, who has which;
-            see :meth:`shard`. ``pairs`` then has this rank's queries and all keys.
+        shards: which rank owns which points, where these are one rank's points of a domain over
+            several processes; see :meth:`shard`. ``pairs`` then has this rank's queries and all
+            keys.
         reach: a window: a point sees the points that are at most ``reach`` places before it or,
-            without order, after it. Padding is not a place. Never written out as edges.
+            without order, after it. Padding is not counted. Never written out as edges.
 
     Example:
         >>> domain = Domain.grid(2, 3)
@@ -105,11 +120,11 @@ class Domain:
         device: Device | None = None,
         dtype: torch.dtype | None = None,
     ) -> Domain:
-        """n points at ``index / length``; ``length`` (default n) is a fixed scale, so that a prefix
-        keeps its positions.
+        """Return n points at ``index / length``; ``length`` (default n) is a fixed scale, so that a
+        prefix keeps its positions.
 
         With ``reach`` each point sees those at most so many places away: ``2 · reach + 1`` points,
-        or ``reach + 1`` of a causal line. What is farther does not count at all, unlike the
+        or ``reach + 1`` of a causal line. Points farther away do not count at all, unlike the
         ``window`` of ``luna`` and ``linear_attention``, beyond which features go on.
 
         Example:
@@ -120,9 +135,11 @@ class Domain:
             [0.0, 0.5, 0.5, 0.0]
         """
         positive(n, "line(n)")
-        if length is not None and not length > 0:
-            raise DomainError(f"line(length=...) needs a positive scale, got {length}")
-        step = 1.0 / (n if length is None else length)
+        if length is None:
+            length = n
+        if not length > 0:
+            raise DomainError(f"expected a positive length of the line, got length={length}")
+        step = 1.0 / length
         dtype = dtype or torch.get_default_dtype()
         positions = torch.arange(n, device=device, dtype=dtype)[:, None] * step
         domain = cls._build(
@@ -130,11 +147,12 @@ class Domain:
         )
         if reach is None:
             return domain
-        if reach < 0 or pairs is not None:
-            got = f"reach={reach}" + ("" if pairs is None else " beside pairs")
+        if reach < 0:
+            raise DomainError(f"expected a reach of 0 or more, got reach={reach}")
+        if pairs is not None:
             raise DomainError(
-                f"expected a reach of 0 or more and no pairs, got {got}; a mask of pairs can hide "
-                "what is out of reach as well"
+                f"expected a reach or pairs, got reach={reach} beside pairs; hide in the pairs "
+                "what is out of reach"
             )
         return replace(domain, reach=reach)
 
@@ -150,7 +168,8 @@ class Domain:
         device: Device | None = None,
         dtype: torch.dtype | None = None,
     ) -> Domain:
-        """Cell centres of a regular grid on the unit cube, row-major: ``grid(h, w)`` for an image.
+        """Return cell centres of a regular grid on the unit cube, row-major: ``grid(h, w)`` for an
+        image.
 
         Example:
             >>> Domain.grid(1, 2).positions.tolist()
@@ -160,15 +179,11 @@ class Domain:
             positive(n, f"grid{shape}")
         dtype = dtype or torch.get_default_dtype()
         axes = [(torch.arange(n, device=device, dtype=dtype) + 0.5) / n for n in shape]
-        positions = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(shape))
+        coordinates = torch.meshgrid(*axes, indexing="ij")
+        positions = torch.stack(coordinates, -1).reshape(-1, len(shape))
+        cell = 1.0 / positions.shape[0]
         return cls._build(
-            positions,
-            measure,
-            1.0 / positions.shape[0],
-            causal=causal,
-            shape=tuple(shape),
-            valid=valid,
-            pairs=pairs,
+            positions, measure, cell, causal=causal, shape=tuple(shape), valid=valid, pairs=pairs
         )
 
     @classmethod
@@ -185,8 +200,8 @@ class Domain:
         neighbours: int | None = None,
         box: Sequence[float] | None = None,
     ) -> Domain:
-        """Any points: ``positions`` (N, p) or (B, N, p); ``measure`` a name or a tensor of masses
-        taken as they are.
+        """Return any points: ``positions`` (N, p) or (B, N, p); ``measure`` is a name, or a tensor
+        of masses taken as they are.
 
         Without ``radius`` or ``neighbours`` every point sees every other. With one of them the
         neighbours are searched once, and memory is linear in their number.
@@ -204,13 +219,18 @@ class Domain:
             >>> Domain.points(torch.tensor([[0.0], [1.0], [5.0]]), radius=2.0).pairs
             Edges(5 edges of 3 queries and 3 keys, at most 2 per query)
         """
-        if radius is not None or neighbours is not None:
-            if pairs is not None:
-                raise DomainError("expected pairs or a search for them, got both; leave one out")
+        searched = radius is not None or neighbours is not None
+        if searched and pairs is not None:
+            raise DomainError("expected pairs or a search for them, got both; leave one out")
+        if box is not None and not searched:
+            raise DomainError(
+                "expected a radius or neighbours beside box, got neither; add one, or leave box out"
+            )
+        if searched:
             check_shapes(positions, None, valid)
-            pairs = _neighbours(positions, valid, radius, neighbours, box)
-        elif box is not None:
-            raise DomainError("expected a radius or neighbours beside box, got neither")
+            pairs = search_edges(
+                positions, radius=radius, neighbours=neighbours, valid=valid, box=box
+            )
         return cls._build(positions, measure, None, causal=causal, valid=valid, pairs=pairs)
 
     @classmethod
@@ -225,8 +245,8 @@ class Domain:
         neighbours: int | None = None,
         adjacent: bool = False,
     ) -> Domain:
-        """The vertices or cells of a mesh, each with its area or volume as mass, so that the sum
-        over points is the integral over the mesh.
+        """Return the vertices or cells of a mesh, each with its area or volume as mass, so that the
+        sum over points is the integral over the mesh.
 
         Args:
             vertices, cells: see :class:`fredholm.meshes.Mesh`.
@@ -246,27 +266,21 @@ class Domain:
         """
         if at not in ("vertices", "cells"):
             raise DomainError(f"expected at='vertices' or 'cells', got {at!r}")
-        mesh = Mesh(vertices, cells)
-        if at == "cells":
-            if adjacent:
-                raise DomainError("expected at='vertices' beside adjacent, got at='cells'")
-            return cls.points(
-                mesh.cell_centres(),
-                measure=mesh.cell_masses(),
-                radius=radius,
-                neighbours=neighbours,
+        if at == "cells" and adjacent:
+            raise DomainError(
+                "expected at='vertices' beside adjacent, got at='cells'; use radius or neighbours"
             )
+        mesh = Mesh(vertices, cells)
+        search = {"radius": radius, "neighbours": neighbours}
+        if at == "cells":
+            return cls.points(mesh.cell_centres(), measure=mesh.cell_masses(), **search)
+
         pairs = None
         if adjacent:
-            own = torch.arange(vertices.shape[0], device=vertices.device).expand(2, -1)
-            pairs = Edges.of_index(torch.cat([mesh.edge_index(), own], -1), vertices.shape[0])
-        return cls.points(
-            mesh.vertices,
-            measure=mesh.vertex_masses(),
-            pairs=pairs,
-            radius=radius,
-            neighbours=neighbours,
-        )
+            n = vertices.shape[0]
+            itself = torch.arange(n, device=vertices.device).expand(2, -1)
+            pairs = Edges.of_index(torch.cat([mesh.edge_index(), itself], -1), n)
+        return cls.points(mesh.vertices, measure=mesh.vertex_masses(), pairs=pairs, **search)
 
     @classmethod
     @checked(DomainError)
@@ -278,8 +292,8 @@ class Domain:
         angle: float | None = None,
         neighbours: int | None = None,
     ) -> Domain:
-        """Points of the unit sphere (N, 3), each with an area as mass, so that the sum over points
-        is the integral over the sphere.
+        """Return points of the unit sphere (N, 3), each with an area as mass, so that the sum over
+        points is the integral over the sphere.
 
         Args:
             points: directions of length 1, of :func:`fredholm.meshes.latitude_longitude` for
@@ -302,14 +316,16 @@ class Domain:
         check_on_sphere(points)
         if areas is None:
             areas = sphere_areas(points)
-        radius = None if angle is None else great_circle_radius(angle)
+        radius = None
+        if angle is not None:
+            radius = great_circle_radius(angle)
         return cls.points(points, measure=areas, radius=radius, neighbours=neighbours)
 
     def near(
         self, queries: Domain, *, radius: float | None = None, neighbours: int | None = None
     ) -> Domain:
-        """This domain as the points of another one see it: those within a radius, or the nearest.
-        Pass it with the other as ``query_domain``.
+        """Return this domain as the points of another one see it: those within a radius, or the
+        nearest. Pass it with the other as ``query_domain``.
 
         Example:
             >>> source = Domain.points(torch.tensor([[0.0], [1.0], [5.0]]))
@@ -320,15 +336,15 @@ class Domain:
             raise DomainError(refuse_kind("queries", queries, "a Domain"))
         if queries.dim != self.dim:
             raise ShapeError(
-                f"expected one space, got positions of dimension {self.dim} and {queries.dim}"
+                "expected two domains in one space, got positions of dimension "
+                f"{self.dim} and {queries.dim}"
             )
         self.refuse_shards("near")
-        edges = _neighbours(
+        edges = search_edges(
             self.positions,
-            self.valid,
-            radius,
-            neighbours,
-            None,
+            radius=radius,
+            neighbours=neighbours,
+            valid=self.valid,
             queries=queries.positions,
             queries_valid=queries.valid,
         )
@@ -345,15 +361,15 @@ class Domain:
         valid: Tensor | None = None,
         pairs: Tensor | None = None,
     ) -> Domain:
-        r"""Irregular samples at times ``t`` (N,) or (B, N), sorted; measure = *spacing*, the
-        inverse sample density.
+        r"""Return irregular samples at times ``t`` (N,) or (B, N), sorted; the measure is their
+        *spacing*, the inverse sample density.
 
         Causal: :math:`\mu_i = (t_i - t_{i-1}) / step`, :math:`\mu_0 = 1`; otherwise half the
         distance between a point's two neighbours (Voronoi cells, the outer ones doubled). ``step``
         is the time unit of one training sample.
 
         Raises:
-            DomainError: times that go back. They are looked at on the CPU, in eager code; elsewhere
+            DomainError: times that go back. They are read on the CPU, in eager code; elsewhere
                 :meth:`validate` does, where data enter.
 
         Reference: CKConv, Eq. 8.
@@ -364,14 +380,18 @@ class Domain:
         """
         if t.dim() not in (1, 2) or t.shape[-1] == 0:
             raise DomainError(
-                f"timestamps need a tensor (N,) or (B, N) with N >= 1, got {tuple(t.shape)}"
+                f"expected timestamps (N,) or (B, N) with N >= 1, got {tuple(t.shape)}"
             )
         if not step > 0:
-            raise DomainError(f"timestamps(step=...) needs a positive time unit, got {step}")
-        real = torch.ones_like(t, dtype=torch.bool) if valid is None else valid
+            raise DomainError(f"expected a positive time unit, got step={step}")
+        real = valid
+        if real is None:
+            real = torch.ones_like(t, dtype=torch.bool)
         check_shapes(t[..., None], None, valid)
+
+        # Padding may hold any number, NaN included, which must not reach a sum or a gradient.
         time = torch.where(real, t, 0.0)
-        mass = torch.where(real, _cells(time / step, real, causal), 0.0)
+        mass = torch.where(real, cell_lengths(time / step, real, causal), 0.0)
         check_forward(mass)
         domain = cls._build(time[..., None], mass, None, causal=causal, valid=valid, pairs=pairs)
         return replace(domain, kind="spacing")
@@ -393,8 +413,8 @@ class Domain:
         measure: str | Tensor = "uniform",
         valid: Tensor | None = None,
     ) -> Domain:
-        """n nodes whose ``edge_index`` (2, E), rows (source, target), says which sources a target
-        sees.
+        """Return n nodes whose ``edge_index`` (2, E), rows (source, target), says which sources a
+        target sees.
 
         An edge that comes k times counts k times, as in message passing: ``pairs`` is then the
         logarithm of the count, otherwise a mask. With ``self_loops`` every node sees itself once.
@@ -416,32 +436,34 @@ class Domain:
         check_edge_index(edge_index, n, n)
         check_weight(edge_weight, edge_index.shape[1])
         check_edge_features(edge_attr, edge_index.shape[1])
-        if positions is None:
-            positions = torch.zeros(n, 1, device=edge_index.device)
-        check_shapes(positions)
-        if self_loops:
-            edge_index, edge_weight, edge_attr = _with_loops(
-                edge_index, n, edge_weight, edge_attr, loop_attr
-            )
-        if edge_weight is not None:
-            edge_weight = edge_weight.to(positions.dtype)
-        edges = Edges.of_index(
-            edge_index, n, weight=edge_weight, features=edge_attr, dtype=positions.dtype
-        )
-        if edges.log_density is not None:
-            edges = edges.with_density(edges.log_density.to(positions.dtype))
         if sparse is None:
             sparse = n > DENSE_NODES or edge_attr is not None
         if not sparse and edge_attr is not None:
-            raise DomainError("expected sparse=True for edges with features, got sparse=False")
+            raise DomainError(
+                "expected sparse=True for edges with features, got sparse=False; a mask holds none"
+            )
+        if positions is None:
+            positions = torch.zeros(n, 1, device=edge_index.device)
+        check_shapes(positions)
+        dtype = positions.dtype
+
+        parts = GraphParts(edge_index, edge_weight, edge_attr)
+        if self_loops:
+            parts = add_loops(parts, n, loop_attr)
+        weight = parts.weight
+        if weight is not None:
+            weight = weight.to(dtype)
+        edges = Edges.of_index(
+            parts.edge_index, n, weight=weight, features=parts.features, dtype=dtype
+        )
         pairs = edges if sparse else edges.dense()
         return cls.points(positions, causal=causal, measure=measure, valid=valid, pairs=pairs)
 
     @classmethod
     @checked(DomainError)
     def join(cls, a: Domain, b: Domain, *, balance: tuple[float, float] | None = None) -> Domain:
-        """The union of two domains in one space, points of ``a`` first. ``balance`` gives the total
-        mass of each side.
+        """Return the union of two domains in one space, points of ``a`` first. ``balance`` gives
+        the total mass of each side.
 
         Without ``balance`` masses are concatenated as they are, and two uniform domains become one
         uniform domain; masses of spacing are kept as ``weighted`` ones; measures that are
@@ -453,124 +475,104 @@ class Domain:
             >>> both.quadrature().weights().squeeze().tolist()[-1]
             0.5
         """
-        if balance is not None and min(balance) < 0:
-            raise DomainError(f"the masses of balance are not negative, got {tuple(balance)}")
-        a.refuse_shards("join")
-        b.refuse_shards("join")
-        if a.dim != b.dim:
-            raise DomainError(
-                f"join needs one space, got positions of dimension {a.dim} and {b.dim}"
-            )
-        limited = [d for d in (a, b) if d.causal or d.pairs is not None or d.reach is not None]
-        if limited:
-            raise DomainError(
-                "join takes domains without order or pairs or reach; set them on the union with "
-                "replace(...)"
-            )
-        if None not in (a.batch, b.batch) and a.batch != b.batch:
-            raise ShapeError(f"join needs one batch size, got {a.batch} and {b.batch}")
+        _check_join(a, b, balance)
         batch = max(a.batch or 1, b.batch or 1)
         valid = None
         if a.valid is not None or b.valid is not None:
-            valid = torch.cat([d._valid_or_true(batch) for d in (a, b)], -1)
-        x, y, m, n = a.positions, b.positions, a.measure, b.measure
+            valid = torch.cat([domain._valid_or_true(batch) for domain in (a, b)], -1)
+
+        positions = [domain.positions for domain in (a, b)]
+        masses = [domain.measure for domain in (a, b)]
         if a.batch or b.batch:
-            x, y, m, n = (
-                x.expand(batch, -1, -1),
-                y.expand(batch, -1, -1),
-                m.expand(batch, -1),
-                n.expand(batch, -1),
-            )
-        kind = a.kind if a.kind == b.kind else "weighted"
-        if kind == "spacing":  # of each side, and not the distances in the union
+            positions = [x.expand(batch, -1, -1) for x in positions]
+            masses = [mass.expand(batch, -1) for mass in masses]
+
+        # Spacings are those of each side, not the distances in the union.
+        kind = a.kind
+        if a.kind != b.kind or kind == "spacing":
             kind = "weighted"
-        if balance is None and (
-            kind == "probability"
-            or (a.kind != b.kind and (MEASURES[a.kind][1] or MEASURES[b.kind][1]))
-        ):
-            raise DomainError(
-                f"join of {a.kind} and {b.kind} measures needs balance=(mass of a, mass of b), "
-                "such as (0.5, 0.5)"
-            )
         if balance is not None:
-            m, n = (
-                _normalised(part, d, batch) * mass for part, d, mass in zip((m, n), (a, b), balance)
-            )
             kind = "probability"
-        return cls(torch.cat([x, y], -2), torch.cat([m, n], -1), valid, kind=kind)
+            shares = [
+                _share_of_mass(mass, domain.valid, batch) for mass, domain in zip(masses, (a, b))
+            ]
+            masses = [share * total for share, total in zip(shares, balance)]
+        return cls(torch.cat(positions, -2), torch.cat(masses, -1), valid, kind=kind)
 
     @classmethod
     @checked(DomainError)
     def collate(cls, domains: Sequence[Domain]) -> Domain:
-        """Domains of different sizes as one batch, padded to the longest, with ``valid`` marking
-        the real points.
+        """Return domains of different sizes as one batch, padded to the longest, with ``valid``
+        marking the real points.
 
         Example:
             >>> Domain.collate([Domain.line(2), Domain.line(3)]).valid.tolist()
             [[True, True, False], [True, True, True]]
         """
-        if not domains:
-            raise DomainError("collate needs at least one domain, got none")
-        for d in domains:
-            d.refuse_shards("collate")
-        kinds, orders = {d.kind for d in domains}, {d.causal for d in domains}
-        batched = next((i for i, d in enumerate(domains) if d.batch), None)
-        if batched is not None:
-            raise DomainError(
-                f"collate needs unbatched domains, domain {batched} has a batch of "
-                f"{domains[batched].batch} by its positions, measure or valid; leave padding out "
-                "of it, which collate marks itself"
-            )
-        if len(kinds) > 1 or len(orders) > 1:
-            raise DomainError(
-                f"collate needs domains of one measure and order, got {kinds} and causal {orders}"
-            )
-        reaches = {d.reach for d in domains}
-        if len(reaches) > 1:
-            raise DomainError(f"expected one reach of all domains to collate, got {reaches}")
-        n = max(d.size for d in domains)
-        valid = torch.stack([torch.arange(n, device=d.positions.device) < d.size for d in domains])
-        if len({d.dim for d in domains}) > 1:
-            raise DomainError(
-                f"collate needs one space, got positions of dimension {[d.dim for d in domains]}"
-            )
-        positions = torch.stack([_pad(d.positions, n - d.size) for d in domains])
-        measure = torch.stack([_pad(d.measure[:, None], n - d.size)[:, 0] for d in domains])
-        pairs = _collate_pairs(domains, n)
+        _check_collate(domains)
         first = domains[0]
-        shape = first.shape if all(d.shape == first.shape for d in domains) else None
+        device = first.positions.device
+        sizes = [domain.size for domain in domains]
+        n = max(sizes)
+        valid = None
+        if min(sizes) < n:
+            index = torch.arange(n, device=device)
+            valid = torch.stack([index < size for size in sizes])
+
+        positions = [_pad_rows(domain.positions, n) for domain in domains]
+        masses = [_pad_rows(domain.measure[:, None], n)[:, 0] for domain in domains]
+        shape = None
+        if all(domain.shape == first.shape for domain in domains):
+            shape = first.shape
         return cls(
-            positions,
-            measure,
-            None if bool(valid.all()) else valid,
-            pairs,
-            first.causal,
-            shape,
-            first.kind,
+            positions=torch.stack(positions),
+            measure=torch.stack(masses),
+            valid=valid,
+            pairs=collate_pairs([domain.pairs for domain in domains], sizes, device),
+            causal=first.causal,
+            shape=shape,
+            kind=first.kind,
             reach=first.reach,
         )
 
     @classmethod
     def _build(
-        cls, positions, measure, spacing, *, causal=False, shape=None, valid=None, pairs=None
+        cls,
+        positions: Tensor,
+        measure: str | Tensor,
+        spacing: float | None,
+        *,
+        causal: bool = False,
+        shape: tuple[int, ...] | None = None,
+        valid: Tensor | None = None,
+        pairs: Pairs = None,
     ) -> Domain:
+        """Return a domain whose shapes are checked. ``spacing`` is the distance between points
+        where it is one number, so that a measure of that name exists.
+        """
         mask = pairs if isinstance(pairs, Tensor) else None
-        check_shapes(positions, measure if isinstance(measure, Tensor) else None, valid, mask)
+        masses = measure if isinstance(measure, Tensor) else None
+        check_shapes(positions, masses, valid, mask)
         if isinstance(pairs, Edges):
-            _check_edges(pairs, positions)
+            check_edges(pairs, positions)
         if valid is not None:
             positions = torch.where(valid[..., None], positions, 0.0)
         if isinstance(measure, Tensor):
             return cls(positions, measure, valid, pairs, causal, shape, "weighted")
-        names = ["uniform", "counting"] + (["spacing"] if spacing is not None else [])
-        if measure not in names:
+
+        mass_of_name = {"uniform": 1.0, "counting": 1.0}
+        if spacing is not None:
+            mass_of_name["spacing"] = spacing
+        if measure not in mass_of_name:
             raise DomainError(
-                f"unknown measure {measure!r} here{suggest(str(measure), names)} (or give a tensor "
-                "of masses)"
+                f"expected a measure of this domain or a tensor of masses, got the unknown measure "
+                f"{measure!r}{suggest(str(measure), mass_of_name)}"
             )
-        mass: Any = spacing if measure == "spacing" else 1.0
         masses = torch.full(
-            positions.shape[-2:-1], mass, device=positions.device, dtype=positions.dtype
+            positions.shape[-2:-1],
+            mass_of_name[measure],
+            device=positions.device,
+            dtype=positions.dtype,
         )
         return cls(positions, masses, valid, pairs, causal, shape, measure)
 
@@ -579,11 +581,12 @@ class Domain:
     def shard(
         self, mesh: Any, *, dimension: str | None = None, sizes: Sequence[int] | None = None
     ) -> Domain:
-        """This rank's part of a domain that every rank has whole: the r-th stretch of its points.
+        """Return this rank's part of a domain that every rank has whole: the r-th stretch of its
+        points.
 
         An operator is called with the part and with the features of its points,
-        ``op(u[:, part], domain.shard(mesh))``, by every rank, and answers at those points what the
-        whole would. O(1) numbers are sent.
+        ``op(u[:, part], domain.shard(mesh))``, by every rank, and answers at those points as it
+        would on the whole domain. O(1) numbers are sent.
 
         Args:
             mesh: a torch ``DeviceMesh``.
@@ -600,10 +603,20 @@ class Domain:
             parts = even_sizes(self.size, shards.count)
         else:
             parts = checked_sizes(sizes, self.size, shards.count)
-        values = [self.positions, self.measure]
-        same = {**self._common(), "points": self.size, "sizes": parts, "shape": self.shape}
-        same["checksum"] = tuple(round(float(x.detach().double().nansum()), 6) for x in values)
-        agreed({"same": same}, shards)
+
+        # Ranks that hold different domains would answer nonsense without an error.
+        sums = [
+            float(values.detach().double().nansum()) for values in (self.positions, self.measure)
+        ]
+        facts = {
+            **self._common_facts(),
+            "points": self.size,
+            "sizes": parts,
+            "shape": self.shape,
+            "checksum": tuple(round(total, 6) for total in sums),
+        }
+        agreed({"same": facts}, shards)
+
         shards = replace(shards, sizes=parts, extents=self.shape)
         part = slice(shards.start, shards.start + shards.size)
         return replace(
@@ -617,14 +630,21 @@ class Domain:
         )
 
     def _pairs_of(self, part: slice) -> Tensor | Edges | None:
-        """The pairs of some consecutive queries with all keys."""
-        if not isinstance(self.pairs, Edges):
-            return None if self.pairs is None else self.pairs[..., part, :]
-        edges, (query_time, key_time) = self.pairs, self._times(None)
-        if query_time is not None and key_time is not None:
-            # A part knows its places in the whole no longer, so that edges hold the order.
-            edges = _ordered_edges(edges, query_time, key_time)
-        return edges.stretch(part.start, part.stop)
+        """Return the pairs of some consecutive queries with all keys."""
+        if self.pairs is None:
+            return None
+        if isinstance(self.pairs, Tensor):
+            return self.pairs[..., part, :]
+
+        # A part no longer knows its places in the whole, so that edges must hold the order.
+        return self._ordered(self.pairs, self._times(None)).stretch(part.start, part.stop)
+
+    @staticmethod
+    def _ordered(edges: Edges, times: Times) -> Edges:
+        """Return edges without those from later points, where there is an order."""
+        if times.query is None or times.key is None:
+            return edges
+        return hide_later(edges, times.query, times.key)
 
     @classmethod
     def from_shard(
@@ -635,8 +655,8 @@ class Domain:
         dimension: str | None = None,
         shape: tuple[int, ...] | None = None,
     ) -> Domain:
-        """The part of a rank that has no more than its own points: the whole is the union of all
-        ranks' parts, in their order.
+        """Return the part of a rank that has only its own points: the whole domain is the union of
+        all ranks' parts, in their order.
 
         Args:
             part: this rank's points; ``pairs``, if any, with its queries and all keys. A rank
@@ -656,25 +676,27 @@ class Domain:
             )
         if part.kind == "spacing" and part.shape is None:
             raise DomainError(
-                "the first cell of a part reaches back to a point of the rank before, which "
-                "timestamps of the part alone do not have; shard the whole domain, or give masses: "
-                "Domain.points(..., measure=masses)"
+                "expected masses that a rank knows by itself, got those of timestamps: the first "
+                "cell of a part reaches back to a point of the rank before; shard the whole "
+                "domain, or give masses: Domain.points(..., measure=masses)"
             )
         shards = Shards.over(mesh, dimension)
-        facts = {"same": {**part._common(), "shape": shape}, "points": part.size}
+        facts = {"same": {**part._common_facts(), "shape": shape}, "points": part.size}
         sizes = tuple(other["points"] for other in agreed(facts, shards))
-        if sum(sizes) < shards.count:
-            even_sizes(sum(sizes), shards.count)
+        total = sum(sizes)
+        if total < shards.count:
+            even_sizes(total, shards.count)  # raises: there are more ranks than points
         mask = part._mask
-        if mask is not None and mask.shape[-2:] != (part.size, sum(sizes)):
+        if mask is not None and mask.shape[-2:] != (part.size, total):
             raise ShapeError(
-                f"pairs of a part must have shape (..., {part.size}, {sum(sizes)}), its queries "
-                f"and all keys; got {tuple(mask.shape)}"
+                f"expected pairs of a part of shape (..., {part.size}, {total}), its queries and "
+                f"all keys, got {tuple(mask.shape)}"
             )
         return replace(part, shape=None, shards=replace(shards, sizes=sizes, extents=shape))
 
-    def _common(self) -> dict[str, Any]:
-        """What the parts of one domain have in common."""
+    def _common_facts(self) -> dict[str, Any]:
+        """Return the facts that all parts of one domain share."""
+        mask = self._mask
         return {
             "dimension": self.dim,
             "dtype": str(self.positions.dtype),
@@ -683,15 +705,15 @@ class Domain:
             "causal": self.causal,
             "padding": self.valid is not None,
             "reach": self.reach,
-            "pairs": None if self._mask is None else tuple(self._mask.shape[:-2]),
+            "pairs": None if mask is None else tuple(mask.shape[:-2]),
         }
 
-    def refuse_shards(self, what: str) -> None:
-        """DomainError where ``what`` needs the whole domain and this is one rank's part of it."""
+    def refuse_shards(self, caller: str) -> None:
+        """DomainError where ``caller`` needs the whole domain and this is one rank's part of it."""
         if self.shards is not None:
             raise DomainError(
-                f"{what} needs a whole domain; this one is a part of {self.shards.total} points "
-                f"that lie over {self.shards.count} ranks"
+                f"expected a whole domain for {caller}, got a part of {self.shards.total} points "
+                f"that lie over {self.shards.count} ranks; call it before sharding"
             )
 
     # --- facts ------------------------------------------------------------------------------------
@@ -718,19 +740,22 @@ class Domain:
 
     @property
     def batch(self) -> int | None:
-        """Batch size of whatever is batched, or None where every batch element shares
-        the domain.
+        """Batch size of positions, masses or padding, or None where every batch element shares the
+        domain.
         """
-        shapes = (self.positions.shape[:-2], self.measure.shape[:-1])
-        sizes = [shape[0] for shape in shapes if shape]
-        if self.valid is not None and self.valid.dim() == 2:
-            sizes.append(self.valid.shape[0])
+        batches = [self.positions.shape[:-2], self.measure.shape[:-1]]
+        if self.valid is not None:
+            batches.append(self.valid.shape[:-1])
+        sizes = [shape[0] for shape in batches if shape]
         return max(sizes) if sizes else None
 
-    def _rules(self) -> tuple[bool, bool]:
-        """Whether masses are equal, and whether they are renormalised."""
+    def _rules(self) -> MeasureRules:
+        """Return the rules of the domain's measure."""
         if self.kind not in MEASURES:
-            raise DomainError(f"unknown measure {self.kind!r}{suggest(str(self.kind), MEASURES)}")
+            raise DomainError(
+                f"expected a known kind of measure, got {self.kind!r}"
+                f"{suggest(str(self.kind), MEASURES)}"
+            )
         return MEASURES[self.kind]
 
     def __repr__(self) -> str:
@@ -740,25 +765,33 @@ class Domain:
             >>> Domain.grid(2, 3)
             Domain(6 points in 2 dimensions, grid 2 × 3, uniform measure, float32, cpu)
         """
-        facts = [f"{self.size} points in {self.dim} dimension{'s' if self.dim != 1 else ''}"]
+        facts = []
         if self.batch is not None:
-            facts.insert(0, f"batch of {self.batch}")
+            facts.append(f"batch of {self.batch}")
+        plural = "" if self.dim == 1 else "s"
+        facts.append(f"{self.size} points in {self.dim} dimension{plural}")
         if self.shape is not None:
-            kind = "grid" if len(self.shape) > 1 else "line"
-            facts.append(f"{kind} {' × '.join(map(str, self.shape))}")
+            name = "line" if len(self.shape) == 1 else "grid"
+            facts.append(f"{name} {' × '.join(map(str, self.shape))}")
         facts.append(f"{self.kind} measure")
-        present = {"causal": self.causal, "padding": self.valid, "pairs": self.pairs}
-        facts += [name for name, x in present.items() if x is not None and x is not False]
+        if self.causal:
+            facts.append("causal")
+        if self.valid is not None:
+            facts.append("padding")
         if isinstance(self.pairs, Edges):
-            facts[facts.index("pairs")] = f"{self.pairs.count} edges"
+            facts.append(f"{self.pairs.count} edges")
+        elif self.pairs is not None:
+            facts.append("pairs")
         if self.reach is not None:
             facts.append(f"reach {self.reach}")
         if self.shards is not None:
             facts.append(f"rank {self.shards.rank} of {self.shards.count}")
-        dtype = str(self.positions.dtype).removeprefix("torch.")
-        return f"Domain({', '.join([*facts, dtype, str(self.positions.device)])})"
+        facts.append(str(self.positions.dtype).removeprefix("torch."))
+        facts.append(str(self.positions.device))
+        return f"Domain({', '.join(facts)})"
 
     def _valid_or_true(self, batch: int) -> Tensor:
+        """Return which points are real, (batch, N), also where all are."""
         if self.valid is None:
             return torch.ones(batch, self.size, dtype=torch.bool, device=self.positions.device)
         return self.valid.expand(batch, -1)
@@ -766,24 +799,28 @@ class Domain:
     # --- change -----------------------------------------------------------------------------------
 
     def replace(self, **changes) -> Domain:
-        """A copy with some fields changed, unchecked: ``domain.replace(causal=True)``.
+        """Return a copy with some fields changed, unchecked: ``domain.replace(causal=True)``.
 
         New masses on a domain of equal ones make it ``probability`` (renormalised as before) or
         ``weighted``.
         """
-        fields = [f.name for f in dataclasses.fields(self)]
+        fields = [field.name for field in dataclasses.fields(self)]
         for name in changes:
             if name not in fields:
-                raise DomainError(f"a domain has no field {name!r}{suggest(name, fields)}")
-        equal, renormalised = self._rules()
-        if "measure" in changes and equal:
-            changes.setdefault("kind", "probability" if renormalised else "weighted")
+                raise DomainError(
+                    f"expected a field of a domain, got {name!r}{suggest(name, fields)}"
+                )
+        rules = self._rules()
+        if "measure" in changes and rules.equal:
+            changes.setdefault("kind", "probability" if rules.renormalised else "weighted")
         return replace(self, **changes)
 
     def unpadded(self) -> Domain:
-        """The same points without a mask that hides none of them: operators then take their forms
-        for whole samples. The mask is looked at on the CPU, in eager code; elsewhere, and on a part
-        of a sharded domain, whose other parts may have padding, the domain is left as it is.
+        """Return the same points without a mask that hides none of them: operators then take their
+        forms for whole samples.
+
+        The mask is read on the CPU, in eager code. Elsewhere, and on a part of a sharded domain,
+        whose other parts may have padding, the domain is returned as it is.
 
         Example:
             >>> mask = torch.tensor([[True, True], [True, True]])
@@ -795,29 +832,24 @@ class Domain:
         valid = self.valid
         if valid is None or self.shards is not None or not cheap_to_read(valid):
             return self
-        return replace(self, valid=None) if bool(valid.all()) else self
+        if not bool(valid.all()):
+            return self
+        return replace(self, valid=None)
 
     @checked(DomainError)
     def with_masses(self, measure: Tensor, *, normalised: bool = False) -> Domain:
-        """The same points with other masses, taken as they are or renormalised over what a query
-        sees.
+        """Return the same points with other masses, taken as they are or renormalised over what a
+        query sees.
         """
         return replace(self, measure=measure, kind="probability" if normalised else "weighted")
 
     def to(self, *args, **kwargs) -> Domain:
         """Move tensors as :meth:`torch.Tensor.to` does; masks keep their dtype."""
-        moved = {}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, Edges):
-                moved[field.name] = value.to(*args, **kwargs)
-            if isinstance(value, Tensor):
-                result = value.to(*args, **kwargs)
-                moved[field.name] = result if value.is_floating_point() else value.to(result.device)
-        return replace(self, **moved)
+        return replace(self, **moved_fields(self, *args, **kwargs))
 
     def dense(self) -> Domain:
-        """The same domain with a mask or bias of all pairs instead of edges or a reach. O(N²).
+        """Return the same domain with a mask or bias of all pairs instead of edges or a reach.
+        O(N²).
 
         Raises:
             DomainError: more pairs than fit into memory; features of edges, which no mask holds.
@@ -827,8 +859,7 @@ class Domain:
             [[True, False, False], [False, True, False], [False, False, True]]
         """
         if self.reach is not None:
-            quadrature = self.quadrature()
-            seen = quadrature.dense().density
+            seen = self.quadrature().dense().density
             assert seen is not None
             pairs = seen > 0
             if pairs.shape[:2] == (1, 1):
@@ -844,65 +875,71 @@ class Domain:
         return replace(self, pairs=self.pairs.dense())
 
     def __getitem__(self, index) -> Domain:
-        """The sub-domain at a slice of indices; ``domain[:t]`` is the prefix a causal operator has
-        seen after t points.
+        """Return the sub-domain at a slice of indices; ``domain[:t]`` is the prefix that a causal
+        operator has seen after t points.
         """
         if not isinstance(index, slice) or (index.step is not None and index.step < 1):
             raise DomainError(
-                f"a domain is cut by a forward slice, such as domain[:t]; got {index!r}"
+                f"expected a forward slice of a domain, such as domain[:t], got {index!r}"
             )
         self.refuse_shards("a slice")
         positions = self.positions[..., index, :]
+        is_line = self.shape is not None and len(self.shape) == 1
+        shape = None
+        if is_line and index.step in (None, 1):
+            shape = (positions.shape[-2],)
         return replace(
             self,
             positions=positions,
             measure=self.measure[..., index],
             valid=None if self.valid is None else self.valid[..., index],
-            pairs=_cut_pairs(self.pairs, index, self.size),
-            shape=(positions.shape[-2],)
-            if self.shape is not None and len(self.shape) == 1 and index.step in (None, 1)
-            else None,
+            pairs=slice_pairs(self.pairs, index, self.size),
+            shape=shape,
         )
 
-    # --- what is kept between calls ---------------------------------------------------------------
+    # --- results cached with a domain -------------------------------------------------------------
 
     def kept(self, key: object, make: Callable[[], Kept]) -> Kept:
-        """``make()``, a function of this domain alone, kept until one of its tensors is written to.
+        """Return ``make()``, a function of this domain alone, cached until one of its tensors is
+        written to.
 
-        Made anew where autograd follows a tensor, under tracing, transforms and modes. Copies,
-        pickles and :meth:`replace` begin with nothing kept.
+        It is called anew where autograd follows a tensor, under tracing, transforms and modes.
+        Copies, pickles and :meth:`replace` begin with an empty cache.
         """
-        pairs = self.pairs.tensors() if isinstance(self.pairs, Edges) else [self.pairs]
-        now = _versions((self.positions, self.measure, self.valid, *pairs))
+        tensors = [self.positions, self.measure, self.valid, self._mask]
+        if isinstance(self.pairs, Edges):
+            tensors += self.pairs.tensors()
+        now = _versions(tensors)
         if now is None:
             return make()
         memo = self.__dict__.get("_memo")
         if memo is None or memo[0] != now:
             memo = (now, {})
             object.__setattr__(self, "_memo", memo)
-        if key not in memo[1]:
-            with torch.inference_mode(False):  # what is kept may meet autograd later
-                memo[1][key] = make()
-        return memo[1][key]
+        results = memo[1]
+        if key not in results:
+            # A cached result may meet autograd later, which an inference tensor must not.
+            with torch.inference_mode(False):
+                results[key] = make()
+        return results[key]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: x for name, x in self.__dict__.items() if name != "_memo"}
+        return {name: value for name, value in self.__dict__.items() if name != "_memo"}
 
     # --- integration ------------------------------------------------------------------------------
 
     def quadrature(
         self, query_domain: Domain | None = None, *, dtype: torch.dtype | None = None
     ) -> Quadrature:
-        """Weights with which a query of ``query_domain`` (default: this domain) integrates over
-        this domain.
+        """Return the weights with which a query of ``query_domain`` (default: this domain)
+        integrates over this domain.
 
         Measure, padding, causality and pairs are combined here, and for one rank's part of a domain
         in :func:`fredholm.distributed.part.part_quadrature`. O(N) unless
         ``pairs`` is given or two domains are compared in time. ``pairs`` of this domain are used
         for both; their shape must fit the queries.
         """
-        if self.shards is not None:
-            self.refuse_shards("quadrature()")
+        self.refuse_shards("quadrature()")
         if query_domain is None:
             return self.kept(("quadrature", dtype), lambda: self._quadrature(None, dtype))
         if not isinstance(query_domain, Domain):
@@ -910,127 +947,116 @@ class Domain:
         return self._quadrature(query_domain, dtype)
 
     def _quadrature(self, query_domain: Domain | None, dtype: torch.dtype | None) -> Quadrature:
+        """Return the weights before any cache."""
         if self.size == 0:
-            raise DomainError("the domain has no points; an integral needs at least one")
-        equal, renormalised = self._rules()
+            raise DomainError("expected a domain of at least one point to integrate over, got none")
+        rules = self._rules()
         dtype = dtype or self.measure.dtype
         mass = self.measure.to(dtype).reshape(-1, self.size)
         if self.valid is not None:
             mass = torch.where(self.valid, mass, 0.0)
-        query_time, key_time = self._times(query_domain)
-        if self.sparse:
-            queries = self.size if query_domain is None else query_domain.size
-            return self._sparse_quadrature(mass, query_time, key_time, queries)
-        density, log_density, visible = self._density(
-            dtype, self.size if query_domain is None else query_domain.size
+        times = self._times(query_domain)
+        queries = self.size if query_domain is None else query_domain.size
+        quadrature = Quadrature(
+            mass=mass,
+            query_time=times.query,
+            key_time=times.key,
+            valid=self.valid,
+            equal=rules.equal and not self.measure.requires_grad,
+            triangular=self.causal and query_domain is None,
+            clock=self._clock(query_domain),
         )
+        if isinstance(self.pairs, Edges):
+            return self._on_edges(quadrature, self.pairs, queries)
+        if self.reach is not None:
+            return self._in_reach(quadrature, self.reach, queries)
+
+        density, log_density = None, None
+        if self.pairs is not None:
+            density, log_density = self._density(dtype, queries)
         scale = None
-        if renormalised:
-            scale = self._scale(
-                mass, query_time, key_time, visible, triangular=query_domain is None
-            )
+        if rules.renormalised:
+            triangular = query_domain is None
+            scale = scale_of_seen(mass, *times, log_density, triangular=triangular)
+
+            # Where every query sees every key, one sum serves all, and the masses take it.
             if scale is None:
                 mass = mass * reciprocal(mass.sum(-1, keepdim=True))
-        return Quadrature(
-            mass=mass,
-            scale=scale,
-            query_time=query_time,
-            key_time=key_time,
-            density=density,
-            log_density=log_density,
-            valid=self.valid,
-            equal=equal and not self.measure.requires_grad,
-            triangular=self.causal and query_domain is None,
-        )
+        return replace(quadrature, mass=mass, scale=scale, density=density, log_density=log_density)
 
-    def _sparse_quadrature(
-        self, mass: Tensor, query_time: Tensor | None, key_time: Tensor | None, queries: int
-    ) -> Quadrature:
-        """The quadrature of a domain with edges or a reach: nothing in it is N²."""
-        equal, renormalised = self._rules()
-        common: dict[str, Any] = {
-            "mass": mass,
-            "query_time": query_time,
-            "key_time": key_time,
-            "valid": self.valid,
-            "equal": equal and not self.measure.requires_grad,
-            "triangular": self.causal and query_time is key_time,
-        }
-        if isinstance(self.pairs, Edges):
-            edges = self.pairs
-            if (edges.queries, edges.keys) != (queries, self.size):
-                raise ShapeError(
-                    f"expected edges of {queries} queries and {self.size} keys, got {edges!r}; "
-                    "search with source.near(queries, ...) for queries on another domain"
-                )
-            if query_time is not None and key_time is not None:
-                edges = _ordered_edges(edges, query_time, key_time)
-            scale = reciprocal(mass_on_edges(mass, edges)) if renormalised else None
-            return Quadrature(scale=scale, edges=edges, **common)
+    def _on_edges(self, quadrature: Quadrature, edges: Edges, queries: int) -> Quadrature:
+        """Return the quadrature of a domain with edges: nothing in it is N²."""
+        if (edges.queries, edges.keys) != (queries, self.size):
+            raise ShapeError(
+                f"expected edges of {queries} queries and {self.size} keys, got {edges!r}; "
+                "search with source.near(queries, ...) for queries on another domain"
+            )
+        edges = self._ordered(edges, Times(quadrature.query_time, quadrature.key_time))
+        scale = None
+        if self._rules().renormalised:
+            scale = reciprocal(mass_on_edges(quadrature.mass, edges))
+        return replace(quadrature, scale=scale, edges=edges)
 
-        if queries != self.size or (query_time is not key_time):
+    def _in_reach(self, quadrature: Quadrature, reach: int, queries: int) -> Quadrature:
+        """Return the quadrature of a domain with a reach: nothing in it is N²."""
+        if queries != self.size or quadrature.query_time is not quadrature.key_time:
             raise DomainError(
                 "expected queries at the domain's own points beside reach, got another domain; "
                 "use near(queries, radius=...)"
             )
-        assert self.reach is not None
+        mass, after = quadrature.mass, 0 if self.causal else reach
+
+        # Padding is not counted: the rank of a point is its number among the real ones.
         rank = torch.arange(self.size, device=mass.device)[None]
         if self.valid is not None:
             rank = self.valid.long().cumsum(-1) - 1
-        after = 0 if self.causal else self.reach
         scale = None
-        if renormalised:
-            scale = reciprocal(mass_in_reach(mass, self.valid, self.reach, after))[:, None]
-        return Quadrature(scale=scale, reach=(self.reach, after), rank=rank, **common)
+        if self._rules().renormalised:
+            scale = reciprocal(mass_in_reach(mass, self.valid, reach, after))[:, None]
+        return replace(quadrature, scale=scale, reach=(reach, after), rank=rank)
 
-    def _times(self, query_domain: Domain | None) -> tuple[Tensor | None, Tensor | None]:
-        if not self.causal:
-            return None, None
-        if query_domain is None:
-            index = torch.arange(self.size, device=self.positions.device, dtype=torch.float32)[None]
-            return index, index
-        return tuple(d.positions[..., 0].detach().reshape(-1, d.size) for d in (query_domain, self))  # type: ignore
-
-    def _density(
-        self, dtype: torch.dtype, queries: int, keys: int | None = None
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        if self.pairs is None:
-            return None, None, None
-        assert isinstance(self.pairs, Tensor)
-        keys = self.size if keys is None else keys
-        if self.pairs.shape[-2:] != (queries, keys):
-            need = f"(..., {queries}, {keys})"
-            raise ShapeError(
-                f"pairs must have shape {need} for these queries, got {tuple(self.pairs.shape)}"
-            )
-        pairs = (
-            self.pairs
-            if self.pairs.dim() == 4
-            else self.pairs.reshape(-1, 1, *self.pairs.shape[-2:])
-        )
-        if pairs.dtype == torch.bool:
-            log_density = torch.zeros(pairs.shape, dtype=dtype, device=pairs.device).masked_fill(
-                ~pairs, -torch.inf
-            )
-            return pairs.to(dtype), log_density, pairs
-        pairs = pairs.to(dtype)
-        return pairs.exp(), pairs, pairs > -torch.inf
-
-    @staticmethod
-    def _scale(mass, query_time, key_time, visible, triangular: bool) -> Tensor | None:
-        """One over the mass each query sees, (1 | B, 1 | H, Nq); None where all queries see all
-        keys.
+    def _clock(self, query_domain: Domain | None) -> Tensor | None:
+        """Return the times of the points, (1 | B, N), in an order of :meth:`timestamps`; None where
+        points are steps, as on a line.
         """
-        if query_time is None and visible is None:
+        timed = self.kind == "spacing" and self.shape is None and self.dim == 1
+        if not (timed and self.causal) or query_domain is not None:
             return None
-        if visible is None and triangular:
-            return reciprocal(mass.cumsum(-1))[:, None]
-        seen = mass[:, None, None, :]
-        if query_time is not None:
-            seen = torch.where((key_time[:, None, :] <= query_time[:, :, None])[:, None], seen, 0.0)
-        if visible is not None:
-            seen = torch.where(visible, seen, 0.0)
-        return reciprocal(seen.sum(-1))
+        return self.positions.reshape(-1, self.size)
+
+    def _times(self, query_domain: Domain | None) -> Times:
+        """Return the times that an order compares: indices within one domain, first coordinates
+        between two.
+        """
+        if not self.causal:
+            return Times(None, None)
+        if query_domain is None:
+            # Float32 counts up to 2^24 exactly; half precisions only up to 2,048 or 256.
+            device = self.positions.device
+            index = torch.arange(self.size, device=device, dtype=torch.float32)[None]
+            return Times(index, index)
+        return Times(query_domain._first_coordinate(), self._first_coordinate())
+
+    def _first_coordinate(self) -> Tensor:
+        return self.positions[..., 0].detach().reshape(-1, self.size)
+
+    def _density(self, dtype: torch.dtype, queries: int, keys: int | None = None) -> PairDensity:
+        """Return the density of a dense mask or bias, by default of all keys of the domain."""
+        pairs = self.pairs
+        assert isinstance(pairs, Tensor)
+        if keys is None:
+            keys = self.size
+        if pairs.shape[-2:] != (queries, keys):
+            raise ShapeError(
+                f"expected pairs (..., {queries}, {keys}) for these queries, got "
+                f"{tuple(pairs.shape)}"
+            )
+        if pairs.dim() != 4:
+            pairs = pairs.reshape(-1, 1, queries, keys)
+        if pairs.dtype == torch.bool:
+            return PairDensity.of_mask(pairs, dtype)
+        pairs = pairs.to(dtype)
+        return PairDensity(pairs.exp(), pairs)
 
     def validate(self) -> Domain:
         """Check values, eagerly, where data enters; returns the domain itself.
@@ -1040,13 +1066,15 @@ class Domain:
                 total mass, unsorted or repeated timestamps, NaN in pairs.
             ShapeError: shapes or devices that do not fit.
         """
-        mask = self.pairs if isinstance(self.pairs, Tensor) else None
-        check_shapes(self.positions, self.measure, self.valid, mask)
+        check_shapes(self.positions, self.measure, self.valid, self._mask)
         if isinstance(self.pairs, Edges):
             self.pairs.check()
         timestamps = self.kind == "spacing" and self.dim == 1 and not self.shape
-        check_values(self.positions, self.measure, self.valid, mask, sorted_=timestamps)
+        check_values(self.positions, self.measure, self.valid, self._mask, sorted_=timestamps)
         return self
+
+
+# --- lines that operators make --------------------------------------------------------------------
 
 
 def default_line(
@@ -1058,43 +1086,38 @@ def default_line(
     device: torch.device,
     dtype: torch.dtype,
 ) -> Domain:
-    """:meth:`Domain.line` for an operator that was given no domain: of the last lines one object
-    each, as long as nobody writes to their tensors.
+    """Return :meth:`Domain.line` for an operator that was called without a domain: the same object
+    for the same arguments, as long as nobody writes to its tensors.
 
     Example:
         >>> place = {"device": torch.device("cpu"), "dtype": torch.float32}
         >>> default_line(4, **place) is default_line(4, **place)
         True
     """
+    options = {
+        "length": length,
+        "causal": causal,
+        "measure": measure,
+        "device": device,
+        "dtype": dtype,
+    }
     if _versions(()) is None:
-        return Domain.line(
-            n, length=length, causal=causal, measure=measure, device=device, dtype=dtype
-        )
-    line = _line(n, length, causal, measure, device, dtype)
-    used = (line.positions, line.measure)
-    if any(part._version or part.requires_grad for part in used):
-        _line.cache_clear()
-        line = _line(n, length, causal, measure, device, dtype)
+        return Domain.line(n, **options)
+    line = _cached_line(n, **options)
+    tensors = (line.positions, line.measure)
+    if any(tensor._version or tensor.requires_grad for tensor in tensors):
+        _cached_line.cache_clear()
+        line = _cached_line(n, **options)
     return line
 
 
 @lru_cache(maxsize=64)
-def _line(
-    n: int,
-    length: float | None,
-    causal: bool,
-    measure: str,
-    device: torch.device,
-    dtype: torch.dtype,
-) -> Domain:
+def _cached_line(n: int, **options: Any) -> Domain:
     with torch.inference_mode(False):
-        return Domain.line(
-            n, length=length, causal=causal, measure=measure, device=device, dtype=dtype
-        )
+        return Domain.line(n, **options)
 
 
-def _pad(x: Tensor, rows: int) -> Tensor:
-    return torch.nn.functional.pad(x, (0, 0, 0, rows))
+# --- when results may be cached -------------------------------------------------------------------
 
 
 def _transformed() -> bool:
@@ -1103,178 +1126,93 @@ def _transformed() -> bool:
 
 
 def _versions(tensors: Iterable[Tensor | None]) -> list[int] | None:
-    """How often each tensor was written to: what is computed from them now holds until that
-    changes. None where it must not be kept.
+    """Return the version counters of the tensors, which rise with each write; cached results stay
+    valid until one changes. None where nothing may be cached.
 
     That is: while code is traced, transformed or watched by a mode, while a CUDA graph is captured,
-    for subclasses, and where autograd follows a tensor. An inference tensor does not say when it is
-    written to.
+    for subclasses, and where autograd follows a tensor. An inference tensor has no version counter.
     """
     if torch.compiler.is_compiling() or _transformed() or torch._C._len_torch_dispatch_stack():
         return None
-    result = []
-    for x in tensors:
-        if x is None:
+    versions = []
+    for tensor in tensors:
+        if tensor is None:
             continue
-        if type(x) is not Tensor or x.requires_grad or x.is_inference():
+        if type(tensor) is not Tensor or tensor.requires_grad or tensor.is_inference():
             return None
-        if x.is_cuda and torch.cuda.is_current_stream_capturing():
+        if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
             return None
-        result.append(x._version)
-    return result
+        versions.append(tensor._version)
+    return versions
 
 
-def _cells(time: Tensor, real: Tensor, causal: bool) -> Tensor:
-    """Length of each real point's cell: the gap before it, or Voronoi; an end takes its one gap, a
-    lone point 1, and points that are all at one time share it.
-    """
-    first = torch.full_like(time[..., :1], -torch.inf)
-    before = torch.where(real, time, -torch.inf).cummax(-1).values
-    left = time - torch.cat([first, before[..., :-1]], -1)
-    has_left = left < torch.inf
-    if causal:
-        return torch.where(has_left, left, 1.0)
-    after = -torch.where(real, -time, -torch.inf).flip(-1).cummax(-1).values.flip(-1)
-    right = torch.cat([after[..., 1:], -first], -1) - time
-    has_right = right < torch.inf
-    middle = torch.where(
-        has_left & has_right, (left + right) / 2, torch.where(has_left, left, right)
-    )
-    cells = torch.where(has_left | has_right, middle, 1.0)
-    together = torch.where(real, cells, 0.0).sum(-1, keepdim=True) > 0
-    return torch.where(together, cells, 1.0 / real.sum(-1, keepdim=True).clamp_min(1))
+# --- parts of constructors ------------------------------------------------------------------------
 
 
-def _neighbours(
-    positions: Tensor,
-    valid: Tensor | None,
-    radius: float | None,
-    neighbours: int | None,
-    box: Sequence[float] | None,
-    **queries: Tensor | None,
-) -> Edges:
-    """The edges of one of the two searches."""
-    if (radius is None) == (neighbours is None):
-        got = f"radius={radius}, neighbours={neighbours}"
-        raise DomainError(f"expected a radius or a number of neighbours, got {got}")
-    if radius is not None:
-        return radius_edges(positions, radius, valid=valid, box=box, **queries)
-    assert neighbours is not None
-    return nearest_edges(positions, neighbours, valid=valid, box=box, **queries)
-
-
-def _with_loops(
-    edge_index: Tensor,
-    n: int,
-    weight: Tensor | None,
-    features: Tensor | None,
-    loop_features: Tensor | None,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Edges with one loop per node. Loops of the graph stay where they carry a weight or features,
-    once per node; otherwise a node sees itself once, however many loops it had.
-    """
-    loop = edge_index[0] == edge_index[1]
-    missing = torch.ones(n, dtype=torch.bool, device=edge_index.device)
-    if weight is None and features is None:
-        edge_index = edge_index[:, ~loop]
-    else:
-        missing[edge_index[0, loop]] = False
-    own = missing.nonzero()[:, 0]
-    edge_index = torch.cat([edge_index, own.to(edge_index.dtype).expand(2, -1)], -1)
-    if weight is not None:
-        weight = torch.cat([weight, weight.new_ones(len(own))])
-    if features is not None:
-        added = features.new_zeros(n, features.shape[1])
-        if loop_features is not None:
-            added = loop_features.to(features.dtype).expand(n, features.shape[1])
-        features = torch.cat([features, added[own]])
-    return edge_index, weight, features
-
-
-def _check_edges(edges: Edges, positions: Tensor) -> None:
-    """ShapeError unless edges are between a domain's points, on their device."""
-    n = positions.shape[-2]
-    if edges.keys != n:
-        raise ShapeError(f"expected edges with {n} keys, one per point, got {edges!r}")
-    if edges.source.device != positions.device:
-        raise ShapeError(
-            f"expected edges on {positions.device}, got {edges.source.device}; move them with "
-            "edges.to(device)"
+def _check_join(a: Domain, b: Domain, balance: tuple[float, float] | None) -> None:
+    """Error where two domains have no union."""
+    if balance is not None and min(balance) < 0:
+        raise DomainError(f"expected masses of 0 or more in balance, got {tuple(balance)}")
+    for domain in (a, b):
+        domain.refuse_shards("join")
+    if a.dim != b.dim:
+        raise DomainError(
+            f"expected two domains in one space to join, got positions of dimension {a.dim} and "
+            f"{b.dim}"
         )
-    if positions.dim() == 3 and edges.batch not in (1, positions.shape[0]):
-        raise ShapeError(
-            f"expected edges of {positions.shape[0]} graphs or of one, got {edges.batch}"
-        )
-
-
-def _ordered_edges(edges: Edges, query_time: Tensor, key_time: Tensor) -> Edges:
-    """The edges with those from later points hidden."""
-    target = edges.targets()
-    graph = torch.div(target, edges.queries, rounding_mode="floor")
-    query = query_time[graph.clamp(max=query_time.shape[0] - 1), target - graph * edges.queries]
-    key = key_time[graph.clamp(max=key_time.shape[0] - 1), edges.source]
-    density = edges.log_density
-    if density is None:
-        density = torch.zeros(edges.count, device=target.device)
-    before = key <= query
-    if density.dim() == 2:
-        before = before[:, None]
-    return edges.with_density(torch.where(before, density, -torch.inf))
-
-
-def _cut_pairs(pairs: Tensor | Edges | None, index: slice, n: int) -> Tensor | Edges | None:
-    """The pairs between the points of a slice."""
-    if isinstance(pairs, Edges):
-        chosen = torch.arange(n, device=pairs.source.device)[index]
-        return pairs.select(chosen, chosen)
-    return None if pairs is None else pairs[..., index, index]
-
-
-def _collate_pairs(domains: Sequence[Domain], n: int) -> Tensor | Edges | None:
-    """Pairs (B, H | 1, n, n) of unbatched domains; where only some are log-densities, masks become
-    0 and -inf. Where one has edges, all become edges.
-    """
-    if all(d.pairs is None for d in domains):
-        return None
-    if any(isinstance(d.pairs, Edges) for d in domains):
-        return Edges.collate([_edges_of(d) for d in domains])
-    stack = []
-    for d in domains:
-        pairs = d.pairs
-        assert not isinstance(pairs, Edges)
-        if pairs is None:
-            pairs = torch.ones(d.size, d.size, dtype=torch.bool, device=d.positions.device)
-        if pairs.dim() > 2 and pairs.shape[0] > 1:
+    for domain in (a, b):
+        if domain.causal or domain.pairs is not None or domain.reach is not None:
             raise DomainError(
-                f"collate needs unbatched pairs, (N, N) or (1, H, N, N); got {tuple(pairs.shape)}"
+                f"expected domains without order or pairs or reach to join, got {domain!r}; set "
+                "them on the union with replace(...)"
             )
-        stack.append(pairs.reshape(1, -1, *pairs.shape[-2:]))
-    if any(p.is_floating_point() for p in stack):
-        dtype = next(p.dtype for p in stack if p.is_floating_point())
-        empty = [torch.zeros_like(p, dtype=dtype) for p in stack]
-        stack = [
-            p if p.is_floating_point() else e.masked_fill(~p, -torch.inf)
-            for p, e in zip(stack, empty)
-        ]
-    heads = max(p.shape[1] for p in stack)
-    pad = [(0, n - p.shape[-1], 0, n - p.shape[-1]) for p in stack]
-    padded = [torch.nn.functional.pad(p, size) for p, size in zip(stack, pad)]
-    return torch.cat([p.expand(1, heads, -1, -1) for p in padded])
+    if None not in (a.batch, b.batch) and a.batch != b.batch:
+        raise ShapeError(f"expected domains of one batch size, got {a.batch} and {b.batch}")
+    if balance is not None:
+        return
+
+    # Each side's masses are relative to its own total, so that the union has no total to divide by.
+    renormalised = MEASURES[a.kind].renormalised or MEASURES[b.kind].renormalised
+    if a.kind == "probability" or (a.kind != b.kind and renormalised):
+        raise DomainError(
+            f"expected a balance for the union of {a.kind} and {b.kind} measures, got none; give "
+            "balance=(mass of a, mass of b), such as (0.5, 0.5)"
+        )
 
 
-def _edges_of(domain: Domain) -> Edges:
-    """A domain's pairs as edges."""
-    if isinstance(domain.pairs, Edges):
-        return domain.pairs
-    if domain.pairs is not None:
-        return Edges.of_mask(domain.pairs)
-    ones = torch.ones(domain.size, domain.size, dtype=torch.bool, device=domain.positions.device)
-    return Edges.of_mask(ones)
+def _check_collate(domains: Sequence[Domain]) -> None:
+    """DomainError where domains do not make a batch."""
+    if not domains:
+        raise DomainError("expected at least one domain to collate, got none")
+    for number, domain in enumerate(domains):
+        domain.refuse_shards("collate")
+        if domain.batch:
+            raise DomainError(
+                f"expected unbatched domains to collate, got domain {number} with a batch of "
+                f"{domain.batch} by its positions, measure or valid; leave padding out of it, "
+                "which collate marks itself"
+            )
+    common = {
+        "measure": [domain.kind for domain in domains],
+        "order": [domain.causal for domain in domains],
+        "reach": [domain.reach for domain in domains],
+        "dimension of positions": [domain.dim for domain in domains],
+    }
+    for name, values in common.items():
+        if len(set(values)) > 1:
+            raise DomainError(f"expected domains of one {name} to collate, got {values}")
 
 
-def _normalised(mass: Tensor, domain: Domain, batch: int) -> Tensor:
-    mass = mass if domain.valid is None else torch.where(domain.valid, mass.expand(batch, -1), 0.0)
+def _share_of_mass(mass: Tensor, valid: Tensor | None, batch: int) -> Tensor:
+    """Return masses as shares of the total mass of real points."""
+    if valid is not None:
+        mass = torch.where(valid, mass.expand(batch, -1), 0.0)
     return mass * reciprocal(mass.sum(-1, keepdim=True))
+
+
+def _pad_rows(x: Tensor, rows: int) -> Tensor:
+    """Return a matrix with rows of zeros added, up to ``rows``."""
+    return torch.nn.functional.pad(x, (0, 0, 0, rows - x.shape[0]))
 
 
 register_dataclass(Domain, serialized_type_name="fredholm.Domain")

@@ -19,15 +19,35 @@ Kept = TypeVar("Kept")
 DENSE_PAIRS = 1 << 30
 """The most pairs that :meth:`Edges.dense` writes out: a mask of 1 GiB."""
 
-# A tile holds rows of similar length, so that little of it is padding.
 SLACK = 1.25
+"""Rows of one tile may be longer than its shortest by this factor, so that little is padding."""
+
+
+class EdgeValues(NamedTuple):
+    """Values of edges, see the attributes of :class:`Edges`."""
+
+    log_density: Tensor | None
+    features: Tensor | None
+    shift: Tensor | None
+
+
+class Columns(NamedTuple):
+    """The edges sorted by key.
+
+    Attributes:
+        order: index of each edge among those sorted by row, (E,).
+        start: where each key's edges begin, (batch · keys + 1,).
+    """
+
+    order: Int[Tensor, " e"]
+    start: Int[Tensor, " columns_1"]
 
 
 class Tile(NamedTuple):
     """Some rows of :class:`Edges`, padded to the longest of them.
 
     Attributes:
-        rows: which rows, (r,).
+        rows: index of each row, (r,).
         edges: index into the edges, (r, k); any edge where ``real`` is False.
         source: key of each slot, (r, k).
         real: slots that hold an edge, (r, k).
@@ -70,7 +90,8 @@ class Edges:
         ptr: where each row starts in ``source``, (batch · queries + 1), int64.
         source: the keys, (E,), int64, ascending within a row.
         log_density: log ρ of the pair measure, (E,) or (E, H); -inf hides a pair; None for ρ = 1.
-        features: what kernels may read of a pair, (E, f), or None: edge attributes, signed weights.
+        features: numbers of a pair that kernels may read, (E, f), or None: edge attributes, signed
+            weights.
         shift: added to the key's position as the query sees it, (E, p), or None: the nearest image
             in a periodic box.
         queries, keys: how many there are per graph.
@@ -106,8 +127,8 @@ class Edges:
         features: Tensor | None = None,
         dtype: torch.dtype | None = None,
     ) -> Edges:
-        """Edges in any order, as rows (source, target) of ``edge_index``; the counts of repeated
-        ones have ``dtype``, by default torch's.
+        """Return edges given in any order, as rows (source, target) of ``edge_index``; the counts
+        of repeated ones have ``dtype``, by default torch's.
 
         Equal edges become one, whose density is their number or, with ``weight``, the sum of their
         weights. With ``features`` equal edges stay apart: each may carry another feature.
@@ -123,28 +144,23 @@ class Edges:
             DomainError: indices outside of the graph, weights that are no density.
             ShapeError: shapes or dtypes that do not fit.
         """
-        keys = queries if keys is None else keys
+        if keys is None:
+            keys = queries
         check_edge_index(edge_index, queries, keys)
         count = edge_index.shape[1]
         check_weight(weight, count)
         check_edge_features(features, count)
 
         # One number per pair sorts by row and then by key.
-        pair = edge_index[1].long() * keys + edge_index[0].long()
-        pair, order = torch.sort(pair, stable=True)
-        density = None if weight is None else weight.index_select(0, order)
-        if features is not None:
-            features = features.index_select(0, order)
+        source, target = edge_index.long()
+        pair, order = torch.sort(target * keys + source, stable=True)
+        if weight is not None:
+            weight = weight.index_select(0, order)
+        if features is None:
+            pair, density = _merge_equal(pair, weight, dtype or torch.get_default_dtype())
         else:
-            distinct, place, repeats = torch.unique_consecutive(
-                pair, return_inverse=True, return_counts=True
-            )
-            if len(distinct) < len(pair):
-                if density is None:
-                    density = repeats.to(dtype or torch.get_default_dtype())
-                else:
-                    density = density.new_zeros(len(distinct)).index_add(0, place, density)
-                pair = distinct
+            density = weight
+            features = features.index_select(0, order)
         row = torch.div(pair, keys, rounding_mode="floor")
         return cls.of_sorted(row, pair - row * keys, queries, keys, _log(density), features)
 
@@ -161,16 +177,18 @@ class Edges:
         *,
         batch: int = 1,
     ) -> Edges:
-        """Edges that are sorted by row and then by key already; nothing is checked."""
+        """Return edges that are already sorted by row and then by key; nothing is checked."""
         degree = torch.bincount(row, minlength=batch * queries)
-        ptr = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
-        longest = int(degree.max()) if len(degree) else 0
+        longest = 0
+        if len(degree):
+            longest = int(degree.max())
+        ptr = row_starts(degree)
         return cls(ptr, source, log_density, features, shift, queries, keys, longest, batch)
 
     @classmethod
     def of_mask(cls, pairs: Tensor) -> Edges:
-        """The visible pairs of a dense mask or log-density: (Nq, Nk), (B, Nq, Nk) or (B, H, Nq,
-        Nk), as a domain's ``pairs``.
+        """Return the visible pairs of a dense mask or log-density: (Nq, Nk), (B, Nq, Nk) or (B, H,
+        Nq, Nk), as a domain's ``pairs``.
 
         Example:
             >>> mask = torch.tensor([[True, False], [True, True]])
@@ -179,33 +197,35 @@ class Edges:
         """
         if pairs.dim() not in (2, 3, 4):
             raise ShapeError(
-                f"expected pairs (Nq, Nk), (B, Nq, Nk) or (B, H, Nq, Nk), got {tuple(pairs.shape)}"
+                "expected pairs (Nq, Nk), (B, Nq, Nk) or (B, H, Nq, Nk), got "
+                f"{tuple(pairs.shape)}; reshape them"
             )
         queries, keys = pairs.shape[-2:]
         if pairs.dim() != 4:
             pairs = pairs.reshape(-1, 1, queries, keys)
         batch = pairs.shape[0]
         by_head = pairs.movedim(1, -1)
-        visible = by_head if pairs.dtype == torch.bool else by_head > -torch.inf
-        seen = visible.any(-1).reshape(batch * queries, keys)
-        row, source = seen.nonzero(as_tuple=True)
+        is_mask = pairs.dtype == torch.bool
+        visible = by_head if is_mask else by_head > -torch.inf
 
+        # An edge is where any head sees the key.
+        some = visible.any(-1)
+        row, source = some.reshape(batch * queries, keys).nonzero(as_tuple=True)
+        by_edge = by_head.reshape(batch * queries, keys, -1)[row, source]
         log_density = None
-        uneven = by_head.shape[-1] > 1 and not bool((visible.all(-1) == visible.any(-1)).all())
-        if pairs.dtype != torch.bool:
-            log_density = by_head.reshape(batch * queries, keys, -1)[row, source]
-        elif uneven:
+        if not is_mask:
+            log_density = by_edge
+        elif by_head.shape[-1] > 1 and not bool((visible.all(-1) == some).all()):
             # Heads see different keys: an edge that a head does not see has density 0 for it.
-            dtype = torch.get_default_dtype()
-            log_density = visible.reshape(batch * queries, keys, -1)[row, source].to(dtype).log()
+            log_density = by_edge.to(torch.get_default_dtype()).log()
         if log_density is not None and log_density.shape[-1] == 1:
             log_density = log_density[:, 0]
         return cls.of_sorted(row, source, queries, keys, log_density, batch=batch)
 
     @classmethod
     def collate(cls, graphs: Sequence[Edges]) -> Edges:
-        """Graphs of different sizes as one batch: queries and keys are padded to the most there
-        are, edges are not padded.
+        """Return graphs of different sizes as one batch: queries and keys are padded to the most
+        there are, edges are not padded.
 
         Raises:
             DomainError: no graphs; a batch among them; features or shifts of some graphs only.
@@ -217,27 +237,25 @@ class Edges:
         """
         if not graphs:
             raise DomainError("expected at least one graph to collate, got none")
-        for b, graph in enumerate(graphs):
+        for number, graph in enumerate(graphs):
             if graph.batch != 1:
                 raise DomainError(
-                    f"expected unbatched graphs, got a batch of {graph.batch} as graph {b}; "
+                    f"expected unbatched graphs, got a batch of {graph.batch} as graph {number}; "
                     "collate its graphs one by one"
                 )
         queries = max(graph.queries for graph in graphs)
-        keys = max(graph.keys for graph in graphs)
-        degrees = [
-            torch.nn.functional.pad(graph.degrees(), (0, queries - graph.queries))
-            for graph in graphs
-        ]
-        degree = torch.cat(degrees)
+        degrees = []
+        for graph in graphs:
+            missing = queries - graph.queries
+            degrees.append(torch.nn.functional.pad(graph.degrees(), (0, missing)))
         return cls(
-            ptr=torch.cat([degree.new_zeros(1), degree.cumsum(0)]),
+            ptr=row_starts(torch.cat(degrees)),
             source=torch.cat([graph.source for graph in graphs]),
             log_density=_collate_densities(graphs),
             features=_collate_field(graphs, "features"),
             shift=_collate_field(graphs, "shift"),
             queries=queries,
-            keys=keys,
+            keys=max(graph.keys for graph in graphs),
             longest=max(graph.longest for graph in graphs),
             batch=len(graphs),
         )
@@ -258,29 +276,33 @@ class Edges:
         queries = f"{self.queries} queries"
         if self.batch > 1:
             queries = f"{self.batch} × {queries}"
-        facts = f"{self.count} edges of {queries} and {self.keys} keys"
-        extras = {
-            "densities": self.log_density,
-            "features": self.features,
-            "images": self.shift,
-        }
-        present = [f", {name}" for name, value in extras.items() if value is not None]
-        return f"Edges({facts}, at most {self.longest} per query{''.join(present)})"
+        facts = [
+            f"{self.count} edges of {queries} and {self.keys} keys",
+            f"at most {self.longest} per query",
+        ]
+        if self.log_density is not None:
+            facts.append("densities")
+        if self.features is not None:
+            facts.append("features")
+        if self.shift is not None:
+            facts.append("images")
+        return f"Edges({', '.join(facts)})"
 
     def tensors(self) -> list[Tensor | None]:
-        """Every tensor, in the order of the fields."""
+        """Return every tensor, in the order of the fields."""
         return [self.ptr, self.source, self.log_density, self.features, self.shift]
 
     def degrees(self) -> Int[Tensor, " rows"]:
-        """Number of keys of each row."""
+        """Return the number of keys of each row."""
         return self.ptr[1:] - self.ptr[:-1]
 
     def row(self, index: int) -> Int[Tensor, " k"]:
-        """The keys of one row."""
-        return self.source[int(self.ptr[index]) : int(self.ptr[index + 1])]
+        """Return the keys of one row."""
+        start, stop = self.ptr[index : index + 2].tolist()
+        return self.source[start:stop]
 
     def targets(self) -> Int[Tensor, " e"]:
-        """The row of each edge."""
+        """Return the row of each edge."""
 
         def make() -> Tensor:
             row = torch.arange(self.rows, device=self.ptr.device)
@@ -289,27 +311,25 @@ class Edges:
         return self.kept("targets", make)
 
     def flat_source(self) -> Int[Tensor, " e"]:
-        """The key of each edge, numbered through all graphs of the batch."""
+        """Return the key of each edge, numbered through all graphs of the batch."""
         if self.batch == 1:
             return self.source
         graph = torch.div(self.targets(), self.queries, rounding_mode="floor")
         return self.source + graph * self.keys
 
-    def columns(self) -> tuple[Int[Tensor, " e"], Int[Tensor, " columns_1"]]:
-        """The edges sorted by key, as indices into ``source``, and where each key starts there:
-        the transposed order, made when it is first asked for.
-        """
+    def columns(self) -> Columns:
+        """Return the edges sorted by key: the transposed order, made when it is first asked for."""
 
-        def make() -> tuple[Tensor, Tensor]:
+        def make() -> Columns:
             source = self.flat_source()
             order = torch.sort(source, stable=True).indices
             degree = torch.bincount(source, minlength=self.batch * self.keys)
-            return order, torch.cat([degree.new_zeros(1), degree.cumsum(0)])
+            return Columns(order, row_starts(degree))
 
         return self.kept("columns", make)
 
     def kept(self, name: object, make: Callable[[], Kept]) -> Kept:
-        """``make()``, a function of ``ptr`` and ``source`` alone, kept with these edges."""
+        """Return ``make()``, a function of ``ptr`` and ``source`` alone; cached with the edges."""
         if torch.compiler.is_compiling():
             return make()
         memo = self.__dict__.get("_memo")
@@ -317,6 +337,7 @@ class Edges:
             memo = {}
             object.__setattr__(self, "_memo", memo)
         if name not in memo:
+            # A cached result may meet autograd later, which an inference tensor must not.
             with torch.inference_mode(False):
                 memo[name] = make()
         return memo[name]
@@ -327,7 +348,7 @@ class Edges:
     # --- tiles ------------------------------------------------------------------------------------
 
     def pieces(self, most: int | None = None) -> Pieces:
-        """The rows, those of more than ``most`` edges cut into pieces of at most so many.
+        """Return the rows, those of more than ``most`` edges cut into pieces of at most so many.
 
         Example:
             >>> edges = Edges.of_mask(torch.ones(2, 3).bool())
@@ -340,6 +361,7 @@ class Edges:
         return self.kept(("pieces", most), lambda: self._cut(most))
 
     def _cut(self, most: int) -> Pieces:
+        """Return pieces of at most ``most`` edges; a row without edges is one piece."""
         degree = self.degrees()
         count = torch.div(degree + most - 1, most, rounding_mode="floor").clamp_min(1)
         row = torch.arange(self.rows, device=self.ptr.device).repeat_interleave(count)
@@ -351,50 +373,49 @@ class Edges:
         return Pieces(row, self.ptr[row] + place * most, length)
 
     def tiles(self, slots: int, *, split: bool = False) -> Iterator[Tile]:
-        """All rows in tiles of at most ``slots`` slots (rows × longest row), sorted by length so
-        that little is padding. A row longer than that is a tile of its own or, with ``split``,
-        comes in pieces.
+        """Return all rows in tiles of at most ``slots`` slots (rows × longest row), sorted by
+        length so that little is padding. A row longer than that is a tile of its own or, with
+        ``split``, comes in pieces.
 
         Rows of equal length keep their order, and with it the locality of points that were sorted
-        in space. Which rows a tile has is kept, its indices are made anew: they take more memory
-        than the edges.
+        in space. The list of each tile's rows is cached; its indices are made anew, because they
+        take more memory than the edges.
         """
         pieces = self.pieces(slots if split else None)
         parts = self.kept(("tiles", slots, split), lambda: _partition(pieces.length, slots))
         return (self._tile(pieces, part) for part in parts)
 
     def tile(self, rows: Int[Tensor, " r"]) -> Tile:
-        """Some rows, padded to the longest of them and to one slot at least."""
+        """Return some rows, padded to the longest of them and to one slot at least."""
         return self._tile(self.pieces(), rows)
 
     def whole_tile(self) -> Tile:
-        """All rows as one tile, whose shape is static: for traced code."""
+        """Return all rows as one tile, whose shape is static: for traced code."""
         every = self.pieces()
         return self._padded(every, every.row, max(self.longest, 1))
 
     def _tile(self, pieces: Pieces, part: Tensor) -> Tile:
-        length = pieces.length.index_select(0, part)
-        shortest, longest = (int(x) for x in length.aminmax())
-        chosen = Pieces(
-            pieces.row.index_select(0, part), pieces.start.index_select(0, part), length
-        )
-        tile = self._padded(chosen, part, max(longest, 1))
+        """Return the pieces at the indices ``part`` as a tile."""
+        row, start, length = (values.index_select(0, part) for values in pieces)
+        shortest, longest = (int(bound) for bound in length.aminmax())
+        tile = self._padded(Pieces(row, start, length), part, max(longest, 1))
         return tile._replace(full=shortest == longest > 0)
 
     def _padded(self, pieces: Pieces, part: Tensor, width: int) -> Tile:
+        """Return pieces as a tile of ``width`` slots per row."""
         slot = torch.arange(width, device=part.device)
         real = slot < pieces.length[:, None]
         edges = torch.where(real, pieces.start[:, None] + slot, 0)
-        if self.count == 0:
-            return Tile(pieces.row, edges, edges, real, part)
-        source = self.source.index_select(0, edges.flatten()).view(edges.shape)
+        source = edges
+        if self.count:
+            source = self.source.index_select(0, edges.flatten()).view(edges.shape)
         return Tile(pieces.row, edges, source, real, part)
 
     # --- dense ------------------------------------------------------------------------------------
 
     def dense(self) -> Tensor:
-        """The same pairs as a mask, or as a log-density with -inf where there is no edge: (Nq, Nk),
-        or (B | 1, H | 1, Nq, Nk) of a batch or of densities per head. O(N²).
+        """Return the same pairs as a mask, or as a log-density with -inf where there is no edge:
+        (Nq, Nk), or (B | 1, H | 1, Nq, Nk) of a batch or of densities per head. O(N²).
 
         Raises:
             DomainError: more than :data:`DENSE_PAIRS` pairs; equal edges with features, which no
@@ -407,42 +428,38 @@ class Edges:
         return pairs.reshape(self.batch, self.queries, -1, self.keys).movedim(2, 1)
 
     def dense_rows(self, rows: Int[Tensor, " r"]) -> Tensor:
-        """Some rows of :meth:`dense`, (r, 1 | H, Nk)."""
-        self.check_dense(rows.shape[0])
-        tile = self.tile(rows)
-        self._refuse_repeated(tile)
+        """Return some rows of :meth:`dense`, (r, 1 | H, Nk)."""
+        tile = self._dense_tile(rows, 1)
         if self.log_density is None:
             mask = torch.zeros(rows.shape[0], self.keys, dtype=torch.bool, device=self.ptr.device)
             if self.count:
                 mask = mask.scatter_reduce(1, tile.source, tile.real, "amax")
             return mask[:, None]
+
         density = self.log_density
         if density.dim() == 1:
             density = density[:, None]
-        empty = density.new_full((rows.shape[0], density.shape[1], self.keys), -torch.inf)
+        shape = (rows.shape[0], density.shape[1], self.keys)
+        empty = density.new_full(shape, -torch.inf)
         if not self.count:
             return empty
-        row, slot = tile.real.nonzero(as_tuple=True)
-        source, edge = tile.source[row, slot], tile.edges[row, slot]
-        return empty.movedim(1, 2).index_put((row, source), density[edge]).movedim(2, 1)
+        return _scatter(empty.movedim(1, 2), tile, density).movedim(2, 1)
 
     def dense_features(self, rows: Int[Tensor, " r"]) -> Tensor | None:
-        """Features of all pairs of some rows, zero where there is no edge: (r, Nk, f)."""
-        return self._scattered(rows, self.features)
-
-    def dense_shift(self, rows: Int[Tensor, " r"]) -> Tensor | None:
-        """Shifts of all pairs of some rows, (r, Nk, p)."""
-        return self._scattered(rows, self.shift)
-
-    def _scattered(self, rows: Tensor, values: Tensor | None) -> Tensor | None:
-        if values is None:
+        """Return features of all pairs of some rows, zero where there is no edge: (r, Nk, f)."""
+        if self.features is None:
             return None
-        self.check_dense(rows.shape[0] * values.shape[1])
+        width = self.features.shape[1]
+        tile = self._dense_tile(rows, width)
+        empty = self.features.new_zeros(rows.shape[0], self.keys, width)
+        return _scatter(empty, tile, self.features)
+
+    def _dense_tile(self, rows: Tensor, width: int) -> Tile:
+        """Return the tile of rows that are about to be written out, ``width`` numbers per pair."""
+        self.check_dense(rows.shape[0] * width)
         tile = self.tile(rows)
         self._refuse_repeated(tile)
-        dense = values.new_zeros(rows.shape[0], self.keys, values.shape[1])
-        row, slot = tile.real.nonzero(as_tuple=True)
-        return dense.index_put((row, tile.source[row, slot]), values[tile.edges[row, slot]])
+        return tile
 
     def check_dense(self, rows: int) -> None:
         """DomainError where a dense matrix of ``rows`` rows would be larger than
@@ -457,6 +474,7 @@ class Edges:
             )
 
     def _refuse_repeated(self, tile: Tile) -> None:
+        """DomainError where equal edges carry features of their own."""
         if self.features is None or tile.source.shape[1] < 2:
             return
         equal = (tile.source[:, 1:] == tile.source[:, :-1]) & tile.real[:, 1:]
@@ -470,25 +488,30 @@ class Edges:
 
     def to(self, *args: Any, **kwargs: Any) -> Edges:
         """Move tensors as :meth:`torch.Tensor.to` does; indices keep their dtype."""
-        moved: dict[str, Tensor] = {}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if not isinstance(value, Tensor):
-                continue
-            result = value.to(*args, **kwargs)
-            moved[field.name] = result if value.is_floating_point() else value.to(result.device)
-        return replace(self, **moved)
+        return replace(self, **moved_fields(self, *args, **kwargs))
 
     def with_density(self, log_density: Tensor | None) -> Edges:
-        """The same pairs with another density; what was made of the pairs alone is kept."""
+        """Return the same pairs with another density; results of the pairs alone stay cached."""
         edges = replace(self, log_density=log_density)
         if "_memo" in self.__dict__:
             object.__setattr__(edges, "_memo", self.__dict__["_memo"])
         return edges
 
+    def _values(self, chosen: Tensor | slice) -> EdgeValues:
+        """Return the values of some edges."""
+
+        def pick(values: Tensor | None) -> Tensor | None:
+            if values is None:
+                return None
+            if isinstance(chosen, slice):
+                return values[chosen]
+            return values.index_select(0, chosen)
+
+        return EdgeValues(pick(self.log_density), pick(self.features), pick(self.shift))
+
     def select(self, queries: Int[Tensor, " q"], keys: Int[Tensor, " k"] | None = None) -> Edges:
-        """The edges between some queries and some keys of an unbatched graph, numbered anew in the
-        order given; without ``keys`` all keys stay as they are.
+        """Return the edges between some queries and some keys of an unbatched graph, numbered anew
+        in the order given; without ``keys`` all keys stay as they are.
 
         Raises:
             DomainError: a batch of graphs.
@@ -497,33 +520,20 @@ class Edges:
             raise DomainError(
                 f"expected an unbatched graph, got a batch of {self.batch}; select from each graph"
             )
-        new_row = torch.full((self.queries,), -1, device=self.ptr.device)
-        new_row[queries] = torch.arange(queries.shape[0], device=self.ptr.device)
-        row = new_row[self.targets()]
+        row = _renumbered(self.targets(), queries, self.queries)
         source, count = self.source, self.keys
         if keys is not None:
-            new_key = torch.full((self.keys,), -1, device=self.ptr.device)
-            new_key[keys] = torch.arange(len(keys), device=self.ptr.device)
-            source, count = new_key[source], len(keys)
+            source, count = _renumbered(source, keys, self.keys), len(keys)
+
+        # Edges with an end that is left out have the number -1 there.
         chosen = ((row >= 0) & (source >= 0)).nonzero()[:, 0]
         order = torch.sort(row[chosen] * max(count, 1) + source[chosen], stable=True).indices
         chosen = chosen[order]
-
-        def pick(values: Tensor | None) -> Tensor | None:
-            return None if values is None else values.index_select(0, chosen)
-
-        return Edges.of_sorted(
-            row[chosen],
-            source[chosen],
-            queries.shape[0],
-            count,
-            pick(self.log_density),
-            pick(self.features),
-            pick(self.shift),
-        )
+        values = self._values(chosen)
+        return Edges.of_sorted(row[chosen], source[chosen], queries.shape[0], count, *values)
 
     def graphs(self, chosen: slice) -> Edges:
-        """Some consecutive graphs of a batch; all of them where the batch is one that is shared.
+        """Return some consecutive graphs of a batch; all where samples share the one graph.
 
         Example:
             >>> graph = Edges.of_mask(torch.ones(2, 2).bool())
@@ -537,23 +547,17 @@ class Edges:
             raise DomainError(f"expected consecutive graphs of {self.batch}, got {chosen}")
         ptr = self.ptr[start * self.queries : stop * self.queries + 1]
         edges = slice(int(ptr[0]), int(ptr[-1]))
-
-        def cut(values: Tensor | None) -> Tensor | None:
-            return None if values is None else values[edges]
-
         return replace(
             self,
             ptr=ptr - ptr[0],
             source=self.source[edges],
-            log_density=cut(self.log_density),
-            features=cut(self.features),
-            shift=cut(self.shift),
-            longest=int((ptr[1:] - ptr[:-1]).max()),
+            longest=int(ptr.diff().max()),
             batch=stop - start,
+            **self._values(edges)._asdict(),
         )
 
     def stretch(self, start: int, stop: int) -> Edges:
-        """The rows of some consecutive queries of each graph, with all their keys.
+        """Return the rows of some consecutive queries of each graph, with all their keys.
 
         Example:
             >>> Edges.of_mask(torch.ones(3, 3).bool()).stretch(1, 3)
@@ -563,18 +567,15 @@ class Edges:
         graph = torch.div(target, self.queries, rounding_mode="floor")
         place = target - graph * self.queries
         chosen = ((place >= start) & (place < stop)).nonzero()[:, 0]
-
-        def pick(values: Tensor | None) -> Tensor | None:
-            return None if values is None else values.index_select(0, chosen)
-
         count = stop - start
         row = (graph * count + place - start)[chosen]
-        source = self.source[chosen]
-        values = pick(self.log_density), pick(self.features), pick(self.shift)
+        source, values = self.source[chosen], self._values(chosen)
         return Edges.of_sorted(row, source, count, self.keys, *values, batch=self.batch)
 
     def permuted(self, order: Int[Tensor, " n"]) -> Edges:
-        """The same graph after its points were taken in another order, ``positions[order]``."""
+        """Return the same graph after its points were taken in another order,
+        ``positions[order]``.
+        """
         return self.select(order, order)
 
     # --- checks -----------------------------------------------------------------------------------
@@ -618,25 +619,85 @@ class Edges:
         return self
 
 
+def row_starts(degree: Int[Tensor, " rows"]) -> Int[Tensor, " rows_1"]:
+    """Return where each row starts, and where the last one ends, from the rows' lengths."""
+    return torch.cat([degree.new_zeros(1), degree.cumsum(0)])
+
+
+def moved_fields(record: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Return the tensors and edges among the fields of a dataclass, moved as
+    :meth:`torch.Tensor.to` does; masks and indices keep their dtype.
+    """
+    moved: dict[str, Any] = {}
+    for field in dataclasses.fields(record):
+        value = getattr(record, field.name)
+        if isinstance(value, Edges):
+            moved[field.name] = value.to(*args, **kwargs)
+        if isinstance(value, Tensor):
+            result = value.to(*args, **kwargs)
+            if not value.is_floating_point():
+                result = value.to(result.device)
+            moved[field.name] = result
+    return moved
+
+
+# --- parts of the above ---------------------------------------------------------------------------
+
+
+def _merge_equal(
+    pair: Int[Tensor, " e"], weight: Tensor | None, dtype: torch.dtype
+) -> tuple[Int[Tensor, " distinct"], Tensor | None]:
+    """Return the distinct ones of sorted pairs, and their densities: the sum of their weights or,
+    without weights, their number in ``dtype``; None where none is repeated.
+    """
+    distinct, place, repeats = torch.unique_consecutive(
+        pair, return_inverse=True, return_counts=True
+    )
+    if len(distinct) == len(pair):
+        return pair, weight
+    if weight is None:
+        return distinct, repeats.to(dtype)
+    return distinct, weight.new_zeros(len(distinct)).index_add(0, place, weight)
+
+
+def _renumbered(index: Tensor, chosen: Tensor, count: int) -> Tensor:
+    """Return the place of each index among the chosen ones of ``count``, or -1."""
+    number = torch.full((count,), -1, device=index.device)
+    number[chosen] = torch.arange(len(chosen), device=index.device)
+    return number[index]
+
+
+def _scatter(empty: Float[Tensor, "r k n"], tile: Tile, values: Float[Tensor, "e n"]) -> Tensor:
+    """Return a dense tensor of rows and keys with the values of a tile's edges at their places."""
+    row, slot = tile.real.nonzero(as_tuple=True)
+    return empty.index_put((row, tile.source[row, slot]), values[tile.edges[row, slot]])
+
+
 def _partition(length: Int[Tensor, " p"], slots: int) -> list[Tensor]:
-    """Which pieces each tile has, pieces of similar length together."""
+    """Return the pieces of each tile, pieces of similar length together."""
     sorted_length, order = torch.sort(length, stable=True)
-    lengths = sorted_length.cpu()
+    # An empty row takes a slot as well.
+    lengths = sorted_length.cpu().clamp_min(1)
     parts, start = [], 0
     while start < len(lengths):
-        shortest = max(int(lengths[start]), 1)
+        shortest = int(lengths[start])
 
         # Lengths rise, so that the last row of a tile decides how wide it is. Rows that are
         # much longer than the first begin a new tile.
         widest = int(shortest * SLACK) + 4
         stop = int(torch.searchsorted(lengths, widest, right=True))
-        stop = max(start + 1, min(stop, start + max(1, slots // shortest)))
-        while stop > start + 1 and (stop - start) * max(int(lengths[stop - 1]), 1) > slots:
-            width = max(int(lengths[stop - 1]), 1)
+        stop = min(stop, start + max(1, slots // shortest))
+
+        # Fewer rows may be less wide: shorten the tile until it fits, to one row at least.
+        while stop > start + 1 and (stop - start) * int(lengths[stop - 1]) > slots:
+            width = int(lengths[stop - 1])
             stop = max(start + 1, min(stop - 1, start + slots // width))
         parts.append(order[start:stop])
         start = stop
     return parts
+
+
+# --- checks of what edges are built from ----------------------------------------------------------
 
 
 def check_edge_index(edge_index: Tensor, queries: int, keys: int) -> None:
@@ -700,16 +761,16 @@ def _log(density: Tensor | None) -> Tensor | None:
 
 
 def _collate_densities(graphs: Sequence[Edges]) -> Tensor | None:
-    """Log-densities of all graphs, 0 for those that have none."""
-    given = [graph.log_density for graph in graphs if graph.log_density is not None]
-    if not given:
+    """Return log-densities of all graphs, 0 for those that have none."""
+    known = [graph.log_density for graph in graphs if graph.log_density is not None]
+    if not known:
         return None
-    heads = max(1 if x.dim() == 1 else x.shape[1] for x in given)
+    heads = max(density.shape[1:].numel() for density in known)
     parts = []
     for graph in graphs:
         density = graph.log_density
         if density is None:
-            density = given[0].new_zeros(graph.count)
+            density = known[0].new_zeros(graph.count)
         if heads > 1:
             density = density.reshape(graph.count, -1).expand(-1, heads)
         parts.append(density)
@@ -717,7 +778,7 @@ def _collate_densities(graphs: Sequence[Edges]) -> Tensor | None:
 
 
 def _collate_field(graphs: Sequence[Edges], name: str) -> Tensor | None:
-    """Features or shifts of all graphs, of the same width in each."""
+    """Return features or shifts of all graphs, of the same width in each."""
     parts = [getattr(graph, name) for graph in graphs]
     if all(x is None for x in parts):
         return None

@@ -1,4 +1,4 @@
-"""Errors that say what came, what is needed and how to mend it.
+"""Errors that name the expected input, the actual one and a fix.
 
 Every error a user can cause derives from :class:`FredholmError`, so that a caller can tell bad
 input from a defect. Where Python has a fitting built-in (``ValueError``, ``TypeError``,
@@ -7,13 +7,18 @@ input from a defect. Where Python has a fitting built-in (``ValueError``, ``Type
 
 from __future__ import annotations
 
+import difflib
+import importlib
+from collections.abc import Iterable
+from typing import Any
+
 
 class FredholmError(Exception):
     """Base of every error caused by input, configuration or environment.
 
     Attributes:
-        exit_code: of the command line.
-        said: another process of the same run says it.
+        exit_code: exit code of the command line.
+        said: whether another process of the same run reports it.
     """
 
     exit_code = 2
@@ -33,10 +38,10 @@ class OptionError(FredholmError, ValueError):
 
 
 class UnknownOptionError(OptionError):
-    """An argument has a name that nothing takes.
+    """An argument has an unknown name.
 
     Attributes:
-        name: the name.
+        name: the unknown name.
     """
 
     def __init__(self, message: str, *, name: str):
@@ -45,7 +50,7 @@ class UnknownOptionError(OptionError):
 
 
 class StrategyError(FredholmError, TypeError):
-    """A strategy was asked to integrate a kernel it cannot serve."""
+    """A strategy cannot integrate this kernel."""
 
 
 class BackendError(FredholmError, RuntimeError):
@@ -57,11 +62,11 @@ class PeerError(FredholmError, RuntimeError):
 
 
 class InferenceError(FredholmError, RuntimeError):
-    """A model is trained, or its weights change, where it was said that it only answers."""
+    """A model is trained, or its weights change, inside a block for inference."""
 
 
 class DerivativeError(FredholmError, NotImplementedError):
-    """A derivative was asked for that an op does not have."""
+    """An op does not have the requested derivative."""
 
 
 class ConvergenceError(FredholmError, ArithmeticError):
@@ -69,8 +74,8 @@ class ConvergenceError(FredholmError, ArithmeticError):
 
     Attributes:
         radius: estimate of the iterated operator's spectral radius.
-        residual: the relative residual that was reached.
-        iterations: how many products with the operator it took.
+        residual: relative residual of the last iterate.
+        iterations: number of products with the operator.
     """
 
     def __init__(self, message: str, *, radius: float, residual: float, iterations: int):
@@ -83,13 +88,11 @@ class DataError(FredholmError, RuntimeError):
 
 
 class ConversionError(FredholmError, TypeError):
-    """A layer or model cannot be converted: it is unknown, or has an option that is
-    not understood.
-    """
+    """A layer or model cannot be converted: it is unknown, or has an unsupported option."""
 
 
 class ExportError(FredholmError, RuntimeError):
-    """A model cannot be exported, or its program answers otherwise than the model."""
+    """A model cannot be exported, or its program gives other results than the model."""
 
 
 class CheckpointError(FredholmError, RuntimeError):
@@ -107,7 +110,7 @@ class RecipeError(FredholmError, ValueError):
 
 
 class TrustError(FredholmError, RuntimeError):
-    """Going on would execute code that came with a folder, and nobody has said that it may run."""
+    """Continuing would execute untrusted code from a folder, which needs --trust-code."""
 
 
 class MissingExtraError(FredholmError, ImportError):
@@ -119,23 +122,21 @@ class MissingExtraError(FredholmError, ImportError):
         )
 
 
-def require(package: str, extra: str, purpose: str):
+def require(package: str, extra: str, purpose: str) -> Any:
     """Import ``package`` or raise :class:`MissingExtraError` naming the extra that brings it.
 
     Example:
         >>> require("json", "train", "this example").__name__
         'json'
     """
-    import importlib
-
     try:
         return importlib.import_module(package)
     except ImportError as error:
         raise MissingExtraError(package, extra, purpose) from error
 
 
-def suggest(name: str, known) -> str:
-    """``", did you mean 'x'?"`` where a known name is close, else the list of known names.
+def suggest(name: str, known: Iterable[object]) -> str:
+    """Return ``"; did you mean 'x'?"`` where a known name is close, else the list of known names.
 
     Example:
         >>> suggest("sofmax", ["softmax", "itnet"])
@@ -147,14 +148,12 @@ def suggest(name: str, known) -> str:
     return f"; known: {', '.join(sorted(str(k) for k in known))}"
 
 
-def closest(name: str, known) -> str | None:
-    """The known name that is nearest to a name; None where none is near.
+def closest(name: str, known: Iterable[object]) -> str | None:
+    """Return the known name that is nearest to a name, or None where none is near.
 
     Example:
         >>> closest("sofmax", ["softmax", "itnet"])
         'softmax'
     """
-    import difflib
-
     close = difflib.get_close_matches(str(name), [str(k) for k in known], n=1)
-    return close[0] if close else None
+    return next(iter(close), None)

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and errors of disks and permissions with their fix.
+"""Files that are written completely or not at all; errors of disks and permissions, with a fix.
 
 Nothing here imports torch: :mod:`fredholm.tensor_files` reads and writes tensors.
 """
@@ -17,7 +17,8 @@ from typing import Any
 
 from .errors import CheckpointError, FredholmError, StorageError
 
-MEASURED = "model_sha256"  # the key of an evaluation for the checksum of the weights it measured
+MEASURED = "model_sha256"
+"""Key of an evaluation for the checksum of the weights that it measured."""
 
 _FIXES = {
     errno.ENOSPC: "free some space",
@@ -32,7 +33,7 @@ _FIXES = {
 
 
 def cache_folder() -> Path:
-    """The folder of what is kept from one run to the next and may be deleted: $FREDHOLM_CACHE, else
+    """Return the cache folder, which may be deleted between runs: $FREDHOLM_CACHE, else
     ``fredholm`` in $XDG_CACHE_HOME, else in ~/.cache.
 
     Example:
@@ -46,19 +47,19 @@ def cache_folder() -> Path:
 
 
 def storage_error(error: OSError, path: str | Path | None = None) -> StorageError:
-    """The operating system's error in one line: which file, what is wrong, and how to go on.
+    """Return the operating system's error in one line: which file, which error, which fix.
 
     Example:
         >>> str(storage_error(OSError(28, "No space left on device"), "runs/a/model"))
         'runs/a/model: No space left on device; free some space'
     """
-    where = error.filename or path
-    what = error.strerror or str(error) or type(error).__name__
-    fix = _FIXES.get(error.errno or 0)
-    return StorageError(
-        f"{f'{os.fsdecode(where)}: ' if isinstance(where, str | bytes | Path) else ''}{what}"
-        f"{f'; {fix}' if fix else ''}"
-    )
+    text = error.strerror or str(error) or type(error).__name__
+    file = error.filename or path
+    if isinstance(file, str | bytes | Path):
+        text = f"{os.fsdecode(file)}: {text}"
+    if error.errno in _FIXES:
+        text = f"{text}; {_FIXES[error.errno]}"
+    return StorageError(text)
 
 
 def check_format(path: str | Path, found: int, known: int) -> None:
@@ -84,8 +85,8 @@ def check_format(path: str | Path, found: int, known: int) -> None:
 
 @contextmanager
 def storing(path: str | Path) -> Iterator[None]:
-    """Errors of disk and permissions below become a :class:`StorageError`; ``path`` is named where
-    the operating system names no file.
+    """Turn errors of disk and permissions into a :class:`StorageError`; ``path`` is named where the
+    operating system names no file.
     """
     try:
         yield
@@ -97,8 +98,8 @@ def storing(path: str | Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """A temporary file to write; it takes the place of ``path`` in one step once it is complete
-    and on the disk.
+    """Yield a temporary file to write; it replaces ``path`` in one step once it is complete and on
+    the disk.
 
     A reader sees the old file or the new one, never half of it. After an error the old one is still
     there, and the temporary file is not: on a full disk what was written of it must make room.
@@ -168,7 +169,7 @@ def write_json(path: Path, value: Any) -> Path:
 
 
 def read_state(path: Path, fix: str = "delete it and run again") -> dict[str, Any]:
-    """What a command kept as JSON, by names; empty where it kept nothing yet.
+    """Return the state that a command saved as a JSON object, empty where it saved none yet.
 
     Raises:
         FredholmError: a file that cannot be read; ``fix`` says how to go on.
@@ -185,7 +186,7 @@ def read_state(path: Path, fix: str = "delete it and run again") -> dict[str, An
 
 
 def unreadable(path: Path, error: Exception, fix: str = "delete it and run again") -> FredholmError:
-    """The error of a damaged file."""
+    """Return the error for a damaged file."""
     return FredholmError(f"{path}: cannot be read ({error}); {fix}")
 
 
@@ -197,7 +198,7 @@ def write_text(path: Path, text: str) -> Path:
 
 
 def digest_json(value: Any) -> str:
-    """SHA-256 of plain data: of its JSON with sorted keys, so that layout does not count.
+    """Return the SHA-256 of plain data: of its JSON with sorted keys, whatever its layout.
 
     Example:
         >>> digest_json({"a": 1, "b": 2}) == digest_json({"b": 2, "a": 1})

@@ -7,10 +7,11 @@ tetrahedra. All rules have the measure's exact total.
 from __future__ import annotations
 
 from itertools import combinations
-from math import factorial
+from math import factorial, sin
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -96,23 +97,24 @@ class Mesh:
     # --- measure ----------------------------------------------------------------------------------
 
     def cell_masses(self) -> Float[Tensor, " c"]:
-        """Area of each triangle, or volume of each tetrahedron."""
+        """Return the area of each triangle, or the volume of each tetrahedron."""
         return _sizes(self.vertices[self.cells])
 
     def vertex_masses(self) -> Float[Tensor, " v"]:
-        """Each cell's mass in equal parts to its corners: the integral of functions that are linear
-        on each cell is exact. A vertex without a cell has mass 0.
+        """Return the mass of each vertex: each cell gives its mass in equal parts to its corners,
+        so that the integral of functions that are linear on each cell is exact. A vertex without
+        a cell has mass 0.
         """
         part = (self.cell_masses() / self.corners).repeat_interleave(self.corners)
         return part.new_zeros(len(self.vertices)).index_add(0, self.cells.flatten(), part)
 
     def cell_centres(self) -> Float[Tensor, "c p"]:
-        """Centroid of each cell; with :meth:`cell_masses` a rule of degree 1."""
+        """Return the centroid of each cell; with :meth:`cell_masses` a rule of degree 1."""
         return self.vertices[self.cells].mean(1)
 
     def rule(self, degree: int) -> Rule:
-        """A rule with points inside of the cells that is exact for polynomials of ``degree`` 1 or
-        2: one point per cell, or one per corner.
+        """Return a rule with points inside of the cells that is exact for polynomials of
+        ``degree`` 1 or 2: one point per cell, or one per corner.
 
         Example:
             >>> corners = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
@@ -124,6 +126,8 @@ class Mesh:
         if degree not in rules:
             raise DomainError(f"expected a degree of {sorted(rules)}, got degree={degree}")
         places, weights = (self.vertices.new_tensor(part) for part in rules[degree])
+
+        # Points in barycentric coordinates of the corners, mapped to each cell.
         points = torch.einsum("qk,ckp->cqp", places, self.vertices[self.cells])
         masses = self.cell_masses()[:, None] * weights
         return Rule(points.flatten(0, 1), masses.flatten())
@@ -131,13 +135,15 @@ class Mesh:
     # --- boundary and normals ---------------------------------------------------------------------
 
     def boundary(self) -> Boundary:
-        """Facets of one cell only, with their measure and outward normals. Of a surface in space
-        the normals lie in the surface.
+        """Return the facets of one cell only, with their measure and outward normals. Of a surface
+        in space the normals lie in the surface.
 
         Raises:
             DomainError: a facet that more than two cells share.
         """
         facets, inner = _facets(self.cells)
+
+        # Two cells list their common facet in different orders of its corners.
         ordered = torch.sort(facets, -1).values
         _, place, counts = torch.unique(ordered, dim=0, return_inverse=True, return_counts=True)
         if len(counts) and int(counts.max()) > 2:
@@ -160,7 +166,7 @@ class Mesh:
         return Boundary(facets, centres, _sizes(ends), normals)
 
     def normals(self) -> Float[Tensor, "v p"]:
-        """Unit normal at each vertex of a surface of triangles in space: the mean of its
+        """Return the unit normal at each vertex of a surface of triangles in space: the mean of its
         triangles' normals by area; zero where they cancel.
 
         Raises:
@@ -180,14 +186,16 @@ class Mesh:
         return torch.nn.functional.normalize(total, dim=-1)
 
     def edge_index(self) -> Int[Tensor, "2 e"]:
-        """Both directions of every edge of a cell, (2, E)."""
+        """Return both directions of every edge of a cell, (2, E)."""
         pairs = [self.cells[:, list(ends)] for ends in combinations(range(self.corners), 2)]
-        once = torch.unique(torch.sort(torch.cat(pairs), -1).values, dim=0)
+        ordered = torch.sort(torch.cat(pairs), -1).values
+        once = torch.unique(ordered, dim=0)
         return torch.cat([once, once.flip(-1)]).T.contiguous()
 
     # --- checks -----------------------------------------------------------------------------------
 
     def _check_values(self) -> None:
+        """DomainError where vertices or cells cannot be integrated over."""
         vertices, cells = self.vertices.detach(), self.cells
         bad = ~vertices.isfinite().all(-1)
         if bool(bad.any()):
@@ -216,6 +224,7 @@ class Mesh:
 
 
 def _check_shapes(vertices: Tensor, cells: Tensor) -> None:
+    """ShapeError where vertices and cells are not those of a mesh."""
     if vertices.dim() != 2 or vertices.shape[1] not in (2, 3) or not vertices.is_floating_point():
         raise ShapeError(
             f"expected floating-point vertices (V, 2) or (V, 3), got {tuple(vertices.shape)} "
@@ -235,7 +244,7 @@ def _check_shapes(vertices: Tensor, cells: Tensor) -> None:
 
 
 def _sizes(corners: Float[Tensor, "c k p"]) -> Float[Tensor, " c"]:
-    """Length, area or volume of simplices, by Gram's determinant of their sides."""
+    """Return the length, area or volume of simplices, by Gram's determinant of their sides."""
     sides = corners[:, 1:] - corners[:, :1]
     dimension = sides.shape[1]
     if dimension == 1:
@@ -247,7 +256,7 @@ def _sizes(corners: Float[Tensor, "c k p"]) -> Float[Tensor, " c"]:
 
 
 def _facets(cells: Int[Tensor, "c k"]) -> tuple[Tensor, Tensor]:
-    """All facets of all cells, and the corner of the cell that each leaves out."""
+    """Return all facets of all cells, and the corner of the cell that each leaves out."""
     corners = range(cells.shape[1])
     facets = [cells[:, [c for c in corners if c != left]] for left in corners]
     return torch.cat(facets), torch.cat([cells[:, left] for left in corners])
@@ -259,8 +268,8 @@ def _facets(cells: Int[Tensor, "c k"]) -> tuple[Tensor, Tensor]:
 def latitude_longitude(
     latitudes: int, longitudes: int, *, dtype: torch.dtype | None = None
 ) -> Rule:
-    """Cell centres of a latitude-longitude grid on the unit sphere in space, with their exact
-    areas; latitudes from south to north, longitudes fastest.
+    """Return cell centres of a latitude-longitude grid on the unit sphere in space, with their
+    exact areas; latitudes from south to north, longitudes fastest.
 
     Example:
         >>> points, areas = latitude_longitude(4, 8)
@@ -278,13 +287,16 @@ def latitude_longitude(
     turn = 2 * torch.pi / longitudes
     longitude = (torch.arange(longitudes, dtype=torch.float64) + 0.5) * turn
     phi, lam = torch.meshgrid(middle, longitude, indexing="ij")
-    points = torch.stack([phi.cos() * lam.cos(), phi.cos() * lam.sin(), phi.sin()], -1)
+    coordinates = [phi.cos() * lam.cos(), phi.cos() * lam.sin(), phi.sin()]
+    points = torch.stack(coordinates, -1).reshape(-1, 3)
+
+    # A band between two latitudes has the area of its projection on a cylinder (Archimedes).
     areas = (edges[1:].sin() - edges[:-1].sin()) * turn
-    return Rule(points.reshape(-1, 3).to(dtype), areas.repeat_interleave(longitudes).to(dtype))
+    return Rule(points.to(dtype), areas.repeat_interleave(longitudes).to(dtype))
 
 
 def sphere_areas(points: Tensor) -> Float[Tensor, " n"]:
-    """Area of each point's Voronoi cell on the unit sphere, 4 π in all.
+    """Return the area of each point's Voronoi cell on the unit sphere, 4 π in all.
 
     Raises:
         DomainError: points off the unit sphere, or that coincide.
@@ -320,8 +332,8 @@ def check_on_sphere(points: Tensor) -> None:
 
 
 def great_circle_radius(angle: float) -> float:
-    """The straight distance between points of the unit sphere that are ``angle`` apart along a
-    great circle: a search by radius then finds neighbours by angle.
+    """Return the straight distance between points of the unit sphere that are ``angle`` apart
+    along a great circle: a search by radius then finds neighbours by angle.
 
     Example:
         >>> round(great_circle_radius(torch.pi), 6)
@@ -329,15 +341,15 @@ def great_circle_radius(angle: float) -> float:
     """
     if not 0 < angle <= torch.pi:
         raise DomainError(f"expected an angle above 0 and up to π, got {angle}")
-    return float(2 * torch.sin(torch.tensor(angle / 2, dtype=torch.float64)))
+    return 2 * sin(angle / 2)
 
 
 # --- files ----------------------------------------------------------------------------------------
 
 
 def read_mesh(path: str | Path, *, dtype: torch.dtype | None = None) -> Mesh:
-    """The triangles or tetrahedra of a mesh file in any format that meshio reads (vtk, vtu, msh,
-    stl, ply, obj, xdmf, …). A file with tetrahedra is a solid: its triangles are left out.
+    """Return the triangles or tetrahedra of a mesh file in any format that meshio reads (vtk, vtu,
+    msh, stl, ply, obj, xdmf, …). A file with tetrahedra is a solid: its triangles are left out.
 
     Raises:
         MissingExtraError: meshio is not installed.
@@ -347,8 +359,6 @@ def read_mesh(path: str | Path, *, dtype: torch.dtype | None = None) -> Mesh:
     if not path.is_file():
         raise DataError(f"{path}: expected a mesh file, got no file there")
     meshio = require("meshio", "mesh", "reading a mesh file")
-    import numpy as np
-
     try:
         found = meshio.read(path)
     except SystemExit as error:
@@ -375,9 +385,7 @@ def read_mesh(path: str | Path, *, dtype: torch.dtype | None = None) -> Mesh:
 
 
 def _cells_of(found: Any) -> Tensor | None:
-    """Tetrahedra if there are any, else triangles, else None."""
-    import numpy as np
-
+    """Return the tetrahedra if there are any, else triangles, else None."""
     for kind in ("tetra", "triangle"):
         # Files come with byte orders and strides of their own.
         blocks = [

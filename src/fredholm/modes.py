@@ -1,4 +1,4 @@
-"""A model in evaluation mode, and back."""
+"""Evaluation mode of a model, for a block of code."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import nn
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """A model in evaluation mode, without torch's fused encoder, which calls no layer; afterwards
-    all is as it was, each module in the mode that it had.
+    """Put a model into evaluation mode, without torch's fused encoder, which calls no layer. After
+    the block each module is in its former mode.
 
     Example:
         >>> model = nn.Sequential(nn.Dropout(), nn.Dropout().eval())
@@ -21,10 +21,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         >>> [module.training for module in model]
         [True, False]
     """
-    training, fused = (
-        [m for m in model.modules() if m.training],
-        torch.backends.mha.get_fastpath_enabled(),
-    )
+    training = [module for module in model.modules() if module.training]
+    fused = torch.backends.mha.get_fastpath_enabled()
     model.eval()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

@@ -8,14 +8,15 @@ told apart by index: a permutation of the points permutes the rows and changes n
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from .edges import Edges
+from .edges import Edges, row_starts
 from .errors import DomainError, ShapeError, require
 
 MOST_EDGES = 100_000_000
@@ -24,33 +25,57 @@ MOST_EDGES = 100_000_000
 BYTES_PER_EDGE = 40
 """Memory of a search per edge: pairs, both directions, sorted rows."""
 
-SAMPLE = 256  # points whose neighbours are counted before a search begins
+SAMPLE = 256
+"""Points whose neighbours are counted before a search begins."""
 
-# Ties among the nearest are found by asking for a few more than are wanted.
 SPARE = 8
+"""More neighbours than are wanted, asked for to find ties with the last of them."""
 
 Box = Sequence[float]
 
 
 class _Rows(NamedTuple):
-    """Sorted rows, as numpy arrays of int64: where each starts, and the keys."""
+    """Sorted rows of keys, as numpy arrays of int64.
 
-    ptr: Any
-    source: Any
+    Attributes:
+        ptr: where each row starts in ``source``.
+        source: the keys of all rows.
+    """
+
+    ptr: np.ndarray
+    source: np.ndarray
+
+    @classmethod
+    def empty(cls, rows: int) -> _Rows:
+        return cls(np.zeros(rows + 1, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 
-class _Cloud(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _Cloud:
     """The real points of one cloud, as numpy arrays in float64.
 
     Attributes:
         index: number of each real point among all points.
         x: coordinates, inside the box where there is one.
         rounding: distances that differ by less are equal.
+        box: lengths of the periodic box, or None.
     """
 
-    index: Any
-    x: Any
+    index: np.ndarray
+    x: np.ndarray
     rounding: float
+    box: Box | None
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def tree(self) -> Any:
+        """Return a k-d tree, built by sliding midpoints: sorted data, which would slow down a
+        search for medians, do not matter to it.
+        """
+        from scipy.spatial import KDTree
+
+        return KDTree(self.x, boxsize=self.box, balanced_tree=False, compact_nodes=False)
 
 
 def radius_edges(
@@ -62,13 +87,14 @@ def radius_edges(
     queries_valid: Tensor | None = None,
     box: Box | None = None,
 ) -> Edges:
-    """Each query sees all points at most ``radius`` away, a point itself among them.
+    """Return edges from each query to all points at most ``radius`` away, a point itself among
+    them.
 
     Args:
         points: the keys, (N, p) or (B, N, p), on any device; the search runs on the processor.
         radius: a positive distance.
         queries: other points to search from, by default the points themselves.
-        valid, queries_valid: which of them are no padding.
+        valid, queries_valid: which of them are real rather than padding.
         box: lengths of a periodic box, one per coordinate: distances go around, and
             :attr:`fredholm.edges.Edges.shift` moves each key to its nearest image.
 
@@ -90,9 +116,10 @@ def radius_edges(
         )
 
     def search(keys: _Cloud, targets: _Cloud | None) -> _Rows:
-        return _within(keys, targets, radius, box)
+        return _within(keys, targets, radius)
 
-    return _search(points, queries, valid, queries_valid, box, search)
+    given = _Given(points, queries, valid, queries_valid, box)
+    return _search(given, search)
 
 
 def nearest_edges(
@@ -104,7 +131,7 @@ def nearest_edges(
     queries_valid: Tensor | None = None,
     box: Box | None = None,
 ) -> Edges:
-    """Each query sees the ``count`` nearest points, a point itself among them.
+    """Return edges from each query to the ``count`` nearest points, a point itself among them.
 
     Points as far away as the last of them are all seen, so that a row may be longer than
     ``count``: on a lattice it holds whole shells. Arguments are those of :func:`radius_edges`.
@@ -122,19 +149,20 @@ def nearest_edges(
         raise DomainError(f"expected at least one neighbour, got neighbours={count}")
 
     def search(keys: _Cloud, targets: _Cloud | None) -> _Rows:
-        if count > len(keys.x):
+        if count > len(keys):
             raise DomainError(
-                f"expected at most as many neighbours as there are points, {len(keys.x)}, got "
+                f"expected at most as many neighbours as there are points, {len(keys)}, got "
                 f"neighbours={count}; leave neighbours out, and every point sees every other"
             )
-        return _nearest(keys, targets, count, box)
+        return _nearest(keys, targets, count)
 
-    return _search(points, queries, valid, queries_valid, box, search)
+    given = _Given(points, queries, valid, queries_valid, box)
+    return _search(given, search)
 
 
 def morton_order(points: Tensor, valid: Tensor | None = None) -> Int[Tensor, " n"]:
-    """An order along which points that follow one another are near in space (a Z-curve): gathers
-    of neighbours then stay within the cache. Padding comes last.
+    """Return an order along which points that follow one another are near in space (a Z-curve):
+    gathers of neighbours then stay within the cache. Padding comes last.
 
     Coordinates are cut into equal cells and the bits of the cells' numbers interleaved.
 
@@ -145,8 +173,9 @@ def morton_order(points: Tensor, valid: Tensor | None = None) -> Int[Tensor, " n
     if points.dim() != 2:
         raise ShapeError(f"expected points (N, p), got {tuple(points.shape)}")
     x = points.detach().double()
-    if valid is not None:
-        x = torch.where(valid[:, None], x, x[valid].mean(0) if bool(valid.any()) else 0.0)
+    if valid is not None and bool(valid.any()):
+        # Padding may lie anywhere, and must not stretch the cells.
+        x = torch.where(valid[:, None], x, x[valid].mean(0))
     low = x.amin(0)
     extent = (x.amax(0) - low).clamp_min(torch.finfo(torch.float64).tiny)
 
@@ -166,61 +195,82 @@ def morton_order(points: Tensor, valid: Tensor | None = None) -> Int[Tensor, " n
 # --- one cloud after another ----------------------------------------------------------------------
 
 
-def _search(
-    points: Tensor,
-    queries: Tensor | None,
-    valid: Tensor | None,
-    queries_valid: Tensor | None,
-    box: Box | None,
-    search: Callable[[_Cloud, _Cloud | None], _Rows],
-) -> Edges:
+class _Given(NamedTuple):
+    """Arguments of a search, see :func:`radius_edges`."""
+
+    points: Tensor
+    queries: Tensor | None
+    valid: Tensor | None
+    queries_valid: Tensor | None
+    box: Box | None
+
+    def check(self) -> None:
+        """Error where shapes do not fit."""
+        dim = self.points.shape[-1]
+        for x in (self.points, self.queries):
+            if x is not None and (x.dim() not in (2, 3) or x.shape[-1] != dim):
+                raise ShapeError(
+                    f"expected points (N, {dim}) or (B, N, {dim}), got {tuple(x.shape)}"
+                )
+        if self.box is not None and (len(self.box) != dim or min(self.box) <= 0):
+            raise DomainError(
+                f"expected a box of {dim} positive lengths, one per coordinate, got "
+                f"{tuple(self.box)}"
+            )
+
+    @property
+    def batch(self) -> int:
+        """Number of clouds."""
+        sizes = [x.shape[0] for x in (self.points, self.queries) if x is not None and x.dim() == 3]
+        sizes += [mask.shape[0] for mask in (self.valid, self.queries_valid) if mask is not None]
+        return max(sizes, default=1)
+
+
+def _search(given: _Given, search: Callable[[_Cloud, _Cloud | None], _Rows]) -> Edges:
     """Search every cloud of a batch, and collect the rows."""
     require("scipy.spatial", "search", "a search for neighbours")
-    clouds = [x for x in (points, queries) if x is not None]
-    for x in clouds:
-        if x.dim() not in (2, 3) or x.shape[-1] != points.shape[-1]:
-            raise ShapeError(
-                f"expected points (N, {points.shape[-1]}) or (B, N, {points.shape[-1]}), got "
-                f"{tuple(x.shape)}"
-            )
-    if box is not None and (len(box) != points.shape[-1] or min(box) <= 0):
-        raise DomainError(
-            f"expected a box of {points.shape[-1]} positive lengths, one per coordinate, got "
-            f"{tuple(box)}"
-        )
-    sizes = [x.shape[0] for x in clouds if x.dim() == 3]
-    sizes += [mask.shape[0] for mask in (valid, queries_valid) if mask is not None]
-    batch = max(sizes, default=1)
-    targets = points.shape[-2] if queries is None else queries.shape[-2]
+    given.check()
+    points, queries, box = given.points, given.queries, given.box
+    keys = points.shape[-2]
+    rows = keys if queries is None else queries.shape[-2]
 
     degrees, sources = [], []
-    for b in range(batch):
-        keys = _cloud(points, valid, b, box, "points")
-        others = None if queries is None else _cloud(queries, queries_valid, b, box, "queries")
-        found = search(keys, others)
-        ends = keys if others is None else others
+    for b in range(given.batch):
+        key_cloud = query_cloud = _cloud(points, given.valid, b, box, "points")
+        if queries is None:
+            found = search(key_cloud, None)
+        else:
+            query_cloud = _cloud(queries, given.queries_valid, b, box, "queries")
+            found = search(key_cloud, query_cloud)
 
-        # Rows of padding are empty.
+        # The search numbers real points. Rows of padding are empty.
         degree = torch.from_numpy(found.ptr).diff()
-        if len(ends.x) < targets:
-            degree = degree.new_zeros(targets).index_copy(0, torch.from_numpy(ends.index), degree)
-        degrees.append(degree)
+        if len(query_cloud) < rows:
+            index = torch.from_numpy(query_cloud.index)
+            degree = degree.new_zeros(rows).index_copy(0, index, degree)
         source = torch.from_numpy(found.source)
-        if len(keys.x) < points.shape[-2]:
-            source = torch.from_numpy(keys.index)[source]
+        if len(key_cloud) < keys:
+            source = torch.from_numpy(key_cloud.index)[source]
+        degrees.append(degree)
         sources.append(source)
 
     degree = torch.cat(degrees)
+    source = sources[0]
+    if given.batch > 1:
+        source = torch.cat(sources)
+    longest = 0
+    if len(degree):
+        longest = int(degree.max())
     edges = Edges(
-        ptr=torch.cat([degree.new_zeros(1), degree.cumsum(0)]),
-        source=torch.cat(sources) if batch > 1 else sources[0],
+        ptr=row_starts(degree),
+        source=source,
         log_density=None,
         features=None,
         shift=None,
-        queries=targets,
-        keys=points.shape[-2],
-        longest=int(degree.max()) if len(degree) else 0,
-        batch=batch,
+        queries=rows,
+        keys=keys,
+        longest=longest,
+        batch=given.batch,
     )
     if box is not None:
         shift = _shifts(points, points if queries is None else queries, edges, box)
@@ -228,105 +278,105 @@ def _search(
     return edges.to(points.device)
 
 
-def _cloud(points: Tensor, valid: Tensor | None, b: int, box: Box | None, what: str) -> _Cloud:
-    """The real points of cloud b."""
-    import numpy as np
-
-    x = points if points.dim() == 2 else points[min(b, points.shape[0] - 1)]
-    eps = torch.finfo(x.dtype).eps
-    x = x.detach().cpu().double().numpy()
+def _cloud(points: Tensor, valid: Tensor | None, b: int, box: Box | None, name: str) -> _Cloud:
+    """Return the real points of cloud b; one cloud, or one mask, serves a whole batch."""
+    if points.dim() == 3:
+        points = points[min(b, points.shape[0] - 1)]
+    eps = torch.finfo(points.dtype).eps
+    x = points.detach().cpu().double().numpy()
     index = np.arange(len(x))
     if valid is not None:
-        index = np.flatnonzero(valid[min(b, valid.shape[0] - 1)].cpu().numpy())
+        mask = valid[min(b, valid.shape[0] - 1)]
+        index = np.flatnonzero(mask.cpu().numpy())
         x = x[index]
     bad = ~np.isfinite(x).all(-1)
     if bad.any():
         raise DomainError(
-            f"expected finite coordinates, got {int(bad.sum())} {what} with others; drop them, or "
+            f"expected finite coordinates, got {int(bad.sum())} {name} with others; drop them, or "
             "mark them as padding in valid"
         )
-    rounding = 4 * eps * max(float(np.abs(x).max(initial=0.0)), 1e-300)
+
+    # The rounding of a coordinate grows with its size, and a distance has that of several.
+    largest = float(np.abs(x).max(initial=0.0))
+    rounding = 4 * eps * max(largest, 1e-300)
     if box is not None:
         lengths = np.asarray(box, dtype=np.float64)
         x = x - np.floor(x / lengths) * lengths
-        x = np.where(x >= lengths, 0.0, x)  # what rounding has put on the far side
-    return _Cloud(index, np.ascontiguousarray(x), rounding)
-
-
-def _tree(cloud: _Cloud, box: Box | None) -> Any:
-    """A tree that is built by sliding midpoints: sorted data do not slow it down, as a median
-    would.
-    """
-    from scipy.spatial import KDTree
-
-    return KDTree(cloud.x, boxsize=box, balanced_tree=False, compact_nodes=False)
+        # Rounding puts a point just below 0 at the far side, which a tree refuses.
+        x = np.where(x >= lengths, 0.0, x)
+    return _Cloud(index, np.ascontiguousarray(x), rounding, box)
 
 
 def _shifts(points: Tensor, queries: Tensor, edges: Edges, box: Box) -> Tensor:
-    """What moves the key of each edge to its image nearest to the query, (E, p). Points may lie
-    outside of the box: images are counted from where they are.
+    """Return the shift of each edge's key to its image nearest to the query, (E, p).
+
+    Points may lie outside of the box: images are counted from where they are.
     """
-    key_of, query_of = (x.detach().cpu().double() for x in (points, queries))
-    key_of = key_of.reshape(-1, *points.shape[-2:])
-    query_of = query_of.reshape(-1, *queries.shape[-2:])
     row, source = edges.targets(), edges.source
-    graph = torch.div(row, queries.shape[-2], rounding_mode="floor")
-    query = query_of[graph.clamp(max=len(query_of) - 1), row - graph * queries.shape[-2]]
-    key = key_of[graph.clamp(max=len(key_of) - 1), source]
+    graph = torch.div(row, edges.queries, rounding_mode="floor")
+    query = _of_graph(queries, graph, row - graph * edges.queries)
+    key = _of_graph(points, graph, source)
     lengths = torch.tensor(box, dtype=torch.float64)
     return ((query - key) / lengths).round() * lengths
 
 
-def _within(keys: _Cloud, queries: _Cloud | None, radius: float, box: Box | None) -> _Rows:
-    """All pairs at most ``radius`` apart."""
+def _of_graph(points: Tensor, graph: Tensor, index: Tensor) -> Tensor:
+    """Return points by their graph and their index in it, in float64 on the processor."""
+    clouds = points.detach().cpu().double().reshape(-1, *points.shape[-2:])
+    return clouds[graph.clamp(max=len(clouds) - 1), index]
+
+
+# --- the two searches -----------------------------------------------------------------------------
+
+
+def _within(keys: _Cloud, queries: _Cloud | None, radius: float) -> _Rows:
+    """Return all pairs at most ``radius`` apart."""
     ends = keys if queries is None else queries
-    if not len(keys.x) or not len(ends.x):
-        return _no_rows(len(ends.x))
-    tree, reach = _tree(keys, box), radius + keys.rounding
-    _check_count(tree, ends, reach, box)
-    if queries is not None:
-        found = _tree(queries, box).sparse_distance_matrix(tree, reach, output_type="ndarray")
-        return _sorted_rows(found["i"], found["j"], len(ends.x), len(keys.x))
-    return _both_directions(tree.query_pairs(reach, output_type="ndarray"), len(keys.x))
+    if not len(keys) or not len(ends):
+        return _Rows.empty(len(ends))
+    tree, reach = keys.tree(), radius + keys.rounding
+    _check_count(tree, ends, reach)
+    if queries is None:
+        return _both_directions(tree.query_pairs(reach, output_type="ndarray"), len(keys))
+    found = queries.tree().sparse_distance_matrix(tree, reach, output_type="ndarray")
+    return _sorted_rows(found["i"], found["j"], len(queries), len(keys))
 
 
-def _nearest(keys: _Cloud, queries: _Cloud | None, count: int, box: Box | None) -> _Rows:
-    """The nearest ``count``, and all that are as near as the last of them."""
-    import numpy as np
+def _nearest(keys: _Cloud, queries: _Cloud | None, count: int) -> _Rows:
+    """Return the nearest ``count``, and all that are as near as the last of them.
 
+    A row whose farthest candidate is as near as the last wanted one may have more of them: such
+    rows are searched again, with twice as many candidates.
+    """
     ends = keys if queries is None else queries
-    if not len(ends.x):
-        return _no_rows(0)
-    tree, total = _tree(keys, box), len(keys.x)
-    _refuse_count(count * len(ends.x))
+    if not len(ends):
+        return _Rows.empty(0)
+    tree, total = keys.tree(), len(keys)
+    _refuse_count(count * len(ends))
+
     rows, sources = [], []
-    asked = np.arange(len(ends.x))
+    remaining = np.arange(len(ends))
     width = min(total, count + SPARE)
-    while len(asked):
-        distance, source = tree.query(ends.x[asked], k=range(1, width + 1))
+    while len(remaining):
+        distance, source = tree.query(ends.x[remaining], k=range(1, width + 1))
         last = distance[:, count - 1] + 2 * keys.rounding
-        seen = distance <= last[:, None]
+        near = distance <= last[:, None]
+        unfinished = near[:, -1] & (width < total)
 
-        # A row whose farthest candidate is as near as the last wanted one may have more of them.
-        open_ = seen[:, -1] & (width < total)
-        place, slot = np.nonzero(seen & ~open_[:, None])
-        rows.append(asked[place])
+        place, slot = np.nonzero(near & ~unfinished[:, None])
+        rows.append(remaining[place])
         sources.append(source[place, slot])
-        asked = asked[open_]
+        remaining = remaining[unfinished]
         width = min(total, 2 * width)
-        _refuse_count(width * len(asked))
-    return _sorted_rows(np.concatenate(rows), np.concatenate(sources), len(ends.x), total)
+        _refuse_count(width * len(remaining))
+    return _sorted_rows(np.concatenate(rows), np.concatenate(sources), len(ends), total)
 
 
-def _no_rows(rows: int) -> _Rows:
-    import numpy as np
-
-    return _Rows(np.zeros(rows + 1, dtype=np.int64), np.zeros(0, dtype=np.int64))
+# --- rows -----------------------------------------------------------------------------------------
 
 
-def _sorted_rows(row: Any, source: Any, rows: int, keys: int) -> _Rows:
-    """Distinct pairs sorted by row and then by source."""
-    import numpy as np
+def _sorted_rows(row: np.ndarray, source: np.ndarray, rows: int, keys: int) -> _Rows:
+    """Return distinct pairs sorted by row and then by source."""
     from scipy.sparse import coo_matrix
 
     one = np.ones(len(row), dtype=np.int8)
@@ -335,27 +385,27 @@ def _sorted_rows(row: Any, source: Any, rows: int, keys: int) -> _Rows:
     return _Rows(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64))
 
 
-def _both_directions(pairs: Any, points: int) -> _Rows:
-    """Rows of pairs i < j: the smaller keys, the point itself, then the larger ones.
+def _both_directions(pairs: np.ndarray, points: int) -> _Rows:
+    """Return rows of pairs i < j: the smaller keys, the point itself, then the larger ones.
 
     Only half of the edges are sorted: the transposed matrix comes sorted already.
     """
-    import numpy as np
-
     above = _sorted_rows(pairs[:, 0], pairs[:, 1], points, points)
     below = _transposed(above, points)
+
+    # A row has its smaller keys, then one place for the point itself, then its larger keys.
     ptr = above.ptr + below.ptr + np.arange(points + 1)
+    itself = ptr[:-1] + np.diff(below.ptr)
     source = np.empty(ptr[-1], dtype=np.int64)
-    own = ptr[:-1] + np.diff(below.ptr)
-    source[own] = np.arange(points)
-    for part, start in ((below, ptr[:-1]), (above, own + 1)):
+    source[itself] = np.arange(points)
+    for part, start in ((below, ptr[:-1]), (above, itself + 1)):
         moved = np.repeat(start - part.ptr[:-1], np.diff(part.ptr))
         source[np.arange(len(part.source)) + moved] = part.source
     return _Rows(ptr, source)
 
 
 def _transposed(rows: _Rows, points: int) -> _Rows:
-    import numpy as np
+    """Return the rows of the transposed matrix."""
     from scipy.sparse import csc_matrix
 
     one = np.ones(len(rows.source), dtype=np.int8)
@@ -363,11 +413,9 @@ def _transposed(rows: _Rows, points: int) -> _Rows:
     return _Rows(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64))
 
 
-def _check_count(tree: Any, ends: _Cloud, reach: float, box: Box | None) -> None:
+def _check_count(tree: Any, ends: _Cloud, reach: float) -> None:
     """DomainError where a sample of the points says that there would be too many edges."""
-    import numpy as np
-
-    total = len(ends.x)
+    total = len(ends)
     if total * tree.n < MOST_EDGES:
         return
     sample = np.linspace(0, total - 1, min(total, SAMPLE)).astype(np.int64)
@@ -376,9 +424,10 @@ def _check_count(tree: Any, ends: _Cloud, reach: float, box: Box | None) -> None
 
 
 def _refuse_count(edges: int) -> None:
+    """DomainError where a search would find too many edges."""
     if edges >= MOST_EDGES:
+        memory = edges * BYTES_PER_EDGE / 1e9
         raise DomainError(
             f"expected fewer than {MOST_EDGES:,} edges, got about {edges:,}, whose search would "
-            f"take {edges * BYTES_PER_EDGE / 1e9:,.0f} GB; use a smaller radius, fewer neighbours, "
-            "or fewer points"
+            f"take {memory:,.0f} GB; use a smaller radius, fewer neighbours, or fewer points"
         )

@@ -1,46 +1,51 @@
-"""Signs of life: how far a piece of work is, as a bar on a terminal and as a line every ten seconds
-elsewhere.
+"""Progress of long work: a bar on a terminal, and a line every ten seconds elsewhere.
 
-Whoever begins the work says where that is shown (:func:`shown`), as every command does; what runs
-inside says how far it is (:func:`steps`, :func:`working`) and need not know of it. Where nobody
-shows it, nothing is said.
+The caller opens a display with :func:`shown`, as every command does. The work inside reports its
+progress with :func:`steps` and :func:`working`, without knowing of the display. Without a display
+nothing is printed.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-EVERY = 10.0  # seconds between two lines
-BLINK = 0.25  # seconds between two looks of a bar
+EVERY = 10.0
+"""Seconds between two lines."""
+
+BLINK = 0.25
+"""Seconds between two updates of a bar."""
+
 Item = TypeVar("Item")
 Say = Callable[[str], None]
 
 
 class Progress:
-    """Where nobody looks: one piece of work at a time, pieces within pieces.
+    """Base of displays, which shows nothing: one piece of work at a time, pieces within pieces."""
 
-    ``start`` names a piece and its size (0: not known), ``at`` says how far it is (``also`` what
-    else, where it is shown), ``end`` that it is done; :meth:`piece` is both
-    around a block. ``note`` is for what a user should know in any case.
-    """
+    def start(self, label: str, total: int = 0, unit: str = "") -> None:
+        """Begin a piece of work of a size, 0 where it is not known."""
 
-    def start(self, label: str, total: int = 0, unit: str = "") -> None: ...
-    def at(self, done: int, also: Callable[[], str] | None = None) -> None: ...
-    def end(self) -> None: ...
+    def at(self, done: int, also: Callable[[], str] | None = None) -> None:
+        """Report how much is done. ``also`` makes further text, and is called only to show it."""
+
+    def end(self) -> None:
+        """End the piece of work begun last."""
 
     def spoke(self) -> None:
-        """Somebody else has just said something: no line is due."""
+        """Put off the next line: other output has just appeared."""
 
     def note(self, sentence: str) -> None:
+        """Show a sentence that a user should read in any case."""
         _to_stderr(sentence)
 
     @contextmanager
     def piece(self, label: str, total: int = 0, unit: str = "") -> Iterator[Progress]:
+        """Begin a piece of work, and end it after the block."""
         self.start(label, total, unit)
         try:
             yield self
@@ -48,21 +53,35 @@ class Progress:
             self.end()
 
 
+class _Piece(NamedTuple):
+    """A piece of work; ``total`` is 0 where its size is not known, ``task`` is its bar."""
+
+    label: str
+    total: int
+    unit: str
+    task: Any = None
+
+    def text(self, done: int, also: Callable[[], str] | None) -> str:
+        """Describe how much is done."""
+        text = amount(done, self.total, self.unit)
+        return text + also() if also else text
+
+
 class Lines(Progress):
-    """A line every ten seconds, through ``say``."""
+    """A display of one line every ten seconds, through ``say``."""
 
     def __init__(self, say: Say):
         self.say, self.last = say, time.monotonic()
-        self.pieces: list[tuple[str, int, str]] = []
+        self.pieces: list[_Piece] = []
 
     def start(self, label: str, total: int = 0, unit: str = "") -> None:
-        self.pieces.append((label, total, unit))
+        self.pieces.append(_Piece(label, total, unit))
         self._line(label)
 
     def at(self, done: int, also: Callable[[], str] | None = None) -> None:
         if time.monotonic() - self.last >= EVERY:
-            label, total, unit = self.pieces[-1]
-            self._line(f"{label}: {amount(done, total, unit)}{also() if also else ''}")
+            piece = self.pieces[-1]
+            self._line(f"{piece.label}: {piece.text(done, also)}")
 
     def end(self) -> None:
         self.pieces.pop()
@@ -71,6 +90,7 @@ class Lines(Progress):
         self.last = time.monotonic()
 
     def _line(self, line: str) -> None:
+        """Print a line where the last one is long enough ago."""
         if time.monotonic() - self.last >= EVERY:
             self.last = time.monotonic()
             self.say(line)
@@ -81,25 +101,25 @@ class _Bar(Progress):
 
     def __init__(self, rich: Any):
         self.rich, self.bars, self.last = rich, None, 0.0
-        self.pieces: list[tuple[Any, int, str]] = []
+        self.pieces: list[_Piece] = []
 
     def start(self, label: str, total: int = 0, unit: str = "") -> None:
         if self.bars is None:
-            self.bars = self._shown()
-        self.pieces.append((self.bars.add_task(label, total=total or None, said=""), total, unit))
+            self.bars = self._open()
+        task = self.bars.add_task(label, total=total or None, text="")
+        self.pieces.append(_Piece(label, total, unit, task))
 
     def at(self, done: int, also: Callable[[], str] | None = None) -> None:
-        task, total, unit = self.pieces[-1]
         assert self.bars is not None
-        said = {}
+        piece = self.pieces[-1]
+        self.bars.update(piece.task, completed=done)
         if time.monotonic() - self.last >= BLINK:
             self.last = time.monotonic()
-            said = {"said": amount(done, total, unit) + (also() if also else "")}
-        self.bars.update(task, completed=done, **said)
+            self.bars.update(piece.task, text=piece.text(done, also))
 
     def end(self) -> None:
         assert self.bars is not None
-        self.bars.remove_task(self.pieces.pop()[0])
+        self.bars.remove_task(self.pieces.pop().task)
         if not self.pieces:
             self.bars.stop()
             self.bars = None
@@ -110,13 +130,14 @@ class _Bar(Progress):
         else:
             self.bars.console.print(sentence, markup=False)
 
-    def _shown(self) -> Any:
+    def _open(self) -> Any:
+        """Return running bars without a task."""
         from rich.console import Console
 
         columns = (
             self.rich.TextColumn("{task.description}", markup=False),
             self.rich.BarColumn(),
-            self.rich.TextColumn("{task.fields[said]}", markup=False),
+            self.rich.TextColumn("{task.fields[text]}", markup=False),
             self.rich.TimeElapsedColumn(),
         )
         console = Console(stderr=True)
@@ -128,30 +149,33 @@ class _Bar(Progress):
 
 
 def amount(done: int, total: int, unit: str = "") -> str:
-    """How far a piece of work is, in words.
+    """Describe how much of a piece of work is done.
 
     Example:
         >>> amount(1200, 4000), amount(3_500_000, 12_000_000, "bytes"), amount(7, 0, "rows")
         ('1,200 of 4,000', '3.5 of 12.0 MB', '7 rows')
     """
+    numbers = [done]
+    if total:
+        numbers.append(total)
     if unit == "bytes":
-        return f"{done / 1e6:.1f} of {total / 1e6:.1f} MB" if total else f"{done / 1e6:.1f} MB"
-    return (f"{done:,} of {total:,}" if total else f"{done:,}") + (f" {unit}" if unit else "")
+        return " of ".join(f"{number / 1e6:.1f}" for number in numbers) + " MB"
+    return f"{' of '.join(f'{number:,}' for number in numbers)} {unit}".rstrip()
 
 
 _CURRENT: ContextVar[Progress | None] = ContextVar("fredholm_progress", default=None)
 
 
 def current() -> Progress:
-    """What is shown where this is called."""
+    """Return the display that is open, or one that shows nothing."""
     return _CURRENT.get() or Progress()
 
 
 @contextmanager
 def shown(say: Say | None = None) -> Iterator[Progress]:
-    """Show how far the work in this block is: a bar where stderr is a terminal and rich is
+    """Show the progress of the work in this block: a bar where stderr is a terminal and rich is
     installed, else a line every ten seconds through ``say`` (None: onto stderr). Within another
-    such block that one is used.
+    such block, the outer display is used.
 
     Example:
         >>> with shown(print):
@@ -168,6 +192,7 @@ def shown(say: Say | None = None) -> Iterator[Progress]:
 
 
 def _display(say: Say) -> Progress:
+    """Return the display that suits stderr."""
     if not sys.stderr.isatty():
         return Lines(say)
     try:
@@ -182,20 +207,21 @@ def _to_stderr(line: str) -> None:
 
 
 def working(label: str, total: int = 0, unit: str = "") -> AbstractContextManager[Progress]:
-    """A piece of work whose block says how far it is: ``at``."""
+    """Return a context for a piece of work, whose block reports its progress by ``at``."""
     return current().piece(label, total, unit)
 
 
 def steps(
     label: str, items: Iterable[Item], total: int | None = None, unit: str = ""
 ) -> Iterator[Item]:
-    """The items, one by one, and how many of them are done.
+    """Yield the items, and report how many of them are done.
 
     Args:
-        total: how many there are (default: their ``len``, where they have one).
+        total: number of items (default: their ``len``, where they have one).
     """
-    count = total if total is not None else len(items) if hasattr(items, "__len__") else 0  # type: ignore[arg-type]
-    with working(label, count, unit) as display:
+    if total is None and isinstance(items, Sized):
+        total = len(items)
+    with working(label, total or 0, unit) as display:
         for done, item in enumerate(items, 1):
             yield item
             display.at(done)

@@ -56,7 +56,8 @@ class Quadrature:
     The weights are kept factored, so that no N² tensor exists unless the domain's ``pairs`` brought
     one:
 
-    .. math:: w_{ij} = s_i\, m_j\, [t_j \le t_i]\, \rho_{ij}
+    .. math:: w_{ij} = s_i\, m_j\, [t_j \le t_i]\, \rho_{ij}\,
+        e^{-(\Lambda_i - \Lambda_j)}, \qquad \Lambda_i = \sum_{t_l \le t_i} d_l
 
     Attributes:
         mass: m, mass of each key, zero at padding; (1 | B, Nk).
@@ -72,6 +73,10 @@ class Quadrature:
             order is in the edges' own density.
         reach: how many points before and after it a query sees, or None.
         rank: the number of each key among the real ones, (1 | B, Nk), beside ``reach``.
+        clock: the time of each key, (1 | B, Nk), where points of an order have times; None where
+            they are steps.
+        decay: d, by which the past fades as a key comes, a density that a kernel adds; (1 | B, 1 |
+            H, Nk), zero at padding. None where nothing fades. See :meth:`decayed`.
     """
 
     mass: Float[Tensor, "#b k"]
@@ -86,6 +91,8 @@ class Quadrature:
     edges: Edges | None = None
     reach: tuple[int, int] | None = None
     rank: Int[Tensor, "#b k"] | None = None
+    clock: Float[Tensor, "#b k"] | None = None
+    decay: Float[Tensor, "#b #h k"] | None = None
 
     @property
     def sparse(self) -> bool:
@@ -153,9 +160,65 @@ class Quadrature:
             dense = torch.where(order[:, None], dense, 0.0)
         if part.density is not None:
             dense = dense * part.density
+        fading = part.fading()
+        if fading is not None:
+            dense = dense * fading.to(dense.dtype)
         if part.scale is not None:
             dense = dense * part.scale[..., None]
         return dense
+
+    # --- a past that fades ------------------------------------------------------------------------
+
+    def decayed(self, rates: Float[Tensor, "#b #h k"]) -> Quadrature:
+        r"""Return the measure whose past fades at the rates λ of its keys.
+
+        :math:`d_j = \lambda_j\,\Delta t_j` has the time since the real key before on a clock, and
+        elsewhere one step per real key. The mass that a query sees, and with it the scale, stays
+        that of the domain.
+        """
+        return replace(self, decay=self.exponents(rates))
+
+    def exponents(
+        self, rates: Float[Tensor, "#b #h n"], before: Float[Tensor, "#b"] | None = None
+    ) -> Float[Tensor, "#b #h n"]:
+        """Return d of the last n keys, from their rates λ.
+
+        Args:
+            rates: λ.
+            before: on a clock, the time of the last real point before all keys here, -∞ for none.
+        """
+        n = rates.shape[-1]
+        if self.clock is None:
+            if self.valid is None:
+                return rates
+            return rates * self.valid[:, None, -n:].to(rates.dtype)
+        clock = self.clock
+        if self.valid is None:
+            # Without padding the point before is the neighbour.
+            clock = clock[:, -n - 1 :]
+        elapsed = elapsed_times(clock, self.valid, before)[:, -n:]
+        return rates * elapsed[:, None].to(rates.dtype)
+
+    def fading(self) -> Float[Tensor, "#b #h q k"] | None:
+        r"""Return :math:`e^{-(\Lambda_i - \Lambda_j)}` of all pairs, 1 where the key comes later;
+        None where nothing fades. O(Nq·Nk).
+        """
+        if self.decay is None:
+            return None
+
+        # Differences of sums over all keys: in float32 they would lose the digits of near pairs.
+        decay = self.decay
+        if decay.device.type != "mps":
+            decay = decay.double()
+        of_keys = decay.cumsum(-1)
+
+        order = self.order()
+        if order is None:
+            # The one query of a step sees all keys.
+            return (of_keys - of_keys[..., -1:])[..., None, :].exp()
+        of_queries = of_keys if self.triangular else decay @ order.to(decay.dtype).mT
+        between = of_queries[..., None] - of_keys[..., None, :]
+        return (-torch.where(order[:, None], between, 0.0)).exp()
 
     # --- the same quadrature in another form ------------------------------------------------------
 
@@ -258,6 +321,7 @@ class Quadrature:
             log_density=_first_keys(log_density, keys),
             valid=_first_keys(self.valid, keys),
             equal=self.equal,
+            clock=_first_keys(self.clock, keys),
         )
 
     def stretch(self, start: int, stop: int) -> Quadrature:
@@ -277,6 +341,7 @@ class Quadrature:
             valid=_first_keys(self.valid, stop),
             equal=self.equal,
             triangular=start == 0,
+            clock=_first_keys(self.clock, stop),
         )
 
     def _of_queries(self, start: int, stop: int) -> QueryFactors:
@@ -297,6 +362,38 @@ class Quadrature:
 def _first_keys(x: Tensor | None, keys: int) -> Tensor | None:
     """Return the first keys of a tensor whose last dimension is that of keys."""
     return None if x is None else x[..., :keys]
+
+
+# --- time between points --------------------------------------------------------------------------
+
+
+def elapsed_times(
+    time: Float[Tensor, "#b n"],
+    valid: Bool[Tensor, "#b n"] | None = None,
+    before: Float[Tensor, "#b"] | None = None,
+) -> Float[Tensor, "#b n"]:
+    """Return the time since the real point before, zero at padding and where there is none.
+
+    Args:
+        time: of each point, not decreasing.
+        valid: points that are not padding, or None where all are real.
+        before: time of the last real point before these, -∞ or None for none.
+
+    Example:
+        >>> time, real = torch.tensor([[0.0, 1.0, 3.0]]), torch.tensor([[True, False, True]])
+        >>> elapsed_times(time).tolist(), elapsed_times(time, real).tolist()
+        ([[0.0, 1.0, 2.0]], [[0.0, 0.0, 3.0]])
+    """
+    if before is None:
+        before = time.new_full((1,), -torch.inf)
+    real = torch.ones_like(time, dtype=torch.bool) if valid is None else valid
+    first = before[:, None].to(time.dtype).expand(real.shape[0], 1)
+    latest = torch.where(real, time, -torch.inf)
+    if valid is None:
+        latest = latest.expand(real.shape[0], -1)
+    # Times of an order never go back, so that the largest so far is the last one.
+    latest = torch.cat([first, latest[:, :-1]], -1).cummax(-1).values
+    return torch.where(real & (latest > -torch.inf), time - latest, 0.0)
 
 
 # --- the mass that a query sees -------------------------------------------------------------------

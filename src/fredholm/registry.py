@@ -1,6 +1,4 @@
-"""What is known by name: one table for operators, strategies, feature maps, models
-and converters.
-"""
+"""Registries: tables of operators, strategies, feature maps, models and converters by name."""
 
 from __future__ import annotations
 
@@ -9,18 +7,20 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from .arguments import refuse_kind
 from .errors import OptionError, suggest
 
-USER_FILES = "fredholm_user_"  # what the modules of a user's files are called, before their name
+USER_FILES = "fredholm_user_"
+"""Prefix of the names of modules that are imported from a user's files."""
+
 Entry = TypeVar("Entry")
 Registered = TypeVar("Registered")
 
 
 def qualified_name(kind: type) -> str:
-    """A class by its module and name, by which it is known without importing it.
+    """Return a class's module and name, by which it is known without importing it.
 
     Example:
         >>> from collections import Counter
@@ -31,14 +31,15 @@ def qualified_name(kind: type) -> str:
 
 
 class Registry(Mapping[str, Entry]):
-    """A table of names that fills itself: the library's own entries are registered by the modules
-    that define them, which are imported at the first look-up, so that importing a lower room never
-    needs a higher one.
+    """A table of names that fills itself.
+
+    The library's own entries are registered by the modules that define them. These are imported at
+    the first look-up, so that importing a lower room never needs a higher one.
 
     Args:
-        what: what is registered, for errors: ``"operator"``.
+        what: the kind of entry, for errors: ``"operator"``.
         home: module whose import registers the library's own entries, or None.
-        attribute: of an entry, where its name is written; None: entries do not know their names.
+        attribute: an entry's attribute that receives its name, or None.
 
     Raises:
         OptionError: an unknown name, or one that is taken by something else.
@@ -58,15 +59,17 @@ class Registry(Mapping[str, Entry]):
         self._entries: dict[str, Entry] = {}
 
     def add(self, name: str, entry: Entry) -> Entry:
-        """Make ``entry`` known as ``name``. The same definition may come twice (a file imported
-        again); another one may not. A definition from elsewhere meets all of the library's.
+        """Register ``entry`` as ``name``. The same definition may come twice, when its file is
+        imported again; another one may not.
         """
-        if not _place(entry)[0].startswith("fredholm."):
+        # A definition from outside must not take a name of the library that is still to come.
+        if not _definition(entry).module.startswith("fredholm."):
             self._load()
         known = self._entries.get(name)
         if known is not None and _identity(known) != _identity(entry):
             raise OptionError(
-                f"{self.what} name {name!r} is taken by {_origin(known)}; choose another name"
+                f"expected a free {self.what} name, but {name!r} is taken by {_origin(known)}; "
+                "choose another name"
             )
         if self.attribute is not None:
             setattr(entry, self.attribute, name)
@@ -94,8 +97,7 @@ class Registry(Mapping[str, Entry]):
         if not isinstance(name, str):
             raise OptionError(refuse_kind(self.what, name, "a name"))
         if name not in self:
-            known = suggest(str(name), self._entries)
-            raise OptionError(f"unknown {self.what} {name!r}{known}")
+            raise OptionError(f"unknown {self.what} {name!r}{suggest(name, self._entries)}")
         return self._entries[name]
 
     def __contains__(self, name: object) -> bool:
@@ -110,69 +112,92 @@ class Registry(Mapping[str, Entry]):
         return len(self.names())
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The entry, or ``default`` where there is none."""
-        return self[name] if name in self else default  # noqa: SIM401
+        """Return the entry, or ``default`` where there is none."""
+        if name not in self:
+            return default
+        return self[name]
 
     def names(self) -> list[str]:
-        """All names, sorted."""
+        """Return all names, sorted."""
         self._load()
         return sorted(self._entries)
 
     def registered(self) -> list[Entry]:
-        """What is registered so far, without filling the table; traced code, which cannot import,
-        may ask.
+        """Return the entries registered so far, without filling the table: for traced code, which
+        cannot import.
         """
         return list(self._entries.values())
 
     def _load(self) -> None:
+        """Import the modules that register the library's own entries, once."""
         if self.home is None:
             return
-        home = import_module(self.home)  # other threads wait here; a failure is raised again
+        # Other threads wait here. After a failure, the next look-up imports, and fails, again.
+        home = import_module(self.home)
+
+        # A look-up from inside that import finds an unfinished table, which is filled later.
         spec = getattr(home, "__spec__", None)
-        if not getattr(spec, "_initializing", False):  # not from inside that import
+        if not getattr(spec, "_initializing", False):
             self.home = None
 
 
-def _place(entry: object) -> tuple[str, str]:
-    """The module and the qualified name of a definition; of a dataclass, of one of its
-    functions.
-    """
+# --- which definitions are the same ---------------------------------------------------------------
+
+
+class _Definition(NamedTuple):
+    """The module and the qualified name of a definition."""
+
+    module: str
+    name: str
+
+
+def _definition(entry: object) -> _Definition:
+    """Return where an entry is defined; for an object, where its first function or its class is."""
     named = entry
     if not hasattr(entry, "__qualname__"):
-        values = vars(entry).values() if hasattr(entry, "__dict__") else ()
-        named = next((v for v in values if callable(v) and hasattr(v, "__qualname__")), type(entry))
-    return getattr(named, "__module__", None) or "", getattr(named, "__qualname__", "")
+        named = type(entry)
+        for value in getattr(entry, "__dict__", {}).values():
+            if callable(value) and hasattr(value, "__qualname__"):
+                named = value
+                break
+    module = getattr(named, "__module__", None)
+    return _Definition(module or "", getattr(named, "__qualname__", ""))
 
 
 def _origin(entry: object) -> str:
-    """Where a definition stands: ``my_kernel.py (Mine)``, ``fredholm.operators.SoftmaxAttention``;
-    of a dataclass, where one of its functions does.
+    """Describe where an entry is defined: ``my_kernel.py (Mine)``, or
+    ``fredholm.operators.SoftmaxAttention``.
     """
-    module, name = _place(entry)
+    module, name = _definition(entry)
     if module.startswith(USER_FILES):
         return f"{module.removeprefix(USER_FILES)}.py ({name})"
     return f"{module}.{name}"
 
 
-def _file(module: str) -> str:
-    """A module by one name, whether its file is imported, alone or from a package, run or named in
-    a recipe.
+def _module_name(module: str) -> str:
+    """Return one name for a module, however its file was loaded: imported alone or from a package,
+    run, or named in a recipe.
     """
     if module in ("__main__", "__mp_main__"):
-        module = Path(getattr(sys.modules.get(module), "__file__", None) or module).stem
+        file = getattr(sys.modules.get(module), "__file__", None)
+        module = Path(file or module).stem
     if module.startswith("fredholm."):
         return module
     return module.rpartition(".")[2].removeprefix(USER_FILES)
 
 
 def _identity(entry: object) -> object:
-    """What makes two definitions the same: module and qualified name where there is one, field by
-    field in a dataclass, whose functions are new ones when its file runs again, and the class of
-    an object that does not say what it equals; of what is called there may be many in a class.
+    """Return a value that is equal for equal definitions.
+
+    - A class or function: its module and qualified name.
+    - A dataclass object: its fields one by one, because its functions are new ones when its file
+      runs again.
+    - Another object that defines no equality: its class. A callable one is equal to itself only,
+      because a class may have many of them.
     """
     if hasattr(entry, "__qualname__"):
-        module, name = _place(entry)
-        return _file(module), name
+        module, name = _definition(entry)
+        return _module_name(module), name
     if is_dataclass(entry) and not isinstance(entry, type):
         values = (getattr(entry, field.name) for field in fields(entry))
         return type(entry), tuple(_identity(value) for value in values)

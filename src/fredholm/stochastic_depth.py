@@ -10,8 +10,8 @@ from .errors import OptionError
 
 
 class StochasticDepth(nn.Module):
-    """Drops a whole residual branch for a sample with probability ``rate`` in training, and
-    rescales the kept ones.
+    """Drop a whole residual branch for a sample with probability ``rate`` in training, and rescale
+    the others.
 
     Reference: Huang et al. 2016.
 
@@ -23,21 +23,23 @@ class StochasticDepth(nn.Module):
     def __init__(self, rate: float):
         super().__init__()
         if not 0.0 <= rate < 1.0:
-            raise OptionError(f"a drop rate lies in [0, 1), got {rate}")
+            raise OptionError(f"expected a drop rate in [0, 1), got {rate}")
         self.rate = rate
 
     def forward(self, branch: Tensor, shards: Shards | None = None) -> Tensor:
-        """``shards``: the ranks that have the points of a sample; what the first of them draws
-        holds for all.
+        """Return the branch with some samples dropped. ``shards`` are the ranks that hold the
+        points of a sample: all follow the draws of the first.
         """
         if not self.training or self.rate == 0.0:
             return branch
-        kept = (
-            torch.rand(branch.shape[0], *[1] * (branch.dim() - 1), device=branch.device)
-            >= self.rate
-        ).to(branch.dtype)
+        each = torch.rand(branch.shape[0], *[1] * (branch.dim() - 1), device=branch.device)
+        kept = (each >= self.rate).to(branch.dtype)
         if shards is not None:
-            kept = summed(kept if shards.rank == 0 else torch.zeros_like(kept), shards)
+            # A sum to which only the first rank contributes: every rank draws all the same, so
+            # that the order of random numbers does not depend on the rank.
+            if shards.rank > 0:
+                kept = torch.zeros_like(kept)
+            kept = summed(kept, shards)
         return branch * kept / (1.0 - self.rate)
 
     def extra_repr(self) -> str:

@@ -17,7 +17,8 @@ from torch import Tensor
 from .errors import CheckpointError, FredholmError
 from .files import replacing, storage_error
 
-CHECKSUM = "sha256"  # the key of a checksum, in a weights file's metadata and in config.json
+CHECKSUM = "sha256"
+"""Key of a checksum, in a weights file's metadata and in config.json."""
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -31,29 +32,36 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with replacing(path) as temporary:
-        temporary.touch()  # with the permissions of any new file; safetensors' own are 0600
+        # A new file has the user's usual permissions; safetensors would set 0600.
+        temporary.touch()
         ordinary = temporary.stat().st_mode
+        metadata = {"format": "pt", CHECKSUM: digest_tensors(plain)}
         try:
-            save_file(plain, temporary, metadata={"format": "pt", CHECKSUM: digest_tensors(plain)})
-        except SafetensorError as error:  # the library hides the operating system's error in a text
+            save_file(plain, temporary, metadata=metadata)
+        except SafetensorError as error:
             raise _system_error(error, path) from error
-        except RuntimeError as error:  # tensors that share memory
-            raise FredholmError(f"{path.name}: {' '.join(str(error).split())}") from error
+        except RuntimeError as error:
+            # Tensors that share memory.
+            message = " ".join(str(error).split())
+            raise FredholmError(f"{path.name}: {message}") from error
         _sort_metadata(temporary)
         temporary.chmod(ordinary)
 
 
 def _system_error(error: Exception, path: Path) -> OSError:
-    number = re.search(r"\(os error (\d+)\)", str(error))
-    if number is None:
+    """Return the operating system's error, which safetensors mentions in the text of its own."""
+    match = re.search(r"\(os error (\d+)\)", str(error))
+    if match is None:
         return OSError(f"{path}: {error}")
-    return OSError(int(number[1]), os.strerror(int(number[1])), str(path))
+    number = int(match[1])
+    return OSError(number, os.strerror(number), str(path))
 
 
 def _sort_metadata(path: Path) -> None:
-    """Put the metadata in order: the library writes them in a random one, and equal weights are to
-    give equal files.
+    """Sort the metadata, which safetensors writes in a random order: equal weights then give equal
+    files.
     """
+    # A safetensors file begins with the size of its header, which is JSON padded with spaces.
     with path.open("rb+") as file:
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))
@@ -64,14 +72,14 @@ def _sort_metadata(path: Path) -> None:
 
 
 def read_tensors(path: Path, fix: str) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, compared with its checksum; files without one, as earlier
-    versions wrote them, are read as they are.
+    """Return the tensors of a safetensors file, compared with its checksum. Files of earlier
+    versions, which have none, are read as they are.
 
     Raises:
         CheckpointError: a file that is missing, truncated or damaged; ``fix`` says how to go on.
     """
     if not path.is_file():
-        raise CheckpointError(f"no {path.name} in {str(path.parent)!r}")
+        raise CheckpointError(f"no {path.name} in {str(path.parent)!r}; {fix}")
     try:
         with safe_open(path, framework="pt") as file:
             expected = (file.metadata() or {}).get(CHECKSUM)
@@ -88,8 +96,8 @@ def read_tensors(path: Path, fix: str) -> dict[str, Tensor]:
 
 
 def read_checksum(path: Path) -> str | None:
-    """The checksum that a safetensors file keeps of its tensors; None of a file that has none, or
-    is not there. Tensors are not read.
+    """Return the checksum in a safetensors file's metadata, or None where the file has none or is
+    missing. Tensors are not read.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -99,7 +107,7 @@ def read_checksum(path: Path) -> str | None:
 
 
 def digest_tensors(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 over the names, dtypes, shapes and bytes of tensors, whatever their order.
+    """Return the SHA-256 of the names, dtypes, shapes and bytes of tensors, whatever their order.
 
     Example:
         >>> a, b = torch.zeros(2), torch.ones(3)

@@ -1,4 +1,4 @@
-"""Checks of what a domain is built from: shapes always, values where data enters."""
+"""Checks of a domain's tensors: shapes always, values where data enters."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from torch import Tensor
 from .errors import DomainError, ShapeError
 
 
-def positive(n: int, what: str) -> None:
+def positive(n: int, name: str) -> None:
     """DomainError unless there is a point."""
     if n < 1:
-        raise DomainError(f"{what} needs at least one point, got {n}")
+        raise DomainError(f"{name}: expected at least one point, got {n}")
 
 
 def check_shapes(
@@ -25,59 +25,69 @@ def check_shapes(
     """
     if not positions.is_floating_point():
         raise ShapeError(
-            f"positions must be floating point, got {positions.dtype}; convert with .float()"
+            f"expected floating-point positions, got {positions.dtype}; convert with .float()"
         )
     if positions.dim() not in (2, 3) or positions.shape[-1] == 0:
         raise ShapeError(
-            f"positions must have shape (N, p) or (B, N, p), got {tuple(positions.shape)}"
+            f"expected positions (N, p) or (B, N, p), got {tuple(positions.shape)}; add a "
+            "dimension with [:, None]"
         )
     n = positions.shape[-2]
     positive(n, "a domain")
-    if valid is not None and (
-        valid.dtype != torch.bool or valid.dim() != 2 or valid.shape[-1] != n
-    ):
-        raise ShapeError(f"valid must be boolean (B, {n}), got {valid.dtype} {tuple(valid.shape)}")
-    if measure is not None and (measure.dim() not in (1, 2) or measure.shape[-1] != n):
-        raise ShapeError(f"measure must have shape ({n},) or (B, {n}), got {tuple(measure.shape)}")
-    if measure is not None and not measure.is_floating_point():
-        raise ShapeError(
-            f"measure must be floating point, got {measure.dtype}; convert with .float()"
-        )
-    if pairs is not None and (pairs.dim() not in (2, 3, 4) or pairs.shape[-1] != n):
-        raise ShapeError(
-            f"pairs must have shape (Nq, Nk), (B, Nq, Nk) or (B, H, Nq, Nk), Nk = {n}; got "
-            f"{tuple(pairs.shape)}"
-        )
-    if pairs is not None and pairs.dtype != torch.bool and not pairs.is_floating_point():
-        raise ShapeError(
-            f"pairs must be a boolean mask or a floating log-density, got {pairs.dtype}"
-        )
-    _check_together(positions, measure, valid, pairs)
-
-
-def _check_together(
-    positions: Tensor, measure: Tensor | None, valid: Tensor | None, pairs: Tensor | None
-) -> None:
-    """One batch size and one device."""
-    parts = {"positions": (positions, 3), "measure": (measure, 2), "valid": (valid, 2)}
+    if valid is not None:
+        _check_valid(valid, n)
+    if measure is not None:
+        _check_measure(measure, n)
     if pairs is not None:
-        parts["pairs"] = (pairs, max(pairs.dim(), 3))
-    batches = {
-        name: x.shape[0] for name, (x, dims) in parts.items() if x is not None and x.dim() == dims
-    }
-    sizes = [size for size in batches.values() if size != 1]  # of traced code not for a set
+        _check_pairs(pairs, n)
+
+    # Batched tensors have more dimensions than those that all samples share.
+    unbatched = {"positions": (positions, 2), "measure": (measure, 1), "valid": (valid, 1)}
+    unbatched["pairs"] = (pairs, 2)
+    tensors = {name: x for name, (x, _) in unbatched.items() if x is not None}
+    batches = {name: x.shape[0] for name, x in tensors.items() if x.dim() > unbatched[name][1]}
+
+    # A symbolic size of traced code cannot enter a set.
+    sizes = [size for size in batches.values() if size != 1]
     if any(size != sizes[0] for size in sizes[1:]):
-        raise ShapeError(f"a domain has one batch size, got {batches}")
-    devices = {name: str(x.device) for name, (x, _) in parts.items() if x is not None}
+        raise ShapeError(f"expected tensors of one batch size in a domain, got {batches}")
+    devices = {name: str(x.device) for name, x in tensors.items()}
     if len(set(devices.values())) > 1:
         raise ShapeError(
-            f"a domain lives on one device, got {devices}; move it with domain.to(device)"
+            f"expected a domain on one device, got {devices}; move it with domain.to(device)"
+        )
+
+
+def _check_valid(valid: Tensor, n: int) -> None:
+    if valid.dtype != torch.bool or valid.dim() != 2 or valid.shape[-1] != n:
+        raise ShapeError(f"expected boolean valid (B, {n}), got {valid.dtype} {tuple(valid.shape)}")
+
+
+def _check_measure(measure: Tensor, n: int) -> None:
+    if measure.dim() not in (1, 2) or measure.shape[-1] != n:
+        raise ShapeError(f"expected a measure ({n},) or (B, {n}), got {tuple(measure.shape)}")
+    if not measure.is_floating_point():
+        raise ShapeError(
+            f"expected a floating-point measure, got {measure.dtype}; convert with .float()"
+        )
+
+
+def _check_pairs(pairs: Tensor, n: int) -> None:
+    if pairs.dim() not in (2, 3, 4) or pairs.shape[-1] != n:
+        raise ShapeError(
+            f"expected pairs (Nq, Nk), (B, Nq, Nk) or (B, H, Nq, Nk), Nk = {n}, got "
+            f"{tuple(pairs.shape)}"
+        )
+    if pairs.dtype != torch.bool and not pairs.is_floating_point():
+        raise ShapeError(
+            "expected pairs as a boolean mask or a floating-point log-density, got "
+            f"{pairs.dtype}; convert with .bool()"
         )
 
 
 def cheap_to_read(x: Tensor, *, waited: bool = False) -> bool:
-    """Whether looking at a tensor's values costs next to nothing: not on an accelerator, which
-    would have to be waited for (unless it is ``waited`` for anyway), and not in code that is
+    """Whether reading a tensor's values costs next to nothing: not on an accelerator, for which
+    the program would have to wait (unless it has ``waited`` anyway), and not in code that is
     traced, captured or transformed.
     """
     if type(x) is not Tensor or torch.compiler.is_compiling():
@@ -100,8 +110,8 @@ def check_forward(spacing: Tensor) -> None:
         return
     if bool((spacing < 0).any()):
         raise DomainError(
-            "timestamps must not go back: a point stands for the time to its neighbours, which "
-            "would be negative here; sort each sequence by its times first"
+            "expected timestamps that do not go back, got some that do: a point stands for the "
+            "time to its neighbours, which would be negative; sort each sequence by its times"
         )
 
 
@@ -109,28 +119,38 @@ def check_values(
     positions: Tensor, measure: Tensor, valid: Tensor | None, pairs: Tensor | None, *, sorted_: bool
 ) -> None:
     """DomainError unless positions and masses are usable; reads values, so for eager code only."""
-    real = torch.ones((), dtype=torch.bool, device=positions.device) if valid is None else valid
+    real = valid
+    if real is None:
+        real = torch.ones((), dtype=torch.bool, device=positions.device)
     bad = ~positions.isfinite().all(-1) & real
     if bool(bad.any()):
         raise DomainError(
-            f"{int(bad.sum())} point(s) have non-finite positions; drop them or mark them in valid"
+            f"expected finite positions, got {int(bad.sum())} point(s) with others; drop them or "
+            "mark them as padding in valid"
         )
     if sorted_:
-        time, there = torch.broadcast_tensors(positions[..., 0], real)
-        before = torch.where(there, time, -torch.inf).cummax(-1).values  # also across padding
-        if bool(((time[..., 1:] <= before[..., :-1]) & there[..., 1:]).any()):
+        # The last real time before a point, also where padding lies between them.
+        time, real_time = torch.broadcast_tensors(positions[..., 0], real)
+        before = torch.where(real_time, time, -torch.inf).cummax(-1).values
+        repeated = (time[..., 1:] <= before[..., :-1]) & real_time[..., 1:]
+        if bool(repeated.any()):
             raise DomainError(
-                "timestamps must increase strictly; sort them and merge repeated ones"
+                f"expected timestamps that increase strictly, got {int(repeated.sum())} that do "
+                "not; sort them and merge repeated ones"
             )
     mass = torch.where(real, measure, 0.0)
     if not bool(mass.isfinite().all()) or bool((mass < 0).any()):
         raise DomainError(
-            f"masses must be finite and not negative, got {float(mass.min())} to "
-            f"{float(mass.max())}; drop such points or mark them in valid"
+            f"expected finite masses of 0 or more, got {float(mass.min())} to "
+            f"{float(mass.max())}; drop such points or mark them as padding in valid"
         )
     if not bool((mass.sum(-1) > 0).all()):
         raise DomainError(
-            "total mass is zero: every point is padding or has measure 0; at least one must count"
+            "expected a positive total mass, got 0: every point is padding or has no mass; at "
+            "least one must count"
         )
     if pairs is not None and pairs.is_floating_point() and bool(pairs.isnan().any()):
-        raise DomainError("pairs contain NaN; use -inf to hide a pair and 0 to leave it as it is")
+        raise DomainError(
+            f"expected pairs without NaN, got {int(pairs.isnan().sum())}; use -inf to hide a pair "
+            "and 0 to leave it as it is"
+        )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from dataclasses import replace
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -114,71 +115,79 @@ class OperatorCase:
         return alone[:n] if n < domain.size else alone
 
     def standard_domains(self) -> dict[str, Domain]:
-        """One domain of every kind there is."""
-        p, n = self.position_dim, POINTS
-        double = {"dtype": torch.float64}
-        lattice = (
-            Domain.line(n, **double) if p == 1 else Domain.grid(2, n // 2, *[1] * (p - 2), **double)
-        )
-        line = (
-            Domain.line(n, causal=True, **double)
-            if p == 1
-            else Domain.points(positions(p), causal=True)
-        )
-        valid = torch.tensor([[True] * n, [True] * (n - 2) + [False] * 2])
-        gaps = torch.tensor([[1, 0, 1, 1, 0, 1], [0, 1, 1, 0, 0, 1]]).bool()
-        edges = torch.tensor([[0, 1, 2, 3, 4, 5, 0], [1, 2, 3, 4, 5, 0, 3]])
-        band = torch.ones(n, n).triu(-2).bool()
-        batch_points = torch.stack([positions(p, seed=s) for s in range(BATCH)])
+        """One domain of every kind there is: copies, so that no test meets the cache of another."""
+        # Domains of families draw what they add from here, the same numbers at every call.
         torch.manual_seed(2)
-        return {
-            "lattice": lattice,
-            "causal": line,
-            "points": Domain.points(batch_points),
-            "padded": Domain.points(batch_points, valid=valid),
-            "masses": Domain.points(positions(p), measure=torch.rand(n, dtype=torch.float64) + 0.1),
-            "probability": Domain.points(positions(p)).with_masses(
-                torch.rand(BATCH, n).double() + 0.1, normalised=True
-            ),
-            "counting": Domain.points(positions(p), measure="counting"),
-            "graph": Domain.graph(edges, n, positions=positions(p)),
-            "bias": Domain.points(
-                positions(p), pairs=torch.randn(1, HEADS, n, n, dtype=torch.float64)
-            ),
-            "causal padded": Domain.points(batch_points, valid=valid, causal=True),
-            "causal gaps": replace(line, valid=gaps),
-            "shared": Domain.points(batch_points[:1], valid=gaps[:1]),
-            "causal shared": Domain.points(batch_points[:1], valid=gaps[:1], causal=True),
-            "causal window": Domain.points(positions(p), pairs=band, causal=True),
-            "causal masses": line.with_masses(torch.rand(n).double() + 0.1),
-            **self.sparse_domains(line.replace(valid=gaps)),
-        }
+        return {name: replace(domain) for name, domain in standard(self.position_dim).items()}
 
-    def sparse_domains(self, line: Domain) -> dict[str, Domain]:
-        """Domains where a point sees few others; ``line`` has an order and gaps."""
-        p, n = self.position_dim, POINTS
-        generator = torch.Generator().manual_seed(6)
-        # One node is isolated, one edge comes twice, one has weight zero.
-        edge_index = torch.tensor([[0, 1, 2, 3, 0, 0, 4, 2], [1, 2, 3, 0, 3, 3, 1, 0]])
-        weight = torch.rand(8, generator=generator, dtype=torch.float64) + 0.1
-        weight[6] = 0.0
-        corners = positions(2)
-        cells = torch.tensor([[0, 1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 5]])
-        mesh = Domain.mesh(F.pad(corners, (0, 1)), cells, adjacent=True)
-        return {
-            "edges": Domain.graph(
-                edge_index,
-                n,
-                positions=positions(p),
-                edge_weight=weight,
-                self_loops=False,
-                sparse=True,
-            ),
-            "radius": Domain.points(positions(p), radius=0.3 * p, measure="counting"),
-            "reach": Domain.points(positions(p)).replace(reach=1),
-            "causal reach": line.replace(reach=2),
-            "mesh": mesh.replace(positions=positions(p), kind="weighted"),
-        }
+
+@cache
+def standard(p: int) -> dict[str, Domain]:
+    """Return one domain of every kind, at positions in p dimensions."""
+    n, generator = POINTS, torch.Generator().manual_seed(2)
+
+    def masses(*shape: int) -> torch.Tensor:
+        return torch.rand(*shape, generator=generator, dtype=torch.float64) + 0.1
+
+    double = {"dtype": torch.float64}
+    lattice = (
+        Domain.line(n, **double) if p == 1 else Domain.grid(2, n // 2, *[1] * (p - 2), **double)
+    )
+    line = (
+        Domain.line(n, causal=True, **double)
+        if p == 1
+        else Domain.points(positions(p), causal=True)
+    )
+    valid = torch.tensor([[True] * n, [True] * (n - 2) + [False] * 2])
+    gaps = torch.tensor([[1, 0, 1, 1, 0, 1], [0, 1, 1, 0, 0, 1]]).bool()
+    edges = torch.tensor([[0, 1, 2, 3, 4, 5, 0], [1, 2, 3, 4, 5, 0, 3]])
+    band = torch.ones(n, n).triu(-2).bool()
+    bias = torch.randn(1, HEADS, n, n, generator=generator, dtype=torch.float64)
+    batch_points = torch.stack([positions(p, seed=s) for s in range(BATCH)])
+    return {
+        "lattice": lattice,
+        "causal": line,
+        "points": Domain.points(batch_points),
+        "padded": Domain.points(batch_points, valid=valid),
+        "masses": Domain.points(positions(p), measure=masses(n)),
+        "probability": Domain.points(positions(p)).with_masses(masses(BATCH, n), normalised=True),
+        "counting": Domain.points(positions(p), measure="counting"),
+        "graph": Domain.graph(edges, n, positions=positions(p)),
+        "bias": Domain.points(positions(p), pairs=bias),
+        "causal padded": Domain.points(batch_points, valid=valid, causal=True),
+        "causal gaps": replace(line, valid=gaps),
+        "shared": Domain.points(batch_points[:1], valid=gaps[:1]),
+        "causal shared": Domain.points(batch_points[:1], valid=gaps[:1], causal=True),
+        "causal window": Domain.points(positions(p), pairs=band, causal=True),
+        "causal masses": line.with_masses(masses(n)),
+        **sparse(p, line.replace(valid=gaps)),
+    }
+
+
+def sparse(p: int, line: Domain) -> dict[str, Domain]:
+    """Return domains where a point sees few others; ``line`` has an order and gaps."""
+    n, generator = POINTS, torch.Generator().manual_seed(6)
+    # One node is isolated, one edge comes twice, one has weight zero.
+    edge_index = torch.tensor([[0, 1, 2, 3, 0, 0, 4, 2], [1, 2, 3, 0, 3, 3, 1, 0]])
+    weight = torch.rand(8, generator=generator, dtype=torch.float64) + 0.1
+    weight[6] = 0.0
+    corners = positions(2)
+    cells = torch.tensor([[0, 1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 5]])
+    mesh = Domain.mesh(F.pad(corners, (0, 1)), cells, adjacent=True)
+    return {
+        "edges": Domain.graph(
+            edge_index,
+            n,
+            positions=positions(p),
+            edge_weight=weight,
+            self_loops=False,
+            sparse=True,
+        ),
+        "radius": Domain.points(positions(p), radius=0.3 * p, measure="counting"),
+        "reach": Domain.points(positions(p)).replace(reach=1),
+        "causal reach": line.replace(reach=2),
+        "mesh": mesh.replace(positions=positions(p), kind="weighted"),
+    }
 
 
 class SoftmaxCase(OperatorCase):
@@ -219,6 +228,35 @@ class WindowCase(OperatorCase):
 
     def domains(self):
         return {name: domain for name, domain in super().domains().items() if domain.causal}
+
+
+class DecayCase(WindowCase):
+    """The past fades: domains have an order, and queries are their points. Rates are made large, so
+    that they show on few points.
+    """
+
+    cross = False
+    any_length = True
+
+    def operator(self):
+        operator = super().operator()
+        with torch.no_grad():
+            decay = operator.kernel.decay
+            decay.log_rate.copy_(torch.linspace(-1.0, 0.5, HEADS))
+            if decay.bias is not None:
+                decay.bias.fill_(0.5)
+        return operator
+
+    def domains(self):
+        """With a clock of each sample, which has gaps."""
+        generator = torch.Generator().manual_seed(7)
+        steps = torch.rand(BATCH, POINTS, generator=generator, dtype=torch.float64) + 0.1
+        gaps = torch.tensor([[1, 1, 0, 1, 1, 1], [0, 1, 1, 0, 1, 0]]).bool()
+        times = steps.cumsum(-1)
+        return super().domains() | {
+            "causal clock": Domain.timestamps(times[0]),
+            "causal clocks with gaps": Domain.timestamps(times, valid=gaps),
+        }
 
 
 def cases(names: list[str] | None = None) -> list[OperatorCase]:
@@ -312,6 +350,9 @@ def cases(names: list[str] | None = None) -> list[OperatorCase]:
                 window=2,
                 sinks=1,
             ),
+            DecayCase(
+                "luna", "luna-decay", channels=3, directions=2, hidden=4, decay="head", half_life=2
+            ),
         ],
         "linear_attention": [
             OperatorCase("linear_attention"),
@@ -333,6 +374,15 @@ def cases(names: list[str] | None = None) -> list[OperatorCase]:
                 tied=False,
                 window=2,
                 sinks=2,
+            ),
+            DecayCase("linear_attention", "linear_attention-decay", decay="token", half_life=2),
+            DecayCase(
+                "linear_attention",
+                "linear_attention-decay-exponential",
+                feature_map="hedgehog",
+                tied=False,
+                decay="token",
+                half_life=2,
             ),
         ],
         "itnet": [

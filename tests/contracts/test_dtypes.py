@@ -1,5 +1,5 @@
 """One rule of dtypes for all operators: features have the parameters' dtype, outputs the features';
-autocast decides for both. Tensors without values, and batches without elements, are tensors too.
+autocast decides for both. Tensors without values are tensors too.
 """
 
 from __future__ import annotations
@@ -21,10 +21,6 @@ HALF = (torch.bfloat16, torch.float16)
 @pytest.fixture
 def operator(case):
     return case.operator()
-
-
-def unbatched(case):
-    return next(d for d in case.domains().values() if d.batch is None)
 
 
 @pytest.mark.parametrize("dtype", HALF)
@@ -104,19 +100,8 @@ def test_tensors_without_values(case):
     with torch.device("meta"):
         operator = case.operator().float()
     u = torch.empty(BATCH, POINTS, case.dim, device="meta")
-    for where in dict.fromkeys((case.plain, *case.domains())):
-        out = operator(u, case.domains()[where].to("meta").to(torch.float32))
+    for domain in case.domains().values():
+        out = operator(u, domain.to("meta").to(torch.float32))
         assert out.is_meta
         assert out.shape[:2] == u.shape[:2]
     out.sum().backward()
-
-
-def test_batches_without_elements(case, operator):
-    u = signal(case)[:0]
-    for domain in (d for d in case.domains().values() if d.batch is None):
-        out = operator(u, domain)
-        assert out.shape == (0, POINTS, operator.out_dim)
-    gradients = torch.autograd.grad(
-        out.sum(), list(operator.parameters()), allow_unused=True, materialize_grads=True
-    )
-    assert not any(g.any() for g in gradients)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from evidence.ckconv import claims, series, speed
+from evidence.ckconv import claims, rates, resampled, series, speed
 from evidence.kit.clock import check
 
 from ..tolerances import assert_close
@@ -25,6 +25,38 @@ def test_the_peers_read_real_points_only():
         sequences = torch.cat([torch.arange(5.0)[None, :, None], torch.randn(1, 5, 2)], -1)
         longer = torch.cat([sequences, torch.full((1, 3, 3), torch.nan)], 1)
         assert_close(model(longer), model(sequences))
+
+
+def test_a_resampled_series_is_the_one_of_the_other_rate():
+    """Every other sample of a series and its padding; and straight lines the other way round."""
+    torch.manual_seed(0)
+    times = torch.arange(7.0)[None, :, None]
+    full = torch.cat([times, torch.randn(1, 7, 2)], -1)
+    padded = torch.cat([full, torch.full((1, 3, 3), torch.nan)], 1)
+    half = resampled.Resampled(torch.nn.Identity(), 2)(padded)
+    assert_close(half, full[:, ::2])
+
+    longer = torch.cat([padded, full.repeat(1, 2, 1)[:, :10]])  # a longer one beside it
+    back = resampled.Resampled(torch.nn.Identity(), 0.5)(longer)
+    assert back.shape[1] == 19
+    assert_close(back[0, :13:2], full[0])
+    assert_close(back[0, 1:12:2], (full[0, :-1] + full[0, 1:]) / 2)
+    assert back[0, 13:].isnan().all()
+
+
+def test_a_model_is_compared_with_resampled_peers_at_each_seed():
+    def row(model, seed, accuracy):
+        where = {"drop": 0.0, "trained": 2, "tested": 1}
+        return {"model": model, "seed": seed, "accuracy": accuracy, **where}
+
+    rows = [
+        row(model, seed, score + seed / 10)
+        for seed in (0, 1)
+        for model, score in (("ckcnn gaps", 0.6), *zip(resampled.MODELS, (0.5, 0.7)), ("gru", 0.9))
+    ]
+    found = rates.ahead_at("plaid", rates.DOUBLE, resampled.MODELS)({"plaid": rows})
+    assert [round(x, 6) for x in found] == [-0.1, -0.1]
+    assert rates.ahead_at("plaid", rates.HALF, resampled.MODELS)({"plaid": rows}) == []
 
 
 def test_the_table_shows_what_was_run():

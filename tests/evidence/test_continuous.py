@@ -16,6 +16,7 @@ from evidence.continuous.evidence import (
     measure_steps,
     operator_calls,
 )
+from evidence.continuous.layers import exit_early
 from evidence.kit.page import load
 
 from fredholm.models import create_model
@@ -34,6 +35,12 @@ def model():
     )
     torch.nn.init.normal_(built.head.weight)
     return built.eval()
+
+
+def test_the_exit_after_the_last_step_is_the_model(model):
+    expected = model(NUMBERS)
+    assert torch.allclose(exit_early(model, NUMBERS, 4), expected, atol=1e-6)
+    assert not torch.allclose(exit_early(model, NUMBERS, 2), expected, atol=1e-3)
 
 
 def parts_of(model):

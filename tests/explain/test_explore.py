@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from fredholm import Domain, create_operator
-from fredholm.explain import ReportOptions, Samples, kernel_map, report
+from fredholm import Domain, as_operator, create_operator
+from fredholm.errors import OptionError, ShapeError
+from fredholm.explain import ReportOptions, Samples, explore, kernel_map, report
 from fredholm.lab.data.kinds.kind import SAMPLES
 from fredholm.lab.report.explore import explore_section, quantised
 from fredholm.lab.report.kernels import Axis, Layer
@@ -190,3 +191,48 @@ def test_the_figure_fits_its_page(explored, tmp_path, width):
     found, console = open_page(explored[0], tmp_path, width=width)
     assert console == []
     assert found["overflow"] == "false"
+
+
+def test_a_figure_of_layers_stands_in_another_page(tmp_path):
+    """In a frame of its own, with its own policy: of layers with different domains."""
+    layers = {"conv": torch.nn.Conv1d(4, 4, 3, padding=1), "gru": torch.nn.GRU(4, 4)}
+    operators = {name: as_operator(layer) for name, layer in layers.items()}
+    u = torch.randn(1, 6, 4)
+    names = list("abcdef")
+    figure = explore(operators, u, names=names)
+    kernel, weights = kernel_of(figure.page)
+    assert (kernel["layers"], kernel["names"]) == (list(operators), names)
+    for place, operator in enumerate(operators.values()):
+        domain = operator.default_domain(u)
+        expected = kernel_map(operator, u, domain, queries=list(range(6)))[0].detach().numpy()
+        assert np.abs(weights[place] - expected).max() <= expected.max() / 254 + 1e-6
+
+    framed = re.fullmatch(r"<iframe title=.* srcdoc=\"(.*)\"></iframe>", figure._repr_html_(), re.S)
+    assert framed
+    assert html.unescape(framed[1]) == figure.page
+    assert figure.page.count("<script") == 1
+    assert figure.save(tmp_path / "kernels.html").read_text("utf-8") == figure.page
+
+
+def test_a_figure_of_points_that_cannot_be_drawn_is_refused():
+    operator = create_operator("softmax", 4)
+    with pytest.raises(OptionError, match="2 to 600 points"):
+        explore(operator, torch.randn(1, 601, 4))
+    with pytest.raises(ShapeError, match="expected 5 names, one per point, got 2"):
+        explore(operator, torch.randn(1, 5, 4), names=["a", "b"])
+    with pytest.raises(OptionError, match="expected one operator or more"):
+        explore({}, torch.randn(1, 5, 4))
+
+
+@browser
+def test_a_figure_in_a_frame_answers_keys(tmp_path):
+    figure = explore(create_operator("softmax", 4), torch.randn(1, 5, 4), names=list("abcde"))
+    page = tmp_path / "outer.html"
+    page.write_text(f"<!doctype html><meta charset=utf-8><body>{figure._repr_html_()}")
+    with opened(page, tmp_path / "profile") as tab:
+        inner = "document.querySelector('iframe').contentDocument"
+        assert tab.value(f"{inner}.querySelector('.explore').hidden") is False
+        tab.value(f"{inner}.querySelector('[tabindex=\"0\"]').focus()")
+        tab.press("End")
+        assert tab.value(f"{inner}.querySelector('.told').textContent").startswith("e takes most")
+        assert not tab.log

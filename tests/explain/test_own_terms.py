@@ -70,7 +70,7 @@ def test_rows_have_the_names_and_cells_of_their_file(houses, tmp_path):
     assert "<south" not in text
     with houses.open() as file:
         cells = {(float(row["area"]), row["district"]) for row in csv.DictReader(file)}
-    shown = re.findall(r"off</td>\s*<td>([\d.]+)</td><td>([^<]*)</td></tr>", text)
+    shown = re.findall(r"off by [^<]*</td>\s*<td>([\d.]+)</td><td>([^<]*)</td></tr>", text)
     assert len(shown) == 8
     assert {(float(a), d.replace("&lt;", "<").replace("&gt;", ">")) for a, d in shown} <= cells
     assert [row["column"] for row in tables["importance"]] in (

@@ -128,7 +128,7 @@ def test_page_tells_the_run_s_numbers(written):
     assert "on 9 test images; 95% interval 45.3% to 93.7%" in text
     assert "name: tiny  # <not a tag>" in text
     assert "<one>" in text
-    assert "2 of 9 test images were given a wrong class" in text
+    assert "2 of 9 test images were classified wrongly" in text
     assert "6 samples" in text
     assert f"with the {model.config.body.operator} operator: 2 layers of 2 heads" in text
     assert f"{sum(p.numel() for p in model.parameters()):,}" in text
@@ -470,7 +470,7 @@ def test_many_classes_are_a_table(tmp_path):
         options=ReportOptions(samples=3, quality=0),
         run=RunFacts(evaluation=evaluation),
     ).read_text()
-    assert "30 of 180 images were given a wrong class" in text
+    assert "30 of 180 images were classified wrongly" in text
     assert "16.7%" in text
     assert 'id="confusion"><picture' not in text
 

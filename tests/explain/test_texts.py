@@ -61,7 +61,7 @@ def test_examples_are_texts_beside_their_answers(written):
     page = (folder / "index.html").read_text(encoding="utf-8")
     assert "&lt;b&gt;one&lt;/b&gt;" in page
     assert "<b>one</b>" not in page
-    assert "4 of 6 texts were given a wrong class" in page
+    assert "4 of 6 texts were classified wrongly" in page
     assert "33.33%" in page
     assert "three three" in page
     assert page.count("three ") < 130, "a long text is cut"
@@ -194,4 +194,4 @@ def test_marked_words_are_on_the_page(tmp_path):
     marks = re.findall(r'<mark class="(for|against)\d" title="without it: \w+ \d+%"', page)
     assert len(marks) >= 3
     assert ">film</mark>" in page
-    assert "speaks for the prediction" in page
+    assert "supports the prediction" in page

@@ -94,8 +94,8 @@ def test_other_queries_are_super_resolution():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rank": 0}, "at least 1, got 0 and"),
-        ({"width": 0}, "width must be at least 1, got 0"),
+        ({"rank": 0}, "rank: expected at least 1, got 0"),
+        ({"width": 0}, "width=....: expected 1 or more, got 0"),
         ({"activation": "gelo"}, "unknown activation 'gelo'; did you mean 'gelu'"),
         ({"frequencies": 0}, "positive sizes"),
         ({"depth": 3}, "no option 'depth'"),

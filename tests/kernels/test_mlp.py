@@ -166,12 +166,12 @@ def test_activations_are_the_definition(activation):
         ({"activation": "gleu"}, "'gleu'.*did you mean 'gelu'"),
         ({"output": "fulll"}, "'fulll'.*did you mean 'full'"),
         ({"width": 0}, "at least 1"),
-        ({"depth": 1}, "depth at least 2"),
-        ({"rank": 0, "output": "compact"}, "rank must be at least 1"),
-        ({"frequencies": -1}, "frequencies must be at least 0, got -1"),
-        ({"epsilon": -1.0}, "epsilon must be finite and at least 0, got -1.0"),
+        ({"depth": 1}, "depth: expected at least 2.*got 1"),
+        ({"rank": 0, "output": "compact"}, "rank: expected at least 1, got 0"),
+        ({"frequencies": -1}, "frequencies: expected 0 or more, got -1"),
+        ({"epsilon": -1.0}, "epsilon: expected a finite scale of 0 or more, got -1.0"),
         ({"sigma": -1.0}, "positive sizes and scale"),
-        ({"position_dim": 0}, "position_dim must be at least 1, got 0"),
+        ({"position_dim": 0}, "position_dim=....: expected 1 or more, got 0"),
     ],
 )
 def test_options_are_refused(options, message):

@@ -299,12 +299,12 @@ def test_two_directions_know_no_order_and_no_steps():
         (
             nn.LSTM(2, 4, proj_size=3),
             {"initial_state": (torch.zeros(1, 3),) * 2},
-            r"c must have shape \(1, 4\)",
+            r"c of shape \(1, 4\)",
         ),
         (
             nn.GRU(2, 3),
             {"initial_state": torch.zeros(1, 3).double()},
-            "h is torch.float64, the layer torch.float32",
+            "h of the layer's dtype torch.float32, got torch.float64",
         ),
         (nn.GRU(2, 3), {"linearization": "secants"}, "did you mean 'secant'"),
         (nn.RNN(2, 3), {"linearization": "gates"}, "an RNN has none"),
@@ -332,7 +332,7 @@ def test_gradients_reach_the_initial_state():
     assert_close(outputs[1], outputs[2])
     for g in found[:2]:
         assert_close(g, found[2], "gradient of the initial state")
-    with pytest.raises(ShapeError, match="a batch of 4, u has 3"):
+    with pytest.raises(ShapeError, match="a batch of 3, like u, got one for a batch of 4"):
         op(u[:3])
 
 

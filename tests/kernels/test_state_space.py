@@ -63,7 +63,7 @@ def test_refusals_name_what_is_needed(kernel):
 
 def test_selective_coefficients_are_per_step_so_only_unit_masses_mean_something():
     op, u = operator(SelectiveKernel(4, 3)), torch.randn(2, 5, 4)
-    with pytest.raises(DomainError, match="'counting', this domain has 'spacing'"):
+    with pytest.raises(DomainError, match="'counting', got 'spacing'"):
         op(u, Domain.line(5, causal=True, measure="spacing"))
 
 

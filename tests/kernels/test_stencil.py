@@ -272,7 +272,7 @@ def test_an_own_parameter_is_used_as_it_is():
     [
         ({"padding_mode": "mirror"}, "reflect"),
         ({"stride": 0}, "stride: expected at least 1, got 0"),
-        ({"stride": (1, 1)}, "1 axes need 1 values"),
+        ({"stride": (1, 1)}, "one value, or 1 for 1 axes"),
         ({"output_padding": 1}, "transposed"),
         ({"output_padding": 2, "stride": 2, "transposed": True}, "less than stride"),
         ({"padding_mode": "reflect", "transposed": True}, "padding_mode"),

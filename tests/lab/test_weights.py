@@ -101,6 +101,7 @@ def test_the_loss_is_the_weighted_mean(name: str):
         assert tally.metrics()["val_accuracy"] == pytest.approx(float(right))
 
 
+@pytest.mark.slow
 def test_probabilities_follow_the_weights():
     """Equal samples of two classes: no model can tell them, so shares are those of the weights."""
     X, y = np.ones((400, 2)) + np.arange(400)[:, None] // 2 % 2, np.arange(400) % 2

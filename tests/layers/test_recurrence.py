@@ -11,7 +11,7 @@ from torch import nn
 from fredholm.convert import as_operator, convertible
 from fredholm.domain import Domain
 from fredholm.errors import ConversionError, OptionError, ShapeError
-from fredholm.layers.recurrence import memory_profile
+from fredholm.layers import memory_profile
 
 from ..tolerances import assert_close
 

@@ -164,7 +164,7 @@ def test_dilated_convolutions_go_point_by_point():
         one, state = layer.step(u[:, point], state)
         rest.append(one[:, None])
     assert_close(torch.cat([out, *rest], 1), layer(u, line), "point by point")
-    with pytest.raises(OptionError, match="dilation: received 0; needs 1 or more"):
+    with pytest.raises(OptionError, match="dilation: expected 1 or more, got 0"):
         Convolution(8, dilation=0)
 
 
@@ -172,7 +172,7 @@ def test_dilated_convolutions_go_point_by_point():
 def test_options_of_blocks_are_a_list(values):
     options = {"dilation": {"blocks": values}}
     with pytest.raises(
-        OptionError, match=r"dilation.blocks needs a list of a value for each block"
+        OptionError, match=r"dilation.blocks: expected a list of a value for each block"
     ):
         create_model("backbone_nano", body={"operator": "convolution", "operator_options": options})
 
@@ -201,13 +201,13 @@ def test_operators_live_on_the_measure_they_are_defined_for():
     [
         ({"encoder": "sound"}, OptionError, "unknown encoder 'sound'"),
         ({"head": "each"}, OptionError, "head.pool: received 'each'"),
-        ({"dim": 0}, OptionError, "dim: received 0; needs a positive integer"),
-        ({"dim": 9}, OptionError, "heads must divide dim"),
+        ({"dim": 0}, OptionError, "dim: expected a positive integer, got 0"),
+        ({"dim": 9}, OptionError, "expected heads that divide dim"),
         ({"causal": True}, OptionError, "'image' has no option 'causal'"),
-        ({"patch": 5}, OptionError, "the patch must divide the image"),
-        ({"dropout": 1.0}, OptionError, "dropout: received 1.0"),
-        ({"mlp_ratio": -1}, OptionError, "mlp_ratio: received -1"),
-        ({"operator": "gru", "dim": 9, "heads": 1}, OptionError, "needs an even width"),
+        ({"patch": 5}, OptionError, "expected a patch that divides the image"),
+        ({"dropout": 1.0}, OptionError, "dropout: expected a rate in .*, got 1.0"),
+        ({"mlp_ratio": -1}, OptionError, "mlp_ratio: expected a number of 0 or more, got -1"),
+        ({"operator": "gru", "dim": 9, "heads": 1}, OptionError, "expected an even width"),
         (
             {"operator": "gru", "operator_options": {"taps": 3}},
             OptionError,
@@ -216,7 +216,7 @@ def test_operators_live_on_the_measure_they_are_defined_for():
         (
             {"operator": "convolution", "operator_options": {"taps": 4}},
             OptionError,
-            "taps: received 4",
+            "taps: expected an odd number, .* got 4",
         ),
         ({"operator": "softmaks"}, OptionError, "did you mean 'softmax'"),
     ],

@@ -282,8 +282,8 @@ def test_save_load_copy_and_trace(tmp_path):
     ("changes", "message"),
     [
         ({"encoder": "sample"}, "did you mean 'samples'"),
-        ({"widths": ()}, "widths: received 0"),
-        ({"dropout": 1.0}, "dropout: received 1.0"),
+        ({"widths": ()}, "widths: expected a positive integer, got 0"),
+        ({"dropout": 1.0}, "dropout: expected a rate .*, got 1.0"),
         ({"head": "first"}, "head.pool: received 'first'"),
     ],
 )

@@ -82,6 +82,37 @@ def test_no_reading_of_the_sizes_costs_the_published_operations():
         assert round(count(model, (1, 3, 224, 224))[1] / 1e9, 1) == billions
 
 
+def test_the_published_operations_cross_those_of_vit_b_far_above_512_pixels():
+    """At 224 x 224 the paper has 59 GFLOPs for its linear model and 17.5 for ViT-B/16.
+
+    It says that the order reverses beyond about 512. Growth in proportion to the tokens reaches
+    ViT-B/16's own beyond 1,700.
+    """
+
+    def vit_b(size: int) -> float:
+        """Return the billions of multiply-adds of 12 blocks of width 768, the table's unit."""
+        tokens = (size // 16) ** 2 + 1
+        return 12 * (12 * tokens * 768**2 + 2 * tokens**2 * 768) / 1e9
+
+    def linear(size: int) -> float:
+        return 59 * (size / 224) ** 2
+
+    assert vit_b(224) == pytest.approx(17.5, abs=0.2)
+    assert linear(512) > 2.5 * vit_b(512)
+    crossed = next(size for size in range(224, 4096, 16) if vit_b(size) > linear(size))
+    assert 1_700 < crossed < 1_750
+
+
+def test_our_linear_model_has_fewer_operations_than_softmax_from_the_start():
+    for size in (224, 512):
+        counts = {}
+        for kind in ("linear", "softmax"):
+            with torch.device("meta"):
+                model = create_model(f"infvit_{kind}_4", **parts(image_size=(size, size)))
+            counts[kind] = count(model, (1, 3, size, size))[1]
+        assert counts["linear"] < counts["softmax"]
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_presets_at_the_published_counts(name):
     with torch.device("meta"):
@@ -201,18 +232,18 @@ def test_decay_groups():
     ("options", "message"),
     [
         ({"depth_rule": "powers"}, "did you mean 'power'"),
-        ({"decay": 1.0}, r"decay is γ in \(0, 1\), got 1.0"),
+        ({"decay": 1.0}, r"decay γ in \(0, 1\), got 1.0"),
         ({"chunk": 0}, "chunk is a number of tokens"),
-        ({"heads": 5}, "5 does not divide 16"),
-        ({"patch": 5}, "5 does not divide 28x28"),
+        ({"heads": 5}, "expected heads that divide dim=16, got heads=5"),
+        ({"patch": 5}, "expected a patch that divides the image of 28x28, got 5x5"),
         ({"operator_options": {"decay": 0.3}}, "give body.decay"),
         ({"operator_options": {"activaton": "abs"}}, "did you mean 'activation'"),
         ({"operator": "infssa"}, "did you mean 'infsa'"),
-        ({"positions": "sine"}, "positions: received 'sine'"),
+        ({"positions": "sine"}, "positions: expected a known name, got 'sine'"),
         ({"pool": "max"}, "head.pool: received 'max'"),
-        ({"depth": 0}, "depth: received 0; needs a positive integer"),
+        ({"depth": 0}, "depth: expected a positive integer, got 0"),
         ({"dropout": 1.0}, "a rate in"),
-        ({"mlp_ratio": -1}, "mlp_ratio: received -1; needs a number"),
+        ({"mlp_ratio": -1}, "mlp_ratio: expected a number.*, got -1"),
     ],
 )
 def test_refusals(options, message):

@@ -65,29 +65,35 @@ def test_names():
         ),
         (
             lambda: create_model("itnet_nano", **parts(depth=0)),
-            "depth: received 0; needs a positive integer",
+            "depth: expected a positive integer, got 0",
         ),
         (
             lambda: create_model("itnet_nano", **parts(depth=True)),
-            "depth: received True; needs a positive integer",
+            "depth: expected a positive integer, got True",
         ),
-        (lambda: create_model("itnet_nano", **parts(dim=30, heads=4)), "4 does not divide 30"),
-        (lambda: create_model("itnet_nano", **parts(patch=5)), "5 does not divide 28x28"),
+        (
+            lambda: create_model("itnet_nano", **parts(dim=30, heads=4)),
+            "expected heads that divide dim=30, got heads=4",
+        ),
+        (
+            lambda: create_model("itnet_nano", **parts(patch=5)),
+            "expected a patch that divides the image of 28x28, got 5x5",
+        ),
         (
             lambda: create_model("itnet_nano", **parts(image_size=(28, 30))),
-            "4 does not divide 28x30",
+            "expected a patch that divides the image of 28x30, got 4x4",
         ),
         (
             lambda: create_model("itnet_nano", **parts(dropout=1.5)),
-            r"dropout: received 1.5; needs a rate in \[0, 1\)",
+            r"dropout: expected a rate in \[0, 1\), got 1.5",
         ),
         (
             lambda: create_model("itnet_nano", **parts(drop_path=-0.5)),
-            "drop_path: received -0.5; needs a rate",
+            "drop_path: expected a rate.*, got -0.5",
         ),
         (
             lambda: create_model("itnet_nano", **parts(mlp_ratio=-1.0)),
-            "mlp_ratio: received -1.0; needs a number",
+            "mlp_ratio: expected a number.*, got -1.0",
         ),
         (lambda: create_model("itnet_nano", **parts(operator="sotfmax")), "did you mean 'softmax'"),
         (lambda: create_model("itnet_nano", **parts(operator_options={"widht": 3})), "'widht'"),
@@ -120,7 +126,7 @@ def test_a_flag_is_true_or_false(value):
     class Part(Configuration):
         causal: bool = False
 
-    with pytest.raises(OptionError, match=r"causal: received .*; needs true or false"):
+    with pytest.raises(OptionError, match=r"causal: expected true or false, got .*"):
         Part(causal=value)
     assert Part(causal=True).causal
 

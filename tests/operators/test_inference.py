@@ -151,7 +151,7 @@ def test_contexts_nest_overlap_and_end_after_errors():
     assert torch.is_grad_enabled()
     assert operator.training
     assert model(u).requires_grad
-    with pytest.raises(OptionError, match=r"model needs a module: .* got 'luna'"):
+    with pytest.raises(OptionError, match=r"model: expected a module: .* got 'luna'"):
         fredholm.inference("luna")
 
 

@@ -73,7 +73,7 @@ def test_convergence_is_reported():
     assert report.radius == pytest.approx(torch.linalg.eigvals(matrix).abs().max().item(), rel=0.02)
     causal = op.convergence(u, Domain.line(N, causal=True, dtype=torch.float64))
     assert causal.method == "substitution"
-    with pytest.raises(StrategyError, match="only Resolvent"):
+    with pytest.raises(StrategyError, match="expected the strategy Resolvent"):
         InfSA(DIM, HEADS).convergence(u.float())
 
 

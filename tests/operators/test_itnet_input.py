@@ -25,7 +25,7 @@ SAMPLED = {"name": "monte_carlo", "samples": 3, "loss_queries": 2}
 @pytest.mark.parametrize("training", [True, False])
 def test_more_samples_than_points_are_refused(training):
     operator = create_operator("itnet", 8, 2, **SMALL, strategy=SAMPLED).train(training)
-    with pytest.raises(OptionError, match="samples=3 exceeds the 2 points"):
+    with pytest.raises(OptionError, match="has points, 2, got samples=3"):
         operator(torch.randn(1, 2, 8))
 
 
@@ -37,7 +37,7 @@ def test_a_rank_above_the_width_or_the_points_is_allowed_and_exact():
     u = torch.randn(1, 3, 8, dtype=torch.float64)
     assert_close(operator(u), operator.dense(u))
     exact = create_operator("itnet", 8, 2, **SMALL)
-    with pytest.raises(OptionError, match=r"rank=20 exceeds N·d_h = 12"):
+    with pytest.raises(OptionError, match=r"at most N·d_h = 12.*got 20"):
         compress(exact, 20, [(u.float(), Domain.line(3))], held_out=[(u.float(), Domain.line(3))])
 
 
@@ -74,7 +74,7 @@ def test_a_strategy_comes_with_its_options():
         read_strategy({"name": "monte_carlo", "sample": 3})
     with pytest.raises(OptionError, match="did you mean 'monte_carlo'"):
         read_strategy({"name": "monte-carlo"})
-    with pytest.raises(OptionError, match="at least 1"):
+    with pytest.raises(OptionError, match="1 or more"):
         create_operator("itnet", 8, 2, **SMALL, strategy={"name": "monte_carlo", "samples": 0})
 
 
@@ -90,7 +90,7 @@ def test_a_proposal_is_an_option_of_the_operator():
     assert loss > 0
     with pytest.raises(
         OptionError,
-        match=r"proposal: received \{'parts': 2\}; needs true, or options among components",
+        match=r"proposal: expected true, or options among components.*got \{'parts': 2\}",
     ):
         create_operator("itnet", 8, 2, **SMALL, proposal={"parts": 2})
 

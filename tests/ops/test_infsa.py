@@ -102,7 +102,7 @@ def test_bad_arguments_are_named():
         edge_product(q, k, v, m, activation="rellu")
     with pytest.raises(OptionError, match="statistic"):
         edge_product(q, k, v, m, statistic="cubes")
-    with pytest.raises(OptionError, match="at least 1, got 0"):
+    with pytest.raises(OptionError, match="one byte or more for a tile, got 0"):
         edge_product(q, k, v, m, memory=0)
     with pytest.raises(ShapeError, match="as many queries as keys, got 3 and 7"):
         edge_product(q[:, :, :3], k, v, m, causal=True)

@@ -64,13 +64,13 @@ def test_every_tensor_is_checked(name):
     if not decides and PAIR_TENSORS[name].sizes[-1] not in ("T", "p", "e", "f"):
         wrong.append(torch.cat([x, x[..., :1]], -1))
     for bad in wrong:
-        with pytest.raises(ShapeError, match=rf"^mlp_kernel's {name} has shape"):
+        with pytest.raises(ShapeError, match=rf"^mlp_kernel's {name}: expected shape"):
             plain(**{**arguments, name: bad})
 
 
 def test_unknown_tensors_are_refused():
     for function in (mlp_kernel, mlp_kernel_naive):
-        with pytest.raises(OptionError, match=r"takes no 'key_bais'; did you mean 'key_bias'"):
+        with pytest.raises(OptionError, match=r"got 'key_bais'; did you mean 'key_bias'"):
             function(**inputs("product"), key_bais=torch.ones(1))
 
 
@@ -179,9 +179,10 @@ FIRST_LAYER: tuple""",
         self.phase_scale = nn.Parameter(torch.randn(1, width))
         self.reset_parameters(epsilon)
 """,
-        "        parts = [uy] if": """\
+        "        parts = []\n": """\
         terms["key_phase"] = uy[..., 0]
-        parts = [uy] if""",
+        parts = []
+""",
         "        if self.depth > 2:\n            terms": """\
         terms["query_phase"], terms["phase_scale"] = ux[..., 0], self.phase_scale
         if self.depth > 2:

@@ -18,7 +18,8 @@ from .shards import Shards
 
 if TYPE_CHECKING:
     from ..integral.contract import Form, Kernel
-    from ..integral.problem import Facts, Layout, Problem
+    from ..integral.facts import Facts, Layout
+    from ..integral.problem import Problem
 
 HOME = "fredholm.distributed.exchanges"
 """The module whose import registers the exchanges of the library's own forms."""

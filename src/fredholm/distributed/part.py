@@ -20,9 +20,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..domain import Domain
+from ..domain import Domain, Times
 from ..edges import Edges
 from ..errors import DomainError
+from ..measures import scale_of_seen
 from ..quadrature import Quadrature, reciprocal
 from .collectives import concatenated, gathered, starts, summed
 from .halo import fetched
@@ -321,30 +322,28 @@ def part_quadrature(domain: Domain, query_domain: Domain | None) -> Quadrature:
     """
     shards = domain.shards
     assert shards is not None
-    equal, renormalised = domain._rules()
+    rules = domain._rules()
     mass = domain.measure.reshape(-1, domain.size)
     if domain.valid is not None:
         mass = torch.where(domain.valid, mass, 0.0)
     queries = domain.size if query_domain is None else query_domain.size
-    density, log_density, visible = domain._density(mass.dtype, queries, shards.total)
+    density, log_density = None, None
+    if domain.pairs is not None:
+        density, log_density = domain._density(mass.dtype, queries, shards.total)
     query_time, key_time = _times(domain, query_domain, shards)
+
     scale = None
-    if renormalised:
-        if visible is None and query_time is None:
+    if rules.renormalised:
+        if log_density is None and query_time is None:
             mass = mass * reciprocal(summed(mass.sum(-1, keepdim=True), shards))
-        elif visible is None and query_domain is None:
+        elif log_density is None and query_domain is None:
             before = before_this(mass.sum(-1, keepdim=True), shards)
             scale = reciprocal(mass.cumsum(-1) + before)[:, None]
         else:
-            seen = concatenated(mass, shards, 1)[:, None, None, :]
-            if query_time is not None and key_time is not None:
-                every = all_times(key_time, query_domain is not None, shards)
-                seen = torch.where(
-                    (every[:, None, :] <= query_time[:, :, None])[:, None], seen, 0.0
-                )
-            if visible is not None:
-                seen = torch.where(visible, seen, 0.0)
-            scale = reciprocal(seen.sum(-1))
+            every_mass, every_time = concatenated(mass, shards, 1), None
+            if key_time is not None:
+                every_time = all_times(key_time, query_domain is not None, shards)
+            scale = scale_of_seen(every_mass, query_time, every_time, log_density, triangular=False)
     return Quadrature(
         mass=mass,
         scale=scale,
@@ -353,17 +352,16 @@ def part_quadrature(domain: Domain, query_domain: Domain | None) -> Quadrature:
         density=density,
         log_density=log_density,
         valid=domain.valid,
-        equal=equal and not domain.measure.requires_grad,
+        equal=rules.equal and not domain.measure.requires_grad,
         triangular=domain.causal and query_domain is None,
+        clock=domain._clock(query_domain),
     )
 
 
-def _times(
-    domain: Domain, query_domain: Domain | None, shards: Shards
-) -> tuple[Tensor | None, Tensor | None]:
+def _times(domain: Domain, query_domain: Domain | None, shards: Shards) -> Times:
     if domain.causal and query_domain is None:
         index = places(shards, shards.rank, domain.positions.device)
-        return index, index
+        return Times(index, index)
     return domain._times(query_domain)
 
 

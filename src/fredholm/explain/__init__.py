@@ -19,6 +19,8 @@ from .variance import VarianceShare, variance_share
 from .vision import Traced, traced
 
 if TYPE_CHECKING:
+    from ..lab.report.explore import Explorer as Explorer
+    from ..lab.report.explore import explore as explore
     from ..lab.report.given import ReportOptions as ReportOptions
     from ..lab.report.given import RunFacts as RunFacts
     from ..lab.report.given import Samples as Samples
@@ -29,10 +31,12 @@ if TYPE_CHECKING:
     from ..lab.report.report import report_run as report_run
 
 _REPORTS = {
+    "Explorer": "explore",
     "ReportOptions": "given",
     "RunFacts": "given",
     "Samples": "given",
     "explain_module": "module",
+    "explore": "explore",
     "explain_pictures": "pretrained",
     "report": "report",
     "report_module": "module",
@@ -42,6 +46,7 @@ _REPORTS = {
 __all__ = [
     "Alignment",
     "Degradation",
+    "Explorer",
     "Profile",
     "Quality",
     "ReportOptions",
@@ -58,6 +63,7 @@ __all__ = [
     "eigenvector_alignment",
     "explain_module",
     "explain_pictures",
+    "explore",
     "image_grid",
     "image_maps",
     "kernel_map",

@@ -1,5 +1,5 @@
-"""Forms: one algorithm for the integral, one class. Those here integrate any kernel that has what
-they need; forms of one paper's kernel lie in its family.
+"""Forms: one algorithm for the integral, one class. Those here integrate any kernel with the
+capability that they need; forms of one paper's kernel lie in its family.
 """
 
 # Kernels' base classes list forms, and forms are written against the contract. The contract's room

@@ -1,4 +1,4 @@
-"""Dense evaluation, a block of queries at a time: what three forms share."""
+"""Dense evaluation, a block of queries at a time, for the forms that write out pairs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..integral.contract import Kernel
 from ..integral.problem import Problem
 from ..ops.plain import recomputed
 
-WORKING_SET = 1 << 26  # bytes of one block, where the strategy leaves the choice to us
-
+WORKING_SET = 1 << 26
+"""Bytes of one block, where the strategy does not set them."""
 
 AnyKernel = TypeVar("AnyKernel", bound=Kernel)
 
@@ -25,7 +25,8 @@ def by_query_blocks(
     numbers_per_pair: int,
     memory: int | None,
 ) -> Tensor:
-    """``evaluate`` on blocks of queries that fit ``memory`` bytes, side by side: (B, H, Nq, d_out).
+    """Return ``evaluate`` on blocks of queries that fit ``memory`` bytes, one after the other, as
+    one tensor (B, H, Nq, d_out).
 
     Each block is computed again in the backward, so that no tensor of Nq × Nk outlives its block.
     Traced code takes one block: a loop over a symbolic number of queries would fix it.
@@ -33,14 +34,17 @@ def by_query_blocks(
     if torch.compiler.is_compiling():
         return evaluate(kernel, problem)
     n = problem.ux.shape[2]
-    pairs = max(1, problem.uy.shape[0]) * kernel.heads * problem.uy.shape[2]  # of a row
+
+    # Numbers and their gradients, at four bytes each, for one query of every sample and head.
+    pairs = max(1, problem.uy.shape[0]) * kernel.heads * problem.uy.shape[2]
     row_bytes = 8 * pairs * numbers_per_pair
     block = max(1, min(n, (memory or WORKING_SET) // row_bytes))
     if block == n:
         return evaluate(kernel, problem)
 
-    def rows(start: int) -> Tensor:
-        return evaluate(kernel, problem.rows(list(range(start, min(n, start + block)))))
+    def of_block(start: int) -> Tensor:
+        queries = range(start, min(n, start + block))
+        return evaluate(kernel, problem.rows(list(queries)))
 
-    outs = [recomputed(rows, start) for start in range(0, n, block)]
-    return torch.cat(outs, 2)  # type: ignore[arg-type]
+    blocks = [recomputed(of_block, start) for start in range(0, n, block)]
+    return torch.cat(blocks, 2)

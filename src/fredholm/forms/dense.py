@@ -23,8 +23,8 @@ class Dense(KeyRing):
     reason = "the kernel has no trait that would allow a faster form here"
 
     def integrate(self, kernel: Kernel, problem: Problem, keys: Memory) -> Tensor:
-        pair = kernel.d_in * kernel.d_out
-        return by_query_blocks(_block, kernel, problem, pair, self.strategy.memory)
+        entries = kernel.d_in * kernel.d_out
+        return by_query_blocks(_block, kernel, problem, entries, self.strategy.memory)
 
 
 def _block(kernel: Kernel, problem: Problem) -> Tensor:

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from ..integral.capabilities import SoftmaxScores
 from ..integral.contract import Kernel, Memory, with_offset
-from ..integral.problem import Facts, Problem
+from ..integral.facts import Facts
+from ..integral.problem import Problem
 from ..integral.strategy import Exact
 from ..ops.attention import attention
 from ..quadrature import Quadrature
@@ -35,6 +36,8 @@ class Fused(KeyForm):
         self, kernel: SoftmaxScores, x: Tensor, u: Tensor, quadrature: Quadrature, memory: Memory
     ) -> tuple[Tensor, Memory]:
         query, key, value = kernel.project(x, u)
+
+        # The keys and values of all points before come from the memory.
         if memory:
             key = torch.cat([memory["key"], key], -2)
             value = torch.cat([memory["value"], value], -2)
@@ -47,9 +50,10 @@ class Fused(KeyForm):
         return attention(query, keys["key"], keys["value"], problem.quadrature)
 
     def respond(self, kernel: SoftmaxScores, problem: Problem) -> Tensor:
-        # where both ends are the same points, one matrix product projects them to all three
         if problem.layout.cross:
             return super().respond(kernel, problem)
+
+        # Both ends are the same points: one matrix product projects them to all three.
         query, key, value = kernel.project(problem.y, problem.uy)
         out = attention(query, key, value, problem.quadrature, scale=kernel.factor)
         return with_offset(out, kernel, problem)

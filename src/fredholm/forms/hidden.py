@@ -30,21 +30,23 @@ class HiddenBlocks(KeyRing):
 
 
 def _block(kernel: HiddenReadout, problem: Problem) -> Tensor:
+    """Return ∫ K u dμ for all queries of a problem, with hidden units (B, H, Nq, Nk, w)."""
     p, signal = problem, problem.uy
     x, y = p.x[:, None, :, None], p.y[:, None, None, :]
     hidden = kernel.hidden(x, y, p.ux[:, :, :, None], signal[:, :, None, :])
-    # hidden units of positions stay in float32 at least, whatever the features are
+    readout, bias = kernel.readout()
+
+    # Hidden units of positions stay in float32 at least, whatever the features are.
     dtype = promoted(hidden.dtype, at_least_single(signal.dtype))
     signal, weights = signal.to(dtype), p.quadrature.weights().to(dtype)
-    readout, bias = (None if part is None else part.to(dtype) for part in kernel.readout())
+
     # Hidden units times signal, summed over the keys first: the readout, d_out times as wide, then
     # meets one moment per query instead of every pair.
-    moment = torch.einsum(
-        "bhqkw,bhqki->bhqwi", hidden.to(dtype), weights[..., None] * signal[:, :, None]
-    )
-    out = torch.einsum("bhqwi,hoiw->bhqo", moment, readout)
+    weighted = weights[..., None] * signal[:, :, None]
+    moment = torch.einsum("bhqkw,bhqki->bhqwi", hidden.to(dtype), weighted)
+    out = torch.einsum("bhqwi,hoiw->bhqo", moment, readout.to(dtype))
     if bias is not None:
         weights = weights.expand(signal.shape[0], -1, -1, -1)
         total = torch.einsum("bhqk,bhki->bhqi", weights, signal)
-        out = out + torch.einsum("hoi,bhqi->bhqo", bias, total)
+        out = out + torch.einsum("hoi,bhqi->bhqo", bias.to(dtype), total)
     return out

@@ -1,4 +1,4 @@
-"""What forms share that compute something once for every key."""
+"""Bases of forms that compute something once for every key."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from ..integral.contract import Kernel, Memory, StretchForm, with_offset
-from ..integral.problem import Layout, Problem
+from ..integral.facts import Layout
+from ..integral.problem import Problem
 from ..quadrature import Quadrature
 
-# queries are the last of the keys only: to a kernel, points of another domain
+# In a causal step the queries are the last keys only: to a kernel, points of another domain.
 STEP = Layout(cross=True, stepping=True)
 
 
@@ -19,11 +20,11 @@ class KeyForm(StretchForm):
     """
 
     def keys(self, kernel: Kernel, y: Tensor, uy: Tensor) -> Memory:
-        """What is computed once for the keys: tensors with points on dimension -2."""
+        """Compute once for all keys: tensors with points on dimension -2."""
         return {"positions": y, "signal": uy}
 
     def integrate(self, kernel: Kernel, problem: Problem, keys: Memory) -> Tensor:
-        """∫ K u dμ for every query and head, (B, H, Nq, d_out)."""
+        """Return ∫ K u dμ for every query and head, (B, H, Nq, d_out)."""
         raise NotImplementedError(f"{type(self).__name__} must define integrate")
 
     def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
@@ -33,19 +34,12 @@ class KeyForm(StretchForm):
     def advance(
         self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, memory: Memory
     ) -> tuple[Tensor, Memory]:
-        new = self.keys(kernel, x, u)
-        memory = {
-            name: torch.cat([memory[name], k], -2) if memory else k for name, k in new.items()
-        }
-        problem = Problem(
-            x,
-            memory.get("positions", x),
-            u,
-            memory.get("signal", u),
-            quadrature.to(u.dtype),
-            STEP,
-        )
-        return with_offset(self.integrate(kernel, problem, memory), kernel, problem), memory
+        keys = self.keys(kernel, x, u)
+        if memory:
+            keys = {name: torch.cat([memory[name], new], -2) for name, new in keys.items()}
+        y, uy = keys.get("positions", x), keys.get("signal", u)
+        problem = Problem(x, y, u, uy, quadrature.to(u.dtype), STEP)
+        return with_offset(self.integrate(kernel, problem, keys), kernel, problem), keys
 
 
 class KeyRing(KeyForm):

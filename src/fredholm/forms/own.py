@@ -1,4 +1,4 @@
-"""Where a kernel evaluates its whole response itself: a stencil, a recurrence, a pooling."""
+"""Kernels that evaluate their whole response: a stencil, a recurrence, a pooling."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from torch import Tensor
 
 from ..integral.capabilities import OwnForm
 from ..integral.contract import Form, Kernel
-from ..integral.problem import Facts, Problem
+from ..integral.facts import Facts
+from ..integral.problem import Problem
 from ..integral.strategy import Exact
 
 
 class OwnResponse(Form):
-    """The layer's own evaluation, at its own cost."""
+    """The kernel's own evaluation, at its own cost."""
 
     word = Exact
     name = "the layer's own form"

@@ -1,4 +1,4 @@
-"""A separable kernel where pairs matter: queries share no moment, so every pair is evaluated."""
+"""Separable kernels where pairs matter: queries share no moment, so every pair is evaluated."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from torch import Tensor
 
 from ..integral.capabilities import Separable
 from ..integral.contract import Form, Kernel, Memory
-from ..integral.problem import Facts, Layout, Problem
+from ..integral.facts import Facts, Layout
+from ..integral.problem import Problem
 from ..integral.strategy import EXACT, Linear
 from ..quadrature import Quadrature
 from .keys import KeyForm
@@ -47,8 +48,8 @@ class Quadratic(Form):
 
 
 def _by_pairs(kernel: Kernel) -> KeyForm:
-    """The kernel's best exact form over cached keys that does not refuse it: such a form takes
-    pairs of any kind.
+    """Return the kernel's best exact form over cached keys: such a form takes pairs of any
+    kind.
     """
     facts = Facts(Layout(pairs=True))
     forms = (kind(EXACT) for kind in kernel.forms if issubclass(kind, KeyForm))

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from ..integral.capabilities import StateScan
 from ..integral.contract import Form, Kernel
-from ..integral.problem import Facts, Problem
+from ..integral.facts import Facts
+from ..integral.problem import Problem
 from ..integral.strategy import Scan
 
 

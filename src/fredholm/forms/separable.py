@@ -6,14 +6,23 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..integral.capabilities import Expanded, JointFeatures, Separable, Windowed
+from ..integral.capabilities import (
+    Decaying,
+    Expanded,
+    JointFeatures,
+    Separable,
+    Windowed,
+    measure_of,
+)
 from ..integral.contract import Form, Kernel, Memory, StretchForm, with_offset
-from ..integral.problem import Facts, Problem
+from ..integral.facts import Facts
+from ..integral.problem import Problem
 from ..integral.strategy import Linear
 from ..ops.linear_attention import (
     advance_moment,
     at_scale,
     attend_in_pieces,
+    largest_seen,
     linear_attention,
     wants_pieces,
 )
@@ -40,12 +49,15 @@ class SeparableForm(Form):
     def sums(
         self, kernel: Separable, problem: Problem, query: Tensor, key: Tensor, value: Tensor
     ) -> Tensor:
-        """The values weighed by inner products of features."""
+        """Return the values weighed by inner products of features."""
+        quadrature = problem.quadrature
+        if isinstance(kernel, Decaying) and kernel.fades:
+            quadrature = measure_of(kernel, problem)
         return linear_attention(
             query,
             key,
             value,
-            problem.quadrature,
+            quadrature,
             floor=kernel.floor,
             positive=kernel.nonnegative,
             chunk=self.strategy.chunk,
@@ -57,7 +69,7 @@ class SeparableForm(Form):
         return with_offset(expanded(kernel, problem, out), kernel, problem)
 
     def attend(self, kernel: Separable, problem: Problem) -> Tensor:
-        """The integral of the values, (B, H, Nq, c)."""
+        """Return the integral of the values, (B, H, Nq, c)."""
         raise NotImplementedError(f"{type(self).__name__} must define attend")
 
 
@@ -68,26 +80,28 @@ class Sums(SeparableForm):
     reason = "the weight is an inner product of features, so the keys need one moment"
 
     def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
-        return "the domain has an order" if facts.layout.causal else super().refuses(kernel, facts)
+        if facts.layout.causal:
+            return "the domain has an order"
+        return super().refuses(kernel, facts)
 
     def attend(self, kernel: Separable, problem: Problem) -> Tensor:
-        p, options = problem, self.strategy
-        longest = max(p.ux.shape[2], p.uy.shape[2])
-        if (
-            wants_pieces(p.uy, longest, options.piece)
-            and kernel.pointwise
-            and not isinstance(kernel, Expanded)
-        ):
+        longest = max(problem.ux.shape[2], problem.uy.shape[2])
+        pointwise = kernel.pointwise and not isinstance(kernel, Expanded)
+        if pointwise and wants_pieces(problem.uy, longest, self.strategy.piece):
             return self._in_pieces(kernel, problem)
-        found = features(kernel, p)
-        return self.sums(kernel, p, found.query, found.key, found.value)
+        found = features(kernel, problem)
+        return self.sums(kernel, problem, found.query, found.key, found.value)
 
     def _in_pieces(self, kernel: Separable, problem: Problem) -> Tensor:
-        """Features are made a piece of points at a time, so that inference never holds all."""
+        """Integrate a piece of points at a time, so that inference never has the features of all
+        points in memory.
+        """
         p, valid = problem, problem.quadrature.valid
 
         def keys(part: slice, least: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-            real = None if valid is None else valid[:, part]
+            real = None
+            if valid is not None:
+                real = valid[:, part]
             y, uy = p.y[:, part], p.uy[:, :, part]
             features, shift = kernel.stable_key_features(y, uy, real, least)
             return features, kernel.values(y, uy), shift
@@ -110,14 +124,18 @@ class Chunks(SeparableForm):
     )
 
     def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
-        return super().refuses(kernel, facts) if facts.layout.causal else "the domain has no order"
+        if not facts.layout.causal:
+            return "the domain has no order"
+        return super().refuses(kernel, facts)
 
     def attend(self, kernel: Separable, problem: Problem) -> Tensor:
-        p = problem
-        query, key, shift, value = features(kernel, p)
+        query, key, shift, value = features(kernel, problem)
         if shift is not None:
-            query = at_scale(query, key.detach().amax(-1).cummax(-1).values)
-        return self.sums(kernel, p, query, key, value)
+            # Keys have one shift for all queries, by which an early query may see tiny features:
+            # it is brought to the scale of the largest feature that it sees.
+            decay = measure_of(kernel, problem).decay
+            query = at_scale(query, largest_seen(key.detach().amax(-1), decay))
+        return self.sums(kernel, problem, query, key, value)
 
 
 class RunningMoment(SeparableForm, StretchForm):
@@ -132,17 +150,28 @@ class RunningMoment(SeparableForm, StretchForm):
     def advance(
         self, kernel: Separable, x: Tensor, u: Tensor, quadrature: Quadrature, memory: Memory
     ) -> tuple[Tensor, Memory]:
+        # The quadrature is that of all points so far, of which u has the last n.
         n = u.shape[2]
-        valid = None if quadrature.valid is None else quadrature.valid[:, -n:]
+        valid = quadrature.valid
+        if valid is not None:
+            valid = valid[:, -n:]
         query, key, shift, value = kernel.together(x, u, valid, memory.get("shift"))
-        points = query, key, value
-        measure = quadrature.mass[:, -n:], quadrature.scale
-        options = {
-            "floor": kernel.floor,
-            "positive": kernel.nonnegative,
-            "chunk": self.strategy.chunk,
-        }
-        out, memory = advance_moment(*points, shift, *measure, memory, **options)
+        decay = None
+        if isinstance(kernel, Decaying) and kernel.fades:
+            decay = quadrature.exponents(kernel.rates(x, u))
+        out, memory = advance_moment(
+            query,
+            key,
+            value,
+            shift,
+            quadrature.mass[:, -n:],
+            quadrature.scale,
+            memory,
+            floor=kernel.floor,
+            positive=kernel.nonnegative,
+            chunk=self.strategy.chunk,
+            decay=decay,
+        )
         problem = Problem(x, x, u, u, quadrature, STEP)
         return with_offset(expanded(kernel, problem, out), kernel, problem), memory
 
@@ -151,7 +180,7 @@ class RunningMoment(SeparableForm, StretchForm):
 
 
 def features(kernel: Separable, p: Problem) -> JointFeatures:
-    """The features and values of a problem's two ends; together where queries are keys."""
+    """Return the features and values of a problem's two ends; together where queries are keys."""
     if p.ux is p.uy:
         return kernel.together(p.y, p.uy, p.quadrature.valid)
     key, shift = kernel.stable_key_features(p.y, p.uy, p.quadrature.valid)
@@ -160,7 +189,7 @@ def features(kernel: Separable, p: Problem) -> JointFeatures:
 
 
 def expanded(kernel: Separable, problem: Problem, response: Tensor) -> Tensor:
-    """The response through the matrix at the query, where the kernel has one."""
+    """Return the response through the matrix at the query, where the kernel has one."""
     if isinstance(kernel, Expanded):
         return kernel.expand(problem.x, problem.ux, response)
     return response

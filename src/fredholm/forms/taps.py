@@ -6,12 +6,14 @@ from torch import Tensor
 
 from ..integral.capabilities import LagTaps, StateScan
 from ..integral.contract import Form, Kernel, with_offset
-from ..integral.problem import Facts, Problem, weighed
+from ..integral.facts import Facts
+from ..integral.features import weighed
+from ..integral.problem import Problem
 from ..integral.strategy import FFT
 from ..ops.scan import causal_convolution, pack, reorder
 
-# A transform of every tap pays while a tap is a small matrix; above that a state is passed on.
 SMALL_TAP = 64
+"""Entries of a tap up to which transforms are preferred to passing on a state."""
 
 
 class TapConvolution(Form):
@@ -34,11 +36,12 @@ class TapConvolution(Form):
 
     def respond(self, kernel: LagTaps, problem: Problem) -> Tensor:
         q = problem.quadrature
-        valid = q.valid if kernel.skips_padding else None
-        order, back = (None, None) if valid is None else pack(valid)
-        signal = weighed(problem.uy, q.mass)
-        out = causal_convolution(reorder(signal, order, 2), kernel.taps(problem))
-        out = reorder(out, back, 2)
+        signal, back = weighed(problem.uy, q.mass), None
+        if q.valid is not None and kernel.skips_padding:
+            # Lags count real points only: padding goes to the end, and comes back afterwards.
+            order, back = pack(q.valid)
+            signal = reorder(signal, order, 2)
+        out = reorder(causal_convolution(signal, kernel.taps(problem)), back, 2)
         if q.scale is not None:
             out = out * q.scale[..., None].to(out.dtype)
         return with_offset(out, kernel, problem)

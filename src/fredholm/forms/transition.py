@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..integral.capabilities import CausalTransition
 from ..integral.contract import Form, Kernel, Memory
-from ..integral.problem import Facts
+from ..integral.facts import Facts
 from ..integral.steps import Point
 from ..integral.strategy import Exact
 from ..quadrature import Quadrature
@@ -25,7 +25,9 @@ class Transition(Form):
     def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
         if facts.layout.pairs:
             return "a state sees all points before, and pairs hide some of them"
-        return None if isinstance(kernel, CausalTransition) else "it has no CausalTransition"
+        if not isinstance(kernel, CausalTransition):
+            return "it has no CausalTransition"
+        return None
 
     def start(self, kernel: CausalTransition, u: Tensor) -> Memory:
         return kernel.start(u)
@@ -40,11 +42,11 @@ class Transition(Form):
         memory: Memory,
     ) -> tuple[Tensor, Memory]:
         out, after = kernel.advance(Point.at(x, u, quadrature, t), memory)
-        # padding that is not a point leaves the state as it was
         if quadrature.valid is not None and not kernel.counts_padding:
+            # Padding that does not count leaves the state of its sample unchanged.
             real = quadrature.valid[:, t]
-            after = {
-                name: torch.where(real.view(-1, *[1] * (new.dim() - 1)), new, memory[name])
-                for name, new in after.items()
-            }
+            unmasked, after = after, {}
+            for name, new in unmasked.items():
+                by_sample = real.view(-1, *[1] * (new.dim() - 1))
+                after[name] = torch.where(by_sample, new, memory[name])
         return out[:, :, None], after

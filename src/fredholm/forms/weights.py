@@ -12,7 +12,8 @@ from ..integral.strategy import Exact
 from .blocks import by_query_blocks
 from .keys import KeyForm
 
-NUMBERS_PER_PAIR = 4  # scores, weights and what their gradient keeps
+NUMBERS_PER_PAIR = 4
+"""Scores, weights and what their gradient saves."""
 
 
 class WeightBlocks(KeyForm):
@@ -28,10 +29,16 @@ class WeightBlocks(KeyForm):
 
 
 def _block(kernel: WeightedValue, problem: Problem) -> Tensor:
+    """Return ∫ K u dμ for all queries of a problem, with weights (B, H, Nq, Nk)."""
     u = problem.uy
-    # a density may be beyond float16, and so may a mass; their sum over keys is not
-    dtype = torch.float32 if u.dtype == torch.float16 else u.dtype
+
+    # A density or a mass may exceed float16's range; their sum over keys does not.
+    dtype = u.dtype
+    if dtype == torch.float16:
+        dtype = torch.float32
     density = (kernel.weights(problem) * problem.quadrature.weights()).to(dtype)
     density = density.expand(-1, kernel.heads, -1, -1)
-    # two products: an einsum of three would fix traced lengths
-    return (density @ u.to(dtype)).to(u.dtype) @ kernel.value_map().mT
+
+    # Two products: an einsum of three would fix traced lengths.
+    total = (density @ u.to(dtype)).to(u.dtype)
+    return total @ kernel.value_map().mT

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from ..integral.capabilities import Windowed
 from ..integral.contract import Form, Kernel, Memory, StretchForm, with_offset
-from ..integral.problem import Facts, Problem
+from ..integral.facts import Facts
+from ..integral.problem import Problem
 from ..integral.strategy import Linear
 from ..ops.linear_attention import Far, advance_window
 from ..quadrature import Quadrature
@@ -32,17 +33,19 @@ class WindowForm(Form):
     def advance(
         self, kernel: Windowed, x: Tensor, u: Tensor, quadrature: Quadrature, memory: Memory
     ) -> tuple[Tensor, Memory]:
-        """The next n points, the last n of what ``quadrature`` is about."""
+        """Answer the next n points, the last n of those that ``quadrature`` covers."""
         assert kernel.window is not None  # the form refuses a kernel without one
         query, shift = kernel.far_queries(x, u)
-        far = Far(query, shift, kernel.far_keys)
-        points = kernel.near_queries(x, u), kernel.near_keys(x, u), kernel.values(x, u)
         last = slice(quadrature.mass.shape[1] - u.shape[2], None)
-        valid = None if quadrature.valid is None else quadrature.valid[:, last]
+        valid = quadrature.valid
+        if valid is not None:
+            valid = valid[:, last]
         out, memory = advance_window(
-            *points,
+            kernel.near_queries(x, u),
+            kernel.near_keys(x, u),
+            kernel.values(x, u),
             quadrature.mass[:, last],
-            far,
+            Far(query, shift, kernel.far_keys),
             memory,
             window=kernel.window,
             sinks=kernel.sinks,

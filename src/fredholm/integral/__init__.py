@@ -19,12 +19,13 @@ from .contract import (
     with_offset,
 )
 from .conversion import as_operator, refuse, register_converter
+from .facts import Facts, Layout
 from .feature_map import FeatureMap, register_feature_map
 from .fourier import FourierFeatures
 from .lattice import LatticeKernel
 from .memo import inference
 from .operator import IntegralOperator
-from .problem import Facts, Layout, Problem
+from .problem import Problem
 from .projections import Projections
 from .registry import create_operator, list_operators, operator_options, register_operator
 from .rotary import Rotary

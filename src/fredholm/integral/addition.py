@@ -15,8 +15,9 @@ from ..ops.backend import cast
 from ..quadrature import Quadrature
 from .checks import check_layout
 from .contract import Form, Kernel, Memory, choose, weight_and_bias
+from .facts import Facts, Layout
 from .operator import IntegralOperator
-from .problem import Facts, Layout, Problem, by_head_of
+from .problem import Problem, by_head_of
 from .strategy import Plan, Strategy
 
 

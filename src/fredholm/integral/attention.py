@@ -16,11 +16,13 @@ from ..domain import Domain, default_line
 from ..errors import DomainError, OptionError
 from ..forms.weights import WeightBlocks
 from ..forms.windowed import WindowChunks, WindowMoment
-from ..ops.linear_attention import at_scale, linear_density
+from ..ops.linear_attention import at_scale, measured_density
 from .bases import SEPARABLE, WeightedKernel
-from .capabilities import JointFeatures, Windowed
+from .capabilities import Decaying, JointFeatures, Windowed, measure_of
 from .contract import Part, answering, prepared, read_together, weight_and_bias
+from .decay import check_order, read_decay
 from .denominators import DenominatorWatch, denominators
+from .facts import Layout
 from .feature_map import (
     FeatureMap,
     build_feature_map,
@@ -29,7 +31,8 @@ from .feature_map import (
     key_features,
     query_features,
 )
-from .problem import Layout, Problem, head_width, split_heads
+from .features import head_width
+from .problem import Problem, split_heads
 from .projections import Projections, projected_widths
 from .side_by_side import Aligned, SideBySide, side_by_side
 from .windowed import check_window, first_gain, near_pairs, query_parts, window_density
@@ -238,7 +241,7 @@ class AttentionKernel(Aligned, WeightedKernel):
 # --- where the weight is an inner product of features ---------------------------------------------
 
 
-class FeatureAttentionKernel(AttentionKernel, Windowed):
+class FeatureAttentionKernel(AttentionKernel, Windowed, Decaying):
     r"""Base of kernels :math:`K_h(x, y; u) = \phi(Q_h u(x))\cdot\phi(K_h u(y))\,V_h / Z_h(x)`.
 
     .. math:: Z_h(x) = \int \phi(Q_h u(x))\cdot\phi(K_h u(y))\,d\mu(y)
@@ -253,6 +256,14 @@ class FeatureAttentionKernel(AttentionKernel, Windowed):
 
     The gain g is learned, one number per head. A factor of φ cancels in a quotient of features
     alone, but not beside softmax's exponentials.
+
+    With a ``decay`` the past fades at a learned rate, a density of the measure from the point y to
+    the point x, in the numerator and in Z alike:
+
+    .. math:: d\mu_x(y) = e^{-\int_y^x \lambda_h(t)\,dt}\,d\mu(y)
+
+    Time is that of the domain's points where it has a clock (:meth:`fredholm.Domain.timestamps`);
+    elsewhere each real point is a step.
 
     Args:
         dim, heads, bias, projections: see :class:`AttentionKernel`.
@@ -269,15 +280,22 @@ class FeatureAttentionKernel(AttentionKernel, Windowed):
         window: w, points back to which softmax sees, the query's own included; domains are then
             causal. None for features alone.
         sinks: beside a window, the first points of all, which softmax sees from everywhere.
+        decay: ``"head"``, a rate λ for each head; ``"token"``, one that each point chooses, see
+            :class:`fredholm.integral.decay.Decay`; domains are then causal. None for none.
+        half_life: beside a decay, points, or units of time on a clock, after which half is left
+            before anything is learned; None for 700.
 
     Cost: O(N·r·d_h) with the strategy ``Linear``, causal or not; ``step`` O(r·d_h). A window adds
     O(N·w·d_h), and O(w·d_h).
 
     Raises:
         OptionError: an unknown feature map; no positive floor; a value bias without normalisation;
-            a window without normalisation, or with features that may be negative.
+            a window without normalisation, or with features that may be negative; an unknown decay.
+        DomainError: in a call with a window or a decay, a domain without order; with a decay,
+            queries on another domain.
 
-    Reference: Katharopoulos et al. 2020, Eqs. 4-7.
+    Reference: Katharopoulos et al. 2020, Eqs. 4-7; of the decay, RetNet (Sun et al. 2023), gated
+    linear attention (Yang et al. 2024) and Mamba-2 (Dao and Gu 2024).
     """
 
     forms = (*SEPARABLE, WindowChunks, WindowMoment, WeightBlocks)
@@ -304,6 +322,8 @@ class FeatureAttentionKernel(AttentionKernel, Windowed):
         floor: float = 1e-6,
         window: int | None = None,
         sinks: int = 0,
+        decay: str | None = None,
+        half_life: float | None = None,
         bias: bool = True,
         projections: Projections | None = None,
     ):
@@ -341,6 +361,11 @@ class FeatureAttentionKernel(AttentionKernel, Windowed):
         if window is not None:
             gain = first_gain(self.feature_map, self._key_map, self.width, heads)
             self.gain = nn.Parameter(gain)
+        self.decay = read_decay(dim, heads, decay, half_life)
+        if self.decay is not None and window is not None:
+            raise OptionError(
+                f"window: expected None beside decay, got {window}; leave one of them out"
+            )
 
     def _second_map(
         self, feature_map: str | Callable[[Tensor], Tensor], options: dict[str, Any]
@@ -369,8 +394,19 @@ class FeatureAttentionKernel(AttentionKernel, Windowed):
 
     @property
     def local(self) -> bool:
-        """Whether a query needs no other keys than its own: a window counts all points before."""
-        return self.rowwise and self.window is None
+        """Whether a query needs no other keys than its own: a window counts all points before, and
+        a decay adds up over them.
+        """
+        return self.rowwise and self.window is None and self.decay is None
+
+    @property
+    def fades(self) -> bool:  # type: ignore[override]
+        """Whether the past fades."""
+        return self.decay is not None
+
+    def rates(self, y: Tensor, uy: Tensor) -> Tensor:
+        assert self.decay is not None
+        return self.decay.rates(uy.squeeze(1))
 
     @property
     def pointwise(self) -> bool:
@@ -421,7 +457,7 @@ class FeatureAttentionKernel(AttentionKernel, Windowed):
         """Return Z at each query, (B, H, Nq)."""
         query = self.query_features(problem.x, problem.ux)
         key = self.key_features(problem.y, problem.uy)
-        return denominators(query, key, problem.quadrature)
+        return denominators(query, key, measure_of(self, problem))
 
     # --- with a window ----------------------------------------------------------------------------
 
@@ -446,9 +482,12 @@ class FeatureAttentionKernel(AttentionKernel, Windowed):
                 f"{type(self).__name__}: expected a causal domain beside window={self.window}, got "
                 "one without order; build it with causal=True, or leave window out"
             )
+        if self.decay is not None:
+            check_order(type(self).__name__, layout)
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
-        return default_line(n, causal=self.window is not None, device=device, dtype=dtype)
+        ordered = self.window is not None or self.decay is not None
+        return default_line(n, causal=ordered, device=device, dtype=dtype)
 
     # --- the definition ---------------------------------------------------------------------------
 
@@ -458,13 +497,17 @@ class FeatureAttentionKernel(AttentionKernel, Windowed):
 
         query = self.stable_query_features(problem.x, problem.ux)
         key, shift = self.stable_key_features(problem.y, problem.uy, problem.quadrature.valid)
-        weights = problem.quadrature.weights()
+        measure = measure_of(self, problem)
         if shift is not None:
             # Keys are divided by the largest exponential of all, so that those which a query sees
             # may all be tiny. Queries are scaled up by the largest key feature that they see.
             largest = key.detach().amax(-1)[:, :, None]
-            query = at_scale(query, torch.where(weights > 0, largest, 0.0).amax(-1))
-        return linear_density(query, key, weights, self.floor)
+            fading = measure.fading()
+            if fading is not None:
+                largest = largest * fading.detach().to(largest.dtype)
+            seen = problem.quadrature.weights() > 0
+            query = at_scale(query, torch.where(seen, largest, 0.0).amax(-1))
+        return measured_density(query, key, measure, self.floor)
 
     def _window_weights(self, problem: Problem, window: int) -> Tensor:
         """Return the weights of both parts: softmax's on near pairs, features' on all others."""

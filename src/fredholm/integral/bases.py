@@ -26,8 +26,8 @@ from ..forms.separable import Chunks, RunningMoment, Sums
 from ..forms.taps import TapConvolution
 from ..forms.transition import Transition
 from ..forms.weights import WeightBlocks
-from ..ops.linear_attention import linear_density
-from .capabilities import HiddenReadout, Separable, WeightedValue
+from ..ops.linear_attention import measured_density
+from .capabilities import HiddenReadout, Separable, WeightedValue, measure_of
 from .contract import Kernel
 from .problem import Problem
 
@@ -152,7 +152,7 @@ class SeparableKernel(WeightedKernel, Separable):
         """Return α, densities (B, H, Nq, Nk), through the pairs. O(Nq·Nk·r)."""
         query = self.query_features(problem.x, problem.ux)
         key = self.key_features(problem.y, problem.uy)
-        return linear_density(query, key, problem.quadrature.weights(), self.floor)
+        return measured_density(query, key, measure_of(self, problem), self.floor)
 
     def values(self, y: Tensor, uy: Tensor) -> Tensor:
         """Return V u, (B, H, Nk, d_out)."""

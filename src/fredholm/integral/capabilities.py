@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from torch import Tensor
 
-from .problem import Layout, Problem
+from ..quadrature import Quadrature
+from .facts import Layout
+from .problem import Problem
 from .steps import Point
 
 if TYPE_CHECKING:
@@ -207,6 +209,29 @@ class Windowed(Separable):
         """Return ψ of :meth:`near_keys` over e^c, and c; see
         :meth:`Separable.stable_key_features`.
         """
+
+
+@capability
+class Decaying(Separable):
+    r"""The past of an order fades: a density :math:`e^{-\int\lambda}` of the measure between a key
+    and a query.
+
+    Attributes:
+        fades: whether this kernel has a decay; without one it is a :class:`Separable` as others.
+    """
+
+    fades: bool
+
+    @abstractmethod
+    def rates(self, y: Tensor, uy: Tensor) -> Tensor:
+        """Return λ ≥ 0 at keys, (1 | B, H, Nk); called only where the kernel fades."""
+
+
+def measure_of(kernel: object, problem: Problem) -> Quadrature:
+    """Return the quadrature of a problem, with the kernel's decay where it has one."""
+    if isinstance(kernel, Decaying) and kernel.fades:
+        return problem.quadrature.decayed(kernel.rates(problem.y, problem.uy))
+    return problem.quadrature
 
 
 @capability

@@ -16,7 +16,7 @@ from ..registry import qualified_name
 
 if TYPE_CHECKING:
     from .contract import Kernel
-    from .problem import Layout, OperatorFacts
+    from .facts import Layout, OperatorFacts
 
 # Measures that divide by the mass that a query sees.
 RENORMALISED = tuple(name for name, (_, renormalised) in MEASURES.items() if renormalised)

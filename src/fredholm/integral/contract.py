@@ -22,7 +22,8 @@ from ..ops.backend import transforms, wants_triton
 from ..quadrature import Quadrature
 from .capabilities import lacking
 from .checks import check_affine
-from .problem import Facts, Layout, Problem
+from .facts import Facts, Layout
+from .problem import Problem
 from .strategy import Plan, Strategy
 
 if TYPE_CHECKING:

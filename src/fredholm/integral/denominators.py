@@ -22,7 +22,7 @@ def denominators(query: Tensor, key: Tensor, quadrature: Quadrature) -> Tensor:
 
     Args:
         query, key: features φ (B, H, Nq, r) and ψ (B, H, Nk, r).
-        quadrature: the weights w.
+        quadrature: the weights w, with the kernel's decay where it has one.
     """
     # Without pairs the sums need no matrix of all pairs: O(N·r).
     ordered = quadrature.query_time is not None

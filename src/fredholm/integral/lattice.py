@@ -16,7 +16,9 @@ from ..errors import DomainError, OptionError
 from ..ops.backend import UNCHANGED, full_precision
 from ..validation import cheap_to_read
 from .bases import MatrixKernel
-from .problem import Layout, Problem, merge_heads, weighed
+from .facts import Layout
+from .features import weighed
+from .problem import Problem, merge_heads
 from .window import Window
 
 
@@ -149,7 +151,7 @@ class LatticeKernel(MatrixKernel):
         """
         if domain.causal or all(w.keeps for w in self.windows):
             return None
-        domain.refuse_shards(f"{type(self).__name__}, whose output is another grid,")
+        domain.refuse_shards(f"{type(self).__name__}, whose output is another grid")
         self.check(Layout.of(domain))
 
         shape = domain.shape or ()

@@ -20,15 +20,10 @@ from ..quadrature import Rows
 from .capabilities import WeightedValue
 from .checks import check_domains, check_features, check_pairs, check_rows
 from .contract import Form, Kernel, Part, check_inference, choose, first_dtype, with_offset
-from .problem import (
-    Facts,
-    OperatorFacts,
-    Problem,
-    clean,
-    default_domain,
-    head_width,
-    merge_heads,
-)
+from .facts import Facts, OperatorFacts
+from .features import clean, head_width
+from .place import default_domain
+from .problem import Problem, merge_heads
 from .sharing import Sharing
 from .state import CausalState, load_state
 from .steps import Stretch
@@ -438,7 +433,9 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         if self.residual is not None:
             assert query is not None
             out = out + self.residual(query)
-        return clean(out, valid)
+        if valid is not None:
+            out = clean(out, valid)
+        return out
 
     def extra_repr(self) -> str:
         return (

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from ..errors import OptionError
-from .problem import head_width
+from .features import head_width
 
 Projections = nn.Linear | tuple[nn.Linear, nn.Linear, nn.Linear]
 

@@ -12,7 +12,10 @@ from ..errors import DomainError
 from ..ops.backend import at_least_single
 from ..quadrature import Quadrature
 from .checks import check_dtype
-from .problem import OperatorFacts, batched, by_head_of, clean, weighed
+from .facts import OperatorFacts
+from .features import clean, weighed
+from .place import batched
+from .problem import by_head_of
 
 if TYPE_CHECKING:
     from .contract import Kernel

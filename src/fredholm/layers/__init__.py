@@ -7,7 +7,7 @@ of ITNet say that convolution, attention and recurrence are integral transforms;
 - ``convolution.py``, ``pooling.py``, ``spectral.py``: stencils, windows, Fourier multipliers.
 - ``graph.py``, ``graph_attention.py``: sums, means and attention over neighbours.
 - ``recurrence.py``: RNN, LSTM, GRU, exact along the trajectory; its algebra is in ``trajectory/``;
-  ``recurrent_cell.py``: their cells.
+  ``recurrent_cell.py``: their cells; ``memory.py``: how far back they look.
 - ``state_space.py``, ``diagonal_state_space.py``: linear systems in discrete time;
   ``time_invariant.py`` is what they share.
 - ``continuous_time.py``, ``nonlinear_system.py``: systems in real time.
@@ -28,9 +28,10 @@ from .graph import AdjacencyKernel
 from .graph_attention import AdditiveAttentionKernel, DynamicAttentionKernel
 from .linear import PointwiseKernel
 from .mamba import MambaKernel
+from .memory import memory_profile
 from .nonlinear_system import AffineSystemKernel, affine_system
 from .pooling import AdaptivePoolKernel, AveragePoolKernel, MaxPoolKernel
-from .recurrence import RecurrentKernel, memory_profile
+from .recurrence import RecurrentKernel
 from .selective import SelectiveKernel
 from .spectral import PeriodicKernel
 from .state_space import StateSpaceKernel, linear_system

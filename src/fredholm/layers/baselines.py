@@ -15,25 +15,28 @@ from torch import nn
 from ..domain import Domain
 from ..errors import OptionError
 from ..integral import CausalState, IntegralOperator, Plan
-from ..integral.problem import check_domains
+from ..integral.checks import check_domains
 from ..models.baselines import register_baseline
 from .convolution import StencilKernel
 from .recurrence import RecurrentKernel
+
+TAPS = {1: 7, 2: 3, 3: 3}
+"""Taps along each axis by the number of axes."""
 
 
 class Recurrence(IntegralOperator):
     """A GRU or an LSTM over points in the order of their index, whatever their positions and
     masses, and a projection.
 
-    Both directions of half the width each, or one of the full width where ``causal``. Padding is
-    passed by.
+    Both directions of half the width each, or one of the full width where ``causal``. The state
+    passes padding by.
 
     Args:
         cell: ``"gru"`` or ``"lstm"``.
         dim: width of the features; even where both directions are read.
         causal: forwards only.
 
-    Shape: (B, N, dim) on any domain without pairs, causal as said, to (B, N, dim).
+    Shape: (B, N, dim) on any domain without pairs, causal like the operator, to (B, N, dim).
 
     Raises:
         OptionError: an odd width for two directions.
@@ -47,11 +50,11 @@ class Recurrence(IntegralOperator):
     def __init__(self, cell: str, dim: int, *, causal: bool = False):
         if dim % 2 and not causal:
             raise OptionError(
-                f"dim: received {dim}; a {cell} of two directions needs an even width"
+                f"dim: expected an even width for a {cell} of two directions, got {dim}"
             )
-        layer = {"gru": nn.GRU, "lstm": nn.LSTM}[cell]
+        kind = {"gru": nn.GRU, "lstm": nn.LSTM}[cell]
         width = dim if causal else dim // 2
-        recurrent = layer(dim, width, batch_first=True, bidirectional=not causal)
+        recurrent = kind(dim, width, batch_first=True, bidirectional=not causal)
         super().__init__(dim, kernel=RecurrentKernel(recurrent), residual=False)
 
     def plan(self, domain: Domain, query_domain: Domain | None = None) -> Plan:
@@ -101,30 +104,33 @@ class Convolution(IntegralOperator):
         dilation: int = 1,
         depthwise: bool = False,
     ):
-        taps = taps or (7 if position_dim == 1 else 3)
+        taps = taps or TAPS[position_dim]
         if taps % 2 == 0 and not causal:
             raise OptionError(
-                f"taps: received {taps}; needs an odd number, as many before a point as after it"
+                f"taps: expected an odd number, as many before a point as after it, got {taps}"
             )
         if dilation < 1:
-            raise OptionError(f"dilation: received {dilation}; needs 1 or more")
+            raise OptionError(f"dilation: expected 1 or more, got {dilation}")
         span = dilation * (taps - 1)
         ends = (span, 0) if causal else (span // 2, span // 2)
+
+        # torch's layer is built for its initial weights alone.
+        kind = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[position_dim]
         groups = dim if depthwise else 1
-        # torch's layer is made for its initial weights alone.
-        layer = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[position_dim](
-            dim, dim, taps, groups=groups
-        )
-        ends = [ends] * position_dim
+        layer = kind(dim, dim, taps, groups=groups)
         kernel = StencilKernel(
-            layer.weight, layer.bias, heads=groups, dilation=dilation, padding=ends
+            layer.weight,
+            layer.bias,
+            heads=groups,
+            dilation=dilation,
+            padding=[ends] * position_dim,
         )
         super().__init__(dim, groups, kernel=kernel, residual=False, projection=False)
 
 
 def in_reading_order(domain: Domain, device: torch.device | None = None) -> Domain:
-    """Points on a line in the order of their index, a mass of one each, on ``device`` or where they
-    are; padding and masks stay.
+    """Return the points on a line in the order of their index, with a mass of one each, on
+    ``device`` or where they are. Padding and masks stay.
     """
     check_domains(domain=domain)
     domain.refuse_shards("a recurrence in reading order")

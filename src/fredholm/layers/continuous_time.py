@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ..domain import Domain, default_line
 from ..errors import DomainError
-from ..integral import CausalTransition, Layout, MatrixKernel, Point, Problem
+from ..integral import CausalTransition, Layout, MatrixKernel, Point, Problem, with_offset
 from ..integral.capabilities import LagTaps, StateScan
-from ..integral.problem import weighed
+from ..integral.features import weighed
 from ..ops.backend import full_precision
 from ..ops.scan import krylov, transition_scan
 from .time_invariant import as_parameter, check_matrices, check_sequence, full
@@ -81,7 +81,8 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
     # --- what the domain must be ------------------------------------------------------------------
 
     def check(self, layout: Layout) -> None:
-        if layout.causal and layout.cross:  # real time: other times are other queries
+        # In real time, queries of another domain are other times.
+        if layout.causal and layout.cross:
             return
         check_sequence(self, layout)
 
@@ -89,12 +90,8 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
         return default_line(n, causal=True, measure="spacing", device=device, dtype=dtype)
 
     def regular(self, layout: Layout) -> bool:
-        return (
-            self.scans(layout)
-            and layout.grid is not None
-            and len(layout.grid) == 1
-            and not layout.padded
-        )
+        on_grid = layout.grid is not None and len(layout.grid) == 1
+        return on_grid and self.scans(layout) and not layout.padded
 
     def scans(self, layout: Layout) -> bool:
         return layout.causal and not (layout.pairs or layout.cross)
@@ -102,15 +99,19 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
     # --- the definition ---------------------------------------------------------------------------
 
     def flow(self, elapsed: Float[Tensor, "*b"]) -> Float[Tensor, "*b s s"]:
-        """e^{Aτ}; times come in the domain's precision, their differences go on in the system's."""
+        """Return e^{Aτ}. Times are subtracted in the domain's precision; the exponential has the
+        system's.
+        """
         matrix = full(self.state_matrix)
         return torch.linalg.matrix_exp(matrix * elapsed[..., None, None].to(matrix.dtype))
 
     def matrix(self, problem: Problem) -> Float[Tensor, "b 1 q k o i"]:
         elapsed = times_of(problem.x)[:, :, None] - times_of(problem.y)[:, None]
         seen = problem.quadrature.visible()
-        if seen is not None:  # an unstable system must not overflow where nothing is read
-            seen = seen if problem.real is None else seen & problem.real[:, None, :, None]
+        if seen is not None:
+            # An unstable system must not overflow where nothing is read.
+            if problem.real is not None:
+                seen = seen & problem.real[:, None, :, None]
             elapsed = torch.where(seen[:, 0], elapsed, 0.0)
         dense = full(self.output_matrix) @ self.flow(elapsed) @ full(self.input_matrix)
         return dense[:, None].expand(problem.uy.shape[0], -1, -1, -1, -1, -1)
@@ -121,41 +122,33 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
         return self.free(times_of(problem.x))[:, None]
 
     def free(self, times: Float[Tensor, "*b"]) -> Float[Tensor, "*b o"]:
-        """Response to the initial state."""
+        """Return the response to the initial state, C e^{A (t - t_0)} h_0."""
         assert self.initial_state is not None
-        return (
-            self.flow(times - self.origin) @ full(self.initial_state) @ full(self.output_matrix).mT
-        )
+        states = self.flow(times - self.origin) @ full(self.initial_state)
+        return states @ full(self.output_matrix).mT
 
     # --- fast forms -------------------------------------------------------------------------------
 
     def taps(self, problem: Problem) -> Float[Tensor, "1 n o i"]:
         times = times_of(problem.y)[0]
-        step = times[1] - times[0] if times.shape[0] > 1 else times.new_zeros(())
+        n = times.shape[0]
+        step = times[1] - times[0] if n > 1 else times.new_zeros(())
         with full_precision(times):
-            return (
-                full(self.output_matrix)
-                @ krylov(self.flow(step), full(self.input_matrix), times.shape[0])
-            )[None]
+            columns = krylov(self.flow(step), full(self.input_matrix), n)
+            return (full(self.output_matrix) @ columns)[None]
 
     def scan(self, problem: Problem) -> Float[Tensor, "b 1 n o"]:
-        q, times = problem.quadrature, times_of(problem.y)
-        n, first = times.shape[1], torch.zeros_like(times[:, :1])
-        if q.valid is not None:  # at padding time stands still
-            index = torch.where(q.valid, torch.arange(n, device=times.device), -1).cummax(-1).values
-            # nor does any pass before the first point
-            index = torch.where(index < 0, q.valid.int().argmax(-1, keepdim=True), index)
-            times, index = torch.broadcast_tensors(times, index)
-            times = times.gather(1, index)
+        q = problem.quadrature
+        times = _times_at_rest(times_of(problem.y), q.valid)
         with full_precision(times):
-            elapsed = torch.cat([first.expand(times.shape[0], -1), times.diff(dim=1)], 1)
+            first = torch.zeros_like(times[:, :1])
+            elapsed = torch.cat([first, times.diff(dim=1)], 1)
             drive = weighed(problem.uy, q.mass)[:, 0] @ full(self.input_matrix).mT
             states = transition_scan(self.flow(elapsed), drive)
             out = (states @ full(self.output_matrix).mT)[:, None]
         if q.scale is not None:
             out = out * q.scale[..., None].to(out.dtype)
-        offset = self.offset(problem)
-        return out if offset is None else out + offset
+        return with_offset(out, self, problem)
 
     def start(self, u: Tensor) -> dict[str, Tensor]:
         zero = full(u.new_zeros(u.shape[0], self.state_matrix.shape[0]))
@@ -164,10 +157,12 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         time = times_of(point.x).expand(point.u.shape[0])
         with full_precision(time):
-            # no time passes before the first point, nor back to padding, which stands at 0
+            # No time passes before the first point, nor back to padding, which stands at 0.
             passes = memory["time"].isfinite()
-            passes = passes if point.real is None else passes & point.real
+            if point.real is not None:
+                passes = passes & point.real
             elapsed = torch.where(passes, time - memory["time"], 0.0)
+
             moved = (self.flow(elapsed) @ memory["state"][..., None])[..., 0]
             state = moved + point.weighed()[:, 0] @ full(self.input_matrix).mT
             out = point.scaled((state @ full(self.output_matrix).mT)[:, None])[:, 0]
@@ -176,8 +171,24 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
         return out[:, None], {"state": state, "time": time}
 
 
+def _times_at_rest(times: Float[Tensor, "b n"], valid: Tensor | None) -> Float[Tensor, "b n"]:
+    """Return times that stand still at padding: those of the last real point, and before the first
+    real point its own.
+    """
+    if valid is None:
+        return times
+    points = torch.arange(times.shape[1], device=times.device)
+    index = torch.where(valid, points, -1).cummax(-1).values
+    first = valid.int().argmax(-1, keepdim=True)
+    index = torch.where(index < 0, first, index)
+    times, index = torch.broadcast_tensors(times, index)
+    return times.gather(1, index)
+
+
 def times_of(x: Float[Tensor, "*b p"]) -> Float[Tensor, "*b"]:
-    """Positions (..., 1) as times."""
+    """Return positions (..., 1) as times."""
     if x.shape[-1] != 1:
-        raise DomainError(f"a system in time needs positions of one coordinate, got {x.shape[-1]}")
+        raise DomainError(
+            f"a system in time: expected positions of one coordinate, got {x.shape[-1]}"
+        )
     return x[..., 0]

@@ -7,7 +7,7 @@ The kernel, then the converters of ``torch.nn.Conv1d`` to ``Conv3d`` and of ``Co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,7 @@ from ..integral import (
     OwnForm,
     Point,
     Problem,
+    with_offset,
 )
 from ..integral.bases import OWN_FIRST
 from ..integral.conversion import refuse, register_converter
@@ -29,14 +30,24 @@ from ..integral.lattice import call_on_grid, read_grid, summed, write_points
 from ..integral.sharing import own_parameter
 from ..integral.window import Window
 from ..ops.backend import at_least_single, cast, full_precision
+from .parts import bias_offset, bind, own_bias
 
 CONVOLVE = {2: F.conv2d, 3: F.conv3d}
 SCATTER = {2: F.conv_transpose2d, 3: F.conv_transpose3d}
-AXES = (("a", "m"), ("b", "n"), ("c", "p"))
+
+
+class Axis(NamedTuple):
+    """Letters of one axis of a grid in an einsum: its taps and its keys."""
+
+    tap: str
+    key: str
+
+
+AXES = (Axis("a", "m"), Axis("b", "n"), Axis("c", "p"))
 
 
 class Reads(NamedTuple):
-    """What torch's convolution is told about windows, read off them once.
+    """Arguments of torch's convolution, read off windows once.
 
     Attributes:
         stride, dilation, padding: of each axis.
@@ -53,17 +64,20 @@ class Reads(NamedTuple):
 
     @classmethod
     def of(cls, windows: tuple[Window, ...]) -> Reads:
-        stride, dilation, padding = (
-            tuple(getattr(w, name) for w in windows) for name in ("stride", "dilation", "before")
-        )
-        mode, ends = windows[-1].mode, None
+        stride = tuple(w.stride for w in windows)
+        dilation = tuple(w.dilation for w in windows)
+        padding = tuple(w.before for w in windows)
+        ends = None
+        mode = windows[-1].mode
         if mode != "zeros" or any(w.before != w.after for w in windows):
             ends = [p for w in reversed(windows) for p in (w.before, w.after)]
             padding = (0,) * len(windows)
-        return cls(stride, dilation, padding, ends, "constant" if mode == "zeros" else mode)
+        if mode == "zeros":
+            mode = "constant"
+        return cls(stride, dilation, padding, ends, mode)
 
     def convolve(self, image: Tensor, weight: Tensor, bias: Tensor | None, heads: int) -> Tensor:
-        """torch's convolution of (B, C, *grid)."""
+        """Return torch's convolution of (B, C, *grid)."""
         if self.ends is not None:
             image = F.pad(image, self.ends, self.mode)
         convolve = CONVOLVE[len(self.stride)]
@@ -134,63 +148,62 @@ class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
         output_padding: int | Sequence[int] = 0,
     ):
         taps = tuple(weight.shape[2:])
-        stride, dilation, output_padding = (
-            _each(v, len(taps)) for v in (stride, dilation, output_padding)
-        )
-        ends = [(p, p) if isinstance(p, int) else p for p in _each(padding, len(taps))]
-        if transposed and padding_mode != "zeros":
+        strides = _each(stride, len(taps))
+        dilations = _each(dilation, len(taps))
+        spare = _each(output_padding, len(taps))
+        _check_transposed(transposed, padding_mode, spare)
+        if any(o >= max(s, d) for o, s, d in zip(spare, strides, dilations)):
+            raise OptionError(f"output_padding: expected less than stride or dilation, got {spare}")
+
+        windows = []
+        for k, s, d, ends, o in zip(taps, strides, dilations, _each(padding, len(taps)), spare):
+            before, after = (ends, ends) if isinstance(ends, int) else ends
+            windows.append(Window(k, s, d, before, after - o, padding_mode, transposed))
+
+        channels = weight.shape[0]
+        if channels % heads:
             raise OptionError(
-                f"a transposed stencil cuts outputs, it has no padding_mode={padding_mode!r}"
+                f"heads: expected a divisor of the {channels} channels, got {heads}, which does "
+                "not divide them"
             )
-        if any(o and not transposed for o in output_padding):
-            raise OptionError(
-                f"output_padding={output_padding} is an option of a transposed stencil"
-            )
-        if any(o >= max(s, d) for o, s, d in zip(output_padding, stride, dilation)):
-            raise OptionError(
-                f"output_padding={output_padding} must be less than stride or dilation"
-            )
-        windows = tuple(
-            Window(k, s, d, before, after - o, padding_mode, transposed)
-            for k, s, d, (before, after), o in zip(taps, stride, dilation, ends, output_padding)
-        )
-        if weight.shape[0] % heads:
-            raise OptionError(
-                f"heads must divide the channels: {heads} does not divide {weight.shape[0]}"
-            )
-        sizes = weight.shape[1], weight.shape[0] // heads
-        d_out, d_in = sizes if transposed else sizes[::-1]
+        d_out, d_in = channels // heads, weight.shape[1]
+        if transposed:
+            d_out, d_in = d_in, d_out
         if bias is not None and bias.shape != (heads * d_out,):
-            raise OptionError(
-                f"the bias must have shape ({heads * d_out},), got {tuple(bias.shape)}"
-            )
-        super().__init__(heads, d_in, d_out, windows)
+            raise OptionError(f"bias: expected shape ({heads * d_out},), got {tuple(bias.shape)}")
+        super().__init__(heads, d_in, d_out, tuple(windows))
         self.weight = own_parameter(weight)
-        self.bias = None if bias is None else own_parameter(bias)
+        self.bias = own_bias(bias)
         self.transposed = transposed
         self.reads = Reads.of(self.image_windows)
 
     def taps(self) -> Tensor:
-        """Weights as (H, d_out, d_in, *taps)."""
+        """Return the weights as (H, d_out, d_in, *taps)."""
         grouped = self.weight.unflatten(0, (self.heads, -1))
         return grouped.transpose(1, 2) if self.transposed else grouped
 
     # --- the definition ---------------------------------------------------------------------------
 
     def matrix(self, problem: Problem) -> Tensor:
-        keys, taps = problem.layout.keys or (), self.taps()
+        keys = problem.layout.keys or ()
+        taps = self.taps()
+        # Along each axis: whether query r reads key k by tap t, (R, K, T).
         factors = [
-            w.incidence(q, n, taps.dtype)
-            for w, q, n in zip(self.windows, self.outputs(problem), keys)
+            window.incidence(outputs, n, taps.dtype)
+            for window, outputs, n in zip(self.windows, self.outputs(problem), keys)
         ]
+
+        # In two dimensions "hoiab,rma,rnb->hrmnoi".
         axes = AXES[: len(keys)]
-        inner, points = "".join(t for t, _ in axes), "".join(k for _, k in axes)
-        formula = f"hoi{inner}," + ",".join(f"r{k}{t}" for t, k in axes) + f"->hr{points}oi"
+        all_taps = "".join(axis.tap for axis in axes)
+        all_keys = "".join(axis.key for axis in axes)
+        reads = ",".join(f"r{axis.key}{axis.tap}" for axis in axes)
+        formula = f"hoi{all_taps},{reads}->hr{all_keys}oi"
         dense = torch.einsum(formula, taps, *factors).flatten(2, 1 + len(keys))
         return dense.expand(problem.uy.shape[0], -1, -1, -1, -1, -1)
 
     def offset(self, problem: Problem) -> Tensor | None:
-        return None if self.bias is None else self.bias.view(1, self.heads, 1, self.d_out)
+        return bias_offset(self.bias, self)
 
     # --- as torch computes it ---------------------------------------------------------------------
 
@@ -211,53 +224,66 @@ class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
         return self.scaled(out, problem)
 
     def image_taps(self, problem: Problem, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-        """Taps of an image of a dtype, and the bias where no scale comes between."""
+        """Return the taps of an image of a dtype, and the bias where no scale comes between."""
         weight = self.weight
-        if problem.layout.causal:  # taps that read ahead weigh nothing
-            past = torch.tensor(
-                [away <= 0 for away in self.windows[0].offsets], device=weight.device
-            )
+        if problem.layout.causal:
+            # Taps that read ahead weigh nothing.
+            is_past = [away <= 0 for away in self.windows[0].offsets]
+            past = torch.tensor(is_past, device=weight.device)
             weight = weight * past.to(weight.dtype)
-        if len(self.windows) == 1:  # a line is an image of one row
+        if len(self.windows) == 1:
+            # A line is an image of one row.
             weight = weight.unsqueeze(2)
-        bias = self.bias if problem.quadrature.scale is None else None
-        return cast(weight, dtype), None if bias is None else cast(bias, dtype)
+        bias = self.bias
+        if bias is None or problem.quadrature.scale is not None:
+            return cast(weight, dtype), None
+        return cast(weight, dtype), cast(bias, dtype)
 
     def scaled(self, out: Tensor, problem: Problem) -> Tensor:
-        """The sums ``out`` times the queries' scale, and the bias that had to wait for it."""
+        """Return the sums ``out`` times the queries' scale, and the bias that had to wait for
+        it.
+        """
         scale = problem.quadrature.scale
         if scale is None:
             return out
-        out, offset = out * scale[..., None].to(out.dtype), self.offset(problem)
-        return out if offset is None else out + offset
+        out = out * scale[..., None].to(out.dtype)
+        return with_offset(out, self, problem)
 
     def _scatter(self, image: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """torch's transposed convolution of (B, C, *grid)."""
+        """Return torch's transposed convolution of (B, C, *grid)."""
         windows = self.image_windows
-        stride, dilation, cut = (
-            [getattr(w, name) for w in windows] for name in ("stride", "dilation", "before")
-        )
+        stride = [w.stride for w in windows]
+        dilation = [w.dilation for w in windows]
+        cut = [w.before for w in windows]
+        # Outputs kept at the end beyond those that torch cuts like the ones at the start.
         spare = [w.before - w.after for w in windows]
         more = [max(0, s) for s in spare]
         out = SCATTER[len(windows)](image, weight, bias, stride, cut, more, self.heads, dilation)
-        if min(spare) < 0:  # torch cuts no more outputs at the end than at the start
-            out = out[(..., *(slice(0, n + min(0, s)) for n, s in zip(out.shape[2:], spare)))]
+        if min(spare) < 0:
+            # torch cuts no more outputs at the end than at the start.
+            kept = [slice(0, n + min(0, s)) for n, s in zip(out.shape[2:], spare)]
+            out = out[(..., *kept)]
         return out
 
     # --- one point at a time ----------------------------------------------------------------------
 
     def start(self, u: Tensor) -> dict[str, Tensor]:
-        """The inputs, times their masses, that the next outputs may read: (B, H, d_in, lags)."""
+        """Return the inputs, times their masses, that the next outputs may read:
+        (B, H, d_in, lags).
+        """
         lags = max(0, *(-away for away in self.windows[0].offsets))
         return {"past": u.new_zeros(*u.shape, lags, dtype=at_least_single(u.dtype))}
 
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         seen = torch.cat([memory["past"], point.weighed()[..., None]], -1)
         last = seen.shape[-1] - 1
-        pairs = [(t, last + away) for t, away in enumerate(self.windows[0].offsets) if away <= 0]
-        taps, places = (torch.tensor(part, device=seen.device) for part in zip(*pairs))
-        read = seen.index_select(-1, places)
-        weight = cast(self.taps(), read.dtype).index_select(-1, taps)
+        # Taps in the past, and the inputs that they read.
+        offsets = self.windows[0].offsets
+        taps = [t for t, away in enumerate(offsets) if away <= 0]
+        places = [last + offsets[t] for t in taps]
+        read = seen.index_select(-1, torch.tensor(places, device=seen.device))
+        weight = cast(self.taps(), read.dtype)
+        weight = weight.index_select(-1, torch.tensor(taps, device=seen.device))
         with full_precision(read):
             out = point.scaled(torch.einsum("hoit,bhit->bho", weight, read))
         if self.bias is not None:
@@ -265,19 +291,30 @@ class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
         return out, {"past": seen[..., 1:]}
 
     def extra_repr(self) -> str:
-        parts = (
-            f"{name}={tuple(getattr(w, name) for w in self.windows)}"
-            for name in ("taps", "stride", "dilation")
+        parts = [super().extra_repr()]
+        for name in ("taps", "stride", "dilation"):
+            parts.append(f"{name}={tuple(getattr(w, name) for w in self.windows)}")
+        return f"{', '.join(parts)}, padding_mode={self.windows[0].mode!r}"
+
+
+def _check_transposed(transposed: bool, padding_mode: str, output_padding: tuple) -> None:
+    if transposed and padding_mode != "zeros":
+        raise OptionError(
+            "padding_mode: expected 'zeros' for a transposed stencil, which cuts outputs, got "
+            f"{padding_mode!r}"
         )
-        return f"{super().extra_repr()}, {', '.join(parts)}, padding_mode={self.windows[0].mode!r}"
+    if not transposed and any(output_padding):
+        raise OptionError(
+            f"output_padding: expected 0 unless transposed=True, got {output_padding}"
+        )
 
 
-def _each(value, axes: int) -> tuple:
-    """One value per axis."""
+def _each(value: Any, axes: int) -> tuple:
+    """Return one value per axis."""
     if isinstance(value, int):
         return (value,) * axes
     if len(value) != axes:
-        raise OptionError(f"{axes} axes need {axes} values, got {tuple(value)}")
+        raise OptionError(f"expected one value, or {axes} for {axes} axes, got {tuple(value)}")
     return tuple(value)
 
 
@@ -285,15 +322,16 @@ def _each(value, axes: int) -> tuple:
     *(f"torch.nn.modules.conv.Conv{axes}d" for axes in (1, 2, 3)), call=call_on_grid
 )
 def convolution(module: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> IntegralOperator:
-    """A convolution with any channels, groups, stride, dilation and padding; heads are its groups.
+    """Convert a convolution with any channels, groups, stride, dilation and padding; heads are its
+    groups.
 
     Its default domain is the line with a mass of one per point; on a grid pass ``Domain.grid(h, w,
     measure="counting")``.
     """
     _check(module)
-    reach = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size)]
     padding = module.padding
     if padding == "same":
+        reach = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size)]
         padding = [(r // 2, r - r // 2) for r in reach]
     elif padding == "valid":
         padding = 0
@@ -306,7 +344,7 @@ def convolution(module: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> IntegralOperator:
         padding=padding,  # type: ignore[arg-type]
         padding_mode=module.padding_mode,
     )
-    return _bind(module, kernel)
+    return bind(kernel)
 
 
 @register_converter(
@@ -315,7 +353,7 @@ def convolution(module: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> IntegralOperator:
 def transposed_convolution(
     module: nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d,
 ) -> IntegralOperator:
-    """A transposed convolution; its output lives on the finer grid.
+    """Convert a transposed convolution; its output lives on the finer grid.
 
     ``output_size`` at a call has no counterpart here: set ``output_padding``.
     """
@@ -330,20 +368,9 @@ def transposed_convolution(
         transposed=True,
         output_padding=module.output_padding,
     )
-    return _bind(module, kernel)
+    return bind(kernel)
 
 
-def _check(module) -> None:
+def _check(module: nn.modules.conv._ConvNd) -> None:
     if not module.weight.is_floating_point():
         raise refuse(module, f"dtype={module.weight.dtype}", "real floating point")
-
-
-def _bind(module, kernel: StencilKernel) -> IntegralOperator:
-    return IntegralOperator(
-        module.in_channels,
-        module.groups,
-        kernel=kernel,
-        out_dim=module.out_channels,
-        residual=False,
-        projection=False,
-    )

@@ -6,7 +6,7 @@ The kernel, then :func:`diagonal_system`, which makes an operator of given poles
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Complex, Float
@@ -16,6 +16,19 @@ from ..errors import OptionError, ShapeError
 from ..integral import IntegralOperator, prepared
 from ..ops.scan import scan
 from .time_invariant import TimeInvariantKernel, check_rule, full, with_feedthrough
+
+
+class DiscretePoles(NamedTuple):
+    """A diagonal system in discrete time.
+
+    Attributes:
+        log, value: log λ̄ and λ̄, (H, S).
+        input: B̄, (H, S, d_in).
+    """
+
+    log: Complex[Tensor, "h s"]
+    value: Complex[Tensor, "h s"]
+    input: Complex[Tensor, "h s i"]
 
 
 class DiagonalStateSpaceKernel(TimeInvariantKernel):
@@ -69,27 +82,33 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
         super().__init__(heads, d_in, d_out)
         if state < 1 or not 0 < steps[0] <= steps[1]:
             raise OptionError(
-                f"a diagonal system needs state >= 1 and 0 < steps[0] <= steps[1], got {state} and "
-                f"{steps}"
+                "a diagonal system: expected state >= 1 and 0 < steps[0] <= steps[1], got "
+                f"state={state} and steps={steps}"
             )
-        self.size, self.conjugate = state, conjugate
+        self.size = state
+        self.conjugate = conjugate
         self.discretization = check_rule(discretization)
         self.steps = steps
-        self.log_step = nn.Parameter(torch.empty(heads)) if discretization is not None else None
+        self.log_step = None
+        if discretization is not None:
+            self.log_step = nn.Parameter(torch.empty(heads))
         self.log_decay = nn.Parameter(torch.empty(heads, state))
         self.frequency = nn.Parameter(torch.empty(heads, state))
         self.input = nn.Parameter(torch.empty(heads, state, d_in, 2))
         self.readout = nn.Parameter(torch.empty(heads, self.d_out, state, 2))
-        self.initial_state = nn.Parameter(torch.empty(heads, state, 2)) if initial_state else None
+        self.initial_state = None
+        if initial_state:
+            self.initial_state = nn.Parameter(torch.empty(heads, state, 2))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """S4D-Lin: Re λ = -1/2, Im λ = πn, B = 1, C complex normal, log Δ uniform, zero initial
-        state.
+        """Draw S4D-Lin: Re λ = -1/2, Im λ = πn, B = 1, C complex normal, log Δ uniform, zero
+        initial state.
         """
+        shortest, longest = self.steps
         with torch.no_grad():
             if self.log_step is not None:
-                self.log_step.uniform_(math.log(self.steps[0]), math.log(self.steps[1]))
+                self.log_step.uniform_(math.log(shortest), math.log(longest))
             self.log_decay.fill_(math.log(0.5))
             self.frequency.copy_(math.pi * torch.arange(self.size).expand(self.heads, -1))
             self.input.copy_(torch.tensor([1.0, 0.0]).expand_as(self.input))
@@ -97,65 +116,75 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
             if self.initial_state is not None:
                 self.initial_state.zero_()
 
-    def recurrence(
-        self,
-    ) -> tuple[Complex[Tensor, "h s"], Complex[Tensor, "h s"], Complex[Tensor, "h s i"]]:
-        """log λ̄, λ̄ and B̄."""
+    def recurrence(self) -> DiscretePoles:
+        """Return λ̄ and B̄."""
         return prepared(self, ("recurrence", self.discretization), self._recurrence)
 
-    def _recurrence(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _recurrence(self) -> DiscretePoles:
         pole = torch.complex(-full(self.log_decay).exp(), full(self.frequency))
         b = _complex(self.input)
         if self.log_step is None:
-            return pole, pole.exp(), b
+            return DiscretePoles(pole, pole.exp(), b)
         step = full(self.log_step).exp()[:, None]
         z = pole * step
         if self.discretization == "zoh":
-            return z, z.exp(), (_expm1(z) / pole)[..., None] * b
+            gain = _expm1(z) / pole
+            return DiscretePoles(z, z.exp(), gain[..., None] * b)
+
         if self.discretization == "bilinear":
-            a, gain = (1 + z / 2) / (1 - z / 2), step / (1 - z / 2)
+            a = (1 + z / 2) / (1 - z / 2)
+            gain = step / (1 - z / 2)
         else:
-            a, gain = 1 + z, step.to(z.dtype)
+            a = 1 + z
+            gain = step.to(z.dtype)
         # A pole at zero has no logarithm; the smallest number stands for it.
         nonzero = torch.where(a == 0, torch.finfo(step.dtype).tiny, a)
-        return nonzero.log(), a, gain[..., None] * b
+        return DiscretePoles(nonzero.log(), a, gain[..., None] * b)
 
     def read(self, states: Complex[Tensor, "b h n s"]) -> Float[Tensor, "b h n o"]:
-        """Re C h, twice for conjugate pairs."""
+        """Return Re C h, twice for conjugate pairs."""
         out = (states @ _complex(self.readout).mT).real
         return 2 * out if self.conjugate else out
 
     def lags(self, n: int) -> Float[Tensor, "h n o i"]:
-        log_a, _, b = self.recurrence()
-        powers = _powers(log_a, 0, n)
-        if self.d_in == self.d_out == 1:  # C and B multiply first: no (N, S) product per channel
-            gain = _complex(self.readout)[:, 0] * b[..., 0]
+        poles = self.recurrence()
+        powers = _powers(poles.log, 0, n)
+        readout = _complex(self.readout)
+        if self.d_in == self.d_out == 1:
+            # C and B multiply first: no (N, S) product per channel.
+            gain = readout[:, 0] * poles.input[..., 0]
             taps = (powers @ gain[..., None])[..., None]
         else:
-            taps = torch.einsum("hos,hns,hsi->hnoi", _complex(self.readout), powers, b)
+            taps = torch.einsum("hos,hns,hsi->hnoi", readout, powers, poles.input)
         return 2 * taps.real if self.conjugate else taps.real
 
     def states(self, signal: Float[Tensor, "b h n i"], recurrence: Any = scan) -> Tensor:
-        _, a, b = self.recurrence()
+        poles = self.recurrence()
+        b = poles.input
+        # Scans run along dimension 1.
         drive = (signal.to(b.dtype) @ b.mT).movedim(1, 2)
-        return self.read(recurrence(a[None, None], drive).movedim(2, 1))
+        states = recurrence(poles.value[None, None], drive)
+        return self.read(states.movedim(2, 1))
 
     def free(self, n: int) -> Tensor | None:
         if self.initial_state is None:
             return None
-        powers = _powers(self.recurrence()[0], 1, n)
-        return self.read((powers * _complex(self.initial_state)[:, None])[None])[0]
+        powers = _powers(self.recurrence().log, 1, n)
+        states = powers * _complex(self.initial_state)[:, None]
+        return self.read(states[None])[0]
 
     def rest(self, u: Tensor) -> dict[str, Tensor]:
         dtype = torch.complex(u.new_zeros(()), u.new_zeros(())).dtype
         zero = torch.zeros(u.shape[0], self.heads, self.size, dtype=dtype, device=u.device)
-        if self.initial_state is None:
-            return {"state": zero}
-        return {"state": zero, "free": zero + _complex(self.initial_state)}
+        memory = {"state": zero}
+        if self.initial_state is not None:
+            memory["free"] = zero + _complex(self.initial_state)
+        return memory
 
     def move(self, state: Tensor, u: Tensor | None) -> tuple[Tensor, Tensor]:
-        _, a, b = self.recurrence()
-        state = a * state
+        poles = self.recurrence()
+        b = poles.input
+        state = poles.value * state
         if u is not None:
             state = state + (u[:, :, None].to(b.dtype) @ b.mT)[:, :, 0]
         return self.read(state[:, :, None])[:, :, 0], state
@@ -165,19 +194,23 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
 
 
 def _complex(x: Tensor) -> Tensor:
-    """Pairs of real numbers as complex ones, whatever memory format a model was moved to."""
+    """Return pairs of real numbers as complex ones, whatever memory format a model was moved to."""
     return torch.view_as_complex(full(x).contiguous())
 
 
 def _powers(log_a: Complex[Tensor, "h s"], first: int, n: int) -> Complex[Tensor, "h n s"]:
+    """Return λ̄^k for k = first, …, first + n - 1."""
     k = torch.arange(first, first + n, dtype=log_a.real.dtype, device=log_a.device)
     return (log_a[:, None] * k[:, None]).exp()
 
 
 def _expm1(z: Complex[Tensor, "*s"]) -> Complex[Tensor, "*s"]:
-    """e^z - 1 without cancellation at small z."""
+    """Return e^z - 1 without cancellation at small z = x + iy: its real part is
+    (e^x - 1) cos y - 2 sin²(y/2).
+    """
     x, y = z.real, z.imag
-    return torch.complex(torch.expm1(x) * y.cos() - 2 * (y / 2).sin().square(), x.exp() * y.sin())
+    real = torch.expm1(x) * y.cos() - 2 * (y / 2).sin().square()
+    return torch.complex(real, x.exp() * y.sin())
 
 
 def diagonal_system(
@@ -190,8 +223,8 @@ def diagonal_system(
     step: float = 1.0,
     conjugate: bool = True,
 ) -> IntegralOperator:
-    r"""The system with complex poles λ, :math:`y = D u + \mathrm{Re}\,C h`, h' = λ h + B u, sampled
-    every ``step``: values are copied.
+    r"""Return the system with complex poles λ, :math:`y = D u + \mathrm{Re}\,C h`, h' = λ h + B u,
+    sampled every ``step``. Values are copied.
 
     Args:
         poles: λ (S,), complex, with negative real part.
@@ -210,16 +243,16 @@ def diagonal_system(
         >>> system(torch.randn(2, 9, 1)).shape
         torch.Size([2, 9, 1])
     """
-    size, fits = poles.shape[0], poles.dim() == 1 and input_matrix.dim() == output_matrix.dim() == 2
+    size = poles.shape[0]
+    fits = poles.dim() == 1 and input_matrix.dim() == output_matrix.dim() == 2
     if not fits or input_matrix.shape[0] != size or output_matrix.shape[1] != size:
         got = f"{tuple(poles.shape)}, {tuple(input_matrix.shape)}, {tuple(output_matrix.shape)}"
         raise ShapeError(
-            f"a diagonal system needs poles (S,), B (S, d_in) and C (d_out, S); got {got}"
+            f"a diagonal system: expected poles (S,), B (S, d_in) and C (d_out, S), got {got}"
         )
     if not bool((poles.real < 0).all()):
-        raise OptionError(
-            f"poles must decay (Re < 0), the largest real part is {float(poles.real.max())}"
-        )
+        largest = float(poles.real.max())
+        raise OptionError(f"poles: expected decay, Re < 0, got a largest real part of {largest}")
     kernel = DiagonalStateSpaceKernel(
         1,
         input_matrix.shape[1],

@@ -31,6 +31,7 @@ from ..integral.conversion import refuse, register_converter
 from ..integral.sharing import own_parameter
 from ..ops.backend import at_least_single, cast
 from ..registry import qualified_name
+from .parts import at_queries, bias_offset, bind, own_bias
 
 DEGREES = ("both", "query", "none")
 
@@ -44,24 +45,30 @@ class NeighbourDegrees(Form):
     reason = "the weight of a pair is a factor of each end, so that values are scaled before pairs"
 
     def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
-        return None if isinstance(kernel, AdjacencyKernel) else "it needs an AdjacencyKernel"
+        if not isinstance(kernel, AdjacencyKernel):
+            return "it needs an AdjacencyKernel"
+        return None
 
     def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
         if has_no_values(problem):
             return shape_alone(kernel, problem)
         assert isinstance(kernel, AdjacencyKernel)
-        u, value = problem.uy, kernel.value_map()
+        u = problem.uy
+        value = kernel.value_map()
         dtype = at_least_single(u.dtype)
         ones = torch.ones(1, 1, u.shape[2], 1, dtype=dtype, device=u.device)
         degree = sum_over_neighbours(problem, ones)[..., 0].to(u.dtype)
         of_query, of_key = kernel.factors(degree)
 
         # The narrower of features and values is gathered.
-        first = kernel.d_out <= kernel.d_in
-        values = u @ value.mT if first else u
-        out = sum_over_neighbours(problem, values * of_key[..., None])
+        maps_first = kernel.d_out <= kernel.d_in
+        if maps_first:
+            u = u @ value.mT
+        out = sum_over_neighbours(problem, u * of_key[..., None])
         out = cast(out, u.dtype) * of_query[..., None]
-        return with_offset(out if first else out @ value.mT, kernel, problem)
+        if not maps_first:
+            out = out @ value.mT
+        return with_offset(out, kernel, problem)
 
 
 class AdjacencyKernel(WeightedKernel):
@@ -105,17 +112,21 @@ class AdjacencyKernel(WeightedKernel):
     def __init__(self, value: Tensor, bias: Tensor | None = None, *, degrees: str = "both"):
         super().__init__(1, value.shape[1], value.shape[0])
         if degrees not in DEGREES:
-            raise OptionError(f"unknown degrees {degrees!r}{suggest(degrees, DEGREES)}")
-        self.value, self.degrees = own_parameter(value), degrees
+            raise OptionError(
+                f"degrees: expected {', '.join(DEGREES)}, got {degrees!r}"
+                f"{suggest(degrees, DEGREES)}"
+            )
+        self.value = own_parameter(value)
+        self.degrees = degrees
         self.sums = degrees != "query"
-        self.bias = None if bias is None else own_parameter(bias)
+        self.bias = own_bias(bias)
 
     def check(self, layout: Layout) -> None:
         if layout.given or layout.causal:
-            what = "queries on another domain" if layout.given else "an order"
+            got = "queries on another domain" if layout.given else "an order"
             raise DomainError(
-                f"AdjacencyKernel weighs by degrees within one graph, got {what}; pass one domain "
-                "without it"
+                f"AdjacencyKernel: expected one graph, whose degrees are weights, got {got}; pass "
+                "one domain without it"
             )
         if layout.sharded and layout.sparse and self.degrees == "both":
             raise DomainError(
@@ -130,34 +141,34 @@ class AdjacencyKernel(WeightedKernel):
         return self.value[None]
 
     def offset(self, problem: Problem) -> Tensor | None:
-        return None if self.bias is None else self.bias.view(1, 1, 1, -1)
+        return bias_offset(self.bias, self)
 
     def weights(self, problem: Problem) -> Tensor:
         # A block of queries does not know the keys' degrees: they come from the whole domain.
-        everything = (problem.parent or problem).quadrature.weights()
-        degree = everything.expand(-1, -1, problem.uy.shape[2], -1).sum(-1).to(problem.uy.dtype)
-        of_query, of_key = self.factors(degree)
-        if problem.index is not None:
-            of_query = of_query.index_select(2, problem.index)
-        return of_query[..., None] * of_key[:, :, None]
+        complete = problem.parent or problem
+        masses = complete.quadrature.weights().expand(-1, -1, problem.uy.shape[2], -1)
+        of_query, of_key = self.factors(masses.sum(-1).to(problem.uy.dtype))
+        return at_queries(of_query, problem)[..., None] * of_key[:, :, None]
 
     def factors(self, degree: Tensor) -> tuple[Tensor, Tensor]:
-        """What the weight of a pair is made of: factors of queries and of keys, (1 | B, 1, N) each,
+        """Return the factors of queries and of keys in the weight of a pair, (1 | B, 1, N) each,
         from the degrees.
         """
-        seen = degree > 0  # a node that sees nothing weighs nothing
-        known, one = torch.where(seen, degree, 1.0), torch.ones_like(degree)
+        one = torch.ones_like(degree)
+        if self.degrees == "none":
+            return one, one
+
+        # A node that sees nothing weighs nothing, and its degree of zero has no reciprocal.
+        seen = degree > 0
+        known = torch.where(seen, degree, 1.0)
+        if self.degrees == "query":
+            return known.reciprocal(), one
         root = torch.where(seen, known.rsqrt(), 0.0)
-        factors = {
-            "both": (root, root),
-            "query": (known.reciprocal(), one),
-            "none": (one, one),
-        }
-        return factors[self.degrees]
+        return root, root
 
 
 def _edges(domain: Domain) -> Tensor:
-    """The edges of a graph without repeated ones, (2, E)."""
+    """Return the edges of a graph without repeated ones, (2, E)."""
     assert domain.pairs is not None
     if isinstance(domain.pairs, Edges):
         return torch.stack([domain.pairs.source, domain.pairs.targets()])
@@ -166,14 +177,14 @@ def _edges(domain: Domain) -> Tensor:
 
 
 def small_graph(layer: Any) -> Domain:
-    """Five nodes on which layer and operator are compared, looped where the layer loops."""
+    """Return five nodes on which layer and operator are compared, looped where the layer loops."""
     edges = torch.tensor([[0, 1, 2, 3, 4, 0, 2], [1, 2, 3, 4, 0, 3, 0]])
     loops = getattr(layer, "add_self_loops", False)
     return Domain.graph(edges, 5, self_loops=loops, measure="counting")
 
 
 def call_on_graph(layer: Any, u: Tensor, domain: Domain) -> Tensor:
-    """The layer on each signal of a batch; a loop that the layer adds is an edge already."""
+    """Call the layer on each signal of a batch. A loop that the layer adds is an edge already."""
     edges = _edges(domain)
     return torch.stack([layer(x, edges) for x in u])
 
@@ -182,8 +193,8 @@ def call_on_graph(layer: Any, u: Tensor, domain: Domain) -> Tensor:
     "torch_geometric.nn.conv.gcn_conv.GCNConv", call=call_on_graph, domain=small_graph
 )
 def graph_convolution(module: nn.Module) -> IntegralOperator:
-    """Graph convolution on ``Domain.graph(edge_index, n, self_loops=add_self_loops,
-    measure="counting")``.
+    """Convert a graph convolution; its domain is ``Domain.graph(edge_index, n,
+    self_loops=add_self_loops, measure="counting")``.
 
     Edge weights are the domain's ``pairs``, their logarithms.
     """
@@ -191,23 +202,16 @@ def graph_convolution(module: nn.Module) -> IntegralOperator:
     check_layer(layer, {"improved": False, "cached": False, "flow": "source_to_target"})
     degrees = "both" if layer.normalize else "none"
     value = weight_of(layer, "lin")
-    kernel = AdjacencyKernel(value, layer.bias, degrees=degrees)
-    return IntegralOperator(
-        value.shape[1],
-        kernel=kernel,
-        out_dim=layer.out_channels,
-        residual=False,
-        projection=False,
-    )
+    return bind(AdjacencyKernel(value, layer.bias, degrees=degrees))
 
 
 @register_converter(
     "torch_geometric.nn.conv.sage_conv.SAGEConv", call=call_on_graph, domain=small_graph
 )
 def sample_and_aggregate(module: nn.Module) -> IntegralOperator:
-    """GraphSAGE with a mean or a sum over neighbours, on ``Domain.graph(edge_index, n,
-    self_loops=False)``, for a sum with ``measure="counting"``; the map of the node itself is the
-    pointwise term W.
+    """Convert GraphSAGE with a mean or a sum over neighbours. Its domain is
+    ``Domain.graph(edge_index, n, self_loops=False)``, for a sum with ``measure="counting"``; the
+    map of the node itself is the pointwise term W.
     """
     layer: Any = module
     if not isinstance(layer.in_channels, int):
@@ -236,7 +240,7 @@ def sample_and_aggregate(module: nn.Module) -> IntegralOperator:
 def check_layer(
     layer: Any, expected: dict[str, Any], aggregations: tuple[str, ...] = ("SumAggregation",)
 ) -> None:
-    """ConversionError unless the options are as expected."""
+    """Raise ConversionError unless the options are as expected."""
     for option, value in expected.items():
         if getattr(layer, option) != value:
             raise refuse(layer, f"{option}={getattr(layer, option)!r}", f"{option}={value!r}")
@@ -245,12 +249,14 @@ def check_layer(
         raise refuse(layer, f"aggr={layer.aggr!r}", f"aggr={known!r}")
     if any(hooks for name, hooks in vars(layer).items() if name.endswith("_hooks")):
         raise ConversionError(
-            f"{type(layer).__name__} has hooks, which an operator would not run; remove them first"
+            f"{type(layer).__name__}: expected no hooks, because an operator would not run them, "
+            "got some; remove them first"
         )
 
 
 def weight_of(layer: Any, name: str) -> nn.Parameter:
-    """The weight of an inner linear layer, or a ConversionError where it is another layer.
+    """Return the weight of an inner linear layer, or raise ConversionError where it is another
+    layer.
 
     It tells the width of the layer's input: ``in_channels`` of a lazily built layer stays -1 after
     its first call.

@@ -20,6 +20,7 @@ from ..integral.sharing import own_parameter
 from ..ops.attention import attention_density
 from .graph import call_on_graph, check_layer, small_graph, weight_of
 from .neighbour_scores import AdditiveScoresKernel, ScoreEnds
+from .parts import bias_offset, bind, own_bias
 
 
 class AdditiveAttentionKernel(AdditiveScoresKernel):
@@ -72,21 +73,25 @@ class AdditiveAttentionKernel(AdditiveScoresKernel):
         dropout: float = 0.0,
     ):
         width, dim = value.shape
-        for name, size in (("query", query.numel()), ("key", key.numel())):
-            if size != width or width % heads:
+        for name, x in (("query", query), ("key", key)):
+            if x.numel() != width or width % heads:
                 raise OptionError(
-                    f"{heads} heads that read {width} features do not fit {size} of {name}"
+                    f"{name}: expected {width} numbers for {heads} heads, as many as rows of "
+                    f"value and a multiple of the heads, got {x.numel()}"
                 )
         super().__init__(heads, dim, width // heads)
-        self.slope, self.dropout = slope, dropout
-        self.value, self.query, self.key = (own_parameter(x) for x in (value, query, key))
-        self.bias = None if bias is None else own_parameter(bias)
+        self.slope = slope
+        self.dropout = dropout
+        self.value = own_parameter(value)
+        self.query = own_parameter(query)
+        self.key = own_parameter(key)
+        self.bias = own_bias(bias)
 
     def value_map(self) -> Tensor:
         return self.value.unflatten(0, (self.heads, self.d_out))
 
     def offset(self, problem: Problem) -> Tensor | None:
-        return None if self.bias is None else self.bias.view(1, self.heads, 1, self.d_out)
+        return bias_offset(self.bias, self)
 
     def score_ends(self, problem: Problem) -> ScoreEnds:
         check_dropout(self.training, self.dropout)
@@ -94,22 +99,23 @@ class AdditiveAttentionKernel(AdditiveScoresKernel):
         of_query = value
         if problem.ux is not problem.uy:
             of_query = split_heads(F.linear(problem.ux[:, 0], self.value), self.heads)
-        query, key = (
-            (x * a.view(self.heads, 1, -1)).sum(-1, keepdim=True)
-            for x, a in ((of_query, self.query), (value, self.key))
-        )
+        query = (of_query * self.query.view(self.heads, 1, -1)).sum(-1, keepdim=True)
+        key = (value * self.key.view(self.heads, 1, -1)).sum(-1, keepdim=True)
         return ScoreEnds(query, key, value, None)
 
     def weights(self, problem: Problem) -> Tensor:
         check_dropout(self.training, self.dropout)
         values = self.value_map()
-        of_query, of_key = (
-            u[:, 0] @ torch.einsum("hoi,ho->ih", values, a.view(self.heads, -1))
-            for a, u in ((self.query, problem.ux), (self.key, problem.uy))
-        )
-        scores = F.leaky_relu(of_query.mT[..., None] + of_key.mT[:, :, None], self.slope)
+        of_query = self._score(values, self.query, problem.ux)
+        of_key = self._score(values, self.key, problem.uy)
+        scores = F.leaky_relu(of_query[..., None] + of_key[:, :, None], self.slope)
         q = problem.quadrature
         return attention_density(scores, q.weights(), q.visible())
+
+    def _score(self, values: Tensor, direction: Tensor, u: Tensor) -> Tensor:
+        """Return a_h · V_h u at every point, (B, H, N), for the maps V of all heads."""
+        by_head = direction.view(self.heads, -1)
+        return (u[:, 0] @ torch.einsum("hoi,ho->ih", values, by_head)).mT
 
 
 class DynamicAttentionKernel(AdditiveScoresKernel):
@@ -170,23 +176,31 @@ class DynamicAttentionKernel(AdditiveScoresKernel):
         width, dim = value.shape
         if query.shape != value.shape or score.numel() != width or width % heads:
             sizes = f"{tuple(value.shape)}, {tuple(query.shape)} and {tuple(score.shape)}"
-            raise OptionError(f"value, query and score of {sizes} do not fit {heads} heads")
+            raise OptionError(
+                "expected value and query (H · d_out, dim) and score (H, d_out), got "
+                f"{sizes} for {heads} heads"
+            )
         super().__init__(heads, dim, width // heads)
-        self.slope, self.dropout = slope, dropout
-        self.value, self.query, self.score = (own_parameter(x) for x in (value, query, score))
-        self.value_bias, self.query_bias, self.bias = (
-            None if x is None else own_parameter(x) for x in (value_bias, query_bias, bias)
-        )
+        self.slope = slope
+        self.dropout = dropout
+        self.value = own_parameter(value)
+        self.query = own_parameter(query)
+        self.score = own_parameter(score)
+        self.value_bias = own_bias(value_bias)
+        self.query_bias = own_bias(query_bias)
+        self.bias = own_bias(bias)
 
     def value_map(self) -> Tensor:
         return self.value.unflatten(0, (self.heads, self.d_out))
 
     def offset(self, problem: Problem) -> Tensor | None:
-        shape = (1, self.heads, 1, self.d_out)
-        out = None if self.bias is None else self.bias.view(shape)
-        if self.value_bias is None:
+        out = bias_offset(self.bias, self)
+        value = bias_offset(self.value_bias, self)
+        if value is None:
             return out
-        value, sees = self.value_bias.view(shape), problem.quadrature.sees()
+
+        # Weights sum to one, so that the values' bias arrives whole where a point sees any.
+        sees = problem.quadrature.sees()
         if sees is not None:
             value = value * sees[..., None]
         return value if out is None else out + value
@@ -197,17 +211,16 @@ class DynamicAttentionKernel(AdditiveScoresKernel):
         query = F.linear(problem.ux[:, 0], self.query, self.query_bias)
         if self.value_bias is not None:
             query = query + self.value_bias
-        value = F.linear(problem.uy[:, 0], self.value)
-        direction = self.score.view(self.heads, -1)
-        return ScoreEnds(
-            split_heads(query, self.heads), split_heads(value, self.heads), None, direction
-        )
+        query = split_heads(query, self.heads)
+        value = split_heads(F.linear(problem.uy[:, 0], self.value), self.heads)
+        return ScoreEnds(query, value, None, self.score.view(self.heads, -1))
 
     def weights(self, problem: Problem) -> Tensor:
         check_dropout(self.training, self.dropout)
         of_query = F.linear(problem.ux[:, 0], self.query, self.query_bias)
         of_key = F.linear(problem.uy[:, 0], self.value, self.value_bias)
-        of_query, of_key = split_heads(of_query, self.heads), split_heads(of_key, self.heads)
+        of_query = split_heads(of_query, self.heads)
+        of_key = split_heads(of_key, self.heads)
         both = F.leaky_relu(of_query[:, :, :, None] + of_key[:, :, None], self.slope)
         scores = torch.einsum("bhqko,ho->bhqk", both, self.score.view(self.heads, -1))
         q = problem.quadrature
@@ -218,14 +231,13 @@ class DynamicAttentionKernel(AdditiveScoresKernel):
     "torch_geometric.nn.conv.gat_conv.GATConv", call=call_on_graph, domain=small_graph
 )
 def graph_attention(module: nn.Module) -> IntegralOperator:
-    """Graph attention; ``edge_index`` goes into ``Domain.graph(edge_index, n,
+    """Convert graph attention; ``edge_index`` goes into ``Domain.graph(edge_index, n,
     self_loops=add_self_loops)``.
     """
     layer: Any = module
     _check(layer)
-    value = weight_of(layer, "lin")
     kernel = AdditiveAttentionKernel(
-        value,
+        weight_of(layer, "lin"),
         layer.att_dst,
         layer.att_src,
         heads=layer.heads,
@@ -233,21 +245,20 @@ def graph_attention(module: nn.Module) -> IntegralOperator:
         slope=layer.negative_slope,
         dropout=layer.dropout,
     )
-    return _bind(layer, kernel, value)
+    return bind(kernel)
 
 
 @register_converter(
     "torch_geometric.nn.conv.gatv2_conv.GATv2Conv", call=call_on_graph, domain=small_graph
 )
 def dynamic_graph_attention(module: nn.Module) -> IntegralOperator:
-    """Dynamic graph attention; ``edge_index`` goes into ``Domain.graph(edge_index, n,
+    """Convert dynamic graph attention; ``edge_index`` goes into ``Domain.graph(edge_index, n,
     self_loops=add_self_loops)``.
     """
     layer: Any = module
     _check(layer)
-    value = weight_of(layer, "lin_l")
     kernel = DynamicAttentionKernel(
-        value,
+        weight_of(layer, "lin_l"),
         weight_of(layer, "lin_r"),
         layer.att,
         heads=layer.heads,
@@ -257,7 +268,7 @@ def dynamic_graph_attention(module: nn.Module) -> IntegralOperator:
         slope=layer.negative_slope,
         dropout=layer.dropout,
     )
-    return _bind(layer, kernel, value)
+    return bind(kernel)
 
 
 def _check(layer: Any) -> None:
@@ -267,14 +278,3 @@ def _check(layer: Any) -> None:
         raise refuse(layer, "concat=False", "concat=True")
     check_layer(layer, {"edge_dim": None, "residual": False, "flow": "source_to_target"})
     refuse_dropout(layer, layer.dropout)
-
-
-def _bind(layer: Any, kernel: AdditiveScoresKernel, weight: Tensor) -> IntegralOperator:
-    return IntegralOperator(
-        weight.shape[1],
-        layer.heads,
-        kernel=kernel,
-        out_dim=layer.heads * layer.out_channels,
-        residual=False,
-        projection=False,
-    )

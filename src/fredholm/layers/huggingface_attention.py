@@ -19,9 +19,11 @@ from ..integral import IntegralOperator
 from ..integral.conversion import refuse, refuse_dropout, register_converter
 from ..integral.projections import TransposedLinear
 from ..registry import qualified_name
-from .multihead_attention import bind, linear, refuse_hooks
+from .multihead_attention import linear, refuse_hooks
+from .parts import bind
 
 # Backends of the same function; a registered one of any other name may be another function.
+PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 SOFTMAX_BACKENDS = {
     None,
     "eager",
@@ -88,8 +90,8 @@ def sources(names: tuple[str, ...], tail: str) -> list[str]:
 
 
 def additive_mask(u: Tensor, domain: Domain) -> Tensor | None:
-    """The mask that the model of a layer would give it, (1, 1, N, N), or None where a point sees
-    all.
+    """Return the mask that the model of a layer would pass to it, (1, 1, N, N), or None where a
+    point sees all.
     """
     if not domain.causal:
         return None
@@ -97,36 +99,42 @@ def additive_mask(u: Tensor, domain: Domain) -> Tensor | None:
     pairs = domain.dense().pairs
     if isinstance(pairs, Tensor):
         seen = seen & pairs
-    return torch.zeros_like(seen, dtype=u.dtype).masked_fill(~seen, torch.finfo(u.dtype).min)[
-        None, None
-    ]
+    mask = torch.zeros_like(seen, dtype=u.dtype)
+    mask = mask.masked_fill(~seen, torch.finfo(u.dtype).min)
+    return mask[None, None]
 
 
 def takes_masks(layer: Any) -> bool:
-    """Whether the layer's backend reads additive masks; the others run on a GPU or compiled."""
+    """Return whether the layer's backend reads additive masks; the others run on a GPU or
+    compiled.
+    """
     return layer.config._attn_implementation in (None, "eager", "sdpa")
 
 
 def call_first(layer: Any, u: Tensor, domain: Domain) -> Tensor | None:
-    """A layer that takes u and a mask, and gives its output first."""
-    return layer(u, attention_mask=additive_mask(u, domain))[0] if takes_masks(layer) else None
+    """Call a layer that takes u and a mask, and returns its output first."""
+    if not takes_masks(layer):
+        return None
+    return layer(u, attention_mask=additive_mask(u, domain))[0]
 
 
 def _call_across(layer: Any, u: Tensor, domain: Domain) -> Tensor | None:
-    """A cross attention, from u to u."""
-    return layer(u, encoder_hidden_states=u)[0] if takes_masks(layer) else None
+    """Call a cross attention, from u to u."""
+    if not takes_masks(layer):
+        return None
+    return layer(u, encoder_hidden_states=u)[0]
 
 
 # --- the converters -------------------------------------------------------------------------------
 
 
 def bert_attention(module: Any) -> IntegralOperator:
-    """BERT's attention, and RoBERTa's, ELECTRA's and their relatives', without its output layer,
-    which lives in ``BertSelfOutput``; causal in a decoder.
+    """Convert the attention of BERT, RoBERTa, ELECTRA and their relatives, without its output
+    layer, which lives in ``BertSelfOutput``; causal in a decoder.
     """
     options = {"causal": module.is_causal, "scale": module.scaling, "dropout": module.dropout.p}
     names = ("query", "key", "value")
-    return bind(separate(module, names, module.num_attention_heads, options), None)
+    return bind(separate(module, names, module.num_attention_heads, options))
 
 
 register_converter(*sources(BERT, "SelfAttention"), call=call_first)(bert_attention)
@@ -137,7 +145,7 @@ register_converter(*sources(BERT, "CrossAttention"), call=_call_across)(bert_att
     "transformers.models.distilbert.modeling_distilbert.DistilBertSelfAttention", call=call_first
 )
 def distilbert_attention(module: Any) -> IntegralOperator:
-    """DistilBERT's attention with its output layer."""
+    """Convert DistilBERT's attention with its output layer."""
     options = {"scale": module.scaling, "dropout": module.dropout.p}
     kernel = separate(module, ("q_lin", "k_lin", "v_lin"), module.n_heads, options)
     return bind(kernel, linear(module, "out_lin"))
@@ -145,35 +153,35 @@ def distilbert_attention(module: Any) -> IntegralOperator:
 
 @register_converter(*sources(VIT, "Attention"), call=call_first)
 def vit_attention(module: Any) -> IntegralOperator:
-    """The attention of ViT, DeiT, DINOv2 and their relatives with its output layer."""
+    """Convert the attention of ViT, DeiT, DINOv2 and their relatives with its output layer."""
     options = {"scale": module.scaling, "dropout": module.attention_dropout}
-    kernel = separate(module, ("q_proj", "k_proj", "v_proj"), module.num_attention_heads, options)
+    kernel = separate(module, PROJECTIONS, module.num_attention_heads, options)
     return bind(kernel, linear(module, "o_proj"))
 
 
 @register_converter(*sources(CLIP, "Attention"), call=call_first)
 def clip_attention(module: Any) -> IntegralOperator:
-    """CLIP's attention with its output layer. The text model gives it a causal mask: pass a domain
-    with ``causal=True``.
+    """Convert CLIP's attention with its output layer. The text model passes it a causal mask: use a
+    domain with ``causal=True``.
     """
     options = {"scale": module.scale, "dropout": module.dropout}
-    kernel = separate(module, ("q_proj", "k_proj", "v_proj"), module.num_heads, options)
+    kernel = separate(module, PROJECTIONS, module.num_heads, options)
     return bind(kernel, linear(module, "out_proj"))
 
 
 @register_converter(*sources(BART, "Attention"), call=call_first)
 def bart_attention(module: Any) -> IntegralOperator:
-    """The attention of BART and its relatives with its output layer: of an encoder, of a decoder
-    (causal), or across, where ``query`` are the decoder's features.
+    """Convert the attention of BART and its relatives with its output layer: of an encoder, of a
+    decoder (causal), or across, where ``query`` are the decoder's features.
     """
     options = {"scale": module.scaling, "dropout": module.dropout, "causal": module.is_causal}
-    kernel = separate(module, ("q_proj", "k_proj", "v_proj"), module.num_heads, options)
+    kernel = separate(module, PROJECTIONS, module.num_heads, options)
     return bind(kernel, linear(module, "out_proj"))
 
 
 @register_converter("transformers.models.gpt2.modeling_gpt2.GPT2Attention", call=call_first)
 def gpt2_attention(module: Any) -> IntegralOperator:
-    """GPT-2's causal attention: one packed layer, weights stored as (in, out)."""
+    """Convert GPT-2's causal attention: one packed layer, weights stored as (in, out)."""
     if module.is_cross_attention:
         raise refuse(module, "is_cross_attention=True", "is_cross_attention=False")
     if module.reorder_and_upcast_attn:
@@ -181,24 +189,22 @@ def gpt2_attention(module: Any) -> IntegralOperator:
     _check_backend(module)
     dropout = max(module.attn_dropout.p, module.resid_dropout.p)
     refuse_dropout(module, dropout)
-    packed, out = _conv1d(module, "c_attn"), _conv1d(module, "c_proj")
+    packed = _conv1d(module, "c_attn")
     options = {"scale": module.scaling, "causal": True, "dropout": dropout}
-    return bind(
-        SoftmaxKernel(module.embed_dim, module.num_heads, projections=packed, **options), out
-    )
+    kernel = SoftmaxKernel(module.embed_dim, module.num_heads, projections=packed, **options)
+    return bind(kernel, _conv1d(module, "c_proj"))
 
 
 def separate(
     module: Any, names: tuple[str, str, str], heads: int, options: dict[str, Any]
 ) -> SoftmaxKernel:
-    """The kernel of three layers, or a ConversionError."""
+    """Return the kernel of three layers, or raise ConversionError."""
     _check_backend(module)
     refuse_dropout(module, options["dropout"])
     query, key, value = (linear(module, name) for name in names)
-    if not query.in_features == key.in_features == value.in_features:
-        got = ", ".join(
-            f"{n} of {layer.in_features}" for n, layer in zip(names, (query, key, value))
-        )
+    widths = [layer.in_features for layer in (query, key, value)]
+    if len(set(widths)) > 1:
+        got = ", ".join(f"{name} of {width}" for name, width in zip(names, widths))
         raise refuse(module, got, "queries, keys and values read from signals of one width")
     return SoftmaxKernel(query.in_features, heads, projections=(query, key, value), **options)
 

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from ..domain import Domain
 from ..integral import IntegralOperator, Rotary
 from ..integral.conversion import refuse, register_converter
-from .huggingface_attention import additive_mask, separate, sources, takes_masks
-from .multihead_attention import bind, linear
+from .huggingface_attention import PROJECTIONS, additive_mask, separate, sources, takes_masks
+from .multihead_attention import linear
+from .parts import bind
 
 # The same code and the same rotary embedding.
 LLAMA = (
@@ -30,11 +31,12 @@ WINDOWED = (
 
 
 def _call(layer: Any, u: Tensor, domain: Domain) -> Tensor | None:
-    """The layer with the cosines, sines and mask that its model would give it."""
+    """Call the layer with the cosines, sines and mask that its model would pass to it."""
     if not takes_masks(layer):
         return None
     powers = torch.arange(0, layer.head_dim, 2, device=u.device, dtype=torch.float32)
-    angles = domain.positions.float() * _base(layer) ** -(powers / layer.head_dim)
+    frequencies = _base(layer) ** -(powers / layer.head_dim)
+    angles = domain.positions.float() * frequencies
     angles = torch.cat([angles, angles], -1)[None]
     turns = angles.cos().to(u.dtype), angles.sin().to(u.dtype)
     return layer(u, turns, attention_mask=additive_mask(u, domain))[0]
@@ -42,8 +44,8 @@ def _call(layer: Any, u: Tensor, domain: Domain) -> Tensor | None:
 
 @register_converter(*sources(LLAMA, "Attention"), call=_call)
 def llama_attention(module: Any) -> IntegralOperator:
-    """Llama's causal attention: rotary positions 0, 1, 2, … and keys and values shared by groups of
-    heads. Gemma's and Granite's are the same with widths and scales of their own.
+    """Convert Llama's causal attention: rotary positions 0, 1, 2, … and keys and values shared by
+    groups of heads. Gemma's and Granite's are the same with widths and scales of their own.
 
     The model computes its angles in float32; the operator computes them in the precision of the
     positions.
@@ -53,14 +55,14 @@ def llama_attention(module: Any) -> IntegralOperator:
 
 @register_converter(*sources(WINDOWED, "Attention"), call=_call)
 def windowed_attention(module: Any) -> IntegralOperator:
-    """Mistral's and Qwen's causal attention: Llama's, with normalised queries and keys in Qwen 3,
-    and where ``sliding_window`` says so with a window: the default domain then has it as ``pairs``.
+    """Convert Mistral's and Qwen's causal attention: Llama's, with normalised queries and keys in
+    Qwen 3, and where ``sliding_window`` says so with a window: the default domain then has it as
+    ``pairs``.
     """
-    norms = {
-        name: _norm(module, source)
-        for name, source in (("query_norm", "q_norm"), ("key_norm", "k_norm"))
-        if hasattr(module, source)
-    }
+    norms = {}
+    for name, source in (("query_norm", "q_norm"), ("key_norm", "k_norm")):
+        if hasattr(module, source):
+            norms[name] = _norm(module, source)
     window = getattr(module, "sliding_window", None)
     if type(module).__name__ in ("MistralAttention", "MixtralAttention"):
         window = getattr(module.config, "sliding_window", None)
@@ -75,26 +77,27 @@ def _convert(module: Any, **options: Any) -> IntegralOperator:
         "rotary": Rotary(module.head_dim, base=_base(module)),
     }
     heads = module.config.num_attention_heads
-    kernel = separate(module, ("q_proj", "k_proj", "v_proj"), heads, options)
+    kernel = separate(module, PROJECTIONS, heads, options)
     return bind(kernel, linear(module, "o_proj"))
 
 
 def _base(module: Any) -> float:
-    """The base of the rotary angles, where nothing else changes them."""
+    """Return the base of the rotary angles, where nothing else changes them."""
     rope = dict(module.config.rope_parameters)
-    base, kind = rope.pop("rope_theta"), rope.pop("rope_type", "default")
+    base = rope.pop("rope_theta")
+    kind = rope.pop("rope_type", "default")
     if kind != "default":
         raise refuse(module, f"rope_type={kind!r}", "rope_type='default'")
     if rope:
-        raise refuse(
-            module, f"rope_parameters with {sorted(rope)}", "rope_theta and rope_type alone"
-        )
+        got = f"rope_parameters with {sorted(rope)}"
+        raise refuse(module, got, "rope_theta and rope_type alone")
     return base
 
 
 def _norm(module: Any, name: str) -> nn.Module:
-    """A root-mean-square normalisation of a head's features."""
+    """Return a root-mean-square normalisation of a head's features."""
     norm = getattr(module, name)
-    if not type(norm).__qualname__.endswith("RMSNorm"):
-        raise refuse(module, f"{name}={type(norm).__qualname__}", "an RMSNorm over a head")
+    kind = type(norm).__qualname__
+    if not kind.endswith("RMSNorm"):
+        raise refuse(module, f"{name}={kind}", "an RMSNorm over a head")
     return norm

@@ -21,8 +21,9 @@ from ..integral import (
 )
 from ..integral.bases import OWN_FIRST
 from ..integral.conversion import refuse, register_converter
-from ..integral.problem import weighed
+from ..integral.features import weighed
 from ..ops.backend import cast
+from .parts import bias_offset, bind
 
 
 class PointwiseKernel(MatrixKernel, OwnForm, CausalTransition):
@@ -72,20 +73,23 @@ class PointwiseKernel(MatrixKernel, OwnForm, CausalTransition):
         return default_line(n, measure="counting", device=device, dtype=dtype)
 
     def matrix(self, problem: Problem) -> Tensor:
-        index, n = problem.index, problem.uy.shape[2]
+        batch, _, n, _ = problem.uy.shape
+        weight = self.linear.weight
         keys = torch.arange(n, device=problem.uy.device)
-        same = (keys if index is None else index)[:, None] == keys
-        dense = same.to(self.linear.weight.dtype)[:, :, None, None] * self.linear.weight
-        return dense.expand(problem.uy.shape[0], 1, -1, -1, -1, -1)
+        queries = keys if problem.index is None else problem.index
+        same = queries[:, None] == keys
+        dense = same.to(weight.dtype)[:, :, None, None] * weight
+        return dense.expand(batch, 1, -1, -1, -1, -1)
 
     def offset(self, problem: Problem) -> Tensor | None:
-        return None if self.linear.bias is None else self.linear.bias.view(1, 1, 1, -1)
+        return bias_offset(self.linear.bias, self)
 
     def evaluates(self, layout: Layout) -> bool:
         return not layout.pairs
 
     def evaluate(self, problem: Problem) -> Tensor:
-        u, q = problem.uy, problem.quadrature
+        u = problem.uy
+        q = problem.quadrature
         if problem.layout.measure != "counting":
             u = weighed(u, q.mass)
         if q.scale is not None:
@@ -93,22 +97,17 @@ class PointwiseKernel(MatrixKernel, OwnForm, CausalTransition):
         return self.linear(cast(u, problem.uy.dtype))
 
     def start(self, u: Tensor) -> dict[str, Tensor]:
-        """Nothing is remembered."""
+        """Return an empty memory."""
         return {}
 
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        return self.linear(cast(point.scaled(point.weighed()), point.u.dtype)), memory
+        u = cast(point.scaled(point.weighed()), point.u.dtype)
+        return self.linear(u), memory
 
 
 @register_converter("torch.nn.modules.linear.Linear")
 def linear(module: nn.Linear) -> IntegralOperator:
-    """The same map at every point, K = A δ; on any domain."""
+    """Convert the same map at every point, K = A δ; on any domain."""
     if not module.weight.is_floating_point():
         raise refuse(module, f"dtype={module.weight.dtype}", "real floating point")
-    return IntegralOperator(
-        module.in_features,
-        kernel=PointwiseKernel(module),
-        out_dim=module.out_features,
-        residual=False,
-        projection=False,
-    )
+    return bind(PointwiseKernel(module))

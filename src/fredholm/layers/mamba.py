@@ -5,7 +5,7 @@ The kernel, then the converters of Hugging Face's ``MambaMixer`` and ``mambapy``
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,15 @@ from ..ops.backend import full_precision
 from ..ops.scan import reorder, scan
 from .selective import TrajectoryKernel, packed, selective_matrix
 from .time_invariant import full
+
+
+class MambaTerms(NamedTuple):
+    """Δ (B, N, E), A (E, S), B and C (B, N, S) along a sequence."""
+
+    step: Tensor
+    poles: Tensor
+    inputs: Tensor
+    outputs: Tensor
 
 
 class MambaKernel(TrajectoryKernel):
@@ -87,69 +96,81 @@ class MambaKernel(TrajectoryKernel):
         needs = (2 * width, width, width, width, sum(self.split))
         if sizes != needs or dt_proj.out_features != width or feedthrough.shape != (width,):
             raise ShapeError(
-                f"a mixer of width {width} and state {state} needs layers of sizes {needs}, got "
-                f"{sizes}"
+                f"a mixer of width {width} and state {state}: expected layers of sizes {needs}, "
+                f"got {sizes}"
             )
-        self.in_proj, self.conv, self.x_proj, self.dt_proj = in_proj, conv, x_proj, dt_proj
-        self.log_decay, self.feedthrough = log_decay, feedthrough
+        self.in_proj = in_proj
+        self.conv = conv
+        self.x_proj = x_proj
+        self.dt_proj = dt_proj
+        self.log_decay = log_decay
+        self.feedthrough = feedthrough
         self.taps = conv.kernel_size[0]
 
     # --- what is read off the trajectory ----------------------------------------------------------
 
     def convolve(self, x: Float[Tensor, "b m e"]) -> Float[Tensor, "b n e"]:
-        """The convolution of points that k - 1 earlier ones precede."""
+        """Return the convolution of points that k - 1 earlier ones precede."""
         return F.conv1d(x.mT, self.conv.weight, self.conv.bias, groups=self.conv.groups).mT
 
-    def terms(self, inner: Float[Tensor, "b n e"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Δ, A, B and C from what the scan reads."""
+    def terms(self, inner: Float[Tensor, "b n e"]) -> MambaTerms:
+        """Return Δ, A, B and C from the input of the scan."""
         squeezed, inputs, outputs = (full(x) for x in self.x_proj(inner).split(self.split, -1))
         with full_precision(inner):
-            step = F.softplus(
-                F.linear(squeezed, full(self.dt_proj.weight), full(self.dt_proj.bias))
-            )
+            weight = full(self.dt_proj.weight)
+            step = F.softplus(F.linear(squeezed, weight, full(self.dt_proj.bias)))
         poles = prepared(self, "poles", lambda: -full(self.log_decay).exp())
-        return step, poles, inputs, outputs
+        return MambaTerms(step, poles, inputs, outputs)
 
     def response(self, u: Float[Tensor, "b n i"]) -> Float[Tensor, "b n o"]:
         x, gate = self.in_proj(u).chunk(2, -1)
+        # k - 1 zeros before the first point.
         inner = F.silu(self.convolve(F.pad(x, (0, 0, self.taps - 1, 0))))
-        step, poles, inputs, outputs = self.terms(inner)
+        terms = self.terms(inner)
         with full_precision(u):
             inner = full(inner)
-            drive = (step * inner)[..., None] * inputs[:, :, None]
-            states = scan((step[..., None] * poles).exp(), drive)
-            out = (states @ outputs[..., None])[..., 0] + self.feedthrough * inner
+            drive = (terms.step * inner)[..., None] * terms.inputs[:, :, None]
+            states = scan((terms.step[..., None] * terms.poles).exp(), drive)
+            out = (states @ terms.outputs[..., None])[..., 0] + self.feedthrough * inner
             return (out * F.silu(full(gate))).to(u.dtype)
 
     # --- the definition ---------------------------------------------------------------------------
 
     def coefficients(self, u: Float[Tensor, "b n i"], at: Tensor) -> tuple[Tensor, Tensor]:
-        """What a convolution's output c_r, and the projected x_s, contribute to the gated output at
-        t: (B, Nq, N, E) twice.
+        """Return the weights with which the convolution's output c_r, and the projected x_s, enter
+        the gated output at t: (B, Nq, N, E) twice.
         """
+        n = u.shape[1]
         x, gate = self.in_proj(u).chunk(2, -1)
         c = self.convolve(F.pad(x, (0, 0, self.taps - 1, 0)))
-        step, poles, inputs, outputs = self.terms(F.silu(c))
-        dense = selective_matrix(step, poles, step[..., None] * inputs[:, :, None], outputs, at)
-        now = torch.arange(u.shape[1], device=u.device) == at[:, :, None]
+        terms = self.terms(F.silu(c))
+
+        # M(t, r) of the class, with D on the diagonal.
+        gain = terms.step[..., None] * terms.inputs[:, :, None]
+        dense = selective_matrix(terms.step, terms.poles, gain, terms.outputs, at)
+        now = torch.arange(n, device=u.device) == at[:, :, None]
         dense = dense + torch.where(now[..., None], self.feedthrough, 0.0)
+
+        # silu(c) = σ(c) c, so that c_r enters by M(t, r) σ(c_r).
         after = F.silu(reorder(gate, at, 1))[:, :, None] * dense * c.sigmoid()[:, None]
-        n, weight = u.shape[1], self.conv.weight[:, 0]
+
+        # x_s enters through the taps of the k outputs from s on.
+        weight = self.conv.weight[:, 0]
         later = F.pad(after, (0, 0, 0, self.taps - 1))
-        before = sum(
-            later[:, :, j : j + n] * weight[:, self.taps - 1 - j] for j in range(self.taps)
-        )
-        assert isinstance(before, Tensor)
+        before = torch.zeros_like(after)
+        for j in range(self.taps):
+            before = before + later[:, :, j : j + n] * weight[:, self.taps - 1 - j]
         return after, before
 
     def unrolled(self, u: Float[Tensor, "b n i"], at: Tensor) -> Float[Tensor, "b q k o i"]:
-        return self.coefficients(u, at)[1][..., None] * self.in_proj.weight[: self.d_out]
+        _, before = self.coefficients(u, at)
+        return before[..., None] * self.in_proj.weight[: self.d_out]
 
     def offset(self, problem: Problem) -> Tensor | None:
         if self.in_proj.bias is None and self.conv.bias is None:
             return None
-        u, at, _ = packed(problem)
-        after, before = self.coefficients(u, at)
+        signal = packed(problem)
+        after, before = self.coefficients(signal.u, signal.at)
         out = torch.zeros_like(after[:, :, 0])
         if self.conv.bias is not None:
             out = out + after.sum(2) * self.conv.bias
@@ -167,19 +188,21 @@ class MambaKernel(TrajectoryKernel):
         x, gate = self.in_proj(point.u).chunk(2, -1)
         window = torch.cat([memory["window"].to(x.dtype), x], 1)
         inner = F.silu(self.convolve(window))
-        step, poles, inputs, outputs = self.terms(inner)
+        terms = self.terms(inner)
         with full_precision(x):
-            step, inner = step[:, 0], full(inner[:, 0])
-            drive = (step * inner)[..., None] * inputs[:, 0, None]
-            state = (step[..., None] * poles).exp() * memory["state"] + drive
-            out = (state @ outputs[:, 0, :, None])[..., 0] + self.feedthrough * inner
+            step = terms.step[:, 0]
+            inner = full(inner[:, 0])
+            drive = (step * inner)[..., None] * terms.inputs[:, 0, None]
+            state = (step[..., None] * terms.poles).exp() * memory["state"] + drive
+            out = (state @ terms.outputs[:, 0, :, None])[..., 0] + self.feedthrough * inner
             out = (out * F.silu(full(gate[:, 0]))).to(point.u.dtype)
             return out[:, None], {"window": window[:, 1:], "state": state}
 
 
 @register_converter("transformers.models.mamba.modeling_mamba.MambaMixer")
 def from_transformers(module: nn.Module) -> IntegralOperator:
-    """Hugging Face's mixer, called without a cache or a mask; padding is the domain's ``valid``.
+    """Convert Hugging Face's mixer, called without a cache or a mask; padding is the domain's
+    ``valid``.
 
     The mixer casts parts of its scan to float32 whatever its dtype; the operator computes in the
     dtype of its parameters, float32 at the least.
@@ -192,7 +215,7 @@ def from_transformers(module: nn.Module) -> IntegralOperator:
 
 @register_converter("mambapy.mamba.MambaBlock")
 def from_mambapy(module: nn.Module) -> IntegralOperator:
-    """mamba.py's block, in either of its scan modes."""
+    """Convert mamba.py's block, in either of its scan modes."""
     options: Any = module.config
     if options.inner_layernorms:
         raise refuse(module, "inner_layernorms=True", "inner_layernorms=False")
@@ -202,12 +225,11 @@ def from_mambapy(module: nn.Module) -> IntegralOperator:
 
 
 def _operator(module: Any) -> IntegralOperator:
-    """The operator of a module with the layers and names of the authors' released code."""
+    """Return the operator of a module with the layers and names of the authors' released code."""
     if module.dt_proj.bias is None:
         raise refuse(module, "dt_proj without bias", "a bias of the step")
-    kernel = MambaKernel(
-        module.in_proj, module.conv1d, module.x_proj, module.dt_proj, module.A_log, module.D
-    )
+    layers = module.in_proj, module.conv1d, module.x_proj, module.dt_proj
+    kernel = MambaKernel(*layers, module.A_log, module.D)
     project = module.out_proj
     return IntegralOperator(
         project.out_features,

@@ -81,11 +81,13 @@ class AdditiveScores(Scores):
         of_direction = None
         if direction is not None:
             above, of_direction = by_head.weighted_sum_of_heads_gradients(above, kept, direction)
-        # The sign of the activated sum is that of the sum, unless the slope turns it.
+
+        # The activated sum has the sign of the sum, unless the slope turns it.
         activated = self.slope >= 0
         both = kept if activated else query + key
         of_key = torch.ops.aten.leaky_relu_backward(above, both, self.slope, activated)
-        return ScoreGradients(of_key.sum(1, keepdim=True), of_key, of_direction)
+        of_query = of_key.sum(1, keepdim=True)
+        return ScoreGradients(of_query, of_key, of_direction)
 
 
 class NeighbourScores(Form):
@@ -107,13 +109,10 @@ class NeighbourScores(Form):
         if has_no_values(problem):
             return shape_alone(kernel, problem)
         assert isinstance(kernel, AdditiveScoresKernel)
-        ends = kernel.score_ends(problem)
-        out = softmax_over_neighbours(
-            problem,
-            Ends(ends.query, ends.key, ends.value),
-            AdditiveScores(kernel.slope),
-            ends.direction,
-        )
+        points = kernel.score_ends(problem)
+        ends = Ends(points.query, points.key, points.value)
+        scores = AdditiveScores(kernel.slope)
+        out = softmax_over_neighbours(problem, ends, scores, points.direction)
         return with_offset(out, kernel, problem)
 
 
@@ -130,4 +129,4 @@ class AdditiveScoresKernel(WeightedKernel):
 
     @abstractmethod
     def score_ends(self, problem: Problem) -> ScoreEnds:
-        """The projections of all points."""
+        """Return the projections of all points."""

@@ -17,6 +17,7 @@ from ..domain import Domain, default_line
 from ..errors import DomainError, OptionError, require
 from ..integral import IntegralOperator, Layout, MatrixKernel, Problem
 from .continuous_time import times_of
+from .parts import bind
 from .time_invariant import as_parameter, check_matrices, check_sequence
 
 Field = Callable[[Tensor], Tensor]
@@ -79,9 +80,12 @@ class AffineSystemKernel(MatrixKernel):
         super().__init__(1, b.shape[-1], output_matrix.shape[0])
         if sensitivity not in ("unforced", "driven"):
             raise OptionError(
-                f"sensitivity is 'unforced' (exact) or 'driven' (the paper's), got {sensitivity!r}"
+                "sensitivity: expected 'unforced' (exact) or 'driven' (the paper's), got "
+                f"{sensitivity!r}"
             )
-        self.field, self.solve, self.sensitivity = field, solve, sensitivity
+        self.field = field
+        self.solve = solve
+        self.sensitivity = sensitivity
         self.path = path or interpolate
         self.input_matrix = as_parameter(input_matrix) if constant else input_matrix
         self.output_matrix = as_parameter(output_matrix)
@@ -91,8 +95,8 @@ class AffineSystemKernel(MatrixKernel):
         check_sequence(self, layout, measures=("spacing", "weighted"))
         if layout.padded or not layout.fixed:
             raise DomainError(
-                f"{type(self).__name__} needs times shared by the batch, without padding or "
-                "gradient"
+                f"{type(self).__name__}: expected times shared by the batch, without padding or "
+                "gradient, got others"
             )
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
@@ -101,41 +105,47 @@ class AffineSystemKernel(MatrixKernel):
     # --- the definition ---------------------------------------------------------------------------
 
     def matrix(self, problem: Problem) -> Float[Tensor, "b 1 q k o i"]:
-        times, u = times_of(problem.y)[0], problem.uy[:, 0]
-        signal, driven = self.path(times, u), self.trajectory(times, u)
-        columns = self._input(driven).mT  # (B, N, d_in, S)
+        times = times_of(problem.y)[0]
+        u = problem.uy[:, 0]
+        signal = self.path(times, u)
+        driven = self.trajectory(times, u)
+        # A direction per input: ∂h(s) for a unit of u_i at s, (B, N, d_in, S).
+        columns = self._input(driven).mT
+
         # Each interval moves the sensitivities started at earlier points, and starts one more.
-        flows, rows = None, []
+        # `flows` holds states and directions, (B, k + 1, d_in, 2, S).
+        flows = None
+        rows = []
         for k in range(times.shape[0]):
-            start = torch.stack([driven[:, k, None].expand_as(columns[:, k]), columns[:, k]], -2)[
-                :, None
-            ]
+            states = driven[:, k, None].expand_as(columns[:, k])
+            start = torch.stack([states, columns[:, k]], -2)[:, None]
             if flows is None:
                 flows = start
             else:
-                moved = self.solve(
-                    lambda t, z: self._vary(z, signal(t)), flows, times[k - 1 : k + 1]
-                )[-1]
+                interval = times[k - 1 : k + 1]
+                moved = self.solve(lambda t, z: self._vary(z, signal(t)), flows, interval)[-1]
                 flows = torch.cat([moved, start], 1)
-            seen = flows[..., 1, :].mT  # (B, k + 1, S, d_in)
-            rows.append(
-                nn.functional.pad(
-                    self.output_matrix @ seen, (0, 0, 0, 0, 0, times.shape[0] - k - 1)
-                )
-            )
+
+            seen = self.output_matrix @ flows[..., 1, :].mT
+            later = times.shape[0] - k - 1
+            rows.append(nn.functional.pad(seen, (0, 0, 0, 0, 0, later)))
         dense = torch.stack(rows, 1)
-        return (dense if problem.index is None else dense[:, problem.index])[:, None]
+        if problem.index is not None:
+            dense = dense[:, problem.index]
+        return dense[:, None]
 
     def offset(self, problem: Problem) -> Tensor:
         times = times_of(problem.y)[0]
         free = self._solve_on(times, lambda t, h: self.field(h), self.initial_state[None])
         free = free @ self.output_matrix.mT
-        return (free if problem.index is None else free[:, problem.index])[:, None]
+        if problem.index is not None:
+            free = free[:, problem.index]
+        return free[:, None]
 
     def trajectory(
         self, times: Float[Tensor, " n"], u: Float[Tensor, "b n i"]
     ) -> Float[Tensor, "b n s"]:
-        """The driven solution at the points."""
+        """Return the driven solution at the points."""
         signal = self.path(times, u)
         first = self.initial_state.expand(u.shape[0], -1)
         return self._solve_on(times, lambda t, h: self._drive(h, signal(t)), first)
@@ -143,8 +153,8 @@ class AffineSystemKernel(MatrixKernel):
     def _solve_on(
         self, times: Tensor, function: Callable[[Tensor, Tensor], Tensor], first: Tensor
     ) -> Tensor:
-        """Solutions at all points, (B, N, S): one interval at a time, since u may have a kink at
-        each point.
+        """Return solutions at all points, (B, N, S): one interval at a time, because u may have a
+        kink at each point.
         """
         states = [first]
         for k in range(1, times.shape[0]):
@@ -152,27 +162,29 @@ class AffineSystemKernel(MatrixKernel):
         return torch.stack(states, 1)
 
     def _input(self, h: Tensor) -> Tensor:
+        """Return B(h)."""
         b = self.input_matrix
-        return b.expand(*h.shape[:-1], -1, -1) if isinstance(b, Tensor) else b(h)
+        if isinstance(b, Tensor):
+            return b.expand(*h.shape[:-1], -1, -1)
+        return b(h)
 
     def _drive(self, h: Tensor, u: Tensor) -> Tensor:
+        """Return f(h) + B(h) u."""
         return self.field(h) + (self._input(h) @ u[..., None])[..., 0]
 
     def _vary(self, z: Float[Tensor, "b k i 2 s"], u: Float[Tensor, "b i"]) -> Tensor:
-        """Rates of states and of their derivatives in a direction."""
+        """Return the rates of states and of their derivatives in a direction."""
         h, v = z.unbind(-2)
-        along = (
-            self.field
-            if self.sensitivity == "unforced"
-            else lambda h: self._drive(h, u[:, None, None])
-        )
-        return torch.stack(torch.func.jvp(along, (h,), (v,)), -2)
+        rate = self.field
+        if self.sensitivity == "driven":
+            rate = lambda h: self._drive(h, u[:, None, None])  # noqa: E731
+        return torch.stack(torch.func.jvp(rate, (h,), (v,)), -2)
 
 
 def interpolate(
     times: Float[Tensor, " n"], u: Float[Tensor, "b n i"]
 ) -> Callable[[Tensor], Tensor]:
-    """u between its points, linearly: (B, d_in) at a time.
+    """Return u between its points, linearly: a function of time with values (B, d_in).
 
     Example:
         >>> signal = interpolate(torch.tensor([0.0, 2.0]), torch.tensor([[[0.0], [1.0]]]))
@@ -183,9 +195,9 @@ def interpolate(
     def at(t: Tensor) -> Tensor:
         if times.shape[0] == 1:
             return u[:, 0]
-        k = (torch.searchsorted(times, t.detach().reshape(1), right=True)[0] - 1).clamp(
-            0, times.shape[0] - 2
-        )
+        # The interval [times[k], times[k + 1]) that contains t.
+        after = torch.searchsorted(times, t.detach().reshape(1), right=True)[0]
+        k = (after - 1).clamp(0, times.shape[0] - 2)
         share = (t - times[k]) / (times[k + 1] - times[k])
         return u[:, k] * (1 - share) + u[:, k + 1] * share
 
@@ -205,7 +217,7 @@ def affine_system(
     path: Path | None = None,
     sensitivity: str = "unforced",
 ) -> IntegralOperator:
-    r"""The system h' = f(h) + B(h) u, y = C h, h(t_0) = h_0, as an operator on causal times.
+    r"""Return the system h' = f(h) + B(h) u, y = C h, h(t_0) = h_0, as an operator on causal times.
 
     .. math::
         y(t) = C\,φ^0_{t,t_0}(h_0)
@@ -238,6 +250,4 @@ def affine_system(
     kernel = AffineSystemKernel(
         field, input_matrix, output_matrix, initial_state, solve, path=path, sensitivity=sensitivity
     )
-    return IntegralOperator(
-        kernel.d_in, kernel=kernel, out_dim=kernel.d_out, residual=False, projection=False
-    )
+    return bind(kernel)

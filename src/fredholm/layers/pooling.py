@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,10 +17,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..errors import OptionError
-from ..integral import IntegralOperator, Kernel, LatticeKernel, Layout, OwnForm, Problem
+from ..integral import IntegralOperator, LatticeKernel, Layout, OwnForm, Problem
 from ..integral.conversion import refuse, register_converter
 from ..integral.lattice import call_on_grid, read_grid, write_points
 from ..integral.window import Window
+from .parts import at_queries, bind
 
 AVERAGE = {2: F.avg_pool2d, 3: F.avg_pool3d}
 ADAPTIVE = {2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}
@@ -48,11 +50,12 @@ class AdaptiveWindow:
     def keeps(self) -> bool:
         return self.outputs is None
 
-    def size(self, n):
+    def size(self, n: int) -> int:
+        """Return the number of outputs for n keys."""
         return n if self.outputs is None else self.outputs
 
-    def centre(self, outputs, n: int):
-        """The middle of the output's part of the line."""
+    def centre(self, outputs: Any, n: int) -> Any:
+        """Return the middle of the output's part of the line."""
         return (outputs + 0.5) * (n / self.size(n)) - 0.5
 
     def refusal(self, n: int) -> str | None:
@@ -61,9 +64,10 @@ class AdaptiveWindow:
     def averages(
         self, outputs: Int[Tensor, " r"], n: int, dtype: torch.dtype
     ) -> Float[Tensor, "r n"]:
-        """Weight with which an output reads a key along one axis."""
+        """Return the weight with which an output reads a key along one axis."""
         m = self.size(n)
         start = (outputs * n).div(m, rounding_mode="floor")
+        # The ceiling, as the negative floor of the negative.
         stop = -(-(outputs + 1) * n).div(m, rounding_mode="floor")
         keys = torch.arange(n, device=outputs.device)
         read = (start[:, None] <= keys) & (keys < stop[:, None])
@@ -74,21 +78,23 @@ class _Average(LatticeKernel, OwnForm):
     """A weighted mean that is a product over the axes; every channel is a head."""
 
     def averages(self, axis: int, outputs: Tensor, n: int, dtype: torch.dtype) -> Tensor:
-        """Weight with which an output reads a key along one axis, (R, n)."""
+        """Return the weight with which an output reads a key along one axis, (R, n)."""
         raise NotImplementedError
 
     def _pool(self, image: Tensor) -> Tensor:
-        """The same by torch, (B, C, *grid)."""
+        """Return the mean by torch, (B, C, *grid)."""
         raise NotImplementedError
 
     def matrix(self, problem: Problem) -> Tensor:
-        keys, dtype = problem.layout.keys or (), problem.uy.dtype
-        factors = [
-            self.averages(a, q, n, dtype)
-            for a, (q, n) in enumerate(zip(self.outputs(problem), keys))
-        ]
+        keys = problem.layout.keys or ()
+        factors = []
+        for axis, (outputs, n) in enumerate(zip(self.outputs(problem), keys)):
+            factors.append(self.averages(axis, outputs, n, problem.uy.dtype))
+
+        # In two dimensions "rm,rn->rmn".
         axes = KEYS[: len(keys)]
-        dense = torch.einsum(",".join(f"r{a}" for a in axes) + f"->r{axes}", *factors).flatten(1)
+        formula = ",".join(f"r{axis}" for axis in axes) + f"->r{axes}"
+        dense = torch.einsum(formula, *factors).flatten(1)
         return dense[:, :, None, None].expand(problem.uy.shape[0], self.heads, -1, -1, 1, 1)
 
     def evaluates(self, layout: Layout) -> bool:
@@ -135,10 +141,12 @@ class AveragePoolKernel(_Average):
         divisor: int | None = None,
     ):
         super().__init__(dim, 1, 1, tuple(windows))
-        self.include_padding, self.divisor = include_padding, divisor
+        self.include_padding = include_padding
+        self.divisor = divisor
 
     def padding_refusal(self) -> str | None:
-        if self.divisor is None and (not self.include_padding or any(w.ceil for w in self.windows)):
+        reaches_over = any(w.ceil for w in self.windows)
+        if self.divisor is None and (reaches_over or not self.include_padding):
             return "windows at the end of the real points have other divisors"
         return super().padding_refusal()
 
@@ -146,17 +154,27 @@ class AveragePoolKernel(_Average):
         window = self.windows[axis]
         read = window.incidence(outputs, n, dtype).sum(-1)
         if self.divisor is not None:
+            # One divisor for the product over all axes.
             return read / self.divisor if axis == 0 else read
         count = read.sum(-1)
-        if self.include_padding:  # a window counts up to the end of the padding
+        if self.include_padding:
+            # A window counts up to the end of the padding.
             start = outputs * window.stride - window.before
-            count = ((start + window.taps).clamp(max=n + window.after) - start).to(dtype)
+            stop = (start + window.taps).clamp(max=n + window.after)
+            count = (stop - start).to(dtype)
         return read / count[:, None]
 
     def _pool(self, image: Tensor) -> Tensor:
-        w = self.image_windows
-        sizes = [x.taps for x in w], [x.stride for x in w], [x.before for x in w]
-        return AVERAGE[len(w)](image, *sizes, w[-1].ceil, self.include_padding, self.divisor)
+        windows = self.image_windows
+        return AVERAGE[len(windows)](
+            image,
+            [w.taps for w in windows],
+            [w.stride for w in windows],
+            [w.before for w in windows],
+            windows[-1].ceil,
+            self.include_padding,
+            self.divisor,
+        )
 
 
 class AdaptivePoolKernel(_Average):
@@ -191,7 +209,10 @@ class AdaptivePoolKernel(_Average):
 
     def _pool(self, image: Tensor) -> Tensor:
         sizes = [w.outputs for w in self.windows]
-        return ADAPTIVE[image.dim() - 2](image, sizes if len(sizes) > 1 else [1, *sizes])
+        if len(sizes) == 1:
+            # A line is an image of one row.
+            sizes = [1, *sizes]
+        return ADAPTIVE[image.dim() - 2](image, sizes)
 
 
 class MaxPoolKernel(LatticeKernel, OwnForm):
@@ -222,34 +243,37 @@ class MaxPoolKernel(LatticeKernel, OwnForm):
         return "padded points count as zeros, and a zero may be the largest value"
 
     def _pool(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        """Values and the index of each in its image, (B, C, *grid)."""
-        w = self.image_windows
-        sizes = (
-            [x.taps for x in w],
-            [x.stride for x in w],
-            [x.before for x in w],
-            [x.dilation for x in w],
+        """Return values and the index of each in its image, (B, C, *grid)."""
+        windows = self.image_windows
+        return LARGEST[len(windows)](
+            image,
+            [w.taps for w in windows],
+            [w.stride for w in windows],
+            [w.before for w in windows],
+            [w.dilation for w in windows],
+            windows[-1].ceil,
+            True,
         )
-        return LARGEST[len(w)](image, *sizes, w[-1].ceil, True)
 
     def chosen(self, problem: Problem) -> Tensor:
-        """Index of the key each output takes, (B, H, M)."""
-        return self._pool(read_grid(problem, masses=False))[1].flatten(2)
+        """Return the index of the key that each output takes, (B, H, M)."""
+        _, places = self._pool(read_grid(problem, masses=False))
+        return places.flatten(2)
 
     def matrix(self, problem: Problem) -> Tensor:
-        chosen = self.chosen(problem)
-        if problem.index is not None:
-            chosen = chosen.index_select(2, problem.index)
+        chosen = at_queries(self.chosen(problem), problem)
         return F.one_hot(chosen, problem.uy.shape[2]).to(problem.uy.dtype)[..., None, None]
 
     def evaluates(self, layout: Layout) -> bool:
         return not layout.pairs
 
     def evaluate(self, problem: Problem) -> Tensor:
+        image = read_grid(problem)
         if problem.layout.measure == "counting":
-            return write_points(self._pool(read_grid(problem))[0], self.heads)
+            values, _ = self._pool(image)
+            return write_points(values, self.heads)
         # The largest value is chosen before masses multiply it, which might choose another.
-        return read_grid(problem).flatten(2).gather(2, self.chosen(problem))[..., None]
+        return image.flatten(2).gather(2, self.chosen(problem))[..., None]
 
 
 @register_converter(
@@ -258,14 +282,16 @@ class MaxPoolKernel(LatticeKernel, OwnForm):
 def average_pooling(
     module: nn.AvgPool1d | nn.AvgPool2d | nn.AvgPool3d, *, dim: int | None = None
 ) -> IntegralOperator:
-    """A mean over windows; ``dim`` is the number of channels, which the layer does not know."""
+    """Convert a mean over windows; ``dim`` is the number of channels, which the layer does not
+    know.
+    """
     kernel = AveragePoolKernel(
         _width(module, dim),
         _windows(module),
         include_padding=module.count_include_pad,
         divisor=getattr(module, "divisor_override", None),
     )
-    return _bind(kernel)
+    return bind(kernel)
 
 
 @register_converter(
@@ -276,8 +302,8 @@ def adaptive_pooling(
     *,
     dim: int | None = None,
 ) -> IntegralOperator:
-    """A mean over the parts of each axis; ``dim`` is the number of channels."""
-    return _bind(AdaptivePoolKernel(_width(module, dim), _each(module, module.output_size)))
+    """Convert a mean over the parts of each axis; ``dim`` is the number of channels."""
+    return bind(AdaptivePoolKernel(_width(module, dim), _each(module, module.output_size)))
 
 
 @register_converter(
@@ -286,40 +312,40 @@ def adaptive_pooling(
 def max_pooling(
     module: nn.MaxPool1d | nn.MaxPool2d | nn.MaxPool3d, *, dim: int | None = None
 ) -> IntegralOperator:
-    """The largest value of a window; ``dim`` is the number of channels."""
+    """Convert the largest value of a window; ``dim`` is the number of channels."""
     if module.return_indices:
         raise refuse(module, "return_indices=True", "False: an operator returns values")
-    return _bind(MaxPoolKernel(_width(module, dim), _windows(module)))
+    return bind(MaxPoolKernel(_width(module, dim), _windows(module)))
 
 
 def _axes(module: nn.Module) -> int:
-    """``MaxPool2d``, or a subclass of it, pools over two axes."""
+    """Return the number of axes: ``MaxPool2d``, or a subclass of it, pools over two."""
     names = [c.__name__ for c in type(module).__mro__ if c.__module__ == "torch.nn.modules.pooling"]
     return int(names[0][-2])
 
 
-def _each(module: nn.Module, value) -> tuple:
-    return (value,) * _axes(module) if value is None or isinstance(value, int) else tuple(value)
+def _each(module: nn.Module, value: Any) -> tuple:
+    """Return one value per axis of the layer."""
+    if value is None or isinstance(value, int):
+        return (value,) * _axes(module)
+    return tuple(value)
 
 
-def _windows(module) -> tuple[Window, ...]:
-    sizes = (module.kernel_size, module.stride, module.padding, getattr(module, "dilation", 1))
+def _windows(module: Any) -> tuple[Window, ...]:
+    taps = _each(module, module.kernel_size)
+    strides = _each(module, module.stride)
+    paddings = _each(module, module.padding)
+    dilations = _each(module, getattr(module, "dilation", 1))
     return tuple(
         Window(k, s, d, p, p, ceil=module.ceil_mode)
-        for k, s, p, d in zip(*(_each(module, size) for size in sizes))
+        for k, s, d, p in zip(taps, strides, dilations, paddings)
     )
 
 
 def _width(module: nn.Module, dim: int | None) -> int:
     if dim is None or dim < 1:
-        name = type(module).__name__
         raise OptionError(
-            f"{name} does not know its channels: as_operator(module, dim=channels); got dim={dim}"
+            f"{type(module).__name__}: expected the number of channels, which the layer does not "
+            f"know, got dim={dim}; call as_operator(module, dim=channels)"
         )
     return dim
-
-
-def _bind(kernel: Kernel) -> IntegralOperator:
-    return IntegralOperator(
-        kernel.heads, kernel.heads, kernel=kernel, residual=False, projection=False
-    )

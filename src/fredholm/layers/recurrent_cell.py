@@ -14,9 +14,16 @@ from torch import Tensor, nn
 from ..domain import Domain
 from ..integral import IntegralOperator
 from ..integral.conversion import register_converter
-from .recurrence import InitialState, RecurrentKernel
+from .parts import bind
+from .recurrence import RecurrentKernel
+from .trajectory.initial_state import InitialState, as_torch_takes_it, fits_batch, tensors_of
 
 Cell = nn.RNNCell | nn.LSTMCell | nn.GRUCell
+LAYERS: dict[type[nn.Module], Any] = {
+    nn.RNNCell: nn.RNN,
+    nn.LSTMCell: nn.LSTM,
+    nn.GRUCell: nn.GRU,
+}
 NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
@@ -28,20 +35,22 @@ def _call(
     initial_state: InitialState | None = None,
     linearization: str = "secant",
 ) -> Tensor | None:
-    """The cell, point after point."""
-    given = () if initial_state is None else initial_state
-    parts = (given,) if isinstance(given, Tensor) else tuple(given)
-    if linearization != "secant" or any(x.dim() == 3 and x.shape[1] != u.shape[0] for x in parts):
-        return None  # a state for batches of another size cannot be called here
-    # (1, width) or (1, B, width), as a recurrence of one layer has it.
-    state: Any = tuple(x.reshape(-1, x.shape[-1]).expand(u.shape[0], -1) for x in parts) or None
-    if state is not None and len(state) == 1:
-        state = state[0]
-    out = []
+    """Call the cell point after point, or return None for another function: a linearization, or a
+    state for batches of another size.
+    """
+    parts = tensors_of(initial_state)
+    batch = u.shape[0]
+    if linearization != "secant" or not fits_batch(parts, batch):
+        return None
+
+    # From (1, width) or (1, B, width), as a recurrence of one layer has it, to (B, width).
+    rows = tuple(x.reshape(-1, x.shape[-1]).expand(batch, -1) for x in parts)
+    state: Any = as_torch_takes_it(rows)
+    outputs = []
     for point in u.unbind(1):
         state = cell(point, state)
-        out.append(state if isinstance(state, Tensor) else state[0])
-    return torch.stack(out, 1)
+        outputs.append(tensors_of(state)[0])
+    return torch.stack(outputs, 1)
 
 
 @register_converter(
@@ -53,24 +62,20 @@ def recurrent_cell(
     initial_state: InitialState | None = None,
     linearization: str = "secant",
 ) -> IntegralOperator:
-    """A cell that is applied point after point and whose outputs are its states h: the recurrence
-    of one layer with the cell's parameters, on the causal line with a mass of one per point.
+    """Convert a cell that is applied point after point and whose outputs are its states h: the
+    recurrence of one layer with the cell's parameters, on the causal line with a mass of one per
+    point.
 
     ``initial_state`` and ``linearization`` are those of
     :class:`fredholm.layers.recurrence.RecurrentKernel`.
     """
     options: dict[str, Any] = {"bias": module.bias, "batch_first": True, "device": "meta"}
     if isinstance(module, nn.RNNCell):
-        layer = nn.RNN(
-            module.input_size, module.hidden_size, nonlinearity=module.nonlinearity, **options
-        )
-    else:
-        kind = nn.LSTM if isinstance(module, nn.LSTMCell) else nn.GRU
-        layer = kind(module.input_size, module.hidden_size, **options)
+        options["nonlinearity"] = module.nonlinearity
+    kind = next(layer for cell, layer in LAYERS.items() if isinstance(module, cell))
+    layer = kind(module.input_size, module.hidden_size, **options)
     for name in NAMES:
-        if getattr(module, name) is not None:
-            setattr(layer, f"{name}_l0", getattr(module, name))
-    kernel = RecurrentKernel(layer, initial_state=initial_state, linearization=linearization)
-    return IntegralOperator(
-        module.input_size, kernel=kernel, out_dim=kernel.d_out, residual=False, projection=False
-    )
+        parameter = getattr(module, name)
+        if parameter is not None:
+            setattr(layer, f"{name}_l0", parameter)
+    return bind(RecurrentKernel(layer, initial_state=initial_state, linearization=linearization))

@@ -7,7 +7,7 @@ mixer among them (``mamba.py``); :class:`SelectiveKernel` is the bare selective 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,8 +19,8 @@ from ..errors import OptionError, suggest
 from ..integral import CausalTransition, Layout, MatrixKernel, Point, Problem, prepared
 from ..integral.capabilities import StateScan
 from ..ops.backend import full_precision
-from ..ops.scan import pack, ranks, reorder, scan
-from .time_invariant import check_sequence, full
+from ..ops.scan import ranks, reorder, scan
+from .time_invariant import check_sequence, full, packing
 
 RULES = ("zoh", "simplified")
 
@@ -42,49 +42,52 @@ class TrajectoryKernel(MatrixKernel, StateScan, CausalTransition):
         return default_line(n, causal=True, measure="counting", device=device, dtype=dtype)
 
     def scans(self, layout: Layout) -> bool:
-        return layout.causal and not (layout.pairs or layout.cross) and layout.measure == "counting"
+        hides_pairs = layout.pairs or layout.cross
+        return layout.causal and not hides_pairs and layout.measure == "counting"
 
     def response(self, u: Float[Tensor, "b n i"]) -> Float[Tensor, "b n o"]:
-        """The output of the recurrence on sequences without padding, offset included."""
+        """Return the output of the recurrence on sequences without padding, offset included."""
         raise NotImplementedError
 
     def unrolled(self, u: Float[Tensor, "b n i"], at: Tensor) -> Float[Tensor, "b q k o i"]:
-        """K at query steps ``at`` (B, Nq), zero for later keys, on sequences without padding."""
+        """Return K at query steps ``at`` (B, Nq), zero for later keys, on sequences without
+        padding.
+        """
         raise NotImplementedError
 
     def scan(self, problem: Problem) -> Float[Tensor, "b 1 n o"]:
-        valid = problem.quadrature.valid
-        order, back = (None, None) if valid is None else pack(valid)
-        out = self.response(reorder(problem.uy[:, 0], order, 1))
-        return reorder(out, back, 1)[:, None]
+        order = packing(problem.quadrature.valid)
+        out = self.response(reorder(problem.uy[:, 0], order.there, 1))
+        return reorder(out, order.back, 1)[:, None]
 
     def matrix(self, problem: Problem) -> Float[Tensor, "b 1 q k o i"]:
-        u, at, back = packed(problem)
-        return reorder(self.unrolled(u, at), back, 2)[:, None]
+        signal = packed(problem)
+        return reorder(self.unrolled(signal.u, signal.at), signal.back, 2)[:, None]
 
 
-def packed(problem: Problem) -> tuple[Float[Tensor, "b n i"], Tensor, Tensor | None]:
-    """u with its real points first, the queries' steps (B, Nq), and the order of keys that undoes
-    it.
+class PackedSignal(NamedTuple):
+    """A signal with its real points first.
+
+    Attributes:
+        u: the signal, (B, N, d_in).
+        at: the queries' steps, (B, Nq).
+        back: the order of keys that undoes it, None without padding.
     """
-    valid, u = problem.quadrature.valid, problem.uy[:, 0]
-    order, back = (None, None) if valid is None else pack(valid)
+
+    u: Float[Tensor, "b n i"]
+    at: Tensor
+    back: Tensor | None
+
+
+def packed(problem: Problem) -> PackedSignal:
+    """Return the signal of a problem with its real points first."""
+    valid = problem.quadrature.valid
+    u = problem.uy[:, 0]
+    order = packing(valid)
     at = ranks(valid, u.shape[1], u.device).clamp(min=0)
-    at = at if problem.index is None else at[:, problem.index]
-    return reorder(u, order, 1), at.expand(u.shape[0], -1), back
-
-
-def gains(
-    step: Float[Tensor, "b n e"],
-    poles: Float[Tensor, "e s"],
-    inputs: Float[Tensor, "b n s"],
-    rule: str,
-) -> tuple[Float[Tensor, "b n e s"], Float[Tensor, "b n e s"]]:
-    """exp(ΔA) and B̄, per channel and state."""
-    z = step[..., None] * poles
-    if rule == "zoh":
-        return z.exp(), torch.expm1(z) / poles * inputs[:, :, None]
-    return z.exp(), step[..., None] * inputs[:, :, None]
+    if problem.index is not None:
+        at = at[:, problem.index]
+    return PackedSignal(reorder(u, order.there, 1), at.expand(u.shape[0], -1), order.back)
 
 
 def selective_matrix(
@@ -94,16 +97,36 @@ def selective_matrix(
     outputs: Float[Tensor, "b n s"],
     at: Tensor,
 ) -> Float[Tensor, "b q n e"]:
-    r""":math:`\sum_n C_n(t)\,[\prod_{r=s+1}^{t} e^{Δ_r A_n}]\,\bar B_n(s)` per channel, at steps
-    t = ``at`` (B, Nq) and all s; zero for s > t.
+    r"""Return :math:`\sum_n C_n(t)\,[\prod_{r=s+1}^{t} e^{Δ_r A_n}]\,\bar B_n(s)` per channel, at
+    steps t = ``at`` (B, Nq) and all s; zero for s > t.
     """
     total = step.cumsum(1)
     seen = torch.arange(step.shape[1], device=step.device) <= at[:, :, None]
+    seen = seen[..., None]
     # Products of decays are differences of one running sum; later keys must not overflow in exp.
-    elapsed = torch.where(seen[..., None], reorder(total, at, 1)[:, :, None] - total[:, None], 0.0)
+    elapsed = reorder(total, at, 1)[:, :, None] - total[:, None]
+    elapsed = torch.where(seen, elapsed, 0.0)
     decay = (elapsed[..., None] * poles).exp()
     dense = torch.einsum("bqs,bqkes,bkes->bqke", reorder(outputs, at, 1), decay, gain)
-    return torch.where(seen[..., None], dense, 0.0)
+    return torch.where(seen, dense, 0.0)
+
+
+class Coefficients(NamedTuple):
+    """Coefficients of the recurrence h_t = e^{Δ_t A} h_{t-1} + B̄_t u_t, y_t = C_t h_t along a
+    sequence.
+
+    Attributes:
+        step: Δ, (B, N, E).
+        poles: A, (E, S).
+        decay, gain: e^{ΔA} and B̄, (B, N, E, S).
+        outputs: C, (B, N, S).
+    """
+
+    step: Float[Tensor, "b n e"]
+    poles: Float[Tensor, "e s"]
+    decay: Float[Tensor, "b n e s"]
+    gain: Float[Tensor, "b n e s"]
+    outputs: Float[Tensor, "b n s"]
 
 
 class SelectiveKernel(TrajectoryKernel):
@@ -141,9 +164,11 @@ class SelectiveKernel(TrajectoryKernel):
         super().__init__(1, dim)
         if discretization not in RULES:
             raise OptionError(
-                f"unknown discretization {discretization!r}{suggest(str(discretization), RULES)}"
+                f"discretization: expected {' or '.join(RULES)}, got {discretization!r}"
+                f"{suggest(str(discretization), RULES)}"
             )
-        self.rank, self.discretization = rank or math.ceil(dim / 16), discretization
+        self.rank = rank or math.ceil(dim / 16)
+        self.discretization = discretization
         self.log_decay = nn.Parameter(torch.empty(dim, state))
         self.squeeze = nn.Linear(dim, self.rank, bias=False)
         self.step = nn.Linear(self.rank, dim)
@@ -152,39 +177,48 @@ class SelectiveKernel(TrajectoryKernel):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """A = -1, -2, ... (S4D-Real); Δ between 1e-3 and 1e-1, log-uniform, where u = 0."""
+        """Set A = -1, -2, ... (S4D-Real), and draw Δ at u = 0 between 1e-3 and 1e-1,
+        log-uniform.
+        """
         with torch.no_grad():
-            self.log_decay.copy_(
-                torch.arange(1, self.log_decay.shape[1] + 1).log().expand_as(self.log_decay)
-            )
+            poles = torch.arange(1, self.log_decay.shape[1] + 1)
+            self.log_decay.copy_(poles.log().expand_as(self.log_decay))
             step = torch.empty_like(self.step.bias).uniform_(math.log(1e-3), math.log(1e-1)).exp()
+            # The inverse of softplus, log(e^Δ - 1), without overflow.
             self.step.bias.copy_(step + (-torch.expm1(-step)).log())
 
-    def terms(self, u: Float[Tensor, "b n e"]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Δ, A, exp(ΔA), B̄ and C along a sequence, in at least float32."""
+    def terms(self, u: Float[Tensor, "b n e"]) -> Coefficients:
+        """Return the coefficients along a sequence, in float32 or better."""
         step = full(self.step(self.squeeze(u)))
-        inputs, outputs = full(self.input(u)), full(self.output(u))
+        inputs = full(self.input(u))
+        outputs = full(self.output(u))
         with full_precision(u):
             step = F.softplus(step)
             poles = prepared(self, "poles", lambda: -self.log_decay.exp())
-            decay, gain = gains(step, poles, inputs, self.discretization)
-        return step, poles, decay, gain, outputs
+            z = step[..., None] * poles
+            if self.discretization == "zoh":
+                gain = torch.expm1(z) / poles * inputs[:, :, None]
+            else:
+                gain = step[..., None] * inputs[:, :, None]
+            return Coefficients(step, poles, z.exp(), gain, outputs)
 
     def response(self, u: Float[Tensor, "b n i"], recurrence: Any = scan) -> Float[Tensor, "b n o"]:
-        _, _, decay, gain, outputs = self.terms(u)
+        c = self.terms(u)
         with full_precision(u):
-            return (recurrence(decay, gain * full(u)[..., None]) @ outputs[..., None])[..., 0]
+            states = recurrence(c.decay, c.gain * full(u)[..., None])
+            return (states @ c.outputs[..., None])[..., 0]
 
     def unrolled(self, u: Float[Tensor, "b n i"], at: Tensor) -> Float[Tensor, "b q k o i"]:
-        step, poles, _, gain, outputs = self.terms(u)
-        return torch.diag_embed(selective_matrix(step, poles, gain, outputs, at))
+        c = self.terms(u)
+        return torch.diag_embed(selective_matrix(c.step, c.poles, c.gain, c.outputs, at))
 
     def start(self, u: Tensor) -> dict[str, Tensor]:
         return {"state": full(u.new_zeros(u.shape[0], *self.log_decay.shape))}
 
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         u = point.u
-        _, _, decay, gain, outputs = self.terms(u)
+        c = self.terms(u)
         with full_precision(u):
-            state = decay[:, 0] * memory["state"] + gain[:, 0] * full(u)[:, 0, :, None]
-            return (state @ outputs[:, 0, :, None])[:, None, :, 0], {"state": state}
+            drive = c.gain[:, 0] * full(u)[:, 0, :, None]
+            state = c.decay[:, 0] * memory["state"] + drive
+            return (state @ c.outputs[:, 0, :, None])[:, None, :, 0], {"state": state}

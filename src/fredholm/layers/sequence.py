@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -29,6 +29,7 @@ from ..integral.bases import OWN_FIRST
 from ..integral.conversion import call_on_points, find_converter, refuse, register_converter
 from ..integral.lattice import call_on_grid
 from ..integral.problem import merge_heads
+from .parts import at_queries, bind
 
 
 class SequenceKernel(MatrixKernel, OwnForm):
@@ -71,28 +72,27 @@ class SequenceKernel(MatrixKernel, OwnForm):
     # --- the definition ---------------------------------------------------------------------------
 
     def matrix(self, problem: Problem) -> Float[Tensor, "b 1 q k o i"]:
-        matrix, _ = self._composed(problem)
-        matrix = matrix.permute(0, 1, 3, 2, 4)[:, None]
-        return matrix if problem.index is None else matrix.index_select(2, problem.index)
+        matrix = self._composed(problem).matrix.permute(0, 1, 3, 2, 4)
+        return at_queries(matrix[:, None], problem)
 
     def offset(self, problem: Problem) -> Tensor:
-        _, offset = self._composed(problem)
-        return offset if problem.index is None else offset.index_select(2, problem.index)
+        return at_queries(self._composed(problem).offset[:, None], problem)
 
-    def _composed(self, problem: Problem) -> tuple[Tensor, Tensor]:
-        """The whole chain as one affine map, (B, M, o, N, i), and its offset (B, 1, M, o)."""
-        u, matrix, offset = problem.uy[:, 0], None, None
+    def _composed(self, problem: Problem) -> AffineMap:
+        """Return the whole chain as one affine map."""
+        u = problem.uy[:, 0]
+        chain = None
         for operator, domain in self._links(problem_domain(problem)):
-            link, shift = affine_map(operator, u, domain)
-            if matrix is None or offset is None:
-                matrix, offset = link, shift
+            link = affine_map(operator, u, domain)
+            if chain is None:
+                chain = link
             else:
-                matrix = torch.einsum("bqozc,bzcki->bqoki", link, matrix)
-                offset = torch.einsum("bqozc,bzc->bqo", link, offset) + shift
+                matrix = torch.einsum("bqozc,bzcki->bqoki", link.matrix, chain.matrix)
+                offset = torch.einsum("bqozc,bzc->bqo", link.matrix, chain.offset) + link.offset
+                chain = AffineMap(matrix, offset)
             u = operator(u, domain)
-        assert matrix is not None
-        assert offset is not None
-        return matrix, offset[:, None]
+        assert chain is not None
+        return chain
 
     # --- as the layers compute it -----------------------------------------------------------------
 
@@ -119,22 +119,23 @@ class SequenceKernel(MatrixKernel, OwnForm):
                 "operator.kernel.operators one after the other"
             )
         if layout.measure != "counting" or layout.pairs:
-            what = "pairs" if layout.pairs else f"the measure {layout.measure!r}"
+            got = "pairs" if layout.pairs else f"the measure {layout.measure!r}"
             raise DomainError(
-                f"a sequence of layers has a mass of one per point and hides none, got {what}; "
+                f"a sequence of layers: expected a mass of one per point and no pairs, got {got}; "
                 "build the domain with measure='counting', without pairs"
             )
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
         kernels: list[Any] = [operator.kernel for operator in self.operators]
-        result = [kernel.default_domain(n, device=device, dtype=dtype) for kernel in kernels]
-        causal = [domain for domain in result if domain.causal]
-        domain = (causal or result)[0]
+        domains = [kernel.default_domain(n, device=device, dtype=dtype) for kernel in kernels]
+        # One causal layer makes the chain causal.
+        causal = [domain for domain in domains if domain.causal]
+        domain = (causal or domains)[0]
         masses = torch.ones(n, device=device, dtype=dtype)
         return Domain(domain.positions, masses, None, None, bool(causal), domain.shape, "counting")
 
     def small_domain(self) -> Domain:
-        """The smallest grid on which every layer has an output."""
+        """Return the smallest grid on which every layer has an output."""
         first = self.operators[0].kernel
         if not isinstance(first, LatticeKernel | SequenceKernel):
             return super().small_domain()
@@ -156,7 +157,7 @@ class SequenceKernel(MatrixKernel, OwnForm):
         return out
 
     def _links(self, domain: Domain) -> Iterator[tuple[IntegralOperator, Domain]]:
-        """Each operator and the domain that it reads."""
+        """Yield each operator and the domain that it reads."""
         for operator in self.operators:
             assert isinstance(operator, IntegralOperator)
             yield operator, domain
@@ -164,54 +165,77 @@ class SequenceKernel(MatrixKernel, OwnForm):
 
 
 def problem_domain(problem: Problem) -> Domain:
-    """The domain of a problem's keys, with a mass of one per point."""
-    whole = problem.parent or problem
-    layout, q = whole.layout, whole.quadrature
-    positions = whole.y[0] if whole.y.shape[0] == 1 else whole.y
+    """Return the domain of a problem's keys, with a mass of one per point."""
+    complete = problem.parent or problem
+    layout = complete.layout
+    q = complete.quadrature
+    positions = complete.y
+    if positions.shape[0] == 1:
+        positions = positions[0]
     masses = torch.ones_like(q.mass[0])
     return Domain(positions, masses, q.valid, None, layout.causal, layout.keys, "counting")
 
 
-def affine_map(operator: IntegralOperator, u: Tensor, domain: Domain) -> tuple[Tensor, Tensor]:
-    """An operator along u as a matrix (B, Nq, o, Nk, i), masses included, and its offset
+class AffineMap(NamedTuple):
+    """An affine map of a signal: its matrix (B, Nq, o, Nk, i), masses included, and its offset
     (B, Nq, o).
     """
+
+    matrix: Tensor
+    offset: Tensor
+
+
+def affine_map(operator: IntegralOperator, u: Tensor, domain: Domain) -> AffineMap:
+    """Return an operator along u, with projection and pointwise term, as an affine map."""
     problem = operator.problem(u, domain)
-    valid = problem.real
+    kernel = operator.kernel
     weights = problem.quadrature.weights()[..., None, None]
-    dense = (operator.kernel.matrix(problem) * weights).to(u.dtype)
-    if operator.kernel.whole:
+    dense = (kernel.matrix(problem) * weights).to(u.dtype)
+    if kernel.whole:
         matrix = dense.permute(0, 2, 1, 4, 3, 5).flatten(2, 3)
-    else:  # a head reads its own slice of the features
+    else:
+        # A head reads its own slice of the features: the matrix is block diagonal.
         same = torch.eye(operator.heads, dtype=u.dtype, device=u.device)
         matrix = torch.einsum("bhqkoi,hg->bqhokgi", dense, same).flatten(2, 3).flatten(4, 5)
-    offset = operator.kernel.offset(problem)
-    shape = (u.shape[0], operator.heads, matrix.shape[1], operator.kernel.d_out)
-    shift = merge_heads((u.new_zeros(()) if offset is None else offset).expand(shape))
+
+    offset = kernel.offset(problem)
+    if offset is None:
+        offset = u.new_zeros(())
+    shape = (u.shape[0], operator.heads, matrix.shape[1], kernel.d_out)
+    shift = merge_heads(offset.expand(shape))
+
     if operator.projection is not None:
         matrix = torch.einsum("po,bqoki->bqpki", operator.projection.weight, matrix)
         shift = operator.projection(shift)
     if operator.residual is not None:
         same = torch.eye(u.shape[1], dtype=u.dtype, device=u.device)
         matrix = matrix + torch.einsum("qk,oi->qoki", same, operator.residual.weight)
-    if valid is not None:  # nothing is passed on from padding
-        matrix, shift = matrix * valid[..., None, None, None], shift * valid[..., None]
-    return matrix, shift
+    if problem.real is not None:
+        # Outputs at padding are zero.
+        matrix = matrix * problem.real[..., None, None, None]
+        shift = shift * problem.real[..., None]
+    return AffineMap(matrix, shift)
 
 
 def _on_grid(layer: nn.Module) -> bool:
-    """Whether a layer takes images, (B, C, *grid), instead of points, (B, N, dim)."""
+    """Return whether a layer takes images, (B, C, *grid), instead of points, (B, N, dim)."""
     if isinstance(layer, nn.Sequential):
-        return _on_grid(_layers(layer)[0][1])
+        return _on_grid(_first(layer))
     return find_converter(layer).call is call_on_grid
 
 
 def _layers(module: nn.Sequential) -> list[tuple[str, nn.Module]]:
-    """The layers that do something, by name."""
+    """Return the layers that do something, by name."""
     layers = [(n, m) for n, m in module.named_children() if type(m) is not nn.Identity]
     if not layers:
         raise ConversionError(f"{type(module).__name__} has no layers to convert")
     return layers
+
+
+def _first(module: nn.Sequential) -> nn.Module:
+    """Return the first layer that does something."""
+    _, layer = _layers(module)[0]
+    return layer
 
 
 def _call(layer: nn.Sequential, u: Tensor, domain: Domain) -> Tensor:
@@ -223,57 +247,58 @@ def _call(layer: nn.Sequential, u: Tensor, domain: Domain) -> Tensor:
 
 @register_converter("torch.nn.modules.container.Sequential", call=_call)
 def sequence(module: nn.Sequential, *, dim: int | None = None) -> IntegralOperator:
-    """Layers in turn, each convertible: convolutions and poolings, or layers that take points with
-    the features last (linear layers, timm's attention, layers of your own), at the end perhaps a
-    recurrence with ``batch_first=True``. ``dim`` is the number of channels where the first layer
-    does not know it.
+    """Convert layers in turn, each convertible: convolutions and poolings, or layers that take
+    points with the features last (linear layers, timm's attention, layers of your own), at the end
+    perhaps a recurrence with ``batch_first=True``. ``dim`` is the number of channels where the
+    first layer does not know it.
     """
     layers = _layers(module)
+    last = layers[-1][1]
+    width = dim
     operators: list[IntegralOperator] = []
-    for number, (name, layer) in enumerate(layers):
+    for name, layer in layers:
         try:
-            _check(layer, last=number == len(layers) - 1)
-            if _on_grid(layer) != _on_grid(layers[0][1]):
-                other = type(layers[0][1]).__name__
-                raise refuse(
-                    module,
-                    f"{type(layer).__name__} after {other}",
-                    "layers that agree where the features are, on dimension 1 (convolutions, "
-                    "pooling) or the last one",
-                )
-            width = operators[-1].out_dim if operators else dim
+            _check(layer, module, last=layer is last)
             options: dict[str, Any] = {"dim": width} if _takes_width(layer) else {}
-            operators.append(as_operator(layer, probe=False, **options))
+            operator = as_operator(layer, probe=False, **options)
         except ConversionError as error:
             raise ConversionError(f"{type(module).__name__}, layer {name!r}: {error}") from error
-    widths = [(a.out_dim, b.dim) for a, b in pairwise(operators) if a.out_dim != b.dim]
-    if widths:
-        raise refuse(module, f"{widths[0][0]} features into {widths[0][1]}", "widths that fit")
-    kernel = SequenceKernel(operators)
-    return IntegralOperator(
-        kernel.d_in, kernel=kernel, out_dim=kernel.d_out, residual=False, projection=False
-    )
+        operators.append(operator)
+        width = operator.out_dim
+    for before, after in pairwise(operators):
+        if before.out_dim != after.dim:
+            got = f"{before.out_dim} features into {after.dim}"
+            raise refuse(module, got, "widths that fit")
+    return bind(SequenceKernel(operators))
 
 
-def _check(layer: nn.Module, *, last: bool) -> None:
-    """ConversionError for a layer that a Sequential cannot call, or whose output it cannot pass
-    on.
+def _check(layer: nn.Module, module: nn.Sequential, *, last: bool) -> None:
+    """Raise ConversionError for a layer that a Sequential cannot call, or whose output it cannot
+    pass on.
     """
     if isinstance(layer, nn.RNNBase):
         if not (last and layer.batch_first):
-            raise refuse(
-                layer,
-                f"batch_first={layer.batch_first}" if last else "before another layer",
-                "a recurrence at the end, with batch_first=True",
-            )
+            got = f"batch_first={layer.batch_first}" if last else "before another layer"
+            raise refuse(layer, got, "a recurrence at the end, with batch_first=True")
     elif not isinstance(layer, nn.Sequential):
         call = find_converter(layer).call
         if call not in (call_on_grid, call_on_points):
             raise refuse(layer, "inside a Sequential", "layers that are called with one tensor")
 
+    first = _first(module)
+    if _on_grid(layer) != _on_grid(first):
+        raise refuse(
+            module,
+            f"{type(layer).__name__} after {type(first).__name__}",
+            "layers that agree where the features are, on dimension 1 (convolutions, pooling) or "
+            "the last one",
+        )
+
 
 def _takes_width(layer: nn.Module) -> bool:
-    """Whether a layer does not know its channels: pooling, or a sequence that begins with it."""
+    """Return whether a layer does not know its channels: pooling, or a sequence that begins with
+    it.
+    """
     if isinstance(layer, nn.Sequential):
-        return _takes_width(_layers(layer)[0][1])
+        return _takes_width(_first(layer))
     return type(layer).__module__ == "torch.nn.modules.pooling"

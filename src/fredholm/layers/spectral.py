@@ -18,6 +18,7 @@ from ..integral import IntegralOperator, LatticeKernel, Layout, OwnForm, Problem
 from ..integral.conversion import refuse, register_converter
 from ..integral.lattice import call_on_grid, read_grid, write_points
 from ..integral.window import Window
+from .parts import at_queries, bind
 
 
 class PeriodicKernel(LatticeKernel, OwnForm):
@@ -58,11 +59,13 @@ class PeriodicKernel(LatticeKernel, OwnForm):
         self, layer: nn.Module, d_in: int, d_out: int, *, axes: int, even: tuple[int, ...] = ()
     ):
         super().__init__(1, d_in, d_out, (Window(1, mode="circular"),) * axes)
-        self.layer, self.even = layer, even
+        self.layer = layer
+        self.even = even
 
     def check(self, layout: Layout) -> None:
         super().check(layout)
-        odd = {a: layout.keys[a] for a in self.even if layout.keys and layout.keys[a] % 2}
+        extents = layout.keys or ()
+        odd = {axis: extents[axis] for axis in self.even if extents and extents[axis] % 2}
         if odd:
             raise DomainError(
                 f"{type(self.layer).__name__} is not a convolution on an odd number of points: "
@@ -72,29 +75,37 @@ class PeriodicKernel(LatticeKernel, OwnForm):
 
     def matrix(self, problem: Problem) -> Tensor:
         grid = problem.layout.keys or ()
+        # κ by input, output and displacement.
         responses = self._responses(problem)
-        kappa = (responses[1:] - responses[:1]).flatten(2)  # (i, o, displacement)
+        kappa = (responses[1:] - responses[:1]).flatten(2)
+
+        # The displacement of every pair as one number, (Nq, *grid).
         index = torch.zeros((), dtype=torch.int64, device=kappa.device)
         for axis, (outputs, n) in enumerate(zip(self.outputs(problem), grid)):
-            keys = torch.arange(n, device=kappa.device).reshape(-1, *(1,) * (len(grid) - 1 - axis))
+            later = grid[axis + 1 :]
+            keys = torch.arange(n, device=kappa.device).reshape(-1, *(1,) * len(later))
             away = (outputs.reshape(-1, *(1,) * len(grid)) - keys) % n
-            index = index + away * prod(grid[axis + 1 :])
-        dense = kappa[:, :, index.flatten(1)].permute(2, 3, 1, 0)  # (q, k, o, i)
+            index = index + away * prod(later)
+
+        dense = kappa[:, :, index.flatten(1)].permute(2, 3, 1, 0)
         return dense.expand(problem.uy.shape[0], 1, -1, -1, -1, -1)
 
     def offset(self, problem: Problem) -> Tensor | None:
-        points = write_points(self._responses(problem, impulses=False), 1)
-        return points if problem.index is None else points.index_select(2, problem.index)
+        return at_queries(write_points(self._responses(problem, impulses=False), 1), problem)
 
     def evaluates(self, layout: Layout) -> bool:
         return not layout.pairs
 
     def evaluate(self, problem: Problem) -> Tensor:
         image = read_grid(problem)
-        return write_points(self.layer(image if len(self.windows) > 1 else image.squeeze(2)), 1)
+        if len(self.windows) == 1:
+            image = image.squeeze(2)
+        return write_points(self.layer(image), 1)
 
     def _responses(self, problem: Problem, *, impulses: bool = True) -> Tensor:
-        """To nothing and, one per channel, to impulses at the origin: (1 + d_in, d_out, *grid)."""
+        """Return the responses to zero and, one per channel, to impulses at the origin,
+        (1 + d_in, d_out, *grid).
+        """
         n = problem.uy.shape[2]
         inputs = problem.uy.new_zeros(1 + impulses * self.d_in, self.d_in, n)
         if impulses:
@@ -103,7 +114,7 @@ class PeriodicKernel(LatticeKernel, OwnForm):
 
 
 def _grid(module: Any) -> Domain:
-    """A periodic grid that has all of the layer's modes, and an even number of points."""
+    """Return a periodic grid that has all of the layer's modes, and an even number of points."""
     extents = [2 * max(2, int(modes)) for modes in module.n_modes]
     return Domain.grid(*extents, measure="counting")
 
@@ -112,7 +123,7 @@ def _grid(module: Any) -> Domain:
     "neuralop.layers.spectral_convolution.SpectralConv", call=call_on_grid, domain=_grid
 )
 def spectral_convolution(module: nn.Module) -> IntegralOperator:
-    """A Fourier multiplier on a periodic grid, any factorisation of its weights; on
+    """Convert a Fourier multiplier on a periodic grid, with any factorisation of its weights; on
     ``Domain.grid(..., measure="counting")``.
 
     The library computes in single precision. It shifts modes in a way that loses the convolution on
@@ -127,17 +138,8 @@ def spectral_convolution(module: nn.Module) -> IntegralOperator:
     for option, value in expected.items():
         if getattr(layer, option) != value:
             raise refuse(module, f"{option}={getattr(layer, option)!r}", f"{option}={value!r}")
+    even = tuple(range(layer.order - 1))
     kernel = PeriodicKernel(
-        module,
-        layer.in_channels,
-        layer.out_channels,
-        axes=layer.order,
-        even=tuple(range(layer.order - 1)),
+        module, layer.in_channels, layer.out_channels, axes=layer.order, even=even
     )
-    return IntegralOperator(
-        layer.in_channels,
-        kernel=kernel,
-        out_dim=layer.out_channels,
-        residual=False,
-        projection=False,
-    )
+    return bind(kernel)

@@ -20,6 +20,7 @@ from .continuous_time import ContinuousStateSpaceKernel
 from .time_invariant import (
     TimeInvariantKernel,
     as_parameter,
+    as_parameter_or_none,
     check_matrices,
     check_rule,
     full,
@@ -81,70 +82,82 @@ class StateSpaceKernel(TimeInvariantKernel):
     ):
         check_matrices(state_matrix, input_matrix, output_matrix, initial_state, bias)
         size = state_matrix.shape[0]
-        super().__init__(
-            1, input_matrix.shape[1], size if output_matrix is None else output_matrix.shape[0]
-        )
-        self.size, self.discretization = size, check_rule(discretization)
+        d_out = size if output_matrix is None else output_matrix.shape[0]
+        super().__init__(1, input_matrix.shape[1], d_out)
+        self.size = size
+        self.discretization = check_rule(discretization)
         self.state_matrix = as_parameter(state_matrix)
         self.input_matrix = as_parameter(input_matrix)
-        self.output_matrix = None if output_matrix is None else as_parameter(output_matrix)
-        self.initial_state = None if initial_state is None else as_parameter(initial_state)
-        self.bias = None if bias is None else as_parameter(bias)
+        self.output_matrix = as_parameter_or_none(output_matrix)
+        self.initial_state = as_parameter_or_none(initial_state)
+        self.bias = as_parameter_or_none(bias)
         self.step = as_parameter(step) if isinstance(step, Tensor) else step
 
     def recurrence(self) -> tuple[Float[Tensor, "s s"], Float[Tensor, "s i"]]:
-        """Ā and B̄."""
+        """Return Ā and B̄."""
         return prepared(self, ("recurrence", self.discretization, self.step), self._recurrence)
 
     def _recurrence(self) -> tuple[Tensor, Tensor]:
         if self.discretization is None:
             return full(self.state_matrix), full(self.input_matrix)
-        a, b = full(self.state_matrix) * self.step, full(self.input_matrix) * self.step
+        a = full(self.state_matrix) * self.step
+        b = full(self.input_matrix) * self.step
         one = torch.eye(self.size, dtype=a.dtype, device=a.device)
         if self.discretization == "euler":
             return one + a, b
         if self.discretization == "bilinear":
             return torch.linalg.solve(one - a / 2, one + a / 2), torch.linalg.solve(one - a / 2, b)
+
         # The exponential of [[ΔA, ΔB], [0, 0]] contains both, and needs no inverse of A.
-        block = torch.cat(
-            [torch.cat([a, b], 1), torch.zeros(b.shape[1], self.size + b.shape[1]).to(a)], 0
-        )
+        zeros = torch.zeros(b.shape[1], self.size + b.shape[1]).to(a)
+        block = torch.cat([torch.cat([a, b], 1), zeros], 0)
         both = torch.linalg.matrix_exp(block)[: self.size]
         return both[:, : self.size], both[:, self.size :]
 
     def read(self, states: Float[Tensor, "*b s"]) -> Float[Tensor, "*b o"]:
-        """C h."""
-        return states if self.output_matrix is None else states @ full(self.output_matrix).mT
+        """Return C h."""
+        if self.output_matrix is None:
+            return states
+        return states @ full(self.output_matrix).mT
 
     def lags(self, n: int) -> Float[Tensor, "h n o i"]:
         columns = krylov(*self.recurrence(), n)
-        return (columns if self.output_matrix is None else full(self.output_matrix) @ columns)[None]
+        if self.output_matrix is not None:
+            columns = full(self.output_matrix) @ columns
+        return columns[None]
 
     def states(self, signal: Float[Tensor, "b h n i"], recurrence: Any = transition_scan) -> Tensor:
         a, b = self.recurrence()
-        return self.read(recurrence(a[None, None], signal[:, 0] @ b.mT))[:, None]
+        drive = signal[:, 0] @ b.mT
+        return self.read(recurrence(a[None, None], drive))[:, None]
 
     def free(self, n: int) -> Tensor | None:
         if self.initial_state is None and self.bias is None:
             return None
         a, _ = self.recurrence()
-        # One more coordinate, always one, carries the bias.
-        drive = torch.zeros_like(a[:, :1]) if self.bias is None else full(self.bias)[:, None]
+        drive = torch.zeros_like(a[:, :1])
+        if self.bias is not None:
+            drive = full(self.bias)[:, None]
+        first = a.new_zeros(self.size)
+        if self.initial_state is not None:
+            first = full(self.initial_state)
+
+        # One more coordinate, always one, carries the bias: [[Ā, b], [0, 1]].
         last = torch.zeros(1, self.size + 1, dtype=a.dtype, device=a.device)
         last[:, -1] = 1.0
         affine = torch.cat([torch.cat([a, drive], 1), last], 0)
-        first = a.new_zeros(self.size) if self.initial_state is None else full(self.initial_state)
         start = torch.cat([first, first.new_ones(1)])[:, None]
-        return self.read(krylov(affine, affine @ start, n)[:, : self.size, 0])[None]
+        states = krylov(affine, affine @ start, n)[:, : self.size, 0]
+        return self.read(states)[None]
 
     def rest(self, u: Tensor) -> dict[str, Tensor]:
         zero = u.new_zeros(u.shape[0], 1, self.size)
-        if self.initial_state is None and self.bias is None:
-            return {"state": zero}
-        return {
-            "state": zero,
-            "free": zero if self.initial_state is None else zero + full(self.initial_state),
-        }
+        memory = {"state": zero}
+        if self.initial_state is not None:
+            memory["free"] = zero + full(self.initial_state)
+        elif self.bias is not None:
+            memory["free"] = zero
+        return memory
 
     def move(self, state: Tensor, u: Tensor | None) -> tuple[Tensor, Tensor]:
         a, b = self.recurrence()
@@ -167,7 +180,8 @@ def linear_system(
     initial_state: Tensor | None = None,
     continuous: bool = False,
 ) -> IntegralOperator:
-    r"""The system (A, B, C, D) as an operator: :math:`y = D u + \int K u\,d\mu + \text{offset}`.
+    r"""Return the system (A, B, C, D) as an operator:
+    :math:`y = D u + \int K u\,d\mu + \text{offset}`.
 
     In discrete time :math:`h_t = \bar A h_{t-1} + \bar B u_t` with the matrices as they are or
     discretised; the textbook's forward Euler reads u one step later, which is this operator on a
@@ -195,19 +209,14 @@ def linear_system(
     """
     if continuous and discretization is not None:
         raise OptionError(
-            f"a system in real time is not discretised, got discretization={discretization!r}"
+            "discretization: expected None, because a system in real time is not discretised, got "
+            f"{discretization!r}"
         )
+    matrices = state_matrix, input_matrix, output_matrix
     if continuous:
-        kernel: Kernel = ContinuousStateSpaceKernel(
-            state_matrix, input_matrix, output_matrix, initial_state=initial_state
-        )
+        kernel: Kernel = ContinuousStateSpaceKernel(*matrices, initial_state=initial_state)
     else:
         kernel = StateSpaceKernel(
-            state_matrix,
-            input_matrix,
-            output_matrix,
-            discretization=discretization,
-            step=step,
-            initial_state=initial_state,
+            *matrices, discretization=discretization, step=step, initial_state=initial_state
         )
     return with_feedthrough(kernel, feedthrough)

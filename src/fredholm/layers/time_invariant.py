@@ -1,4 +1,5 @@
-"""Causal kernels that depend on the number of steps between two points: what linear systems share.
+"""Base of linear systems in discrete time: causal kernels that depend on the number of steps
+between two points.
 
 The base class from which ``state_space.py`` and ``diagonal_state_space.py`` follow by giving their
 taps, their scan and one step; and the checks of all systems in time.
@@ -7,7 +8,7 @@ taps, their scan and one step; and the checks of all systems in time.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -23,11 +24,13 @@ from ..integral import (
     MatrixKernel,
     Point,
     Problem,
+    with_offset,
 )
 from ..integral.capabilities import LagTaps, StateScan
-from ..integral.problem import weighed
+from ..integral.features import weighed
 from ..ops.backend import full_precision
 from ..ops.scan import pack, ranks, reorder
+from .parts import bind
 
 RULES = ("zoh", "bilinear", "euler")
 
@@ -35,8 +38,8 @@ RULES = ("zoh", "bilinear", "euler")
 def check_sequence(
     kernel: Kernel, layout: Layout, *, measures: tuple[str, ...] | None = None
 ) -> None:
-    """DomainError unless the domain is one causal sequence, without pairs, and its measure one of
-    ``measures`` where these are given.
+    """Raise DomainError unless the domain is one causal sequence without pairs, and has one of the
+    ``measures`` if these are given.
     """
     name = type(kernel).__name__
     if not layout.causal:
@@ -52,7 +55,7 @@ def check_sequence(
         )
     if measures is not None and layout.measure not in measures:
         need = " or ".join(repr(m) for m in measures)
-        raise DomainError(f"{name} needs the measure {need}, this domain has {layout.measure!r}")
+        raise DomainError(f"{name}: expected the measure {need}, got {layout.measure!r}")
 
 
 class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
@@ -71,30 +74,30 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
 
     @abstractmethod
     def lags(self, n: int) -> Float[Tensor, "h n o i"]:
-        """κ at lags 0 to n - 1."""
+        """Return κ at lags 0 to n - 1."""
 
     @abstractmethod
     def states(self, signal: Float[Tensor, "b h n i"], recurrence: Any = None) -> Tensor:
-        """Outputs of the system at rest, (B, H, N, d_out), through all its states; ``recurrence``
-        in place of the scan over them.
+        """Return outputs of the system at rest, (B, H, N, d_out), through all its states;
+        ``recurrence`` replaces the scan over them.
         """
 
     @abstractmethod
     def free(self, n: int) -> Tensor | None:
-        """Response of the first n steps to initial state and bias, (H, n, d_out), or None where
-        there is neither.
+        """Return the response of the first n steps to initial state and bias, (H, n, d_out), or
+        None where there is neither.
         """
 
     @abstractmethod
     def rest(self, u: Tensor) -> dict[str, Tensor]:
-        """The state before the first point, for features like ``u`` (B, H, d_in): ``state``, and
-        ``free`` for the free response.
+        """Return the state before the first point, for features like ``u`` (B, H, d_in): ``state``,
+        and ``free`` for the free response.
         """
 
     @abstractmethod
     def move(self, state: Tensor, u: Tensor | None) -> tuple[Tensor, Tensor]:
-        """One step from a state (B, H, S): output (B, H, d_out) and state after it; ``u`` None for
-        the free response.
+        """Take one step from a state (B, H, S), and return the output (B, H, d_out) and the state
+        after it. ``u`` None moves the free response.
         """
 
     # --- what the domain must be ------------------------------------------------------------------
@@ -114,8 +117,8 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
     # --- the definition ---------------------------------------------------------------------------
 
     def matrix(self, problem: Problem) -> Float[Tensor, "b h q k o i"]:
-        at, keys = _ranks(problem)
-        lag = at[:, :, None] - keys[:, None, :]
+        queries, keys = _ranks(problem)
+        lag = queries[:, :, None] - keys[:, None, :]
         dense = self.taps(problem)[:, lag.clamp(min=0)].movedim(0, 1)
         dense = torch.where((lag >= 0)[:, None, :, :, None, None], dense, 0.0)
         return dense.expand(problem.uy.shape[0], -1, -1, -1, -1, -1)
@@ -123,7 +126,10 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
     def offset(self, problem: Problem) -> Tensor | None:
         with full_precision(problem.uy):
             free = self.free(problem.uy.shape[2])
-        return None if free is None else free[:, _ranks(problem)[0].clamp(min=0)].movedim(0, 1)
+        if free is None:
+            return None
+        queries, _ = _ranks(problem)
+        return free[:, queries.clamp(min=0)].movedim(0, 1)
 
     # --- fast forms -------------------------------------------------------------------------------
 
@@ -133,43 +139,62 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
 
     def scan(self, problem: Problem) -> Float[Tensor, "b h n o"]:
         q = problem.quadrature
-        order, back = (None, None) if q.valid is None else pack(q.valid)
+        order = packing(q.valid)
         with full_precision(problem.uy):
             signal = weighed(problem.uy, q.mass)
-            out = reorder(self.states(reorder(signal, order, 2)), back, 2)
+            states = self.states(reorder(signal, order.there, 2))
+            out = reorder(states, order.back, 2)
         if q.scale is not None:
             out = out * q.scale[..., None].to(out.dtype)
-        offset = self.offset(problem)
-        return out if offset is None else out + offset
+        return with_offset(out, self, problem)
 
     def start(self, u: Tensor) -> dict[str, Tensor]:
         return self.rest(full(u))
 
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         with full_precision(point.u):
-            out, after = self.move(memory["state"], point.weighed())
-            memory_after = {"state": after}
+            out, state = self.move(memory["state"], point.weighed())
+            after = {"state": state}
             out = point.scaled(out)
             if "free" in memory:
-                response, memory_after["free"] = self.move(memory["free"], None)
+                response, after["free"] = self.move(memory["free"], None)
                 out = out + response
-        return out, memory_after
+        return out, after
 
 
 def _ranks(problem: Problem) -> tuple[Tensor, Tensor]:
-    """Step numbers of queries and keys, (1 | B, Nq) and (1 | B, Nk)."""
+    """Return the step numbers of queries and keys, (1 | B, Nq) and (1 | B, Nk)."""
     keys = ranks(problem.quadrature.valid, problem.uy.shape[2], problem.uy.device)
-    return (keys if problem.index is None else keys[:, problem.index]), keys
+    queries = keys if problem.index is None else keys[:, problem.index]
+    return queries, keys
+
+
+class PackedOrder(NamedTuple):
+    """The order in which real points come first, and the one that undoes it; None without
+    padding.
+    """
+
+    there: Tensor | None
+    back: Tensor | None
+
+
+def packing(valid: Tensor | None) -> PackedOrder:
+    """Return the order of a sequence without its padding."""
+    if valid is None:
+        return PackedOrder(None, None)
+    return PackedOrder(*pack(valid))
 
 
 def real_points(problem: Problem) -> Tensor | None:
-    """Which points are real, for every sample, (B, N); None for all."""
+    """Return which points are real, for every sample, (B, N); None for all."""
     valid = problem.quadrature.valid
-    return None if valid is None else valid.expand(problem.uy.shape[0], -1)
+    if valid is None:
+        return None
+    return valid.expand(problem.uy.shape[0], -1)
 
 
 def full(u: Tensor) -> Tensor:
-    """At least float32."""
+    """Return ``u`` in float32 or better."""
     return u.to(torch.promote_types(u.dtype, torch.float32))
 
 
@@ -180,50 +205,55 @@ def check_matrices(
     initial_state: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> None:
-    """ShapeError unless the matrices are those of one system."""
+    """Raise ShapeError unless the matrices are those of one real system."""
     size = a.shape[0] if a.dim() else 0
     vectors = [v for v in (initial_state, bias) if v is not None]
     fits = a.shape == (size, size) and b.dim() == 2 and b.shape[0] == size
-    fits = (
-        fits
-        and (c is None or (c.dim() == 2 and c.shape[1] == size))
-        and all(v.shape == (size,) for v in vectors)
-    )
-    if not fits:
+    if c is not None:
+        fits = fits and c.dim() == 2 and c.shape[1] == size
+    if not fits or any(v.shape != (size,) for v in vectors):
         got = ", ".join(str(tuple(x.shape)) for x in (a, b, c, *vectors) if x is not None)
         raise ShapeError(
-            f"a linear system needs A (S, S), B (S, d_in), C (d_out, S) and vectors (S,); got {got}"
+            "a linear system: expected A (S, S), B (S, d_in), C (d_out, S) and vectors (S,), got "
+            f"{got}"
         )
     if a.is_complex() or b.is_complex():
-        raise ShapeError("a dense system is real; complex poles are DiagonalStateSpaceKernel's")
+        raise ShapeError(
+            "a dense system: expected real matrices, got complex ones; complex poles are "
+            "DiagonalStateSpaceKernel's"
+        )
 
 
 def as_parameter(x: Tensor) -> nn.Parameter:
-    """A parameter as it is, another tensor as a new one."""
+    """Return a parameter as it is, and another tensor as a new one."""
     return x if isinstance(x, nn.Parameter) else nn.Parameter(x.clone())
 
 
+def as_parameter_or_none(x: Tensor | None) -> nn.Parameter | None:
+    """Return :func:`as_parameter`, or None for None."""
+    return None if x is None else as_parameter(x)
+
+
 def check_rule(rule: str | None) -> str | None:
-    """The rule of discretisation, or an OptionError."""
+    """Return the rule of discretisation, or raise OptionError."""
     if rule is not None and rule not in RULES:
-        raise OptionError(f"unknown discretization {rule!r}{suggest(str(rule), RULES)}, or None")
+        raise OptionError(
+            f"discretization: expected {', '.join(RULES)} or None, got {rule!r}"
+            f"{suggest(str(rule), RULES)}"
+        )
     return rule
 
 
 def with_feedthrough(kernel: Kernel, feedthrough: Tensor | None) -> IntegralOperator:
-    """The operator of a system; its pointwise term W is D, where there is one."""
-    operator = IntegralOperator(
-        kernel.d_in,
-        kernel=kernel,
-        out_dim=kernel.d_out,
-        residual=feedthrough is not None,
-        projection=False,
-    )
-    if feedthrough is not None and operator.residual is not None:
-        if feedthrough.shape != operator.residual.weight.shape:
-            need = tuple(operator.residual.weight.shape)
-            raise ShapeError(
-                f"the feedthrough must have shape {need}, got {tuple(feedthrough.shape)}"
-            )
-        operator.residual.weight = as_parameter(feedthrough)
+    """Return the operator of a system. Its pointwise term W is D, if there is one."""
+    if feedthrough is None:
+        return bind(kernel)
+    operator = IntegralOperator(kernel.d_in, kernel=kernel, out_dim=kernel.d_out, projection=False)
+    assert operator.residual is not None
+    need = operator.residual.weight.shape
+    if feedthrough.shape != need:
+        raise ShapeError(
+            f"feedthrough: expected shape {tuple(need)}, got {tuple(feedthrough.shape)}"
+        )
+    operator.residual.weight = as_parameter(feedthrough)
     return operator

@@ -10,7 +10,8 @@ from ..families.softmax.kernel import SoftmaxKernel
 from ..integral import IntegralOperator
 from ..integral.conversion import refuse, refuse_dropout, register_converter
 from ..registry import qualified_name
-from .multihead_attention import bind, linear, refuse_hooks
+from .multihead_attention import linear, refuse_hooks
+from .parts import bind
 
 POINTWISE_NORMS = {
     "torch.nn.modules.normalization.LayerNorm",
@@ -22,8 +23,8 @@ POINTWISE_NORMS = {
 
 @register_converter("timm.layers.attention.Attention", "timm.models.vision_transformer.Attention")
 def timm_attention(module: Any) -> IntegralOperator:
-    """Attention with one layer for queries, keys and values (``qkv``), optional ``qk_norm``, and an
-    output layer (``proj``).
+    """Convert attention with one layer for queries, keys and values (``qkv``), optional
+    ``qk_norm``, and an output layer (``proj``).
     """
     if getattr(module, "gate", None) is not None:
         raise refuse(module, "gated=True", "gated=False")
@@ -31,19 +32,18 @@ def timm_attention(module: Any) -> IntegralOperator:
         raise refuse(module, "scale_norm=True", "scale_norm=False")
     dropout = max(module.attn_drop.p, module.proj_drop.p)
     refuse_dropout(module, dropout)
-    packed, norms = linear(module, "qkv"), [_norm(module, name) for name in ("q_norm", "k_norm")]
+    packed = linear(module, "qkv")
     kernel = SoftmaxKernel(
         packed.in_features,
         module.num_heads,
         projections=packed,
-        query_norm=norms[0],
-        key_norm=norms[1],
+        query_norm=_norm(module, "q_norm"),
+        key_norm=_norm(module, "k_norm"),
         dropout=dropout,
     )
     if abs(module.scale - kernel.scale) > 1e-12:
-        raise refuse(
-            module, f"scale={module.scale}", f"one over the root of a head's width, {kernel.scale}"
-        )
+        need = f"one over the root of a head's width, {kernel.scale}"
+        raise refuse(module, f"scale={module.scale}", need)
     return bind(kernel, linear(module, "proj"))
 
 

@@ -489,6 +489,7 @@ def facts_of(replaced: Any) -> dict[str, Any]:
         "tied": replaced.tied,
         "window": replaced.window,
         "sinks": replaced.sinks,
+        "store": replaced.store,
         "keep": {name: list(groups) for name, groups in replaced.keep.items()},
         "layers": [describe(layer) for layer in replaced.layers],
         "refused": replaced.refused,

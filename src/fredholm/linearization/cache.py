@@ -25,6 +25,7 @@ from transformers.cache_utils import (
 
 from ..errors import ConversionError
 from ..integral import Memory
+from ..ops.linear_attention import STORE, begins_block
 from .heads import LinearHeads, clean
 from .interface import SLOT, STATE
 from .kept import KEPT, MixedHeads
@@ -35,7 +36,7 @@ from .state import advance, has_state, step, steps_in_place
 # Of a layer with a window its last tokens, and the dimension along which they lie.
 NEAR = {"near_key": 2, "near_value": 2, "near_mass": 1}
 # The recurrent states of a layer, by their index.
-NAMES = ("moment", "shift", "real", *NEAR, "sinks_filled", *KEPT)
+NAMES = ("moment", "shift", "real", *NEAR, "sinks_filled", *KEPT, *STORE)
 
 
 class LinearState(CacheLayerMixin):
@@ -52,6 +53,7 @@ class LinearState(CacheLayerMixin):
         hidden: how many tokens so far were padding, (B,), counted where it watches.
         record_past: whether the last tokens can be removed again, see :meth:`crop`.
         past: these tokens, with the state before them.
+        behind_sinks: of a store, visible tokens behind the sinks so far; None where rows differ.
         replays: they are noted, and not in the state yet: some behind them were removed.
     """
 
@@ -64,6 +66,7 @@ class LinearState(CacheLayerMixin):
     # Absent from caches that earlier versions saved.
     record_past, replays = False, False
     past: Past | None = None
+    behind_sinks: int | None = None
 
     def __init__(self, watches: bool = True) -> None:
         super().__init__()
@@ -71,7 +74,7 @@ class LinearState(CacheLayerMixin):
         self.length, self.pending, self.oldest = 0, 0, 0
         self.watches, self.hidden, self.stepping = watches, 0, False
         self.record_past, self.replays = False, False
-        self.past = None
+        self.past, self.behind_sinks = None, None
 
     # what a layer of keys does, with none kept
 
@@ -221,9 +224,13 @@ class LinearState(CacheLayerMixin):
         scale: float | None,
     ) -> Tensor:
         memory = {name: x for name, x in self._tensors().items() if name not in KEPT}
-        if steps_in_place(heads, query, key, memory):
-            slot = self.first + self.oldest
-            out = step(heads, query, key, value, valid, memory, slot, scale=scale)
+        stays = not heads.store or self._stays_in_store(heads, valid)
+        if stays and steps_in_place(heads, query, key, memory):
+            slot, left = self.first + self.oldest, None
+            if heads.store and heads.window is not None and self.behind_sinks is not None:
+                self.behind_sinks += 1
+                left = self.behind_sinks - heads.window
+            out = step(heads, query, key, value, valid, memory, slot, scale=scale, left=left)
             moved = 1 if valid is None or heads.window is None else valid[:, 0].long()
             self.oldest = (self.oldest + moved) % (heads.window or 1)
             return out
@@ -234,16 +241,30 @@ class LinearState(CacheLayerMixin):
         self._replace(heads, {name: x.clone() for name, x in memory.items()})
         return out
 
+    def _stays_in_store(self, heads: LinearHeads, valid: Tensor | None) -> bool:
+        """Whether a next token leaves the store as it is: no block begins, and rows are alike."""
+        if valid is not None or self.behind_sinks is None or heads.window is None:
+            return False
+        return not begins_block(self.behind_sinks + 1 - heads.window, heads.window)
+
     def _replace(self, heads: LinearHeads, memory: Memory) -> None:
         """Put another state of the linear groups in the place of this one."""
         self._count_sinks(heads, memory)
         gone = {name: None for name in NAMES if name not in KEPT}
         self._keep(gone | memory)
         self.oldest, self.is_initialized = 0, True
+        self._count_behind_sinks()
 
     def _keep(self, tensors: Mapping[str, Tensor | None]) -> None:
         for name, x in tensors.items():
             self.recurrent_states[NAMES.index(name)] = x
+
+    def _count_behind_sinks(self) -> None:
+        """Note how many tokens the store has counted, where that is the same in all rows."""
+        count, self.behind_sinks = self.recurrent_states.get(NAMES.index("store_count")), None
+        if count is not None and not torch.compiler.is_compiling():
+            rows = set(count.tolist())
+            self.behind_sinks = rows.pop() if len(rows) == 1 else None
 
     def _count_sinks(self, heads: LinearHeads, memory: Memory) -> None:
         """Note how many sinks lie before the window; forget the count of each row once all are
@@ -325,6 +346,7 @@ class LinearState(CacheLayerMixin):
         kept = {name: x.narrow(dims[name], 0, self.length) for name, x in kept.items()}
         self._keep(gone | base | kept)
         self.oldest, self.replays, self.stepping = 0, True, False
+        self._count_behind_sinks()
 
     def activate_past_recording(self) -> None:
         """Record the tokens that come from now on, so that :meth:`crop` can remove them."""
@@ -364,6 +386,7 @@ class LinearState(CacheLayerMixin):
             self.oldest = change(self.oldest)
         if self.past is not None:
             self.past.map(change)
+        self._count_behind_sinks()
 
 
 # --- in the place of a layer of keys --------------------------------------------------------------

@@ -71,11 +71,25 @@ which does it.
 
 
 def _window(facts: dict[str, Any]) -> str:
-    window, sinks = facts.get("window"), facts.get("sinks", 0)
+    window = facts.get("window")
     if window is None:
         return ""
-    first = f" and the first {sinks}" if sinks else ""
-    return f" and softmax on the last {window} tokens{first}"
+    return f" and softmax on {softmax_tokens(window, facts.get('sinks', 0), facts.get('store', 0))}"
+
+
+def softmax_tokens(window: int, sinks: int, store: int) -> str:
+    """Name the tokens on which causal layers keep softmax.
+
+    Example:
+        >>> softmax_tokens(64, 4, 128)
+        'the last 64 tokens and the first 4 and a store of 128 per group of heads'
+    """
+    text = f"the last {window} tokens"
+    if sinks:
+        text += f" and the first {sinks}"
+    if store:
+        text += f" and a store of {store} per group of heads"
+    return text
 
 
 def _auto_class(kind: type) -> str:

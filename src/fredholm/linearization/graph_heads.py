@@ -58,7 +58,9 @@ class GraphHeads(Heads):
         self.name, self.options = name, options
         self.decay_logit = nn.Parameter(torch.full((heads,), math.log(decay / (1 - decay))))
 
-    def student_weights(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> Tensor:
+    def student_weights(
+        self, query: Tensor, key: Tensor, seen: Seen, scale: float, value: Tensor | None = None
+    ) -> Tensor:
         quadrature = self._quadrature(query, key, seen)
         weights = quadrature.weights()
         if self.name == "linear_infsa":

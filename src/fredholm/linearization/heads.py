@@ -33,10 +33,12 @@ from ..ops.linear_attention import (
     attend_in_pieces,
     linear_attention,
     linear_density,
+    stored_naive,
     wants_pieces,
 )
 from ..quadrature import Quadrature
 from .divergence import Noted, divergence, exact_divergence
+from .masks import padding_of
 
 CONVERSION_OPTIONS: dict[str, dict[str, Any]] = {
     "luna": {
@@ -140,13 +142,16 @@ class Heads(nn.Module):
             return self._respond(
                 query, clean(key, seen.valid), clean(value, seen.valid), seen, scale
             )
+        by_group = value
         key, value = (self.share(x) for x in (key, value))
         if self.mode == "calibrate":
-            self.calibrate(query, key, seen, scale)
+            self.calibrate(query, key, seen, scale, clean(by_group, seen.valid))
         if self.mode in ("softmax", "calibrate"):
             return softmax_attention(query, key, value, seen, scale, dropout)
         weights = self.teacher_weights(query, key, seen, scale)
-        ours, real = self.student_weights(query, key, seen, scale), seen.real(query, key)
+        by_group = clean(by_group, seen.valid)
+        ours = self.student_weights(query, key, seen, scale, by_group)
+        real = seen.real(query, key)
         if self.mode == "measure":
             self.noted.measure(exact_divergence(weights, ours, real))
         else:
@@ -161,25 +166,35 @@ class Heads(nn.Module):
         seen: Seen,
         *,
         scale: float | None = None,
+        value: Float[Tensor, "b g k d"] | None = None,
     ) -> Float[Tensor, "b h q k"]:
         """The share of each value in what a query receives, dense, rows of sum one: O(N²). In the
         modes of the teacher softmax's.
+
+        Args:
+            value: (B, G, Nk, d), of a layer with a store, which is chosen by them.
         """
         self.check(query, key)
         scale, key = self.factor(scale), self.share(clean(key, seen.valid))
-        ours = self.student_weights if self.mode == "linear" else self.teacher_weights
-        return ours(query, key, seen, scale).expand(-1, -1, query.shape[2], -1)
+        if self.mode != "linear":
+            weights = self.teacher_weights(query, key, seen, scale)
+        else:
+            value = None if value is None else clean(value, seen.valid)
+            weights = self.student_weights(query, key, seen, scale, value)
+        return weights.expand(-1, -1, query.shape[2], -1)
 
     def observe(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> None:
         """Take note of the points of a call in training: running statistics; nothing here."""
 
-    def calibrate(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> None:
+    def calibrate(
+        self, query: Tensor, key: Tensor, seen: Seen, scale: float, value: Tensor | None = None
+    ) -> None:
         """Set what follows from data without a gradient; nothing here."""
 
     def student_weights(
-        self, query: Tensor, key: Tensor, seen: Seen, scale: float
+        self, query: Tensor, key: Tensor, seen: Seen, scale: float, value: Tensor | None = None
     ) -> Float[Tensor, "b h q k"]:
-        """What a query gives each key, dense, rows of sum one: O(N²)."""
+        """What a query gives each key, dense, rows of sum one: O(N²). A store needs the values."""
         raise NotImplementedError(f"{type(self).__name__} must define student_weights")
 
     def _respond(
@@ -233,9 +248,9 @@ class LinearHeads(Heads):
     Queries and keys are scaled by the root of the softmax's factor times :math:`\sqrt e`, so that
     maps see what they see at the usual factor :math:`1/\sqrt e`.
 
-    With a ``window`` the last w visible keys, and the first ``sinks`` of all, keep softmax's
-    :math:`e^{s q_i\cdot k_j}`, the others have :math:`e^g \phi(q_i)\cdot\psi(k_j)`, and one
-    normaliser is over all; the gain g is learned.
+    With a ``window`` the last w visible keys, the first ``sinks`` of all, and those in a ``store``
+    keep softmax's :math:`e^{s q_i\cdot k_j}`, the others have
+    :math:`e^g \phi(q_i)\cdot\psi(k_j)`, and one normaliser is over all; the gain g is learned.
 
     Args:
         heads, width: H and e, of the queries; keys and values may come in fewer heads, each for a
@@ -246,6 +261,8 @@ class LinearHeads(Heads):
         floor: of the denominator.
         window: w, of causal layers: the last keys that softmax sees, the query's own included.
         sinks: beside a window, the first keys of all, which softmax sees from everywhere.
+        store: beside a window, so many keys of each group behind it, which softmax sees as well:
+            those that the state answers worst, see :mod:`fredholm.ops.linear_attention.store`.
 
     Shape: query (B, H, Nq, e), key (B, G, Nk, e), value (B, G, Nk, d) to (B, H, Nq, d); a query
     that sees nothing gets zero.
@@ -273,6 +290,7 @@ class LinearHeads(Heads):
         floor: float = 1e-6,
         window: int | None = None,
         sinks: int = 0,
+        store: int = 0,
     ):
         super().__init__(heads, width)
         if not floor > 0:
@@ -288,7 +306,8 @@ class LinearHeads(Heads):
         self.floor = floor_of(floor, self.feature_map, self.key_map)
         self.watch = DenominatorWatch.of(self.feature_map, self.key_map)
         check_window(window, self.feature_map, floor, sinks)
-        self.window, self.sinks = window, sinks
+        check_store(store, window, self.feature_map, self.key_map)
+        self.window, self.sinks, self.store = window, sinks, store
         gain = None
         if window is not None:
             gain = first_gain(self.feature_map, self._key_map, width, heads)
@@ -356,7 +375,9 @@ class LinearHeads(Heads):
             self.gain.fill_(SILENT)
 
     @torch.no_grad()
-    def calibrate(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> None:
+    def calibrate(
+        self, query: Tensor, key: Tensor, seen: Seen, scale: float, value: Tensor | None = None
+    ) -> None:
         r"""Of a window the gain of each head: that with which the sum over the points before the
         window is softmax's, in the geometric mean over queries,
         :math:`g = \operatorname{mean}_i \log \sum_j e^{s q_i\cdot k_j} - \log \sum_j
@@ -368,11 +389,11 @@ class LinearHeads(Heads):
             seen.quadrature(query.shape[2], key.shape[2], query),
             self.far(query, scale),
         )
+        features, shift = far.keys(key, seen.valid, None)
         sees = quadrature.visible()
-        near = near_pairs(sees, self.window, key.shape[2], key.device, self.sinks)
+        near = self._softmax_pairs(sees, features, value, seen, query.shape[2])
         before = ~near if sees is None else sees & ~near
         scores = (query.float() @ key.float().mT) * scale
-        features, shift = far.keys(key, seen.valid, None)
         ours = torch.where(before, far.query.float() @ features.float().mT, 0.0).sum(-1)
         theirs = scores.masked_fill(~before, -torch.inf).logsumexp(-1)
         missing = theirs - ours.log()
@@ -387,15 +408,16 @@ class LinearHeads(Heads):
         return x * factor if abs(factor - 1.0) > 1e-6 else x
 
     def student_weights(
-        self, query: Tensor, key: Tensor, seen: Seen, scale: float
+        self, query: Tensor, key: Tensor, seen: Seen, scale: float, value: Tensor | None = None
     ) -> Float[Tensor, "b h q k"]:
         """What a query gives each key, dense: O(N²)."""
         quadrature = seen.quadrature(query.shape[2], key.shape[2], query)
         if self.window is not None:
             weights, far = quadrature.weights(), self.far(query, scale)
-            sees = quadrature.visible()
-            near = near_pairs(sees, self.window, key.shape[2], key.device, self.sinks)
             features = far.keys(key, seen.valid, None)
+            near = self._softmax_pairs(
+                quadrature.visible(), features[0], value, seen, query.shape[2]
+            )
             dtype = torch.promote_types(query.dtype, torch.float32)
             scores = (query.to(dtype) @ key.to(dtype).mT) * scale
             return window_density(scores, far[:2], features, weights, near) * weights
@@ -407,6 +429,41 @@ class LinearHeads(Heads):
             left = at_scale(left, torch.where(weights > 0, size, 0.0).amax(-1))
         return linear_density(left, right, weights, self.floor) * weights
 
+    def _softmax_pairs(
+        self,
+        sees: Tensor | None,
+        features: Tensor,
+        value: Tensor | None,
+        seen: Seen,
+        queries: int,
+    ) -> Tensor:
+        """The pairs that softmax weighs: of the window, the sinks and the store, by the definition.
+
+        Args:
+            sees: pairs that are visible, or None for all.
+            features: ψ, (B, S, Nk, r).
+            value: (B, G, Nk, d).
+            queries: Nq.
+        """
+        assert self.window is not None
+        near = near_pairs(sees, self.window, features.shape[2], features.device, self.sinks)
+        if not self.store:
+            return near
+        if value is None:
+            raise ConversionError(
+                f"expected values beside store={self.store}, which is chosen by them, got none; "
+                "give value=..."
+            )
+        n = value.shape[2]
+        visible = torch.ones(len(value), n, dtype=torch.bool, device=value.device)
+        if seen.valid is not None:
+            visible = seen.valid
+        elif seen.pairs is not None:
+            visible = padding_of(seen.pairs, n).expand(len(value), -1)
+        sizes = {"window": self.window, "sinks": self.sinks, "store": self.store}
+        stored = stored_naive(features, value, visible, **sizes)[:, :, n - queries :]
+        return near | stored.repeat_interleave(self.heads // value.shape[1], 1)
+
     def _respond(
         self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float
     ) -> Tensor:
@@ -414,9 +471,11 @@ class LinearHeads(Heads):
         pairs = seen.pairs is not None or single
         if self.window is not None and not pairs:
             return self.in_window(query, key, value, seen.valid, scale, {})[0]
+        by_group = value
         key, value = self.share(key), self.share(value)
         if pairs:
-            return self.student_weights(query, key, seen, scale).to(value.dtype) @ value
+            weights = self.student_weights(query, key, seen, scale, by_group)
+            return weights.to(value.dtype) @ value
         sizes = query.shape[2], key.shape[2]
         quadrature = seen.quadrature(*sizes, query)
         pointwise = all(
@@ -455,12 +514,17 @@ class LinearHeads(Heads):
         the model's own heads, zero at padding.
         """
         assert self.window is not None
+        if self.store and torch.compiler.is_exporting():
+            raise ConversionError(
+                f"expected a layer without a store in an exported program, got store={self.store}: "
+                "which tokens it holds depends on their values; convert with store=0"
+            )
         outs, n = [], query.shape[2]
         for part in stretches(query, n):
             q, k, v = (x[:, :, part] for x in (query, key, value))
             mass = q.new_ones(1, q.shape[2]) if valid is None else valid[:, part].to(q.dtype)
             points, far = (q * scale, k, v, mass), self.far(q, scale)
-            options = {"window": self.window, "sinks": self.sinks}
+            options = {"window": self.window, "sinks": self.sinks, "store": self.store}
             real = None if valid is None else valid[:, part]
             out, memory = advance_window(*points, far, memory, **options, valid=real)
             outs.append(out.to(value.dtype))
@@ -470,7 +534,30 @@ class LinearHeads(Heads):
         shape = f"heads={self.heads}, width={self.width}"
         window = "" if self.window is None else f", window={self.window}"
         window += f", sinks={self.sinks}" if self.sinks else ""
+        window += f", store={self.store}" if self.store else ""
         return f"{shape}, feature_map={self.name}, tied={self.key_map is None}{window}"
+
+
+def check_store(store: int, window: int | None, *feature_maps: Any) -> None:
+    """Check the size of a store.
+
+    Raises:
+        OptionError: no number of keys; a store without a window, or beside features of a key that
+            depend on other keys.
+    """
+    if type(store) is not int or store < 0:
+        raise OptionError(f"expected store as a number of tokens, at least 0, got {store!r}")
+    if store and window is None:
+        raise OptionError(
+            f"expected a window beside store={store}, got window=None; give window=..., or leave "
+            "store out"
+        )
+    for one in feature_maps:
+        if store and one is not None and not is_pointwise(one):
+            raise OptionError(
+                f"expected a map whose features of a key depend on that key alone beside "
+                f"store={store}, got {type(one).__name__}; leave store out, or take another map"
+            )
 
 
 def stretches(like: Tensor, n: int) -> list[slice]:

@@ -139,11 +139,11 @@ def attend(
         weights = None
         if shown:
             seen = _seen(attention_mask, causal, query, key)
-            weights = heads.weights(query, key, seen, scale=scaling)
+            weights = heads.weights(query, key, seen, scale=scaling, value=value)
         return out.transpose(1, 2).contiguous(), weights
     seen = _seen(attention_mask, causal, query, key)
     out = heads(query, key, value, seen, scale=scaling, dropout=dropout)
-    weights = heads.weights(query, key, seen, scale=scaling) if shown else None
+    weights = heads.weights(query, key, seen, scale=scaling, value=value) if shown else None
     return out.transpose(1, 2).contiguous(), weights
 
 

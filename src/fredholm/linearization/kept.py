@@ -54,6 +54,10 @@ class MixedHeads(Heads):
     def sinks(self) -> int:
         return self.linear.sinks
 
+    @property
+    def store(self) -> int:
+        return self.linear.store
+
     def _places(self, heads: int, kept: bool, device: torch.device) -> Tensor:
         """The kept heads, or the others, of so many."""
         share = heads // self.groups
@@ -78,13 +82,20 @@ class MixedHeads(Heads):
     def observe(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> None:
         self.linear.observe(self.part(query, False), self.part(key, False), seen, scale)
 
-    def calibrate(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> None:
-        self.linear.calibrate(self.part(query, False), self.part(key, False), seen, scale)
+    def calibrate(
+        self, query: Tensor, key: Tensor, seen: Seen, scale: float, value: Tensor | None = None
+    ) -> None:
+        value = None if value is None else self.part(value, False)
+        points = self.part(query, False), self.part(key, False)
+        self.linear.calibrate(*points, seen, scale, value)
 
-    def student_weights(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> Tensor:
+    def student_weights(
+        self, query: Tensor, key: Tensor, seen: Seen, scale: float, value: Tensor | None = None
+    ) -> Tensor:
+        value = None if value is None else self.part(value, False)
         queries = [self.part(query, kept) for kept in (False, True)]
         keys = [self.part(key, kept) for kept in (False, True)]
-        linear = self.linear.student_weights(queries[0], keys[0], seen, scale)
+        linear = self.linear.student_weights(queries[0], keys[0], seen, scale, value)
         softmax = self.teacher_weights(queries[1], keys[1], seen, scale)
         sizes = (query.shape[0], -1, query.shape[2], -1)
         return self.joined(*(x.expand(sizes) for x in (linear, softmax.to(linear.dtype))))

@@ -42,6 +42,28 @@ def pairs_of(mask: Tensor) -> Tensor:
     return mask.masked_fill(mask < FORBIDDEN, -torch.inf) if mask.is_floating_point() else mask
 
 
+def padding_of(pairs: Tensor, keys: int) -> Tensor:
+    """Return which keys are no padding, (B, Nk), of a mask of pairs that says order and padding
+    alone.
+
+    Raises:
+        ConversionError: a mask that hides other pairs.
+    """
+    seen = pairs if pairs.dtype == torch.bool else pairs > FORBIDDEN
+    valid, queries = seen[:, 0, -1], seen.shape[2]
+    order = torch.ones(queries, keys, dtype=torch.bool, device=seen.device).tril(keys - queries)
+    # The row of a hidden query says nothing.
+    real = valid[:, keys - queries :, None]
+    same = (seen == (order & valid[:, None, None])) | ~real[:, None]
+    plain = pairs.dtype == torch.bool or not bool((pairs[seen] != 0).any())
+    if not plain or not bool(same.all()):
+        raise ConversionError(
+            "expected a mask of order and padding beside a store, which lies along both, got "
+            f"other pairs, {tuple(pairs.shape)}; convert without store, or give padding, (B, N)"
+        )
+    return valid
+
+
 def new_tokens(mask: Tensor | None, count: int) -> Tensor | None:
     """Which of the last tokens are not padding; None for all, where that costs nothing to know.
 

@@ -43,6 +43,7 @@ def replace_attention(
     tied: bool = True,
     window: int | str | None = AUTO,
     sinks: int | str = AUTO,
+    store: int = 0,
     keep: int | str | Sequence[str] | None = None,
     layers: Sequence[str] | None = None,
     inputs: dict[str, Any] | None = None,
@@ -64,6 +65,8 @@ def replace_attention(
             causal and the map positive; None or 0 for linear attention alone.
         sinks: beside a window, the first tokens of all, which keep softmax. ``"auto"`` is 4 where
             there is a window.
+        store: beside a window, so many tokens of each group of heads behind it that keep softmax as
+            well: those that the state answers worst, chosen anew as tokens leave the window.
         keep: groups of heads of causal layers of transformers that keep full softmax,
             ``"18.2,17.1"`` or a list: layer.group, where a group is one head of keys and values
             with the heads of queries that share it. Not to be confused with ``keep_refused``.
@@ -100,14 +103,14 @@ def replace_attention(
     if to in GRAPHS and not tied:
         raise OptionError(f"{to} has no feature maps that could be untied")
     choose, options = _chooser(layers), dict(options or {})
-    softmax = SoftmaxPart.of(window, sinks, to, options)
+    softmax = SoftmaxPart.of(window, sinks, to, options, store)
     if copied:
         model = copy.deepcopy(model)
     with nullcontext() if copied else kept_on_error(model):
         if is_transformers(model):
             if not copied:
                 _own_configuration(model)
-            asked = window != AUTO or sinks not in (AUTO, 0)
+            asked = window != AUTO or sinks not in (AUTO, 0) or store > 0
             given = (model, to, options, tied, softmax, asked, choose, inputs, keep_refused)
             return _transformers(*given, probe, keep)
         if keep is not None:
@@ -119,6 +122,11 @@ def replace_attention(
             raise ConversionError(
                 f"expected sinks={sinks} with causal layers of transformers, got "
                 f"{type(model).__name__}; leave sinks out"
+            )
+        if store:
+            raise ConversionError(
+                f"expected store={store} with causal layers of transformers, got "
+                f"{type(model).__name__}; leave store out"
             )
         if softmax.window is not None and window != AUTO:
             raise ConversionError(
@@ -173,30 +181,43 @@ def window_length(window: int | str | None, to: str, options: dict[str, Any]) ->
 
 
 class SoftmaxPart(NamedTuple):
-    """The tokens that causal layers keep softmax on: the last ``window`` ones, and the first
-    ``sinks``.
+    """The tokens that causal layers keep softmax on: the last ``window`` ones, the first ``sinks``,
+    and of each group of heads ``store`` ones between them.
     """
 
     window: int | None
     sinks: int
+    store: int = 0
 
     @classmethod
     def of(
-        cls, window: int | str | None, sinks: int | str, to: str, options: dict[str, Any]
+        cls,
+        window: int | str | None,
+        sinks: int | str,
+        to: str,
+        options: dict[str, Any],
+        store: int = 0,
     ) -> SoftmaxPart:
         """The sizes that the arguments of :func:`replace_attention` ask for.
 
         Raises:
-            OptionError: no number, sinks without a window, or a window beside what it cannot share
-                a normaliser with.
+            OptionError: no number, sinks or a store without a window, or a window beside what it
+                cannot share a normaliser with.
 
         Example:
             >>> SoftmaxPart.of("auto", "auto", "luna", {})
-            SoftmaxPart(window=64, sinks=4)
+            SoftmaxPart(window=64, sinks=4, store=0)
         """
+        if type(store) is not int or store < 0:
+            raise OptionError(f"expected store as a number of tokens, at least 0, got {store!r}")
         length = window_length(window, to, options)
+        if store and length is None:
+            raise OptionError(
+                f"expected a window beside store={store}, got window={window!r} with to={to!r}; "
+                "give window=..., or leave store out"
+            )
         if sinks == AUTO:
-            return cls(length, SINKS if length is not None else 0)
+            return cls(length, SINKS if length is not None else 0, store)
         if type(sinks) is not int or sinks < 0:
             raise OptionError(f"expected sinks as a number of tokens or {AUTO!r}, got {sinks!r}")
         if sinks and length is None:
@@ -204,7 +225,7 @@ class SoftmaxPart(NamedTuple):
                 f"expected a window beside sinks={sinks}, got window={window!r} with to={to!r}; "
                 "give window=..., or leave sinks out"
             )
-        return cls(length, sinks)
+        return cls(length, sinks, store)
 
 
 Chooser = Callable[[list[str]], list[str]]
@@ -287,7 +308,7 @@ def _transformers(
         reasons |= dict.fromkeys(
             calls,
             f"has no causal order, along which window={softmax.window} could look back, with "
-            f"sinks={softmax.sinks} at its beginning",
+            f"sinks={softmax.sinks} at its beginning and store={softmax.store} between them",
         )
     wanted = choose([*calls, *probed.unreached])
     refused = {name: reasons[name] for name in wanted if name in reasons}
@@ -385,6 +406,7 @@ def attach(
         softmax.window,
         softmax.sinks,
         keep or {},
+        softmax.store,
     )
     become_linear(model, facts_of(replaced))
     return replaced
@@ -417,8 +439,8 @@ def restore(
         Call(local(x["name"]), x["heads"], x["groups"], x["width"], x["causal"], None, x["dropout"])
         for x in facts["layers"]
     ]
-    # Both are absent from what earlier versions wrote.
-    softmax = SoftmaxPart(facts.get("window"), facts.get("sinks", 0))
+    # All three are absent from what earlier versions wrote.
+    softmax = SoftmaxPart(facts.get("window"), facts.get("sinks", 0), facts.get("store", 0))
     map_facts = facts["to"], facts["options"], facts["tied"]
     keep = {local(name): tuple(groups) for name, groups in facts.get("keep", {}).items()}
     replaced = attach(model, calls, *map_facts, softmax, facts["refused"], keep)

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from torch import Tensor, nn
 
-from ..errors import CheckpointError, ConversionError
+from ..errors import CheckpointError, ConversionError, OptionError
 from .divergence import ExactDivergence, Noted
 from .graph_heads import GRAPHS
 
@@ -74,6 +74,7 @@ class Replaced:
         window: the last tokens on which causal layers keep softmax; None where they keep none.
         sinks: the first tokens, on which they keep it too.
         keep: groups of heads that keep softmax on all tokens, by layer.
+        store: tokens of each group of heads between both, on which they keep it as well.
     """
 
     model: Any
@@ -88,6 +89,7 @@ class Replaced:
     window: int | None = None
     sinks: int = 0
     keep: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    store: int = 0
 
     def switch(self, mode: str) -> None:
         """Set the mode of every layer."""
@@ -103,6 +105,27 @@ class Replaced:
             yield
         finally:
             self.switch("linear")
+
+    @contextmanager
+    def narrowed(self, window: int) -> Iterator[None]:
+        """Every layer with a window of so many tokens, and without its store, for a while.
+
+        Raises:
+            OptionError: no window, or one that is wider than that of the conversion.
+        """
+        if self.window is None or not 1 <= window <= self.window:
+            raise OptionError(
+                f"expected a window of 1 to {self.window} tokens, got {window}; give a narrower one"
+            )
+        parts = [getattr(part, "linear", part) for part in self.parts.values()]
+        before = [(part, part.window, part.store) for part in parts if part.window is not None]
+        for part, _, _ in before:
+            part.window, part.store = window, 0
+        try:
+            yield
+        finally:
+            for part, length, store in before:
+                part.window, part.store = length, store
 
     def losses(self) -> dict[str, Tensor]:
         """Each layer's divergence on the last pass in the mode ``"distil"``.

@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from ..files import write_json
+from .card import softmax_tokens
 from .divergence import ExactDivergence
 from .replaced import Replaced
 
@@ -55,8 +56,8 @@ class ConversionReport:
     Attributes:
         source: class of the model.
         to, options, tied: the map; ``window``: the last tokens on which causal layers keep softmax;
-            ``sinks``: the first, on which they keep it too; ``keep``: groups of heads that keep it
-            on all tokens, by layer.
+            ``sinks``: the first, on which they keep it too; ``store``: those of each group between
+            both; ``keep``: groups of heads that keep it on all tokens, by layer.
         ranking: of groups of heads by retrieval, where they were probed, see
             :func:`fredholm.lab.distill.retrieval.rank_groups`.
         layers, refused: see :class:`LayerReport`; refused modules with the reason.
@@ -90,6 +91,7 @@ class ConversionReport:
     speed: list[dict[str, float]] = field(default_factory=list)
     window: int | None = None
     sinks: int = 0
+    store: int = 0
     keep: dict[str, list[int]] = field(default_factory=dict)
     ranking: list[dict[str, Any]] = field(default_factory=list)
     receipt: dict[str, Any] | None = None
@@ -120,6 +122,7 @@ class ConversionReport:
             new_parameters=_count(replaced.new_parameters().values()),
             window=replaced.window,
             sinks=replaced.sinks,
+            store=replaced.store,
             keep={name: list(groups) for name, groups in replaced.keep.items()},
         )
 
@@ -200,8 +203,8 @@ class ConversionReport:
             f"{self.new_parameters:,} of {self.parameters:,} parameters are new"
         ]
         if self.window is not None:
-            first = f" and the first {self.sinks}" if self.sinks else ""
-            lines.append(f"causal layers keep softmax on the last {self.window} tokens{first}")
+            tokens = softmax_tokens(self.window, self.sinks, self.store)
+            lines.append(f"causal layers keep softmax on {tokens}")
         if self.keep:
             count = sum(map(len, self.keep.values()))
             where = "; ".join(f"{name}: {groups}" for name, groups in self.keep.items())

@@ -86,13 +86,17 @@ def smaller_from(
     exponential: bool = True,
     window: int = 0,
     sinks: int = 0,
+    store: int = 0,
     state_bytes: int = 4,
     cache_bytes: int = 4,
 ) -> int:
     r"""The number of tokens N from which on a layer's state takes fewer bytes than a cache of its
     keys and values.
 
-    .. math:: \big(S\,(r\,(e + 1) + 1) + m\big)\,s + 2\,m\,G\,e\,c \;<\; 2\,N\,G\,e\,c
+    .. math:: \big(S\,(r\,(e + 1) + 1) + m\big)\,s + 2\,(m + t)\,G\,e\,c + 4\,(t\,G + 1)
+        \;<\; 2\,N\,G\,e\,c
+
+    without the last term on the left where there is no store, t = 0.
 
     Args:
         states: S, heads that keep a state: those of the queries, or of the keys where heads that
@@ -103,6 +107,7 @@ def smaller_from(
         exponential: whether a state has the exponent of a common factor, one number more.
         window, sinks: last and first tokens whose keys, values and mass (one number) are kept, m
             together.
+        store: t, tokens of each group of heads whose keys, values and number (4 bytes) are kept.
         state_bytes, cache_bytes: s and c, of a number; a state is in float32 at least.
 
     Raises:
@@ -121,7 +126,13 @@ def smaller_from(
         raise OptionError(f"a window is a number of tokens or 0, got {window}")
     if sinks < 0:
         raise OptionError(f"expected sinks as a number of tokens or 0, got {sinks}")
+    if store < 0:
+        raise OptionError(f"expected store as a number of tokens or 0, got {store}")
     near = window + sinks
     numbers = states * (features * (width + 1) + int(exponential)) + near
     token = 2 * groups * width * cache_bytes
-    return numbers * state_bytes // token + near + 1
+    fixed = numbers * state_bytes
+    if store:
+        # A store also counts the tokens so far.
+        fixed += 4 * (store * groups + 1)
+    return fixed // token + near + store + 1

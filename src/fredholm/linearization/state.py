@@ -173,6 +173,7 @@ def step(
     slot: int | Int[Tensor, " b"],
     *,
     scale: float | None = None,
+    left: int | None = None,
 ) -> Float[Tensor, "b h 1 d"]:
     """:func:`advance` for one token, which changes the tensors of the memory: nothing is allocated
     that stays.
@@ -180,6 +181,7 @@ def step(
     Args:
         slot: of a window, where its oldest token lies; the new one takes its place. One per row
             where hidden tokens came.
+        left: of a store, see :func:`fredholm.ops.linear_attention.step_window`.
     """
     heads.check(query, key)
     scale = heads.factor(scale)
@@ -187,7 +189,7 @@ def step(
     if heads.window is not None:
         mass = key.new_ones(1, 1) if valid is None else valid.to(key.dtype)
         points = query * scale, key, value, mass, heads.far(query, scale)
-        return cast(step_window(*points, memory, slot, valid), value.dtype)
+        return cast(step_window(*points, memory, slot, valid, left), value.dtype)
     if not shares_keys(heads):
         key, value = heads.share(key), heads.share(value)
     (b, h, _, _), groups, moment = query.shape, key.shape[1], memory["moment"]

@@ -108,6 +108,37 @@ def multiply_rows(out: Tensor, rows: Tensor, right: Tensor, *, beta: int) -> Non
     out.baddbmm_(rows, right, beta=beta)
 
 
+# --- groups of matrices ---------------------------------------------------------------------------
+
+
+def heads_apart(u: Float[Tensor, "b h i"], weight: Float[Tensor, "h o i"]) -> Tensor:
+    """Multiply one point's features by a matrix for each head, (B, H, o).
+
+    All samples of a head are one matrix product. On a CPU, ``weight @ u[..., None]`` takes twenty
+    times as long: it makes a product for each sample.
+
+    Example:
+        >>> heads_apart(torch.ones(1, 2, 3), torch.ones(2, 4, 3)).shape
+        torch.Size([1, 2, 4])
+    """
+    return torch.bmm(u.transpose(0, 1), weight.mT).transpose(0, 1)
+
+
+def by_head(x: Float[Tensor, "b h n i"], weight: Float[Tensor, "h o i"]) -> Tensor:
+    """Multiply every point's features by a matrix for each head, (B, H, N, o).
+
+    All samples of a head are one matrix product, so that no matrix is copied for each sample.
+
+    Example:
+        >>> by_head(torch.ones(1, 2, 5, 3), torch.ones(2, 4, 3)).shape
+        torch.Size([1, 2, 5, 4])
+    """
+    batch, heads, points, _ = x.shape
+    rows = x.transpose(0, 1).flatten(1, 2)
+    out = torch.bmm(rows, weight.mT)
+    return out.view(heads, batch, points, out.shape[-1]).transpose(0, 1)
+
+
 # --- scratch memory -------------------------------------------------------------------------------
 
 

@@ -161,7 +161,7 @@ def test_the_solver_names_its_extra(monkeypatch):
 
 
 def test_convergence_refuses_what_it_cannot_measure():
-    with pytest.raises(OptionError, match=r"at least two numbers of steps, got \(4,\)"):
+    with pytest.raises(OptionError, match=r"two or more numbers of steps, got \(4,\)"):
         convergence(smooth(), start(), steps=(4,))
     with pytest.raises(SubstepError, match="no rate"):
         convergence(Evolution(encoder_terms(D, 2, 16)).double(), start())

@@ -223,13 +223,13 @@ def test_what_a_constraint_refuses():
             MomentConstraint(4, substep=substep)
     with pytest.raises(SubstepError, match="no rate"):
         Evolution([PositivityConstraint()]).rate(draw(1, 2, 3), Domain.line(2), 0.0)
-    with pytest.raises(OptionError, match=r"positive number .* got 0"):
+    with pytest.raises(OptionError, match=r"positive penalty .* got 0"):
         PositivityConstraint(penalty=0.0)
     with pytest.raises(OptionError, match="affine='scalar' or 'none'"):
         MomentConstraint(4, penalty=1.0)
     with pytest.raises(OptionError, match="'vector', 'scalar' or 'none', got 'full'"):
         MomentConstraint(4, affine="full")
-    with pytest.raises(OptionError, match="not negative, got eps=-1"):
+    with pytest.raises(OptionError, match="0 or more, got eps=-1"):
         MomentConstraint(4, eps=-1.0)
-    with pytest.raises(OptionError, match="standard deviation is positive, got std=0"):
+    with pytest.raises(OptionError, match="positive standard deviation, got std=0"):
         MomentConstraint(4, affine="none", std=0.0)

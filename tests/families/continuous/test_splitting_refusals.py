@@ -32,9 +32,9 @@ def test_steps_are_whole_and_positive(steps):
         lambda: evolution(draw(1, N, D), steps=steps),
         lambda: evolution.integrate(draw(1, N, D), steps=steps),
     ):
-        with pytest.raises(OptionError, match=f"at least 1, got {steps}"):
+        with pytest.raises(OptionError, match=f"steps, 1 or more, got {steps}"):
             call()
-    with pytest.raises(OptionError, match="at least 1"):
+    with pytest.raises(OptionError, match="steps, 1 or more"):
         make(steps=steps)
 
 
@@ -46,10 +46,10 @@ def test_steps_go_forward(dt):
 
 def test_times_lie_in_the_horizon():
     for horizon in (0.0, -1.0, float("nan")):
-        with pytest.raises(OptionError, match="horizon T is a positive time"):
+        with pytest.raises(OptionError, match="expected a positive horizon T"):
             make(horizon=horizon)
     for t, dt in ((1.5, 1.0), (-0.5, 1.0)):
-        with pytest.raises(OptionError, match=r"lies in \[0, 2\]"):
+        with pytest.raises(OptionError, match=r"step within \[0, 2\]"):
             make().step(draw(1, N, D), DOMAIN, t, dt)
 
 
@@ -88,29 +88,29 @@ def test_unknown_and_unfit_substeps():
 
 def test_relaxed_takes_steps_of_one():
     evolution = Evolution([encoder_terms(D, 2, 6)], scheme="relaxed")
-    with pytest.raises(OptionError, match=r"steps of 1, got 0\.5; for other steps use Lie"):
+    with pytest.raises(OptionError, match=r"steps of 1 .*, got 0\.5; use Lie"):
         evolution(torch.randn(1, N, D), steps=2)
-    with pytest.raises(OptionError, match="steps of 1, got 3"):
+    with pytest.raises(OptionError, match=r"steps of 1 .*, got 3"):
         Evolution([encoder_terms(D, 2, 6)], scheme="relaxed", horizon=3.0, steps=1)
 
 
 def test_terms_share_one_width():
-    with pytest.raises(OptionError, match="share one width, got OperatorTerm 4, FeedForwardTerm 6"):
+    with pytest.raises(OptionError, match="one width, got OperatorTerm 4, FeedForwardTerm 6"):
         Evolution([OperatorTerm.of("softmax", 4, 2), PositivityConstraint(), FeedForwardTerm(6, 8)])
-    with pytest.raises(OptionError, match="does not say its width"):
+    with pytest.raises(OptionError, match="expected an operator with a width"):
         OperatorTerm(nn.Identity())
 
 
 def test_knots_hold_the_same_terms():
-    with pytest.raises(OptionError, match="knot 1 differs"):
+    with pytest.raises(OptionError, match="knot 1 that differs"):
         Evolution([[FeedForwardTerm(D, 6)], [FeedForwardTerm(D, 8)]])
-    with pytest.raises(OptionError, match="knot 1 differs"):
+    with pytest.raises(OptionError, match="knot 1 that differs"):
         Evolution([[FeedForwardTerm(D, 6)], [LinearTerm(D)]])
     with pytest.raises(OptionError, match="at least one knot"):
         Evolution([])
     with pytest.raises(OptionError, match="at least one knot"):
         Evolution([[]])
-    with pytest.raises(OptionError, match="knots hold terms, got Linear; wrap"):
+    with pytest.raises(OptionError, match="terms in a knot, got Linear; wrap"):
         Evolution([[nn.Linear(D, D)]])
 
 
@@ -127,7 +127,7 @@ def test_schemes_that_do_not_fit():
         encoder_terms(D, 2, 6, norm="both")
     with pytest.raises(OptionError, match=r"unknown activation 'rely'.*'relu'"):
         FeedForwardTerm(D, 6, activation="rely")
-    with pytest.raises(OptionError, match=r"positive, got \(4, 0, 4\)"):
+    with pytest.raises(OptionError, match=r"positive widths of a network, got \(4, 0, 4\)"):
         FeedForwardTerm(D, 0)
 
 

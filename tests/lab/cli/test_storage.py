@@ -66,6 +66,7 @@ def content(folder: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(PLAIN) and not shutil.which("setpriv"), reason="root without setpriv")
 def test_a_read_only_run_is_evaluated_and_neither_resumed_nor_overwritten(folder):
     run = folder / "runs" / "first"
@@ -132,6 +133,7 @@ def live(tmp_path):
     process.communicate()
 
 
+@pytest.mark.slow
 def test_a_run_in_use_is_refused_by_name_until_its_process_is_gone(live, capsys):
     run, process = live
     command = ["train", "digits", *SMALL, "training.epochs=100", "training.max_minutes=0.001"]

@@ -183,7 +183,7 @@ def test_what_is_refused(folder, tmp_path):
     refused(r"99.wav: no whole WAV file", strict=True)
     odd.write_bytes(content[:20] + struct.pack("<H", 7) + content[22:])
     refused(r"99.wav: no whole WAV file .*MULAW.* convert it", strict=True)
-    with pytest.raises(DataError, match="one file; needs a folder of classes"):
+    with pytest.raises(DataError, match="subfolder of sounds for each class, got one file"):
         open_files(folder / "low" / "00.wav")
     with pytest.raises(DataError, match="no such file"):
         read_sound(tmp_path / "none.wav")

@@ -196,7 +196,7 @@ def test_what_cannot_serve_is_said_and_what_fails_is_recorded(tmp_path, monkeypa
     monkeypatch.setitem(comparison.tasks._TASKS._entries, "clouds", refused)
     results = compare(["clouds"], "convolution,softmax", tmp_path)
     rows = {row["operator"]: row for row in summary(results)}
-    assert "needs an odd number" in rows["convolution"]["refused"]
+    assert "expected an odd number" in rows["convolution"]["refused"]
     assert (rows["softmax"]["n"], rows["softmax"]["failed"]) == (0, 1)
     text = to_markdown(results)
     assert "| convolution | does not serve |" in text

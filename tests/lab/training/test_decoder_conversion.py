@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import json
 import math
+import re
 from dataclasses import replace
 
+import markupsafe
 import pytest
 import torch
 import torch.nn.functional as F
@@ -30,6 +32,7 @@ from fredholm.lab.distill.receipt import (
     _continued,
     by_position,
     measure_receipt,
+    ratio_interval,
     segments,
 )
 from fredholm.lab.distill.sources import DECODER
@@ -368,8 +371,49 @@ def test_a_receipt_of_the_teacher_itself_shows_no_loss_and_exact_bytes(tmp_path)
     report = ConversionReport.of(replaced, "Llama")
     report.receipt = json.loads(json.dumps(receipt))
     page = write_page(report, tmp_path / "page.html").read_text()
-    assert all(heading in page for heading in ("What it lost", "What it saves", "side by side"))
+    headings = re.findall(r"<h2>(.*?)</h2>", page)
+    assert headings[:4] == [
+        "What was replaced",
+        "What it lost",
+        "What it remembers",
+        "What it saves",
+    ]
+    assert "The same prompts side by side" in headings
+    row = receipt["perplexity"]["seen"][0]
+    low, high = row["ratio_interval"]
+    assert low <= row["ratio"] <= high
+    assert f"{row['ratio']:.3f} ({low:.3f} to {high:.3f})" in page
+    assert f"<dd>{row_text(receipt)}</dd>" in page, "an example of text, as it was generated"
     assert ConversionReport.from_dict(report.to_dict()) == report
+
+
+def row_text(receipt):
+    """The converted model's first continuation as it stands on the page."""
+    return str(markupsafe.escape(receipt["continuations"][0]["student"]))
+
+
+def test_the_page_of_an_earlier_receipt_has_no_empty_section(tmp_path):
+    """Without intervals, lists, copies, positions to decode from and continuations."""
+    replaced = replace_attention(llama(), "hedgehog")
+    report = ConversionReport.of(replaced, "Llama")
+    stretch = {"from": 0, "to": 32, "segments": 1, "teacher": 2.0, "student": 3.0, "ratio": 1.5}
+    empty = {key: [] for key in ("recall", "copying", "decoding", "continuations")}
+    report.receipt = {"perplexity": {"seen": [stretch]}, **empty}
+    report.receipt |= {"smaller_from": None, "faster_from": None}
+    page = write_page(report, tmp_path / "page.html").read_text()
+    headings = re.findall(r"<h2>(.*?)</h2>", page)
+    assert headings == ["What was replaced", "What it lost", "Layer by layer"]
+    assert "no intervals" in page
+
+
+def test_a_ratio_of_perplexities_has_an_interval_over_segments():
+    """Four times the segments: half as wide; one segment: none."""
+    lost = torch.tensor([[0.1], [0.3]]).expand(2, 50)
+    low, high = ratio_interval(lost)
+    assert low < math.exp(0.2) < high
+    narrow = ratio_interval(lost.repeat(4, 1))
+    assert math.log(narrow[1] / narrow[0]) < 0.5 * math.log(high / low)
+    assert ratio_interval(lost[:1]) is None
 
 
 def test_perplexity_by_position_is_the_models_own():
@@ -388,6 +432,7 @@ def test_a_receipt_needs_documents_that_are_long_enough():
         measure_receipt(llama(), llama(), Documents({"seen": ["abcde"]}, Letters()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("limit", "decoding"), [(20, []), (39, [15]), (100, [16, 64])])
 def test_a_receipt_of_a_decoder_with_few_positions(limit, decoding, tmp_path):
     """Learned positions, beyond which nothing can be asked; prompts of 5 and of 64 letters."""
@@ -583,6 +628,7 @@ def learned(model, monkeypatch, **stage):
     return conversion.model, moved, torch.tensor(losses)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "stage",
     [

@@ -76,6 +76,7 @@ def sections(page: str) -> set[str]:
     return set(re.findall(r'<section id="([\w-]+)"', page))
 
 
+@pytest.mark.slow
 def test_fields_from_their_recipe_and_at_another_resolution(tmp_path):
     recipe = load_recipe("itnet-darcy", [*FIELDS, *TINY, "training.epochs=2"])
     result = train(recipe, tmp_path / "run")

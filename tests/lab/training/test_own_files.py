@@ -394,7 +394,7 @@ def test_pictures_of_a_size_that_was_asked_for_are_divided_into_patches(
 
 def test_a_picture_is_never_one_patch(trained):
     recipe = load_recipe(str(trained / "pictures"), ["data.image_size=13"])
-    with pytest.raises(RecipeError, match="does not divide 13x13"):
+    with pytest.raises(RecipeError, match="expected a patch that divides the image of 13x13"):
         build_model(recipe, build_dataset(recipe, "train"))
 
 

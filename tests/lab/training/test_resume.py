@@ -194,8 +194,14 @@ def test_killed_mid_epoch_and_resumed_equals_uninterrupted(tmp_path, recipe):
     ("number", "moment", "more"),
     [
         (signal.SIGINT, "training", ["data.batch_size=50"]),
-        (signal.SIGTERM, "training", ["data.batch_size=10", "training.accumulate=8"]),
-        (signal.SIGTERM, "validation", ["data.batch_size=400", "data.eval_batch_size=1"]),
+        pytest.param(
+            *(signal.SIGTERM, "training", ["data.batch_size=10", "training.accumulate=8"]),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *(signal.SIGTERM, "validation", ["data.batch_size=400", "data.eval_batch_size=1"]),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["ctrl-c", "in an accumulation", "in a validation"],
 )

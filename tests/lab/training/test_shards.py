@@ -55,7 +55,7 @@ JOBS = {
 CUT = ["training.devices=2", "parallel.domain=2"]
 REFUSED = {
     "neighbours": ([*JOBS["itnet"], "model.encoder.neighbours=4"], "of 4 neighbours some may be"),
-    "operator": ([*JOBS["steps"], "operator=lstm"], "needs a whole domain"),
+    "operator": ([*JOBS["steps"], "operator=lstm"], "expected a whole domain"),
     "points": ([*JOBS["infvit"], "model.encoder.patch=8"], "1 points has fewer than the 2 ranks"),
     "evolution": (
         [*SMALL, "model=continuous_vit_micro", "operator={}", "model.encoder.patch=2"],

@@ -75,7 +75,7 @@ def test_a_sweep_resumes_and_tabulates(tmp_path, monkeypatch):
 def test_a_failed_cell_is_recorded_and_the_rest_goes_on(tmp_path, monkeypatch):
     lines = []
     cells, rows = sweep("digits", [*BASE, "model.body.heads=3,2"], tmp_path, report=lines.append)
-    assert "heads must divide dim" in cells[0]["error"]
+    assert "expected heads that divide dim" in cells[0]["error"]
     assert "accuracy" in cells[1]
     assert [(row["n"], row["failed"]) for row in rows] == [(0, 1), (1, 0)]
     assert any("failed" in line for line in lines)

@@ -157,6 +157,7 @@ def test_bytes_train_too(tmp_path):
     assert model.extra["vocabulary"] == {"kind": "bytes", "words": ""}
 
 
+@pytest.mark.slow
 def test_a_continuous_run_writes_what_its_steps_do_and_runs_at_other_steps(tmp_path):
     place = write_reviews(tmp_path / "reviews")
     sizes = [

@@ -323,7 +323,7 @@ def test_options_and_masks_are_checked():
         from_encoder(nn.TransformerEncoder(layer, 1, nn.LayerNorm(D)), norm=nn.LayerNorm(D))
     with pytest.raises(ShapeError, match="boolean"):
         encoder_domain(3, key_padding_mask=torch.zeros(2, 3))
-    with pytest.raises(OptionError, match="3 slices does not split into 2 heads"):
+    with pytest.raises(OptionError, match="a multiple of 2 slices for 2 heads, got 3"):
         encoder_domain(3, mask=torch.zeros(3, 3, 3), heads=2)
 
 

@@ -108,7 +108,7 @@ def test_an_ordinary_class_token_and_embeddings_of_a_given_size():
     assert_close(weights, torch.tensor([[0.2] * 5, [1 / 3, 1 / 3, 1 / 3, 0, 0]]))
     assert encoder.embed.weight[1:].std().item() == pytest.approx(0.02, rel=0.02)
     assert encoder.embed.weight[0].abs().max() == 0
-    with pytest.raises(OptionError, match="token: received 'own'"):
+    with pytest.raises(OptionError, match="token: expected a known name, got 'own'"):
         TextEncoder(**options, token="own")
 
 
@@ -124,7 +124,11 @@ def test_causal_texts_see_no_later_token():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: make(positions="sine"), OptionError, "positions: received 'sine'"),
+        (
+            lambda: make(positions="sine"),
+            OptionError,
+            "expected a known name, got 'sine'",
+        ),
         (lambda: make(causal=True, class_token=True), OptionError, "sees nothing; use pool='last'"),
         (
             lambda: make().domain(torch.zeros(1, 3)),

@@ -18,7 +18,9 @@ from ...families.ckconv.capabilities import LagFeatures
 from ...families.ckconv.grid_convolution import spectrum
 from ...families.ckconv.grid_convolution.fft import HiddenConvolution, finished
 from ...families.ckconv.grid_convolution.registration import GridSizes
-from ...integral.problem import Facts, Problem, weighed
+from ...integral.facts import Facts
+from ...integral.features import weighed
+from ...integral.problem import Problem
 from ...ops.backend import at_least_single, cast, full_precision, promoted, wants_triton
 from .. import Shards, shares, summed, to_stretches, to_whole, without_holes
 from ..exchange import Exchange, register_exchange

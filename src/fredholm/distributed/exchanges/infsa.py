@@ -16,7 +16,8 @@ from ...families.infsa.graph import NORMS, edge_product
 from ...families.infsa.graph.token_graph import row_factor
 from ...families.infsa.hops import Hops, OneHop, gained
 from ...forms.own import OwnResponse
-from ...integral.problem import Facts, Problem
+from ...integral.facts import Facts
+from ...integral.problem import Problem
 from ...ops.tiles import root_of
 from .. import Shards, gathered, summed
 from ..exchange import Exchange, register_exchange

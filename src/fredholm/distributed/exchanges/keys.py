@@ -13,7 +13,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...integral.problem import Layout, Problem
+from ...integral.facts import Layout
+from ...integral.problem import Problem
 from ...ops.plain import recomputed
 from ...quadrature import Quadrature
 from .. import Ring, Shards, concatenated
@@ -145,7 +146,10 @@ def all_keys(problem: Problem, shards: Shards) -> Problem:
     key_time = q.key_time
     if key_time is not None:
         key_time = all_times(key_time, p.layout.cross, shards)
-    quadrature = replace(q, mass=mass, key_time=key_time, valid=valid, triangular=False)
+    clock = None if q.clock is None else concatenated(q.clock, shards, 1)
+    quadrature = replace(
+        q, mass=mass, key_time=key_time, valid=valid, triangular=False, clock=clock
+    )
     rows = Problem(p.x, y, p.ux, uy, quadrature, _across(p.layout), real=p.real)
     if q.density is not None and shards.holes:
         rows = _without_holes(rows, shards)
@@ -174,6 +178,7 @@ def _without_holes(rows: Problem, shards: Shards) -> Problem:
         mass=q.mass[:, kept],
         key_time=None if q.key_time is None else q.key_time[:, kept],
         valid=None if q.valid is None else q.valid[:, kept],
+        clock=None if q.clock is None else q.clock[:, kept],
         **pairs,
     )
     return replace(rows, y=rows.y[:, kept], uy=rows.uy[:, :, kept], quadrature=quadrature)

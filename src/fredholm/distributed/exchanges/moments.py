@@ -6,18 +6,21 @@ import torch
 from torch import Tensor
 
 from ...forms.separable import Chunks, SeparableForm, Sums, expanded
-from ...integral.capabilities import Separable
+from ...integral.capabilities import Decaying, Separable
 from ...integral.contract import with_offset
-from ...integral.problem import Facts, Problem
+from ...integral.facts import Facts
+from ...integral.problem import Problem
 from ...integral.strategy import Linear
 from ...ops.backend import wants_triton
 from ...ops.linear_attention import (
     Moment,
     at_scale,
+    largest_seen,
     linear_attention_stretch,
     moment_of,
     over_new_factor,
 )
+from ...quadrature import Quadrature
 from .. import Shards, gathered, largest, summed
 from ..exchange import Exchange, register_exchange
 from ..part import before_this
@@ -65,18 +68,26 @@ class MomentsBefore(Exchange):
         p, q = problem, problem.quadrature
         key, shift = _common_key_features(kernel, p, shards)
         query, value = kernel.stable_query_features(p.x, p.ux), kernel.values(p.y, p.uy)
+        decay = None
+        if isinstance(kernel, Decaying) and kernel.fades:
+            rates = kernel.rates(p.y, p.uy)
+            decay = q.exponents(rates, _time_before(q, shards))
         if shift is not None:
-            query = at_scale(query, _running_largest(key, shards))
-        total = moment_of(key, value, q.mass, kernel.floor)
+            query = at_scale(query, _running_largest(key, decay, shards))
+        if decay is None:
+            before = before_this(moment_of(key, value, q.mass, kernel.floor), shards)
+        else:
+            before = _faded_moment_before(key, value, q.mass, decay, kernel.floor, shards)
         out, _ = linear_attention_stretch(
             query,
             key,
             value,
             q.mass,
             q.scale,
-            before_this(total, shards),
+            before,
             floor=kernel.floor,
             chunk=form.strategy.chunk,
+            decay=decay,
         )
         return with_offset(expanded(kernel, p, out), kernel, p)
 
@@ -95,11 +106,49 @@ def _common_key_features(
     return key * over_new_factor(own, shift).to(key.dtype), shift
 
 
-def _running_largest(key: Tensor, shards: Shards) -> Tensor:
-    """The largest feature of the keys up to each point, those of the ranks before included."""
+def _running_largest(key: Tensor, decay: Tensor | None, shards: Shards) -> Tensor:
+    """The largest feature of the keys up to each point, those of the ranks before included.
+
+    With a decay that of the ranks before is a bound, which has not faded.
+    """
     here = key.detach().amax(-1)
     every = gathered(here.amax(-1), shards)
-    running = here.cummax(-1).values
+    running = largest_seen(here, decay)
     if shards.rank:
         running = torch.maximum(running, every[: shards.rank].amax(0)[..., None])
     return running
+
+
+# --- a past that fades ----------------------------------------------------------------------------
+
+
+def _time_before(quadrature: Quadrature, shards: Shards) -> Tensor | None:
+    """On a clock, the time of the last real point of the ranks before this one, (1 | B,); -∞ where
+    there is none.
+    """
+    time = quadrature.clock
+    if time is None:
+        return None
+    if quadrature.valid is not None:
+        time = torch.where(quadrature.valid, time, -torch.inf)
+    every = gathered(time.amax(-1), shards)
+    first = every.new_full((1, *every.shape[1:]), -torch.inf)
+    return torch.cat([first, every[: shards.rank]]).amax(0)
+
+
+def _faded_moment_before(
+    key: Tensor, value: Tensor, mass: Tensor, decay: Tensor, floor: float | None, shards: Shards
+) -> Tensor:
+    """The moment of the ranks before this one, each faded since its last point."""
+    sums = decay.cumsum(-1)
+    own = moment_of(
+        key * (sums - sums[..., -1:]).exp().to(key.dtype)[..., None], value, mass, floor
+    )
+    moments = gathered(own, shards)
+    gates = gathered((-sums[..., -1]).exp()[..., None, None].to(own.dtype), shards)
+
+    # Every rank uses all messages, if only an empty part of them; see Exchange.
+    before = moments[:0].sum(0) * gates[:0].sum(0)
+    for moment, gate in zip(moments[: shards.rank], gates[: shards.rank]):
+        before = before * gate + moment
+    return before

@@ -11,7 +11,8 @@ from ...forms.monte_carlo.anchors import Anchors, anchor_keys, check_count, with
 from ...forms.monte_carlo.clusters import AnchorKeys, exact_response
 from ...forms.monte_carlo.drawn import SampledKeys
 from ...integral.contract import Kernel, with_offset
-from ...integral.problem import Facts, Problem
+from ...integral.facts import Facts
+from ...integral.problem import Problem
 from .. import Shards, concatenated, summed
 from ..exchange import Exchange, register_exchange
 from .keys import ring

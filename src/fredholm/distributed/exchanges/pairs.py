@@ -13,9 +13,16 @@ from ...forms.keys import KeyForm, KeyRing
 from ...forms.quadratic import Quadratic
 from ...forms.separable import expanded
 from ...forms.weights import WeightBlocks
-from ...integral.capabilities import Separable, SoftmaxScores, WeightedValue, Windowed
+from ...integral.capabilities import (
+    Decaying,
+    Separable,
+    SoftmaxScores,
+    WeightedValue,
+    Windowed,
+)
 from ...integral.contract import Kernel, with_offset
-from ...integral.problem import Facts, Problem
+from ...integral.facts import Facts
+from ...integral.problem import Problem
 from ...ops.attention import attention_part, finished, joined
 from ...ops.linear_attention import guarded, over_new_factor
 from .. import Shards, largest
@@ -100,6 +107,8 @@ class ProductsInTurn(Exchange):
     def refuses(self, form: Quadratic, kernel: Separable, facts: Facts) -> str | None:
         if isinstance(kernel, Windowed) and kernel.window is not None:
             return "with a window the weights of pairs are a functional of a query's last points"
+        if isinstance(kernel, Decaying) and kernel.fades:
+            return "with a decay the weights of pairs are a functional of the points between"
         return features_refusal(kernel, form.strategy)
 
     def respond(

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ...forms.scan import StatesScan
-from ...integral.problem import Problem, weighed
+from ...integral.features import weighed
+from ...integral.problem import Problem
 from ...layers.selective import SelectiveKernel
 from ...layers.time_invariant import TimeInvariantKernel, real_points
 from ...ops.backend import full_precision

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from ...forms.own import OwnResponse
+from ...integral.facts import Facts
+from ...integral.features import weighed
 from ...integral.lattice import summed, write_points
-from ...integral.problem import Facts, Problem, merge_heads, weighed
+from ...integral.problem import Problem, merge_heads
 from ...integral.window import Window
 from ...layers.convolution import Reads, StencilKernel
 from .. import Shards, fetched

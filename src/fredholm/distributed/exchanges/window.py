@@ -14,7 +14,8 @@ from torch import Tensor
 from ...forms.windowed import WindowChunks
 from ...integral.capabilities import Windowed
 from ...integral.contract import Memory
-from ...integral.problem import Facts, Problem
+from ...integral.facts import Facts
+from ...integral.problem import Problem
 from ...ops.linear_attention import over_new_factor, taken_by_row
 from .. import Shards, concatenated, gathered, largest
 from ..exchange import Exchange, register_exchange

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from ...integral import Exact, Facts, Form, Kernel, Layout, Memory, Problem, with_offset
-from ...integral.problem import heads_apart, weighed
+from ...integral.features import weighed
 from ...ops.backend import cast, full_precision, promoted
+from ...ops.tiles import heads_apart
 from ...quadrature import Quadrature
 from .capabilities import LagFeatures
 from .grid_convolution.fft import grid_convolution, with_bias

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from ...errors import OptionError
 from ...integral import IntegralOperator, Strategy, register_operator
-from ...integral.problem import head_width
+from ...integral.features import head_width
 from .finite_horizon import FiniteHorizonKernel
 from .kernel import ContinuousConvolutionKernel
 

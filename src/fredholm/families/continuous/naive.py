@@ -67,32 +67,37 @@ class Moments(NamedTuple):
 def attention(
     u: Float[Tensor, "b n d"], mass: Float[Tensor, " n"], maps: Attention
 ) -> Float[Tensor, "b n d"]:
-    """Term I, ∫ γ V over the tokens with γ the softmax of ⟨Q, K⟩ / √d_h, Eqs. 10 and 50."""
+    """Return term I, ∫ γ V over the tokens with γ the softmax of ⟨Q, K⟩ / √d_h, Eqs. 10 and 50."""
 
     def split(layer: Layer) -> Float[Tensor, "b h n e"]:
         return layer(u).unflatten(-1, (maps.heads, -1)).transpose(1, 2)
 
     query, key, value = split(maps.query), split(maps.key), split(maps.value)
     scores = torch.einsum("bhqe,bhke->bhqk", query, key) * query.shape[-1] ** -0.5
+
+    # The softmax against the measure: each token counts by its mass.
     gamma = scores.exp() * mass
     gamma = gamma / gamma.sum(-1, keepdim=True)
-    return maps.output(torch.einsum("bhqk,bhke->bhqe", gamma, value).transpose(1, 2).flatten(2))
+    attended = torch.einsum("bhqk,bhke->bhqe", gamma, value)
+
+    # Heads side by side, (B, N, H·e), through the map that they share.
+    return maps.output(attended.transpose(1, 2).flatten(2))
 
 
 def project_moments(u: Float[Tensor, "b n d"], to: Moments) -> Float[Tensor, "b n d"]:
-    """P on S1: the layer normalisation, Theorem 3.1."""
+    """Return P on S1: the layer normalisation, Theorem 3.1."""
     centred = u - u.mean(-1, keepdim=True)
     variance = centred.square().mean(-1, keepdim=True)
     return to.std * centred / (variance + to.eps).sqrt() + to.mean
 
 
 def project_positive(u: Tensor) -> Tensor:
-    """P on S2: the rectifier, Eqs. 31 and 32."""
+    """Return P on S2: the rectifier, Eqs. 31 and 32."""
     return u.clamp(min=0)
 
 
 def network(u: Float[Tensor, "b n d"], layers: Sequence[Layer]) -> Float[Tensor, "b n d"]:
-    """N(u), the J layers of (18) and (19): explicit in W_j, implicit in S2."""
+    """Return N(u), the J layers of (18) and (19): explicit in W_j, implicit in S2."""
     for layer in layers[:-1]:
         u = project_positive(layer(u))
     return layers[-1](u)
@@ -107,7 +112,7 @@ def paper_step_naive(
     layers: Sequence[Layer],
     second: Moments,
 ) -> Float[Tensor, "b n d"]:
-    """One step of the scheme (16)-(21) from u⁰ to u¹ over Δt = 1.
+    """Return one step of the scheme (16)-(21) from u⁰ to u¹ over Δt = 1.
 
     Args:
         u, mass: features of the tokens, and their masses, any total.
@@ -143,8 +148,8 @@ def lie_step_naive(
     layers: Sequence[Layer],
     second: Moments,
 ) -> Float[Tensor, "b n d"]:
-    """One step of sequential splitting, Eq. 74, over any Δt: terms I and III by explicit Euler, the
-    constraints by projection, which does not depend on Δt.
+    """Return one step of sequential splitting, Eq. 74, over any Δt: terms I and III by explicit
+    Euler, the constraints by projection, which does not depend on Δt.
 
     Args: as of :func:`paper_step_naive`, and ``dt``: Δt.
 

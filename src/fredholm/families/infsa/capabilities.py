@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from ...integral.capabilities import Capability, WeightedValue, capability
+
+
+class QueryKeyValue(NamedTuple):
+    """Queries, keys and values of a set of tokens, (B, H, N, ·) each."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
 
 
 @capability
@@ -17,18 +25,18 @@ class TokenGraphWeights(WeightedValue):
     """
 
     @abstractmethod
-    def tokens(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, (B, H, N, ·) each."""
+    def tokens(self, u: Tensor) -> QueryKeyValue:
+        """Return queries, keys and values of features (B, 1, N, dim)."""
 
     @abstractmethod
     def rules(self) -> dict[str, Any]:
-        """The options of :class:`fredholm.families.infsa.graph.TokenGraph`: decay, activation,
-        norm, eps.
+        """Return the options of :class:`fredholm.families.infsa.graph.TokenGraph`: decay,
+        activation, norm, eps.
         """
 
     @abstractmethod
     def gain(self) -> Tensor | None:
-        """Factor of the response, (H,), or None where there is none."""
+        """Return the factor of the response, (H,), or None where there is none."""
 
 
 class DecayingWeights(Capability):
@@ -36,10 +44,10 @@ class DecayingWeights(Capability):
 
     @abstractmethod
     def decay(self) -> Tensor:
-        """γ in (0, 1) of each head, (H,), that the weights hold."""
+        """Return γ in (0, 1) of each head, (H,), that the weights hold."""
 
     def gain(self) -> Tensor | None:
-        """A factor of the weights per head beside one γ, (H,), or None."""
+        """Return a factor of the weights per head beside one γ, (H,), or None."""
         return None
 
 
@@ -48,11 +56,11 @@ class CentredWeights(WeightedValue):
     steps towards the leading eigenvector of the token graph of queries and keys.
 
     Attributes:
-        activation: of the graph's edges.
+        activation: φ of the graph's edges.
     """
 
     activation: str
 
     @abstractmethod
-    def tokens(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, (B, H, N, ·) each."""
+    def tokens(self, u: Tensor) -> QueryKeyValue:
+        """Return queries, keys and values of features (B, 1, N, dim)."""

@@ -17,6 +17,7 @@ from ...integral import (
 from ...ops.backend import at_least_single, cast, full_precision, number
 from .capabilities import CentredWeights
 from .centres import (
+    Stream,
     Sum,
     Tokens,
     advance_stream,
@@ -77,24 +78,30 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnForm):
         **options,
     ):
         if steps < 1 or centres < 1:
-            raise OptionError(f"steps and centres are at least 1, got {steps} and {centres}")
+            raise OptionError(f"expected steps and centres of 1 or more, got {steps} and {centres}")
         if tied is None:
-            tied = bool(CONSTANTS.get(options.get("preset", "paper"), {}).get("tied", True))
+            # An unknown preset is refused by the base class.
+            preset = options.get("preset", "paper")
+            tied = CONSTANTS.get(preset, CONSTANTS["paper"]).tied
         super().__init__(dim, heads, tied=tied, **options)
         self.steps, self.centres = steps, centres
         probes = torch.randn(heads, centres, self.width) * self.width**-0.5
-        self.probes = nn.Parameter(probes) if centres > 1 else None
+        self.probes: nn.Parameter | None = None
+        if centres > 1:
+            self.probes = nn.Parameter(probes)
 
     # --- the definition ---------------------------------------------------------------------------
 
     def weights(self, problem: Problem) -> Tensor:
         tokens = self._centred(problem.uy)
-        # of one centre there is no mixture to be made for each query
-        queries = tokens.query if self.centres == 1 else self._queries(problem.ux)
+
+        # The queries of a part of the points mix several centres; with one they are not read.
+        queries = tokens.query
+        if self.centres > 1:
+            queries = self._queries(problem.ux)
         with full_precision(problem.uy):
-            density = centre_weights(
-                tokens, queries, problem.quadrature.weights().to(tokens.energy.dtype)
-            )
+            seen = problem.quadrature.weights().to(tokens.energy.dtype)
+            density = centre_weights(tokens, queries, seen)
             density = density * self._factor().to(density.dtype)
         return density.expand(-1, -1, problem.ux.shape[2], -1)
 
@@ -102,61 +109,69 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnForm):
 
     @property
     def local(self) -> bool:
-        """Several centres belong to stretches of all queries."""
+        """Whether a few keys suffice: several centres belong to stretches of all queries."""
         return self.centres == 1
 
     def evaluates(self, layout: Layout) -> bool:
         return True
 
     def evaluate(self, problem: Problem) -> Tensor:
-        """The response (B, H, Nq, d_out), or (B, H, 1, d_out) where all queries share it."""
+        """Return the response (B, H, Nq, d_out), or (B, H, 1, d_out) where all queries share it."""
         return self.evaluate_with(problem, alone)
 
     def evaluate_with(self, problem: Problem, total: Sum) -> Tensor:
-        """:meth:`evaluate`, where ``total`` makes the sum over all points from that over these."""
+        """Return :meth:`evaluate`, where ``total`` turns sums over the points of a rank into those
+        over the points of all.
+        """
         u, q, tokens = problem.uy, problem.quadrature, self._centred(problem.uy)
-        shared = q.query_time is None and q.density is None
-        value = None if shared else self._precise(self._with_bias(self._heads(u, 2)))
+        if q.query_time is None and q.density is None:
+            with full_precision(u):
+                out = self._shared(tokens, u, q.mass, total)
+                return cast(out * self._gain(out), u.dtype)
+        value = self._values(u)
         with full_precision(u):
-            out = (
-                self._shared(tokens, u, q.mass, total)
-                if value is None
-                else self._apart(tokens, value, problem)
-            )
+            out = self._apart(tokens, value, problem)
             return cast(out * self._gain(out), u.dtype)
 
+    def _values(self, u: Tensor) -> Tensor:
+        """Return the values of features with their bias, in float32 at least."""
+        return self._precise(self._with_bias(self._heads(u, 2)))
+
     def _apart(self, tokens: Tokens, value: Tensor, problem: Problem) -> Tensor:
-        """Where order or pairs give each query its centres."""
+        """Return the response where order or pairs give each query its centres."""
         return rows_of_centres(tokens, value, problem.quadrature)
 
     def _shared(self, tokens: Tokens, u: Tensor, mass: Tensor, total: Sum) -> Tensor:
-        """All queries see all keys. Features are pooled before they become values: N·H·C·dim
-        multiply-adds for N·dim².
+        """Return the response where all queries see all keys.
+
+        Features are pooled before they become values: N·H·C·dim multiply-adds instead of N·dim².
         """
         weights, centre = shared_centres(tokens, cast(mass, tokens.energy.dtype), total)
         pooled = over_points(weights, cast(u.squeeze(1), weights.dtype))
-        bias = self._map(2)[1]
-        if bias is not None:  # what it is multiplied with, in the same message
+        bias = self._value_bias()
+        if bias is not None:
+            # The bias is multiplied with the sum of the weights, which goes in the same message.
             pooled = torch.cat([pooled, weights.sum(-1, keepdim=True)], -1)
         pooled = total(pooled)
-        features = pooled if bias is None else pooled[..., : self.d_in]
         maps = cast(self.value_map(), pooled.dtype)
-        out = through_heads(features, maps)
-        if bias is not None:
-            share = self._share(bias.view(1, self.groups, 1, self.d_out))
-            out = out + pooled[..., self.d_in :] * share
+        if bias is None:
+            out = through_heads(pooled, maps)
+        else:
+            out = through_heads(pooled[..., : self.d_in], maps)
+            out = out + pooled[..., self.d_in :] * bias
         if self.centres == 1:
             return out
         mixture = tokens.mixture(tokens.query, centre[:, :, :, None])
-        assert mixture is not None
         return mixture.mT @ out
 
     # --- parts ------------------------------------------------------------------------------------
 
     def _centred(self, u: Tensor) -> Tokens:
-        """What the centres are made of, in float32 at least."""
+        """Return the tokens that the centres are made of, in float32 at least."""
         query = self._queries(u)
-        key = query if self.tied and self.scale == 1.0 else self._precise(self._heads(u, 1))
+        key = query
+        if not self.tied or self.scale != 1.0:
+            key = self._precise(self._heads(u, 1))
         with full_precision(u):
             energy = lengths(query).unsqueeze(2)
             if self.probes is not None:
@@ -164,21 +179,23 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnForm):
         return Tokens(query, key, energy, self.steps, self.activation, self.eps)
 
     def _queries(self, u: Tensor) -> Tensor:
-        query = self._precise(self._heads(u, 0))
-        return query if self.scale == 1.0 else query * self.scale
+        return self._scaled(self._precise(self._heads(u, 0)))
 
     def _precise(self, x: Tensor) -> Tensor:
         return cast(x, at_least_single(x.dtype))
 
     def _gain(self, out: Tensor) -> Tensor | float:
-        """:meth:`_factor` beside a response: a number where no head has its own."""
+        """Return :meth:`_factor` beside a response: a number where all heads have the same."""
         if self.decay_logit is None:
             return number(self.gamma**self.power, out)
         return cast(self._factor(), out.dtype)
 
     def _factor(self) -> Tensor:
-        decay = self.decay()
-        return (decay if self.power == 1 else decay**self.power).view(-1, 1, 1)
+        """Return γ to the power of the layer, (H, 1, 1)."""
+        factor = self.decay()
+        if self.power != 1:
+            factor = factor**self.power
+        return factor.view(-1, 1, 1)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, steps={self.steps}, centres={self.centres}"
@@ -203,20 +220,23 @@ class StreamingCentreKernel(CentreKernel, CausalTransition):
         super().check(layout)
         if layout.pairs and layout.causal:
             raise DomainError(
-                "the streaming form keeps sums over all earlier points and cannot serve pair masks "
-                "or biases in causal order; "
-                "use causal='exact', or a domain without pairs"
+                "expected a causal domain without pairs for the streaming form, got pairs, which "
+                "its sums over all earlier points cannot follow; use causal='exact', or a domain "
+                "without pairs"
             )
 
     def weights(self, problem: Problem) -> Tensor:
         if problem.quadrature.query_time is None:
             return super().weights(problem)
+        # A key's score depends on the points that it saw, also where few queries are asked for.
         whole = problem if problem.parent is None else problem.parent
         tokens = self._centred(problem.uy)
-        views = [p.quadrature.weights().to(tokens.energy.dtype) for p in (problem, whole)]
+        dtype = tokens.energy.dtype
+        seen = problem.quadrature.weights().to(dtype)
+        seen_by_keys = whole.quadrature.weights().to(dtype)
         queries = self._queries(problem.ux)
         with full_precision(problem.uy):
-            density = stream_weights(tokens, queries, *views)
+            density = stream_weights(tokens, queries, seen, seen_by_keys)
             return density * self._factor().to(density.dtype)
 
     def _apart(self, tokens: Tokens, value: Tensor, problem: Problem) -> Tensor:
@@ -225,9 +245,9 @@ class StreamingCentreKernel(CentreKernel, CausalTransition):
         return streamed_centres(tokens, value, problem.quadrature)
 
     def evaluate_stream(self, problem: Problem, running: Sum) -> Tensor:
-        """The causal response; ``running`` takes sums up to each point, of dimension 3."""
+        """Return the causal response; ``running`` takes sums up to each point, of dimension 3."""
         u, tokens = problem.uy, self._centred(problem.uy)
-        value = self._precise(self._with_bias(self._heads(u, 2)))
+        value = self._values(u)
         with full_precision(u):
             out = streamed_centres(tokens, value, problem.quadrature, running)
             return (out * self._factor().to(out.dtype)).to(u.dtype)
@@ -240,10 +260,9 @@ class StreamingCentreKernel(CentreKernel, CausalTransition):
 
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         u = point.u[:, :, None]
-        value, tokens = self._precise(self._with_bias(self._heads(u, 2))), self._centred(u)
+        value, tokens = self._values(u), self._centred(u)
+        before = Stream(memory["sums"], memory["totals"])
         with full_precision(u):
-            out, sums, totals = advance_stream(
-                tokens, value, point.mass, point.scale, memory["sums"], memory["totals"]
-            )
+            out, after = advance_stream(tokens, value, point.mass, point.scale, before)
             out = out * self._factor()[..., 0].to(out.dtype)
-        return out.to(u.dtype), {"sums": sums, "totals": totals}
+        return out.to(u.dtype), after._asdict()

@@ -13,23 +13,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ...integral.problem import by_head, heads_apart
 from ...ops.backend import followed, number
-from ...ops.tiles import root_of
+from ...ops.tiles import by_head, heads_apart, root_of
 from ...quadrature import Quadrature
 from .graph import activated, edge_product
 
-POSITIVE = ("relu", "abs")  # activations that are never negative
+POSITIVE = ("relu", "abs")
+"""Activations that are never negative."""
+
+Sum = Callable[[Tensor], Tensor]
 
 
-@dataclass(eq=False)  # nobody writes to one; a frozen class takes three times as long to build
+# Nobody writes to one, but it is not frozen: a frozen class takes three times as long to build.
+@dataclass(eq=False)
 class Tokens:
-    """What the centres are made of, and how: Q, K, the energies, and the options of
+    """The tokens that centres are made of, and the options of
     :class:`fredholm.kernels.CentreKernel`.
+
+    Attributes:
+        query, key: Q and K, (B, H, N, e).
+        energy: e, (B, H, C, N).
+        steps, activation, eps: see :class:`fredholm.kernels.CentreKernel`.
     """
 
     query: Tensor
@@ -40,30 +49,42 @@ class Tokens:
     eps: float = 1e-6
 
     def share(self, amount: Tensor, total: Tensor, before: Tensor | None) -> Tensor:
-        """amount / (total + ε), and ``before`` where the total is zero."""
+        """Return amount / (total + ε), and ``before`` where the total is zero."""
         some = total > number(0.0, total)
-        # without ε nothing may be divided by zero, also where the quotient is not taken
-        below = total + number(self.eps, total) if self.eps else torch.where(some, total, 1.0)
-        return (
-            amount / below * some if before is None else torch.where(some, amount / below, before)
-        )
+        if self.eps:
+            below = total + number(self.eps, total)
+        else:
+            # A division by zero gives NaN in the gradient also where its result is not taken.
+            below = torch.where(some, total, 1.0)
+        if before is None:
+            return amount / below * some
+        return torch.where(some, amount / below, before)
 
-    def mixture(self, query: Tensor, centre: Tensor) -> Tensor | None:
-        """How much each of C centres (B, H, C, Nq | 1, e) gives to a query (B, H, Nq, e): (B, H, C,
-        Nq), or None for one.
+    def mix(self, query: Tensor, centre: Tensor, responses: Tensor) -> Tensor:
+        """Return the mixture of the responses of C centres, (B, H, C, N, ·) to (B, H, N, ·): by a
+        softmax of the likeness of each query (B, H, N, e) to each centre (B, H, C, N | 1, e).
         """
-        count = centre.shape[2]
-        if count == 1:
-            return None
+        if centre.shape[2] == 1:
+            return responses[:, :, 0]
+        return (self.mixture(query, centre)[..., None] * responses).sum(2)
+
+    def mixture(self, query: Tensor, centre: Tensor) -> Tensor:
+        """Return the shares of the centres in that mixture, (B, H, C, N)."""
         if centre.shape[3] == 1:
             score = centre[..., 0, :] @ query.mT
         else:
             score = (centre * query[:, :, None]).sum(-1)
         return torch.softmax(score * query.shape[-1] ** -0.5, 2)
 
+    def likeness(self, centre: Tensor) -> Tensor:
+        """Return φ of the inner products of each key with a centre at the key's own place, (B, H,
+        C, N, e) to (B, H, C, N).
+        """
+        return activated((centre * self.key[:, :, None]).sum(-1), self.activation)
+
 
 def lengths(query: Tensor) -> Tensor:
-    """|Q|, (B, H, N), with gradient zero, not infinity, at zero."""
+    """Return |Q|, (B, H, N), whose gradient at zero is zero, not infinity."""
     if followed(query):
         return root_of(query.square().sum(-1))
     return torch.linalg.vector_norm(query, dim=-1)
@@ -73,77 +94,84 @@ def lengths(query: Tensor) -> Tensor:
 
 
 def centre_weights(tokens: Tokens, query: Tensor, weights: Tensor) -> Tensor:
-    """Densities (B, H, Nq, Nk) of the centres that each query sees through ``weights`` w (B | 1, 1
-    | H, Nq, Nk). O(Nq·Nk).
+    """Return densities (B, H, Nq, Nk) of the centres that each query sees through ``weights`` w
+    (B | 1, 1 | H, Nq, Nk). O(Nq·Nk).
     """
     w = weights[:, :, None]
-    total = (w * tokens.energy[:, :, :, None]).sum(-1, keepdim=True)
-    a = tokens.share(tokens.energy[:, :, :, None], total, None)
+    energy = tokens.energy[:, :, :, None]
+    a = tokens.share(energy, (w * energy).sum(-1, keepdim=True), None)
     centre = (w * a) @ tokens.query[:, :, None]
     for step in range(tokens.steps):
         if step:
             centre = (w * a) @ tokens.query[:, :, None]
         score = activated(centre @ tokens.key[:, :, None].mT, tokens.activation)
         a = tokens.share(score, (w * score.abs()).sum(-1, keepdim=True), a)
-    mixture = tokens.mixture(query, centre)
-    return a[:, :, 0] if mixture is None else (mixture[..., None] * a).sum(2)
+    return tokens.mix(query, centre, a)
 
 
 def stream_weights(tokens: Tokens, query: Tensor, weights: Tensor, all_weights: Tensor) -> Tensor:
-    """The same where each key is scored once, against the centre at its own time: ``all_weights``
-    (·, ·, Nk, Nk) are its views.
+    """Return the same where each key is scored once, against the centre at its own time:
+    ``all_weights`` (·, ·, Nk, Nk) are the weights of what each key saw.
     """
+    w, w_all, queries = weights[:, :, None], all_weights[:, :, None], tokens.query[:, :, None]
     score = tokens.energy
-    seen = past = None  # shares among the keys a query sees, and among those a key saw
+
+    # Shares among the keys that a query sees, and among those that a key saw.
+    seen = past = None
     centre = torch.zeros_like(query[:, :, None])
     for level in range(tokens.steps + 1):
-        sums = [
-            (w[:, :, None] * score.abs()[:, :, :, None]).sum(-1, keepdim=True)
-            for w in (weights, all_weights)
-        ]
-        seen = tokens.share(score[:, :, :, None], sums[0], seen)
+        size = score.abs()[:, :, :, None]
+        seen = tokens.share(score[:, :, :, None], (w * size).sum(-1, keepdim=True), seen)
         if level == tokens.steps:
             break
-        past = tokens.share(score[:, :, :, None], sums[1], past)
-        centre = (weights[:, :, None] * seen) @ tokens.query[:, :, None]
-        centres = (all_weights[:, :, None] * past) @ tokens.query[:, :, None]
-        score = activated((centres * tokens.key[:, :, None]).sum(-1), tokens.activation)
+        past = tokens.share(score[:, :, :, None], (w_all * size).sum(-1, keepdim=True), past)
+        centre = (w * seen) @ queries
+        score = tokens.likeness((w_all * past) @ queries)
     assert seen is not None
-    mixture = tokens.mixture(query, centre)
-    return seen[:, :, 0] if mixture is None else (mixture[..., None] * seen).sum(2)
+    return tokens.mix(query, centre, seen)
 
 
 # --- the fast forms -------------------------------------------------------------------------------
 
 
-Sum = Callable[[Tensor], Tensor]
-
-
 def alone(x: Tensor) -> Tensor:
-    """The sum over ranks of a domain that one process has."""
+    """Return the sum over ranks of a domain that one process has: ``x`` itself."""
     return x
 
 
-def shared_centres(tokens: Tokens, mass: Tensor, total: Sum = alone) -> tuple[Tensor, Tensor]:
-    """Where all queries see all keys with masses m (B | 1, N): weights m a (B, H, C, N), and
-    centres (B, H, C, e). O(N). ``total`` adds up what sums over points become on each rank.
+class SharedCentres(NamedTuple):
+    """Weights m a (B, H, C, N), and centres (B, H, C, e), which all queries share."""
+
+    weights: Tensor
+    centre: Tensor
+
+
+def shared_centres(tokens: Tokens, mass: Tensor, total: Sum = alone) -> SharedCentres:
+    """Return centres where all queries see all keys with masses m (B | 1, N). O(N).
+
+    ``total`` turns sums over the points of a rank into sums over those of all ranks.
     """
-    m = mass.view(-1, 1, 1, mass.shape[-1])
-    score, a, centre = m * tokens.energy, None, None
-    b, h = score.shape[:2]
-    multiply, query, key = torch.matmul, tokens.query, tokens.key.mT
-    apart = not torch.compiler.is_compiling()
-    if apart:  # samples and heads as one dimension, which takes small problems half the time
+    b, h, c, n = tokens.energy.shape
+    m = mass.view(-1, 1, 1, n)
+    score, query, key, multiply = m * tokens.energy, tokens.query, tokens.key.mT, torch.matmul
+    flat = not torch.compiler.is_compiling()
+    if flat:
+        # Samples and heads as one dimension, which takes small problems half the time.
         multiply = torch.bmm
         m = m[:, 0] if m.shape[0] == 1 else m.expand(-1, h, -1, -1).flatten(0, 1)
         score, query, key = score.flatten(0, 1), query.flatten(0, 1), tokens.key.flatten(0, 1).mT
+    positive = tokens.activation in POSITIVE
+    a = centre = None
     for step in range(tokens.steps):
-        size = score if not step or tokens.activation in POSITIVE else score.abs()
+        # The energies are lengths, and need no magnitude.
+        size = score if positive or not step else score.abs()
         amount, moment = size.sum(-1, keepdim=True), multiply(score, query)
-        if total is not alone:  # between ranks it is messages that cost: one for both
+        if total is not alone:
+            # Between ranks it is messages that cost: one for both.
             sums = total(torch.cat([amount, moment], -1))
             amount, moment = sums[..., :1], sums[..., 1:]
-        if a is None and tokens.eps:  # where there is no amount, nothing is shared either
+        if a is None and tokens.eps:
+            # Where there is no amount, scores are zero, and so are the shares.
             below = amount + number(tokens.eps, amount)
             a, centre = score / below, moment / below
         else:
@@ -151,15 +179,17 @@ def shared_centres(tokens: Tokens, mass: Tensor, total: Sum = alone) -> tuple[Te
             centre = tokens.share(moment, amount, centre)
         score = m * activated(multiply(centre, key), tokens.activation)
     assert centre is not None
-    size = score if tokens.activation in POSITIVE else score.abs()
+    size = score if positive else score.abs()
     a = tokens.share(score, total(size.sum(-1, keepdim=True)), a)
-    if apart:
-        a, centre = a.view(b, h, *a.shape[1:]), centre.view(b, h, *centre.shape[1:])
-    return a, centre
+    if flat:
+        a, centre = a.view(b, h, c, n), centre.view(b, h, c, -1)
+    return SharedCentres(a, centre)
 
 
 def over_points(weights: Tensor, u: Tensor) -> Tensor:
-    """Weights (B, H, C, N) of features (B, N, d): (B, H, C, d), one product for all heads."""
+    """Return weighted sums of features over the points, (B, H, C, N) and (B, N, d) to (B, H, C, d):
+    one product for all heads.
+    """
     if torch.compiler.is_compiling():
         # Flattened, multiplied and unflattened it is right and becomes wrong in ONNX: where H = B,
         # onnxscript's optimiser drops both reshapes and takes heads for samples.
@@ -168,7 +198,7 @@ def over_points(weights: Tensor, u: Tensor) -> Tensor:
 
 
 def through_heads(x: Tensor, maps: Tensor) -> Tensor:
-    """A matrix per head (H, o, i) on (B, H, C, i), (B, H, C, o)."""
+    """Return a matrix per head (H, o, i) times (B, H, C, i), (B, H, C, o)."""
     if torch.compiler.is_compiling():
         return torch.einsum("bhci,hoi->bhco", x, maps)
     if x.shape[2] == 1:
@@ -177,109 +207,128 @@ def through_heads(x: Tensor, maps: Tensor) -> Tensor:
 
 
 def rows_of_centres(tokens: Tokens, value: Tensor, quadrature: Quadrature) -> Tensor:
-    """Response (B, H, N, d) where an order or pairs give every query its centres. O(N²)
+    """Return the response (B, H, N, d) where an order or pairs give every query its centres. O(N²)
     time, tiled, O(N) memory.
     """
     b, h, c, n = tokens.energy.shape
-    e, q = tokens.query.shape[-1], quadrature
+    q, scale, density = quadrature, _scale(quadrature, value), quadrature.density
+    if density is not None and density.shape[1] > 1 and c > 1:
+        density = density.repeat_interleave(c, 1)
+
+    # Pools of queries and values side by side, of which the centre is the first part.
+    width = tokens.query.shape[-1]
     both = torch.cat([tokens.query, value], -1)
-    scale = (
-        torch.ones((), dtype=value.dtype, device=value.device)
-        if q.scale is None
-        else q.scale[:, :, None, :, None]
-    )
     weighted = q.mass[:, None, None, :, None] * tokens.energy[..., None]
     total = scale * _seen(q, weighted)
     pool = tokens.share(scale * _seen(q, weighted * both[:, :, None]), total, None)
-    key = tokens.key[:, :, None].expand(b, h, c, n, e).flatten(1, 2)
-    density = q.density
-    if density is not None and density.shape[1] > 1 and c > 1:
-        density = density.repeat_interleave(c, 1)
-    options = {
-        "causal": q.query_time is not None,
-        "activation": tokens.activation,
-        "statistic": "sums",
-    }
-    centre = pool[..., :e]
+    centre = pool[..., :width]
+    key = tokens.key[:, :, None].expand(b, h, c, n, width).flatten(1, 2)
     for step in range(tokens.steps):
-        centre = pool[..., :e]
+        centre = pool[..., :width]
         if step == tokens.steps - 1:
-            both, pool = value, pool[..., e:]
-        massive = (q.mass[:, None, :, None] * both)[:, :, None].expand(b, h, c, n, -1).flatten(1, 2)
-        product, row = edge_product(centre.flatten(1, 2), key, massive, q.mass, density, **options)
+            # The last step pools values alone: no further centre is made.
+            both, pool = value, pool[..., width:]
+        massive = q.mass[:, None, :, None] * both
+        massive = massive[:, :, None].expand(b, h, c, n, -1).flatten(1, 2)
+        product, row = edge_product(
+            centre.flatten(1, 2),
+            key,
+            massive,
+            q.mass,
+            density,
+            causal=q.query_time is not None,
+            activation=tokens.activation,
+            statistic="sums",
+        )
         product, row = product.unflatten(1, (h, c)), row.unflatten(1, (h, c))[..., None]
         pool = tokens.share(scale * product, scale * row, pool)
-    mixture = tokens.mixture(tokens.query, centre)
-    return pool[:, :, 0] if mixture is None else (mixture[..., None] * pool).sum(2)
+    return tokens.mix(tokens.query, centre, pool)
+
+
+def _scale(quadrature: Quadrature, like: Tensor) -> Tensor:
+    """Return the measure's normalisation as a factor of (B, H, C, N, ·), one where it has none."""
+    if quadrature.scale is None:
+        return torch.ones((), dtype=like.dtype, device=like.device)
+    return quadrature.scale[:, :, None, :, None]
 
 
 def _seen(quadrature: Quadrature, x: Tensor) -> Tensor:
-    """Sum of x (B, H, C, N, ·) over the keys each query sees, with the pair density."""
-    if quadrature.density is None:
-        return x.cumsum(3)
-    density = quadrature.density.tril() if quadrature.query_time is not None else quadrature.density
+    """Return sums of x (B, H, C, N, ·) over the keys each query sees, with the pair density."""
+    density = quadrature.density
+    if density is None:
+        return running_sum(x)
+    if quadrature.query_time is not None:
+        density = density.tril()
     return density[:, :, None] @ x
 
 
 def running_sum(x: Tensor) -> Tensor:
-    """The sums of x (B, H, C, N, ·) up to each point."""
+    """Return the sums of x (B, H, C, N, ·) up to each point."""
     return x.cumsum(3)
 
 
 def streamed_centres(
     tokens: Tokens, value: Tensor, quadrature: Quadrature, running: Sum = running_sum
 ) -> Tensor:
-    """Causal response (B, H, N, d) where each key is scored once, at its own time: running sums,
-    O(N).
+    """Return the causal response (B, H, N, d) where each key is scored once, at its own time:
+    running sums, O(N).
     """
-    e, q = tokens.query.shape[-1], quadrature
+    width, mass = tokens.query.shape[-1], quadrature.mass[:, None, None]
     both = torch.cat([tokens.query, value], -1)[:, :, None]
-    scale = (
-        torch.ones((), dtype=value.dtype, device=value.device)
-        if q.scale is None
-        else q.scale[:, :, None, :, None]
-    )
+    scale = _scale(quadrature, value)
     score, pool = tokens.energy, None
     centre = tokens.query[:, :, None]
     for level in range(tokens.steps + 1):
-        weighted = (q.mass[:, None, None] * score)[..., None]
+        weighted = (mass * score)[..., None]
         total = scale * running(weighted.abs())
         pool = tokens.share(scale * running(weighted * both), total, pool)
         if level < tokens.steps:
-            centre = pool[..., :e]
-            score = activated((centre * tokens.key[:, :, None]).sum(-1), tokens.activation)
+            centre = pool[..., :width]
+            score = tokens.likeness(centre)
     assert pool is not None
-    pool, mixture = pool[..., e:], tokens.mixture(tokens.query, centre)
-    return pool[:, :, 0] if mixture is None else (mixture[..., None] * pool).sum(2)
+    return tokens.mix(tokens.query, centre, pool[..., width:])
+
+
+class Stream(NamedTuple):
+    """The state of a stream after some points.
+
+    Attributes:
+        sums: of queries and values, (B, H, C, steps + 1, e + d).
+        totals: of magnitudes, (B, H, C, steps + 1).
+    """
+
+    sums: Tensor
+    totals: Tensor
+
+
+class StreamPoint(NamedTuple):
+    """The response at one point (B, H, d), and the state after it."""
+
+    response: Tensor
+    after: Stream
 
 
 def advance_stream(
-    tokens: Tokens, value: Tensor, mass: Tensor, scale: Tensor | None, sums: Tensor, totals: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """One more point of :func:`streamed_centres`: tokens of one point (N = 1), its mass (B | 1,)
-    and scale (B | 1, 1 | H).
-
-    Sums (B, H, C, steps + 1, e + d) and totals (B, H, C, steps + 1) are the state; returns the
-    response (B, H, d) and the state after it.
+    tokens: Tokens, value: Tensor, mass: Tensor, scale: Tensor | None, before: Stream
+) -> StreamPoint:
+    """Return one more point of :func:`streamed_centres`: tokens of one point (N = 1), its mass
+    (B | 1,) and scale (B | 1, 1 | H).
     """
-    e = tokens.query.shape[-1]
+    width = tokens.query.shape[-1]
     both = torch.cat([tokens.query, value], -1)
-    s = (
-        torch.ones((), dtype=value.dtype, device=value.device)
-        if scale is None
-        else scale[:, :, None, None]
-    )
-    score, pool, new_sums, new_totals = tokens.energy, None, [], []
+    one = torch.ones((), dtype=value.dtype, device=value.device)
+    factor = one if scale is None else scale[:, :, None, None]
+    score, pool, sums, totals = tokens.energy, None, [], []
     centre = tokens.query[:, :, None, 0]
     for level in range(tokens.steps + 1):
         weighted = mass[:, None, None, None] * score  # (B, H, C, 1)
-        new_sums.append(sums[..., level, :] + weighted * both)
-        new_totals.append(totals[..., level] + weighted[..., 0].abs())
-        pool = tokens.share(s * new_sums[-1], s * new_totals[-1][..., None], pool)
+        sums.append(before.sums[..., level, :] + weighted * both)
+        totals.append(before.totals[..., level] + weighted[..., 0].abs())
+        pool = tokens.share(factor * sums[-1], factor * totals[-1][..., None], pool)
         if level < tokens.steps:
-            centre = pool[..., :e]
+            centre = pool[..., :width]
             score = activated((centre * tokens.key).sum(-1, keepdim=True), tokens.activation)
     assert pool is not None
-    pool, mixture = pool[..., e:], tokens.mixture(tokens.query, centre[..., None, :])
-    out = pool[:, :, 0] if mixture is None else (mixture * pool).sum(2)
-    return out, torch.stack(new_sums, -2), torch.stack(new_totals, -1)
+    after = Stream(torch.stack(sums, -2), torch.stack(totals, -1))
+    response = tokens.mix(tokens.query, centre[..., None, :], pool[..., None, width:])
+    return StreamPoint(response[:, :, 0], after)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,8 +23,8 @@ from ...ops.backend import at_least_single, cast, check_backend, full_precision
 from ...ops.tiles import root_of
 from ...quadrature import Quadrature
 from .capabilities import TokenGraphWeights
-from .graph import NORMS, TokenGraph, activated, sum_of_hops
-from .graph.token_graph import row_factor
+from .graph import TokenGraph, activated, sum_of_hops
+from .graph.token_graph import row_factor, row_sizes
 
 NEEDS = "a token graph: weights, value_map, tokens, rules and gain (TokenGraphWeights)"
 
@@ -60,7 +60,7 @@ class Neumann(Strategy):
     def __post_init__(self):
         check_backend(self.backend)
         if self.hops < 1:
-            raise OptionError(f"a walk has at least one hop, got hops={self.hops}")
+            raise OptionError(f"expected walks of one hop or more, got hops={self.hops}")
 
 
 class OneHop(Form):
@@ -70,14 +70,13 @@ class OneHop(Form):
     name = "one hop over tiles"
     # What a plan prints is public and stays word for word; affinities are the graph's edges.
     reason = "affinities of inner products, whose norm is divided out after the product"
+    strategy: Exact
     steps = True
     triton = True
 
     def respond(self, kernel: TokenGraphWeights, problem: Problem) -> Tensor:
-        options: Any = self.strategy
-        graph, value = graph_of(
-            kernel, problem, memory=options.memory, backend=options.backend, half=True
-        )
+        memory, backend = self.strategy.memory, self.strategy.backend
+        graph, value = graph_of(kernel, problem, half=True, memory=memory, backend=backend)
         return gained(kernel, sum_of_hops(graph, value, 1), value)
 
     def step(
@@ -96,6 +95,7 @@ class Hops(Form):
     """Every further hop is one more product with the graph."""
 
     word = Neumann
+    strategy: Neumann
     name = "hops over tiles"
     reason = (
         "one norm a head is divided out after the product, and every further hop is one more "
@@ -104,18 +104,18 @@ class Hops(Form):
     triton = True
 
     def preferred(self, kernel: Kernel, facts: Facts) -> bool:
-        return False  # more hops than one are another response than the kernel's
+        return False  # several hops are another response than the kernel's
 
     def respond(self, kernel: TokenGraphWeights, problem: Problem) -> Tensor:
-        options: Any = self.strategy
-        graph, value = graph_of(kernel, problem, backend=options.backend, half=True)
-        return gained(kernel, sum_of_hops(graph, value, options.hops), value)
+        graph, value = graph_of(kernel, problem, half=True, backend=self.strategy.backend)
+        return gained(kernel, sum_of_hops(graph, value, self.strategy.hops), value)
 
 
 class HopRows(Form):
     """The same point by point: each hop has a cache, O(hops·t)."""
 
     word = Neumann
+    strategy: Any
     name = "rows of the graph, keys cached"
     reason = "a causal row needs the keys before it and a running norm"
     responds = False
@@ -134,75 +134,104 @@ class HopRows(Form):
         t: int,
         memory: Memory,
     ) -> tuple[Tensor, Memory]:
-        options: Any = self.strategy
-        return step_hops(kernel, u, quadrature, t, memory, options.hops)
+        return step_hops(kernel, u, quadrature, t, memory, self.strategy.hops)
+
+
+class GraphTokens(NamedTuple):
+    """A token graph, and the values of its tokens (B, H, N, d)."""
+
+    graph: TokenGraph
+    value: Tensor
 
 
 def graph_of(
     kernel: TokenGraphWeights, problem: Problem, *, half: bool = False, **options: Any
-) -> tuple[TokenGraph, Tensor]:
-    """A problem's graph, with ``options`` of :class:`TokenGraph`, and its tokens' values. ``half``:
-    tokens in half precision may be multiplied in it.
+) -> GraphTokens:
+    """Return a problem's graph, with ``options`` of :class:`TokenGraph`, and its tokens' values.
+
+    ``half``: a kernel may multiply tokens of a half precision as they are.
     """
     query, key, value = kernel.tokens(problem.uy)
-    low = query.dtype if half and query.dtype in (torch.bfloat16, torch.float16) else None
-    return TokenGraph.of(
-        query, key, problem.quadrature, half=low, **options, **kernel.rules()
-    ), value
+    low = None
+    if half and query.dtype in (torch.bfloat16, torch.float16):
+        low = query.dtype
+    graph = TokenGraph.of(query, key, problem.quadrature, half=low, **options, **kernel.rules())
+    return GraphTokens(graph, value)
 
 
 def gained(kernel: TokenGraphWeights, out: Tensor, value: Tensor) -> Tensor:
-    """A sum over hops with the kernel's factor, in the values' precision."""
+    """Return a sum over hops times the kernel's factor, in the values' precision."""
     gain = kernel.gain()
-    out = out if gain is None else out * cast(gain, out.dtype)[:, None, None]
+    if gain is not None:
+        out = out * cast(gain, out.dtype)[:, None, None]
     return cast(out, value.dtype)
 
 
 def step_hops(
     kernel: TokenGraphWeights, u: Tensor, quadrature: Quadrature, t: int, memory: Memory, hops: int
 ) -> tuple[Tensor, Memory]:
-    """One causal point: hop h needs what hop h - 1 made of all points before, so each hop has a
-    cache.
+    """Answer one causal point. Hop h needs the results of hop h - 1 at all points before, so each
+    hop has a cache.
     """
     row, value, after = graph_row(kernel, u, quadrature, t, memory)
-    out = None
+    new = out = value
     with full_precision(u):
         for hop in range(hops):
-            new = value if out is None else value + out
-            after[f"hop{hop}"] = _append(memory, f"hop{hop}", new)
+            if hop:
+                new = value + out
+            after[f"hop{hop}"] = append(memory, f"hop{hop}", new)
             out = row @ after[f"hop{hop}"]
-    assert out is not None  # a walk has at least one hop
     return gained(kernel, out, u), after
+
+
+class GraphRow(NamedTuple):
+    """One causal point of a token graph.
+
+    Attributes:
+        row: row t of M, (B, H, 1, t + 1).
+        value: the point's value, (B, H, 1, d).
+        memory: keys and norm after the point.
+    """
+
+    row: Tensor
+    value: Tensor
+    memory: Memory
 
 
 def graph_row(
     kernel: TokenGraphWeights, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
-) -> tuple[Tensor, Tensor, Memory]:
-    """Row t of M, (B, H, 1, t + 1), the point's value (B, H, 1, d), and the memory's keys and norm
-    after it.
-    """
+) -> GraphRow:
+    """Return row t of M, and the memory after it."""
     dtype = at_least_single(u.dtype)
     query, key, value = (cast(x, dtype) for x in kernel.tokens(u))
     rules, view = kernel.rules(), quadrature.row(t)
     with full_precision(u):
-        keys = _append(memory, "key", key)
+        keys = append(memory, "key", key)
         pairs = activated(query @ keys.mT, rules["activation"])
-        pairs = pairs if view.density is None else pairs * cast(view.density, dtype)
-        mass = cast(view.mass, dtype)[:, None, None]
-        size = ((pairs.square() if NORMS[rules["norm"]] == "squares" else pairs.abs()) * mass).sum(
-            -1
-        )
-        before = memory["norm"] if memory else torch.zeros_like(size)
-        here = mass[..., -1]  # the mass of the point itself
+        if view.density is not None:
+            pairs = pairs * cast(view.density, dtype)
+        masses = cast(view.mass, dtype)
+        size = row_sizes(pairs, masses, rules["norm"])
+        before = memory.get("norm", torch.zeros_like(size))
+
+        # The norm of the prefix, and the running total of which it is made. A point without mass
+        # does not count.
+        mass = masses[:, None, None]
+        own_mass = mass[..., -1]
         if rules["norm"] == "rows":
-            norm = total = torch.maximum(before, torch.where(here > 0, size, 0.0))
+            norm = total = torch.maximum(before, torch.where(own_mass > 0, size, 0.0))
         else:
-            total = before + here * size
+            total = before + own_mass * size
             norm = root_of(total)
-        scale = None if view.scale is None else cast(view.scale, dtype)
+        scale = view.scale
+        if scale is not None:
+            scale = cast(scale, dtype)
         factor = row_factor(norm, scale, cast(rules["decay"], dtype), rules["eps"])
-        return factor[..., None] * pairs * mass, value, {"key": keys, "norm": total}
+        return GraphRow(factor[..., None] * pairs * mass, value, {"key": keys, "norm": total})
 
 
-def _append(memory: Memory, name: str, new: Tensor) -> Tensor:
-    return torch.cat([memory[name], new], -2) if name in memory else new
+def append(memory: Memory, name: str, new: Tensor) -> Tensor:
+    """Return the memory of earlier points with the new one behind them."""
+    if name not in memory:
+        return new
+    return torch.cat([memory[name], new], -2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,17 +18,25 @@ from ...integral import (
 )
 from ...ops.backend import full_precision
 from ...ops.tiles import find_activation
-from .capabilities import DecayingWeights, TokenGraphWeights
+from .capabilities import DecayingWeights, QueryKeyValue, TokenGraphWeights
 from .graph import ACTIVATIONS, NORMS, TokenGraph, activated
 from .hops import HopRows, Hops, OneHop
 from .neighbours import HopsAlongEdges, OneHopAlongEdges
 from .resolvent import Iterations, Substitution, WalkRows
 
-# What the paper says, and what its authors' code does where that differs. "tied" concerns the
-# linear form.
-CONSTANTS: dict[str, dict[str, object]] = {
-    "paper": {"decay": 0.7, "scale": 1.0, "tied": True},
-    "released": {"decay": 0.95, "scale": "width", "tied": False},
+
+class Constants(NamedTuple):
+    """Defaults of a preset, see :class:`TokenGraphKernel`; ``tied`` is that of the linear form."""
+
+    decay: float
+    scale: float | str
+    tied: bool
+
+
+# The values of the paper, and those of its authors' code, which differ.
+CONSTANTS = {
+    "paper": Constants(decay=0.7, scale=1.0, tied=True),
+    "released": Constants(decay=0.95, scale="width", tied=False),
 }
 
 
@@ -72,55 +81,86 @@ class TokenGraphKernel(AttentionKernel, DecayingWeights):
     ):
         if preset not in CONSTANTS:
             raise OptionError(f"unknown preset {preset!r}{suggest(preset, CONSTANTS)}")
-        gamma = CONSTANTS[preset]["decay"] if decay is None else decay
-        scale = CONSTANTS[preset]["scale"] if scale is None else scale  # type: ignore[assignment]
-        _check_options(gamma, learned_decay, power, activation, scale, eps)
+        if decay is None:
+            decay = CONSTANTS[preset].decay
+        if scale is None:
+            scale = CONSTANTS[preset].scale
+        if learned_decay and power == 0:
+            raise OptionError(
+                "expected a power of 1 or more beside a learned decay, got power=0, which leaves γ "
+                "out of the response: it would never change; take power=1"
+            )
+        _check_options(decay, power, activation, scale, eps)
         if tied and isinstance(projections, nn.Linear):
             raise OptionError(
-                "tied keys need queries and values of their own: give projections=(query, query, "
-                "value)"
+                "expected separate maps beside tied keys, got one layer for all three; give "
+                "projections=(query, query, value)"
             )
         super().__init__(dim, heads, bias=bias, projections=projections)
-        self.tied, self.gamma, self.power = tied, float(gamma), power  # type: ignore[arg-type]
+        if tied and self.groups != heads:
+            raise OptionError(
+                f"expected tied keys with as many heads as queries, {heads}, got projections of "
+                f"{self.groups}; give projections=(query, query, value)"
+            )
+        self.tied, self.gamma, self.power = tied, float(decay), power
         if tied:
-            if self.groups != heads:
-                raise OptionError(
-                    f"tied keys have as many heads as queries, {heads}; the projections give "
-                    f"{self.groups}"
-                )
+            # There is no third map, and the layout of three that share a matrix does not apply.
             self.key = None  # type: ignore[assignment]
-            self._aligned = None  # there is no third map
+            self._aligned = None
         self.activation, self.eps = activation, eps
-        self.scale = 1.0 / self.width if scale == "width" else float(scale)  # type: ignore[arg-type]
-        logit = math.log(self.gamma / (1 - self.gamma))
-        self.decay_logit = nn.Parameter(torch.full((heads,), logit)) if learned_decay else None
+        self.scale = 1.0 / self.width
+        if not isinstance(scale, str):
+            self.scale = float(scale)
+        self.decay_logit: nn.Parameter | None = None
+        if learned_decay:
+            self.decay_logit = nn.Parameter(torch.full((heads,), self._start_logit()))
+
+    def _start_logit(self) -> float:
+        """Return the number whose sigmoid is the decay that was given."""
+        return math.log(self.gamma / (1 - self.gamma))
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Xavier-uniform maps with zero biases; a learned decay at the ``decay`` it was given."""
+        """Reset the maps to Xavier-uniform weights with zero biases, and a learned decay to the
+        ``decay`` that was given.
+        """
         super().reset_parameters()
-        logit: nn.Parameter | None = getattr(self, "decay_logit", None)  # not yet in __init__
+
+        # The base class calls this in its constructor, before there is a decay.
+        logit: nn.Parameter | None = getattr(self, "decay_logit", None)
         if logit is not None:
-            logit.fill_(math.log(self.gamma / (1 - self.gamma)))
+            logit.fill_(self._start_logit())
 
     def _map(self, part: int) -> tuple[Tensor, Tensor | None]:
-        return super()._map(0 if part == 1 and getattr(self, "tied", False) else part)
+        if part == 1 and getattr(self, "tied", False):
+            part = 0
+        return super()._map(part)
 
-    def tokens(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Scaled queries, keys and values (with their bias) of features (B, 1, N, dim): (B, H, N,
-        ·) each.
-        """
+    def tokens(self, u: Tensor) -> QueryKeyValue:
+        """Return scaled queries, keys and values (with their bias) of features (B, 1, N, dim)."""
         query, key, value = self._all_heads(u)
-        return query if self.scale == 1.0 else query * self.scale, key, self._with_bias(value)
+        return QueryKeyValue(self._scaled(query), key, self._with_bias(value))
+
+    def _scaled(self, query: Tensor) -> Tensor:
+        if self.scale == 1.0:
+            return query
+        return query * self.scale
+
+    def _value_bias(self) -> Tensor | None:
+        """Return the bias of the values by head, (1, H, 1, d_out), or None."""
+        bias = self._map(2)[1]
+        if bias is None:
+            return None
+        return self._share(bias.view(1, self.groups, 1, self.d_out))
 
     def _with_bias(self, value: Tensor) -> Tensor:
-        bias = self._map(2)[1]
-        return (
-            value if bias is None else value + self._share(bias.view(1, self.groups, 1, self.d_out))
-        )
+        bias = self._value_bias()
+        if bias is None:
+            return value
+        return value + bias
 
     def decay(self) -> Tensor:
-        """γ of each head, (H,)."""
+        """Return γ of each head, (H,)."""
         return prepared(self, ("decay", self.gamma), self._decay)
 
     def _decay(self) -> Tensor:
@@ -129,36 +169,37 @@ class TokenGraphKernel(AttentionKernel, DecayingWeights):
         return self._map(2)[0].new_full((self.heads,), self.gamma)
 
     def gain(self) -> Tensor | None:
-        """Factor of the response beside the γ of its hops, :math:`\\gamma^{power - 1}`, (H,); None
-        where it is one.
+        """Return the factor of the response beside the γ of its hops,
+        :math:`\\gamma^{power - 1}`, (H,), or None where it is one.
         """
         if self.power == 1:
             return None
-        return prepared(
-            self, ("gain", self.gamma, self.power), lambda: self.decay() ** (self.power - 1)
-        )
+        name = ("gain", self.gamma, self.power)
+        return prepared(self, name, lambda: self.decay() ** (self.power - 1))
 
     def weights(self, problem: Problem) -> Tensor:
         raise NotImplementedError(f"{type(self).__name__} must define weights(problem)")
 
     def offset(self, problem: Problem) -> Tensor | None:
-        """The value bias, as often as a query's weights hold it: they do not integrate to one."""
-        bias = self._map(2)[1]
+        """Return the value bias times the integral of a query's weights, which is not one."""
+        bias = self._value_bias()
         if bias is None:
             return None
-        whole = (self.weights(problem) * problem.quadrature.weights()).sum(-1, keepdim=True)
-        return whole * self._share(bias.view(1, self.groups, 1, self.d_out))
+        integral = (self.weights(problem) * problem.quadrature.weights()).sum(-1, keepdim=True)
+        return integral * bias
 
     def check(self, layout: Layout) -> None:
         if layout.cross:
             raise DomainError(
-                f"{type(self).__name__} lets one set of tokens act on itself; queries on another "
-                "domain are not defined. "
-                "Use softmax or itnet for cross attention, or join the two domains"
+                f"{type(self).__name__}: expected queries at the domain's own points, got another "
+                "domain; one set of tokens acts on itself. Use softmax or itnet for cross "
+                "attention, or join the two domains"
             )
 
     def extra_repr(self) -> str:
-        gamma = "learned" if self.decay_logit is not None else f"{self.gamma:g}"
+        gamma = f"{self.gamma:g}"
+        if self.decay_logit is not None:
+            gamma = "learned"
         options = (
             f"decay={gamma}, power={self.power}, activation={self.activation}, tied={self.tied}"
         )
@@ -206,8 +247,8 @@ class HopKernel(TokenGraphKernel, TokenGraphWeights):
         super().__init__(dim, heads, **options)
         self.norm = norm
 
-    def rules(self) -> dict[str, object]:
-        """The options of :class:`fredholm.families.infsa.graph.TokenGraph`."""
+    def rules(self) -> dict[str, Any]:
+        """Return the options of :class:`fredholm.families.infsa.graph.TokenGraph`."""
         return {
             "decay": self.decay(),
             "activation": self.activation,
@@ -216,39 +257,44 @@ class HopKernel(TokenGraphKernel, TokenGraphWeights):
         }
 
     def weights(self, problem: Problem) -> Tensor:
+        # The norm is that of the whole graph, also where weights of some queries are wanted.
         whole = problem if problem.parent is None else problem.parent
         query, key, value = self.tokens(whole.uy)
         with full_precision(whole.uy):
-            graph = TokenGraph.of(query, key, whole.quadrature, **self.rules())  # type: ignore[arg-type]
+            graph = TokenGraph.of(query, key, whole.quadrature, **self.rules())
             if problem.index is None:
                 factor = graph.factor(graph.sizes(graph.edges()))
             else:
-                factor = graph.start(value[..., :0])[1]
+                # Tiles of the whole graph, without a product: no column of the values is needed.
+                factor = graph.start(value[..., :0]).factor
+
+            # Weights are multiplied by the quadrature's, which hold the scale already.
             if graph.scale is not None:
-                factor = torch.where(
-                    graph.scale > 0, factor / torch.where(graph.scale > 0, graph.scale, 1.0), 0.0
-                )
+                seen = graph.scale > 0
+                factor = torch.where(seen, factor / torch.where(seen, graph.scale, 1.0), 0.0)
             rows = graph.query
             if problem.index is not None:
                 rows = rows.index_select(2, problem.index)
-                factor = factor if factor.shape[-1] == 1 else factor.index_select(2, problem.index)
+                if factor.shape[-1] > 1:
+                    factor = factor.index_select(2, problem.index)
             density = activated(rows @ graph.key.mT, self.activation) * factor[..., None]
             gain = self.gain()
-            return density if gain is None else density * gain[:, None, None]
+            if gain is not None:
+                density = density * gain[:, None, None]
+            return density
 
 
-def _check_options(gamma, learned: bool, power: int, activation: str, scale, eps: float) -> None:
-    if not 0.0 < gamma < 1.0:
+def _check_options(
+    decay: float, power: int, activation: str, scale: float | str, eps: float
+) -> None:
+    """OptionError where an option has an impossible value."""
+    if not 0.0 < decay < 1.0:
         raise OptionError(
-            f"decay is γ in (0, 1), got {gamma}; at 1 or above the sum over hops has no limit"
+            f"expected a decay γ in (0, 1), got {decay}; at 1 or above the sum over hops has no "
+            "limit"
         )
     if power < 0 or eps < 0:
-        raise OptionError(f"power and eps are not negative, got {power} and {eps}")
-    if learned and power == 0:
-        raise OptionError(
-            "power=0 leaves γ out of the response, so that a learned decay would never change; "
-            "take power=1"
-        )
+        raise OptionError(f"expected power and eps of 0 or more, got {power} and {eps}")
     find_activation(activation, ACTIVATIONS)
     if scale != "width" and (isinstance(scale, str) or not scale > 0):
-        raise OptionError(f"scale is a positive number or 'width', got {scale!r}")
+        raise OptionError(f"expected a positive scale or 'width', got {scale!r}")

@@ -34,7 +34,8 @@ def token_graph(
     eps: float = 1e-6,
     causal: bool = False,
 ) -> Float[Tensor, "b h n n"]:
-    r"""The token graph, :math:`\hat A = \phi(QK^\top) / (\|\phi(QK^\top)\|_F + \varepsilon)` (11).
+    r"""Return the token graph,
+    :math:`\hat A = \phi(QK^\top) / (\|\phi(QK^\top)\|_F + \varepsilon)` (11).
 
     The edge :math:`\hat A_{ij}` is what token i takes from token j in one hop. The norm is one
     number per sample and head. ``causal`` is ours: edges to later tokens are zero, and row i is
@@ -51,8 +52,11 @@ def token_graph(
     edges = PHI[activation](torch.einsum("bhie,bhje->bhij", q, k))
     if causal:
         edges = edges.tril()
+
+        # Row i has the norm of the first i + 1 rows, whose later columns are zero.
         blocks = [edges[:, :, : i + 1] for i in range(edges.shape[2])]
-        norm = torch.stack([torch.linalg.vector_norm(x, dim=(2, 3)) for x in blocks], 2)[..., None]
+        norms = [torch.linalg.vector_norm(block, dim=(2, 3)) for block in blocks]
+        norm = torch.stack(norms, 2)[..., None]
     else:
         norm = torch.linalg.vector_norm(edges, dim=(2, 3), keepdim=True)
     return edges / (norm + eps)
@@ -68,7 +72,7 @@ def hop(
     layer: int = 1,
     **options,
 ) -> Float[Tensor, "b h n e"]:
-    r"""One hop, what block l of the paper's stack adds: :math:`\gamma^l \hat A V` (12).
+    r"""Return one hop, which block l of the paper's stack adds: :math:`\gamma^l \hat A V` (12).
 
     ``options`` are those of :func:`token_graph`.
 
@@ -91,7 +95,7 @@ def truncated_series(
     decay: float = 0.7,
     **options,
 ) -> Float[Tensor, "b h n e"]:
-    r"""Walks of 1 to ``hops`` hops, :math:`\sum_{t=1}^{hops} (\gamma\hat A)^t V` (6, 10)."""
+    r"""Return walks of 1 to ``hops`` hops, :math:`\sum_{t=1}^{hops} (\gamma\hat A)^t V` (6, 10)."""
     v = torch.einsum("bnd,hed->bhne", u, value)
     graph = decay * token_graph(u, query, key, **options)
     reached, total = v, torch.zeros_like(v)
@@ -110,7 +114,7 @@ def resolvent(
     decay: float = 0.7,
     **options,
 ) -> Float[Tensor, "b h n e"]:
-    r"""Walks of every length, :math:`\big((I - \gamma\hat A)^{-1} - I\big) V` (7)."""
+    r"""Return walks of every length, :math:`\big((I - \gamma\hat A)^{-1} - I\big) V` (7)."""
     v = torch.einsum("bnd,hed->bhne", u, value)
     graph = decay * token_graph(u, query, key, **options)
     one = torch.eye(graph.shape[-1], dtype=graph.dtype, device=graph.device)
@@ -163,7 +167,7 @@ def edge_product_naive(
     activation: str = "relu",
     statistic: str = "squares",
 ) -> tuple[Float[Tensor, "b h q d"], Float[Tensor, "b h q"]]:
-    """What :func:`fredholm.families.infsa.graph.edge_product` computes in tiles: edges before they
+    """Return the results of :func:`fredholm.families.infsa.graph.edge_product`: edges before they
     are divided by a norm, times values, and the size of every row, of which the norm is made.
 
     Example:

@@ -66,7 +66,7 @@ class InfSA(IntegralOperator):
         )
 
     def convergence(self, u: Tensor, domain: Domain | None = None) -> Convergence:
-        """How the resolvent of these tokens was solved: method, products, residual, spectral
+        """Return how the resolvent of these tokens is solved: method, products, residual, spectral
         radius.
 
         Raises:
@@ -81,12 +81,12 @@ class InfSA(IntegralOperator):
         """
         if not isinstance(self.strategy, Resolvent):
             raise StrategyError(
-                "only Resolvent iterates to a tolerance; this operator's strategy is "
+                f"expected the strategy Resolvent, which iterates to a tolerance, got "
                 f"{self.strategy!r}"
             )
         problem, kernel = self.problem(u, domain), self.kernel
         assert isinstance(kernel, HopKernel)
-        return Iterations(self.strategy).solve(kernel, problem)[1]
+        return Iterations(self.strategy).solve(kernel, problem).convergence
 
 
 @register_operator("linear_infsa")
@@ -143,6 +143,7 @@ class LinearInfSA(IntegralOperator):
         )
 
     def _finish(self, response: Tensor, query: Tensor | None, valid: Tensor | None) -> Tensor:
-        """A response that all queries share is projected once."""
+        """Project a response that all queries share once."""
         assert query is not None
-        return super()._finish(response, query, valid).expand(-1, query.shape[1], -1).contiguous()
+        out = super()._finish(response, query, valid)
+        return out.expand(-1, query.shape[1], -1).contiguous()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,9 +13,9 @@ from ...integral import Facts, Form, Kernel, Memory, Problem, Strategy, register
 from ...ops.backend import check_backend, full_precision, transforms
 from ...quadrature import Quadrature
 from .capabilities import TokenGraphWeights
-from .graph import Convergence, resolvent, resolvent_naive
-from .graph.solve import SOLVERS
-from .hops import NEEDS, HopRows, gained, graph_of, graph_row
+from .graph import resolvent, resolvent_naive
+from .graph.solve import SOLVERS, Solved
+from .hops import NEEDS, HopRows, append, gained, graph_of, graph_row
 
 
 @register_strategy("resolvent")
@@ -59,8 +59,8 @@ class Resolvent(Strategy):
         check_backend(self.backend)
         if not 0.0 < self.tol < 1.0 or self.max_iterations < 2:
             raise OptionError(
-                f"Resolvent needs tol in (0, 1) and max_iterations of at least 2, got {self.tol} "
-                f"and {self.max_iterations}"
+                "expected tol in (0, 1) and max_iterations of 2 or more, got "
+                f"{self.tol} and {self.max_iterations}"
             )
         if self.method not in SOLVERS:
             raise OptionError(f"unknown method {self.method!r}{suggest(self.method, SOLVERS)}")
@@ -70,6 +70,7 @@ class Iterations(Form):
     """Without an order: fixed-point or Krylov iterations, each one product with the graph."""
 
     word = Resolvent
+    strategy: Resolvent
     name = "iterations over tiles"
     reason = (
         "a product with the graph is cheap and its inverse is not; the backward solves the "
@@ -79,33 +80,36 @@ class Iterations(Form):
 
     def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
         eager_only(facts)
-        return "a causal graph is triangular" if facts.layout.causal else None
+        if facts.layout.causal:
+            return "a causal graph is triangular"
+        return None
 
     def preferred(self, kernel: Kernel, facts: Facts) -> bool:
         return False  # all hops are another response than the kernel's
 
     def respond(self, kernel: TokenGraphWeights, problem: Problem) -> Tensor:
         if not transforms():
-            return self.solve(kernel, problem)[0]
-        # a transformed tensor has no value that could say when to stop
+            return self.solve(kernel, problem).solution
+
+        # A transformed tensor has no values by which iterations could stop.
         graph, value = graph_of(kernel, problem)
         with full_precision(value):
             out = resolvent_naive(graph, value.to(graph.query.dtype))
         return gained(kernel, out, value)
 
-    def solve(self, kernel: TokenGraphWeights, problem: Problem) -> tuple[Tensor, Convergence]:
-        """The response (B, H, N, d_out), and how it was reached."""
-        options: Any = self.strategy
+    def solve(self, kernel: TokenGraphWeights, problem: Problem) -> Solved:
+        """Return the response (B, H, N, d_out), and how it was solved."""
+        options = self.strategy
         graph, value = graph_of(kernel, problem, backend=options.backend)
         with full_precision(value):
-            out, report = resolvent(
+            solved = resolvent(
                 graph,
                 value.to(graph.query.dtype),
                 tol=options.tol,
                 max_iterations=options.max_iterations,
                 method=options.method,
             )
-        return gained(kernel, out, value), report
+        return solved._replace(solution=gained(kernel, solved.solution, value))
 
 
 class Substitution(Iterations):
@@ -116,7 +120,9 @@ class Substitution(Iterations):
 
     def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
         eager_only(facts)
-        return None if facts.layout.causal else "without an order the graph is not triangular"
+        if not facts.layout.causal:
+            return "without an order the graph is not triangular"
+        return None
 
 
 class WalkRows(HopRows):
@@ -133,11 +139,14 @@ class WalkRows(HopRows):
         t: int,
         memory: Memory,
     ) -> tuple[Tensor, Memory]:
+        # Row t of z = v + Mz has one unknown, z_t: the walks of all points before are known.
         row, value, after = graph_row(kernel, u, quadrature, t, memory)
         with full_precision(u):
-            known = row[..., :-1] @ memory["walk"] if t else torch.zeros_like(value)
+            known = torch.zeros_like(value)
+            if t:
+                known = row[..., :-1] @ memory["walk"]
             walk = (value + known) / (1.0 - row[..., -1:])
-        after["walk"] = torch.cat([memory["walk"], walk], -2) if t else walk
+        after["walk"] = append(memory, "walk", walk)
         return gained(kernel, walk - value, u), after
 
 
@@ -145,6 +154,6 @@ def eager_only(facts: Facts) -> None:
     """StrategyError in traced code."""
     if facts.tracing:
         raise StrategyError(
-            "Resolvent stops when it has converged, which traced code cannot express; compile or "
-            "export with Neumann(hops=...)"
+            "expected eager code for Resolvent, which stops once it has converged, got a trace; "
+            "compile or export with Neumann(hops=...)"
         )

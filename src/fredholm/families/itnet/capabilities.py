@@ -14,8 +14,8 @@ from ...integral.capabilities import Expanded, capability
 
 @capability
 class SplitHidden(HiddenReadout):
-    """The first layer splits into a query term, a key term, a product and a displacement term:
-    nothing wide per pair.
+    """A first layer that splits into a query term, a key term, a product and a displacement term,
+    so that nothing wide is computed per pair.
 
     The dictionaries hold the arguments, by name, of
     :func:`fredholm.families.itnet.hidden_first.mlp_kernel`.
@@ -23,35 +23,36 @@ class SplitHidden(HiddenReadout):
 
     @abstractmethod
     def key_terms(self, y: Tensor, uy: Tensor, *, columns: bool) -> dict[str, Tensor]:
-        """Terms of the keys, points on dimension -2; ``columns``: the displacement term as
-        appended columns.
+        """Return the terms of the keys, points on dimension -2. With ``columns`` the displacement
+        term is among them, as appended columns.
         """
 
     @abstractmethod
     def query_terms(self, x: Tensor, ux: Tensor, *, columns: bool) -> dict[str, Any]:
-        """Terms of the queries and of the layer itself."""
+        """Return the terms of the queries and of the layer itself."""
 
     def both_terms(self, problem: Problem) -> dict[str, Any]:
-        """Both ends' terms without columns of displacements; what they share may be made once."""
-        p = problem
-        terms: dict[str, Any] = dict(self.key_terms(p.y, p.uy, columns=False))
-        return terms | self.query_terms(p.x, p.ux, columns=False)
+        """Return both ends' terms without columns of displacements. A kernel may override it to
+        compute shared parts once.
+        """
+        terms: dict[str, Any] = dict(self.key_terms(problem.y, problem.uy, columns=False))
+        return terms | self.query_terms(problem.x, problem.ux, columns=False)
 
     @abstractmethod
     def table(self, displacements: Tensor) -> Tensor | None:
-        """Displacement term at given displacements (D, p), as (1 | H, w, D), or None where there is
-        no such term.
+        """Return the displacement term at given displacements (D, p), as (1 | H, w, D), or None
+        where there is no such term.
         """
 
 
 @capability
 class Pooled(Expanded):
-    """Both factors' last layers are linear, so that where all queries see all keys their hidden
+    """Two factors whose last layers are linear, so that where all queries see all keys their hidden
     units are integrated first.
     """
 
     @abstractmethod
     def pooled(self, problem: Problem, total: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """∫ K u dμ, (B, H, Nq, d_out); of a part of a problem, with the moment of the whole, which
-        ``total`` makes from that of the part.
+        """Return ∫ K u dμ, (B, H, Nq, d_out). Where the problem is one rank's part of a larger one,
+        ``total`` returns the moment of the larger one from that of the part.
         """

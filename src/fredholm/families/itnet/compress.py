@@ -4,11 +4,11 @@ allows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,20 +16,22 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from ...domain import Domain
 from ...errors import ConversionError, OptionError
-from ...integral import Facts, IntegralOperator, Kernel, Problem, choose
+from ...integral import IntegralOperator, Kernel, Problem, choose
 from ...modes import evaluating
 from ...ops.backend import at_least_single, cast
 from .low_rank import LowRankKernel
 from .operator import LowRankITNetOperator
 
 Signals = Sequence[tuple[Tensor, Domain]]
-LARGEST = 4096  # side of a matrix that is decomposed
-BYTES = 1 << 26  # of the rows of the teacher's matrix that one step compares
+LARGEST = 4096
+"""Largest side of a matrix that is decomposed."""
+BYTES = 1 << 26
+"""Bytes of the rows of the teacher's matrix that one step compares."""
 
 
 @dataclass(frozen=True)
 class CompressionReport:
-    r"""How near a low-rank operator is to the exact one, on signals it was not fitted to. All
+    r"""Errors of a low-rank operator against the exact one, on signals it was not fitted to. All
     errors are relative.
 
     Attributes:
@@ -39,8 +41,7 @@ class CompressionReport:
         matrix_error: of the kernels' matrices in the measure, :math:`|K_r - K|_F / |K|_F`.
         optimum: the smallest matrix error that any matrix of rank r per head has, chosen
             anew for each signal (Eckart-Young).
-        bound: what Proposition 12 promises the optimum to stay below,
-            :math:`|K|_* / (\sqrt{r + 1}\,|K|_F)`.
+        bound: Proposition 12's upper bound of the optimum, :math:`|K|_* / (\sqrt{r + 1}\,|K|_F)`.
     """
 
     rank: int
@@ -117,10 +118,10 @@ def compress(
 
 
 class Fitting:
-    """A low-rank operator on its way: what :func:`compress` minimises, for any loop that does so.
+    """The minimisation of :func:`compress`, for any training loop: operators, loss and report.
 
-    Args: as those of :func:`compress`. Draws from torch's global random numbers, after seeding
-        them.
+    Its arguments are those of :func:`compress`. It seeds torch's global random numbers and draws
+    from them.
 
     Attributes:
         teacher: the exact operator, a copy in float32.
@@ -140,85 +141,89 @@ class Fitting:
     ):
         _check(exact, rank, signals, held_out)
         device = next(exact.parameters()).device
-        self.exact, self.held_out = exact, held_out
+        self.exact = exact
+        self.held_out = held_out
         self.teacher = deepcopy(exact).float().eval()
         self.batches = [(u.to(device, torch.float32), domain.to(device)) for u, domain in signals]
         torch.manual_seed(seed)
         self.student = _student(self.teacher, rank, self.batches[0], kernel_options)
 
     def loss(self, u: Tensor, domain: Domain) -> Tensor:
-        """Of one batch; draws the rows of the matrix that are compared."""
+        """Return the loss of one batch. Draws the rows of the matrix that are compared."""
         return _loss(self.teacher, self.student, u, domain)
 
     def operator(self) -> LowRankITNetOperator:
-        """The low-rank operator as it stands, in the exact one's precision."""
+        """Return the low-rank operator as it stands, in the exact one's precision."""
         exact, student = self.exact, self.student
         student.eval().to(next(exact.parameters()).dtype)
         # Copied after the change of precision, so that they are not rounded on the way.
-        student.residual, student.projection = deepcopy(exact.residual), deepcopy(exact.projection)
+        student.residual = deepcopy(exact.residual)
+        student.projection = deepcopy(exact.projection)
         return student
 
     def finish(self, steps: int) -> tuple[LowRankITNetOperator, CompressionReport]:
-        """The operator after ``steps``, and its report."""
-        exact, student = self.exact, self.operator()
-        first = next(exact.parameters())
-        unseen = [
-            (u.to(first.device, first.dtype), domain.to(first.device))
-            for u, domain in self.held_out
-        ]
-        with evaluating(exact):
-            report = _report(exact, student, unseen, steps)
+        """Return the operator after ``steps``, and its report."""
+        student = self.operator()
+        like = next(self.exact.parameters())
+        unseen = [(u.to(like), domain.to(like.device)) for u, domain in self.held_out]
+        with evaluating(self.exact):
+            report = _report(self.exact, student, unseen, steps)
         return student, report
 
 
 class Plateau:
-    """Whether the mean loss of ``patience`` steps is not 1% below that of as many before."""
+    """Stopping rule: the mean loss of ``patience`` steps is not 1% below that of as many before."""
 
     def __init__(self, patience: int):
-        self.patience, self.step = patience, 0
-        self.window, self.before = 0.0, float("inf")
+        self.patience = patience
+        self.step = 0
+        self.window = 0.0
+        self.before = float("inf")
 
     def reached(self, loss: float) -> bool:
-        """Take the loss of one step; whether it is time to stop."""
+        """Take the loss of one step, and return whether it is time to stop."""
         self.step += 1
         self.window += loss
         if self.step % self.patience:
             return False
         if self.window > 0.99 * self.before:
             return True
-        self.window, self.before = 0.0, self.window
+        self.before = self.window
+        self.window = 0.0
         return False
 
 
 def optimizer_of(fitting: Fitting, lr: float, steps: int) -> tuple[torch.optim.Adam, LambdaLR]:
-    """Adam on the factors, and its rate, which falls linearly to zero."""
+    """Return Adam on the factors, and its rate, which falls linearly to zero."""
     optimizer = torch.optim.Adam(list(fitting.student.kernel.parameters()), lr=lr)
     return optimizer, LambdaLR(optimizer, lambda step: max(0.0, 1.0 - step / steps))
 
 
 def _check(exact: IntegralOperator, rank: int, signals: Signals, held_out: Signals) -> None:
     kernel = exact.kernel
-    name = type(kernel).__name__
-    if kernel.whole or kernel.d_in != kernel.d_out or type(kernel).offset is not Kernel.offset:
+    affine = type(kernel).offset is not Kernel.offset
+    if kernel.whole or kernel.d_in != kernel.d_out or affine:
         raise ConversionError(
-            f"{name} cannot be compressed: its heads must map a slice to a slice of equal width, "
-            "without offset"
+            "compress: expected a kernel whose heads map a slice to a slice of equal width, "
+            f"without offset, got {type(kernel).__name__}, which cannot be compressed"
         )
     if not signals or not held_out:
         raise OptionError(
-            f"compress needs signals and held_out, got {len(signals)} and {len(held_out)} batches"
+            "compress: expected at least one batch of signals and of held_out, got "
+            f"{len(signals)} and {len(held_out)}"
         )
     for u, _ in held_out:
-        side = u.shape[1] * kernel.d_in
+        points = u.shape[1]
+        side = points * kernel.d_in
         if side > LARGEST:
             raise OptionError(
-                f"held-out signals of {u.shape[1]} points make matrices of side {side} > "
-                f"{LARGEST}; cut them"
+                f"held_out: expected matrices of side {LARGEST} at most, got {side} from {points} "
+                f"points of {kernel.d_in} features per head; cut the signals"
             )
         if rank > side:
             raise OptionError(
-                f"rank={rank} exceeds N·d_h = {side} of a held-out signal, where rank {side} is "
-                "exact"
+                f"rank: expected at most N·d_h = {side} of a held-out signal, where the rank is "
+                f"exact, got {rank}"
             )
 
 
@@ -226,9 +231,9 @@ def _check(exact: IntegralOperator, rank: int, signals: Signals, held_out: Signa
 
 
 def _student(
-    teacher: IntegralOperator, rank: int, batch: tuple[Tensor, Domain], options: dict
+    teacher: IntegralOperator, rank: int, batch: tuple[Tensor, Domain], options: dict[str, Any]
 ) -> LowRankITNetOperator:
-    """An operator whose factors start at the mean kernel's singular vectors."""
+    """Return an operator whose factors start at the mean kernel's singular vectors."""
     u, domain = batch
     fourier = getattr(teacher.kernel, "fourier", None)
     if fourier is not None:
@@ -245,7 +250,9 @@ def _student(
     kernel: LowRankKernel = student.kernel  # type: ignore[assignment]
     if fourier is not None and fourier.matrix.shape == kernel.fourier.matrix.shape:
         kernel.fourier.matrix.data.copy_(fourier.matrix)
+
     with torch.no_grad():
+        # The mean over samples and pairs, one matrix (d, d) per head: K̄ = (U √S) (V √S)ᵀ.
         rows = torch.arange(min(domain.size, _rows(teacher, u)), device=u.device)
         mean = teacher.kernel_matrix(u, domain, rows=rows).mean((0, 2, 3))
         left, values, right = torch.linalg.svd(mean)
@@ -265,17 +272,21 @@ def _descend(
     patience: int,
     progress: Callable[[int, float], None] | None,
 ) -> int:
-    """Fit in torch alone, which is all that operators need; ``fredholm compress`` fits as all
-    training does (``lab/training/fit.py``). Returns the steps taken.
+    """Fit, and return the steps taken.
+
+    This loop is torch alone, which is all that operators need; ``fredholm compress`` fits as all
+    training does (``lab/training/fit.py``).
     """
     optimizer, schedule = optimizer_of(fitting, lr, steps)
     plateau = Plateau(patience)
-    for step, (u, domain) in enumerate(islice(_forever(fitting.batches), steps), 1):
+    batches = islice(_forever(fitting.batches), steps)
+    for step, (u, domain) in enumerate(batches, 1):
         loss = fitting.loss(u, domain)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         schedule.step()
+
         value = float(loss.detach())
         if progress is not None:
             progress(step, value)
@@ -284,7 +295,8 @@ def _descend(
     return steps
 
 
-def _forever(batches: list):
+def _forever(batches: list[tuple[Tensor, Domain]]) -> Iterator[tuple[Tensor, Domain]]:
+    """Yield the batches in a new random order each time, without end."""
     while True:
         for i in torch.randperm(len(batches)).tolist():
             yield batches[i]
@@ -293,27 +305,36 @@ def _forever(batches: list):
 def _loss(
     teacher: IntegralOperator, student: IntegralOperator, u: Tensor, domain: Domain
 ) -> Tensor:
+    """Return the relative squared error of the responses plus that of some rows of the matrix."""
     problem = teacher.problem(u, domain)
     rows = torch.randperm(domain.size, device=u.device)[: _rows(teacher, u)]
     part = problem.rows(rows)
-    mass = problem.quadrature.mass[:, None, :, None, None].to(u.dtype)
+    # The mass of each key, (B, 1, 1, Nk, 1, 1).
+    mass = problem.quadrature.mass[:, None, None, :, None, None].to(u.dtype)
     with torch.no_grad():
-        wanted, matrix = _respond(teacher, problem), teacher.kernel.matrix(part)
-        scale = _power(matrix, mass[:, :, None])
-    of_response = _response_error(_respond(student, problem), wanted, problem.real)
-    return of_response + _power(student.kernel.matrix(part) - matrix, mass[:, :, None]) / scale
+        exact = _respond(teacher, problem)
+        matrix = teacher.kernel.matrix(part)
+        scale = _power(matrix, mass)
+
+    # Relative to the response at real queries.
+    real = _real_queries(problem, exact.dtype)
+    response_error = ((_respond(student, problem) - exact) * real).square().sum()
+    response_error = response_error / (exact * real).square().sum()
+    return response_error + _power(student.kernel.matrix(part) - matrix, mass) / scale
 
 
 def _respond(operator: IntegralOperator, problem: Problem) -> Tensor:
-    facts = Facts.of(problem.layout, problem.ux, problem.uy, operator.kernel.training)
+    """Return the integral of an operator's kernel over an existing problem."""
+    facts = problem.facts._replace(training=operator.kernel.training)
     form = choose(operator.strategy, operator.kernel, facts)
     return form.respond(operator.kernel, problem)
 
 
-def _response_error(actual: Tensor, wanted: Tensor, valid: Tensor | None) -> Tensor:
-    """Relative squared error at real queries."""
-    real = 1.0 if valid is None else valid[:, None, :, None].to(wanted.dtype)
-    return ((actual - wanted) * real).square().sum() / (wanted * real).square().sum()
+def _real_queries(problem: Problem, dtype: torch.dtype) -> Tensor | float:
+    """Return a factor that is zero at padded queries, broadcastable to (B, H, Nq, d)."""
+    if problem.real is None:
+        return 1.0
+    return problem.real[:, None, :, None].to(dtype)
 
 
 def _power(matrix: Tensor, mass: Tensor) -> Tensor:
@@ -321,56 +342,76 @@ def _power(matrix: Tensor, mass: Tensor) -> Tensor:
 
 
 def _rows(teacher: IntegralOperator, u: Tensor) -> int:
-    """Rows of the matrix that fit the budget."""
-    return max(1, BYTES // (4 * u.shape[0] * u.shape[1] * teacher.heads * teacher.kernel.d_in**2))
+    """Return how many rows of the matrix fit the budget, at 4 bytes per number."""
+    numbers_per_row = u.shape[0] * u.shape[1] * teacher.heads * teacher.kernel.d_in**2
+    return max(1, BYTES // (4 * numbers_per_row))
 
 
 # --- report ---------------------------------------------------------------------------------------
 
 
+class SquaredSums(NamedTuple):
+    """Squared norms over the held-out signals, from which the report's ratios follow.
+
+    Attributes:
+        response_error, response: of the responses' difference, and of the exact response.
+        matrix_error, matrix: of the matrices' difference, and of the exact matrix.
+        tail: of the singular values beyond the rank: the Eckart-Young optimum.
+        bound: of the nuclear norm over √(r + 1).
+    """
+
+    response_error: float
+    response: float
+    matrix_error: float
+    matrix: float
+    tail: float
+    bound: float
+
+
 @torch.no_grad()
 def _report(
-    exact: IntegralOperator, student: IntegralOperator, held_out: list, steps: int
+    exact: IntegralOperator,
+    student: IntegralOperator,
+    held_out: Sequence[tuple[Tensor, Domain]],
+    steps: int,
 ) -> CompressionReport:
     kernel: LowRankKernel = student.kernel  # type: ignore[assignment]
-    rank, sums = kernel.rank, torch.zeros(6, dtype=torch.float64)
+    rank = kernel.rank
+    total = torch.zeros(len(SquaredSums._fields), dtype=torch.float64)
     for u, domain in held_out:
         problem = exact.problem(u, domain)
-        real = 1.0 if problem.real is None else problem.real[:, None, :, None].to(u.dtype)
-        wanted, actual = _respond(exact, problem) * real, _respond(student, problem) * real
+        real = _real_queries(problem, u.dtype)
+        response = _respond(exact, problem) * real
+        error = _respond(student, problem) * real - response
+
         root = problem.quadrature.mass.sqrt()
-        matrix = _whole(exact.kernel.matrix(problem), root)
-        error = matrix - _whole(student.kernel.matrix(problem), root)
+        matrix = _matrix_in_measure(exact.kernel.matrix(problem), root)
+        matrix_error = matrix - _matrix_in_measure(student.kernel.matrix(problem), root)
         values = torch.linalg.svdvals(matrix)
-        parts = [
-            actual - wanted,
-            wanted,
-            error,
-            matrix,
-            values[..., rank:],
-            values.sum(-1) / (rank + 1) ** 0.5,
-        ]
-        sums += torch.stack([x.double().square().sum().cpu() for x in parts])
-    response, total, error, power, tail, bound = sums.tolist()
+        tail = values[..., rank:]
+        bound = values.sum(-1) / (rank + 1) ** 0.5
 
-    def ratio(a: float, b: float) -> float:
-        return (a / b) ** 0.5
+        parts = [error, response, matrix_error, matrix, tail, bound]
+        total += torch.stack([x.double().square().sum().cpu() for x in parts])
 
+    sums = SquaredSums(*total.tolist())
     return CompressionReport(
         rank,
         steps,
-        ratio(response, total),
-        ratio(error, power),
-        ratio(tail, power),
-        ratio(bound, power),
+        response_error=(sums.response_error / sums.response) ** 0.5,
+        matrix_error=(sums.matrix_error / sums.matrix) ** 0.5,
+        optimum=(sums.tail / sums.matrix) ** 0.5,
+        bound=(sums.bound / sums.matrix) ** 0.5,
     )
 
 
-def _whole(matrix: Tensor, root: Tensor) -> Tensor:
-    """Blocks K_ij as one matrix (B, H, N·d, N·d) in the measure, in single precision at least: a
-    Hilbert-Schmidt norm is then a Frobenius norm.
+def _matrix_in_measure(blocks: Tensor, root: Tensor) -> Tensor:
+    """Return blocks K_ij (B, H, N, N, d, d) as one matrix √m_i K_ij √m_j, (B, H, N·d, N·d), in
+    single precision or better: its Frobenius norm is the kernel's Hilbert-Schmidt norm.
     """
-    matrix = cast(matrix, at_least_single(matrix.dtype))
-    root = root.to(matrix.dtype)[:, None]
-    scaled = matrix * (root[..., :, None] * root[..., None, :])[..., None, None]
+    blocks = cast(blocks, at_least_single(blocks.dtype))
+    root = root.to(blocks.dtype)[:, None]
+    mass = root[..., :, None] * root[..., None, :]
+    scaled = blocks * mass[..., None, None]
+    # (B, H, N, N, d, d) to (B, H, N, d, N, d) to a matrix.
     return scaled.transpose(3, 4).flatten(4, 5).flatten(2, 3)

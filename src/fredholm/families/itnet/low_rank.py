@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...errors import OptionError, suggest
+from ...errors import OptionError
 from ...integral import FourierFeatures, PairKernel, Problem
 from ...integral.contract import Part, read_together
 from ...integral.side_by_side import Aligned, SideBySide, side_by_side
 from ...ops.backend import at_least_single, cast, full_precision, product, sum_of_product
+from ...ops.tiles import ACTIVATIONS, find_activation
 from .capabilities import Pooled
-from .hidden_first import ACTIVATIONS
 from .pooled import HiddenPooled
 
 
@@ -36,52 +36,64 @@ class FactorNetwork(nn.Module):
 
     def __init__(self, heads: int, dim: int, rank: int, width: int, columns: int, activation: str):
         super().__init__()
-        self.columns, self.activation = columns, activation
+        self.columns = columns
+        self.activation = activation
         self.weight1 = nn.Parameter(torch.empty(width, columns + dim))
         self.bias1 = nn.Parameter(torch.empty(width))
         self.weight2 = nn.Parameter(torch.empty(heads, dim, rank, width))
         self.bias2 = nn.Parameter(torch.empty(heads, dim, rank))
 
     def units(self, gamma: Tensor, u: Tensor) -> Tensor:
-        """h, (..., w)."""
+        """Return the hidden units h, (..., w)."""
         return first_units(self.weight1, self.bias1, gamma, u, self.activation)
 
     def read(self, moment: Tensor, total: Tensor) -> Tensor:
-        """Σ_i W2_i M_i + b2_i U_i, (H, B, r), of moments (B, H, d, w) and totals (B, H, d): the
-        factor, transposed, on pooled hidden units. A product per head and channel reads W2 as it
-        lies.
+        """Return Σ_i W2_i M_i + b2_i U_i, (H, B, r), of moments (B, H, d, w) and totals (B, H, d):
+        the factor, transposed, on pooled hidden units.
         """
-        weight, bias = cast(self.weight2, moment.dtype), cast(self.bias2, moment.dtype)
+        weight = cast(self.weight2, moment.dtype)
+        bias = cast(self.bias2, moment.dtype)
         heads, dim, rank = bias.shape
+
+        # One product per head and channel i reads W2 as it lies in memory; then the sum over i.
         rows = moment.flatten(1, 2).transpose(0, 1)
-        out = torch.bmm(rows, weight.flatten(0, 1).mT).view(heads, dim, rows.shape[1], rank).sum(1)
+        of_channels = torch.bmm(rows, weight.flatten(0, 1).mT)
+        out = of_channels.view(heads, dim, rows.shape[1], rank).sum(1)
         return torch.baddbmm(out, total.transpose(0, 1), bias)
 
     def spread(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """G = Σ_r W2_r z_r, (B, H, w, d), and Σ_r b2_r z_r, (B, H, 1, d), of z (H, B, r)."""
-        weight, bias = cast(self.weight2, z.dtype), cast(self.bias2, z.dtype)
+        """Return G = Σ_r W2_r z_r, (B, H, w, d), and Σ_r b2_r z_r, (B, H, 1, d), of z (H, B, r)."""
+        weight = cast(self.weight2, z.dtype)
+        bias = cast(self.bias2, z.dtype)
         heads, dim, _, width = weight.shape
-        # heads first, so that a head's matrix meets all samples
-        many = z.repeat_interleave(dim, 0)
-        gain = torch.bmm(many, weight.flatten(0, 1)).view(heads, dim, z.shape[1], width)
-        shift = torch.bmm(z, bias.mT)
-        return gain.permute(2, 0, 3, 1), shift.transpose(0, 1)[:, :, None]
+
+        # Heads first, so that a head's matrix meets all samples.
+        by_channel = z.repeat_interleave(dim, 0)
+        gain = torch.bmm(by_channel, weight.flatten(0, 1))
+        gain = gain.view(heads, dim, z.shape[1], width).permute(2, 0, 3, 1)
+        shift = torch.bmm(z, bias.mT).transpose(0, 1)
+        return gain, shift[:, :, None]
 
     def forward(self, gamma: Tensor, u: Tensor) -> Tensor:
-        units, (heads, dim, rank, _) = self.units(gamma, u), self.weight2.shape
+        units = self.units(gamma, u)
+        heads, dim, rank, width = self.weight2.shape
+        # Dimensions of size 1 between the heads and the points of u.
         ones = [1] * (u.dim() - 4)
-        weight = self.weight2.reshape(heads, *ones, dim * rank, -1).mT
-        return (units @ weight + self.bias2.reshape(heads, *ones, 1, -1)).unflatten(-1, (dim, rank))
+        weight = self.weight2.reshape(heads, *ones, dim * rank, width)
+        bias = self.bias2.reshape(heads, *ones, 1, dim * rank)
+        return (units @ weight.mT + bias).unflatten(-1, (dim, rank))
 
 
 def first_units(weight: Tensor, bias: Tensor, gamma: Tensor, u: Tensor, activation: str) -> Tensor:
-    """act(W [γ(x), u(x)] + b), (..., rows of W): W's columns of the position are the same product
-    for all heads.
+    """Return act(W [γ(x), u(x)] + b), (..., rows of W).
+
+    All heads share the positions, so that W's columns of γ are multiplied once for all of them.
     """
     columns = gamma.shape[-1]
-    of_position, of_content = weight.split_with_sizes((columns, weight.shape[1] - columns), 1)
-    of_position = F.linear(cast(gamma, u.dtype), cast(of_position, u.dtype), bias)
-    return ACTIVATIONS[activation].function(of_position + F.linear(u, of_content))
+    of_gamma, of_u = weight.split_with_sizes((columns, weight.shape[1] - columns), 1)
+    position = F.linear(cast(gamma, u.dtype), cast(of_gamma, u.dtype), bias)
+    content = F.linear(u, of_u)
+    return ACTIVATIONS[activation].function(position + content)
 
 
 class LowRankKernel(Aligned, PairKernel, Pooled):
@@ -133,13 +145,11 @@ class LowRankKernel(Aligned, PairKernel, Pooled):
         activation: str = "gelu",
     ):
         super().__init__(heads, dim)
-        if rank < 1 or width < 1:
-            raise OptionError(f"rank and width must be at least 1, got {rank} and {width}")
-        if activation not in ACTIVATIONS:
-            raise OptionError(
-                f"unknown activation {activation!r}{suggest(activation, ACTIVATIONS)}"
-            )
-        self.rank, self.width = rank, width
+        if rank < 1:
+            raise OptionError(f"rank: expected at least 1, got {rank}")
+        find_activation(activation)
+        self.rank = rank
+        self.width = width
         self.fourier = FourierFeatures(position_dim, frequencies, sigma, learned_frequencies)
         self.query = FactorNetwork(heads, dim, rank, width, 2 * frequencies, activation)
         self.key = FactorNetwork(heads, dim, rank, width, 2 * frequencies, activation)
@@ -151,14 +161,15 @@ class LowRankKernel(Aligned, PairKernel, Pooled):
         return side_by_side(layers, FactorNetwork, ("weight1", "bias1"), last=True)
 
     def reset_parameters(self, epsilon: float = 0.01) -> None:
-        """Near-linear hidden units, and factors that start as one semi-orthogonal matrix."""
+        """Draw near-linear hidden units, and factors that start as one semi-orthogonal matrix."""
         for network in (self.query, self.key):
             nn.init.normal_(network.weight1, std=0.02)
             nn.init.zeros_(network.bias1)
             nn.init.normal_(network.weight2, std=epsilon * self.width**-0.5)
+
         with torch.no_grad():
-            for h in range(self.heads):
-                bias = self.query.bias2[h]
+            for bias in self.query.bias2:
+                # The QR decomposition behind it has no half precision.
                 draws = torch.empty_like(bias, dtype=at_least_single(bias.dtype))
                 bias.copy_(nn.init.orthogonal_(draws))
             self.key.bias2.copy_(self.query.bias2)
@@ -166,7 +177,8 @@ class LowRankKernel(Aligned, PairKernel, Pooled):
     # --- the definition ---------------------------------------------------------------------------
 
     def forward(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
-        left, right = self.query(self.fourier(x), ux), self.key(self.fourier(y), uy)
+        left = self.query(self.fourier(x), ux)
+        right = self.key(self.fourier(y), uy)
         return left @ right.mT
 
     # --- separable --------------------------------------------------------------------------------
@@ -180,42 +192,57 @@ class LowRankKernel(Aligned, PairKernel, Pooled):
         return uy.new_ones(1, 1, uy.shape[2], 1)
 
     def values(self, y: Tensor, uy: Tensor) -> Tensor:
-        """Ψ(y)ᵀ u(y), (B, H, Nk, r)."""
-        return (self.key(self.fourier(y)[:, None], uy).mT @ uy[..., None]).squeeze(-1)
+        """Return Ψ(y)ᵀ u(y), (B, H, Nk, r)."""
+        factor = self.key(self.fourier(y)[:, None], uy)
+        return (factor.mT @ uy[..., None]).squeeze(-1)
 
     def expand(self, x: Tensor, ux: Tensor, response: Tensor) -> Tensor:
-        """Φ(x) z, (B, H, Nq, d)."""
+        """Return Φ(x) z, (B, H, Nq, d)."""
         factor = self.query(self.fourier(x)[:, None], ux)
         return (factor @ response[..., None].to(factor.dtype)).squeeze(-1)
 
     def pooled(self, problem: Problem, total: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        r"""Hidden units first: :math:`M = \int h_\psi \otimes u\,d\mu`, :math:`z = W_{2\psi} : M`,
-        :math:`G = W_{2\phi} z`, and
-        :math:`G h_\phi`; neither factor is formed at any point. Moments in float32 at least; where
-        the problem is a part of a larger one, ``total`` makes the moment of the whole from that of
-        the part, (B, H, d, w + 1).
+        r"""Return ∫ K u dμ, hidden units first: :math:`M = \int h_\psi \otimes u\,d\mu`,
+        :math:`z = W_{2\psi} : M`, :math:`G = W_{2\phi} z`, and :math:`G h_\phi`.
+
+        Neither factor is formed at any point. Moments are in float32 or better. Where the problem
+        is a part of a larger one, ``total`` returns the moment of the larger one from that of the
+        part, (B, H, d, w + 1).
         """
         p = problem
         dtype = at_least_single(p.uy.dtype)
-        there = self.fourier.on(p.domain, p.y).unsqueeze(1)
-        both = None if p.layout.cross else read_together(self._aligned, self._modules)
-        if both is None:
-            # The sines are a good part of the cost: once, where queries are keys.
-            here = self.fourier(p.x).unsqueeze(1) if p.layout.cross else there
-            units, read = self.key.units(there, p.uy), self.query.units(here, p.ux)
-        else:
-            every = first_units(*both, there, p.uy, self.query.activation)  # type: ignore[arg-type]
-            read, units = every.chunk(2, -1)
+        key_units, query_units = self._units(p)
         with full_precision(p.uy):
             mass = cast(p.quadrature.mass, dtype)
             signal = cast(p.uy, dtype) * mass.view(-1, 1, mass.shape[-1], 1)
-            moment, mean = product(signal.mT, cast(units, dtype)), signal.sum(2)
+            moment = product(signal.mT, cast(key_units, dtype))
+            mean = signal.sum(2)
             if total is not None:
-                both = total(torch.cat([moment, mean[..., None]], -1))
-                moment, mean = both[..., :-1], both[..., -1]
+                # One message between ranks: the mean as a last column of the moment.
+                joined = total(torch.cat([moment, mean[..., None]], -1))
+                moment, mean = joined[..., :-1], joined[..., -1]
+
             z = self.key.read(moment, mean)
             gain, shift = self.query.spread(z)
-            return cast(sum_of_product(shift, cast(read, dtype), gain), p.uy.dtype)
+            return cast(sum_of_product(shift, cast(query_units, dtype), gain), p.uy.dtype)
+
+    def _units(self, p: Problem) -> tuple[Tensor, Tensor]:
+        """Return hidden units h_ψ of the keys and h_φ of the queries, (B, H, N, w)."""
+        key_gamma = self.fourier.on(p.domain, p.y).unsqueeze(1)
+        if p.layout.cross:
+            query_gamma = self.fourier(p.x).unsqueeze(1)
+            return self.key.units(key_gamma, p.uy), self.query.units(query_gamma, p.ux)
+
+        # Queries are keys: their sines, a good part of the cost, are computed once.
+        joined = read_together(self._aligned, self._modules)
+        if joined is None:
+            return self.key.units(key_gamma, p.uy), self.query.units(key_gamma, p.ux)
+        weight, bias = joined
+        assert bias is not None
+        units = first_units(weight, bias, key_gamma, p.uy, self.query.activation)
+        # Side by side in the order of `_neighbours`.
+        query_units, key_units = units.chunk(2, -1)
+        return key_units, query_units
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, rank={self.rank}, width={self.width}"

@@ -36,7 +36,7 @@ class Network(NamedTuple):
 
 
 class Mixing(NamedTuple):
-    """What surrounds the integral: W of Eq. 1, and W_O of Eq. 4 with a bias."""
+    """The linear maps around the integral: W of Eq. 1, and W_O of Eq. 4 with a bias."""
 
     residual: Float[Tensor, "e d"]
     projection: Float[Tensor, "e d"]
@@ -44,30 +44,34 @@ class Mixing(NamedTuple):
 
 
 def fourier(x: Float[Tensor, "*s p"], frequencies: Float[Tensor, "m p"]) -> Tensor:
-    """γ(x) = [cos 2πBx, sin 2πBx], Eq. 199: (*s, 2m)."""
+    """Return γ(x) = [cos 2πBx, sin 2πBx], Eq. 199: (*s, 2m)."""
     angle = 2 * math.pi * torch.einsum("...p,mp->...m", x, frequencies)
     return torch.cat([angle.cos(), angle.sin()], -1)
 
 
 def heads_of(u: Float[Tensor, "b n d"], heads: int) -> Float[Tensor, "b h n i"]:
-    """The slices u_h of Eq. 4."""
+    """Return the slices u_h of Eq. 4."""
     return u.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
 def kernel_inputs(
     u: Float[Tensor, "b h n i"], x: Float[Tensor, "n p"], frequencies: Float[Tensor, "m p"]
 ) -> Float[Tensor, "b h q k c"]:
-    """z of every pair, the seven groups of Eq. 3 one after the other."""
+    """Return z of every pair: the seven groups of Eq. 3 one after the other."""
     b, h, n, _ = u.shape
+    gamma = fourier(x, frequencies)
     difference = x[:, None] - x[None, :]
+    distance = torch.linalg.vector_norm(difference, dim=-1, keepdim=True)
+    of_query = u[:, :, :, None]
+    of_key = u[:, :, None, :]
     groups = [
-        fourier(x, frequencies)[:, None],  # γ(x)
-        fourier(x, frequencies)[None, :],  # γ(y)
+        gamma[:, None],  # γ(x)
+        gamma[None, :],  # γ(y)
         fourier(difference, frequencies),  # γ(x - y)
-        torch.linalg.vector_norm(difference, dim=-1, keepdim=True),  # |x - y|
-        u[:, :, :, None],  # u(x)
-        u[:, :, None, :],  # u(y)
-        u[:, :, :, None] * u[:, :, None, :],  # u(x) ⊙ u(y)
+        distance,  # |x - y|
+        of_query,  # u(x)
+        of_key,  # u(y)
+        of_query * of_key,  # u(x) ⊙ u(y)
     ]
     return torch.cat([group.expand(b, h, n, n, -1) for group in groups], -1)
 
@@ -81,7 +85,7 @@ def itnet_naive(
     frequencies: Float[Tensor, "m p"],
     mixing: Mixing,
 ) -> Float[Tensor, "b n e"]:
-    r"""ITNet's operator on N points, Eqs. 1-4: O(N²·H·w·(c + d_h²)) time and memory.
+    r"""Return ITNet's operator applied to N points, Eqs. 1-4: O(N²·H·w·(c + d_h²)) time and memory.
 
     Args:
         u, x: features and positions.
@@ -105,12 +109,22 @@ def itnet_naive(
     """
     slices = heads_of(u, network.weight2.shape[0])
     z = kernel_inputs(slices, x, frequencies)
+
+    # h = GELU(W1 z + b1) and K = W2 h + b2, Eqs. 196-198.
     hidden = F.gelu(torch.einsum("bhqkc,wc->bhqkw", z, network.weight1) + network.bias1)
     kernel = torch.einsum("bhqkw,hoiw->bhqkoi", hidden, network.weight2)
     kernel = kernel + network.bias2[:, None, None]
-    n = u.shape[1]
-    integral = torch.einsum("bhqkoi,qk,bhki->bhqo", kernel, measure.expand(n, n), slices)
-    return mix(u, integral, mixing)
+    return mix(u, integrate(kernel, measure, slices), mixing)
+
+
+def integrate(
+    kernel: Float[Tensor, "b h q k o i"],
+    measure: Float[Tensor, "#n n"],
+    u: Float[Tensor, "b h k i"],
+) -> Float[Tensor, "b h q o"]:
+    """Return Σ_k K(x_q, y_k) u(y_k) μ_k, the integral of Eq. 1."""
+    n = u.shape[2]
+    return torch.einsum("bhqkoi,qk,bhki->bhqo", kernel, measure.expand(n, n), u)
 
 
 def low_rank_naive(
@@ -123,7 +137,7 @@ def low_rank_naive(
     frequencies: Float[Tensor, "m p"],
     mixing: Mixing,
 ) -> Float[Tensor, "b n e"]:
-    r"""The operator with :math:`K_h(x, y) = \Phi_h(x, u_h(x))\,\Psi_h(y, u_h(y))^T`, §3.3.
+    r"""Return the operator with :math:`K_h(x, y) = \Phi_h(x, u_h(x))\,\Psi_h(y, u_h(y))^T`, §3.3.
 
     Φ and Ψ are networks of [γ(x), u(x)] to d_h × r; here their product is formed for every pair.
 
@@ -145,11 +159,12 @@ def low_rank_naive(
     slices = heads_of(u, query.weight2.shape[0])
     gamma = fourier(x, frequencies)
     inputs = torch.cat([gamma.expand(*slices.shape[:3], -1), slices], -1)
-    left, right = _factor(inputs, query), _factor(inputs, key)
+
+    # K = Φ Ψᵀ of every pair.
+    left = _factor(inputs, query)
+    right = _factor(inputs, key)
     kernel = torch.einsum("bhqor,bhkir->bhqkoi", left, right)
-    n = u.shape[1]
-    integral = torch.einsum("bhqkoi,qk,bhki->bhqo", kernel, measure.expand(n, n), slices)
-    return mix(u, integral, mixing)
+    return mix(u, integrate(kernel, measure, slices), mixing)
 
 
 def _factor(inputs: Float[Tensor, "b h n c"], network: Network) -> Float[Tensor, "b h n o r"]:
@@ -160,10 +175,8 @@ def _factor(inputs: Float[Tensor, "b h n c"], network: Network) -> Float[Tensor,
 def mix(
     u: Float[Tensor, "b n d"], integral: Float[Tensor, "b h n o"], mixing: Mixing
 ) -> Float[Tensor, "b n e"]:
-    """W u + W_O [integral of head 1, 2, …] + bias, Eqs. 1 and 4."""
-    together = integral.transpose(1, 2).flatten(2)
-    return (
-        torch.einsum("ed,bnd->bne", mixing.residual, u)
-        + torch.einsum("ed,bnd->bne", mixing.projection, together)
-        + mixing.bias
-    )
+    """Return W u + W_O [integral of head 1, 2, …] + bias, Eqs. 1 and 4."""
+    heads = integral.transpose(1, 2).flatten(2)
+    residual = torch.einsum("ed,bnd->bne", mixing.residual, u)
+    projected = torch.einsum("ed,bnd->bne", mixing.projection, heads)
+    return residual + projected + mixing.bias

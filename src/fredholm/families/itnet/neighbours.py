@@ -50,40 +50,25 @@ class NeighbourHidden(Form):
     def respond(self, kernel: SplitHidden, problem: Problem) -> Tensor:
         if has_no_values(problem):
             return shape_alone(kernel, problem)
-        p, single = problem, at_least_single(problem.uy.dtype)
-        terms = kernel.both_terms(p)
-        work = _work(kernel, p, terms, single)
-        batch, queries = p.ux.shape[0], p.ux.shape[2]
+        batch, _, queries, _ = problem.ux.shape
+        work = _work(kernel, problem)
         out = added(work.results(), work.tiles, batch * queries)
-        out = cast(out, p.uy.dtype).unflatten(0, (batch, queries)).transpose(1, 2)
-        return with_offset(out, kernel, p)
+        out = cast(out, problem.uy.dtype).unflatten(0, (batch, queries)).transpose(1, 2)
+        return with_offset(out, kernel, problem)
 
 
-def _work(
-    kernel: SplitHidden, problem: Problem, terms: dict[str, Any], single: torch.dtype
-) -> Work:
-    """The tiles of a problem whose first layer has ``terms``."""
+def _work(kernel: SplitHidden, problem: Problem) -> Work:
+    """Return the computation of each tile of a problem."""
     p = problem
-    heads = {name: terms[name].shape[1] for name in ENDS if name in terms}
-    parts: dict[str, tuple[End, Tensor | None]] = {
-        name: (ENDS[name], by_point(terms[name])) for name in heads
-    }
-    if terms.get("key") is p.uy:  # the product's columns are the values
-        del parts["key"]
-    parts |= {"value": ("key", by_point(p.uy)), **measure_rows(p)}
+    terms = kernel.both_terms(p)
+    single = at_least_single(p.uy.dtype)
     shifted = kernel.table(p.x.new_zeros(1, p.x.shape[-1])) is not None
-    if shifted:
-        parts |= {"x": ("query", p.x), "y": ("key", p.y)}
-    rows = Rows.of(parts)
+    heads = {name: terms[name].shape[1] for name in ENDS if name in terms}
+    rows = Rows.of(_gathered(p, terms, shifted))
 
     # The readout is made once, and the kernel's own parameters are read for displacements alone.
-    readout, bias = kernel.readout()
-    given = {"term.readout": readout, "term.bias": bias, "term.scale": terms.get("scale")}
-    for i, (weight, shift) in enumerate(terms.get("mid", ())):
-        given |= {f"term.weight{i}": weight, f"term.shift{i}": shift}
     parameters = parameters_of(kernel) if shifted else {}
-    weights = {name: x for name, x in given.items() if x is not None} | parameters
-
+    weights = _weights(kernel, terms) | parameters
     layers = len(terms.get("mid", ()))
     count = p.uy.shape[1]
 
@@ -94,22 +79,48 @@ def _work(
             function = find_activation(terms["activation"]).function
             hidden = function(first)
             for i in range(layers):
-                weight, shift = (weights[f"term.{x}{i}"].to(single) for x in ("weight", "shift"))
+                weight = weights[f"term.weight{i}"].to(single)
+                shift = weights[f"term.shift{i}"].to(single)
                 hidden = function(F.linear(hidden, weight, shift))
+            mass = cast(tile.weights(spread=False), single)
             return read_moments(
-                hidden,
-                cast(tile.weights(spread=False), single),
-                value,
-                weights["term.readout"],
-                weights.get("term.bias"),
+                hidden, mass, value, weights["term.readout"], weights.get("term.bias")
             )
 
-    width = terms["query_bias"].shape[-1]
+    # Memory of a tile: gathered rows per key; per pair the hidden units of all heads, of which
+    # about four tensors exist at once.
     size = torch.finfo(single).bits // 8
-    key_bytes, pair_bytes = size * rows.width(), 4 * size * count * width
+    width = terms["query_bias"].shape[-1]
+    key_bytes = size * rows.width()
+    pair_bytes = 4 * size * count * width
     tiles = partition(p, key_bytes=key_bytes, pair_bytes=pair_bytes, split=True, cached=True)
     within = with_parameters(kernel, list(parameters))
     return Work(rows, weights, tiles, answer, p.quadrature, within)
+
+
+def _gathered(
+    p: Problem, terms: dict[str, Any], shifted: bool
+) -> dict[str, tuple[End, Tensor | None]]:
+    """Return the tensors that tiles gather, each with its end of a pair."""
+    parts: dict[str, tuple[End, Tensor | None]] = {}
+    for name, end in ENDS.items():
+        # Where the product's columns are the values, the values are gathered once.
+        if name in terms and not (name == "key" and terms[name] is p.uy):
+            parts[name] = (end, by_point(terms[name]))
+    parts |= {"value": ("key", by_point(p.uy)), **measure_rows(p)}
+    if shifted:
+        parts |= {"x": ("query", p.x), "y": ("key", p.y)}
+    return parts
+
+
+def _weights(kernel: SplitHidden, terms: dict[str, Any]) -> dict[str, Tensor]:
+    """Return the tensors of the layer itself that every tile reads."""
+    readout, bias = kernel.readout()
+    weights = {"term.readout": readout, "term.bias": bias, "term.scale": terms.get("scale")}
+    for i, (weight, shift) in enumerate(terms.get("mid", ())):
+        weights[f"term.weight{i}"] = weight
+        weights[f"term.shift{i}"] = shift
+    return {name: x for name, x in weights.items() if x is not None}
 
 
 def _first_layer(
@@ -120,12 +131,13 @@ def _first_layer(
     shifted: bool,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Arguments of the first activation, (R, 1 | H, b, k, w)."""
+    """Return the arguments of the first activation, (R, 1 | H, b, k, w)."""
 
     def ends(query: str, key: str) -> tuple[Tensor, Tensor]:
-        """Rows of both ends of a pair, (R, H, b, 1, ·) and (R, H, 1, k, ·)."""
+        """Return rows of both ends of a pair, (R, H, b, 1, ·) and (R, H, 1, k, ·)."""
         of_query = cast(tile.heads(query, heads[query]), dtype)
-        of_key = cast(tile.heads(key if key in tile.rows else "value", heads[key]), dtype)
+        key_rows = key if key in tile.rows else "value"
+        of_key = cast(tile.heads(key_rows, heads[key]), dtype)
         return of_query[:, :, :, None], of_key[:, :, None]
 
     of_query, of_key = ends("query_bias", "key_bias")
@@ -142,5 +154,6 @@ def _first_layer(
         away = tile.displacements()
         table = kernel.table(away.flatten(0, 2))
         assert table is not None  # the layer has a displacement term
-        total = total + table.to(dtype).mT.unflatten(1, away.shape[:3]).transpose(0, 1)
+        by_pair = table.to(dtype).mT.unflatten(1, away.shape[:3])
+        total = total + by_pair.transpose(0, 1)
     return total

@@ -13,7 +13,7 @@ import torch
 from ...errors import OptionError
 from ...forms.monte_carlo.proposal import add_proposal
 from ...integral import IntegralOperator, Strategy, register_operator
-from ...integral.problem import head_width
+from ...integral.features import head_width
 from .kernel import GROUPS, MLPKernel
 from .low_rank import LowRankKernel
 
@@ -78,10 +78,10 @@ class ITNetOperator(IntegralOperator):
         super().__init__(dim, heads, kernel=kernel, strategy=strategy, out_dim=out_dim)
         self.start = start
         self._scale_start()
-        if proposal is not False:
-            add_proposal(
-                self, position_dim, **({} if proposal is True else _proposal_options(proposal))
-            )
+        if proposal is True:
+            add_proposal(self, position_dim)
+        elif proposal is not False:
+            add_proposal(self, position_dim, **_proposal_options(proposal))
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
@@ -95,7 +95,7 @@ class ITNetOperator(IntegralOperator):
 
 @register_operator("itnet_low_rank")
 class LowRankITNetOperator(IntegralOperator):
-    r"""ITNet's operator in linear time, its matrix in two factors:
+    r"""ITNet's operator in linear time, its matrix a product of two factors:
     :math:`(Tu)(x) = W u(x) + W_O\,[\Phi_h(x, u_h(x)) \int \Psi_h(y, u_h(y))^T u_h(y)\,d\mu(y)]_h`.
 
     Args:
@@ -147,10 +147,10 @@ class LowRankITNetOperator(IntegralOperator):
         super().__init__(dim, heads, kernel=kernel, strategy=strategy, out_dim=out_dim)
 
 
-def _proposal_options(given: Mapping[str, Any]) -> dict[str, Any]:
+def _proposal_options(options: Mapping[str, Any]) -> dict[str, Any]:
     known = ("components", "width", "frequencies", "sigma")
-    if not all(key in known for key in given):
+    if not all(key in known for key in options):
         raise OptionError(
-            f"proposal: received {given!r}; needs true, or options among {', '.join(known)}"
+            f"proposal: expected true, or options among {', '.join(known)}, got {options!r}"
         )
-    return dict(given)
+    return dict(options)

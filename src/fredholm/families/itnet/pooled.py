@@ -22,7 +22,9 @@ class HiddenPooled(Form):
         layout = facts.layout
         if layout.causal or layout.pairs:
             return "an order or pairs give each query an integral of its own"
-        return None if isinstance(kernel, Pooled) else "it needs Pooled"
+        if not isinstance(kernel, Pooled):
+            return "it needs a kernel whose hidden units can be pooled (Pooled)"
+        return None
 
     def respond(self, kernel: Pooled, problem: Problem) -> Tensor:
         return with_offset(kernel.pooled(problem), kernel, problem)

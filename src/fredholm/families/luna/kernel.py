@@ -90,7 +90,7 @@ class LunaKernel(FeatureAttentionKernel, Banked):
         dim, heads, bias, projections: see :class:`fredholm.integral.AttentionKernel`.
         floor: of the denominator, see :func:`fredholm.ops.linear_attention.guarded`.
         tied: one φ for queries and keys.
-        window, sinks: see :class:`fredholm.integral.FeatureAttentionKernel`.
+        window, sinks, decay, half_life: see :class:`fredholm.integral.FeatureAttentionKernel`.
         map_options: options of :class:`LunaMap`.
 
     Raises:
@@ -119,6 +119,8 @@ class LunaKernel(FeatureAttentionKernel, Banked):
         tied: bool = True,
         window: int | None = None,
         sinks: int = 0,
+        decay: str | None = None,
+        half_life: float | None = None,
         **map_options,
     ):
         super().__init__(
@@ -130,11 +132,16 @@ class LunaKernel(FeatureAttentionKernel, Banked):
             floor=floor,
             window=window,
             sinks=sinks,
+            decay=decay,
+            half_life=half_life,
             bias=bias,
             projections=projections,
         )
 
     def banked(self, problem: Problem) -> dict[str, Any] | None:
+        if self.decay is not None:
+            # The kernels have no decay; linear attention refuses them by name.
+            return None
         maps = [self.feature_map, self.feature_map if self.key_map is None else self.key_map]
         if not all(one.plain for one in maps):
             return None

@@ -21,8 +21,8 @@ class LunaAttention(IntegralOperator):
         strategy: ``"auto"`` takes the linear form (two sums, causal chunks, steps with a state of
             fixed size); ``"exact"`` the quadratic definition, a block of queries at a time.
         out_dim: see :class:`IntegralOperator`.
-        kernel_options: ``bias``, ``projections``, ``floor``, ``tied``, ``window``, ``sinks`` of
-            :class:`fredholm.kernels.LunaKernel`, and the options of
+        kernel_options: ``bias``, ``projections``, ``floor``, ``tied``, ``window``, ``sinks``,
+            ``decay``, ``half_life`` of :class:`fredholm.kernels.LunaKernel`, and the options of
             :class:`fredholm.kernels.LunaMap`: ``directions``, ``channels``, ``hidden``, ``preset``,
             ``envelope``, …
 

@@ -19,7 +19,8 @@ class LinearAttentionKernel(FeatureAttentionKernel):
         dim, heads: width of u, and H.
         feature_map: φ: a name of :data:`fredholm.kernels.FEATURE_MAPS`, a function, or a module.
         options: ``feature_options``, ``tied``, ``normalised``, ``floor``, ``window``, ``sinks``,
-            ``bias``, ``projections`` of :class:`fredholm.integral.FeatureAttentionKernel`.
+            ``decay``, ``half_life``, ``bias``, ``projections`` of
+            :class:`fredholm.integral.FeatureAttentionKernel`.
 
     Cost: O(N·r·d_h) with the strategy ``Linear``, causal or not; ``step`` O(r·d_h).
 

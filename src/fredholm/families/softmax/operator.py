@@ -67,7 +67,8 @@ class LinearAttention(IntegralOperator):
             queries at a time.
         out_dim: see :class:`IntegralOperator`.
         kernel_options: ``feature_options``, ``tied``, ``normalised``, ``floor``, ``window``,
-            ``sinks``, ``bias``, ``projections`` of :class:`fredholm.kernels.LinearAttentionKernel`.
+            ``sinks``, ``decay``, ``half_life``, ``bias``, ``projections`` of
+            :class:`fredholm.kernels.LinearAttentionKernel`.
 
     Shape: (B, N, dim) to (B, N, out_dim).
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +23,7 @@ class Anchors:
 
     Attributes:
         index: the anchors among the points, (1 | B, S).
-        cluster: the number of each point's anchor, (1 | B, N).
+        cluster: the number of each point's anchor among the anchors, (1 | B, N).
 
     Example:
         >>> Anchors.of(Domain.line(6), 2).cluster.tolist()
@@ -34,53 +35,59 @@ class Anchors:
 
     @classmethod
     def of(cls, domain: Domain, samples: int) -> Anchors:
-        """k-means of a domain's positions; see :func:`fredholm.ops.anchors.spread_anchors`."""
+        """Return anchors by k-means of a domain's positions; see
+        :func:`fredholm.ops.anchors.spread_anchors`.
+        """
         domain.refuse_shards("Anchors.of")
         check_count(samples, domain.size)
         mass = domain.quadrature().mass
-        positions = domain.positions if domain.positions.dim() == 3 else domain.positions[None]
+        positions = domain.positions.reshape(-1, domain.size, domain.dim)
         if domain.valid is not None:
             positions = torch.where(domain.valid[..., None], positions, 0.0)
         return cls.among(positions, mass, samples)
 
     @classmethod
     def among(cls, positions: Tensor, mass: Tensor, samples: int) -> Anchors:
-        """The same from positions (1 | B, N, p) and masses (1 | B, N)."""
+        """Return the same from positions (1 | B, N, p) and masses (1 | B, N)."""
         n = positions.shape[1]
-        if samples == n:  # every point stands for itself, coinciding ones too
+        if samples == n:
+            # Every point stands for itself; k-means would merge points that coincide.
             every = torch.arange(n, device=positions.device)[None]
             return cls(every, every)
         b = max(positions.shape[0], mass.shape[0])
-        return cls(
-            *spread_anchors(
-                positions.expand(b, -1, -1), mass.to(positions.dtype).expand(b, -1), samples
-            )
-        )
+        positions = positions.expand(b, -1, -1)
+        mass = mass.to(positions.dtype).expand(b, -1)
+        return cls(*spread_anchors(positions, mass, samples))
+
+
+class AnchoredKeys(NamedTuple):
+    """The anchors among a problem's keys, (1 | B, S), and their weights for each query."""
+
+    index: Tensor
+    quadrature: Quadrature
 
 
 def at_anchors(problem: Problem, anchors: Anchors | None, samples: int) -> Problem:
-    """The same integral with anchors for keys, each of its cluster's mass as the query sees it;
-    None makes ``samples`` of them.
+    """Return the same integral with anchors for keys, each of its cluster's mass as the query sees
+    it; None makes ``samples`` of them.
 
     Raises:
         DomainError: anchors of another domain.
     """
-    p = problem
-    index, quadrature = anchor_keys(p, anchors, samples)
-    pick = index[:, None].expand(max(index.shape[0], p.uy.shape[0]), p.uy.shape[1], -1)[..., None]
-    return with_anchors(
-        p, index, quadrature, p.uy.gather(2, pick.expand(-1, -1, -1, p.uy.shape[-1]))
-    )
+    uy = problem.uy
+    index, quadrature = anchor_keys(problem, anchors, samples)
+    b = max(index.shape[0], uy.shape[0])
+    every_number = index[:, None, :, None].expand(b, uy.shape[1], -1, uy.shape[-1])
+    return with_anchors(problem, index, quadrature, uy.gather(2, every_number))
 
 
 def with_anchors(problem: Problem, index: Tensor, quadrature: Quadrature, uy: Tensor) -> Problem:
-    """A problem over the anchors among its keys, whose features are ``uy``."""
+    """Return a problem over the anchors among its keys, whose features are ``uy``."""
     p = problem
+    every_number = index[..., None].expand(-1, -1, p.y.shape[-1])
     return Problem(
         x=p.x,
-        y=p.y.expand(index.shape[0], -1, -1).gather(
-            1, index[..., None].expand(-1, -1, p.y.shape[-1])
-        ),
+        y=p.y.expand(index.shape[0], -1, -1).gather(1, every_number),
         ux=p.ux,
         uy=uy,
         quadrature=quadrature,
@@ -96,38 +103,49 @@ def with_anchors(problem: Problem, index: Tensor, quadrature: Quadrature, uy: Te
     )
 
 
-def anchor_keys(
-    problem: Problem, anchors: Anchors | None, samples: int
-) -> tuple[Tensor, Quadrature]:
-    """The anchors among a problem's keys, (1 | B, S), and what they count for each query."""
+def anchor_keys(problem: Problem, anchors: Anchors | None, samples: int) -> AnchoredKeys:
+    """Return the anchors among a problem's keys, and their weights for each query.
+
+    Without order an anchor has the mass of its cluster. In causal order it has the mass of the
+    part that the query sees, and the earliest point of the cluster stands for it: every query that
+    sees a part sees that point.
+    """
     p, q, n = problem, problem.quadrature, problem.y.shape[1]
     if anchors is None:
         anchors = Anchors.among(p.y, q.mass, samples)
     if anchors.cluster.shape[-1] != n:
         raise DomainError(
-            f"these anchors are of a domain of {anchors.cluster.shape[-1]} points, the call has {n}"
+            f"expected anchors of a domain of {n} points, got those of "
+            f"{anchors.cluster.shape[-1]}; make them by Anchors.of(domain, samples)"
         )
     if anchors.index.shape[0] not in (1, p.uy.shape[0]):
         raise DomainError(
-            f"these anchors are of a batch of {anchors.index.shape[0]}, the call has "
-            f"{p.uy.shape[0]}"
+            f"expected anchors of a batch of {p.uy.shape[0]}, got those of "
+            f"{anchors.index.shape[0]}; make them of this batch's domain"
         )
     b = max(anchors.index.shape[0], q.mass.shape[0], p.y.shape[0])
     index, cluster = anchors.index.expand(b, -1), anchors.cluster.expand(b, -1)
+
+    # The mass of each point in the column of its cluster, (B, N, S).
     member = F.one_hot(cluster, index.shape[-1]).to(q.mass.dtype) * q.mass[..., None]
-    quadrature = Quadrature(mass=member.sum(1))
-    if q.query_time is not None and q.key_time is not None:
-        seen = member.cumsum(1) if q.triangular else q.order().to(member.dtype) @ member  # type: ignore[union-attr]
-        quadrature = Quadrature(torch.ones_like(member[:, 0]), q.scale, density=seen[:, None])
-        time = torch.where(member > 0, q.key_time[..., None], torch.inf)
-        index = torch.where((member > 0).any(1), time.argmin(1), index)
-    return index, quadrature
+    if q.query_time is None or q.key_time is None:
+        return AnchoredKeys(index, Quadrature(mass=member.sum(1)))
+
+    if q.triangular:
+        seen = member.cumsum(1)
+    else:
+        before = q.key_time[:, None, :] <= q.query_time[:, :, None]
+        seen = before.to(member.dtype) @ member
+    ones = torch.ones_like(member[:, 0])
+    time = torch.where(member > 0, q.key_time[..., None], torch.inf)
+    index = torch.where((member > 0).any(1), time.argmin(1), index)
+    return AnchoredKeys(index, Quadrature(ones, q.scale, density=seen[:, None]))
 
 
 def check_count(samples: int, points: int) -> None:
     """OptionError where more points are wanted than there are."""
     if samples > points:
         raise OptionError(
-            f"samples={samples} exceeds the {points} points of the domain; use 'exact', or fewer "
-            "samples"
+            f"expected at most as many samples as the domain has points, {points}, got "
+            f"samples={samples}; use 'exact', or fewer samples"
         )

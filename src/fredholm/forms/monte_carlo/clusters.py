@@ -7,7 +7,8 @@ from torch import Tensor
 from ...errors import DomainError
 from ...integral.capabilities import OwnForm
 from ...integral.contract import Form, Kernel, first_form
-from ...integral.problem import Facts, Problem
+from ...integral.facts import Facts
+from ...integral.problem import Problem
 from ...integral.strategy import EXACT
 from .anchors import Anchors, at_anchors, check_count
 from .strategy import MonteCarlo
@@ -48,5 +49,5 @@ class AnchorKeys(Form):
 
 def exact_response(kernel: Kernel, part: Problem) -> Tensor:
     """Return the kernel's response by the best exact form that it has for a problem."""
-    facts = Facts.of(part.layout, part.ux, part.uy, kernel.training)
+    facts = part.facts._replace(training=kernel.training)
     return first_form(EXACT, kernel, facts).respond(kernel, part)

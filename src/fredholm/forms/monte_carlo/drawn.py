@@ -13,18 +13,30 @@ from torch import Tensor
 
 from ...integral.capabilities import OwnForm
 from ...integral.contract import Form, Kernel, Memory, with_offset
-from ...integral.problem import Facts, Problem
+from ...integral.facts import Facts
+from ...integral.problem import Problem
 from ...ops.anchors import Mixture, Table, draw, lattice, take_keys
 from ...ops.plain import recomputed
 from .anchors import check_count
 from .strategy import MonteCarlo
 
-BYTES = 1 << 26  # of one query block's sampled terms
+BYTES = 1 << 26
+"""Memory of the sampled terms of one block of queries."""
+
+
+class ProposalScores(NamedTuple):
+    """A mixture of A components: shares π (B, H, Nq, A), and scores g (B, H, A, Nk) of keys."""
+
+    share: Tensor
+    score: Tensor
 
 
 class Samples(NamedTuple):
-    """Keys of each query and what they count: ``weight`` = quadrature weight / (S·q), both (B, H,
-    Nq, S).
+    """The keys drawn for each query.
+
+    Attributes:
+        index: the keys, (B, H, Nq, S).
+        weight: their factors in the estimate, quadrature weight / (S·q), (B, H, Nq, S).
     """
 
     index: Tensor
@@ -32,7 +44,7 @@ class Samples(NamedTuple):
 
 
 class DrawnKeys(Form):
-    """Base of both: keys of each query, the estimator from them, and the proposal's loss."""
+    """Base of both forms: the keys of each query, the estimator, and the proposal's loss."""
 
     word = MonteCarlo
     strategy: MonteCarlo
@@ -50,127 +62,144 @@ class DrawnKeys(Form):
     # --- sampling ---------------------------------------------------------------------------------
 
     def proposal(self, kernel: Kernel, problem: Problem) -> Mixture | Table:
-        """The distribution that keys are drawn from, the floor included."""
-        p, q = problem, problem.quadrature
-        shape = (p.uy.shape[0], kernel.heads)
-        network: Any = getattr(kernel, "proposal", None)
-        if network is None:
-            share, score = (
-                q.mass.new_ones(*shape, p.ux.shape[2], 1),
-                q.mass.new_zeros(*shape, 1, p.uy.shape[2]),
-            )
-        else:
-            share, score = network(p.x, p.y, p.ux, p.uy)
-            share, score = share.expand(*shape, -1, -1), score.expand(*shape, -1, -1)
+        r"""Return the distribution that keys are drawn from,
+        :math:`(1 - \varepsilon)\,q(y|x) + \varepsilon / N(x)`: the proposal q, mixed by the floor ε
+        with the uniform distribution over the N(x) keys that a query sees.
+        """
+        q, floor = problem.quadrature, self.strategy.floor
+        share, score = self._scores(kernel, problem)
         mass = q.mass.detach()[:, None, None].to(score.dtype)
         some = (mass > 0).to(score.dtype)
-        # of padding alone there is no logarithm to take, and its gradient would be NaN
-        logits = torch.where(some.any(-1, keepdim=True), score + mass.log(), 0.0)
+
+        # In a sample of padding alone every logarithm is -inf, and the softmax's gradient NaN.
+        any_mass = some.any(-1, keepdim=True)
+        logits = torch.where(any_mass, score + mass.log(), 0.0)
         parts = (logits.softmax(-1) * some).nan_to_num(0.0)
-        even = some / some.sum(-1, keepdim=True).clamp(min=1.0)
+
         if q.density is None and (q.query_time is None or q.triangular):
-            share = torch.cat(
-                [
-                    (1.0 - self.strategy.floor) * share,
-                    torch.full_like(share[..., :1], self.strategy.floor),
-                ],
-                -1,
-            )
-            return Mixture(
-                share, torch.cat([parts, even.expand(*shape, -1, -1)], 2), ordered=q.triangular
-            )
-        weight = torch.ones_like(some) if q.density is None else q.density.detach().to(score.dtype)
+            # The uniform distribution is one more component: nothing of size Nq × Nk is made.
+            even = some / some.sum(-1, keepdim=True).clamp(min=1.0)
+            even = even.expand(*share.shape[:2], -1, -1)
+            floors = torch.full_like(share[..., :1], floor)
+            share = torch.cat([(1.0 - floor) * share, floors], -1)
+            return Mixture(share, torch.cat([parts, even], 2), ordered=q.triangular)
+
+        # Pairs, and an order across two domains, give each query its own distribution.
+        visible = torch.ones_like(some)
+        if q.density is not None:
+            visible = q.density.detach().to(score.dtype)
         order = q.order()
-        weight = weight if order is None else weight * order[:, None]
-        mixed, even = share @ parts * weight, some * (weight > 0)
+        if order is not None:
+            visible = visible * order[:, None]
+        mixed = share @ parts * visible
         mixed = mixed / mixed.sum(-1, keepdim=True).clamp(min=torch.finfo(mixed.dtype).tiny)
+        even = some * (visible > 0)
         even = even / even.sum(-1, keepdim=True).clamp(min=1.0)
-        return Table((1.0 - self.strategy.floor) * mixed + self.strategy.floor * even)
+        return Table((1.0 - floor) * mixed + floor * even)
+
+    def _scores(self, kernel: Kernel, problem: Problem) -> ProposalScores:
+        """Return the kernel's proposal; without one, a single component that draws by measure."""
+        shape = (problem.uy.shape[0], kernel.heads)
+        network: Any = getattr(kernel, "proposal", None)
+        if network is None:
+            mass = problem.quadrature.mass
+            share = mass.new_ones(*shape, problem.ux.shape[2], 1)
+            return ProposalScores(share, mass.new_zeros(*shape, 1, problem.uy.shape[2]))
+        share, score = network(problem.x, problem.y, problem.ux, problem.uy)
+        return ProposalScores(share.expand(*shape, -1, -1), score.expand(*shape, -1, -1))
 
     def draw(
-        self,
-        problem: Problem,
-        proposal: Mixture | Table,
-        generator: torch.Generator | None = None,
-        levels: Tensor | None = None,
+        self, problem: Problem, proposal: Mixture | Table, levels: Tensor | None = None
     ) -> Samples:
-        """Keys and weights: constants to the kernel's gradient, but for the measure and the pairs'
+        """Draw keys, at random or at given ``levels`` of the distribution function.
+
+        Weights are constants to the kernel's gradient, except for the measure and the pairs'
         density.
         """
-        index = draw(proposal, self.strategy.samples, generator, levels)
+        q = problem.quadrature
+        index = draw(proposal, self.strategy.samples, levels=levels)
         with torch.no_grad():
             probability = proposal.density(index)
-        q = problem.quadrature
+
         weight = take_keys(q.mass[:, None, :, None], index)[..., 0]
         if q.density is not None:
             weight = weight * q.density.expand(*index.shape[:3], -1).gather(-1, index)
-        if q.query_time is not None and not q.triangular:
-            key = take_keys(q.key_time[:, None, :, None], index)[..., 0]  # type: ignore[index]
-            weight = torch.where(key <= q.query_time[:, None, :, None], weight, 0.0)
-        weight = torch.where(
-            probability > 0, weight / torch.where(probability > 0, probability, 1.0), 0.0
-        )
+        if q.query_time is not None and q.key_time is not None and not q.triangular:
+            key_time = take_keys(q.key_time[:, None, :, None], index)[..., 0]
+            before = key_time <= q.query_time[:, None, :, None]
+            weight = torch.where(before, weight, 0.0)
+
+        # A query that sees nothing draws keys of probability zero.
+        drawn = probability > 0
+        weight = torch.where(drawn, weight / torch.where(drawn, probability, 1.0), 0.0)
         if q.scale is not None:
             weight = weight * q.scale[..., None]
         return Samples(index, weight / self.strategy.samples)
 
     def estimate(self, kernel: Kernel, problem: Problem, samples: Samples) -> Tensor:
-        """The estimator for given samples, the kernel's response to a constant channel included."""
+        """Return the estimate from given samples, the response to a constant channel included."""
         return with_offset(self.estimated(kernel, problem, samples), kernel, problem)
 
     def estimated(self, kernel: Kernel, problem: Problem, samples: Samples) -> Tensor:
-        """The integral from given samples, a block of queries at a time."""
-        p, n = problem, problem.ux.shape[2]
-        width = self.numbers_per_pair(kernel)
-        block = max(1, BYTES // (4 * samples.index[:, :, 0].numel() * width))
-        keys = self.key_terms(kernel, p)
+        """Return the integral from given samples, a block of queries at a time.
+
+        Each block is computed again in the backward, so that the terms of one are in memory.
+        """
+        n = problem.ux.shape[2]
+        numbers = samples.index[:, :, 0].numel() * self.numbers_per_pair(kernel)
+        block = max(1, BYTES // (4 * numbers))
+        keys = self.key_terms(kernel, problem)
         if block >= n:
-            return self.integral(kernel, p, samples, keys)
-        outs = []
+            return self.integral(kernel, problem, samples, keys)
+        blocks = []
         for start in range(0, n, block):
-            rows = torch.arange(start, min(n, start + block), device=p.uy.device)
+            rows = torch.arange(start, min(n, start + block), device=problem.uy.device)
             part = Samples(samples.index[:, :, rows], samples.weight[:, :, rows])
-            outs.append(recomputed(self.integral, kernel, p.rows(rows), part, keys))
-        return torch.cat(outs, 2)
+            blocks.append(recomputed(self.integral, kernel, problem.rows(rows), part, keys))
+        return torch.cat(blocks, 2)
 
     def numbers_per_pair(self, kernel: Kernel) -> int:
-        """How many numbers are in memory for a drawn pair."""
+        """Return the numbers in memory for a drawn pair."""
         return kernel.d_in * kernel.d_out
 
     def key_terms(self, kernel: Kernel, problem: Problem) -> Memory:
-        """What is computed once for all keys."""
+        """Compute once for all keys."""
         return {}
 
     def integral(self, kernel: Kernel, problem: Problem, samples: Samples, keys: Memory) -> Tensor:
-        """∫ K u dμ from given samples, (B, H, Nq, d_out)."""
+        """Return ∫ K u dμ from given samples, (B, H, Nq, d_out)."""
         messages = _messages(kernel, problem, samples.index)
         return (messages * samples.weight[..., None].to(messages.dtype)).sum(3)
 
     def proposal_loss(
         self, kernel: Kernel, problem: Problem, proposal: Mixture | Table, samples: Samples
     ) -> Tensor:
-        r""":math:`-\sum_s \hat p_s \log q(y_s|x)`, :math:`\hat p_s \propto |K u|\,\mu / q`; mean
-        over heads and some real queries, zero where there are none.
+        r"""Return :math:`-\sum_s \hat p_s \log q(y_s|x)`, :math:`\hat p_s \propto |K u|\,\mu / q`;
+        mean over heads and some real queries, zero where there are none.
         """
         b, n = problem.uy.shape[0], problem.ux.shape[2]
         real = torch.arange(b * n, device=problem.uy.device)
         if problem.real is not None:
             real = real[problem.real.expand(b, -1).flatten()]
-        chosen = real[torch.randperm(len(real), device=real.device)[: self.strategy.loss_queries]]
+        order = torch.randperm(len(real), device=real.device)
+        chosen = real[order[: self.strategy.loss_queries]]
         batch, rows = chosen // n, chosen % n
+
+        # Chosen queries take the place of samples, with one query each.
         index, weight = (x[batch, :, rows][:, :, None] for x in samples)
         if not len(real):
             return weight.new_zeros(())
         with torch.no_grad():
-            sizes = [
-                torch.linalg.vector_norm(
-                    _messages(kernel, _one(problem, e, r), index[i : i + 1]), dim=-1
-                )
-                for i, (e, r) in enumerate(zip(batch.tolist(), rows.tolist()))
-            ]
+            sizes = []
+            for i, (element, row) in enumerate(zip(batch.tolist(), rows.tolist())):
+                query = _one_query(problem, element, row)
+                messages = _messages(kernel, query, index[i : i + 1])
+                sizes.append(torch.linalg.vector_norm(messages, dim=-1))
             target = F.normalize(torch.cat(sizes) * weight.detach(), p=1.0, dim=-1)
+
+        # A probability that underflows has no finite logarithm.
         density = proposal.density_at(batch, rows, index)
-        density = density.clamp(min=torch.finfo(weight.dtype).tiny)  # its logarithm is finite
+        density = density.clamp(min=torch.finfo(weight.dtype).tiny)
         return -(target.to(density.dtype) * density.log()).sum(-1).mean()
 
 
@@ -181,7 +210,9 @@ class SampledKeys(DrawnKeys):
     reason = "in training each query draws keys from the proposal, which is unbiased"
 
     def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
-        return super().refuses(kernel, facts) if facts.training else "evaluation draws nothing"
+        if not facts.training:
+            return "evaluation draws nothing"
+        return super().refuses(kernel, facts)
 
     def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
         check_count(self.strategy.samples, problem.uy.shape[2])
@@ -209,27 +240,28 @@ class LatticeKeys(DrawnKeys):
         return super().refuses(kernel, facts)
 
     def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
-        n = self.strategy.samples
-        check_count(n, problem.uy.shape[2])
-        levels = lattice(kernel.heads, problem.ux.shape[2], n, problem.uy.device)
-        samples = self.draw(problem, self.proposal(kernel, problem), levels=levels)
+        count = self.strategy.samples
+        check_count(count, problem.uy.shape[2])
+        levels = lattice(kernel.heads, problem.ux.shape[2], count, problem.uy.device)
+        samples = self.draw(problem, self.proposal(kernel, problem), levels)
         return self.estimate(kernel, problem, samples)
 
 
-def _one(problem: Problem, element: int, row: int) -> Problem:
-    """One query of one element of the batch."""
+def _one_query(problem: Problem, element: int, row: int) -> Problem:
+    """Return the problem of one query of one element of the batch."""
 
     def pick(x: Tensor) -> Tensor:
-        return x if x.shape[0] == 1 else x[element : element + 1]
+        if x.shape[0] == 1:
+            return x
+        return x[element : element + 1]
 
     p = problem.rows([row])
     return replace(p, x=pick(p.x), y=pick(p.y), ux=pick(p.ux), uy=pick(p.uy))
 
 
 def _messages(kernel: Kernel, problem: Problem, index: Tensor) -> Tensor:
-    """K(x, y_s) u(y_s), (B, H, Nq, S, d_out)."""
-    p, signal = problem, take_keys(problem.uy, index)
-    matrix = kernel(
-        p.x[:, None, :, None], take_keys(p.y[:, None], index), p.ux[:, :, :, None], signal
-    )
+    """Return K(x, y_s) u(y_s) for the keys drawn for each query, (B, H, Nq, S, d_out)."""
+    p = problem
+    y, signal = take_keys(p.y[:, None], index), take_keys(p.uy, index)
+    matrix = kernel(p.x[:, None, :, None], y, p.ux[:, :, :, None], signal)
     return (matrix @ signal[..., None])[..., 0]

@@ -1,4 +1,4 @@
-"""A learnable proposal: which keys a query should sample."""
+"""A learnable proposal: the distribution from which a query samples its keys."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ...integral.capabilities import OwnForm
 from ...integral.contract import Kernel
 from ...integral.fourier import FourierFeatures
 from ...ops.backend import full_precision
-from .drawn import DrawnKeys
+from .drawn import DrawnKeys, ProposalScores
 
 
 class Proposal(nn.Module):
-    r"""Scores of a mixture of few distributions over keys, one mixture a head:
+    r"""Scores of a mixture of few distributions over keys, one mixture per head:
 
     .. math:: q(y|x) = \sum_a \pi_a(x)\,r_a(y), \quad
         \pi(x) = \mathrm{softmax}_a f(x, u(x)), \quad r_a = \mathrm{softmax}_y(g_a + \log\mu)
@@ -58,7 +58,7 @@ class Proposal(nn.Module):
         super().__init__()
         if components < 1 or width < 1:
             raise OptionError(
-                f"a proposal needs components and width of at least 1, got {components} and {width}"
+                f"expected components and width of 1 or more, got {components} and {width}"
             )
         self.components = components
         self.fourier = FourierFeatures(position_dim, frequencies, sigma)
@@ -69,16 +69,20 @@ class Proposal(nn.Module):
         self.bias2 = nn.Parameter(torch.zeros(2, heads, components))
         self._loss: Tensor | None = None
 
-    def forward(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> tuple[Tensor, Tensor]:
-        """Shares π (B, H, Nq, A), and scores g (B, H, A, Nk) before the softmax over keys. In
-        float32 at least.
+    def forward(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> ProposalScores:
+        """Return shares π (B, H, Nq, A), and scores g (B, H, A, Nk) before the softmax over keys.
+        In float32 at least.
         """
         with full_precision(ux):
-            return self._scores(0, x, ux).softmax(-1), self._scores(1, y, uy).mT
+            share = self._scores(0, x, ux).softmax(-1)
+            score = self._scores(1, y, uy).mT
+        return ProposalScores(share, score)
 
     def _scores(self, end: int, x: Tensor, u: Tensor) -> Tensor:
+        """Return f (end 0, queries) or g (end 1, keys), (B, H, N, A)."""
         dtype = torch.promote_types(u.dtype, self.weight1.dtype)
-        gamma = self.fourier(x.detach())[:, None].to(dtype).expand(u.shape[0], u.shape[1], -1, -1)
+        gamma = self.fourier(x.detach())[:, None].to(dtype)
+        gamma = gamma.expand(u.shape[0], u.shape[1], -1, -1)
         inputs = torch.cat([gamma, u.detach().to(dtype)], -1)
         hidden = nn.functional.gelu(inputs @ self.weight1[end].mT + self.bias1[end][:, None])
         return hidden @ self.weight2[end].mT + self.bias2[end][:, None]
@@ -90,18 +94,18 @@ class Proposal(nn.Module):
         self._loss = loss
 
     def take_loss(self) -> Tensor | None:
-        """The loss of the last training forward, once."""
+        """Return the loss of the last training forward, once."""
         loss, self._loss = self._loss, None
         return loss
 
     def __getstate__(self) -> dict:
-        """Copies and pickles carry no graph."""
+        # Copies and pickles carry no graph.
         return self.__dict__ | {"_loss": None}
 
 
 def add_proposal(module: nn.Module, position_dim: int = 1, **options) -> int:
-    """Give every kernel in a module that may draw its keys a :class:`Proposal` (with these
-    options); the number of kernels that got one.
+    """Give a :class:`Proposal` with these options to every kernel in a module that may draw its
+    keys; returns the number of these kernels.
 
     Without one, ``MonteCarlo`` draws keys by their measure. Call it before the optimiser is built.
 
@@ -114,7 +118,9 @@ def add_proposal(module: nn.Module, position_dim: int = 1, **options) -> int:
     for kernel in kernels:
         proposal = Proposal(kernel.heads, kernel.d_in, position_dim=position_dim, **options)
         weight = next(kernel.parameters(), None)
-        kernel.proposal = proposal if weight is None else proposal.to(weight)
+        if weight is not None:
+            proposal = proposal.to(weight)
+        kernel.proposal = proposal
     return len(kernels)
 
 
@@ -124,8 +130,8 @@ def _draws(kernel: Kernel) -> bool:
 
 
 def auxiliary_loss(module: nn.Module) -> Tensor | None:
-    """What a training loop adds to its loss: the mean over layers of the losses their last forward
-    left, or None.
+    """Return the term that a training loop adds to its loss: the mean over layers of the losses
+    that their last forward left, or None.
 
     Taking a loss removes it, so that no graph outlives its step.
 
@@ -133,6 +139,9 @@ def auxiliary_loss(module: nn.Module) -> Tensor | None:
         >>> auxiliary_loss(nn.Linear(1, 1)) is None
         True
     """
-    losses = [m.take_loss() for m in module.modules() if isinstance(m, Proposal)]
+    proposals = [each for each in module.modules() if isinstance(each, Proposal)]
+    losses = [proposal.take_loss() for proposal in proposals]
     left = [loss for loss in losses if loss is not None]
-    return torch.stack(left).mean() if left else None
+    if not left:
+        return None
+    return torch.stack(left).mean()

@@ -63,12 +63,12 @@ class MonteCarlo(Strategy):
     def __post_init__(self):
         if self.samples < 1 or self.loss_queries < 1:
             raise OptionError(
-                f"samples and loss_queries are at least 1, got {self.samples} and "
+                f"expected samples and loss_queries of 1 or more, got {self.samples} and "
                 f"{self.loss_queries}"
             )
         if not 0.0 < self.floor <= 1.0:
-            raise OptionError(f"the proposal's floor lies in (0, 1], got {self.floor}")
+            raise OptionError(f"expected a floor in (0, 1], got {self.floor}")
         if not isinstance(self.anchors, Anchors | bool):
             raise OptionError(
-                f"anchors is True, False or Anchors.of(domain, samples), got {self.anchors!r}"
+                f"expected anchors=True, False or Anchors.of(domain, samples), got {self.anchors!r}"
             )

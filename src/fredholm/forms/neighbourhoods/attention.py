@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ...integral.capabilities import SoftmaxScores
 from ...integral.contract import Form, Kernel, with_offset
-from ...integral.problem import Facts, Problem
+from ...integral.facts import Facts
+from ...integral.problem import Problem
 from ...integral.strategy import Exact
 from ...ops.attention import fused_attention
 from ...ops.backend import at_least_single, cast, full_precision
@@ -45,12 +46,12 @@ class NeighbourAttention(Form):
             return shape_alone(kernel, problem)
         p = problem
         if p.layout.cross:
-            query, key = kernel.queries(p.x, p.ux), kernel.keys(p.y, p.uy)
-            value = kernel.values(p.y, p.uy)
+            ends = Ends(kernel.queries(p.x, p.ux), kernel.keys(p.y, p.uy), kernel.values(p.y, p.uy))
         else:
+            # Both ends are the same points: one matrix product projects them to all three.
             query, key, value = kernel.project(p.y, p.uy)
-            query = query * kernel.factor
-        out = softmax_over_neighbours(p, Ends(query, key, value), InnerProducts())
+            ends = Ends(query * kernel.factor, key, value)
+        out = softmax_over_neighbours(p, ends, InnerProducts())
         return with_offset(out, kernel, p)
 
 
@@ -68,7 +69,7 @@ class Ends(NamedTuple):
 
 
 class RowScores(NamedTuple):
-    """Scores of one query's keys, (R, k, H), and what their gradient needs of them."""
+    """Scores of one query's keys, (R, k, H), and a tensor saved for their gradient."""
 
     scores: Tensor
     kept: Tensor | None = None
@@ -86,7 +87,7 @@ class Scores(ABC):
     """Scores of pairs of a tile, by their ends and a ``direction`` (H, e) that all share."""
 
     def numbers(self, heads: int, width: int, *, block: bool) -> int:
-        """How many numbers a pair takes at a time, for blocks of queries or for one query."""
+        """Return the numbers in memory per pair, for blocks of queries or for one query."""
         return 4 * heads
 
     @abstractmethod
@@ -98,7 +99,7 @@ class Scores(ABC):
         bias: Float[Tensor, "#r #h #b k"] | None,
         direction: Tensor | None,
     ) -> Float[Tensor, "r h b c"]:
-        """Attention of a block of queries; ``bias`` is added to the scores."""
+        """Return the attention of a block of queries; ``bias`` is added to the scores."""
 
     @abstractmethod
     def of_row(
@@ -108,7 +109,7 @@ class Scores(ABC):
         direction: Tensor | None,
         heads: int,
     ) -> RowScores:
-        """Scores of one query's keys."""
+        """Return the scores of one query's keys."""
 
     @abstractmethod
     def row_gradients(
@@ -119,7 +120,7 @@ class Scores(ABC):
         direction: Tensor | None,
         kept: Tensor | None,
     ) -> ScoreGradients:
-        """Gradients of :meth:`of_row` for ``above``, that of the scores."""
+        """Return the gradients of :meth:`of_row` for ``above``, that of the scores."""
 
 
 class InnerProducts(Scores):
@@ -159,25 +160,26 @@ def softmax_over_neighbours(
     scores: Scores,
     direction: Tensor | None = None,
 ) -> Tensor:
-    r""":math:`\sum_j p_{ij} v_j` with p the softmax of the scores under the quadrature, (B, H, Nq,
-    c); zero where a query sees nothing.
+    r"""Return :math:`\sum_j p_{ij} v_j` with p the softmax of the scores under the quadrature, (B,
+    H, Nq, c); zero where a query sees nothing.
 
     Args:
         problem: says who sees whom.
         ends: the projections of all points.
         scores: of the pairs of a tile.
-        direction: what the scores read beside both ends.
+        direction: a tensor that the scores read beside both ends.
     """
     q, heads, dtype = problem.quadrature, ends.key.shape[1], ends.key.dtype
     single = at_least_single(dtype)
     parts: dict[str, tuple[End, Tensor | None]] = {
         "query": ("query", by_point(ends.query)),
         "key": ("key", by_point(ends.key)),
-        "value": ("key", None if ends.value is None else by_point(ends.value)),
-        "log_mass": ("key", None if q.equal else _log_mass(q.mass)),
-        **measure_rows(problem, mass=False),
     }
-    rows = Rows.of(parts)
+    if ends.value is not None:
+        parts["value"] = "key", by_point(ends.value)
+    if not q.equal:
+        parts["log_mass"] = "key", _log_mass(q.mass)
+    rows = Rows.of({**parts, **measure_rows(problem, mass=False)})
     size = torch.finfo(single).bits // 8
     tiles = partition(
         problem,
@@ -195,22 +197,31 @@ def softmax_over_neighbours(
         if tile.part.seen is not None:
             with full_precision(tile.rows["key"]):
                 return _block(scores, tile, heads, direction, single)
+        query, key = (cast(tile.rows[name], single) for name in ("query", "key"))
+        value = None
+        if "value" in tile.rows:
+            value = cast(tile.rows["value"], single)
         bias, blind = tile.bias()
         if bias is not None:
             bias = bias.squeeze(2).mT
-        gathered = [tile.rows.get(name) for name in ("query", "key", "value")]
-        inputs = [None if x is None else cast(x, single) for x in gathered]
-        return Pending(step, (*inputs, bias, blind, direction))
+        return Pending(step, (query, key, value, bias, blind, direction))
 
-    work = Work(rows, {} if direction is None else {"direction": direction}, tiles, answer, q)
+    weights = {}
+    if direction is not None:
+        weights["direction"] = direction
+    work = Work(rows, weights, tiles, answer, q)
     batch, queries = problem.ux.shape[0], problem.ux.shape[2]
     out = averaged(work.results(), tiles, batch * queries)
     return cast(out, dtype).unflatten(0, (batch, queries)).transpose(1, 2)
 
 
 def _log_mass(mass: Tensor) -> Tensor:
-    """log m, (1 | B, N, 1), up to a constant that a softmax cancels; -inf hides a point."""
-    log_mass = torch.where(mass > 0, torch.where(mass > 0, mass, 1.0).log(), -torch.inf)
+    """Return log m, (1 | B, N, 1), up to a constant that a softmax cancels; -inf hides a point."""
+    # The inner ``where`` keeps log 0 out of the gradient, where 0 · ∞ would be NaN.
+    real = mass > 0
+    log_mass = torch.where(real, torch.where(real, mass, 1.0).log(), -torch.inf)
+
+    # The largest logarithm becomes 0: only their differences count in a softmax.
     top = log_mass.detach().amax(-1, keepdim=True)
     return (log_mass - top.clamp_min(torch.finfo(top.dtype).min))[..., None]
 
@@ -218,7 +229,7 @@ def _log_mass(mass: Tensor) -> Tensor:
 def _block(
     scores: Scores, tile: Neighbours, heads: int, direction: Tensor | None, dtype: torch.dtype
 ) -> Tensor:
-    """Attention of blocks of queries, (R, H, b, c)."""
+    """Return the attention of blocks of queries, (R, H, b, c)."""
     query, key = (cast(tile.heads(name, heads), dtype) for name in ("query", "key"))
     value = key
     if "value" in tile.rows:
@@ -227,11 +238,13 @@ def _block(
     if bias is not None:
         bias = cast(bias, dtype)
     out = scores.of_block(query, key, value, bias, direction)
-    return out if blind is None else out.masked_fill(blind, 0.0)
+    if blind is None:
+        return out
+    return out.masked_fill(blind, 0.0)
 
 
 def attend(scores: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
-    """The values of a block under the softmax of its scores, (R, H, b, c)."""
+    """Return the values of a block under the softmax of its scores, (R, H, b, c)."""
     if bias is not None:
         scores = scores + bias
     return weighted_sum(scores.softmax(-1), value)
@@ -257,11 +270,13 @@ class SoftmaxOfRows(LastStep):
         blind: Tensor | None,
         direction: Tensor | None,
     ) -> Tensor:
+        if value is None:
+            value = key
         scores = self.scores.of_row(query, key, direction, self.heads).scores
         if bias is not None:
             scores = scores + bias
         shares = by_head.softmax_of_rows(scores)
-        out = by_head.weighted(shares, key if value is None else value)
+        out = by_head.weighted(shares, value)
         out = out.unflatten(-1, (self.heads, -1)).transpose(1, 2)
         if blind is not None:
             out = out.masked_fill(blind, 0.0)
@@ -284,20 +299,27 @@ class SoftmaxOfRows(LastStep):
         direction: Tensor | None,
     ) -> list[Tensor | None]:
         row = self.scores.of_row(query, key, direction, self.heads)
-        scores = row.scores if bias is None else row.scores + bias
+        scores = row.scores
+        if bias is not None:
+            scores = scores + bias
         shares = by_head.softmax_of_rows(scores)
         if blind is not None:
             above = above.masked_fill(blind, 0.0)
-        of_out = above[..., :-1] if self.pieces else above
+        of_out = above
+        if self.pieces:
+            of_out = above[..., :-1]
         of_out = of_out.transpose(1, 2).flatten(2).to(key.dtype)
 
-        # The softmax: its gradient has no part along the shares.
-        of_shares = by_head.products(of_out, key if value is None else value, self.heads)
+        # With shares p of scores s: dL/ds_j = p_j (dL/dp_j - Σ_k p_k dL/dp_k).
+        values = key if value is None else value
+        of_shares = by_head.products(of_out, values, self.heads)
         of_scores = shares * (of_shares - (shares * of_shares).sum(1, keepdim=True))
         if self.pieces:
+            # The logarithm of the sum of exponentials has the shares as its gradient.
             of_scores = of_scores + above[..., -1].mT.to(key.dtype) * shares
         of_ends = self.scores.row_gradients(of_scores, query, key, direction, row.kept)
 
+        # Where the keys are the values, one gradient has both parts.
         of_key = of_ends.key
         of_value = by_head.outer(shares, of_out)
         if value is None:

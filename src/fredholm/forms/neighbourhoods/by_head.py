@@ -15,14 +15,14 @@ from torch import Tensor
 def products(
     query: Float[Tensor, "r 1 hc"], key: Float[Tensor, "r k hc"], heads: int
 ) -> Float[Tensor, "r k h"]:
-    """Inner products of a query and its keys, head by head."""
+    """Return the inner products of a query and its keys, head by head."""
     if heads == 1:
         return key @ query.mT
     return sum_of_heads(query * key, heads)
 
 
 def sum_of_heads(x: Float[Tensor, "r k hc"], heads: int) -> Float[Tensor, "r k h"]:
-    """The sum over the c numbers of each head."""
+    """Return the sum over the c numbers of each head."""
     by_head = x.unflatten(-1, (heads, -1))
     return by_head @ by_head.new_ones(by_head.shape[-1])
 
@@ -30,32 +30,37 @@ def sum_of_heads(x: Float[Tensor, "r k hc"], heads: int) -> Float[Tensor, "r k h
 def weighted(
     shares: Float[Tensor, "r k h"], value: Float[Tensor, "r k hc"]
 ) -> Float[Tensor, "r 1 hc"]:
-    """Sums of values, one weight per head."""
+    """Return sums of values over the keys, with one weight per head."""
     heads = shares.shape[-1]
     if heads == 1:
         return shares.mT @ value
-    return (shares[..., None] * value.unflatten(-1, (heads, -1))).sum(1, keepdim=True).flatten(2)
+    products = shares[..., None] * value.unflatten(-1, (heads, -1))
+    return products.sum(1, keepdim=True).flatten(2)
 
 
 def outer(shares: Float[Tensor, "r k h"], row: Float[Tensor, "r 1 hc"]) -> Float[Tensor, "r k hc"]:
-    """Products of a weight per head and a row. Autograd does not follow it: it is a gradient."""
+    """Return products of a weight per head and a row. Autograd does not follow it: it is a
+    gradient.
+    """
     heads = shares.shape[-1]
     if heads == 1:
         return shares * row
-    return (shares @ block_diagonal(row.new_ones(heads, row.shape[-1] // heads))).mul_(row)
+
+    # A product with ones repeats each weight over the numbers of its head.
+    ones = block_diagonal(row.new_ones(heads, row.shape[-1] // heads))
+    return (shares @ ones).mul_(row)
 
 
 def block_diagonal(x: Float[Tensor, "h c"]) -> Float[Tensor, "h hc"]:
-    """The matrix that has the numbers of each head in columns of their own."""
-    heads = x.shape[0]
-    own = torch.eye(heads, dtype=x.dtype, device=x.device)
-    return (own[..., None] * x).flatten(1)
+    """Return the matrix that has the numbers of each head in separate columns."""
+    identity = torch.eye(x.shape[0], dtype=x.dtype, device=x.device)
+    return (identity[..., None] * x).flatten(1)
 
 
 def weighted_sum_of_heads(
     x: Float[Tensor, "r k hc"], direction: Float[Tensor, "h c"]
 ) -> Float[Tensor, "r k h"]:
-    """Inner products of every row's heads with one direction per head."""
+    """Return the inner products of every row's heads with one direction per head."""
     # The matrix comes first: a product with few columns would be several times slower.
     product = block_diagonal(direction) @ x.flatten(0, 1).mT
     return product.unflatten(1, x.shape[:2]).movedim(0, -1)
@@ -64,14 +69,18 @@ def weighted_sum_of_heads(
 def weighted_sum_of_heads_gradients(
     above: Float[Tensor, "r k h"], x: Float[Tensor, "r k hc"], direction: Float[Tensor, "h c"]
 ) -> tuple[Float[Tensor, "r k hc"], Float[Tensor, "h c"]]:
-    """Gradients of :func:`weighted_sum_of_heads` with respect to both arguments."""
+    """Return the gradients of :func:`weighted_sum_of_heads` with respect to both arguments."""
     heads = direction.shape[0]
     of_x = above @ block_diagonal(direction)
+
+    # One product has the gradients of all pairs of heads; those of a head with itself count.
     every = above.flatten(0, 1).mT @ x.flatten(0, 1)
-    own = torch.arange(heads, device=x.device)
-    return of_x, every.unflatten(1, (heads, -1))[own, own]
+    head = torch.arange(heads, device=x.device)
+    of_direction = every.unflatten(1, (heads, -1))[head, head]
+    return of_x, of_direction
 
 
 def softmax_of_rows(scores: Float[Tensor, "r k h"]) -> Float[Tensor, "r k h"]:
-    """The softmax over the keys."""
+    """Return the softmax over the keys."""
+    # A softmax over the last dimension of contiguous numbers is several times faster.
     return F.softmax(scores.mT.contiguous(), -1).mT.contiguous()

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ...errors import StrategyError
 from ...integral.contract import Form, Kernel, first_form
-from ...integral.problem import Facts, Layout, Problem
+from ...integral.facts import Facts, Layout
+from ...integral.problem import Problem
 from ...integral.strategy import Plan, Strategy
 from ...ops.backend import wants_triton
 from ...quadrature import Quadrature
@@ -26,8 +27,9 @@ from .tiles import partition
 
 
 def choose_sparse(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> Form:
-    """The form of a kernel on a domain with edges or a reach: one that takes edges itself, else
-    neighbourhood by neighbourhood, else (a functional of all pairs) with all pairs written out.
+    """Return the form of a kernel on a domain with edges or a reach: one that takes edges itself,
+    else neighbourhood by neighbourhood, else (a functional of all pairs) with all pairs written
+    out.
 
     Raises:
         StrategyError: a strategy that draws keys.
@@ -49,7 +51,7 @@ def choose_sparse(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> For
 
 
 def _own_form(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> Form | None:
-    """The first form of the kernel that takes edges as they are, in PyTorch's operations."""
+    """Return the first form of the kernel that takes edges as they are, in PyTorch's operations."""
     if wants_triton(getattr(strategy, "backend", "auto")):
         return None
     for kind in kernel.forms:
@@ -67,13 +69,13 @@ def _own_form(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> Form | 
 
 
 def _tile_layout(layout: Layout) -> Layout:
-    """Static facts of the small problems: points of their own, with padding and pairs."""
+    """Return the static facts of the small problems: each has its own points, padding and pairs."""
     return Layout(cross=True, pairs=True, padded=True, measure=layout.measure, fixed=False)
 
 
 def refuses_images(kernel: Kernel, facts: Facts) -> str | None:
-    """Why a form that reads each point once cannot serve the domain, or None: the images of a key
-    in a periodic box have places of their own.
+    """Return why a form that reads each point once cannot serve the domain, or None: in a periodic
+    box, each image of a key has another position.
     """
     if facts.layout.images and kernel.reads_position:
         return "in a periodic box each query sees the nearest image of a key"
@@ -91,14 +93,14 @@ def shape_alone(kernel: Kernel, problem: Problem) -> Tensor:
     """Return a response (B, H, Nq, d_out) without values, whose gradients are zeros."""
     heads = 1 if kernel.adds_heads else kernel.heads
     empty = problem.uy.new_zeros(problem.ux.shape[0], heads, problem.ux.shape[2], kernel.d_out)
-    inputs = [x for x in (problem.ux, problem.uy, *kernel.parameters()) if x.requires_grad]
-    for x in inputs:
-        empty = empty + 0 * x.sum()
+    for x in (problem.ux, problem.uy, *kernel.parameters()):
+        if x.requires_grad:
+            empty = empty + 0 * x.sum()
     return empty
 
 
 class Wrapped(Form):
-    """Base of forms that let another one do the work."""
+    """Base of forms around an inner one."""
 
     def __init__(self, inner: Form):
         super().__init__(inner.strategy)
@@ -148,17 +150,20 @@ class Neighbourhoods(Wrapped):
         return out.unflatten(0, (problem.ux.shape[0], -1)).transpose(1, 2)
 
     def _pair_bytes(self, kernel: Kernel, problem: Problem) -> int:
-        """Bytes that a tile takes per pair of a query and a key."""
+        """Return the bytes that a tile takes per pair of a query and a key."""
+        # A guess for any kernel: its hidden units, or a few numbers where it has none.
         width = getattr(kernel, "width", 0)
-        per_pair = kernel.heads * max(width if isinstance(width, int) else 0, 4)
+        if not isinstance(width, int):
+            width = 0
+        computed = kernel.heads * max(width, 4)
         if isinstance(self.inner, Dense):
-            per_pair = kernel.heads * kernel.d_in * kernel.d_out
+            computed = kernel.heads * kernel.d_in * kernel.d_out
         gathered = problem.uy.shape[1] * problem.uy.shape[3] + problem.y.shape[-1]
-        return problem.uy.element_size() * (gathered + 2 * per_pair)
+        return problem.uy.element_size() * (gathered + 2 * computed)
 
 
 def _rows_of(problem: Problem) -> Rows:
-    """Everything that a problem consists of."""
+    """Return the rows of everything that a problem consists of."""
     p = problem
     return Rows.of(
         {
@@ -174,26 +179,28 @@ def _rows_of(problem: Problem) -> Rows:
 
 
 def _small_problem(tile: Neighbours, layout: Layout, heads: int) -> Problem:
-    """The problems of a tile, as samples of one problem."""
-    rows, q = tile.rows, tile.quadrature
-    y = rows["y"]
-    if "shift" in rows:
-        y = y + rows["shift"].to(y.dtype)
+    """Return the problems of a tile, as samples of one problem."""
+    rows = tile.rows
     density, log_density = tile.density()
+    scale, features = None, None
+    if "scale" in rows:
+        scale = rows["scale"].mT
+    if "features" in rows:
+        features = rows["features"][:, None]
     return Problem(
         x=rows["x"],
-        y=y,
+        y=tile.seen_positions(),
         ux=tile.heads("ux", heads),
         uy=tile.heads("uy", heads),
         quadrature=Quadrature(
             mass=tile.mass(),
-            scale=rows["scale"].mT if "scale" in rows else None,
+            scale=scale,
             density=density,
             log_density=log_density,
             valid=tile.real,
-            equal=q.equal,
+            equal=tile.quadrature.equal,
         ),
         layout=layout,
-        pair_features=rows["features"][:, None] if "features" in rows else None,
+        pair_features=features,
         real=tile.part.query >= 0,
     )

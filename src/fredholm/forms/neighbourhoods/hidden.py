@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,14 +11,15 @@ from torch import Tensor
 
 from ...integral.capabilities import HiddenReadout
 from ...integral.contract import Form, Kernel, with_offset
-from ...integral.problem import Facts, Problem
+from ...integral.facts import Facts
+from ...integral.problem import Problem
 from ...integral.strategy import Exact
 from ...ops.backend import at_least_single, cast, full_precision, promoted
 from .gather import Neighbours, Rows, by_point, edge_rows, measure_rows
 from .general import has_no_values, shape_alone
-from .join import added, weighted_sum
-from .recompute import LastStep, Pending, Weights, Work, parameters_of, with_parameters
-from .tiles import partition
+from .join import weighted_sum
+from .recompute import LastStep, Pending, Weights, parameters_of, with_parameters
+from .sums import sum_over_tiles
 
 
 class NeighbourMoments(Form):
@@ -37,7 +37,7 @@ class NeighbourMoments(Form):
             return None
         return "it needs a linear readout of hidden units (HiddenReadout)"
 
-    def respond(self, kernel: Any, problem: Problem) -> Tensor:
+    def respond(self, kernel: HiddenReadout, problem: Problem) -> Tensor:
         if has_no_values(problem):
             return shape_alone(kernel, problem)
         p, single = problem, at_least_single(problem.uy.dtype)
@@ -51,18 +51,13 @@ class NeighbourMoments(Form):
                 **measure_rows(p),
             }
         )
+
+        # The readout may be computed from parameters, once; each tile's gradient adds to it.
         readout, bias = kernel.readout()
         parameters, weights = parameters_of(kernel), {"term.readout": readout}
         if bias is not None:
             weights["term.bias"] = bias
         heads = p.uy.shape[1]
-        size = torch.finfo(single).bits // 8
-        tiles = partition(
-            p,
-            key_bytes=2 * size * rows.width(),
-            pair_bytes=size * _numbers(kernel, p, readout.shape[-1]),
-            split=True,
-        )
 
         def answer(tile: Neighbours, weights: Weights) -> Pending:
             hidden = _hidden(kernel, tile, heads)
@@ -77,15 +72,20 @@ class NeighbourMoments(Form):
                     weights.get("term.bias"),
                 )
 
-        within = with_parameters(kernel, list(parameters))
-        work = Work(rows, weights | parameters, tiles, answer, p.quadrature, within)
-        batch, queries = p.ux.shape[0], p.ux.shape[2]
-        out = cast(added(work.results(), tiles, batch * queries), p.uy.dtype)
-        return with_offset(out.unflatten(0, (batch, queries)).transpose(1, 2), kernel, p)
+        out = sum_over_tiles(
+            p,
+            rows,
+            answer,
+            numbers_per_pair=_numbers_per_pair(kernel, p, readout.shape[-1]),
+            dtype=single,
+            weights=weights | parameters,
+            within=with_parameters(kernel, list(parameters)),
+        )
+        return with_offset(cast(out, p.uy.dtype), kernel, p)
 
 
-def _numbers(kernel: Any, problem: Problem, width: int) -> int:
-    """How many numbers a pair of a query and a key takes at a time."""
+def _numbers_per_pair(kernel: Kernel, problem: Problem, width: int) -> int:
+    """Return the numbers in memory per pair of a query and a key, for hidden units of a width."""
     heads, edges = problem.uy.shape[1], problem.quadrature.edges
     if kernel.d_out == 1:
         return 4 * (width + heads * kernel.d_in)
@@ -97,11 +97,9 @@ def _numbers(kernel: Any, problem: Problem, width: int) -> int:
     return numbers
 
 
-def _hidden(kernel: Any, tile: Neighbours, heads: int) -> Tensor:
-    """The hidden units of a tile, (R, 1 | H, b, k, w)."""
-    x, y = tile.rows["x"], tile.rows["y"]
-    if "shift" in tile.rows:
-        y = y + tile.rows["shift"].to(y.dtype)
+def _hidden(kernel: HiddenReadout, tile: Neighbours, heads: int) -> Tensor:
+    """Return the hidden units of a tile, (R, 1 | H, b, k, w)."""
+    x, y = tile.rows["x"], tile.seen_positions()
     ux, uy = tile.heads("ux", heads), tile.heads("uy", heads)
     hidden = kernel.hidden(x[:, None, :, None], y[:, None, None], ux[:, :, :, None], uy[:, :, None])
     return hidden.expand(len(x), -1, x.shape[1], y.shape[1], -1)
@@ -114,19 +112,21 @@ def read_moments(
     readout: Float[Tensor, "h o i w"],
     bias: Float[Tensor, "h o i"] | None,
 ) -> Pending:
-    """The readout of the hidden units of a tile, integrated before it."""
+    """Return the readout of the hidden units of a tile, integrated before it."""
     if readout.shape[1] == 1 and hidden.shape[1] == 1:
         return Pending(ENTRIES, (hidden, measure, value, readout, bias))
-    mean = None if bias is None else _mean(measure, value)
+    mean = None
+    if bias is not None:
+        mean = weighted_sum(measure.expand(-1, -1, -1, value.shape[2]), value)
     return Pending(READOUT, (_moments(hidden, measure, value), readout, mean, bias))
 
 
-def _mean(measure: Tensor, value: Tensor) -> Float[Tensor, "r h b i"]:
-    return weighted_sum(measure.expand(-1, -1, -1, value.shape[2]), value)
-
-
 def _moments(hidden: Tensor, measure: Tensor, value: Tensor) -> Float[Tensor, "r h b iw"]:
-    """Sums over the keys of values times hidden units."""
+    """Return the sums over the keys of values times hidden units.
+
+    One query at a time (b = 1) is a batch of matrix products as it is; a block of queries shares
+    its values.
+    """
     count = value.shape[1]
     hidden = hidden * measure[..., None]
     if hidden.shape[1] == 1 and count > 1:
@@ -154,6 +154,7 @@ class Readout(LastStep):
     def respond(
         self, moment: Tensor, readout: Tensor, mean: Tensor | None, bias: Tensor | None
     ) -> Tensor:
+        # o_ho = Σ_iw moment_hiw readout_hoiw + Σ_i mean_hi bias_hoi
         weight = readout.to(moment.dtype).flatten(2)
         out = torch.bmm(_by_head(moment), weight.mT)
         if mean is not None and bias is not None:
@@ -187,11 +188,12 @@ class Readout(LastStep):
 
 
 def _by_head(x: Float[Tensor, "r h b n"]) -> Float[Tensor, "h rb n"]:
+    """Return the rows of each head as one matrix."""
     return x.transpose(1, 2).flatten(0, 1).transpose(0, 1)
 
 
 def _of_rows(x: Float[Tensor, "h rb n"], like: Tensor) -> Float[Tensor, "r h b n"]:
-    """The inverse of :func:`_by_head`, in the rows and blocks of ``like``."""
+    """Return the inverse of :func:`_by_head`, in the rows and blocks of ``like``."""
     shape = like.shape[0], like.shape[2]
     return x.transpose(0, 1).unflatten(0, shape).transpose(1, 2)
 
@@ -208,10 +210,11 @@ class Entries(LastStep):
         self, hidden: Tensor, measure: Tensor, value: Tensor, readout: Tensor, bias: Tensor | None
     ) -> Tensor:
         heads, _, width, _ = readout.shape
-        products = _entries(hidden, readout, bias, value.dtype) * _every(value)
+        products = _entries(hidden, readout, bias, value.dtype) * _side_by_side(value)
         if width > 1:
             products = products.unflatten(-1, (heads, width)).sum(-1)
         if measure.shape[3] == 1:
+            # One mass for all keys is multiplied with their sum.
             return products.sum(2).mT[..., None] * measure
         if measure.shape[1] == 1:
             # One product of a row of masses and its entries, (R, b, 1, k) times (R, b, k, H).
@@ -229,7 +232,7 @@ class Entries(LastStep):
         bias: Tensor | None,
     ) -> list[Tensor | None]:
         heads, _, width, _ = readout.shape
-        dtype, every = value.dtype, _every(value)
+        dtype, values = value.dtype, _side_by_side(value)
         weight = readout.to(dtype).flatten(0, 2)
         above = above[..., 0].mT[:, :, None].to(dtype)  # (R, b, 1, H)
 
@@ -238,20 +241,20 @@ class Entries(LastStep):
         if needs[1] or needs[2]:
             entries = _entries(hidden, readout, bias, dtype)
         if entries is not None and needs[1]:
-            products = (entries * every).unflatten(-1, (heads, width)).sum(-1)
+            products = (entries * values).unflatten(-1, (heads, width)).sum(-1)
             of_measure = (products * above).movedim(-1, 1)
             found[1] = of_measure.sum_to_size(measure.shape)
 
-        # What a number of an entry times a value counts, (R, b, k | 1, H · i).
-        counts = above * measure.movedim(1, -1)
+        # The gradient of each product of an entry and a value, (R, b, k | 1, H · i).
+        of_products = above * measure.movedim(1, -1)
         if width > 1:
-            counts = counts.repeat_interleave(width, -1)
+            of_products = of_products.repeat_interleave(width, -1)
         if entries is not None and needs[2]:
-            of_value = entries.mul_(counts).sum(1)
+            of_value = entries.mul_(of_products).sum(1)
             found[2] = of_value.unflatten(-1, (heads, width)).transpose(1, 2)
 
         if needs[0] or needs[3] or needs[4]:
-            of_entries = (every * counts).flatten(0, 2)
+            of_entries = (values * of_products).flatten(0, 2)
             if needs[0]:
                 found[0] = (of_entries @ weight).view_as(hidden)
             if needs[3]:
@@ -265,13 +268,15 @@ class Entries(LastStep):
 def _entries(
     hidden: Tensor, readout: Tensor, bias: Tensor | None, dtype: torch.dtype
 ) -> Float[Tensor, "r b k hi"]:
-    """The entries of the kernel at each pair."""
-    shift = None if bias is None else bias.to(dtype).flatten()
+    """Return the entries of the kernel at each pair."""
+    shift = None
+    if bias is not None:
+        shift = bias.to(dtype).flatten()
     return F.linear(hidden[:, 0], readout.to(dtype).flatten(0, 2), shift)
 
 
-def _every(value: Tensor) -> Float[Tensor, "r 1 k hi"]:
-    """The values of all heads side by side."""
+def _side_by_side(value: Tensor) -> Float[Tensor, "r 1 k hi"]:
+    """Return the values of all heads side by side."""
     return value.transpose(1, 2).flatten(2)[:, None]
 
 

@@ -1,4 +1,4 @@
-"""Results of a row's pieces as one, and the products that tiles consist of."""
+"""Products of the queries, keys and values of a tile, and one result from a row's pieces."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from .tiles import Partition
 def pair_products(
     query: Float[Tensor, "r h b e"], key: Float[Tensor, "r h k e"]
 ) -> Float[Tensor, "r h b k"]:
-    """Inner products of the queries and keys of a tile.
+    """Return the inner products of the queries and keys of a tile.
 
-    A matrix product per head is many small ones, for which one pass over all numbers is faster.
+    One query with several heads would be many small matrix products, one per head: a single pass
+    over all numbers is faster.
     """
     if query.shape[2] == 1 and query.shape[1] > 1:
         return (query * key).sum(-1)[:, :, None]
@@ -24,14 +25,14 @@ def pair_products(
 def weighted_sum(
     weights: Float[Tensor, "#r #h b k"], value: Float[Tensor, "r h k c"]
 ) -> Float[Tensor, "r h b c"]:
-    """Sums of the values of a tile."""
+    """Return the weighted sums of the values of a tile."""
     if weights.shape[2] == 1 and value.shape[1] > 1:
         return (weights.mT * value).sum(-2, keepdim=True)
     return weights @ value
 
 
 def added(results: Float[Tensor, "p h o"], tiles: Partition, rows: int) -> Float[Tensor, "q h o"]:
-    """The sum over the pieces of each of ``rows`` rows."""
+    """Return the sum over the pieces of each of ``rows`` rows."""
     if tiles.row is None:
         return results
     return results.new_zeros(rows, *results.shape[1:]).index_add(0, tiles.row, results)
@@ -40,14 +41,14 @@ def added(results: Float[Tensor, "p h o"], tiles: Partition, rows: int) -> Float
 def averaged(
     results: Float[Tensor, "p h o_1"], tiles: Partition, rows: int
 ) -> Float[Tensor, "q h o"]:
-    """The softmax over a whole row from those over its pieces, each with the logarithm of the sum
-    of its exponentials in the last column; without that column where no row is in pieces.
+    """Return the softmax over a whole row from those over its pieces, each with the logarithm of
+    the sum of its exponentials in the last column; without that column where no row is in pieces.
     """
     if tiles.row is None:
         return results
     value, log_sum = results[..., :-1], results[..., -1]
 
-    # The largest exponent of a row is taken out before the exponential.
+    # The largest exponent of a row is taken out before the exponential, which would overflow.
     row = tiles.row
     index = row[:, None].expand_as(log_sum)
     largest = log_sum.new_full((rows, log_sum.shape[1]), -torch.inf)
@@ -55,6 +56,7 @@ def averaged(
     largest = torch.where(largest.isfinite(), largest, 0.0)
     share = (log_sum - largest[row]).exp()
     total = torch.zeros_like(largest).index_add(0, row, share)
+    # A row that sees nothing has no sum to divide by.
     share = share / torch.where(total > 0, total, 1.0)[row]
     out = value.new_zeros(rows, *value.shape[1:])
     return out.index_add(0, row, share[..., None] * value)

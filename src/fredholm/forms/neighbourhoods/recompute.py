@@ -1,5 +1,5 @@
-"""A function of tiles whose backward gathers and computes each tile again: only what is gathered
-from is kept.
+"""A function of tiles whose backward gathers and computes each tile again: only the tensors that
+tiles are gathered from stay in memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ...integral.contract import Kernel, call_with
 from ...ops.backend import full_precision, transforms
-from ...ops.plain import vjp
+from ...ops.plain import in_places, vjp
 from ...quadrature import Quadrature
 from .gather import Neighbours, Rows
 from .tiles import Group, Partition
@@ -23,42 +23,52 @@ Weights = dict[str, Tensor]
 
 
 class LastStep(ABC):
-    """The end of a tile's computation, with a gradient of its own. The backward computes again what
-    leads to the inputs of this step, but not its results.
+    """The end of a tile's computation, whose gradient is written out. The backward computes the
+    inputs of this step again, but not its results.
     """
 
     @abstractmethod
     def respond(self, *inputs: Any) -> Tensor:
-        """The results of a tile, (R, H, b, o), in operations that autograd can follow."""
+        """Return the results of a tile, (R, H, b, o), in operations that autograd can follow."""
 
     @abstractmethod
     def gradients(self, above: Tensor, needs: Sequence[bool], *inputs: Any) -> list[Tensor | None]:
-        """Gradients of the inputs for ``above``, that of the results; None or anything else where
-        ``needs`` is False.
+        """Return the gradients of the inputs for ``above``, that of the results; None or anything
+        else where ``needs`` is False.
         """
 
 
+class Recorded(NamedTuple):
+    """Tensors that autograd has recorded of a tile, each with the gradient that arrives at it."""
+
+    outputs: list[Tensor]
+    gradients: list[Tensor]
+
+
 class Pending(NamedTuple):
-    """Results of a tile that ``step`` is still to compute from its inputs."""
+    """Results of a tile that ``step`` has yet to compute from its inputs."""
 
     step: LastStep
     inputs: tuple[Tensor | None, ...]
 
     def respond(self) -> Tensor:
-        """The results."""
+        """Return the results."""
         first = next(x for x in self.inputs if x is not None)
         with full_precision(first):
             return self.step.respond(*self.inputs)
 
-    def backward(self, above: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """The inputs that need a gradient, and their gradients."""
+    def backward(self, above: Tensor) -> Recorded:
+        """Return the inputs that need a gradient, and their gradients."""
         needs = [x is not None and x.requires_grad for x in self.inputs]
         inputs = [None if x is None else x.detach() for x in self.inputs]
         with torch.no_grad(), full_precision(above):
-            found = self.step.gradients(above, needs, *inputs)
-        pairs = [(x, g) for x, g, needed in zip(self.inputs, found, needs) if needed]
-        recorded = [x for x, _ in pairs if x is not None]
-        return recorded, [g for _, g in pairs if g is not None]
+            gradients = self.step.gradients(above, needs, *inputs)
+        recorded = Recorded([], [])
+        for x, gradient, needed in zip(self.inputs, gradients, needs):
+            if needed and x is not None and gradient is not None:
+                recorded.outputs.append(x)
+                recorded.gradients.append(gradient)
+        return recorded
 
 
 Answer = Callable[[Neighbours, Weights], Tensor | Pending]
@@ -67,7 +77,7 @@ Within = Callable[[Weights, Callable[[], Any]], Any]
 
 
 def as_they_are(weights: Weights, function: Callable[[], Any]) -> Any:
-    """Call ``function``: nothing has to be put in place for weights that ``answer`` is given."""
+    """Call ``function``: ``answer`` receives the weights, and no kernel has to hold them."""
     return function()
 
 
@@ -75,11 +85,11 @@ class Work(NamedTuple):
     """A computation of each tile.
 
     Attributes:
-        rows: what is gathered.
+        rows: tensors that each tile is gathered from.
         weights: tensors that every tile reads, and that may need a gradient.
         tiles: the tiles.
         answer: gives the results of a tile, (R, H, b, o), or the step that is left.
-        quadrature: of the whole problem.
+        quadrature: that of the whole problem.
         within: puts a kernel's parameters in place for all tiles.
     """
 
@@ -91,46 +101,54 @@ class Work(NamedTuple):
     within: Within = as_they_are
 
     def results(self) -> Tensor:
-        """The results of all tiles, each at its place: (results, H, o)."""
+        """Return the results of all tiles, each at its place: (results, H, o)."""
         tensors = [*self.rows.tensors.values(), *self.weights.values()]
         recorded = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
         if not recorded or torch.compiler.is_compiling() or transforms():
+            # Traces and transforms follow the plain operations.
             return self.plain(*tensors)
         out = _Tiled.apply(self, *tensors)
         assert isinstance(out, Tensor)
         return out
 
     def split(self, tensors: Sequence[Tensor]) -> tuple[dict[str, Tensor], Weights]:
-        """The gathered tensors and the weights, by name."""
+        """Return the gathered tensors and the weights, by name."""
         count = len(self.rows.tensors)
         gathered = dict(zip(self.rows.tensors, tensors[:count]))
         return gathered, dict(zip(self.weights, tensors[count:]))
 
     def pending(self, part: Group, rows: dict[str, Tensor], weights: Weights) -> Tensor | Pending:
-        """The results of a tile, (R, H, b, o), or the step that is left."""
+        """Return the results of a tile, (R, H, b, o), or the step that is left."""
         return self.answer(Neighbours.of(part, rows, self.quadrature), weights)
 
     def of_tile(
         self, part: Group, rows: dict[str, Tensor], weights: Weights
     ) -> tuple[Tensor, Tensor]:
-        """The places of a tile's results, and the results (·, H, o)."""
+        """Return the places of a tile's results, and the results (·, H, o)."""
         out = self.pending(part, rows, weights)
         if isinstance(out, Pending):
             out = out.respond()
         if part.seen is None:
             return part.place, out[:, :, 0]
+
+        # The last block of queries reaches beyond the line, to results with no place.
         here = (part.place >= 0).nonzero()[:, 0]
         return part.place[here], out.transpose(1, 2).flatten(0, 1)[here]
 
     def plain(self, *tensors: Tensor) -> Tensor:
-        """:meth:`results`, recorded as they are."""
+        """Return :meth:`results` in plain operations, which autograd records as they are."""
         gathered, weights = self.split(tensors)
-        written = not (torch.is_grad_enabled() or torch.compiler.is_compiling() or transforms())
-        results = _Written(self.tiles.results) if written else _Recorded()
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or transforms():
+            results = _Recorded()
+        else:
+            results = _Written(self.tiles.results)
 
         def every_tile() -> None:
             for part in self.tiles.groups():
-                results.add(*self.of_tile(part, self.rows.gather(part, gathered), weights))
+                # In memory at a time: the rows of one tile, and its results.
+                rows = self.rows.gather(part, gathered)
+                place, result = self.of_tile(part, rows, weights)
+                results.add(place, result)
 
         self.within(weights, every_tile)
         return results.joined()
@@ -153,7 +171,7 @@ class _Recorded:
 
 
 class _Written:
-    """Results of tiles, written to their places at once: no second copy of all is held."""
+    """Results of tiles, written to their places at once, so that there is no second copy of all."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -170,7 +188,7 @@ class _Written:
 
 
 class _Tiled(torch.autograd.Function):
-    """:meth:`Work.plain`, whose backward computes each tile again."""
+    """The function :meth:`Work.plain`, with a backward that computes each tile again."""
 
     @staticmethod
     def forward(ctx: Any, work: Work, *tensors: Tensor) -> Tensor:
@@ -184,25 +202,28 @@ class _Tiled(torch.autograd.Function):
         (grad,) = grads
         with ctx.autocast():
             if torch.is_grad_enabled():
-                found = iter(vjp(work.plain, tensors, needs, [grad]))
+                # Second derivatives are recorded: all tiles at once, in plain operations.
+                wanted = vjp(work.plain, tensors, needs, [grad])
             else:
-                found = iter(_tile_gradients(work, tensors, needs, grad))
-        return None, *(next(found) if needed else None for needed in needs)
+                wanted = _tile_gradients(work, tensors, needs, grad)
+        return None, *in_places(wanted, needs)
 
 
 def _tile_gradients(
     work: Work, tensors: Sequence[Tensor], needs: Sequence[bool], grad: Tensor
 ) -> list[Tensor]:
-    """Gradients of the wanted tensors, added up tile by tile."""
+    """Return the gradients of the wanted tensors, added up tile by tile."""
     gathered, weights = work.split(tensors)
-    every = {**gathered, **weights}
-    wanted = [name for name, needed in zip(every, needs) if needed]
-    totals = {name: torch.zeros_like(every[name]) for name in wanted}
+    totals = {}
+    for (name, x), needed in zip({**gathered, **weights}.items(), needs):
+        if needed:
+            totals[name] = torch.zeros_like(x)
     with torch.enable_grad():
-        leaves = {
-            name: x.detach().requires_grad_() if name in totals else x
-            for name, x in weights.items()
-        }
+        # Leaves of this backward, so that the gradients of tiles end there.
+        leaves = dict(weights)
+        for name, x in weights.items():
+            if name in totals:
+                leaves[name] = x.detach().requires_grad_()
 
         def every_tile() -> None:
             for part in work.tiles.groups():
@@ -227,25 +248,27 @@ def _add_gradients(
     for name in totals:
         if name in rows:
             rows[name].requires_grad_()
-    outputs, above = _above(work.pending(part, rows, leaves), part, grad)
-    if not outputs:
+    recorded = _recorded(work.pending(part, rows, leaves), part, grad)
+    if not recorded.outputs:
         return
     wanted = [inputs[name] for name in totals]
-    found = torch.autograd.grad(outputs, wanted, above, allow_unused=True)
-    for name, g in zip(totals, found):
-        if g is None:
+    found = torch.autograd.grad(recorded.outputs, wanted, recorded.gradients, allow_unused=True)
+    for name, gradient in zip(totals, found):
+        if gradient is None:
             continue
         if name in leaves:
-            totals[name] += g
+            totals[name] += gradient
         elif len(totals[name]):
+            # A point that several queries see has a row in several slots, whose gradients add up.
             index = work.rows.index(name, part).flatten()
-            totals[name].index_add_(0, index, g.flatten(0, 1))
+            totals[name].index_add_(0, index, gradient.flatten(0, 1))
 
 
-def _above(out: Tensor | Pending, part: Group, grad: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """What was recorded of a tile, and its gradients; ``grad`` is that of the results of all tiles,
-    (results, H, o).
+def _recorded(out: Tensor | Pending, part: Group, grad: Tensor) -> Recorded:
+    """Return the tensors that autograd has recorded of a tile with their gradients; ``grad`` is
+    that of the results of all tiles, (results, H, o).
     """
+    # Results without a place, with the number -1, have no gradient.
     of_tile = grad.index_select(0, part.place.clamp_min(0))
     if part.seen is not None:
         of_tile = of_tile * (part.place >= 0)[:, None, None]
@@ -253,12 +276,12 @@ def _above(out: Tensor | Pending, part: Group, grad: Tensor) -> tuple[list[Tenso
     if isinstance(out, Pending):
         return out.backward(of_tile)
     if not out.requires_grad:
-        return [], []
-    return [out], [of_tile.to(out.dtype)]
+        return Recorded([], [])
+    return Recorded([out], [of_tile.to(out.dtype)])
 
 
 def _autocast(device: str) -> Callable[[], AbstractContextManager[object]]:
-    """Autocast as it is now, to be entered again in the backward."""
+    """Return the present state of autocast as a context for the backward."""
     if not torch.amp.is_autocast_available(device):
         return nullcontext
     enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
@@ -280,25 +303,25 @@ class _Bound(nn.Module):
 
 
 def parameters_of(kernel: Kernel) -> Weights:
-    """The kernel's parameters that need a gradient, as weights of :class:`Work`."""
+    """Return the kernel's parameters that need a gradient, as weights of :class:`Work`."""
     return {name: x for name, x in kernel.named_parameters() if x.requires_grad}
 
 
 def with_parameters(kernel: Kernel, names: Sequence[str]) -> Within:
-    """Call a function while the kernel has those parameters that the weights of a call have under
+    """Return a caller of functions while the kernel has the weights of a call as its parameters
     ``names``.
     """
     bound = _Bound(kernel)
 
     def has(name: str, parameter: Tensor) -> bool:
-        """Whether the kernel's parameter is this one at the moment."""
+        """Whether the kernel now holds this parameter."""
         module, _, last = name.rpartition(".")
         return kernel.get_submodule(module)._parameters.get(last) is parameter
 
     def within(weights: Weights, function: Callable[[], Any]) -> Any:
         if all(has(name, weights[name]) for name in names):
             return function()
-        # The backward has leaves of its own, and another call may have replaced parameters.
+        # The backward has its own leaves, and another call may have replaced parameters.
         named = {f"kernel.{name}": weights[name] for name in names}
         return call_with(bound, named, (function,))
 

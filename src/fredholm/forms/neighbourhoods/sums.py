@@ -1,4 +1,4 @@
-"""Sums of values over the few keys that a query sees."""
+"""Sums over the few keys that a query sees, a tile at a time."""
 
 from __future__ import annotations
 
@@ -10,15 +10,53 @@ from ...integral.problem import Problem
 from ...ops.backend import at_least_single, cast, full_precision
 from .gather import Neighbours, Rows, by_point, measure_rows
 from .join import added, weighted_sum
-from .recompute import Weights, Work
+from .recompute import Answer, Weights, Within, Work, as_they_are
 from .tiles import partition
+
+
+def sum_over_tiles(
+    problem: Problem,
+    rows: Rows,
+    answer: Answer,
+    *,
+    numbers_per_pair: int,
+    dtype: torch.dtype,
+    split: bool = True,
+    weights: Weights | None = None,
+    within: Within = as_they_are,
+) -> Float[Tensor, "b h q o"]:
+    """Return the results of ``answer``, added up over the pieces of each query's row of keys.
+
+    Args:
+        problem: on a domain with edges or a reach.
+        rows: tensors that are gathered for each tile.
+        answer: gives the results of a tile, (R, H, b, o), or the step that is left.
+        numbers_per_pair: numbers that are in memory for a pair of a query and a key.
+        dtype: of these numbers.
+        split: cut rows that are longer than a tile.
+        weights, within: see :class:`.recompute.Work`.
+    """
+    # What is gathered for a key has a gradient of the same size in the backward. A tile that reads
+    # no weights takes a few operations per number, and should fit into a core's cache.
+    size = torch.finfo(dtype).bits // 8
+    tiles = partition(
+        problem,
+        key_bytes=2 * size * rows.width(),
+        pair_bytes=size * numbers_per_pair,
+        split=split,
+        cached=weights is None,
+    )
+    work = Work(rows, weights or {}, tiles, answer, problem.quadrature, within)
+    batch, queries = problem.ux.shape[0], problem.ux.shape[2]
+    sums = added(work.results(), tiles, batch * queries)
+    return sums.unflatten(0, (batch, queries)).transpose(1, 2)
 
 
 def sum_over_neighbours(
     problem: Problem, value: Float[Tensor, "#b h k c"]
 ) -> Float[Tensor, "b h q c"]:
-    r""":math:`\sum_j w_{ij} v_j` with the quadrature weights w, in float32 at least. O(E·c) time,
-    and one tile of gathered values.
+    r"""Return :math:`\sum_j w_{ij} v_j` with the quadrature weights w, in float32 at least. O(E·c)
+    time, and one tile of gathered values.
 
     Args:
         problem: on a domain with edges or a reach; it says who sees whom.
@@ -26,15 +64,10 @@ def sum_over_neighbours(
     """
     heads, single = value.shape[1], at_least_single(value.dtype)
     rows = Rows.of({"value": ("key", by_point(value)), **measure_rows(problem)})
-    size = torch.finfo(single).bits // 8
-    key_bytes, pair_bytes = 2 * size * rows.width(), 2 * size
-    tiles = partition(problem, key_bytes=key_bytes, pair_bytes=pair_bytes, split=True, cached=True)
 
     def answer(tile: Neighbours, weights: Weights) -> Tensor:
         value = cast(tile.heads("value", heads), single)
         with full_precision(value):
             return weighted_sum(cast(tile.weights(), single), value)
 
-    batch, queries = problem.ux.shape[0], problem.ux.shape[2]
-    out = Work(rows, {}, tiles, answer, problem.quadrature).results()
-    return added(out, tiles, batch * queries).unflatten(0, (batch, queries)).transpose(1, 2)
+    return sum_over_tiles(problem, rows, answer, numbers_per_pair=2, dtype=single)

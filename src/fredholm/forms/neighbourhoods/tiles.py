@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -14,9 +15,14 @@ from ...edges import Tile as EdgeTile
 from ...integral.problem import Problem
 from ...quadrature import Quadrature, compact_order
 
-WORKING_SET = 1 << 24  # bytes of one tile
-CACHE = 1 << 23  # of one whose arithmetic is a few operations per number, for a core's cache
-BLOCK = 64  # queries of a block, where a window is shorter than that
+WORKING_SET = 1 << 24
+"""Bytes of one tile."""
+
+CACHE = 1 << 23
+"""Bytes of a tile that takes few operations per number, and should fit into a core's cache."""
+
+BLOCK = 64
+"""Queries of a block, where a window is shorter than that."""
 
 
 class Group(NamedTuple):
@@ -26,11 +32,11 @@ class Group(NamedTuple):
         sample: the sample of each problem, (R,).
         query: its queries, (R, b), numbered within the sample; -1 where there are fewer.
         key: its keys, (R, k).
-        real: which keys are there, (R, k).
+        real: slots that hold a key, (R, k).
         place: where the results go, (R · b,), numbered through all samples; -1 for nowhere.
         edge: the edge of each key, (R, k), or None without edges.
-        seen: which of the keys each query reaches, (b, k), or None for all.
-        full: every key is known to be there.
+        seen: the keys that each query of a block reaches, (b, k), or None for all.
+        full: every slot is known to hold a key.
     """
 
     sample: Int[Tensor, " r"]
@@ -47,10 +53,10 @@ class Partition(NamedTuple):
     """The tiles of a problem.
 
     Attributes:
-        groups: makes them anew at each call.
+        groups: yields them, made anew at each call, because they take more memory than the edges.
         row: the query that each result belongs to, (S · P,), numbered through all samples, where
             long rows come in pieces; None where every query has one result.
-        results: how many results there are.
+        results: number of results.
     """
 
     groups: Callable[[], Iterator[Group]]
@@ -66,22 +72,25 @@ def partition(
     split: bool = False,
     cached: bool = False,
 ) -> Partition:
-    """The tiles of a problem.
+    """Return the tiles of a problem.
 
     Args:
         problem: on a domain with edges or a reach.
-        key_bytes: memory of what is gathered for a key.
-        pair_bytes: memory of what is computed for a pair of a query and a key.
+        key_bytes: memory of the numbers that are gathered for a key.
+        pair_bytes: memory of the numbers that are computed for a pair of a query and a key.
         split: cut rows that are longer than a tile.
         cached: a tile should fit into a core's cache.
     """
     samples, queries = problem.ux.shape[0], problem.ux.shape[2]
-    memory = min(CACHE, WORKING_SET) if cached else WORKING_SET
+    memory = WORKING_SET
+    if cached:
+        memory = min(CACHE, WORKING_SET)
     q = problem.quadrature
     if q.edges is None:
         window = _Window.of(q, queries)
-        step = memory // (window.width * (key_bytes + window.block * pair_bytes))
-        groups = lambda: _window_groups(q, window, samples, queries, max(1, step))  # noqa: E731
+        block_bytes = window.width * (key_bytes + window.block * pair_bytes)
+        step = max(1, memory // block_bytes)
+        groups = partial(_window_groups, q, window, samples, queries, step)
         return Partition(groups, None, samples * queries)
 
     edges = q.edges
@@ -90,9 +99,11 @@ def partition(
         # Samples share the graph, and a tile has its rows once for each of them.
         slots = max(1, slots // samples)
     split = split and edges.longest > slots and not torch.compiler.is_compiling()
-    groups = lambda: _edge_groups(edges, samples, slots, split)  # noqa: E731
+    groups = partial(_edge_groups, edges, samples, slots, split)
     if not split:
         return Partition(groups, None, samples * queries)
+
+    # Several pieces belong to one query: their results are joined by the row of each piece.
     row = edges.pieces(slots).row
     if edges.batch == 1:
         sample = torch.arange(samples, device=row.device)
@@ -101,27 +112,27 @@ def partition(
 
 
 def _edge_groups(edges: Edges, samples: int, slots: int, split: bool) -> Iterator[Group]:
-    """Problems of one query each."""
-    pieces = edges.pieces(slots if split else None)
+    """Yield tiles of problems of one query each: the rows of edges, or pieces of them."""
     if torch.compiler.is_compiling():
-        tiles: Iterator[EdgeTile] = iter([edges.whole_tile()])
+        tiles: Iterable[EdgeTile] = [edges.whole_tile()]
     else:
         tiles = edges.tiles(slots, split=split)
+    results = edges.rows
+    if split:
+        results = len(edges.pieces(slots).row)
     for tile in tiles:
-        key, real, edge = tile.source, tile.real, tile.edges
-        if edges.batch > 1:
-            sample = torch.div(tile.rows, edges.queries, rounding_mode="floor")
-            row = tile.rows - sample * edges.queries
-            yield Group(sample, row[:, None], key, real, tile.pieces, edge, full=tile.full)
-            continue
-        row, place = tile.rows, tile.pieces
-        sample = torch.zeros_like(row)
-        if samples > 1:
+        key, real, edge, place = tile.source, tile.real, tile.edges, tile.pieces
+
+        # Rows of a batch of graphs are numbered through: graph b's query i is b · Nq + i.
+        sample = torch.div(tile.rows, edges.queries, rounding_mode="floor")
+        row = tile.rows - sample * edges.queries
+        if edges.batch == 1 and samples > 1:
+            # Samples share the graph: the tile once for each of them.
             each = torch.arange(samples, device=row.device)
             sample = each.repeat_interleave(len(row))
             row = row.repeat(samples)
             key, real, edge = (x.repeat(samples, 1) for x in (key, real, edge))
-            place = (each[:, None] * len(pieces.row) + place).flatten()
+            place = (each[:, None] * results + place).flatten()
         yield Group(sample, row[:, None], key, real, place, edge, full=tile.full)
 
 
@@ -149,44 +160,53 @@ class _Window(NamedTuple):
     def inside(self, blocks: range, count: int, points: int) -> bool:
         """Whether no block reaches beyond the line; there are ``count`` blocks per sample."""
         first, last = blocks[0] % count, blocks[-1] % count
-        if blocks[-1] - blocks[0] != last - first:  # several samples
+        if blocks[-1] - blocks[0] != last - first:
+            # They belong to several samples, and some are the first or the last of theirs.
             first, last = 0, count - 1
-        return first * self.block >= self.before and (
-            (last + 1) * self.block + self.after <= points
-        )
+        end = (last + 1) * self.block + self.after
+        return first * self.block >= self.before and end <= points
 
 
 def _window_groups(
     q: Quadrature, window: _Window, samples: int, points: int, step: int
 ) -> Iterator[Group]:
-    """Problems of a block of queries and all that these reach, real points only; ``step`` blocks in
-    a tile.
+    """Yield tiles of ``step`` problems, each a block of queries and all keys that these reach.
+
+    Places along the line count real points only: :func:`compact_order` has the points at them.
     """
     before, after, block, width = window
     device = q.mass.device
     count = -(-points // block)
 
-    # Key j of a block lies ``before`` places ahead of its first query.
-    i = torch.arange(block, device=device)[:, None]
-    lag = i + before - torch.arange(width, device=device)
+    # The first key of a block lies ``before`` places ahead of its first query.
+    query_offset = torch.arange(block, device=device)
+    key_offset = torch.arange(width, device=device) - before
+    lag = query_offset[:, None] - key_offset
     seen = (lag <= before) & (lag >= -after)
-    order = None if q.valid is None else compact_order(q.valid)
+    order = None
+    if q.valid is not None:
+        order = compact_order(q.valid)
 
     problems = samples * count
     if torch.compiler.is_compiling():
         step = problems
     for start in range(0, problems, step):
-        number = torch.arange(start, min(start + step, problems), device=device)
+        blocks = range(start, min(start + step, problems))
+        number = torch.arange(blocks.start, blocks.stop, device=device)
         sample = torch.div(number, count, rounding_mode="floor")
         first = (number - sample * count) * block
-        query = first[:, None] + i[:, 0]
-        key = first[:, None] - before + torch.arange(width, device=device)
+        query = first[:, None] + query_offset
+        key = first[:, None] + key_offset
+
+        # The first and last blocks reach beyond the line.
         here, real = query < points, (key >= 0) & (key < points)
         query, key = query.clamp(max=points - 1), key.clamp(0, points - 1)
         if order is not None:
-            row = sample if order.shape[0] > 1 else torch.zeros_like(sample)
-            query, key = order[row[:, None], query], order[row[:, None], key]
+            row = sample[:, None]
+            if order.shape[0] == 1:
+                row = torch.zeros_like(row)
+            query, key = order[row, query], order[row, key]
         query = torch.where(here, query, -1)
         place = torch.where(here, query + sample[:, None] * points, -1).flatten()
-        full = window.inside(range(start, min(start + step, problems)), count, points)
+        full = window.inside(blocks, count, points)
         yield Group(sample, query, key, real, place, seen=seen, full=full)

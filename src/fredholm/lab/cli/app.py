@@ -33,12 +33,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 data_app = typer.Typer(
-    help="Data sets: list them, fetch one, say where it lies; describe your own.",
+    help="List, fetch and locate data sets; describe your own.",
     no_args_is_help=True,
 )
 app.add_typer(data_app, name="data")
 
-Runs = Annotated[Path, typer.Option("--runs", help="Folder of all runs.")]
+Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds all runs.")]
 RunArgument = Annotated[
     Path,
     typer.Argument(
@@ -102,7 +102,7 @@ def train(
     recipe: Annotated[
         str,
         typer.Argument(
-            help="A built-in recipe's name, a YAML file, or samples of yours: ./data.csv, mydata/",
+            help="A built-in recipe's name, a YAML file, or your own data: ./data.csv, mydata/",
             autocompletion=recipes_and_files,
         ),
     ],
@@ -121,7 +121,7 @@ def train(
     *,
     said: dict[str, Any],
 ) -> None:
-    """Train a model from a recipe, or on files of yours, into RUNS/NAME."""
+    """Train a model on your own files or from a recipe; write it to RUNS/NAME."""
     from .. import training
 
     called = [as_override("name", name)] if name else []
@@ -151,11 +151,11 @@ def train(
 def plan(
     recipe: RecipeArgument,
     overrides: Overrides = None,
-    steps: Annotated[int, typer.Option(help="Training steps that are timed.", min=1)] = 3,
+    steps: Annotated[int, typer.Option(help="Number of training steps to time.", min=1)] = 3,
     json: JsonFlag = False,
     trust_code: TrustFlag = False,
 ) -> None:
-    """Say what training by a recipe will cost here: parameters, memory, minutes."""
+    """Estimate what a training costs on this machine: parameters, memory, minutes."""
     from .. import training
 
     show.trusted_code(recipe, trust_code)
@@ -178,18 +178,17 @@ def evaluate(
         ),
     ] = None,
     split: Annotated[
-        str | None, typer.Option(help="Without files: train, val or test (default).")
+        str | None,
+        typer.Option(help="Split to measure without files: train, val or test (default)."),
     ] = None,
     every: Annotated[
         bool,
-        typer.Option("--all", help="RUN is a folder of runs on GLUE: each of them, and the mean."),
+        typer.Option("--all", help="RUN is a folder of GLUE runs: measure each, and their mean."),
     ] = False,
     json: JsonFlag = False,
     trust_code: TrustFlag = False,
 ) -> None:
-    """Measure a run, or the method that a comparison recommends: on a split of its data, which
-    writes evaluation.json, or on new labelled files.
-    """
+    """Measure a run, or the method a comparison recommends, on its test split or on new files."""
     from .. import training
 
     files, overrides = parted(more or [])
@@ -221,29 +220,29 @@ def predict(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Files or folders like those that the run was trained on; - is standard input.",
+            help="Files or folders like the training data; - reads standard input.",
             metavar="[FILE]...",
         ),
     ] = None,
     texts: Annotated[
         list[str] | None,
-        typer.Option("--input", help="A text, of a run on texts; may be repeated.", metavar="TEXT"),
+        typer.Option(
+            "--input", help="A text to classify (runs on texts); repeatable.", metavar="TEXT"
+        ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", help="Write .csv, .json or .npz; - prints CSV, for the next command."
-        ),
+        typer.Option("--out", help="Write .csv, .json or .npz; - prints CSV to standard output."),
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Samples at a time.", min=1)] = 64,
+    batch_size: Annotated[int, typer.Option(help="Samples per batch.", min=1)] = 64,
     strict: Annotated[
         bool,
-        typer.Option("--strict", help="Refuse a table with cells that should hold a number."),
+        typer.Option("--strict", help="Refuse tables with words in columns of numbers."),
     ] = False,
     json: JsonFlag = False,
     trust_code: TrustFlag = False,
 ) -> None:
-    """Say what a run's model, or the method that a comparison recommends, makes of new samples."""
+    """Predict new samples with a run's model, or with the method a comparison recommends."""
     from .. import training
 
     show.trusted_code(run, trust_code)
@@ -272,24 +271,22 @@ def generate(
             callback=unpacked,
         ),
     ],
-    prompt: Annotated[str, typer.Option(help="The text to go on from.")],
-    length: Annotated[int, typer.Option(help="Tokens to add.")] = 100,
+    prompt: Annotated[str, typer.Option(help="Text to continue.")],
+    length: Annotated[int, typer.Option(help="Number of tokens to generate.")] = 100,
     temperature: Annotated[
-        float, typer.Option(help="Divides the logits; 0 takes the likeliest token.")
+        float, typer.Option(help="Sampling temperature; 0 always takes the most probable token.")
     ] = 1.0,
     top_k: Annotated[
-        int | None, typer.Option("--top-k", help="Draw among so many of the likeliest.")
+        int | None, typer.Option("--top-k", help="Sample among the K most probable tokens only.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed for sampling.")] = 0,
     chat: Annotated[
-        bool, typer.Option("--chat", help="The prompt is a user's turn of a conversation.")
+        bool, typer.Option("--chat", help="Wrap the prompt in the model's chat template.")
     ] = False,
     json: JsonFlag = False,
     trust_code: TrustFlag = False,
 ) -> None:
-    """Continue a text, token by token, with a run's model of the next token, or a language model of
-    transformers.
-    """
+    """Generate text with a language model: a run's, or one of transformers."""
     from .. import training
 
     draws = {"length": length, "temperature": temperature, "top_k": top_k, "seed": seed}
@@ -307,29 +304,27 @@ def export(
     run: RunArgument,
     to: Annotated[
         str,
-        typer.Option(
-            help="onnx, aoti (native code for this kind of machine) or program (PyTorch's .pt2)."
-        ),
+        typer.Option(help="onnx, aoti (native code for this machine) or program (PyTorch's .pt2)."),
     ] = "onnx",
     out: Annotated[
-        Path | None, typer.Option("--out", help="The file (default: RUN/model-TO with its suffix).")
+        Path | None,
+        typer.Option("--out", help="Output file (default: RUN/model-TO with its suffix)."),
     ] = None,
     fixed: Annotated[
         list[str] | None,
-        typer.Option("--fixed", help="A size of the inputs that stays that of training."),
+        typer.Option("--fixed", help="Input dimension to fix at its training size."),
     ] = None,
-    opset: Annotated[
-        int | None, typer.Option(help="Of onnx: the version of its operators, 18 or more.")
-    ] = None,
+    opset: Annotated[int | None, typer.Option(help="ONNX operator set, 18 or newer.")] = None,
     steps: Annotated[
         bool,
         typer.Option(
-            "--steps", help="Of a causal text model: prefill and step with their states, in ONNX."
+            "--steps",
+            help="Export prefill and step of a causal text model, with their states (ONNX).",
         ),
     ] = False,
     trust_code: TrustFlag = False,
 ) -> None:
-    """Write a run's model as a program that needs neither this library nor the run."""
+    """Export a run's model as a program that needs neither this library nor the run."""
     from .. import training
 
     show.trusted_code(run, trust_code)
@@ -347,22 +342,24 @@ def export(
 @app.command(epilog="fredholm compress runs/digits --rank 16")
 def compress(
     run: RunArgument,
-    rank: Annotated[int, typer.Option(help="Over all heads; each gets its share, rounded up.")],
+    rank: Annotated[
+        int, typer.Option(help="Total rank; each head gets an equal share, rounded up.")
+    ],
     out: Annotated[
         Path | None, typer.Option(help="The new run's folder (default: RUN-rankRANK).")
     ] = None,
-    steps: Annotated[int, typer.Option(help="Of optimisation a layer.")] = 500,
+    steps: Annotated[int, typer.Option(help="Optimisation steps per layer.")] = 500,
     width: Annotated[
         int | None, typer.Option(help="Hidden width of the factors (default: the kernel's).")
     ] = None,
-    samples: Annotated[int, typer.Option(help="Training samples that are fitted to.")] = 256,
+    samples: Annotated[int, typer.Option(help="Number of training samples to fit.")] = 256,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with one that was stopped.")
+        bool, typer.Option("--resume", help="Continue an interrupted compression.")
     ] = False,
     json: JsonFlag = False,
     trust_code: TrustFlag = False,
 ) -> None:
-    """Distil a run's exact operators into low-rank ones, in a new run folder with a report."""
+    """Distil a run's exact operators into low-rank ones: a new run with a report."""
     from .. import training
 
     say = None if json else typer.echo
@@ -387,34 +384,32 @@ def explain(
         ),
     ],
     module: Annotated[
-        str | None, typer.Option(help="One layer of the model, as an integral operator.")
+        str | None, typer.Option(help="Explain this layer of the model as an integral operator.")
     ] = None,
     inputs: Annotated[
         Path | None,
-        typer.Option(help="What the model is given: an image, .npy, .npz, .safetensors."),
+        typer.Option(help="Model inputs: an image, .npy, .npz or .safetensors."),
     ] = None,
     data: Annotated[
-        str | None, typer.Option(help="Or a data set, whose test split is used.")
+        str | None, typer.Option(help="A data set whose test split provides the inputs.")
     ] = None,
     shape: Annotated[
-        str | None, typer.Option(help="Or the shape of random numbers: 8,3,64,64.")
+        str | None, typer.Option(help="Shape of random inputs, such as 8,3,64,64.")
     ] = None,
     state: Annotated[Path | None, typer.Option(help="Weights for package.module:factory.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The page's folder (default: report, or report-MODULE).")
+        Path | None, typer.Option(help="Folder of the page (default: report, or report-MODULE).")
     ] = None,
     samples: Annotated[
         int | None,
-        typer.Option(help="Signals that are read (default: 8, of pictures 16).", min=1),
+        typer.Option(help="Number of samples to read (default: 8; pictures: 16).", min=1),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Of random inputs and of what is drawn (default: 0).")
+        int | None, typer.Option(help="Random seed of inputs and of drawn samples (default: 0).")
     ] = None,
     trust_code: TrustFlag = False,
 ) -> None:
-    """Write a page that shows what a run's operators learned, where a vision transformer looks, or
-    what one layer of any model computes.
-    """
+    """Write a report about a run, a vision transformer, or one layer of any model."""
     if module is None and not layers.is_model(source):
         from .. import training
 
@@ -477,12 +472,12 @@ def sweep(
 def compare(
     source: Annotated[
         str | None,
-        typer.Argument(help="Samples of yours (./data.csv, mydata/) or a recipe: recommend one."),
+        typer.Argument(help="Your own data (./data.csv, mydata/) or a recipe."),
     ] = None,
     task: Annotated[
         str | None,
         typer.Option(
-            help="Or one table of tasks, with commas: 'all', names that --list shows, or recipes.",
+            help="Compare on tasks instead: 'all', names from --list, or recipes, comma-separated.",
             metavar="T[,T...]",
         ),
     ] = None,
@@ -493,18 +488,20 @@ def compare(
         ),
     ] = None,
     budget: Annotated[
-        str, typer.Option(help="What is made equal: params, flops or time (with --task).")
+        str,
+        typer.Option(help="Equal budget of all operators (with --task): params, flops or time."),
     ] = "params",
     minutes: Annotated[
         float | None,
-        typer.Option(help="Of all of it (default: 30); with --budget time, of one training."),
+        typer.Option(help="Total time (default: 30); with --budget time, of each training."),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(help="Of the finalists (default: 5); with --task, of all (1).")
+        int | None,
+        typer.Option(help="Seeds per finalist (default: 5); with --task, per operator (1)."),
     ] = None,
     change: Annotated[
         list[str] | None,
-        typer.Option("--set", help="A change to the recipe, of every task.", metavar="KEY=VALUE"),
+        typer.Option("--set", help="Change the recipe of every task.", metavar="KEY=VALUE"),
     ] = None,
     out: Annotated[
         Path | None,
@@ -519,8 +516,9 @@ def compare(
     said: dict[str, Any],
     trust_code: TrustFlag = False,
 ) -> None:
-    """Which operator suits your data? All of them, and baselines, in the same backbone in the given
-    minutes; or, with --task, one table of every operator on every task.
+    """Find the operator for your data: compare all of them, and baselines, in the given minutes.
+
+    With --task, write one table of every operator on every task.
     """
     if list_only:
         show.compared_tasks()
@@ -567,7 +565,7 @@ def linearize(
         ),
     ] = None,
     data: Annotated[
-        str | None, typer.Option(help="A data set for a transformers model; runs have their own.")
+        str | None, typer.Option(help="Data set for a transformers model (a run uses its own).")
     ] = None,
     task: Annotated[
         str | None,
@@ -577,12 +575,14 @@ def linearize(
         ),
     ] = None,
     option: Annotated[
-        list[str] | None, typer.Option(help="Of the map: KEY=VALUE; may be repeated.")
+        list[str] | None, typer.Option(help="Option of the feature map; repeatable.")
     ] = None,
     layer: Annotated[
-        list[str] | None, typer.Option(help="Pattern of layers to convert; may be repeated.")
+        list[str] | None, typer.Option(help="Pattern of layers to convert; repeatable.")
     ] = None,
-    untied: Annotated[bool, typer.Option("--untied", help="Keys get a map of their own.")] = False,
+    untied: Annotated[
+        bool, typer.Option("--untied", help="Give keys a feature map of their own.")
+    ] = False,
     window: Annotated[
         int | None,
         typer.Option(
@@ -598,6 +598,14 @@ def linearize(
             min=0,
         ),
     ] = None,
+    store: Annotated[
+        int,
+        typer.Option(
+            help="Tokens of each group of heads behind the window on which it keeps softmax too: "
+            "those that the state answers worst.",
+            min=0,
+        ),
+    ] = 0,
     keep: Annotated[
         str | None,
         typer.Option(
@@ -615,42 +623,47 @@ def linearize(
     ] = False,
     keep_refused: Annotated[
         bool,
-        typer.Option("--keep-refused", help="Leave attention that cannot be converted as it is."),
+        typer.Option("--keep-refused", help="Leave attention that cannot be converted unchanged."),
     ] = False,
     samples: Annotated[
         int | None, typer.Option(help="Training samples used (default: all).", min=1)
     ] = None,
     unseen: Annotated[
-        str | None, typer.Option(help="A data set of another kind, for a decoder's receipt.")
+        str | None, typer.Option(help="Another data set for the receipt of a decoder.")
     ] = None,
-    receipt: Annotated[bool, typer.Option(help="Measure what a decoder lost and saves.")] = True,
+    receipt: Annotated[bool, typer.Option(help="Measure what a decoder loses and saves.")] = True,
     needles: Annotated[
         int | None,
-        typer.Option(help="Numbers that the receipt hides and asks for (default 100).", min=1),
+        typer.Option(help="Needles in the receipt (default 100).", min=1),
     ] = None,
     max_length: Annotated[
-        int | None, typer.Option(help="Tokens kept of a text, of a decoder's window.", min=1)
+        int | None, typer.Option(help="Tokens per text; of a decoder, per training window.", min=1)
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="Default 8, of a decoder 1.", min=1)
+        int | None, typer.Option(help="Samples per batch (default 8; decoders 1).", min=1)
     ] = None,
     distil_epochs: Annotated[
-        int | None, typer.Option(help="Of the maps (default 1); 0 leaves them as they are.", min=0)
+        int | None,
+        typer.Option(help="Epochs of the feature maps (default 1; 0 skips them).", min=0),
     ] = None,
     distil_steps: Annotated[
-        int | None, typer.Option(help="At most so many (default all, of a decoder 60).", min=1)
+        int | None,
+        typer.Option(help="Maximum steps of the feature maps (default all; decoders 60).", min=1),
     ] = None,
     distil_lr: Annotated[
-        float | None, typer.Option(help="Default 1e-2, of a decoder 3e-2.")
+        float | None, typer.Option(help="Learning rate of the maps (default 1e-2; decoders 3e-2).")
     ] = None,
     match_epochs: Annotated[
         int | None,
-        typer.Option(help="On the teacher's logits (default 0, of a decoder 1).", min=0),
+        typer.Option(help="Epochs on the teacher's logits (default 0; decoders 1).", min=0),
     ] = None,
     match_steps: Annotated[
-        int | None, typer.Option(help="At most so many (default all, of a decoder 400).", min=1)
+        int | None,
+        typer.Option(help="Maximum steps on the logits (default all; decoders 400).", min=1),
     ] = None,
-    match_lr: Annotated[float | None, typer.Option(help="Default 1e-4.")] = None,
+    match_lr: Annotated[
+        float | None, typer.Option(help="Learning rate on the logits (default 1e-4).")
+    ] = None,
     reach: Annotated[
         int | None,
         typer.Option(
@@ -661,41 +674,65 @@ def linearize(
     ] = None,
     lengthen: Annotated[
         int | None,
-        typer.Option(help="Tokens of a decoder's windows in a last, short stage.", min=1),
+        typer.Option(help="Add a short last stage with windows of this many tokens.", min=1),
     ] = None,
     lengthen_steps: Annotated[
-        int | None, typer.Option(help="Of that stage (default 60).", min=1)
+        int | None, typer.Option(help="Steps of that stage (default 60).", min=1)
     ] = None,
+    exercises: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of a decoder's training windows that ask for what lies far back: needles, "
+            "lists and copies made from the texts (default none; 0.25 is a good start).",
+            metavar="SHARE",
+        ),
+    ] = None,
+    vary_window: Annotated[
+        bool,
+        typer.Option(
+            "--vary-window",
+            help="Learn with narrower windows in every second step, so that the state learns to "
+            "answer.",
+        ),
+    ] = False,
+    state: Annotated[
+        bool,
+        typer.Option(help="--no-state: window, sinks and store alone, a control trained alike."),
+    ] = True,
     lora: Annotated[
         int | None,
-        typer.Option(help="Match by changes of this rank instead of all weights.", min=1),
+        typer.Option(help="Train low-rank changes of this rank instead of all weights.", min=1),
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option(help="On the task at most (default 10, of a decoder 0).", min=0)
+        int | None, typer.Option(help="Maximum epochs on the task (default 10; decoders 0).", min=0)
     ] = None,
-    lr: Annotated[float | None, typer.Option(help="On the task (default 1e-5).")] = None,
-    precision: Annotated[str, typer.Option(help="32 or bf16.")] = "32",
+    lr: Annotated[
+        float | None, typer.Option(help="Learning rate on the task (default 1e-5).")
+    ] = None,
+    precision: Annotated[str, typer.Option(help="Precision of the training: 32 or bf16.")] = "32",
     length: Annotated[
-        list[int] | None, typer.Option(help="Tokens at which speed is measured; may be repeated.")
+        list[int] | None,
+        typer.Option(help="Number of tokens at which to measure speed; repeatable."),
     ] = None,
     seed: Annotated[int, typer.Option()] = 0,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where a conversion stopped.")
+        bool, typer.Option("--resume", help="Continue an interrupted conversion.")
     ] = False,
     trust_code: TrustFlag = False,
 ) -> None:
-    """Replace a pretrained model's softmax by linear attention, train it to do the same, and
-    report.
-    """
+    """Make a pretrained model's attention linear, train it to answer the same, and report."""
     from .. import training
 
     size = {"batch_size": batch_size}
+    varied = {"vary_window": vary_window or None}
     stages = {
-        "distil": layers.given(epochs=distil_epochs, steps=distil_steps, lr=distil_lr, **size),
-        "match": layers.given(
-            epochs=match_epochs, steps=match_steps, lr=match_lr, lora=lora, **size
+        "distil": layers.given(
+            epochs=distil_epochs, steps=distil_steps, lr=distil_lr, **varied, **size
         ),
-        "lengthen": layers.given(steps=lengthen_steps),
+        "match": layers.given(
+            epochs=match_epochs, steps=match_steps, lr=match_lr, lora=lora, **varied, **size
+        ),
+        "lengthen": layers.given(steps=lengthen_steps, **(varied if lengthen else {})),
         "tune": layers.given(epochs=epochs, lr=lr, **size),
     }
     chosen = {
@@ -704,6 +741,8 @@ def linearize(
         "tied": not untied,
         "window": "auto" if window is None else window,
         "sinks": "auto" if sinks is None else sinks,
+        "store": store,
+        "state": state,
         "keep": int(keep) if keep is not None and keep.isdecimal() else keep,
         "keep_refused": keep_refused,
     }
@@ -717,7 +756,7 @@ def linearize(
     }
     sizes = {"samples": samples, "max_length": max_length, "lengths": length or ()}
     sizes |= {"receipt": receipt, "unseen": unseen, "reach": reach, "longer": lengthen}
-    sizes |= {"needles": needles, "ranked": probe}
+    sizes |= {"needles": needles, "ranked": probe, "exercises": exercises}
     show.trusted_code(source, trust_code)
     result = training.linearize_source(
         source, to, data=data, out=out, **stages, **chosen, **given, **sizes
@@ -727,7 +766,7 @@ def linearize(
 
 @app.command(epilog="fredholm models 'itnet_*'")
 def models(
-    pattern: Annotated[str, typer.Argument(help="Names to list, * and ? allowed.")] = "*",
+    pattern: Annotated[str, typer.Argument(help="Names to list; * and ? are wildcards.")] = "*",
 ) -> None:
     """List models with their parameters and FLOPs."""
     show.models_table(pattern)
@@ -739,12 +778,12 @@ def operators(
         list[Path] | None,
         typer.Option(
             "--import",
-            help="A Python file of yours, which is executed: its operators are listed too.",
+            help="A Python file to execute, whose operators are listed too.",
             metavar="FILE",
         ),
     ] = None,
 ) -> None:
-    """List operators by name, and what each of them is."""
+    """List operators by name, with a line about each."""
     show.operators_table(imports or [])
 
 
@@ -758,7 +797,7 @@ def data_list() -> None:
 def data_fetch(
     name: Annotated[str, typer.Argument(help="A data set's name.")],
     force: Annotated[
-        bool, typer.Option("--force", help="Fetch again what is already there.")
+        bool, typer.Option("--force", help="Fetch again, even if it is already there.")
     ] = False,
 ) -> None:
     """Download a data set, check it and unpack it."""
@@ -778,12 +817,12 @@ def data_path(name: Annotated[str, typer.Argument(help="A data set's name.")]) -
 @data_app.command("describe", epilog="fredholm data describe mydata/ --label outcome")
 @reads_files()
 def data_describe(
-    path: Annotated[Path, typer.Argument(help="A file or folder of yours.")],
+    path: Annotated[Path, typer.Argument(help="Your file or folder.")],
     *,
     said: dict[str, Any],
     json: JsonFlag = False,
 ) -> None:
-    """Say what a file or folder of yours holds and how it would be read; train nothing."""
+    """Show what your file or folder holds and how it would be read, without training."""
     from ..training import own_files
 
     facts = own_files.describe(path, said)

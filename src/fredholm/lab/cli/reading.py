@@ -24,15 +24,13 @@ TASKS = ("classification", "regression", "steps")  # that files may ask for
 
 def _flag(*names_and_text: str) -> Any:
     *names, text = names_and_text
-    return typer.Option(
-        *names, help=text, rich_help_panel="What your files hold (found out if left out)"
-    )
+    return typer.Option(*names, help=text, rich_help_panel="About your files (guessed if left out)")
 
 
 MANY = 40  # columns that are no longer spelled out
 # Signs that YAML takes escaped only.
 _ODD = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
-_ASKED = "What is asked: classification, regression or steps."
+_ASKED = "Task: classification, regression or steps (a class per time)."
 PredictFlag = Annotated[str | None, _flag("--predict", "--task", _ASKED)]
 # Of ``compare``, whose --task names the tasks of a table.
 PredictAloneFlag = Annotated[str | None, _flag("--predict", _ASKED)]
@@ -41,31 +39,32 @@ FLAGS: dict[str, Any] = {
     "kind": Annotated[
         str | None, _flag("--kind", "series, rows, texts, images, clouds or fields.")
     ],
-    "label": Annotated[str | None, _flag("--label", "Column or array to be predicted.")],
+    "label": Annotated[str | None, _flag("--label", "Column or array to predict.")],
     "time": Annotated[str | None, _flag("--time", "Column of times.")],
-    "id": Annotated[str | None, _flag("--id", "Column that tells the series apart.")],
+    "id": Annotated[str | None, _flag("--id", "Column that identifies the series.")],
     "group": Annotated[
-        str | None, _flag("--group", "Column whose values stay in one split, such as patients.")
+        str | None,
+        _flag("--group", "Column whose values must stay in one split, such as patients."),
     ],
     "text": Annotated[
         str | None, _flag("--text", "Column of texts, or of paths of pictures or sounds.")
     ],
     "channels": Annotated[
         str | None,
-        _flag("--channels", "Columns that are read, with commas (default: all numbers)."),
+        _flag("--channels", "Columns to read, comma-separated (default: all numbers)."),
     ],
     "task": PredictFlag,
-    "split": Annotated[str | None, _flag("--split", "random, group or time.")],
+    "split": Annotated[str | None, _flag("--split", "How to split: random, group or time.")],
     "read": Annotated[
         list[str] | None,
         _flag(
             "--read",
-            "KEY=VALUE, as often as needed: separator, header, decimal, thousands, dates, null or "
-            "encoding of a table.",
+            "How a table is written, repeatable: separator, header, decimal, thousands, dates, "
+            "null or encoding.",
         ),
     ],
     "strict": Annotated[
-        bool, _flag("--strict", "Refuse samples without a label, and cells that hold no number.")
+        bool, _flag("--strict", "Refuse samples without a label, and cells without a number.")
     ],
 }
 

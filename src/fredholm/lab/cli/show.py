@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...errors import OptionError
+from ..numbers import readable
 
 
 def _table(title: str, columns: list[str], rows: list[list[Any]]) -> None:
@@ -76,7 +77,7 @@ def run_plan(plan: Any, as_json: bool) -> None:
 
 def run_result(result: Any) -> None:
     """The last line of a training run, and what to do next."""
-    score = f"{result.metric.replace('_', ' ')} {result.metrics[result.metric]:.4g}"
+    score = f"{result.metric.replace('_', ' ')} {readable(result.metrics[result.metric])}"
     typer.echo(
         f"{result.name}: {result.stopped}, {result.epochs} epochs in {result.minutes:.2f} min; "
         f"best epoch {result.best_epoch}, {score}, {result.parameters:,} parameters"
@@ -113,7 +114,7 @@ def _resolutions(result: dict[str, Any]) -> None:
     """The scores at each resolution of new files."""
     chief = next(key for key in ("accuracy", "rmse", "loss") if key in result)
     found = result["resolutions"].items()
-    rows = [[name, f"{numbers['n']:,}", f"{numbers[chief]:.4g}"] for name, numbers in found]
+    rows = [[name, f"{numbers['n']:,}", readable(numbers[chief])] for name, numbers in found]
     title = result["loss_name"] if chief == "loss" else chief
     _table("", ["resolution", "samples", title], rows)
 
@@ -132,12 +133,12 @@ def _numbers(result: dict[str, Any]) -> str:
     """The scores of an evaluation, each by its name."""
     plain = {"accuracy": result["accuracy"]} if "accuracy" in result else {}
     parts = [_named(*pair) for pair in result.get("scores", plain).items()]
-    parts.append(f"{result.get('loss_name', 'loss')} {result['loss']:.4g}")
+    parts.append(f"{result.get('loss_name', 'loss')} {readable(result['loss'])}")
     named = {"bits": "bits a token", "r2": "R²", "rmse": "root mean squared error"}
     named |= {"absolute_error": "mean absolute error", "worst": "at worst"}
     told = result.get("scores", ())
     parts += [
-        f"{name} {result[key]:.4g}"
+        f"{name} {readable(result[key])}"
         for key, name in named.items()
         if result.get(key) is not None and key not in told
     ]
@@ -264,8 +265,9 @@ def _numbers_of(facts: dict[str, Any]) -> list[str]:
         height, width = facts["image_size"]
         lines.append(f"{'size:':<14}read as {height} × {width} pixels")
     if "target" in facts:
-        r = facts["target"]
-        lines.append(f"{'target:':<14}{r['least']:.4g} to {r['most']:.4g}, mean {r['mean']:.4g}")
+        target = facts["target"]
+        least, mean, most = (readable(target[key]) for key in ("least", "mean", "most"))
+        lines.append(f"{'target:':<14}{least} to {most}, mean {mean}")
     if "rate" in facts:
         gap = f", longest gap {facts['longest_gap']:g}" if "longest_gap" in facts else ""
         lines.append(f"{'rate:':<14}{facts['rate']}{gap}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,10 @@ class StageOptions:
     ``epochs=0`` leaves the stage out, and ``steps`` ends it within an epoch; ``patience`` is how
     many epochs without a better validation score are waited for. With ``lora`` only changes of that
     rank, of the layers inside converted attention, and the maps are trained.
+
+    With ``vary_window`` every second step, on average, is made with a narrower window of softmax,
+    whose length is drawn from 1 (the query's own token) to the window's, and without the store: so
+    the state learns what the window would answer. The draws follow from the step's place.
     """
 
     epochs: int = 1
@@ -44,6 +49,7 @@ class StageOptions:
     clip_norm: float | None = 1.0
     steps: int | None = None
     lora: int | None = None
+    vary_window: bool = False
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.steps < 1:
@@ -54,6 +60,15 @@ class StageOptions:
             raise OptionError(
                 f"a stage needs epochs >= 0, a batch of 1 or more and a positive lr, got {self}"
             )
+
+    def settings(self) -> dict[str, Any]:
+        """Plain data by which a conversion knows its stage again: a field that joined later is left
+        out where it has its default.
+        """
+        fields = dataclasses.asdict(self)
+        if not self.vary_window:
+            del fields["vary_window"]
+        return fields
 
 
 @dataclass(frozen=True)

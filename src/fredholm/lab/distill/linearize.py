@@ -4,7 +4,6 @@ the way.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from ...linearization import (
     replace_attention,
     save_linearized,
 )
+from ...linearization.kept import MixedHeads
 from ..training.fit import check_precision
 from ..training.tasks import Task, create_task
 from .data import as_dataset, decoder_of, two_splits
@@ -85,6 +85,8 @@ def linearize(
     tied: bool = True,
     window: int | str | None = "auto",
     sinks: int | str = "auto",
+    store: int = 0,
+    state: bool = True,
     keep: int | str | Sequence[str] | None = None,
     retrieval: Retrieval | None = None,
     layers: Sequence[str] | None = None,
@@ -130,8 +132,10 @@ def linearize(
             :class:`fredholm.lab.training.tasks.Task`.
         metric: a name of :data:`fredholm.lab.training.metrics.METRICS`; default ``"accuracy"``, of
             regressions ``"spearman"``, of tokens ``"perplexity"``.
-        options, tied, window, sinks, layers, inputs, keep_refused, probe: see
+        options, tied, window, sinks, store, layers, inputs, keep_refused, probe: see
             :func:`fredholm.convert.replace_attention`.
+        state: False leaves nothing of the state, so that the window, the sinks, the store and kept
+            groups answer alone: the control *trained alike* of a conversion. Nothing is distilled.
         keep: groups of heads that keep full softmax: named as in
             :func:`fredholm.convert.replace_attention`, the best of so many by a probe of retrieval,
             or with ``"probe"`` all that retrieve. The ranking is in the report.
@@ -180,12 +184,13 @@ def linearize(
         "seed": seed,
         "model": type(model).__name__,
     }
-    settings |= {"distil": dataclasses.asdict(distil), "tune": dataclasses.asdict(tune)}
-    settings |= {"match": dataclasses.asdict(match)}
+    settings |= {"distil": distil.settings(), "tune": tune.settings()}
+    settings |= {"match": match.settings()}
     if longer is not None:
-        settings |= {"lengthen": dataclasses.asdict(lengthen)}
+        settings |= {"lengthen": lengthen.settings()}
     for stage, given in (("distil", distil), ("tune", tune)):
         _without_lora(stage, given)
+    _without_vary_window("tune", tune)
     if longer is not None and not lengthen.epochs:
         raise OptionError(
             "longer: received samples for a stage of epochs=0; give "
@@ -206,7 +211,7 @@ def linearize(
             "give retrieval=Retrieval(texts, tokenizer), or name the groups"
         )
 
-    def replaced_with(groups: str | Sequence[str] | None) -> Replaced:
+    def replaced_with(groups: str | Sequence[str] | None, stored: int = store) -> Replaced:
         torch.manual_seed(seed)
         return replace_attention(
             model,
@@ -215,6 +220,7 @@ def linearize(
             tied=tied,
             window=window,
             sinks=sinks,
+            store=stored,
             keep=groups,
             layers=layers,
             inputs=inputs,
@@ -233,7 +239,18 @@ def linearize(
         named = keep
     replaced = replaced_with(named)
     # What "auto" came to.
-    settings |= {"window": replaced.window, "sinks": replaced.sinks}
+    settings |= {"window": replaced.window, "sinks": replaced.sinks, "store": replaced.store}
+    settings["state"] = state
+    if not state:
+        if replaced.window is None:
+            raise OptionError("expected a window beside state=False, got none; give window=...")
+        distil = replace(distil, epochs=0)
+    for stage in (distil, match, lengthen):
+        if stage.epochs and stage.vary_window and replaced.window is None:
+            raise OptionError(
+                "expected a window beside vary_window=True, got none; give window=..., or leave "
+                "vary_window out"
+            )
     settings["keep"] = list(keep) if isinstance(keep, list | tuple) else keep
     progress = Progress(None if folder is None else Path(folder), settings, resume)
     ranking: list[dict[str, Any]] = []
@@ -245,6 +262,8 @@ def linearize(
         )
         if ranked is not None:
             replaced = replaced_with(best_groups(ranking, ranked))
+    if not state:
+        silence(replaced)
     report = ConversionReport.of(replaced, type(model).__name__)
     report.ranking = ranking
     if splits is not None:
@@ -264,7 +283,7 @@ def linearize(
     if documents:
 
         def measured() -> dict[str, Any]:
-            control = window_alone(replaced_with(None))
+            control = window_alone(replaced_with(None, stored=0))
             return measure_receipt(model, replaced.model, documents, run.say, control)
 
         report.receipt = progress.get("receipt", measured, of=documents.facts())
@@ -281,10 +300,16 @@ def window_alone(replaced: Replaced) -> nn.Module | None:
     """
     if replaced.window is None:
         return None
-    for part in replaced.parts.values():
-        if isinstance(part, LinearHeads):
-            part.silence()
+    silence(replaced)
     return replaced.model
+
+
+def silence(replaced: Replaced) -> None:
+    """Leave nothing of the states beside a window."""
+    for part in replaced.parts.values():
+        heads = part.linear if isinstance(part, MixedHeads) else part
+        if isinstance(heads, LinearHeads):
+            heads.silence()
 
 
 def fine_tune(
@@ -318,10 +343,11 @@ def fine_tune(
     if not options.epochs:
         raise OptionError("fine_tune: received epochs=0; needs 1 or more")
     _without_lora("options", options)
+    _without_vary_window("options", options)
     train, val = two_splits(data, chosen.follows and decoder_of(model))
     check_head(model, train)
     settings = {"task": task, "metric": chosen.chosen, "precision": precision, "seed": seed}
-    settings |= {"tune": dataclasses.asdict(options), **_scale(train)}
+    settings |= {"tune": options.settings(), **_scale(train)}
     settings["data"] = [_facts(train), _facts(val)]
     if folder is not None:
         settings["weights"] = digest_weights(model)
@@ -352,6 +378,14 @@ def judged_task(name: str, metric: str | None) -> Task:
     task = create_task(name)
     usual = task.score if task.score in task.judges() else "loss"
     return task.judge_by(usual if metric is None else metric)
+
+
+def _without_vary_window(stage: str, options: StageOptions) -> None:
+    if options.vary_window:
+        raise OptionError(
+            f"{stage}: expected vary_window in distil, match or lengthen, got it in a stage that "
+            "learns the task; leave it out"
+        )
 
 
 def _without_lora(stage: str, options: StageOptions) -> None:
@@ -426,7 +460,9 @@ def _facts(split: Any) -> dict[str, Any]:
     whole = getattr(split, "whole", split)
     said = {key: getattr(whole, key, None) for key in ("max_length", "reach")}
     lengths = {key: value for key, value in said.items() if isinstance(value, int)}
-    return {"name": _name(split), "samples": len(split), **lengths}
+    share = getattr(whole, "share", None)
+    exercises = {} if share is None else {"exercises": share}
+    return {"name": _name(split), "samples": len(split), **lengths, **exercises}
 
 
 def _name(split: Any) -> str:

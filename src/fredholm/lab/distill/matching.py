@@ -134,7 +134,8 @@ class Matching(Stage):
                 "a sample, and no logits that could be matched; leave the stage out, "
                 "match=StageOptions(epochs=0)"
             )
-        logits = outputs_of(self.model, inputs)
+        with self.window_of_step():
+            logits = outputs_of(self.model, inputs)
         value = logit_divergence(logits, target, _real(inputs, logits))
         row = [float(value.detach()), 0.0]
         if labels.shape == logits.shape[:-1] and logits.dim() == 3:

@@ -94,8 +94,7 @@ class Haystacks:
     @cached_property
     def _words(self) -> list[str]:
         """Words of the first tokens."""
-        words = set(self.tokenizer.decode(self.filler[:20_000].tolist()).split())
-        return sorted(word for word in words if word.isalpha() and len(word) <= LONGEST)
+        return list_words(self.tokenizer, self.filler)
 
     def _encode(self, text: str) -> Tensor:
         return torch.tensor(self.tokenizer([text])["input_ids"][0])
@@ -105,6 +104,12 @@ class Haystacks:
         number as the same unknown tokens, which any model recalls.
         """
         return tells_digits_apart(self._encode)
+
+
+def list_words(tokenizer: Any, tokens: Tensor) -> list[str]:
+    """Return words for lists, in alphabetical order, from the first tokens of a text."""
+    words = set(tokenizer.decode(tokens[:20_000].tolist()).split())
+    return sorted(word for word in words if word.isalpha() and len(word) <= LONGEST)
 
 
 def tells_digits_apart(encode: Callable[[str], Tensor]) -> bool:

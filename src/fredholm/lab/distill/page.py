@@ -1,24 +1,33 @@
-"""The page of a conversion: scores, layers, what was refused, speed and memory."""
+"""The page of a conversion: what was replaced, what it costs and saves, layer by layer.
+
+What it says stands in ``lab/report/templates/conversion.html``.
+"""
 
 from __future__ import annotations
 
-from html import escape
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ...files import write_text
 from ...linearization import ConversionReport
-from ..report.page import Data, Picture, Section, folded, render_page, table
+from ..report.page import Data, Picture, Section, folded, render_page, table, words
 from ..report.style import Theme, new_figure, render
-from .receipt_page import receipt_sections
+from .receipt_page import label_lengths, receipt_facts, receipt_sections
 
-NAMES = {
-    "teacher": "teacher",
-    "before": "maps as they start",
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Fact = tuple[str, str, str]
+STAGES = {
+    "teacher": "the original model",
+    "before": "attention replaced, maps as they start",
     "distilled": "maps distilled",
-    "matched": "teacher's logits matched",
+    "matched": "trained to give the original's answers",
     "lengthened": "the same on longer windows",
     "tuned": "tuned on the task",
 }
+MIB = 2**20
 
 
 def write_page(report: ConversionReport, path: str | Path) -> Path:
@@ -27,129 +36,175 @@ def write_page(report: ConversionReport, path: str | Path) -> Path:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    path = Path(path)
-    facts = [
-        (label, f"{report.scores[key]:.4f}", report.metric or "")
-        for key, label in NAMES.items()
+    sections = [_replaced(report)]
+    if report.receipt is not None:
+        sections += receipt_sections(report.receipt)
+    if len(report.scores) > 1:
+        sections.append(_stages(report))
+    if report.speed:
+        sections.append(_speed(report))
+    sections.append(_layers(report))
+    if report.refused:
+        sections.append(_refused(report))
+
+    title = f"{report.source} with {report.to} attention"
+    layers = _counted(len(report.layers), "attention layer")
+    lead = f"{layers} of {report.source} made linear, and how it compares with the original."
+    foot = "Written by fredholm linearize; conversion.json beside this page has all numbers."
+    page = render_page(title, lead, _facts(report), sections, foot)
+    return write_text(Path(path), page)
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count:,} {name}" if count == 1 else f"{count:,} {name}s"
+
+
+def _facts(report: ConversionReport) -> list[Fact]:
+    """The numbers at the top of the page: what was lost, what was saved, how much is new."""
+    facts = []
+    if report.ratio is not None:
+        facts.append((f"{report.metric}".capitalize(), f"{report.ratio:.3f}×", "the original's"))
+    if report.recovered is not None:
+        note = f"of the original's {report.metric}"
+        facts.append(("Recovered", f"{report.recovered:.1f}%", note))
+    if report.receipt is not None:
+        facts += receipt_facts(report.receipt)
+    share = report.new_parameters / report.parameters
+    note = f"{report.new_parameters:,} of {report.parameters:,} parameters"
+    return [*facts, ("New", f"{share:.1%}", note)]
+
+
+def _replaced(report: ConversionReport) -> Section:
+    """Which layers compute something else now, and what they keep of softmax."""
+    layers = _counted(len(report.layers), "attention layer")
+    rows = [
+        ("Replaced", f"softmax attention in {layers} of {report.source}"),
+        ("Feature map", _map(report)),
+    ]
+    if report.window is not None:
+        first = f" and on the first {report.sinks}" if report.sinks else ""
+        rows.append(("Softmax stays", f"on the last {report.window} tokens{first}"))
+    if report.keep:
+        groups = _counted(sum(map(len, report.keep.values())), "group")
+        where = "; ".join(f"{name}: {', '.join(map(str, x))}" for name, x in report.keep.items())
+        rows.append(("Kept as they were", f"{groups} of heads, on all tokens ({where})"))
+    if report.refused:
+        left = _counted(len(report.refused), "module")
+        rows.append(("Not converted", f"{left}; the reasons are below"))
+    if report.data:
+        rows.append(("Trained on", report.data))
+    if report.minutes:
+        minutes = sum(report.minutes.values())
+        rows.append(("Training took", f"{minutes:,.0f} minutes"))
+    return Section("replaced", "What was replaced", words("replaced", rows=rows))
+
+
+def _map(report: ConversionReport) -> str:
+    shared = "queries and keys share one" if report.tied else "queries and keys have one each"
+    options = ", ".join(f"{key}={value}" for key, value in report.options.items())
+    if not options:
+        return f"{report.to}; {shared}"
+    return f"{report.to} ({options}); {shared}"
+
+
+def _stages(report: ConversionReport) -> Section:
+    rows = [
+        [label, f"{report.scores[key]:.4f}"]
+        for key, label in STAGES.items()
         if key in report.scores
     ]
-    if report.recovered is not None:
-        facts.append(("recovered", f"{report.recovered:.1f}%", "of the teacher's score"))
-    facts.append(("new parameters", f"{report.new_parameters:,}", f"of {report.parameters:,}"))
-    if report.ratio is not None:
-        facts.append((f"{report.metric} ratio", f"{report.ratio:.3f}", "over the teacher's"))
-    receipt = report.receipt
-    sections = [
-        *([] if receipt is None else receipt_sections(receipt)),
-        _layers(report),
-        *([_refused(report)] if report.refused else []),
-        *([_speed(report)] if report.speed else []),
-    ]
-    lead = (
-        f"{len(report.layers)} attention layers of {report.source} compute {report.to} linear "
-        "attention."
-    )
-    if receipt is not None:
-        lead += f" {receipt['sentence']}."
-    shared = "share" if report.tied else "do not share"
-    options = report.options or "defaults"
-    foot = f"Options of the map: {options}; keys {shared} the queries' map."
-    title = f"{report.source} → {report.to}"
-    return write_text(path, render_page(title, lead, facts, sections, foot))
+    text = words("stages_text", metric=report.metric, smaller=report.smaller)
+    return Section("stages", "From stage to stage", text, [], _wide(["", f"{report.metric}"], rows))
 
 
 def _layers(report: ConversionReport) -> Section:
-    text = (
-        "<p>Divergence is the exact KL(teacher ‖ student) in nats, the mean over queries and heads "
-        "of the validation texts or images, each layer given what the teacher gives it. Rows are "
-        "infinite where the student gives nothing to a key that the teacher weighs; they are "
-        "counted, and not in the mean.</p>"
-    )
     pictures = []
-    if any(x.before is not None for x in report.layers):
-        caption = (
-            "<b>Divergence of each layer's attention</b> from its teacher's, before the maps learn "
-            "and after they are distilled."
-        )
+    if any(layer.before is not None for layer in report.layers):
+        rows = [[layer.name, layer.before, layer.after] for layer in report.layers]
         pictures = [
             Picture(
                 "divergence",
-                "Bars of the divergence by layer",
-                caption,
-                render(lambda t: _bars(t, report)),
-                Data(
-                    ["layer", "before", "after"],
-                    [[x.name, x.before, x.after] for x in report.layers],
-                ),
+                f"Bars of the divergence of {len(report.layers)} layers, before and after",
+                words("divergence_caption"),
+                render(lambda theme: _bars(theme, report)),
+                Data(["layer", "before", "after"], rows),
             )
         ]
-    names = "".join(
-        f"<p><b>{escape(x.name)}</b><br>kept: {escape(', '.join(x.kept))}<br>new: "
-        f"{escape(', '.join(x.new)) or 'none'}</p>"
-        for x in report.layers
+    names = folded("Names of the kept and new parameters", words("names", layers=report.layers))
+    return Section(
+        "layers", "Layer by layer", words("layers"), pictures, _wide(*report.table()) + names
     )
-    after = table(*report.table()) + folded("Parameters kept and new, by name", names)
-    return Section("layers", "Layers", text, pictures, after)
 
 
 def _refused(report: ConversionReport) -> Section:
     rows = [[name, why] for name, why in report.refused.items()]
-    return Section("refused", "Kept as they were", "", [], table(["layer", "why"], rows))
+    return Section("refused", "Not converted", words("left"), [], _wide(["module", "why"], rows))
 
 
 def _speed(report: ConversionReport) -> Section:
-    rows = [
-        [f"{x['length']:,.0f}", *(f"{x[k]:.1f}" for k in ("teacher_ms", "student_ms")),
-         *(f"{x[k] / 2**20:.1f}" for k in ("teacher_bytes", "student_bytes"))]
-        for x in report.speed
-    ]  # fmt: skip
-    where = "no measured length" if report.crossover is None else f"{report.crossover:,} tokens"
-    text = (
-        "<p>One forward pass of batch 1 on this machine. The converted model is faster from: "
-        f"{where}.</p>"
+    head = ["tokens", "original, ms", "converted, ms", "original, MiB", "converted, MiB"]
+    rows = [_speed_row(row) for row in report.speed]
+    crossover = None
+    if report.crossover is not None:
+        crossover = f"{report.crossover:,}"
+    picture = Picture(
+        "speed",
+        f"Time and memory of both models at {_counted(len(rows), 'length')}",
+        words("passes_caption"),
+        render(lambda theme: _passes(theme, report.speed)),
+        Data(head, rows),
     )
-    head = ["tokens", "teacher, ms", "converted, ms", "teacher, MiB", "converted, MiB"]
-    caption = "<b>Time and peak memory against the length</b>, logarithmic."
-    drawn = render(lambda theme: _curves(theme, report))
-    data = Data(head, rows)
-    picture = Picture("speed", "Time and memory against length", caption, drawn, data)
-    return Section("speed", "Speed and memory", text, [picture], table(head, rows))
+    text = words("passes", crossover=crossover)
+    return Section("speed", "Speed and memory of one pass", text, [picture], _wide(head, rows))
 
 
-def _bars(theme: Theme, report: ConversionReport):
-    figure = new_figure(7.0, 2.6)
+def _speed_row(row: Mapping[str, float]) -> list[str]:
+    times = [f"{row[key]:.1f}" for key in ("teacher_ms", "student_ms")]
+    sizes = [f"{row[key] / MIB:.1f}" for key in ("teacher_bytes", "student_bytes")]
+    return [f"{row['length']:,.0f}", *times, *sizes]
+
+
+def _wide(head: list[str], rows: list[list[str]]) -> str:
+    """A table that scrolls where the page is narrower."""
+    return words("wide_table", table=table(head, rows))
+
+
+# --- pictures -------------------------------------------------------------------------------------
+
+
+def _bars(theme: Theme, report: ConversionReport) -> Figure:
+    figure = new_figure(theme.width, 2.6)
     axes = figure.subplots()
-    place = range(len(report.layers))
-    axes.bar(
-        [p - 0.2 for p in place],
-        [x.before or 0.0 for x in report.layers],
-        0.38,
-        color=theme.bad,
-        label="before",
-    )
-    axes.bar(
-        [p + 0.2 for p in place],
-        [x.after or 0.0 for x in report.layers],
-        0.38,
-        color=theme.good,
-        label="after",
-    )
-    axes.set_xticks(list(place), [str(p + 1) for p in place])
+    places = range(len(report.layers))
+    before = [layer.before or 0.0 for layer in report.layers]
+    axes.bar([p - 0.2 for p in places], before, 0.38, color=theme.series[1], label="before")
+    if any(layer.after is not None for layer in report.layers):
+        after = [layer.after or 0.0 for layer in report.layers]
+        axes.bar([p + 0.2 for p in places], after, 0.38, color=theme.series[0], label="after")
+
+    # Labels of thirty layers run into one another on a phone.
+    step = 1 + len(report.layers) // (10 if theme.narrow else 30)
+    axes.set_xticks(list(places)[::step], [str(p + 1) for p in places][::step])
     axes.set_xlabel("layer")
     axes.set_ylabel("KL, nats")
     axes.legend()
     return figure
 
 
-def _curves(theme: Theme, report: ConversionReport):
-    figure = new_figure(7.0, 2.8)
-    lengths = [x["length"] for x in report.speed]
+def _passes(theme: Theme, rows: Sequence[Mapping[str, Any]]) -> Figure:
+    panels, columns = theme.side_by_side(2)
+    figure = new_figure(theme.width, 2.8 * panels)
+    lengths = [row["length"] for row in rows]
     for axes, key, label, unit in zip(
-        figure.subplots(1, 2), ("ms", "bytes"), ("ms", "MiB"), (1.0, 2.0**20)
+        figure.subplots(panels, columns), ("ms", "bytes"), ("ms", "MiB"), (1.0, MIB)
     ):
-        for side, colour in (("teacher", theme.bad), ("student", theme.good)):
-            values = [max(x[f"{side}_{key}"], 1e-9) / unit for x in report.speed]
-            axes.loglog(lengths, values, marker="o", markersize=3, color=colour, label=side)
+        for side, name, colour in (
+            ("teacher", "original", theme.series[1]),
+            ("student", "converted", theme.series[0]),
+        ):
+            values = [max(row[f"{side}_{key}"], 1e-9) / unit for row in rows]
+            axes.loglog(lengths, values, marker="o", markersize=3, color=colour, label=name)
+        label_lengths(axes, theme, lengths)
         axes.set_xlabel("tokens")
         axes.set_ylabel(label)
         axes.legend()

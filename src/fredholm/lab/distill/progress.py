@@ -16,7 +16,7 @@ from ...tensor_files import digest_tensors
 from ..training.checkpoints import read_state, write_checkpoint
 
 # Settings that joined the first format, and what its conversions did.
-ABSENT = {"sinks": 0, "keep": None}
+ABSENT = {"sinks": 0, "keep": None, "store": 0, "state": True}
 
 
 class Progress:

@@ -24,6 +24,7 @@ from .matching import cross_entropies
 from .needles import ROOM, Haystacks, measure_needles
 
 Models = dict[str, nn.Module]
+Row = dict[str, Any]
 CONTROL = "window"  # the name of the teacher with a window and sinks alone, untrained
 
 
@@ -144,8 +145,11 @@ def segments(tokens: list[Tensor], length: int, count: int) -> Tensor:
 
 def by_position(
     models: Models, tokens: list[Tensor], documents: Documents, limit: int
-) -> list[dict[str, float]]:
-    """Perplexity of the models in each stretch of positions, given all before it."""
+) -> list[Row]:
+    """Return perplexity of the models in each stretch of positions, given all before it.
+
+    ``ratio`` is the student's over the teacher's, with its 95% interval in ``ratio_interval``.
+    """
     last = min(limit, len(tokens[0]))
     ends = [n for n in documents.positions if n <= last] or [last]
     rows = segments(tokens, ends[-1], documents.repeats)
@@ -154,15 +158,42 @@ def by_position(
     }
     result = []
     for start, stop in zip([0, *ends], ends):
-        row: dict[str, float] = {"from": start, "to": stop, "segments": len(rows)}
+        row: Row = {"from": start, "to": stop, "segments": len(rows)}
         row |= {
             name: exponential(float(x[:, start : stop - 1].mean())) for name, x in losses.items()
         }
         row["ratio"] = row["student"] / row["teacher"]
+        lost = losses["student"] - losses["teacher"]
+        row["ratio_interval"] = ratio_interval(lost[:, start : stop - 1])
         if CONTROL in row:
             row[f"{CONTROL}_ratio"] = row[CONTROL] / row["teacher"]
         result.append(row)
     return result
+
+
+def ratio_interval(lost: Tensor) -> list[float] | None:
+    """Return the 95% interval of a ratio of perplexities, by Student's t; None of a single segment.
+
+    Tokens of a segment depend on one another, so each segment counts as one observation.
+
+    Args:
+        lost: the student's loss minus the teacher's, (segments, tokens).
+
+    Example:
+        >>> [round(x, 3) for x in ratio_interval(torch.tensor([[0.1], [0.2], [0.3]]))]
+        [0.953, 1.566]
+    """
+    means = lost.double().mean(1)
+    count = len(means)
+    if count < 2:
+        return None
+
+    # SciPy takes most of a second to import, and nothing else here needs it.
+    from scipy.stats import t
+
+    half = float(t.ppf(0.975, count - 1)) * float(means.std()) / count**0.5
+    centre = float(means.mean())
+    return [exponential(centre - half), exponential(centre + half)]
 
 
 def losses_of(model: Any, row: Tensor) -> Tensor:
@@ -258,7 +289,7 @@ def _continued(models: Models, documents: Documents, prompt: str, limit: int) ->
     return result
 
 
-def _ratios(rows: list[dict[str, float]]) -> str:
+def _ratios(rows: list[Row]) -> str:
     return ", ".join(f"{row['ratio']:.3f} up to {row['to']:,}" for row in rows)
 
 

@@ -2,89 +2,132 @@
 
 from __future__ import annotations
 
-from html import escape
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from ..report.page import Data, Picture, Section, table
+from ..report.page import Data, Picture, Section, table, words
 from ..report.style import Theme, new_figure, render
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 Row = dict[str, Any]
-SIDES = (("teacher", "teacher"), ("student", "converted"))
-CONTROL = ("window", "window and sinks alone")  # untrained; absent from earlier receipts
+SIDES = (("teacher", "original"), ("student", "converted"))
+CONTROL = ("window", "window alone")  # earlier receipts have none
+MIB = 2**20
+
+
+def receipt_facts(receipt: Row) -> list[tuple[str, str, str]]:
+    """The receipt's numbers for the top of the page: recall, memory and speed."""
+    facts = []
+    if receipt["recall"]:
+        last = receipt["recall"][-1]
+        note = f"of digits {last['distance']:,} tokens back (original {_percent(last['teacher'])})"
+        facts.append(("Recall", _percent(last["student"]), note))
+    if receipt["smaller_from"] is not None:
+        facts.append(("Cache is smaller", f"from {receipt['smaller_from']:,}", "tokens on"))
+    if receipt["faster_from"] is not None:
+        facts.append(("Tokens come faster", f"from {receipt['faster_from']:,}", "tokens on"))
+    return facts
 
 
 def receipt_sections(receipt: Row) -> list[Section]:
-    """What a receipt holds: perplexity, recall and copying, decoding, continuations."""
-    return [_perplexity(receipt), _memory(receipt), _decoding(receipt), _continuations(receipt)]
+    """Sections about perplexity, recall, generation and examples; none of them is empty."""
+    sections = [_perplexity(receipt)]
+    if _tasks(receipt):
+        sections.append(_recall(receipt))
+    if receipt["decoding"]:
+        sections.append(_decoding(receipt))
+    if receipt["continuations"]:
+        sections.append(_continuations(receipt))
+    return sections
 
 
 def _perplexity(receipt: Row) -> Section:
-    text = (
-        "<p>Held-out documents, each predicted from its first token on; the first kind is that of "
-        "the training texts. A stretch of positions is given all before it.</p>"
-    )
-    caption = (
-        "<b>Perplexity over the teacher's</b> by position: 1 is no loss. Lengths beyond the "
-        "windows of training show whether the state goes on."
-    )
-    head = ["texts", "positions", "teacher", "converted", "ratio", "segments"]
     controlled = _has_control(receipt)
+    head = ["texts", "tokens", "original", "converted", "ratio", "segments"]
     if controlled:
         head.append(f"ratio, {CONTROL[1]}")
-    rows = []
-    for kind, part in receipt["perplexity"].items():
-        for row in part:
-            span = f"{row['from']:,} to {row['to']:,}"
-            numbers = [f"{row['teacher']:.2f}", f"{row['student']:.2f}", f"{row['ratio']:.3f}"]
-            cells = [kind, span, *numbers, f"{row['segments']:,}"]
-            if controlled:
-                cells.append(f"{row[f'{CONTROL[0]}_ratio']:.3f}")
-            rows.append(cells)
+    rows = [
+        _perplexity_row(kind, row, controlled)
+        for kind, part in receipt["perplexity"].items()
+        for row in part
+    ]
+    measured = [row for part in receipt["perplexity"].values() for row in part]
+    note = words(
+        "perplexity_note",
+        intervals=any(row.get("ratio_interval") for row in measured),
+        control=_control_name(receipt),
+    )
+    kinds = list(receipt["perplexity"])
     picture = Picture(
         "perplexity",
-        "Perplexity over the teacher's by position, a line for each kind of text",
-        caption,
+        f"Perplexity ratio by position, one line per kind of text: {', '.join(kinds)}",
+        words("perplexity_caption"),
         render(lambda theme: _ratio_lines(theme, receipt)),
         Data(head, rows),
     )
-    return Section("perplexity", "What it lost", text, [picture], table(head, rows))
+    text = words("perplexity", first=kinds[0])
+    return Section("perplexity", "What it lost", text, [picture], _wide(head, rows) + note)
 
 
-def _memory(receipt: Row) -> Section:
-    text = (
-        "<p>A needle is a number that the text holds once, at a random depth, and that is asked "
-        "for after so many tokens. A list has eight words with a number each, one of which is "
-        "asked for. Digits are those that are the likeliest, given those before them; a whole "
-        "number is one that greedy generation gives. A copy is a passage of tokens in random "
-        "order, twice: the share of the second round that is right. Brackets are Wilson's "
-        "intervals of 95%, with the digits of a number as one observation.</p>"
-    )
-    sides = [*SIDES, *([CONTROL] if _has_control(receipt) else [])]
+def _perplexity_row(kind: str, row: Row, controlled: bool) -> list[str]:
+    cells = [kind, f"{row['from']:,} to {row['to']:,}"]
+    cells += [f"{row['teacher']:.2f}", f"{row['student']:.2f}"]
+    cells += [_ratio(row), f"{row['segments']:,}"]
+    if controlled:
+        cells.append(f"{row[f'{CONTROL[0]}_ratio']:.3f}")
+    return cells
+
+
+def _ratio(row: Row) -> str:
+    """A ratio of perplexities with its interval, where one was measured."""
+    interval = row.get("ratio_interval")
+    if interval is None:
+        return f"{row['ratio']:.3f}"
+    low, high = interval
+    return f"{row['ratio']:.3f} ({low:.3f} to {high:.3f})"
+
+
+def _tasks(receipt: Row) -> list[tuple[str, Row]]:
+    """The names and results of everything that was to be recalled."""
     tasks = [(f"needle, {x['distance']:,} tokens back", x) for x in receipt["recall"]]
     tasks += [(f"list, {x['distance']:,} tokens back", x) for x in receipt.get("lists", [])]
-    tasks += [(f"copy of {x['length']:,} tokens", x) for x in receipt["copying"]]
+    return tasks + [(f"copy of {x['length']:,} tokens", x) for x in receipt["copying"]]
+
+
+def _recall(receipt: Row) -> Section:
+    sides = list(SIDES)
+    if _has_control(receipt):
+        sides.append(CONTROL)
     rows = []
-    for label, row in tasks:
+    for label, row in _tasks(receipt):
         rows.append([label, *(_share(row, side) for side, _ in sides)])
         if "student_whole" in row:
             whole = [_share(row, f"{side}_whole") for side, _ in sides]
-            rows.append([f"{label}: whole numbers", *whole])
+            rows.append(["— whole numbers", *whole])
             shares = ["", *(_share(row, f"{side}_share") for side, _ in sides[1:])]
-            rows.append([f"{label}: of the teacher's digits", *shares])
-    head = ["task", *(label for _, label in sides)]
+            rows.append(["— of the original's digits", *shares])
+    head = ["test", *(label for _, label in sides)]
     picture = Picture(
         "recall",
-        "Needles found by distance, and copies by length",
-        "<b>What the cache keeps</b>: needles by distance, copies by length.",
+        "Share of needles recalled by distance, and of copied tokens by length",
+        words("recall_caption"),
         render(lambda theme: _recall_lines(theme, receipt)),
         Data(head, rows),
     )
-    return Section("recall", "Recall and copying", text, [picture], table(head, rows))
+    after = _wide(head, rows) + words("recall_note", control=_control_name(receipt))
+    return Section("recall", "What it remembers", words("recall"), [picture], after)
 
 
 def _has_control(receipt: Row) -> bool:
-    """Whether a receipt measured the window and the sinks alone."""
+    """Whether the original model with a window and sinks alone was measured too."""
     return any(CONTROL[0] in row for rows in receipt["perplexity"].values() for row in rows)
+
+
+def _control_name(receipt: Row) -> str:
+    return CONTROL[1].capitalize() if _has_control(receipt) else ""
 
 
 def _share(row: Row, name: str) -> str:
@@ -99,41 +142,37 @@ def _share(row: Row, name: str) -> str:
 
 
 def _decoding(receipt: Row) -> Section:
-    smaller, faster = receipt["smaller_from"], receipt["faster_from"]
-    text = (
-        "<p>Batch 1 on the machine that measured; bytes are exact, those of every tensor in the "
-        f"cache. Smaller from {_length(smaller)}, a token faster from {_length(faster)}.</p>"
-    )
-    rows = [
-        [
-            f"{row['length']:,.0f}",
-            *(f"{row[f'{side}_bytes']:,.0f}" for side, _ in SIDES),
-            *(f"{row[f'{side}_tokens_a_second']:.1f}" for side, _ in SIDES),
-            *(f"{row[f'{side}_prompt_ms']:,.0f}" for side, _ in SIDES),
-        ]
-        for row in receipt["decoding"]
-    ]
     head = ["tokens before"]
-    for what in ("bytes", "tokens a second", "prompt, ms"):
-        head += [f"{what}: {label}" for _, label in SIDES]
+    for column in ("cache, MiB", "tokens per second", "prompt, ms"):
+        head += [f"{column}: {label}" for _, label in SIDES]
+    rows = [_decoding_row(row) for row in receipt["decoding"]]
     picture = Picture(
         "decoding",
-        "Tokens a second and bytes of the cache by length",
-        "<b>Decoding after a prompt</b>: tokens a second, and the bytes of the cache.",
-        render(lambda theme: _decoding_lines(theme, receipt)),
+        "Tokens per second and memory of the cache by length",
+        words("decoding_caption"),
+        render(lambda theme: _decoding_lines(theme, receipt["decoding"])),
         Data(head, rows),
     )
-    return Section("decoding", "What it saves", text, [picture], table(head, rows))
+    text = words(
+        "decoding",
+        smaller=_length(receipt["smaller_from"]),
+        faster=_length(receipt["faster_from"]),
+    )
+    return Section("decoding", "What it saves", text, [picture], _wide(head, rows))
+
+
+def _decoding_row(row: Row) -> list[str]:
+    return [
+        f"{row['length']:,.0f}",
+        *(f"{row[f'{side}_bytes'] / MIB:,.2f}" for side, _ in SIDES),
+        *(f"{row[f'{side}_tokens_a_second']:.1f}" for side, _ in SIDES),
+        *(f"{row[f'{side}_prompt_ms']:,.0f}" for side, _ in SIDES),
+    ]
 
 
 def _continuations(receipt: Row) -> Section:
-    blocks = "".join(
-        f"<h3>{escape(x['prompt'])}</h3><p><b>teacher</b> {escape(x['teacher'])}</p>"
-        f"<p><b>converted</b> {escape(x['student'])}</p>"
-        for x in receipt["continuations"]
-    )
-    text = "<p>The likeliest token each time.</p>"
-    return Section("continuations", "Continuations side by side", text, [], blocks)
+    text = words("continuations", rows=receipt["continuations"])
+    return Section("continuations", "The same prompts side by side", text)
 
 
 def _percent(share: float) -> str:
@@ -141,54 +180,96 @@ def _percent(share: float) -> str:
 
 
 def _length(value: int | None) -> str:
-    return "no length" if value is None else f"{value:,} tokens"
+    return "" if value is None else f"{value:,} tokens"
 
 
-def _ratio_lines(theme: Theme, receipt: Row):
-    figure = new_figure(7.0, 2.6)
+def _wide(head: list[str], rows: list[list[str]]) -> str:
+    return words("wide_table", table=table(head, rows))
+
+
+# --- pictures -------------------------------------------------------------------------------------
+
+
+def label_lengths(axes: Axes, theme: Theme, lengths: Sequence[float]) -> None:
+    """Label a logarithmic axis with the measured lengths; on a phone with every second one."""
+    step = 1
+    if theme.narrow and len(lengths) > 4:
+        step = 2
+    shown = sorted(set(lengths))[::step]
+    axes.set_xticks(shown, [f"{length:,.0f}" for length in shown])
+    axes.minorticks_off()
+
+
+def _ratio_lines(theme: Theme, receipt: Row) -> Figure:
+    figure = new_figure(theme.width, 2.6)
     axes = figure.subplots()
-    for (kind, rows), colour in zip(receipt["perplexity"].items(), (theme.good, theme.bad)):
+    for (kind, rows), colour in zip(receipt["perplexity"].items(), theme.series):
         ends = [row["to"] for row in rows]
-        axes.semilogx(
-            ends, [row["ratio"] for row in rows], marker="o", markersize=4, color=colour, label=kind
-        )
+        ratios = [row["ratio"] for row in rows]
+        axes.semilogx(ends, ratios, marker="o", markersize=4, color=colour, label=kind)
+        known = [row for row in rows if row.get("ratio_interval")]
+        low, high = ([row["ratio_interval"][end] for row in known] for end in (0, 1))
+        axes.fill_between([row["to"] for row in known], low, high, color=colour, alpha=0.2)
+    ends = [row["to"] for rows in receipt["perplexity"].values() for row in rows]
+    label_lengths(axes, theme, ends)
     axes.axhline(1.0, linewidth=0.8, color=theme.ink, alpha=0.5)
-    axes.set_xlabel("position")
+    axes.set_xlabel("position in the text, tokens")
     axes.set_ylabel("perplexity ratio")
     axes.legend()
     return figure
 
 
-def _recall_lines(theme: Theme, receipt: Row):
-    figure = new_figure(7.0, 2.6)
-    parts = (("recall", "distance", "tokens back"), ("copying", "length", "tokens of a passage"))
-    for axes, (key, place, label) in zip(figure.subplots(1, 2, sharey=True), parts):
-        rows = receipt[key]
-        for (side, name), colour in zip(SIDES, (theme.bad, theme.good)):
-            values = [100 * row[side] for row in rows]
-            places = [row[place] for row in rows]
-            axes.semilogx(places, values, marker="o", markersize=4, color=colour, label=name)
-        if _has_control(receipt):
-            places = [row[place] for row in rows]
-            values = [100 * row[CONTROL[0]] for row in rows]
-            axes.semilogx(places, values, "--", color=theme.ink, alpha=0.5, label=CONTROL[1])
+def _recall_lines(theme: Theme, receipt: Row) -> Figure:
+    parts = [
+        (key, place, label)
+        for key, place, label in (
+            ("recall", "distance", "needle: tokens back"),
+            ("copying", "length", "copy: tokens of the passage"),
+        )
+        if receipt[key]
+    ] or [("lists", "distance", "list: tokens back")]
+    panels, columns = theme.side_by_side(len(parts))
+    figure = new_figure(theme.width, 2.7 * panels)
+    grid = figure.subplots(panels, columns, sharey=True, squeeze=False).ravel()
+    for axes, (key, place, label) in zip(grid, parts):
+        _recall_panel(axes, theme, receipt[key], place, _has_control(receipt))
+        label_lengths(axes, theme, [row[place] for row in receipt[key]])
         axes.set_xlabel(label)
         axes.set_ylim(-5, 105)
-    figure.axes[0].set_ylabel("right, %")
-    figure.axes[0].legend()
+        axes.set_ylabel("right, %")
+    grid[0].legend()
     return figure
 
 
-def _decoding_lines(theme: Theme, receipt: Row):
-    figure = new_figure(7.0, 2.8)
-    rows = receipt["decoding"]
+def _recall_panel(
+    axes: Axes, theme: Theme, rows: Sequence[Row], place: str, controlled: bool
+) -> None:
+    """One line per model with its interval; the control is dashed."""
+    places = [row[place] for row in rows]
+    lines = [(side, name, theme.series[1 - i], "-") for i, (side, name) in enumerate(SIDES)]
+    if controlled:
+        lines.append((*CONTROL, theme.faint, "--"))
+    for side, name, colour, style in lines:
+        values = [100 * row[side] for row in rows]
+        axes.semilogx(places, values, style, marker="o", markersize=4, color=colour, label=name)
+        if all(f"{side}_interval" in row for row in rows):
+            low, high = ([100 * row[f"{side}_interval"][end] for row in rows] for end in (0, 1))
+            axes.fill_between(places, low, high, color=colour, alpha=0.15, linewidth=0)
+
+
+def _decoding_lines(theme: Theme, rows: Sequence[Row]) -> Figure:
+    panels, columns = theme.side_by_side(2)
+    figure = new_figure(theme.width, 2.8 * panels)
     lengths = [row["length"] for row in rows]
-    parts = (("tokens_a_second", "tokens a second", 1.0), ("bytes", "MiB", 2.0**20))
-    for axes, (key, label, unit) in zip(figure.subplots(1, 2), parts):
-        for (side, name), colour in zip(SIDES, (theme.bad, theme.good)):
+    parts = (("tokens_a_second", "tokens per second", 1.0), ("bytes", "cache, MiB", MIB))
+    grid = figure.subplots(panels, columns)
+    for axes, (key, label, unit) in zip(grid, parts):
+        for i, (side, name) in enumerate(SIDES):
             values = [row[f"{side}_{key}"] / unit for row in rows]
+            colour = theme.series[1 - i]
             axes.loglog(lengths, values, marker="o", markersize=4, color=colour, label=name)
+        label_lengths(axes, theme, lengths)
         axes.set_xlabel("tokens before")
         axes.set_ylabel(label)
-    figure.axes[0].legend()
+    grid[0].legend()
     return figure

@@ -21,6 +21,7 @@ from ...linearization.transformers_folder import load_gguf, load_local, picture_
 from ..data import create_dataset, dataset_path, fetch, list_datasets
 from ..training.evaluation import load_run, run_dataset
 from .data import Part, TokenTexts, TokenWindows, is_decoder
+from .exercises import Exercises
 from .fit import StageOptions
 from .linearize import DISTIL, LENGTHEN, MATCH, TUNE, Conversion, linearize
 from .receipt import Documents
@@ -67,6 +68,7 @@ def linearize_source(
     max_length: int | None = None,
     reach: int | None = None,
     longer: int | None = None,
+    exercises: float | None = None,
     samples: int | None = None,
     distil: StageOptions | Mapping[str, Any] | None = None,
     match: StageOptions | Mapping[str, Any] | None = None,
@@ -101,6 +103,8 @@ def linearize_source(
             from which they end below it, so that the maps see positions beyond a window; default
             :data:`REACH` or all that the model has, 0 for windows that all begin at the first.
         longer: tokens of the windows of a further, short stage ``lengthen`` of a language model.
+        exercises: of a language model, the share of its training windows that ask for what lies
+            far back, see :class:`fredholm.lab.distill.exercises.Exercises`; default none.
         samples: of the training split, the first so many after a fixed shuffle; default all.
         distil, match, lengthen, tune: the stages, or changes to their defaults, which are
             :data:`DISTIL`, :data:`MATCH`, :data:`LENGTHEN` and :data:`TUNE`, of a language model
@@ -142,6 +146,10 @@ def linearize_source(
             splits = _windows(data, tokenizer, max_length, model, reach)
             if longer is not None:
                 options["longer"] = _longer(data, tokenizer, longer, model, reach)
+            if exercises is not None:
+                splits = Exercises(splits[0], tokenizer, exercises), splits[1]
+                if longer is not None:
+                    options["longer"] = Exercises(options["longer"], tokenizer, exercises)
             task = "tokens"
             if ranked or isinstance(options.get("keep"), int) or options.get("keep") == "probe":
                 texts = load_texts(data, "val")
@@ -154,6 +162,11 @@ def linearize_source(
             task = task or ("regression" if numbers else None)
     if defaults is ENCODER and (longer or reach):
         raise OptionError("--lengthen and --reach are of a language model that learns from texts")
+    if defaults is ENCODER and exercises is not None:
+        raise OptionError(
+            f"--exercises {exercises}: expected a language model that learns from texts, got "
+            f"{type(model).__name__}; leave it out"
+        )
     if lengthen and longer is None:
         raise OptionError(
             "--lengthen-steps: needs --lengthen, the tokens of the windows of that stage"

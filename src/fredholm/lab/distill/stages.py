@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -84,6 +85,15 @@ class Stage(Learner):
         check_batch(batch[0])
         return super().training_step(batch, batch_idx)
 
+    def window_of_step(self) -> AbstractContextManager[None]:
+        """The window of a step: the converted layers' own, or with ``vary_window`` in every second
+        step, on average, a narrower one that is drawn.
+        """
+        window = self.replaced.window
+        if not self.options.vary_window or window is None or bool(torch.rand(()) < 0.5):
+            return nullcontext()
+        return self.replaced.narrowed(int(torch.randint(1, window + 1, ())))
+
 
 class Distillation(Stage):
     """Distil: only the new maps learn; every layer is given what the teacher gives it, and matches
@@ -108,7 +118,8 @@ class Distillation(Stage):
             self.replaced.switch("distil")
 
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:
-        call(self.model, inputs)
+        with self.window_of_step():
+            call(self.model, inputs)
         losses = self.replaced.losses()
         for name, value in losses.items():
             if not torch.isfinite(value):

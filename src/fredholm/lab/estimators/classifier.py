@@ -16,7 +16,8 @@ from ...errors import OptionError
 from ..data.files.casts import Coded
 from ..data.files.channels import first_of
 from ..data.samples import recognise
-from .base import Estimator, all_or_nothing, check_weights, checked, scaled_weights
+from .base import Estimator, all_or_nothing, checked
+from .weights import check_weights, scaled_weights
 
 
 class FredholmClassifier(ClassifierMixin, Estimator):

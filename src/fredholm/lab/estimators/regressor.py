@@ -13,7 +13,8 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d
 from ...errors import ShapeError
 from ..data.frames import plain_answers
 from ..data.samples import collect_answers, recognise
-from .base import Estimator, all_or_nothing, check_weights, checked, scaled_weights
+from .base import Estimator, all_or_nothing, checked
+from .weights import check_weights, scaled_weights
 
 
 class FredholmRegressor(RegressorMixin, Estimator):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..data.files.terms import Terms
 from ..data.kinds.kind import Cloud, Kind, Signal
+from ..numbers import readable
 from . import plots
 from .importance import Word, word_support
 from .page import Data, Picture, Section, example_table, marked_texts, words
@@ -89,12 +90,10 @@ def class_examples(
 def number_examples(shown: Shown, truth: Tensor, predicted: Tensor) -> Section:
     """The samples whose numbers are farthest off."""
     error = (predicted - truth).abs()
-    found = [
-        Said(
-            i, f"{float(truth[i]):.5g}", f"{float(predicted[i]):.5g}", f"{float(error[i]):.3g} off"
-        )
-        for i in error.argsort(descending=True)[:SHOWN].tolist()
-    ]
+    found = []
+    for i in error.argsort(descending=True)[:SHOWN].tolist():
+        asked, answer, off = (float(values[i]) for values in (truth, predicted, error))
+        found.append(Said(i, readable(asked, 5), readable(answer, 5), f"off by {readable(off, 3)}"))
     section = Section("examples", "Largest errors", _legend(shown))
     return _with(section, shown, "largest", "Farthest off first", found, None, len(truth))
 

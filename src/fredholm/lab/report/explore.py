@@ -5,22 +5,103 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...domain import Domain
+from ...errors import OptionError, ShapeError
 from ...explain.kernels import image_grid, kernel_map, output_points
-from ..data.kinds.kind import Cloud, Kind
+from ...files import write_text
+from ...integral import IntegralOperator
+from ..data.kinds.kind import SAMPLES, Cloud, Kind
 from .kernels import DRAWABLE, MAX_HEADS, PLAIN, Axis, Layer, _first, shown_layers
-from .page import Section, words
+from .page import Section, render_figure, words
 
 MOST = 1_500_000  # weights of a page, a byte each
-POINTS = 400  # of a sample, an element of the page each
+POINTS = 600  # of a sample, an element of the page each
 STEPS = 127  # of a weight, from zero to the largest of its row
+HEIGHTS = {"words": 260, "line": 370, "grid": 520, "points": 520}  # of a figure, in pixels
+
+
+class Explorer:
+    """The interactive figure of some kernels: pick a query point, see its row of the kernel.
+
+    A notebook shows it as the result of a cell. It is one HTML page that loads nothing and runs one
+    script, so that it works from a file, without a server and without the internet.
+
+    Attributes:
+        page: the HTML.
+        height: in pixels, where it stands inside another page.
+    """
+
+    def __init__(self, title: str, found: dict[str, Any]):
+        self.title = title
+        self.page = render_figure(title, found)
+        self.height = HEIGHTS[found["layout"]]
+
+    def save(self, path: str | Path) -> Path:
+        """Write the page to a file and return its path."""
+        return write_text(Path(path), self.page)
+
+    def _repr_html_(self) -> str:
+        style = f"width:100%;height:{self.height}px;border:0"
+        return f'<iframe title="{escape(self.title)}" style="{style}" srcdoc="{escape(self.page)}"></iframe>'
+
+
+def explore(
+    operators: IntegralOperator | Mapping[str, IntegralOperator],
+    u: Tensor,
+    domain: Domain | None = None,
+    *,
+    names: Sequence[str] = (),
+) -> Explorer:
+    """Return an interactive figure of the kernels of one or several operators on one signal.
+
+    Sliders choose the operator and the head; mouse, Tab and arrow keys choose the query point.
+    Weights are those of :func:`fredholm.explain.kernel_map`.
+
+    Args:
+        operators: one, or several by the names that the figure shows.
+        u: features (B, N, dim); of a batch the first signal is shown.
+        domain: of the points (default: each operator's own, mostly a line).
+        names: of the points, such as the words of a text.
+
+    Raises:
+        OptionError: no operator, or points that cannot be drawn: more than 600, in more than three
+            dimensions, or with queries elsewhere than keys.
+        ShapeError: another number of names than points.
+
+    Example:
+        >>> from fredholm import create_operator
+        >>> figure = explore(create_operator("softmax", 8, heads=2), torch.randn(1, 5, 8))
+        >>> figure._repr_html_()[:7]
+        '<iframe'
+    """
+    if isinstance(operators, IntegralOperator):
+        operators = {type(operators).__name__: operators}
+    if not operators:
+        raise OptionError("expected one operator or more, got none")
+    if names and len(names) != u.shape[1]:
+        raise ShapeError(f"expected {u.shape[1]} names, one per point, got {len(names)}")
+
+    layers = [
+        Layer(name, operator, u, domain or operator.default_domain(u))
+        for name, operator in operators.items()
+    ]
+    section = explore_section(layers, None, SAMPLES, Axis(tuple(names)))
+    if section is None or section.explorer is None:
+        raise OptionError(
+            f"expected 2 to {POINTS} points that can be drawn, at which the operator also answers; "
+            f"got {layers[0].domain}"
+        )
+    return Explorer(f"Kernels of {', '.join(operators)}", section.explorer)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,8 @@
 of the interactive figure, where it has one.
 
 What it looks like stands in ``templates/``: ``page.html``, ``parts.html``, ``style.css`` and
-``explore.js``; what it says in ``run.html`` and ``comparison.html``.
+``explore.js``; what it says in ``run.html``,
+``comparison.html`` and ``conversion.html``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-PROSE = ("run.html", "comparison.html")  # templates of what pages say
+PROSE = ("run.html", "comparison.html", "conversion.html")  # templates of what pages say
 DPI = 150  # of the pictures; a page has 96 units an inch, so that they are sharp on dense screens
 
 
@@ -101,6 +102,14 @@ def render_page(
     )
 
 
+def render_figure(title: str, found: dict[str, Any]) -> str:
+    """Return the interactive figure as a page of its own; ``found`` is a section's ``explorer``."""
+    script = script_source()
+    return _template("figure.html").render(
+        title=title, found=found, script=Markup(script), policy=Markup(policy(script))
+    )
+
+
 def script_source() -> str:
     """The script of the interactive figure, the only one that a page may run."""
     return files("fredholm.lab.report").joinpath("templates/explore.js").read_text("utf-8").strip()
@@ -152,7 +161,7 @@ def words(name: str, /, **values: Any) -> str:
 
     Example:
         >>> words("mistakes", wrong=1, count=9, what="<b>")
-        '<p>1 of 9 &lt;b&gt; were given a wrong class.</p>'
+        '<p>1 of 9 &lt;b&gt; were classified wrongly.</p>'
     """
     modules = [_template(page).module for page in PROSE]
     macro = next(getattr(module, name) for module in modules if hasattr(module, name))

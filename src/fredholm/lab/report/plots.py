@@ -188,7 +188,7 @@ def maps(
                 else:
                     axes.set_axis_off()
                     continue
-                axes.set_title("image and query" if image.any() else "query", fontsize=8)
+                axes.set_title("sample and query" if image.any() else "query", fontsize=8)
             else:
                 values = layer[column - 1]
                 axes.imshow(
@@ -290,8 +290,8 @@ def confusion(theme: Theme, counts: np.ndarray, classes: Sequence[str]) -> Figur
     if rotation == 0:
         axes.xaxis.set_tick_params(rotation=0)
     axes.set_yticks(range(size), classes)
-    axes.set_xlabel("called")
-    axes.set_ylabel("is")
+    axes.set_xlabel("predicted")
+    axes.set_ylabel("true")
     axes.tick_params(length=0)
     return figure
 
@@ -321,7 +321,7 @@ def examples(theme: Theme, things: Sequence[Any], found: Sequence[Any]) -> Figur
         sample(axes, thing, theme)
         text = f"{_clip(said.answer)} {said.note if said.wrong is not None else ''}".rstrip()
         axes.set_title(text, loc="center", fontsize=8, color=colours[said.wrong], pad=3)
-        below = "" if said.wrong is False else f"is {_clip(said.truth)}"
+        below = "" if said.wrong is False else f"true: {_clip(said.truth)}"
         axes.set_xlabel(below, fontsize=8, labelpad=2)
         _ticks(axes, few=not pictured)
     for axes in panels[len(found) :]:

@@ -17,6 +17,7 @@ from torch import Tensor
 from ...errors import DataError, ShapeError
 from ..data.files.terms import Terms
 from ..data.kinds.sequences import TABLES
+from ..numbers import readable
 from ..training.metrics import METRICS, wilson
 from . import plots
 from .examples import (
@@ -243,7 +244,7 @@ def confusion_section(evaluation: Mapping[str, Any], classes: Sequence[str], spl
         [classes[i], classes[j], str(wrong[i, j]), f"{wrong[i, j] / counts[i].sum():.1%}"]
         for i, j in pairs
     ]
-    listed = table(["is", "called", "times", "of the class"], rows) if rows else ""
+    listed = table(["true", "predicted", "times", "share of the class"], rows) if rows else ""
     text = words("mistakes", wrong=wrong.sum(), count=counts.sum(), what=split)
     listed = words("frequent", table=listed) if rows else ""
     if len(counts) > MAX_CLASSES:
@@ -252,7 +253,7 @@ def confusion_section(evaluation: Mapping[str, Any], classes: Sequence[str], spl
     alt = f"Confusion matrix of {len(classes)} classes, {wrong.sum()} mistakes of {counts.sum()}"
     drawn = render(lambda theme: plots.confusion(theme, counts, classes))
     rows = [[name, *line] for name, line in zip(classes, counts.tolist())]
-    picture = Picture("confusion", alt, caption, drawn, Data(["is", *classes], rows))
+    picture = Picture("confusion", alt, caption, drawn, Data(["true \\ predicted", *classes], rows))
     return Section("confusion", "Mistakes", text, [picture], after=listed, beside=len(counts) <= 10)
 
 
@@ -276,7 +277,7 @@ def score_head(
             note += f"; 95% interval {low:.1%} to {high:.1%}"
         head.append(("Accuracy", f"{accuracy:.2%}", note))
     head += [
-        (_title(name), "undefined" if value is None else f"{value:.4g}", where)
+        (_title(name), "undefined" if value is None else readable(value), where)
         for name, value in evaluation.get("scores", {}).items()
         if name != "accuracy"
     ]
@@ -299,8 +300,9 @@ def score_head(
         if "r2" not in told and variance > 0:
             head.append(("R²", f"{1 - loss / variance:.3f}", where))
         if "rmse" not in told:
-            constant = f"{math.sqrt(variance):.3g} for answering the mean"
-            head.append(("RMSE", f"{math.sqrt(loss):.3g}", f"root mean squared error; {constant}"))
+            constant = f"{readable(math.sqrt(variance), 3)} for answering the mean"
+            error = readable(math.sqrt(loss), 3)
+            head.append(("RMSE", error, f"root mean squared error; {constant}"))
         return head
     return head + (
         [("Loss", f"{evaluation['loss']:.3f}", evaluation.get("loss_name", "cross-entropy"))]

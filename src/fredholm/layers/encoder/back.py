@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -27,8 +27,8 @@ from .layers import ROLES, norm_options, targets
 
 
 def to_encoder(evolution: Evolution, *, batch_first: bool = True) -> nn.TransformerEncoder:
-    """The evolution as a ``torch.nn.TransformerEncoder`` with equal outputs and gradients, without
-    dropout.
+    """Convert an evolution to a ``torch.nn.TransformerEncoder`` with equal outputs and gradients,
+    without dropout.
 
     Raises:
         ConversionError: terms other than those of a post-norm or pre-norm encoder, another scheme
@@ -45,100 +45,110 @@ def to_encoder(evolution: Evolution, *, batch_first: bool = True) -> nn.Transfor
     scheme = resolve_scheme(evolution.scheme)
     if type(scheme) not in (Lie, Relaxed):
         raise ConversionError(
-            f"an encoder is a sequence of layers: scheme Lie or Relaxed, not {scheme}"
+            f"an encoder is a sequence of layers: expected scheme Lie or Relaxed, not {scheme}"
         )
-    if evolution.steps != evolution.horizon or len(evolution.knots) not in (1, evolution.steps):
-        facts = f"{len(evolution.knots)} knots, T = {evolution.horizon:g}, {evolution.steps} steps"
+    knots = len(evolution.knots)
+    if evolution.steps != evolution.horizon or knots not in (1, evolution.steps):
         raise ConversionError(
-            "a layer is a step of length 1 with a knot of its own or one shared by all; got "
-            f"{facts}"
+            "expected steps of length 1 with a knot of their own or one shared by all, got "
+            f"{knots} knots, T = {evolution.horizon:g}, {evolution.steps} steps"
         )
-    built = [
-        _encoder_layer(list(knot), isinstance(scheme, Relaxed), batch_first)
-        for knot in evolution.knots
-    ]
-    if len(built) < evolution.steps:
-        built = built * evolution.steps
-    final = norm_options(evolution.norm)
-    encoder = nn.TransformerEncoder(
-        built[0],
-        1,
-        None if final is None else nn.LayerNorm(evolution.dim or 0, **final),
-        enable_nested_tensor=False,
-    )
-    encoder.layers, encoder.num_layers = nn.ModuleList(built), len(built)
-    if encoder.norm is not None and evolution.norm is not None:
-        encoder.norm.to(next(evolution.parameters()))
-        encoder.norm.load_state_dict(evolution.norm.state_dict())
+    relaxed = isinstance(scheme, Relaxed)
+    layers = [_encoder_layer(list(knot), relaxed, batch_first) for knot in evolution.knots]
+    if len(layers) < evolution.steps:
+        layers = layers * evolution.steps
+
+    norm = None
+    options = norm_options(evolution.norm)
+    if options is not None and evolution.norm is not None:
+        norm = nn.LayerNorm(evolution.dim or 0, **options)
+        norm.to(next(evolution.parameters()))
+        norm.load_state_dict(evolution.norm.state_dict())
+    # torch copies its first argument; these layers replace the copy, so that shared ones stay so.
+    encoder = nn.TransformerEncoder(layers[0], 1, norm, enable_nested_tensor=False)
+    encoder.layers = nn.ModuleList(layers)
+    encoder.num_layers = len(layers)
     return encoder.train(evolution.training)
 
 
 def _encoder_layer(
     terms: list[Term], relaxed: bool, batch_first: bool
 ) -> nn.TransformerEncoderLayer:
-    norm, attention, network = _pattern(terms)
-    knot, kernel = nn.ModuleList(terms), attention.operator.kernel
-    norms: list[Any] = [knot.get_submodule(targets(norm)[role]) for role in ("norm1", "norm2")]
+    """Return one layer with the parameters of a knot."""
+    knot = _read_knot(terms)
+    network = knot.network
+    modules = nn.ModuleList(terms)
+    parts: dict[str, Any] = {
+        role: modules.get_submodule(name) for role, name in targets(knot.norm).items()
+    }
     layer = nn.TransformerEncoderLayer(
-        attention.dim,
-        kernel.heads,
+        knot.attention.dim,
+        knot.attention.operator.kernel.heads,
         network.layers[0].out_features,
         dropout=0.0,
         activation=_layer_activation(network.activation),
         batch_first=batch_first,
-        norm_first=norm == "pre",
+        norm_first=knot.norm == "pre",
     )
-    layer.norm1.eps, layer.norm2.eps = norms[0].eps, norms[1].eps * (4 if relaxed else 1)
-    parameter = next(knot.parameters())
+    layer.norm1.eps = parts["norm1"].eps
+    layer.norm2.eps = parts["norm2"].eps
+    if relaxed:
+        # LN of half a sum with ε/4 is LN of the sum with ε.
+        layer.norm2.eps *= 4
+    parameter = next(modules.parameters())
     layer.to(parameter.device, parameter.dtype)
-    _fill(layer, {role: knot.get_submodule(name) for role, name in targets(norm).items()})
+    _fill(layer, parts)
     return layer
 
 
 def _layer_activation(activation: str | nn.Module) -> Any:
-    """What PyTorch's layer takes for the activation of a FeedForwardTerm."""
+    """Return the activation of a FeedForwardTerm as PyTorch's layer takes it."""
     tanh_module = isinstance(activation, nn.GELU) and activation.approximate == "tanh"
     if activation == "gelu_tanh" or tanh_module:
         # Under no_grad the layer computes any nn.GELU as the exact one, but no other callable.
         return functools.partial(F.gelu, approximate="tanh")
-    if isinstance(activation, nn.Module):  # it may have parameters, which are not shared
+    if isinstance(activation, nn.Module):
+        # It may have parameters, which are not shared.
         return copy.deepcopy(activation)
     return {"silu": F.silu, "tanh": torch.tanh}.get(activation, activation)
 
 
-def _pattern(terms: list[Term]) -> tuple[str, Any, Any]:
-    """(norm, attention, network) of the terms of an encoder layer, or a ConversionError."""
+POST = [OperatorTerm, MomentConstraint, FeedForwardTerm, MomentConstraint]
+PRE = [OperatorTerm, FeedForwardTerm]
+"""Terms of an encoder layer."""
+
+
+class Knot(NamedTuple):
+    """Terms of an encoder layer: ``"post"`` or ``"pre"``, its attention and its network."""
+
+    norm: str
+    attention: Any
+    network: Any
+
+
+def _read_knot(terms: list[Term]) -> Knot:
+    """Return the terms of an encoder layer, or raise ConversionError."""
     kinds = [type(term) for term in terms]
     names = ", ".join(kind.__name__ for kind in kinds)
-    post, pre = (
-        [OperatorTerm, MomentConstraint, FeedForwardTerm, MomentConstraint],
-        [OperatorTerm, FeedForwardTerm],
-    )
-    if kinds not in (post, pre):
+    if kinds not in (POST, PRE):
         raise ConversionError(
-            f"an encoder layer is {[k.__name__ for k in post]} or pre-norm "
-            f"{[k.__name__ for k in pre]}; got {names}"
+            f"an encoder layer: expected {[k.__name__ for k in POST]} or pre-norm "
+            f"{[k.__name__ for k in PRE]}, got {names}"
         )
-    attention, network = (terms[0], terms[2]) if kinds == post else (terms[0], terms[1])
-    inner = [getattr(term, "norm", None) for term in (attention, network)]
-    fits = (
-        all(n is None for n in inner)
-        if kinds == post
-        else all(type(n) is nn.LayerNorm for n in inner)
-    )
-    hard = all(
-        t.penalty is None and t.affine == "vector" for t in terms if isinstance(t, MomentConstraint)
-    )
-    operator: Any = attention.operator  # type: ignore[union-attr]
-    if type(operator) is not SoftmaxAttention:
+    if kinds == POST:
+        knot = Knot("post", terms[0], terms[2])
+    else:
+        knot = Knot("pre", terms[0], terms[1])
+
+    kind = type(knot.attention.operator)
+    if kind is not SoftmaxAttention:
+        raise ConversionError(f"an encoder layer: expected softmax attention, got {kind.__name__}")
+    layers = len(knot.network.layers)
+    if layers != 2 or not _normalises_as_torch(knot, terms):
         raise ConversionError(
-            f"an encoder layer has softmax attention, got {type(operator).__name__}"
-        )
-    if not (fits and hard and len(network.layers) == 2):  # type: ignore[arg-type]
-        raise ConversionError(
-            "an encoder layer has hard vector-affine constraints after its terms or a LayerNorm in "
-            "each of them, and a network of "
-            f"two layers; got {names} with {len(network.layers)} layers"  # type: ignore[arg-type]
+            "an encoder layer: expected hard vector-affine constraints after its terms or a "
+            f"LayerNorm in each of them, and a network of two layers, got {names} with {layers} "
+            "layers"
         )
     if any(term.substep not in ("auto", "euler", "implicit") for term in terms):
         raise ConversionError("an encoder layer takes explicit Euler substeps; set substep='auto'")
@@ -147,24 +157,46 @@ def _pattern(terms: list[Term]) -> tuple[str, Any, Any]:
             "the evolution is in training mode with dropout; call .eval() first, or set the rates "
             "to 0"
         )
-    return "post" if kinds == post else "pre", attention, network
+    return knot
+
+
+def _normalises_as_torch(knot: Knot, terms: list[Term]) -> bool:
+    """Return whether norms are where a post-norm or a pre-norm layer has them, and of its kind."""
+    inner = [getattr(term, "norm", None) for term in (knot.attention, knot.network)]
+    if knot.norm == "pre":
+        return all(type(norm) is nn.LayerNorm for norm in inner)
+    constraints = [term for term in terms if isinstance(term, MomentConstraint)]
+    hard = all(term.penalty is None and term.affine == "vector" for term in constraints)
+    return hard and all(norm is None for norm in inner)
 
 
 def _drops(module: nn.Module) -> bool:
-    rate = (
-        module.p
-        if isinstance(module, nn.Dropout)
-        else module.rate
-        if isinstance(module, StochasticDepth)
-        else 0.0
-    )
+    """Return whether a module draws random numbers in its present mode."""
+    rate = 0.0
+    if isinstance(module, nn.Dropout):
+        rate = module.p
+    elif isinstance(module, StochasticDepth):
+        rate = module.rate
     return module.training and rate > 0
 
 
 @torch.no_grad()
 def _fill(layer: Any, parts: dict[str, Any]) -> None:
-    places = {"out": layer.self_attn.out_proj, "norm1": layer.norm1, "norm2": layer.norm2}
-    places |= {"expand": layer.linear1, "contract": layer.linear2}
+    """Copy the parameters of all roles into PyTorch's layer."""
+    packed_roles = list(ROLES[:3])
+    missing = [role for role in ROLES if parts[role].bias is None]
+    if missing not in ([], packed_roles, list(ROLES)):
+        raise ConversionError(
+            "PyTorch's layer has all biases, none, or all but those of query, key and value; "
+            f"the evolution lacks those of {', '.join(missing)}"
+        )
+    places = {
+        "out": layer.self_attn.out_proj,
+        "norm1": layer.norm1,
+        "norm2": layer.norm2,
+        "expand": layer.linear1,
+        "contract": layer.linear2,
+    }
     for role, place in places.items():
         for kind in ("weight", "bias"):
             value = getattr(parts[role], kind)
@@ -172,15 +204,11 @@ def _fill(layer: Any, parts: dict[str, Any]) -> None:
                 place.register_parameter(kind, None)
             else:
                 getattr(place, kind).copy_(value)
-    packed = [parts[role] for role in ROLES[:3]]
-    missing = [role for role in ROLES if parts[role].bias is None]
-    if missing not in ([], list(ROLES[:3]), list(ROLES)):
-        raise ConversionError(
-            "PyTorch's layer has all biases, none, or all but those of query, key and value; "
-            f"the evolution lacks those of {', '.join(missing)}"
-        )
-    layer.self_attn.in_proj_weight.copy_(torch.cat([part.weight for part in packed]))
-    if all(part.bias is None for part in packed):
-        layer.self_attn.register_parameter("in_proj_bias", None)
+
+    attention = layer.self_attn
+    packed = [parts[role] for role in packed_roles]
+    attention.in_proj_weight.copy_(torch.cat([part.weight for part in packed]))
+    if missing:
+        attention.register_parameter("in_proj_bias", None)
     else:
-        layer.self_attn.in_proj_bias.copy_(torch.cat([part.bias for part in packed]))
+        attention.in_proj_bias.copy_(torch.cat([part.bias for part in packed]))

@@ -14,7 +14,7 @@ from ...integral.code_path import check_path
 from ...integral.probe import BATCH
 from ...integral.probe import probe as run_probe
 from .encoder_evolution import EncoderEvolution, EncoderEvolutionConfig
-from .layers import ROLES, Layer, norm_options, targets
+from .layers import ROLES, Layer, SourceParameter, norm_options, targets
 from .readers import read_layer
 from .stacks import read_stack
 
@@ -27,7 +27,8 @@ def from_encoder(
     norm: nn.LayerNorm | None = None,
     probe: bool = True,
 ) -> EncoderEvolution:
-    r"""An encoder as an evolution: one layer is one step of length 1, T is the number of layers.
+    r"""Convert an encoder to an evolution: one layer is one step of length 1, T is the number of
+    layers.
 
     Post-norm layers become operator, projection on S1, network, projection on S1; pre-norm layers
     :math:`T(\mathrm{LN}\,u)` and
@@ -64,85 +65,101 @@ def from_encoder(
         True
     """
     stack = read_stack(encoder)
-    sources, final = stack.layers, stack.norm
-    if norm is not None and final is not None:
+    if norm is not None and stack.norm is not None:
         raise OptionError(
-            "norm=... is for layers without a final norm; this encoder brings its own"
+            "norm: expected None, because this encoder brings its own final norm, got a norm"
         )
     check_path(encoder)
-    layers = [read_layer(source) for source in sources]
-    if scheme not in ("lie", "relaxed"):
-        raise OptionError(
-            f"an encoder is one step a layer of the scheme 'lie' or 'relaxed', got {scheme!r}"
-        )
-    if scheme == "relaxed" and any(layer.norm == "pre" for layer in layers):
-        raise ConversionError(
-            "scheme='relaxed' is the paper's post-norm layer; these layers are pre-norm: use 'lie'"
-        )
-    distinct = {id(source) for source in sources}
-    shared = len(distinct) == 1 and len(sources) > 1
-    if not shared and len(distinct) < len(sources):
-        raise ConversionError(
-            "some of the layers are one object and some are not; share all of them or none"
-        )
-    different = layers[:1] if shared else layers
-    given = norm if norm is not None else final
+    layers = [read_layer(source) for source in stack.layers]
+    _check_scheme(scheme, layers)
+
+    # One object repeated is one knot that all steps share.
+    knots = layers[:1] if _is_shared(stack.layers) else layers
+    final = norm or stack.norm
     config = EncoderEvolutionConfig(
         dim=layers[0].dim,
-        knots=tuple(_knot(layer, scheme) for layer in different),
+        knots=tuple(_knot(layer, scheme) for layer in knots),
         depth=len(layers),
-        final=norm_options(given),
+        final=norm_options(final),
         scheme=scheme,
         controls=controls,
     )
-    modules = [x.activation if isinstance(x.activation, nn.Module) else None for x in different]
+    modules = [x.activation if isinstance(x.activation, nn.Module) else None for x in knots]
     evolution = EncoderEvolution(config, modules)
     parameter = next(encoder.parameters())
     evolution = evolution.to(parameter.device, parameter.dtype)
-    _copy(different, evolution)
-    if evolution.norm is not None and given is not None:
-        evolution.norm.load_state_dict(given.state_dict())
+
+    _copy(knots, evolution)
+    if evolution.norm is not None and final is not None:
+        evolution.norm.load_state_dict(final.state_dict())
     _account(layers)
     evolution.train(encoder.training)
     if probe:
-        run_probe(
-            encoder,
-            stack.call if norm is None else lambda u: norm(stack.call(u)),
-            evolution,
-            (BATCH, 6, layers[0].dim),
-            advice="probe=False leaves this out",
-        )
+        call = stack.call
+        if norm is not None:
+            call = lambda u: norm(stack.call(u))  # noqa: E731
+        shape = (BATCH, 6, layers[0].dim)
+        run_probe(encoder, call, evolution, shape, advice="probe=False leaves this out")
     return evolution
 
 
+def _check_scheme(scheme: str, layers: Sequence[Layer]) -> None:
+    if scheme not in ("lie", "relaxed"):
+        raise OptionError(
+            f"scheme: expected 'lie' or 'relaxed', got {scheme!r}; an encoder is one step per layer"
+        )
+    if scheme == "relaxed" and any(layer.norm == "pre" for layer in layers):
+        raise ConversionError(
+            "scheme: expected 'lie' for pre-norm layers, got 'relaxed', which is the paper's "
+            "post-norm layer"
+        )
+
+
+def _is_shared(sources: Sequence[nn.Module]) -> bool:
+    """Return whether all layers are one object."""
+    distinct = len({id(source) for source in sources})
+    if 1 < distinct < len(sources):
+        raise ConversionError(
+            "some of the layers are one object and some are not; share all of them or none"
+        )
+    return distinct < len(sources)
+
+
 def correspondence(encoder: nn.Module) -> list[tuple[str, str]]:
-    """Which parameter becomes which: (name in the encoder's layers, name in the evolution),
+    """Return which parameter becomes which: (name in the encoder's layers, name in the evolution),
     complete in both directions.
 
     Example:
         >>> correspondence(nn.TransformerEncoderLayer(8, 2, 16).eval())[3]
         ('0.self_attn.in_proj_bias[key]', 'knots.0.0.operator.kernel.key.bias')
     """
-    layers = [read_layer(source) for source in read_stack(encoder).layers]
-    return [
-        (f"{n}.{name}", f"knots.{n}.{targets(layer.norm)[role]}.{kind}")
-        for n, layer in enumerate(layers)
-        for role, kind, _, name in layer.parameters()
-    ]
+    pairs = []
+    for n, source in enumerate(read_stack(encoder).layers):
+        layer = read_layer(source)
+        for parameter in layer.parameters():
+            pairs.append((f"{n}.{parameter.name}", _target(n, layer, parameter)))
+    return pairs
+
+
+def _target(n: int, layer: Layer, parameter: SourceParameter) -> str:
+    """Return the name of a layer's parameter in the evolution, of which the layer is knot n."""
+    return f"knots.{n}.{targets(layer.norm)[parameter.role]}.{parameter.kind}"
 
 
 def _knot(layer: Layer, scheme: str) -> dict[str, Any]:
-    """One knot's configuration, with the parameters that the layer lacks."""
-    places, (first, second) = targets(layer.norm), layer.eps
-    have = {(role, kind) for role, kind, _, _ in layer.parameters()}
-    missing = [
-        f"{places[role]}.{kind}"
-        for role in ROLES
-        for kind in ("weight", "bias")
-        if (role, kind) not in have
-    ]
+    """Return one knot's configuration, with the parameters that the layer lacks."""
+    places = targets(layer.norm)
+    present = {(parameter.role, parameter.kind) for parameter in layer.parameters()}
+    missing = []
+    for role in ROLES:
+        for kind in ("weight", "bias"):
+            if (role, kind) not in present:
+                missing.append(f"{places[role]}.{kind}")
+
+    first, second = layer.eps
     if scheme == "relaxed":
-        second /= 4  # LN of half a sum with ε/4 is LN of the sum with ε
+        # LN of half a sum with ε/4 is LN of the sum with ε.
+        second /= 4
     return {
         "heads": layer.heads,
         "hidden": layer.hidden,
@@ -158,31 +175,27 @@ def _copy(layers: Sequence[Layer], evolution: Evolution) -> None:
     """Copy every parameter to its place, and leave no place empty."""
     filled = set()
     for n, layer in enumerate(layers):
-        for role, kind, value, _ in layer.parameters():
-            name = f"knots.{n}.{targets(layer.norm)[role]}.{kind}"
-            evolution.get_parameter(name).copy_(value)
+        for parameter in layer.parameters():
+            name = _target(n, layer, parameter)
+            evolution.get_parameter(name).copy_(parameter.value)
             filled.add(name)
-    wanted = {
-        name
-        for name, _ in evolution.named_parameters()
-        if name.startswith("knots.") and ".activation." not in name
-    }
-    if wanted != filled:
+
+    names = [name for name, _ in evolution.named_parameters() if name.startswith("knots.")]
+    expected = {name for name in names if ".activation." not in name}
+    if expected != filled:
         raise ConversionError(
-            f"the evolution's parameters {sorted(wanted ^ filled)} have no counterpart in the "
+            f"the evolution's parameters {sorted(expected ^ filled)} have no counterpart in the "
             "encoder"
         )
 
 
 def _account(layers: Sequence[Layer]) -> None:
-    """Every parameter of the source must have gone somewhere: nothing is dropped in silence."""
+    """Raise ConversionError where a parameter of the source has gone nowhere."""
     for layer in layers:
-        used = {name.partition("[")[0] for _, _, _, name in layer.parameters()}
-        lost = [
-            name
-            for name, _ in layer.source.named_parameters()
-            if name not in used and not name.startswith("activation.")
-        ]
+        # A third of a packed parameter is named `name[role]`.
+        used = {parameter.name.partition("[")[0] for parameter in layer.parameters()}
+        names = [name for name, _ in layer.source.named_parameters() if name not in used]
+        lost = [name for name in names if not name.startswith("activation.")]
         if lost:
             raise ConversionError(
                 f"{type(layer.source).__name__}: the parameters {lost} have no place in the "

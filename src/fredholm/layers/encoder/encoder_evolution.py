@@ -20,7 +20,7 @@ from ...models.pretrained import PretrainedMixin, register_saved
 
 @dataclass(frozen=True)
 class EncoderEvolutionConfig(Configuration):
-    """What an evolution made of an encoder is, but for its weights.
+    """Configuration of an evolution made of an encoder: everything except its weights.
 
     Attributes:
         dim: width of the features.
@@ -49,7 +49,7 @@ class EncoderEvolution(PretrainedMixin, Evolution):
     """An :class:`Evolution` of encoder layers that saves itself and comes back.
 
     Args:
-        config: what it is.
+        config: its configuration.
         activations: a module per knot whose activation has no name; such an evolution cannot be
             saved.
 
@@ -71,9 +71,12 @@ class EncoderEvolution(PretrainedMixin, Evolution):
         self, config: EncoderEvolutionConfig, activations: Sequence[nn.Module | None] = ()
     ):
         modules = list(activations) or [None] * len(config.knots)
-        final = None if config.final is None else nn.LayerNorm(config.dim, **config.final)
+        knots = [_knot(config.dim, knot, module) for knot, module in zip(config.knots, modules)]
+        final = None
+        if config.final is not None:
+            final = nn.LayerNorm(config.dim, **config.final)
         super().__init__(
-            [_knot(config.dim, knot, module) for knot, module in zip(config.knots, modules)],
+            knots,
             scheme=config.scheme,
             controls=config.controls,
             horizon=config.depth,
@@ -84,8 +87,10 @@ class EncoderEvolution(PretrainedMixin, Evolution):
 
     @property
     def config(self) -> EncoderEvolutionConfig:
-        """The configuration with the scheme and the steps of now, or an OptionError where they, or
-        an activation, have no name.
+        """The configuration with the current scheme and steps.
+
+        Raises:
+            OptionError: a scheme or an activation without a name.
         """
         unnamed = [n for n, knot in enumerate(self._config.knots) if knot["activation"] is None]
         if unnamed:
@@ -104,7 +109,7 @@ class EncoderEvolution(PretrainedMixin, Evolution):
 
 
 def _knot(dim: int, knot: dict[str, Any], activation: nn.Module | None) -> list[Term]:
-    """The terms of one layer, without the parameters that it does not have."""
+    """Return the terms of one layer, without the parameters that it does not have."""
     named: str | nn.Module | None = knot["activation"] or activation
     if named is None:
         raise OptionError("a knot whose activation has no name needs a module: activations=[...]")

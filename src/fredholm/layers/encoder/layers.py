@@ -1,14 +1,14 @@
-"""What an encoder layer computes: its facts, where each of its parameters goes in one knot of an
-evolution, and what readers of layers check.
+"""Facts of an encoder layer, the place of each of its parameters in one knot of an evolution, and
+the checks of readers.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -25,20 +25,37 @@ ROLES = ("query", "key", "value", "out", "norm1", "expand", "contract", "norm2")
 
 @dataclass(frozen=True)
 class Slot:
-    """Where the parameters of a role lie in a source layer: names of weight and bias, and which
-    third of a packed one.
+    """Place of a role's parameters in a source layer: names of weight and bias, and which third of
+    a packed one.
     """
 
     weight: str
     bias: str
     third: int | None = None
 
-    def names(self) -> tuple[str, str]:
-        return self.weight, self.bias
-
     def take(self, name: str, layer: nn.Module) -> Tensor | None:
-        tensor = _lookup(layer, name)
-        return tensor if tensor is None or self.third is None else tensor.chunk(3)[self.third]
+        """Return the parameter ``name`` of a layer, or its third."""
+        path, _, leaf = name.rpartition(".")
+        tensor = getattr(layer.get_submodule(path), leaf)
+        if tensor is None or self.third is None:
+            return tensor
+        return tensor.chunk(3)[self.third]
+
+
+class SourceParameter(NamedTuple):
+    """One parameter of an encoder layer.
+
+    Attributes:
+        role: of its inner layer, one of :data:`ROLES`.
+        kind: ``"weight"`` or ``"bias"``.
+        value: the tensor, or its third.
+        name: its name in the source; of a third ``name[role]``.
+    """
+
+    role: str
+    kind: str
+    value: Tensor
+    name: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,61 +80,59 @@ class Layer:
     eps: tuple[float, float]
     slots: dict[str, Slot]
 
-    def parameters(self) -> Iterator[tuple[str, str, Tensor, str]]:
-        """(role, ``weight`` or ``bias``, value, name in the source) of every parameter that is not
-        None.
-        """
+    def parameters(self) -> Iterator[SourceParameter]:
+        """Yield every parameter that is not None."""
         for role in ROLES:
-            for kind, name in zip(("weight", "bias"), self.slots[role].names()):
-                tensor = self.slots[role].take(name, self.source)
-                if tensor is not None:
-                    third = self.slots[role].third
-                    yield role, kind, tensor, name if third is None else f"{name}[{role}]"
+            slot = self.slots[role]
+            for kind, name in (("weight", slot.weight), ("bias", slot.bias)):
+                tensor = slot.take(name, self.source)
+                if tensor is None:
+                    continue
+                if slot.third is not None:
+                    name = f"{name}[{role}]"
+                yield SourceParameter(role, kind, tensor, name)
 
 
 def targets(norm: str) -> dict[str, str]:
-    """Role to the name of its layer within one knot of an evolution."""
-    attention = {name: f"0.operator.kernel.{name}" for name in ("query", "key", "value")} | {
-        "out": "0.operator.projection"
-    }
-    network = 2 if norm == "post" else 1
-    norms = (
-        {"norm1": "1", "norm2": "3"} if norm == "post" else {"norm1": "0.norm", "norm2": "1.norm"}
-    )
-    return attention | norms | {"expand": f"{network}.layers.0", "contract": f"{network}.layers.1"}
+    """Return the name of each role's layer within one knot of an evolution."""
+    names = {name: f"0.operator.kernel.{name}" for name in ("query", "key", "value")}
+    names["out"] = "0.operator.projection"
+    if norm == "post":
+        network = 2
+        names |= {"norm1": "1", "norm2": "3"}
+    else:
+        network = 1
+        names |= {"norm1": "0.norm", "norm2": "1.norm"}
+    return names | {"expand": f"{network}.layers.0", "contract": f"{network}.layers.1"}
 
 
 # --- parts ----------------------------------------------------------------------------------------
 
 
 def plain(name: str) -> Slot:
-    """A layer's weight and bias."""
+    """Return the place of a layer's own weight and bias."""
     return Slot(f"{name}.weight", f"{name}.bias")
 
 
-def _lookup(module: nn.Module, name: str) -> Tensor | None:
-    path, _, leaf = name.rpartition(".")
-    return getattr(module.get_submodule(path), leaf)
-
-
 def exactly(layer: nn.Module, name: str, first: type, *others: type | str) -> None:
-    """ConversionError unless an inner layer is of one of these classes, or qualified names."""
-    part = layer.get_submodule(name)
-    got, need = qualified_name(type(part)), first.__name__
-    if type(part) is not first and type(part) not in others and got not in others:
+    """Raise ConversionError unless an inner layer is of one of these classes, or qualified
+    names.
+    """
+    kind = type(layer.get_submodule(name))
+    got = qualified_name(kind)
+    if kind is not first and kind not in others and got not in others:
         raise ConversionError(
-            f"{type(layer).__name__}.{name} is a {got}, only {need} is understood (not quantised, "
-            "not replaced)"
+            f"{type(layer).__name__}.{name} is a {got}, only {first.__name__} is understood (not "
+            "quantised, not replaced)"
         )
 
 
-def deterministic(layer: nn.Module, rates: tuple[float, ...]) -> None:
-    """ConversionError where dropout is active."""
+def deterministic(layer: nn.Module, rates: Sequence[float]) -> None:
+    """Raise ConversionError where dropout is active."""
     if layer.training and any(rates):
-        what = f"{type(layer).__name__} is in training mode with dropout {max(rates):g}"
         raise ConversionError(
-            f"{what}, and no evolution draws the same numbers; call .eval() first, or set the "
-            "rates to 0"
+            f"{type(layer).__name__} is in training mode with dropout {max(rates):g}, and no "
+            "evolution draws the same numbers; call .eval() first, or set the rates to 0"
         )
 
 
@@ -139,7 +154,8 @@ _CLASSES = {
 
 
 def read_activation(activation: Any, layer: nn.Module) -> str | nn.Module:
-    """A name, or a copy of a pointwise module."""
+    """Return the name of an activation, or a copy of a pointwise module."""
+    owner = type(layer).__name__
     if not isinstance(activation, nn.Module):
         if activation in _FUNCTIONS:
             return _FUNCTIONS[activation]
@@ -147,16 +163,15 @@ def read_activation(activation: Any, layer: nn.Module) -> str | nn.Module:
             return "gelu_tanh"
         name = getattr(activation, "__name__", repr(activation))
         raise ConversionError(
-            f"{type(layer).__name__} has the activation {name}, which is no known pointwise "
-            "function"
+            f"{owner}: expected a known pointwise activation, got {name}, which is not understood"
         )
+
     kind = type(activation)
     if kind is nn.GELU and activation.approximate == "tanh":
         return "gelu_tanh"
     if not kind.__module__.startswith(("torch.nn.modules.activation", "transformers.activations")):
         raise ConversionError(
-            f"{type(layer).__name__} has the activation {kind.__qualname__}, which is not "
-            "understood"
+            f"{owner} has the activation {kind.__qualname__}, which is not understood"
         )
     return _CLASSES.get(kind.__name__) or copy.deepcopy(activation)
 
@@ -170,14 +185,17 @@ def _is_gelu_tanh(activation: Any) -> bool:
 
 
 def norm_options(norm: nn.Module | None) -> dict[str, Any] | None:
-    """What a layer normalisation of the same kind takes."""
+    """Return the options of a layer normalisation of the same kind."""
     if norm is None:
         return None
-    kind = qualified_name(type(norm))
-    if type(norm) is not nn.LayerNorm and kind != TIMM_NORM:
+    kind = type(norm)
+    if kind is not nn.LayerNorm and qualified_name(kind) != TIMM_NORM:
         raise ConversionError(
-            f"the final norm is a {type(norm).__qualname__}; only LayerNorm is understood"
+            f"the final norm is a {kind.__qualname__}; only LayerNorm is understood"
         )
     known: Any = norm
-    affine, bias = known.weight is not None, known.bias is not None
-    return {"eps": known.eps, "elementwise_affine": affine, "bias": bias}
+    return {
+        "eps": known.eps,
+        "elementwise_affine": known.weight is not None,
+        "bias": known.bias is not None,
+    }

@@ -19,7 +19,7 @@ def encoder_domain(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
 ) -> Domain:
-    """The line of n tokens that a ``torch.nn.TransformerEncoder`` sees under its masks.
+    """Return the line of n tokens that a ``torch.nn.TransformerEncoder`` sees under its masks.
 
     Args:
         n: number of tokens.
@@ -37,21 +37,24 @@ def encoder_domain(
         >>> encoder_domain(3, key_padding_mask=torch.tensor([[False, False, True]])).valid.tolist()
         [[True, True, False]]
     """
-    valid = pairs = None
+    valid = None
     if key_padding_mask is not None:
         if key_padding_mask.dtype != torch.bool or key_padding_mask.dim() != 2:
             got = f"{key_padding_mask.dtype} {tuple(key_padding_mask.shape)}"
             raise ShapeError(
-                f"key_padding_mask must be boolean (B, {n}), True at padding; got {got}"
+                f"key_padding_mask: expected boolean (B, {n}), True at padding, got {got}"
             )
         valid = ~key_padding_mask
-    if mask is not None:
-        pairs = ~mask if mask.dtype == torch.bool else mask
-        if pairs.dim() == 3:
-            if pairs.shape[0] % heads:
-                raise OptionError(
-                    f"a mask of {pairs.shape[0]} slices does not split into {heads} heads; pass "
-                    "heads=..."
-                )
-            pairs = pairs.unflatten(0, (-1, heads))
+
+    pairs = mask
+    if mask is not None and mask.dtype == torch.bool:
+        pairs = ~mask
+    if pairs is not None and pairs.dim() == 3:
+        slices = pairs.shape[0]
+        if slices % heads:
+            raise OptionError(
+                f"mask: expected a multiple of {heads} slices for {heads} heads, got {slices}; "
+                "pass heads=..."
+            )
+        pairs = pairs.unflatten(0, (-1, heads))
     return Domain.line(n, causal=is_causal, valid=valid, pairs=pairs, device=device, dtype=dtype)

@@ -1,5 +1,5 @@
-"""Readers: what each class of encoder layers computes, one function per class or group of classes
-with the same code.
+"""Readers: facts of each class of encoder layers, one function per class or group of classes with
+the same code.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CLIP_LAYERS = tuple(name for name in CLIP if not name.endswith("ChineseCLIPVisio
 
 
 def read_layer(layer: nn.Module) -> Layer:
-    """The facts of a layer of a known class; a ConversionError for anything else."""
+    """Return the facts of a layer of a known class, or raise ConversionError for anything else."""
     kind = type(layer)
     name = qualified_name(kind)
     if name in READERS:
@@ -55,10 +55,9 @@ def read_layer(layer: nn.Module) -> Layer:
 
 def _torch_layer(layer: Any) -> Layer:
     attention = layer.self_attn
+    quantizable = nn.modules.linear.NonDynamicallyQuantizableLinear
     exactly(layer, "self_attn", nn.MultiheadAttention)
-    exactly(
-        layer, "self_attn.out_proj", nn.modules.linear.NonDynamicallyQuantizableLinear, nn.Linear
-    )
+    exactly(layer, "self_attn.out_proj", quantizable, nn.Linear)
     for name in ("linear1", "linear2"):
         exactly(layer, name, nn.Linear)
     for name in ("norm1", "norm2"):
@@ -67,6 +66,8 @@ def _torch_layer(layer: Any) -> Layer:
         raise ConversionError(
             "TransformerEncoderLayer with kdim, vdim, bias_kv or add_zero_attn is not understood"
         )
+    rates = (attention.dropout, layer.dropout.p, layer.dropout1.p, layer.dropout2.p)
+    deterministic(layer, rates)
     places = {
         "out": "self_attn.out_proj",
         "expand": "linear1",
@@ -74,8 +75,6 @@ def _torch_layer(layer: Any) -> Layer:
         "norm1": "norm1",
         "norm2": "norm2",
     }
-    rates = (attention.dropout, layer.dropout.p, layer.dropout1.p, layer.dropout2.p)
-    deterministic(layer, rates)
     return Layer(
         source=layer,
         dim=attention.embed_dim,
@@ -84,19 +83,19 @@ def _torch_layer(layer: Any) -> Layer:
         activation=read_activation(layer.activation, layer),
         norm="pre" if layer.norm_first else "post",
         eps=(layer.norm1.eps, layer.norm2.eps),
-        slots=_thirds("self_attn.in_proj_weight", "self_attn.in_proj_bias")
-        | {role: plain(name) for role, name in places.items()},
+        slots=_thirds("self_attn.in_proj") | _plain_slots(places),
     )
 
 
 def _timm_block(layer: Any) -> Layer:
-    """timm's pre-norm block, without scales of its branches and without normalised queries."""
-    attention, network = layer.attn, layer.mlp
+    """Read timm's pre-norm block, without scales of its branches and without normalised queries."""
+    attention = layer.attn
+    network = layer.mlp
     for name in ("ls1", "ls2", "attn.q_norm", "attn.k_norm", "attn.norm", "mlp.norm"):
-        if not isinstance(_part(layer, name), nn.Identity | None):
-            kind = type(_part(layer, name)).__name__
+        part = _part(layer, name)
+        if not isinstance(part, nn.Identity | None):
             raise ConversionError(
-                f"Block.{name} is a {kind}, which is not understood; only none is"
+                f"Block.{name} is a {type(part).__name__}, which is not understood; only none is"
             )
     if getattr(attention, "gate", None) is not None:
         raise ConversionError("Block.attn is gated, which is not understood")
@@ -110,10 +109,10 @@ def _timm_block(layer: Any) -> Layer:
     width = attention.qkv.in_features
     if attention.qkv.out_features != 3 * width:
         raise ConversionError("Block.attn has heads that do not split the width")
-    drops = (layer.drop_path1, layer.drop_path2)
-    rates = [getattr(drop, "drop_prob", 0.0) for drop in drops]
+
+    rates = [getattr(drop, "drop_prob", 0.0) for drop in (layer.drop_path1, layer.drop_path2)]
     rates += [attention.attn_drop.p, attention.proj_drop.p, network.drop1.p, network.drop2.p]
-    deterministic(layer, tuple(rates))
+    deterministic(layer, rates)
     places = {
         "out": "attn.proj",
         "expand": "mlp.fc1",
@@ -129,13 +128,12 @@ def _timm_block(layer: Any) -> Layer:
         activation=read_activation(network.act, layer),
         norm="pre",
         eps=(layer.norm1.eps, layer.norm2.eps),
-        slots=_thirds("attn.qkv.weight", "attn.qkv.bias")
-        | {role: plain(name) for role, name in places.items()},
+        slots=_thirds("attn.qkv.") | _plain_slots(places),
     )
 
 
 def _vit_layer(layer: Any) -> Layer:
-    attention, network = layer.attention, layer.mlp
+    attention = layer.attention
     deterministic(layer, (attention.attention_dropout, layer.dropout.p))
     places = {
         "query": "attention.q_proj",
@@ -147,7 +145,8 @@ def _vit_layer(layer: Any) -> Layer:
         "expand": "mlp.fc1",
         "contract": "mlp.fc2",
     }
-    return _hugging_face(layer, places, attention.num_attention_heads, network.activation_fn, "pre")
+    activation = layer.mlp.activation_fn
+    return _hugging_face(layer, places, attention.num_attention_heads, activation, "pre")
 
 
 def _clip_layer(layer: Any) -> Layer:
@@ -173,9 +172,8 @@ def _bert_layer(layer: Any) -> Layer:
             "convert an encoder layer"
         )
     attention = layer.attention.self
-    deterministic(
-        layer, (attention.dropout.p, layer.attention.output.dropout.p, layer.output.dropout.p)
-    )
+    rates = (attention.dropout.p, layer.attention.output.dropout.p, layer.output.dropout.p)
+    deterministic(layer, rates)
     places = {
         "query": "attention.self.query",
         "key": "attention.self.key",
@@ -191,12 +189,14 @@ def _bert_layer(layer: Any) -> Layer:
 
 
 def _hugging_face(
-    layer: nn.Module, places: dict[str, str], heads: int, activation, norm: str
+    layer: nn.Module, places: dict[str, str], heads: int, activation: Any, norm: str
 ) -> Layer:
+    """Return the facts of a layer whose parts have no packed parameters."""
+    parts: dict[str, Any] = {}
     for role, name in places.items():
         exactly(layer, name, nn.LayerNorm if role.startswith("norm") else nn.Linear)
-    result: dict[str, Any] = {role: layer.get_submodule(name) for role, name in places.items()}
-    query = result["query"]
+        parts[role] = layer.get_submodule(name)
+    query = parts["query"]
     if query.out_features != query.in_features:
         widths = f"{query.in_features} to {query.out_features}"
         raise ConversionError(
@@ -207,21 +207,30 @@ def _hugging_face(
         source=layer,
         dim=query.in_features,
         heads=heads,
-        hidden=result["expand"].out_features,
+        hidden=parts["expand"].out_features,
         activation=read_activation(activation, layer),
         norm=norm,
-        eps=(result["norm1"].eps, result["norm2"].eps),
-        slots={role: plain(name) for role, name in places.items()},
+        eps=(parts["norm1"].eps, parts["norm2"].eps),
+        slots=_plain_slots(places),
     )
 
 
-def _thirds(weight: str, bias: str) -> dict[str, Slot]:
-    """Queries, keys and values in one packed layer."""
+def _plain_slots(places: dict[str, str]) -> dict[str, Slot]:
+    """Return the places of roles with a layer of their own."""
+    return {role: plain(name) for role, name in places.items()}
+
+
+def _thirds(prefix: str) -> dict[str, Slot]:
+    """Return the places of queries, keys and values in one packed layer, whose parameters' names
+    begin with ``prefix``.
+    """
+    separator = "" if prefix.endswith(".") else "_"
+    weight, bias = f"{prefix}{separator}weight", f"{prefix}{separator}bias"
     return {role: Slot(weight, bias, third) for third, role in enumerate(("query", "key", "value"))}
 
 
 def _part(layer: nn.Module, name: str) -> nn.Module | None:
-    """An inner layer, or None where this version of the library has none of that name."""
+    """Return an inner layer, or None where this version of the library has none of that name."""
     part: Any = layer
     for step in name.split("."):
         part = getattr(part, step, None)

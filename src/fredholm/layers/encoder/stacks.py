@@ -18,7 +18,7 @@ from .readers import BERT_LAYERS, CLIP_LAYERS, VIT_LAYERS
 
 @dataclass(frozen=True, eq=False)
 class Stack:
-    """Layers, a final norm or None, and what they make of features (B, N, dim)."""
+    """Layers, a final norm or None, and the function of features (B, N, dim) that they make up."""
 
     layers: Sequence[nn.Module]
     norm: nn.Module | None
@@ -26,7 +26,7 @@ class Stack:
 
 
 def read_stack(encoder: nn.Module) -> Stack:
-    """The stack in a module; a lone layer is a stack of one."""
+    """Return the stack in a module. A lone layer is a stack of one."""
     name = qualified_name(type(encoder))
     if type(encoder) is nn.ModuleList:
         stack = _in_turn(list(encoder))
@@ -40,37 +40,46 @@ def read_stack(encoder: nn.Module) -> Stack:
 
 
 def _in_turn(layers: Sequence[nn.Module], norm: nn.Module | None = None) -> Stack:
-    """Layers called one after the other, then the norm."""
+    """Return a stack of layers called one after the other, then the norm."""
 
     def call(u: Tensor) -> Tensor:
         for layer in layers:
             u = _layer(layer, u)
-        return u if norm is None else norm(u)
+        if norm is not None:
+            u = norm(u)
+        return u
 
     return Stack(layers, norm, call)
 
 
 def _layer(layer: Any, u: Tensor) -> Tensor:
-    """One layer on (B, N, dim), without masks."""
+    """Call one layer on (B, N, dim), without masks."""
     attention = getattr(layer, "self_attn", None)
     if isinstance(attention, nn.MultiheadAttention):
-        return layer(u) if attention.batch_first else layer(u.transpose(0, 1)).transpose(0, 1)
-    out = (
-        layer(u, None) if hasattr(layer, "layer_norm1") else layer(u)
-    )  # CLIP's mask has no default
+        return _batch_first(layer, attention.batch_first, u)
+    if hasattr(layer, "layer_norm1"):
+        # CLIP's mask has no default.
+        out = layer(u, None)
+    else:
+        out = layer(u)
     return out if isinstance(out, Tensor) else out[0]
 
 
+def _batch_first(layer: nn.Module, batch_first: bool, u: Tensor) -> Tensor:
+    """Call one of torch's layers on (B, N, dim), whatever the order of its dimensions."""
+    if batch_first:
+        return layer(u)
+    return layer(u.transpose(0, 1)).transpose(0, 1)
+
+
 def _torch_encoder(encoder: nn.TransformerEncoder) -> Stack:
-    first: Any = encoder.layers[0] if len(encoder.layers) else None
+    layers: list[Any] = list(encoder.layers)
 
     def call(u: Tensor) -> Tensor:
-        attention = getattr(first, "self_attn", None)
-        if getattr(attention, "batch_first", True):
-            return encoder(u)
-        return encoder(u.transpose(0, 1)).transpose(0, 1)
+        attention = getattr(layers[0], "self_attn", None)
+        return _batch_first(encoder, getattr(attention, "batch_first", True), u)
 
-    return Stack(list(encoder.layers), encoder.norm, call)
+    return Stack(layers, encoder.norm, call)
 
 
 def _bert_encoder(encoder: Any) -> Stack:
@@ -83,7 +92,7 @@ def _clip_encoder(encoder: Any) -> Stack:
 
 
 def _timm_model(model: Any) -> Stack:
-    """The blocks and the norm behind them: ``forward_features`` after ``norm_pre``."""
+    """Return the blocks and the norm behind them: ``forward_features`` after ``norm_pre``."""
     norm = None if isinstance(model.norm, nn.Identity) else model.norm
     return _in_turn(list(model.blocks), norm)
 

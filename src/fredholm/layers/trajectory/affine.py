@@ -5,6 +5,7 @@ its kernel).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -41,13 +42,20 @@ class Trajectory:
     state: tuple[Tensor, ...]
 
 
+class Affine(NamedTuple):
+    """State s (B, n) and output y (B, m) of an affine recurrence at a point."""
+
+    s: Tensor
+    y: Tensor
+
+
 def push(
     line: Trajectory,
     x: Float[Tensor, "b t d"] | None,
     start: tuple[Float[Tensor, "b n"], Float[Tensor, "b m"]],
-) -> tuple[Float[Tensor, "b t m"], tuple[Tensor, Tensor]]:
-    """The affine response y to x (None: to zeros, the offset) and (s, y) after the last point, from
-    (s, y) before the first.
+) -> tuple[Float[Tensor, "b t m"], Affine]:
+    """Return the affine response y to x (None: to zeros, the offset) and (s, y) after the last
+    point, from (s, y) before the first.
 
     With secant slopes the response to the signal that made the trajectory is the output of
     the nonlinear recurrence. Cost O(N·n·(m + d)).
@@ -64,20 +72,23 @@ def push(
     if x is not None:
         forced = line.drive * (x @ line.read.mT)
         drive = forced if drive is None else drive + forced
+
     s, y = start
     outputs = []
     for t in range(line.keep.shape[1]):
         s = line.keep[:, t] * s + line.gain[:, t] * (y @ line.recurrent.mT)
-        s = s if drive is None else s + drive[:, t]
+        if drive is not None:
+            s = s + drive[:, t]
         y = line.write[:, t] * s
-        y = y if line.out is None else y @ line.out.mT
+        if line.out is not None:
+            y = y @ line.out.mT
         outputs.append(y)
-    return torch.stack(outputs, 1), (s, y)
+    return torch.stack(outputs, 1), Affine(s, y)
 
 
 def pull(line: Trajectory, left: Float[Tensor, "b q t o m"]) -> Float[Tensor, "b q t o d"]:
-    r"""Rows of the kernel: :math:`\sum_r L(q, r)\,K(r, s)` with K the map of the whole signal x to
-    y, for any factors L.
+    r"""Return rows of the kernel: :math:`\sum_r L(q, r)\,K(r, s)` with K the map of the whole
+    signal x to y, for any factors L.
 
     L = identity at r = q gives row q of K itself; the rows of a layer above give those of both
     layers together. One recursion from the last point to the first, so that rows cost O(Q·N·o·n·(m
@@ -91,15 +102,20 @@ def pull(line: Trajectory, left: Float[Tensor, "b q t o m"]) -> Float[Tensor, "b
         [0.25, 0.5, 1.0]
     """
     last = line.keep.shape[1] - 1
-    carried, responses = None, []  # carried: the derivative of the rows by s_(t+1)
+    # The derivative of the rows by s_(t+1), (B, Q, o, n).
+    upon_next = None
+    responses = []
     for t in range(last, -1, -1):
+        # y_t enters the rows by L, and s_(t+1) by β_(t+1) U y_t.
         upon_y = left[:, :, t]
-        if carried is not None:
-            upon_y = upon_y + (carried * line.gain[:, t + 1, None, None]) @ line.recurrent
+        if upon_next is not None:
+            upon_y = upon_y + (upon_next * line.gain[:, t + 1, None, None]) @ line.recurrent
+
+        # s_t enters y_t by V ε_t, and s_(t+1) by α_(t+1).
         upon_s = upon_y if line.out is None else upon_y @ line.out
         upon_s = upon_s * line.write[:, t, None, None]
-        if carried is not None:
-            upon_s = upon_s + carried * line.keep[:, t + 1, None, None]
+        if upon_next is not None:
+            upon_s = upon_s + upon_next * line.keep[:, t + 1, None, None]
         responses.append(upon_s * line.drive[:, t, None, None])
-        carried = upon_s
+        upon_next = upon_s
     return torch.stack(responses[::-1], 2) @ line.read

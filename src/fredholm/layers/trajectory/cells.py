@@ -34,12 +34,10 @@ class Weights:
     out: Float[Tensor, "m n"] | None = None
 
     def bias(self) -> Tensor | None:
-        """Both biases together, where they act together."""
-        return (
-            None
-            if self.read_bias is None or self.recurrent_bias is None
-            else self.read_bias + self.recurrent_bias
-        )
+        """Return the sum of both biases, for cells in which they act together."""
+        if self.read_bias is None or self.recurrent_bias is None:
+            return None
+        return self.read_bias + self.recurrent_bias
 
 
 State = tuple[Tensor, ...]
@@ -48,7 +46,7 @@ State = tuple[Tensor, ...]
 def rnn(
     weights: Weights, x: Tensor, state: State, linearization: str, activation: str = "tanh"
 ) -> Trajectory:
-    r"""Elman's recurrence: :math:`h_t = D_t (W x_t + U h_{t-1} + b)`,
+    r"""Unroll Elman's recurrence: :math:`h_t = D_t (W x_t + U h_{t-1} + b)`,
     :math:`D_t = \mathrm{diag}\,S(z_t)`, z the argument of σ.
 
     Args:
@@ -66,15 +64,19 @@ def rnn(
         torch.Size([1, 3, 2])
     """
     function = torch.tanh if activation == "tanh" else torch.relu
-    bias, (h,) = weights.bias(), state
-    arguments, outputs = [], []
+    bias = weights.bias()
+    (h,) = state
+    arguments = []
+    outputs = []
     for drive in F.linear(x, weights.read, bias).unbind(1):
         z = drive + h @ weights.recurrent.mT
         h = function(z)
         arguments.append(z)
         outputs.append(h)
+
     gain = slope(activation, linearization)(torch.stack(arguments, 1))
-    zero, one = torch.zeros_like(gain[:1, :1, :1]), torch.ones_like(gain[:1, :1, :1])
+    zero = gain.new_zeros(1, 1, 1)
+    one = gain.new_ones(1, 1, 1)
     return Trajectory(
         keep=zero.expand_as(gain),
         gain=gain,
@@ -90,7 +92,7 @@ def rnn(
 
 
 def lstm(weights: Weights, x: Tensor, state: State, linearization: str) -> Trajectory:
-    r"""Long short-term memory, with the cell c as the state and its candidate's argument a:
+    r"""Unroll long short-term memory, with the cell c as the state and its candidate's argument a:
 
     .. math:: c_t = f_t c_{t-1} + i_t S(a_t)\,(W_g x_t + U_g h_{t-1} + b_g), \qquad
         h_t = P\,(o_t S(c_t)\, c_t)
@@ -111,19 +113,24 @@ def lstm(weights: Weights, x: Tensor, state: State, linearization: str) -> Traje
         >>> lstm(weights, torch.ones(1, 4, 3), start, "secant").output.shape
         torch.Size([1, 4, 2])
     """
-    bias, (h, c) = weights.bias(), state
-    kept: list[list[Tensor]] = [[], [], [], [], [], []]
+    bias = weights.bias()
+    h, c = state
+    steps = []
     for drive in F.linear(x, weights.read, bias).unbind(1):
         i, f, a, o = (drive + h @ weights.recurrent.mT).chunk(4, -1)
-        i, f, o = i.sigmoid(), f.sigmoid(), o.sigmoid()
+        i = i.sigmoid()
+        f = f.sigmoid()
+        o = o.sigmoid()
         c = f * c + i * a.tanh()
         h = o * c.tanh()
-        h = h if weights.out is None else h @ weights.out.mT
-        for values, value in zip(kept, (i, f, a, o, c, h)):
-            values.append(value)
-    i, f, a, o, cells, outputs = (torch.stack(values, 1) for values in kept)
+        if weights.out is not None:
+            h = h @ weights.out.mT
+        steps.append((i, f, a, o, c, h))
+    i, f, a, o, cells, outputs = (torch.stack(values, 1) for values in zip(*steps))
+
     through = slope("tanh", linearization)
     drive = i * through(a)
+    # The third quarter of the stacked gates.
     n = drive.shape[-1]
     candidate = slice(2 * n, 3 * n)
     return Trajectory(
@@ -141,7 +148,7 @@ def lstm(weights: Weights, x: Tensor, state: State, linearization: str) -> Traje
 
 
 def gru(weights: Weights, x: Tensor, state: State, linearization: str) -> Trajectory:
-    r"""Gated recurrent unit, with the candidate's argument a:
+    r"""Unroll a gated recurrent unit, with the candidate's argument a:
 
     .. math:: h_t = z_t h_{t-1} + (1 - z_t) S(a_t)\,
         \big(W_n x_t + b_n + r_t (U_n h_{t-1} + b'_n)\big)
@@ -161,18 +168,20 @@ def gru(weights: Weights, x: Tensor, state: State, linearization: str) -> Trajec
         torch.Size([1, 4, 2])
     """
     (h,) = state
-    kept: list[list[Tensor]] = [[], [], [], []]
+    steps = []
     for drive in F.linear(x, weights.read, weights.read_bias).unbind(1):
-        (xr, xz, xn), (hr, hz, hn) = (
-            g.chunk(3, -1) for g in (drive, F.linear(h, weights.recurrent, weights.recurrent_bias))
-        )
-        r, z = (xr + hr).sigmoid(), (xz + hz).sigmoid()
+        recurrent = F.linear(h, weights.recurrent, weights.recurrent_bias)
+        xr, xz, xn = drive.chunk(3, -1)
+        hr, hz, hn = recurrent.chunk(3, -1)
+        r = (xr + hr).sigmoid()
+        z = (xz + hz).sigmoid()
         a = xn + r * hn
         h = (1 - z) * a.tanh() + z * h
-        for values, value in zip(kept, (r, z, a, h)):
-            values.append(value)
-    r, z, a, outputs = (torch.stack(values, 1) for values in kept)
+        steps.append((r, z, a, h))
+    r, z, a, outputs = (torch.stack(values, 1) for values in zip(*steps))
+
     drive = (1 - z) * slope("tanh", linearization)(a)
+    # The last third of the stacked gates.
     candidate = slice(2 * drive.shape[-1], None)
     bias = None
     if weights.read_bias is not None and weights.recurrent_bias is not None:
@@ -181,7 +190,7 @@ def gru(weights: Weights, x: Tensor, state: State, linearization: str) -> Trajec
         keep=z,
         gain=torch.zeros_like(drive) if linearization == "gates" else drive * r,
         drive=drive,
-        write=torch.ones_like(drive[:1, :1, :1]).expand_as(drive),
+        write=drive.new_ones(1, 1, 1).expand_as(drive),
         bias=bias,
         recurrent=weights.recurrent[candidate],
         read=weights.read[candidate],

@@ -15,8 +15,8 @@ from . import Trajectory, pull, push
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """In which order a direction meets the points, and back again; (B | 1, N), or None where it
-    meets them as they come.
+    """Indices that bring points into the order of a direction, and back again; (B | 1, N), or None
+    where it meets them as they come.
     """
 
     there: Int[Tensor, "#b n"] | None = None
@@ -26,7 +26,7 @@ class Order:
     def of(
         cls, valid: Bool[Tensor, "b n"] | None, n: int, *, reverse: bool, device: torch.device
     ) -> Order:
-        """Forwards or backwards over the real points, padding behind them."""
+        """Return the order forwards or backwards over the real points, padding behind them."""
         if valid is None and not reverse:
             return cls()
         if valid is None:
@@ -39,7 +39,7 @@ class Order:
 
 
 def take(x: Tensor, index: Tensor | None, dim: int = 1) -> Tensor:
-    """x (B, ...) with its dimension ``dim`` in another order for each batch element."""
+    """Return x (B, ...) with its dimension ``dim`` in another order for each batch element."""
     if index is None:
         return x
     shape = [1] * x.dim()
@@ -56,10 +56,16 @@ class Line:
     start: tuple[Tensor, ...]
 
     def push(self, x: Float[Tensor, "b n d"] | None) -> Float[Tensor, "b n m"]:
-        """The affine response to x, points as they come; to None, the offset."""
-        x = None if x is None else take(x, self.order.there)
-        return take(push(self.line, x, (self.start[-1], self.start[0]))[0], self.order.back)
+        """Return the affine response to x, points as they come. The response to None is the
+        offset.
+        """
+        if x is not None:
+            x = take(x, self.order.there)
+        start = self.start[-1], self.start[0]
+        response, _ = push(self.line, x, start)
+        return take(response, self.order.back)
 
     def pull(self, left: Float[Tensor, "b q n o m"]) -> Float[Tensor, "b q n o d"]:
-        """Rows of the kernel under the factors ``left``, points as they come."""
-        return take(pull(self.line, take(left, self.order.there, 2)), self.order.back, 2)
+        """Return rows of the kernel under the factors ``left``, points as they come."""
+        rows = pull(self.line, take(left, self.order.there, 2))
+        return take(rows, self.order.back, 2)

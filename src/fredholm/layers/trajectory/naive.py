@@ -12,8 +12,8 @@ from .affine import Trajectory
 def transitions(
     line: Trajectory,
 ) -> tuple[Float[Tensor, "b t n n"], Float[Tensor, "b t n d"], Float[Tensor, "b t m n"]]:
-    r"""A, B, C of :math:`s_t = A_t s_{t-1} + B_t x_t + b_t`, :math:`y_t = C_t s_t`, as matrices;
-    A_1, which reads no y, has no U.
+    r"""Return A, B, C of :math:`s_t = A_t s_{t-1} + B_t x_t + b_t`, :math:`y_t = C_t s_t`, as
+    matrices; A_1, which reads no y, has no U.
 
     .. math:: A_t = \mathrm{diag}(\alpha_t) + \mathrm{diag}(\beta_t)\,U C_{t-1}, \quad
         B_t = \mathrm{diag}(\delta_t)\,W, \quad
@@ -26,20 +26,21 @@ def transitions(
         >>> transitions(line)[0].flatten().tolist()
         [0.5, 2.5, 2.5]
     """
-    out = (
-        torch.eye(line.write.shape[-1], dtype=line.write.dtype, device=line.write.device)
-        if line.out is None
-        else line.out
-    )
-    c = out * line.write[:, :, None, :]
+    write = line.write
+    out = line.out
+    if out is None:
+        out = torch.eye(write.shape[-1], dtype=write.dtype, device=write.device)
+    c = out * write[:, :, None, :]
     mixed = line.gain[:, 1:, :, None] * (line.recurrent @ c[:, :-1])
+    # A row of zeros in time stands for the first transition.
     a = torch.diag_embed(line.keep) + torch.nn.functional.pad(mixed, (0, 0, 0, 0, 1, 0))
-    return a, line.drive[..., None] * line.read, c
+    b = line.drive[..., None] * line.read
+    return a, b, c
 
 
 def kernel_naive(line: Trajectory) -> Float[Tensor, "b t t m d"]:
-    r"""The whole kernel, pair by pair: :math:`K(t, s) = C_t A_t A_{t-1} \cdots A_{s+1} B_s` for s ≤
-    t, else 0. O(N²·n³).
+    r"""Return the whole kernel, pair by pair:
+    :math:`K(t, s) = C_t A_t A_{t-1} \cdots A_{s+1} B_s` for s ≤ t, else 0. O(N²·n³).
 
     The oracle of :func:`pull`.
 
@@ -51,18 +52,17 @@ def kernel_naive(line: Trajectory) -> Float[Tensor, "b t t m d"]:
         [[1.0, 0.0], [0.5, 1.0]]
     """
     a, b, c = transitions(line)
+    batch, n, width, _ = a.shape
+    identity = torch.eye(width, dtype=a.dtype, device=a.device).expand(batch, -1, -1)
+    zero = torch.zeros_like(c[:, 0] @ b[:, 0])
     rows = []
-    for t in range(a.shape[1]):
+    for t in range(n):
         row = []
-        for s in range(a.shape[1]):
-            if s > t:
-                row.append(torch.zeros_like(c[:, 0] @ b[:, 0]))
-                continue
-            product = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device).expand(
-                a.shape[0], -1, -1
-            )
+        for s in range(t + 1):
+            product = identity
             for r in range(s + 1, t + 1):
                 product = a[:, r] @ product
             row.append(c[:, t] @ product @ b[:, s])
+        row += [zero] * (n - t - 1)
         rows.append(torch.stack(row, 1))
     return torch.stack(rows, 1)

@@ -31,11 +31,11 @@ LINEARIZATIONS = ("secant", "tangent", "gates")
 
 
 def tanh_secant(z: Float[Tensor, "*s"]) -> Float[Tensor, "*s"]:
-    r"""Slope of the secant from 0 to z, :math:`S(z) = \tanh(z) / z` with S(0) = 1, accurate with
-    its first two derivatives.
+    r"""Return the slope of the secant from 0 to z, :math:`S(z) = \tanh(z) / z` with S(0) = 1,
+    accurate with its first two derivatives.
 
     The quotient's derivatives cancel near 0, to nothing at :math:`|z| < 10^{-8}`; there the Taylor
-    series stands for it. O(1) a value.
+    series stands for it. O(1) per value.
 
     Example:
         >>> tanh_secant(torch.tensor([0.0, 1.0])).tolist()
@@ -56,13 +56,13 @@ def _tanh_tangent(z: Tensor) -> Tensor:
 
 
 def _step(z: Tensor) -> Tensor:
-    """relu(z)/z and relu'(z) are one function; at 0 torch takes the slope 0."""
+    """Return relu(z)/z, which is relu'(z) as well; at 0 torch takes the slope 0."""
     return (z > 0).to(z.dtype)
 
 
 def slope(activation: str, linearization: str) -> Callable[[Tensor], Tensor]:
-    r"""The slope s(z) with which :math:`\sigma(z)` is written as :math:`s(z)\,z`, for ``"tanh"``
-    and ``"relu"``.
+    r"""Return the slope s(z) with which :math:`\sigma(z)` is written as :math:`s(z)\,z`, for
+    ``"tanh"`` and ``"relu"``.
 
     ``"secant"`` makes this an identity; ``"tangent"`` takes σ'(z), as does ``"gates"``, which
     differs in the transition.
@@ -76,4 +76,6 @@ def slope(activation: str, linearization: str) -> Callable[[Tensor], Tensor]:
     """
     if activation == "relu":
         return _step
-    return tanh_secant if linearization == "secant" else _tanh_tangent
+    if linearization == "secant":
+        return tanh_secant
+    return _tanh_tangent

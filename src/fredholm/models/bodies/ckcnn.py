@@ -188,7 +188,7 @@ class CKCNNBody(Body):
     def forward(self, u: Tensor, domain: Domain) -> tuple[Tensor, Domain]:
         domain = _summing(domain)
         if domain.shards is not None and any(isinstance(m, WholeNorm) for m in self.modules()):
-            domain.refuse_shards("norm='released', one norm over all points,")
+            domain.refuse_shards("norm='released', one norm over all points")
         u = self.input_dropout(u)
         for block in self.blocks:
             u = block(u, domain)

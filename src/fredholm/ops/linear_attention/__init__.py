@@ -3,7 +3,8 @@
 from .band import taken_by_row
 from .banked import banked_attention
 from .chunked import Moment, at_scale, guarded, linear_attention, over_new_factor, wants_pieces
-from .naive import linear_attention_naive, linear_density
+from .decayed import decayed_attention, decayed_prefix_sums, largest_seen
+from .naive import linear_attention_naive, linear_density, measured_density
 from .pieces import attend_in_pieces
 from .running import (
     advance_moment,
@@ -11,27 +12,37 @@ from .running import (
     linear_attention_stretch,
     moment_of,
 )
+from .store import STORE, Store, begins_block
+from .store_naive import stored_naive
 from .window_step import step_window
 from .window_stretch import Far, vanishing
 from .windowed import advance_window
 
 __all__ = [
+    "STORE",
     "Far",
     "Moment",
+    "Store",
     "advance_moment",
     "advance_window",
     "at_scale",
     "attend_in_pieces",
     "banked_attention",
+    "begins_block",
+    "decayed_attention",
+    "decayed_prefix_sums",
     "guarded",
+    "largest_seen",
     "linear_attention",
     "linear_attention_naive",
     "linear_attention_step",
     "linear_attention_stretch",
     "linear_density",
+    "measured_density",
     "moment_of",
     "over_new_factor",
     "step_window",
+    "stored_naive",
     "taken_by_row",
     "vanishing",
     "wants_pieces",

@@ -22,12 +22,12 @@ NOTHING = -1e30
 
 
 class Sinks(NamedTuple):
-    """The first keys of all, which every later query sees by softmax.
+    """Keys that queries see by softmax wherever they lie: the first ones of all, and a store.
 
     Attributes:
         key, value: (B, G, s, e) and (B, G, s, c).
-        mass: (B, s).
-        seen: which of them a query sees, (1 | B, n, s).
+        mass: (B, 1 | G, s).
+        seen: which of them a query sees, (1 | B, 1 | G, n, s).
     """
 
     key: Tensor
@@ -148,9 +148,9 @@ def _sink_scores(queries: Tensor, sinks: Sinks, blocks: Blocks, like: Tensor) ->
     # Queries of the padding see all sinks, so that their softmax is a number.
     padding = blocks.count * blocks.size - blocks.points
     seen = F.pad(sinks.seen, (0, 0, 0, padding), value=True)
-    seen = seen.reshape(seen.shape[0], 1, blocks.count, 1, blocks.size, seen.shape[2])
+    seen = seen.reshape(*seen.shape[:2], blocks.count, 1, blocks.size, seen.shape[3])
 
-    weight = _log(sinks.mass)[:, None, None, None, None].to(scores.dtype)
+    weight = _log(sinks.mass)[:, :, None, None, None].to(scores.dtype)
     return scores + weight.masked_fill(~seen, -torch.inf)
 
 
@@ -290,6 +290,11 @@ def taken_by_row(x: Tensor, place: Tensor) -> Tensor:
     """Return points of (B, G, n, e) at places of each row, (B, m)."""
     index = place[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3])
     return x.gather(2, index)
+
+
+def taken_by_group(x: Tensor, place: Tensor) -> Tensor:
+    """Return points of (B, G, n, e) at places of each row and group, (B, G, m)."""
+    return x.gather(2, place[..., None].expand(-1, -1, -1, x.shape[3]))
 
 
 def _taken(x: Tensor, place: Tensor, groups: int) -> Tensor:

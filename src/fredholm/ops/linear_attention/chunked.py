@@ -48,8 +48,8 @@ def linear_attention(
     Args:
         query, key: φ and ψ.
         value: v.
-        quadrature: masses m, scale s, padding and a triangular order; pair weights have no linear
-            form.
+        quadrature: masses m, scale s, padding, a triangular order and in it a decay; pair weights
+            have no linear form.
         floor: of the denominator, see :func:`guarded`.
         positive: no feature is negative, so that the denominator needs no look at its sign.
         chunk: points in a chunk; Triton's kernels choose their own.
@@ -71,6 +71,13 @@ def linear_attention(
         [1.0, 1.0]
     """
     check_order(quadrature)
+    if quadrature.decay is not None:
+        # Imported here, because it is written with this file's functions.
+        from .decayed import decayed_attention
+
+        return decayed_attention(
+            query, key, value, quadrature, floor=floor, chunk=chunk, backend=backend
+        )
     dtype = at_least_single(query.dtype)
 
     def refusal() -> str | None:

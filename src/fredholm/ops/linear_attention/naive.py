@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ...quadrature import Quadrature
 from ..backend import full_precision
 from .chunked import guarded
 
@@ -41,6 +42,29 @@ def linear_density(
         if floor is None:
             return raw
         return raw / guarded((raw * weights).sum(-1, keepdim=True), floor)
+
+
+def measured_density(
+    query: Float[Tensor, "#b #h q r"],
+    key: Float[Tensor, "#b #h k r"],
+    quadrature: Quadrature,
+    floor: float | None,
+) -> Float[Tensor, "b h q k"]:
+    r"""Return :func:`linear_density` against a quadrature. Where its past fades, the decay
+    :math:`e^{-(\Lambda_i - \Lambda_j)}` is a factor of the density, so that it is one against the
+    domain's own weights.
+
+    Example:
+        >>> u, line = torch.ones(1, 1, 2, 1), Domain.line(2, causal=True).quadrature()
+        >>> halves = line.decayed(torch.full((1, 1, 2), 2.0).log())
+        >>> (measured_density(u, u, halves, 1e-6) * line.weights())[0, 0, 1].tolist()
+        [0.3333333432674408, 0.6666666865348816]
+    """
+    density = linear_density(query, key, quadrature.weights(), floor)
+    fading = quadrature.fading()
+    if fading is None:
+        return density
+    return density * fading.to(density.dtype)
 
 
 def linear_attention_naive(

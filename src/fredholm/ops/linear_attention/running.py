@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..backend import at_least_single, cast, full_precision, product
 from .chunked import at_scale, divided_by_last, over_new_factor, with_ones
+from .decayed import decayed_prefix_sums, largest_seen
 from .prefix_sums import prefix_sums
 
 
@@ -47,6 +48,7 @@ def advance_moment(
     floor: float | None,
     positive: bool = False,
     chunk: int = 64,
+    decay: Float[Tensor, "#b #h n"] | None = None,
 ) -> RunningAdvance:
     """Return the responses of the next n points in causal order, and the memory after them.
 
@@ -61,6 +63,7 @@ def advance_moment(
         memory: ``moment`` of the points before, and ``shift`` where there is one; empty before the
             first.
         floor, positive, chunk: see :func:`linear_attention`.
+        decay: exponents by which the past fades as each point comes, or None.
 
     Cost: O(n·r·c) time; a memory of r·(c + 1) numbers per head, and c.
 
@@ -75,20 +78,25 @@ def advance_moment(
     if shift is not None:
         # The largest feature that each query sees, (B, H, n): of the new keys up to it, and of the
         # keys before, whose features are at most 1 over their own factor.
-        largest = key.detach().amax(-1).cummax(-1).values
+        largest = largest_seen(key.detach().amax(-1), decay)
         if moment is not None:
             ratio = over_new_factor(memory["shift"], shift)
             moment = moment * ratio.to(moment.dtype)
-            largest = torch.maximum(largest, ratio[..., 0].to(largest.dtype))
+            before = ratio[..., 0].to(largest.dtype)
+            if decay is not None:
+                before = before * (-decay.detach().to(largest.dtype).cumsum(-1)).exp()
+            largest = torch.maximum(largest, before)
         query = at_scale(query, largest)
         after = {"shift": shift}
 
     if query.shape[2] > 1:
         out, moment = linear_attention_stretch(
-            query, key, value, mass, scale, moment, floor=floor, chunk=chunk
+            query, key, value, mass, scale, moment, floor=floor, chunk=chunk, decay=decay
         )
     else:
         # A single point takes no chunks, whose padding would cost as much again.
+        if moment is not None and decay is not None:
+            moment = moment * cast(decay, moment.dtype).neg().exp()[..., None]
         out, moment = linear_attention_point(
             query, key, value, mass, scale, moment, floor=floor, positive=positive
         )
@@ -105,6 +113,7 @@ def linear_attention_stretch(
     *,
     floor: float | None,
     chunk: int = 64,
+    decay: Float[Tensor, "#b #h n"] | None = None,
 ) -> Advance:
     """Return the responses of n points in causal order, and the moment after the last.
 
@@ -113,6 +122,7 @@ def linear_attention_stretch(
         mass, scale: see :class:`fredholm.quadrature.Quadrature`.
         moment: of the points before, or None where there are none.
         floor, chunk: see :func:`linear_attention`.
+        decay: see :func:`advance_moment`.
 
     Cost: O(n·r·c) time; memory O(n·(r + c)) and O(n·(r·c / chunk + chunk)) more.
 
@@ -127,7 +137,11 @@ def linear_attention_stretch(
     dtype = at_least_single(query.dtype)
     with full_precision(query):
         value = with_ones(cast(value, dtype), floor) * cast(mass, dtype)[:, None, :, None]
-        sums = prefix_sums(cast(query, dtype), cast(key, dtype), value, chunk, moment)
+        query, key = cast(query, dtype), cast(key, dtype)
+        if decay is None:
+            sums = prefix_sums(query, key, value, chunk, moment)
+        else:
+            sums = decayed_prefix_sums(query, key, value, cast(decay, dtype), chunk, moment)
         scale = None if scale is None else cast(scale, dtype)[..., None]
         return Advance(divided_by_last(sums.out, scale, floor), sums.moment)
 

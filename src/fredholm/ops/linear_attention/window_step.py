@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -9,7 +11,8 @@ from torch import Tensor
 from ..backend import at_least_single, cast, full_precision
 from .band import Points, taken_by_row
 from .chunked import over_new_factor
-from .window_stretch import Far, vanishing
+from .store import Store
+from .window_stretch import Far, vanishing, without
 
 
 def step_window(
@@ -21,6 +24,7 @@ def step_window(
     memory: dict[str, Tensor],
     slot: int | Int[Tensor, " b"],
     valid: Bool[Tensor, "b 1"] | None = None,
+    left: int | None = None,
 ) -> Float[Tensor, "b h 1 c"]:
     r"""Return the response of the next point of :func:`advance_window`, and advance the memory in
     place.
@@ -39,6 +43,8 @@ def step_window(
         slot: of the oldest point; one per row where hidden points came, whose rows did not move on.
             Sinks lie in front of the ring and stay.
         valid: rows whose point is visible; a hidden one changes nothing. None for all.
+        left: of a memory with a store, the number of the point in ``slot``, see
+            :class:`.store.Store`, at which no block begins; in all rows the same.
 
     Cost: O(w·(e + c) + r·c) time; nothing that grows is allocated.
 
@@ -61,6 +67,11 @@ def step_window(
         views = _views_at(ring, slot)
     oldest = _oldest_by_row(ring, slot, valid) if views is None else views
     features, shift = far.keys(oldest.key, oldest.mass > 0, memory.get("shift"))
+    store = None
+    if left is not None:
+        store = Store.of(memory)
+        features = without(features, (store.number == left).any(-1, keepdim=True))
+        store.count.add_(1)
 
     with full_precision(query):
         if shift is not None:
@@ -73,7 +84,29 @@ def step_window(
             # Only now, because the oldest point is overwritten.
             for place, x in zip(views, new):
                 place.copy_(x)
-        return _respond(query, ring, far, memory["moment"], shift, dtype)
+        near = _Near(cast(ring.key, dtype), cast(ring.value, dtype), ring.mass[:, None])
+        if store is not None and left is not None:
+            near = _with_store(near, store, left, dtype)
+        return _respond(query, near, far, memory["moment"], shift, dtype)
+
+
+class _Near(NamedTuple):
+    """What softmax sees: keys and values (B, G, m, e) and (B, G, m, c), masses (B, 1 | G, m)."""
+
+    key: Tensor
+    value: Tensor
+    mass: Tensor
+
+
+def _with_store(near: _Near, store: Store, left: int, dtype: torch.dtype) -> _Near:
+    """Return the ring with those points of the store behind it that have left the window."""
+    mass = near.mass.expand(-1, near.key.shape[1], -1)
+    seen = (store.number <= left).to(mass.dtype)
+    return _Near(
+        torch.cat([near.key, cast(store.key, dtype)], 2),
+        torch.cat([near.value, cast(store.value, dtype)], 2),
+        torch.cat([mass, seen], 2),
+    )
 
 
 def _add_to_moment(moment: Tensor, features: Tensor, point: Points, dtype: torch.dtype) -> None:
@@ -88,11 +121,11 @@ def _add_to_moment(moment: Tensor, features: Tensor, point: Points, dtype: torch
 
 
 def _respond(
-    query: Tensor, ring: Points, far: Far, moment: Tensor, shift: Tensor | None, dtype: torch.dtype
+    query: Tensor, near: _Near, far: Far, moment: Tensor, shift: Tensor | None, dtype: torch.dtype
 ) -> Tensor:
-    """Return the softmax over the ring and all points before it, (B, H, 1, c)."""
+    """Return the softmax over the points nearby and all others, (B, H, 1, c)."""
     b, h, _, e = query.shape
-    groups, window = ring.key.shape[1:3]
+    groups, count = near.key.shape[1:3]
     states = moment.shape[1]
 
     # The points before the window: sums of values (B, H, 1, c) and of weights (B, H, 1, 1).
@@ -108,15 +141,16 @@ def _respond(
             beyond = beyond + _for_heads(exponent, h, dtype)
     beyond = beyond.clamp_min(torch.finfo(dtype).min)
 
-    # The scores of the ring, (B·G, H / G, w), and one softmax over both.
+    # The scores of points nearby, (B·G, H / G, m), and one softmax over both.
     queries = cast(query, dtype).reshape(b * groups, h // groups, e)
-    log_mass = ring.mass.log()
-    bias = log_mass[:, None].repeat_interleave(groups, 0) if b > 1 else log_mass[None]
-    scores = torch.baddbmm(bias, queries, cast(ring.key, dtype).flatten(0, 1).mT)
-    share = torch.cat([scores.view(b, h, 1, window), beyond], -1).softmax(-1)
+    bias = near.mass.log()
+    if b > 1 or bias.shape[1] > 1:
+        bias = bias.expand(b, groups, -1).reshape(b * groups, 1, -1)
+    scores = torch.baddbmm(bias, queries, near.key.flatten(0, 1).mT)
+    share = torch.cat([scores.view(b, h, 1, count), beyond], -1).softmax(-1)
 
-    of_ring = share[..., :-1].reshape(b * groups, h // groups, window)
-    out = (of_ring @ cast(ring.value, dtype).flatten(0, 1)).view(b, h, 1, -1)
+    of_near = share[..., :-1].reshape(b * groups, h // groups, count)
+    out = (of_near @ near.value.flatten(0, 1)).view(b, h, 1, -1)
     # The bound keeps 0 / 0 out where nothing lies before the window.
     return out.addcmul_(share[..., -1:], sums / total.clamp_min(vanishing(dtype)))
 

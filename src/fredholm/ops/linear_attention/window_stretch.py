@@ -39,13 +39,24 @@ class Far(NamedTuple):
     exponent: Tensor | None
     keys: KeyFeatures
 
+    def part(self, span: slice) -> Far:
+        """Return the features of some of the queries."""
+        exponent = self.exponent
+        # An exponent of size 1 belongs to all points.
+        if exponent is not None and exponent.shape[-1] > 1:
+            exponent = exponent[..., span]
+        return Far(self.query[:, :, span], exponent, self.keys)
+
 
 class Sizes(NamedTuple):
-    """The sizes of :func:`.advance_window`: the window, the sinks, and a chunk of the far part."""
+    """The sizes of :func:`.advance_window`: the window, the sinks, a chunk of the far part, and the
+    store.
+    """
 
     window: int
     sinks: int
     chunk: int
+    store: int = 0
 
 
 class WindowAdvance(NamedTuple):
@@ -63,6 +74,7 @@ def advance_stretch(
     sizes: Sizes,
     valid: Tensor | None,
     sinks: Sinks | None,
+    stored: Tensor | None = None,
 ) -> WindowAdvance:
     """Return :func:`.advance_window` of points that are not sinks, beside the sinks so far.
 
@@ -70,6 +82,8 @@ def advance_stretch(
         query, points, far, memory, valid: see :func:`.advance_window`; the memory has no sinks.
         sizes: the window and the chunk.
         sinks: keys beside the window, or None.
+        stored: whether the point that leaves the window as a query comes goes to a store, and not
+            into the state, (B, G, n); None where none does.
     """
     key, value, mass = points
     n = query.shape[2]
@@ -89,6 +103,8 @@ def advance_stretch(
         nothing_before = min(sizes.window, n - 1)
     leaving = _leaving(near, valid, rank, slice(nothing_before, n))
     features, shift = far.keys(leaving.key, leaving.mass > 0, memory.get("shift"))
+    if stored is not None:
+        features = without(features, stored[:, :, nothing_before:])
 
     with full_precision(query):
         moment = _moment_before(memory, shift, dtype)
@@ -104,6 +120,14 @@ def advance_stretch(
     after = {} if shift is None else {"shift": shift}
     last = _last_points(near, rank, sizes.window)
     return WindowAdvance(out, after | {"moment": moment, **dict(zip(NEAR, last))})
+
+
+def without(features: Tensor, points: Tensor) -> Tensor:
+    """Return features ψ (B, S, n, r) that are zero at some points, (B, G, n): those do not enter
+    the state.
+    """
+    shared = features.shape[1] // points.shape[1]
+    return features.masked_fill(points.repeat_interleave(shared, 1)[..., None], 0.0)
 
 
 def _with_past(

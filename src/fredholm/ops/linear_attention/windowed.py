@@ -4,6 +4,7 @@ points before them, and one normaliser over both.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from .band import Points, Sinks, taken_by_row, visible_first
+from .store import advance_with_store
 from .window_stretch import (
     NEAR,
     POINT_DIMENSIONS,
@@ -32,6 +34,7 @@ def advance_window(
     *,
     window: int,
     sinks: int = 0,
+    store: int = 0,
     valid: Bool[Tensor, "#b n"] | None = None,
     chunk: int = 64,
 ) -> WindowAdvance:
@@ -48,6 +51,9 @@ def advance_window(
     their total weight, a + c + log z with :math:`(s, z) = \sum_j m_j\,\phi(q_i)\cdot \psi(k_j)\,
     (v_j, 1)`, and s / z is their value. So neither part overflows, and they do not both vanish.
 
+    With a ``store`` softmax also sees so many points of each group of heads behind its window, see
+    :mod:`fredholm.ops.linear_attention.store`. They have mass 1 there.
+
     Args:
         query, key, value: q with softmax's scale in it, k and v; keys of fewer heads are each for a
             group of neighbouring heads of queries.
@@ -56,6 +62,7 @@ def advance_window(
         memory: of the points before; empty before the first.
         window: w, visible points that softmax sees, the query's own included.
         sinks: s, the first visible points of all, which softmax sees as well.
+        store: points of each group of heads that softmax sees beside them; their masses are 1.
         valid: the visible points, or None where all are.
         chunk: of the linear part.
 
@@ -63,7 +70,8 @@ def advance_window(
         Responses (B, H, n, c) and a memory: ``moment`` (B, S, r, c + 1), ``shift`` c (B, S) where
         there is one, and the sinks so far with the last w points behind them: ``near_key``
         (B, G, s + w, e), ``near_value`` (B, G, s + w, c), ``near_mass`` (B, s + w). Where points
-        were hidden, ``sinks_filled`` (B,) counts each row's sinks.
+        were hidden, ``sinks_filled`` (B,) counts each row's sinks. A store has the tensors of
+        :class:`.store.Store`.
 
     Cost: O(n·(w·(e + c) + r·c)) time, whatever came before.
 
@@ -75,10 +83,15 @@ def advance_window(
         ([1.0, 1.0], (1, 1, 3, 2), [[2.0, 2.0, 2.0], [2.0, 2.0, 2.0]])
     """
     points = Points(key, value, mass)
-    sizes = Sizes(window, sinks, chunk)
+    sizes = Sizes(window, sinks, chunk, store)
     if sinks:
         return _advance_beside_sinks(query, points, far, memory, sizes, valid)
-    return advance_stretch(query, points, far, memory, sizes, valid, None)
+    return _advance_by(sizes)(query, points, far, memory, sizes, valid, None)
+
+
+def _advance_by(sizes: Sizes) -> Callable[..., WindowAdvance]:
+    """Return how points that are not sinks come: with a store, or all at once."""
+    return advance_with_store if sizes.store else advance_stretch
 
 
 # --- sinks ----------------------------------------------------------------------------------------
@@ -134,9 +147,8 @@ def _advance_beside_sinks(
     seen = torch.arange(slots, device=query.device) < plan.rank[..., None]
     if plan.in_band is not None:
         points = points._replace(mass=torch.where(plan.in_band, mass, 0.0))
-    out, after = advance_stretch(
-        query, points, far, ring, sizes, plan.in_band, Sinks(*plan.sinks, seen)
-    )
+    beside = Sinks(plan.sinks.key, plan.sinks.value, plan.sinks.mass[:, None], seen[:, None])
+    out, after = _advance_by(sizes)(query, points, far, ring, sizes, plan.in_band, beside)
 
     for name, x, dim in zip(NEAR, plan.sinks, POINT_DIMENSIONS):
         after[name] = torch.cat([x.to(after[name].dtype), after[name]], dim)
@@ -156,14 +168,10 @@ def _sinks_then_others(
     """Advance by the ``missing`` sinks first, and then by the others, which need no gather."""
     outs = []
     for part in (slice(0, missing), slice(missing, query.shape[2])):
-        exponent = far.exponent
-        # An exponent of size 1 belongs to all points.
-        if exponent is not None and exponent.shape[-1] > 1:
-            exponent = exponent[..., part]
         key, value, mass = points
         some = Points(key[:, :, part], value[:, :, part], mass[:, part])
-        some_far = Far(far.query[:, :, part], exponent, far.keys)
-        out, memory = _advance_beside_sinks(query[:, :, part], some, some_far, memory, sizes, None)
+        given = query[:, :, part], some, far.part(part), memory, sizes, None
+        out, memory = _advance_beside_sinks(*given)
         outs.append(out)
     return WindowAdvance(torch.cat(outs, 2), memory)
 

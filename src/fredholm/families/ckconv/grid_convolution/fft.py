@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ....errors import ShapeError
 from ....integral import FFT, Exact, Facts, Form, Kernel, Problem, answering, prepared, with_offset
-from ....integral.problem import weighed
+from ....integral.features import weighed
 from ....ops.backend import (
     at_least_single,
     cast,

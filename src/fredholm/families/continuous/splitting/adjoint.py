@@ -13,16 +13,16 @@ from .evolution import Evolution
 
 
 class _Field(nn.Module):
-    """The right-hand side as the solver wants it: f(t, u)."""
+    """The right-hand side f(t, u), as the solver calls it."""
 
     def __init__(self, evolution: Evolution, domain: Domain):
         super().__init__()
         self.evolution, self.domain = evolution, domain
 
     def forward(self, t: Tensor, u: Tensor) -> Tensor:
-        return self.evolution.rate(
-            u, self.domain, min(max(float(t.detach()), 0.0), self.evolution.horizon)
-        )
+        # A solver's last step may reach beyond the interval.
+        time = min(max(float(t.detach()), 0.0), self.evolution.horizon)
+        return self.evolution.rate(u, self.domain, time)
 
 
 def solve(
@@ -36,8 +36,8 @@ def solve(
     atol: float = 1e-8,
     **options: Any,
 ) -> Tensor:
-    """u(T) of the unsplit equation by torchdiffeq: the optimise-then-discretise way of the control
-    problem.
+    """Return u(T) of the unsplit equation by torchdiffeq: the optimise-then-discretise way of the
+    control problem.
 
     With ``adjoint`` the backward pass integrates the adjoint equation backwards in time and keeps
     no states: memory O(1) in the number of steps, and gradients that equal those of the forward
@@ -62,7 +62,8 @@ def solve(
     u, domain = evolution.enter(u, domain)
     time = torch.tensor([0.0, evolution.horizon], device=u.device, dtype=torch.float64)
     field = _Field(evolution, domain)
-    solver = torchdiffeq.odeint_adjoint if adjoint else torchdiffeq.odeint
-    return evolution.leave(
-        solver(field, u, time, method=method, rtol=rtol, atol=atol, **options)[-1], domain
-    )
+    solver = torchdiffeq.odeint
+    if adjoint:
+        solver = torchdiffeq.odeint_adjoint
+    states = solver(field, u, time, method=method, rtol=rtol, atol=atol, **options)
+    return evolution.leave(states[-1], domain)

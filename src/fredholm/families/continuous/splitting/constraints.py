@@ -5,7 +5,7 @@ of Moreau and Yosida.
 from __future__ import annotations
 
 from math import exp
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -37,8 +37,8 @@ class Constraint(Term):
     def __init__(self, dim: int | None, penalty: float | None, substep: str):
         if penalty is not None and not penalty > 0:
             raise OptionError(
-                "a penalty μ is a positive number (smaller is stiffer) or None for a hard set, "
-                f"got {penalty}"
+                "expected a positive penalty μ (smaller is stiffer), or None for a hard set, got "
+                f"{penalty}"
             )
         self.penalty = penalty
         super().__init__(dim, substep)
@@ -53,31 +53,60 @@ class Constraint(Term):
         return super().check(substep)
 
     def project(self, u: Tensor) -> Tensor:
-        """P_S u, the nearest point of S."""
+        """Return P_S u, the nearest point of S."""
         raise NotImplementedError(f"{type(self).__name__} must define project(u)")
 
     def distance(self, u: Tensor) -> Tensor:
-        r"""Root mean square of :math:`u - P_S u` over features and points."""
+        r"""Return the root mean square of :math:`u - P_S u` over features and points."""
         return (u - self.project(u)).square().mean().sqrt()
 
     def rate(self, u: Tensor, domain: Domain) -> Tensor:
         if self.penalty is None:
-            self.check("euler")
+            self.check("euler")  # raises: a hard constraint has no rate
         assert self.penalty is not None
         return (self.project(u) - u) / self.penalty
 
     def implicit(self, u: Tensor, domain: Domain, h: float) -> Tensor:
+        # (v + λ P v) / (1 + λ) with λ = h / μ.
         if self.penalty is None:
             return self.project(u)
         return mix(u, self.project(u), h / (self.penalty + h))
 
     def exact(self, u: Tensor, domain: Domain, h: float) -> Tensor:
+        # P v + exp(-λ) (v - P v) with λ = h / μ.
         if self.penalty is None:
             return self.project(u)
         return mix(u, self.project(u), 1.0 - exp(-h / self.penalty))
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, penalty={self.penalty}"
+
+
+class MomentErrors(NamedTuple):
+    """Distances of each point's features from a mean and a standard deviation, (B, N).
+
+    Attributes:
+        mean, variance: absolute errors of the two moments.
+        distance: distance to the functions with these moments, in the L² norm of the features.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    distance: Tensor
+
+    @classmethod
+    def of(cls, u: Tensor, mean: Tensor | float, std: Tensor | float) -> MomentErrors:
+        """Return the errors of features (B, N, D)."""
+        alpha, beta = u.mean(-1), u.var(-1, correction=0)
+        distance = ((alpha - mean).square() + (beta.sqrt() - std).square()).sqrt()
+        return cls((alpha - mean).abs(), (beta - std**2).abs(), distance)
+
+
+class Moments(NamedTuple):
+    """σ1 and σ2: numbers, learned numbers, or vectors."""
+
+    mean: Tensor | float
+    std: Tensor | float
 
 
 class MomentConstraint(Constraint):
@@ -123,53 +152,64 @@ class MomentConstraint(Constraint):
     ):
         super().__init__(dim, penalty, substep)
         if affine not in ("vector", "scalar", "none"):
-            raise OptionError(f"affine is 'vector', 'scalar' or 'none', got {affine!r}")
+            raise OptionError(f"expected affine='vector', 'scalar' or 'none', got {affine!r}")
         if affine == "vector" and penalty is not None:
             raise OptionError(
-                "a penalty needs a set of functions with given moments: affine='scalar' or 'none'"
+                "expected affine='scalar' or 'none' beside a penalty, got 'vector', which defines "
+                "no set of functions"
             )
         if affine != "vector" and not std > 0:
-            raise OptionError(f"a standard deviation is positive, got std={std}")
+            raise OptionError(f"expected a positive standard deviation, got std={std}")
         if not eps >= 0:
-            raise OptionError(f"ε is not negative, got eps={eps}")
+            raise OptionError(f"expected an ε of 0 or more, got eps={eps}")
         self.affine, self.eps, self.mean, self.std = affine, eps, mean, std
+        self.weight: nn.Parameter | None = None
+        self.bias: nn.Parameter | None = None
         shape = (dim,) if affine == "vector" else ()
-        self.weight = nn.Parameter(torch.full(shape, float(std))) if affine != "none" else None
-        self.bias = (
-            nn.Parameter(torch.full(shape, float(mean))) if affine != "none" and bias else None
-        )
+        if affine != "none":
+            self.weight = nn.Parameter(torch.full(shape, float(std)))
+        if affine != "none" and bias:
+            self.bias = nn.Parameter(torch.full(shape, float(mean)))
 
     def standardise(self, u: Tensor) -> Tensor:
-        """u with mean 0 and variance 1 over the features, but for ε: before the affine map."""
+        """Return u with mean 0 and variance 1 over the features, but for ε: before the affine
+        map.
+        """
         if self.eps > 0:
             return F.layer_norm(u, u.shape[-1:], eps=self.eps)
         centred = u - u.mean(-1, keepdim=True)
         variance = centred.square().mean(-1, keepdim=True)
+
+        # A constant function has variance 0, and stays 0 instead of 0 / 0.
         return centred * torch.where(variance > 0, variance, 1.0).rsqrt()
 
-    def moments(self) -> tuple[Tensor | float, Tensor | float]:
-        """(σ1, σ2): numbers, learned numbers, or vectors."""
+    def moments(self) -> Moments:
+        """Return σ1 and σ2. A vector-affine constraint without a bias has σ1 = 0."""
         if self.weight is None:
-            return self.mean, self.std
-        return (
-            self.mean if self.affine == "scalar" else 0.0
-        ) if self.bias is None else self.bias, self.weight
+            return Moments(self.mean, self.std)
+        if self.bias is not None:
+            return Moments(self.bias, self.weight)
+        if self.affine == "scalar":
+            return Moments(self.mean, self.weight)
+        return Moments(0.0, self.weight)
 
     def project(self, u: Tensor) -> Tensor:
+        # The usual layer normalisation is one fused operation.
         if self.affine == "vector" and self.eps > 0:
             return F.layer_norm(u, u.shape[-1:], self.weight, self.bias, self.eps)
         mean, std = self.moments()
         return self.standardise(u) * std + mean
 
     def distance(self, u: Tensor) -> Tensor:
-        r"""Distance of :math:`u` to the functions of mean σ1 and standard deviation σ2, a mean over
-        points, in the L² norm of the features.
+        r"""Return the distance of :math:`u` to the functions of mean σ1 and standard deviation σ2,
+        a mean over points, in the L² norm of the features.
 
         With vector moments, which define no set, to those of mean 0 and standard deviation 1.
         """
-        mean, std = (0.0, 1.0) if self.affine == "vector" else self.moments()
-        alpha, beta = u.mean(-1), u.var(-1, correction=0)
-        return ((alpha - mean).square() + (beta.sqrt() - std).square()).sqrt().mean()
+        moments = self.moments()
+        if self.affine == "vector":
+            moments = Moments(0.0, 1.0)
+        return MomentErrors.of(u, *moments).distance.mean()
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, affine={self.affine!r}, eps={self.eps}"

@@ -1,4 +1,4 @@
-"""Controls θ(t): parameters at knots in time, and what lies between the knots."""
+"""Controls θ(t): parameters at knots in time, and between the knots."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ....errors import OptionError, suggest
 
 @dataclass(frozen=True)
 class Controls:
-    """How K knots of parameters become θ(t) on [0, T]. One knot is a control shared by all times
+    """A map from K knots of parameters to θ(t) on [0, T]. One knot is a control shared by all times
     (an autonomous equation).
     """
 
     def locate(
         self, t: float, horizon: float, knots: int, *, before: bool = False
     ) -> tuple[int, int, float]:
-        """(i, j, w) with θ(t) = (1 - w) θ_i + w θ_j; at a jump the value after it, or ``before``
-        it.
+        """Return (i, j, w) with θ(t) = (1 - w) θ_i + w θ_j; at a jump the value after it, or
+        ``before`` it.
         """
         raise NotImplementedError
 
@@ -36,8 +36,13 @@ class Constant(Controls):
     def locate(
         self, t: float, horizon: float, knots: int, *, before: bool = False
     ) -> tuple[int, int, float]:
+        # Rounding must not put a time that is meant to be a jump on its other side.
         s = t / horizon * knots
-        k = min(max(ceil(s - 1e-9) - 1 if before else floor(s + 1e-9), 0), knots - 1)
+        if before:
+            k = ceil(s - 1e-9) - 1
+        else:
+            k = floor(s + 1e-9)
+        k = min(max(k, 0), knots - 1)
         return k, k, 0.0
 
 
@@ -58,17 +63,23 @@ class Linear(Controls):
     ) -> tuple[int, int, float]:
         s = min(max(t / horizon * knots - 0.5, 0.0), knots - 1.0)
         k = min(floor(s + 1e-9), max(knots - 2, 0))
+
+        # At a midpoint, up to rounding, one knot is read and nothing is interpolated.
         w = s - k
         if w < 1e-9:
             return k, k, 0.0
-        return (k + 1, k + 1, 0.0) if w > 1 - 1e-9 else (k, k + 1, w)
+        if w > 1 - 1e-9:
+            return k + 1, k + 1, 0.0
+        return k, k + 1, w
 
 
 CONTROLS: dict[str, Callable[[], Controls]] = {"constant": Constant, "linear": Linear}
 
 
 def resolve_controls(controls: Controls | str) -> Controls:
-    """Controls from their name, ``constant`` or ``linear``; Controls are returned as they are."""
+    """Return controls by their name, ``constant`` or ``linear``; Controls are returned as they
+    are.
+    """
     if isinstance(controls, Controls):
         return controls
     if controls not in CONTROLS:

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from ....domain import MEASURES, Domain
 from ....errors import DomainError, OptionError
-from ....integral.problem import head_width, merge_heads, split_heads
+from ....integral.features import head_width
+from ....integral.problem import merge_heads, split_heads
 from .term import Term
 
 _CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
@@ -55,11 +56,13 @@ class ConvolutionTerm(Term):
         super().__init__(dim, substep)
         if axes not in _CONVOLUTIONS or kernel_size < 1 or kernel_size % 2 == 0:
             raise OptionError(
-                f"a convolution has 1 to 3 axes and odd taps, got axes={axes}, "
-                f"kernel_size={kernel_size}"
+                "expected a convolution of 1 to 3 axes and odd taps, got "
+                f"axes={axes}, kernel_size={kernel_size}"
             )
         self.axes, self.kernel_size, self.norm = axes, kernel_size, norm
-        groups = dim if depthwise else 1
+        groups = 1
+        if depthwise:
+            groups = dim
         self.convolution = _CONVOLUTIONS[axes](dim, dim, kernel_size, groups=groups, bias=bias)
 
     def refusal(self, substep: str) -> str | None:
@@ -71,15 +74,21 @@ class ConvolutionTerm(Term):
         shape = grid_of(domain, self.axes, "ConvolutionTerm")
         if domain.pairs is not None or (domain.causal and self.axes > 1):
             raise DomainError(
-                "ConvolutionTerm serves grids without pairs, and causal order on a line only"
+                "expected a grid without pairs for ConvolutionTerm, and causal order on a line "
+                f"only, got {domain!r}"
             )
         reach = self.kernel_size - 1
-        pad = (reach, 0) if domain.causal else (reach // 2, reach // 2) * self.axes
+        if domain.causal:
+            padding = (reach, 0)
+        else:
+            padding = (reach // 2, reach // 2) * self.axes
         if self.norm is not None:
             u = self.norm(u)
         if domain.valid is not None:
+            # After the norm, which would make other numbers of zeros.
             u = torch.where(domain.valid[..., None], u, 0.0)
-        return from_grid(self.convolution(F.pad(to_grid(u, shape), pad)))
+        grid = F.pad(to_grid(u, shape), padding)
+        return from_grid(self.convolution(grid))
 
 
 class ConvolutionalAttention(nn.Module):
@@ -132,16 +141,21 @@ class ConvolutionalAttention(nn.Module):
         if axes not in _CONVOLUTIONS or kernel_size % 2 == 0 or stride < 1:
             got = f"axes={axes}, kernel_size={kernel_size}, stride={stride}"
             raise OptionError(
-                f"a convolution has 1 to 3 axes, odd taps and a stride of at least 1, got {got}"
+                "expected a convolution of 1 to 3 axes, odd taps and a stride of 1 or more, got "
+                f"{got}"
             )
         self.dim, self.heads, self.axes, self.stride = dim, heads, axes, stride
-        self.scale = width**-0.5 if scale is None else scale
+        if scale is None:
+            scale = width**-0.5
+        self.scale = scale
 
         def filtered(step: int) -> nn.Sequential:
             sizes: Any = (dim, dim, kernel_size, step, kernel_size // 2)
             mode = "circular" if periodic else "zeros"
             filters = _CONVOLUTIONS[axes](*sizes, groups=dim, bias=False, padding_mode=mode)
-            return nn.Sequential(filters, *([_BATCH_NORMS[axes](dim)] if batch_norm else []))
+            if not batch_norm:
+                return nn.Sequential(filters)
+            return nn.Sequential(filters, _BATCH_NORMS[axes](dim))
 
         self.filters = nn.ModuleDict(
             {"query": filtered(1), "key": filtered(stride), "value": filtered(stride)}
@@ -151,23 +165,18 @@ class ConvolutionalAttention(nn.Module):
 
     def forward(self, u: Float[Tensor, "b n d"], domain: Domain) -> Float[Tensor, "b n d"]:
         grid = to_grid(u, grid_of(domain, self.axes, "ConvolutionalAttention"))
-        if (
-            domain.valid is not None
-            or domain.causal
-            or domain.pairs is not None
-            or not MEASURES[domain.kind][0]
-        ):
+        if _is_limited(domain) or not MEASURES[domain.kind].equal:
             raise DomainError(
-                "ConvolutionalAttention needs a grid of equal masses without padding, order or "
-                "pairs"
+                "expected a grid of equal masses without padding, order or pairs for "
+                f"ConvolutionalAttention, got {domain!r}"
             )
+        layers = {"query": self.query, "key": self.key, "value": self.value}
         query, key, value = (
             split_heads(layer(from_grid(self.filters[name](grid))), self.heads)
-            for name, layer in (("query", self.query), ("key", self.key), ("value", self.value))
+            for name, layer in layers.items()
         )
-        return self.projection(
-            merge_heads(F.scaled_dot_product_attention(query, key, value, scale=self.scale))
-        )
+        out = F.scaled_dot_product_attention(query, key, value, scale=self.scale)
+        return self.projection(merge_heads(out))
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, heads={self.heads}, stride={self.stride}"
@@ -200,39 +209,46 @@ class ConvolutionalEmbedding(nn.Module):
     ):
         super().__init__()
         self.axes = axes
-        around = kernel_size // 2 if padding is None else padding
-        self.convolution = _CONVOLUTIONS[axes](in_dim, out_dim, kernel_size, stride, around)
+        if padding is None:
+            padding = kernel_size // 2
+        self.convolution = _CONVOLUTIONS[axes](in_dim, out_dim, kernel_size, stride, padding)
         self.norm = nn.LayerNorm(out_dim)
 
     def forward(
         self, u: Float[Tensor, "b n i"], domain: Domain
     ) -> tuple[Float[Tensor, "b m o"], Domain]:
         shape = grid_of(domain, self.axes, "ConvolutionalEmbedding")
-        if domain.valid is not None or domain.causal or domain.pairs is not None:
-            raise DomainError("ConvolutionalEmbedding needs a grid without padding, order or pairs")
+        if _is_limited(domain):
+            raise DomainError(
+                "expected a grid without padding, order or pairs for ConvolutionalEmbedding, got "
+                f"{domain!r}"
+            )
         out = self.convolution(to_grid(u, shape))
-        coarse = Domain.grid(
-            *out.shape[2:], device=domain.positions.device, dtype=domain.positions.dtype
-        )
+        like = domain.positions
+        coarse = Domain.grid(*out.shape[2:], device=like.device, dtype=like.dtype)
         return self.norm(from_grid(out)), coarse
 
 
-def grid_of(domain: Domain, axes: int, who: str) -> tuple[int, ...]:
-    """The extents of a domain that is a regular grid of so many axes, or a DomainError."""
+def _is_limited(domain: Domain) -> bool:
+    """Whether padding, an order or pairs hide some points from others."""
+    return domain.valid is not None or domain.causal or domain.pairs is not None
+
+
+def grid_of(domain: Domain, axes: int, caller: str) -> tuple[int, ...]:
+    """Return the extents of a domain that is a regular grid of so many axes, or a DomainError."""
     if domain.shape is None or len(domain.shape) != axes:
-        got = "no grid" if domain.shape is None else f"the grid {domain.shape}"
         raise DomainError(
-            f"{who} needs a regular grid of {axes} axes, such as Domain.grid(...); the domain is "
-            f"{got}"
+            f"expected a regular grid of {axes} axes for {caller}, got {domain!r}; use "
+            "Domain.grid(...)"
         )
     return domain.shape
 
 
 def to_grid(u: Float[Tensor, "b n d"], shape: tuple[int, ...]) -> Tensor:
-    """(B, N, D) to (B, D, *shape)."""
+    """Return (B, N, D) as (B, D, *shape)."""
     return u.mT.unflatten(-1, shape)
 
 
 def from_grid(u: Tensor) -> Float[Tensor, "b n d"]:
-    """(B, D, *shape) to (B, N, D)."""
+    """Return (B, D, *shape) as (B, N, D)."""
     return u.flatten(2).mT

@@ -1,4 +1,4 @@
-"""The terms of one layer of the encoders everybody knows, post-norm and pre-norm."""
+"""The terms of one layer of the usual encoders, post-norm and pre-norm."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def encoder_terms(
     drop_path: float = 0.0,
     **options,
 ) -> list[Term]:
-    r"""Terms of one encoder layer, one knot of an :class:`Evolution`.
+    r"""Return the terms of one encoder layer, one knot of an :class:`Evolution`.
 
     ``norm="post"``: operator, projection on S1, network, projection on S1; at Δt = 1 the layer of
     Vaswani et al. ``norm="pre"``: :math:`T(\mathrm{LN}\,u)` and :math:`N(\mathrm{LN}\,u)`; at Δt =
@@ -43,11 +43,15 @@ def encoder_terms(
         ['OperatorTerm', 'MomentConstraint', 'FeedForwardTerm', 'MomentConstraint']
     """
     if norm not in ("post", "pre", "none"):
-        raise OptionError(f"norm is 'post', 'pre' or 'none', got {norm!r}")
+        raise OptionError(f"expected norm='post', 'pre' or 'none', got {norm!r}")
 
     def before() -> nn.Module | None:
-        return nn.LayerNorm(dim, eps, bias=bias) if norm == "pre" else None
+        """Make the norm in front of a branch, where there is one."""
+        if norm != "pre":
+            return None
+        return nn.LayerNorm(dim, eps, bias=bias)
 
+    # Without a bias, of the operator where it has the option, and of its output projection.
     if not bias and "bias" in operator_options(operator):
         options["bias"] = False
     attention = OperatorTerm.of(

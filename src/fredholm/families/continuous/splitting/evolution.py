@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from ....domain import Domain, default_line
 from ....errors import OptionError, ShapeError
 from ....integral import Part
+from ....integral.checks import check_domains, check_features, check_fit
 from ....integral.contract import call_with
-from ....integral.problem import check_domains, check_features, check_fit
 from ....ops.backend import at_least_single
 from .controls import Controls, resolve_controls
 from .schemes import Flow, Scheme, resolve_scheme
@@ -24,7 +24,7 @@ from .term import EXPLICIT, SubstepError, Term
 
 @dataclass(frozen=True, eq=False)
 class Substep:
-    """What an observer is told after every substep.
+    """The record that an observer receives after every substep.
 
     Attributes:
         step: number of the step, from 0.
@@ -33,7 +33,7 @@ class Substep:
         name: the term's class, or the name of a state inside the substep (``layer 1``,
             ``relaxation``).
         term: the term, with the parameters of its nearest knot.
-        before, after: u (B, N, D).
+        before, after: u before and after it, (B, N, D).
     """
 
     step: int
@@ -47,6 +47,14 @@ class Substep:
 
 
 Observer = Callable[[Substep], None]
+
+STAGE_TIMES = {
+    "euler": (0.0,),
+    "midpoint": (0.0, 0.5),
+    "heun": (0.0, 1.0),
+    "rk4": (0.0, 0.5, 0.5, 1.0),
+}
+"""Times at which a Runge-Kutta method reads the rate, as parts of a step."""
 
 
 class Evolution(nn.Module):
@@ -111,8 +119,10 @@ class Evolution(nn.Module):
         self.scheme: Scheme | str = resolve_scheme(scheme)
         self.horizon = float(len(groups) if horizon is None else horizon)
         if not self.horizon > 0:
-            raise OptionError(f"the horizon T is a positive time, got {self.horizon:g}")
-        self.steps = max(1, round(self.horizon)) if steps is None else steps
+            raise OptionError(f"expected a positive horizon T, got {self.horizon:g}")
+        if steps is None:
+            steps = max(1, round(self.horizon))
+        self.steps = steps
         self.norm = norm
         _positive_steps(self.steps)
         self._check(self.scheme, self.horizon / self.steps)
@@ -128,8 +138,11 @@ class Evolution(nn.Module):
         scheme: Scheme | str | None = None,
         observer: Observer | None = None,
     ) -> Float[Tensor, "b n d"]:
-        steps = self.steps if steps is None else steps
-        scheme = resolve_scheme(self.scheme if scheme is None else scheme)
+        if steps is None:
+            steps = self.steps
+        if scheme is None:
+            scheme = self.scheme
+        scheme = resolve_scheme(scheme)
         _positive_steps(steps)
         dt = self.horizon / steps
         self._check(scheme, dt)
@@ -147,7 +160,7 @@ class Evolution(nn.Module):
         *,
         observer: Observer | None = None,
     ) -> Tensor:
-        """One step from time t to t + dt, without the final norm.
+        """Return u after one step from time t to t + dt, without the final norm.
 
         Raises:
             OptionError: dt ≤ 0, an interval that leaves [0, T], or a scheme that does not fit the
@@ -155,17 +168,19 @@ class Evolution(nn.Module):
             SubstepError: a term without the scheme's substep.
         """
         if not dt > 0:
-            raise OptionError(f"a step needs dt > 0, got {dt}")
+            raise OptionError(f"expected a step of dt > 0, got {dt}")
         if t < 0 or t + dt > self.horizon * (1 + 1e-9):
-            raise OptionError(f"a step lies in [0, {self.horizon:g}], got [{t:g}, {t + dt:g}]")
+            raise OptionError(
+                f"expected a step within [0, {self.horizon:g}], got [{t:g}, {t + dt:g}]"
+            )
         scheme = resolve_scheme(self.scheme)
         self._check(scheme, dt)
         u, domain = self.enter(u, domain)
         return scheme.step(self.flows(domain, scheme, 0, observer), u, t, dt)
 
     def rate(self, u: Tensor, domain: Domain, t: float, *, before: bool = False) -> Tensor:
-        r"""The whole right-hand side :math:`\sum_k A_k(u; \theta_k(t))`; a hard constraint has none
-        and raises SubstepError.
+        r"""Return the complete right-hand side :math:`\sum_k A_k(u; \theta_k(t))`; a hard
+        constraint has none and raises SubstepError.
 
         Where the controls jump at t, they are read after the jump, or ``before`` it.
         """
@@ -176,11 +191,11 @@ class Evolution(nn.Module):
     def integrate(
         self, u: Tensor, domain: Domain | None = None, *, steps: int, method: str = "rk4"
     ) -> Float[Tensor, "b n d"]:
-        """The same equation unsplit: an explicit Runge-Kutta method on the whole right-hand side,
-        to compare with.
+        """Solve the same equation unsplit, to compare with: by an explicit Runge-Kutta method on
+        the complete right-hand side.
         """
         if method not in EXPLICIT:
-            raise SubstepError(f"integrate knows the methods {', '.join(EXPLICIT)}, got {method!r}")
+            raise SubstepError(f"expected a method of {', '.join(EXPLICIT)}, got {method!r}")
         _positive_steps(steps)
         u, domain = self.enter(u, domain)
         dt = self.horizon / steps
@@ -196,16 +211,15 @@ class Evolution(nn.Module):
         return self._terms(0)
 
     def _terms(self, knot: int) -> list[Any]:
-        """The terms of a knot: looked up by name, which a list of modules takes ten times as long
-        to do by number.
-        """
+        """Return the terms of a knot."""
+        # A list of modules takes ten times as long to look one up by number as by name.
         group: Any = self.knots._modules[str(knot)]
         return list(group._modules.values())
 
     def flows(
         self, domain: Domain, scheme: Scheme, step: int = 0, observer: Observer | None = None
     ) -> list[Flow]:
-        """One flow per term for a scheme to compose: ``flow(u, t, dt, speed=1.0)``."""
+        """Return one flow per term for a scheme to compose: ``flow(u, t, dt, speed=1.0)``."""
         return [
             partial(self._flow, domain, k, scheme.resolve(term), step, observer)
             for k, term in enumerate(self._terms(0))
@@ -213,29 +227,33 @@ class Evolution(nn.Module):
 
     def _flow(
         self,
-        domain,
-        k,
-        substep,
-        number,
-        observer,
+        domain: Domain,
+        k: int,
+        substep: str,
+        number: int,
+        observer: Observer | None,
         u: Tensor,
         t: float,
         dt: float,
         speed: float = 1.0,
     ) -> Tensor:
-        middle = t + dt / 2  # a control read at the midpoint keeps a second-order scheme at order 2
+        """Return u after term k has acted from t to t + dt, in step ``number``."""
+        # A control read at the midpoint keeps a second-order scheme at order 2.
+        middle = t + dt / 2
         after = self._act(k, middle, u, domain, speed * dt, substep)
-        if observer is not None:
-            i, j, w = self.controls.locate(middle, self.horizon, len(self.knots))
-            term = self._terms(j if w > 0.5 else i)[k]  # of the nearest knot
-            told = partial(Substep, number, t, dt, k)
-            stages = term.stages(u, domain, substep)
-            before = u
-            for name, state in stages:
-                observer(told(name, term, before, state))
-                before = state
-            if not stages:
-                observer(told(type(term).__name__, term, u, after))
+        if observer is None:
+            return after
+
+        i, j, w = self.controls.locate(middle, self.horizon, len(self.knots))
+        nearest = j if w > 0.5 else i
+        term = self._terms(nearest)[k]
+        stages = term.stages(u, domain, substep)
+        if not stages:
+            stages = [(type(term).__name__, after)]
+        before = u
+        for name, state in stages:
+            observer(Substep(number, t, dt, k, name, term, before, state))
+            before = state
         return after
 
     def _act(
@@ -248,16 +266,19 @@ class Evolution(nn.Module):
         substep: str,
         before: bool = False,
     ) -> Tensor:
+        """Return u after term k has acted for a time h, with the controls of time t."""
         i, j, w = self.controls.locate(t, self.horizon, len(self.knots), before=before)
         term = self._terms(i)[k]
         if i == j:
             return term(u, domain, h, substep)
+
+        # Between two knots the term runs with interpolated parameters.
         other = dict(self._terms(j)[k].named_parameters())
         between = {name: torch.lerp(p, other[name], w) for name, p in term.named_parameters()}
         return call_with(term, between, (u, domain, h, substep))
 
     def _check(self, scheme: Scheme, dt: float) -> None:
-        """That the scheme may compose these terms, in steps of ``dt``."""
+        """Error where the scheme may not compose these terms, in steps of ``dt``."""
         terms = self._terms(0)
         scheme.check(len(terms))
         scheme.check_step(dt)
@@ -265,10 +286,10 @@ class Evolution(nn.Module):
             term.check(scheme.resolve(term))
 
     def enter(self, u: Tensor, domain: Domain | None) -> tuple[Tensor, Domain]:
-        """Checked u, zero at padding, and its domain."""
+        """Return checked u, zero at padding, and its domain."""
         check_features(u=u)
         if u.dim() != 3 or (self.dim is not None and u.shape[-1] != self.dim):
-            raise ShapeError(f"u must have shape (B, N, {self.dim or 'D'}), got {tuple(u.shape)}")
+            raise ShapeError(f"expected u (B, N, {self.dim or 'D'}), got {tuple(u.shape)}")
         if domain is None:
             domain = default_line(u.shape[1], device=u.device, dtype=at_least_single(u.dtype))
         check_domains(domain=domain)
@@ -276,8 +297,10 @@ class Evolution(nn.Module):
         return _clean(u, domain), domain
 
     def leave(self, u: Tensor, domain: Domain) -> Tensor:
-        """The final norm, and zero at padding."""
-        return _clean(u if self.norm is None else self.norm(u), domain)
+        """Return u after the final norm, zero at padding."""
+        if self.norm is not None:
+            u = self.norm(u)
+        return _clean(u, domain)
 
     def extra_repr(self) -> str:
         time = f"horizon={self.horizon:g}, steps={self.steps}"
@@ -287,59 +310,59 @@ class Evolution(nn.Module):
 def _unsplit(
     evolution: Evolution, u: Tensor, domain: Domain, t: float, dt: float, method: str
 ) -> Tensor:
-    """One Runge-Kutta step of the whole equation; controls are read at the time of each
-    stage, inside the step.
+    """Return u after one Runge-Kutta step of the unsplit equation; controls are read at the time of
+    each stage, inside the step.
     """
-    times = {
-        "euler": (0.0,),
-        "midpoint": (0.0, 0.5),
-        "heun": (0.0, 1.0),
-        "rk4": (0.0, 0.5, 0.5, 1.0),
-    }[method]
-    stages = iter(times)
+    stages = iter(STAGE_TIMES[method])
 
     def rate(v: Tensor) -> Tensor:
         c = next(stages)
         return evolution.rate(v, domain, t + c * dt, before=c == 1.0)
 
-    return EXPLICIT[method][0](rate, u, dt)
+    return EXPLICIT[method](rate, u, dt)
 
 
 def _positive_steps(steps: int) -> None:
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise OptionError(f"the number of steps is a whole number of at least 1, got {steps!r}")
+        raise OptionError(f"expected a whole number of steps, 1 or more, got {steps!r}")
 
 
 def _check_knots(groups: list[Any]) -> int | None:
-    """The common width; OptionError unless all knots hold the same kinds of terms of one width."""
+    """Return the common width; OptionError unless all knots hold the same kinds of terms of one
+    width.
+    """
     if not groups or not groups[0]:
-        raise OptionError("an evolution needs at least one knot with at least one term, got none")
+        raise OptionError("expected at least one knot with at least one term, got none")
     for group in groups:
         for term in group:
             if not isinstance(term, Term):
                 raise OptionError(
-                    f"knots hold terms, got {type(term).__name__}; wrap an operator in OperatorTerm"
+                    f"expected terms in a knot, got {type(term).__name__}; wrap an operator in "
+                    "OperatorTerm"
                 )
     kinds = [[_kind(term) for term in group] for group in groups]
     for number, kind in enumerate(kinds):
         if kind != kinds[0]:
             raise OptionError(
-                f"all knots need the same terms of the same shapes; knot {number} differs from "
-                "knot 0"
+                "expected the same terms of the same shapes in all knots, got knot "
+                f"{number} that differs from knot 0"
             )
     widths = {term.dim for term in groups[0] if term.dim is not None}
     if len(widths) > 1:
         listed = ", ".join(f"{type(t).__name__} {t.dim}" for t in groups[0] if t.dim is not None)
-        raise OptionError(f"terms of one evolution share one width, got {listed}")
-    return widths.pop() if widths else None
+        raise OptionError(f"expected terms of one width, got {listed}")
+    return next(iter(widths), None)
 
 
 def _kind(term: Term) -> tuple:
-    return type(term), term.substep, [(name, tuple(p.shape)) for name, p in term.named_parameters()]
+    """Return the facts of a term that all knots must share."""
+    shapes = [(name, tuple(parameter.shape)) for name, parameter in term.named_parameters()]
+    return type(term), term.substep, shapes
 
 
 def _clean(u: Tensor, domain: Domain) -> Tensor:
-    """Zero at padding, by ``where``, so that NaN there is harmless."""
+    """Return u, zero at padding, by ``where``, so that NaN there is harmless."""
     if domain.valid is None:
         return u
-    return torch.where(domain.valid[..., None], u, torch.zeros((), dtype=u.dtype, device=u.device))
+    zero = torch.zeros((), dtype=u.dtype, device=u.device)
+    return torch.where(domain.valid[..., None], u, zero)

@@ -1,4 +1,4 @@
-"""What happens along an evolution: moments, distance to the constraints, energy, growth of
+"""Observers of an evolution: moments, distance to the constraints, energy, growth of
 differences.
 """
 
@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from ....domain import Domain
-from .constraints import MomentConstraint
+from .constraints import MomentConstraint, MomentErrors
 from .evolution import Evolution, Substep
 
 
 def energy(u: Tensor, domain: Domain | None = None) -> Tensor:
-    r""":math:`\tfrac12 \int\!\!\int u(x, y)^2\,dy\,d\mu(x)` per sample, (B,): the features' mean
-    square, integrated over the domain.
+    r"""Return :math:`\tfrac12 \int\!\!\int u(x, y)^2\,dy\,d\mu(x)` per sample, (B,): the features'
+    mean square, integrated over the domain.
 
     Example:
         >>> energy(torch.ones(2, 3, 4), Domain.line(3)).tolist()
@@ -26,18 +26,19 @@ def energy(u: Tensor, domain: Domain | None = None) -> Tensor:
     if domain is None:
         return square.mean(-1) / 2
     domain.refuse_shards("the energy")
-    masses = (
-        domain.measure if domain.valid is None else torch.where(domain.valid, domain.measure, 0.0)
-    )
-    weights = (masses / masses.sum(-1, keepdim=True)).to(u.dtype)
+    masses = domain.measure
     if domain.valid is not None:
+        # Padding may hold NaN, which a mass of zero would not remove.
+        masses = torch.where(domain.valid, masses, 0.0)
         square = torch.where(domain.valid, square, 0.0)
+    weights = (masses / masses.sum(-1, keepdim=True)).to(u.dtype)
     return (square * weights).sum(-1) / 2
 
 
 @dataclass
 class Monitor:
-    """An observer that keeps one row a substep: ``evolution(u, domain, observer=Monitor(domain))``.
+    """An observer that records one row per substep:
+    ``evolution(u, domain, observer=Monitor(domain))``.
 
     A row holds ``step``, ``time``, ``name``, ``energy``, the errors of ``mean`` and ``variance``
     against S1, and ``distance`` to it: the means over the real points. After a moment constraint
@@ -63,29 +64,31 @@ class Monitor:
 
     @torch.no_grad()
     def __call__(self, substep: Substep) -> None:
-        u, mean, std = substep.after, self.mean, self.std
-        if isinstance(substep.term, MomentConstraint) and substep.term.penalty is None:
-            u, mean, std = substep.term.standardise(substep.before), 0.0, 1.0
-        alpha, beta = u.mean(-1), u.var(-1, correction=0)
-        distance = ((alpha - mean).square() + (beta.sqrt() - std).square()).sqrt()
+        u, term = substep.after, substep.term
+        if isinstance(term, MomentConstraint) and term.penalty is None:
+            # Before its affine map, a moment constraint has mean 0 and standard deviation 1.
+            errors = MomentErrors.of(term.standardise(substep.before), 0.0, 1.0)
+        else:
+            errors = MomentErrors.of(u, self.mean, self.std)
+        negative = (u < 0).to(u.dtype).mean(-1)
         self.rows.append(
             {
                 "step": substep.step,
                 "time": substep.time + substep.length,
                 "name": substep.name,
-                "energy": float(energy(substep.after, self.domain).mean()),
-                "mean": self._average((alpha - mean).abs()),
-                "variance": self._average((beta - std**2).abs()),
-                "distance": self._average(distance),
-                "negative": self._average((substep.after < 0).to(u.dtype).mean(-1)),
+                "energy": float(energy(u, self.domain).mean()),
+                "mean": self._average(errors.mean),
+                "variance": self._average(errors.variance),
+                "distance": self._average(errors.distance),
+                "negative": self._average(negative),
             }
         )
 
     def _average(self, values: Tensor) -> float:
-        """Mean over the real points, (B, N) to a number."""
-        if self.domain is None or self.domain.valid is None:
-            return float(values.mean())
-        return float(values[self.domain.valid.expand_as(values)].mean())
+        """Return the mean over the real points, (B, N) to a number."""
+        if self.domain is not None and self.domain.valid is not None:
+            values = values[self.domain.valid.expand_as(values)]
+        return float(values.mean())
 
 
 @torch.no_grad()
@@ -97,8 +100,8 @@ def growth(
     perturbation: Tensor,
     steps: int | None = None,
 ) -> list[float]:
-    r"""Growth of a difference, :math:`\|u^n - v^n\| / \|u^0 - v^0\|` for n = 1, ..., N_t, where v
-    starts at u + ``perturbation``.
+    r"""Return the growth of a difference, :math:`\|u^n - v^n\| / \|u^0 - v^0\|` for n = 1, ...,
+    N_t, where v starts at u + ``perturbation``.
 
     Values that stay bounded as the steps multiply say that the scheme is stable on these inputs.
 
@@ -108,9 +111,11 @@ def growth(
         >>> growth(evolution, u, perturbation=torch.ones(1, 2, 3))
         [1.0, 1.0]
     """
-    steps = evolution.steps if steps is None else steps
-    dt, size, ratios = evolution.horizon / steps, perturbation.norm(), []
+    if steps is None:
+        steps = evolution.steps
+    dt, size = evolution.horizon / steps, perturbation.norm()
     v = u + perturbation
+    ratios = []
     for n in range(steps):
         u, v = (evolution.step(state, domain, n * dt, dt) for state in (u, v))
         ratios.append(float((u - v).norm() / size))

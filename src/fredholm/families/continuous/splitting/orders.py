@@ -39,7 +39,7 @@ def convergence(
     steps: Sequence[int] = (16, 32, 64, 128),
     reference: Tensor | None = None,
 ) -> Convergence:
-    """The order with which a scheme approaches the solution of the evolution's equation.
+    """Measure the order with which a scheme approaches the solution of the evolution's equation.
 
     Args:
         evolution: without hard constraints, whose projections have no rate; else pass a
@@ -61,18 +61,19 @@ def convergence(
         True
     """
     if len(set(steps)) < 2:
-        raise OptionError(f"an order needs at least two numbers of steps, got {tuple(steps)}")
+        raise OptionError(f"expected two or more numbers of steps, got {tuple(steps)}")
     steps = tuple(sorted(steps))
     if reference is None:
         reference = evolution.integrate(u, domain, steps=2 * steps[-1])
     scale = reference.norm()
-    errors = [
-        float((evolution(u, domain, steps=n, scheme=scheme) - reference).norm() / scale)
-        for n in steps
-    ]
-    x, y = (
-        torch.tensor(steps, dtype=torch.float64).log(),
-        torch.tensor(errors, dtype=torch.float64).log(),
-    )
+    errors = []
+    for n in steps:
+        difference = evolution(u, domain, steps=n, scheme=scheme) - reference
+        errors.append(float(difference.norm() / scale))
+
+    # A line through the logarithms, by least squares.
+    x = torch.tensor(steps, dtype=torch.float64).log()
+    y = torch.tensor(errors, dtype=torch.float64).log()
     x, y = x - x.mean(), y - y.mean()
-    return Convergence(steps, tuple(errors), float(-(x * y).sum() / x.square().sum()))
+    slope = (x * y).sum() / x.square().sum()
+    return Convergence(steps, tuple(errors), float(-slope))

@@ -41,17 +41,20 @@ class PixelAttention(nn.Module):
     def __init__(self, image: tuple[int, int], heads: int = 1, *, kernel_size: int = 3):
         super().__init__()
         self.image, self.heads, self.dim = image, heads, _pixels(image, kernel_size)
-        self.query, self.key, self.value = (
-            nn.Conv2d(1, heads, kernel_size, padding=kernel_size // 2, bias=False) for _ in range(3)
-        )
+
+        def filters() -> nn.Conv2d:
+            return nn.Conv2d(1, heads, kernel_size, padding=kernel_size // 2, bias=False)
+
+        self.query, self.key, self.value = filters(), filters(), filters()
 
     def forward(self, u: Float[Tensor, "b n d"], domain: Domain) -> Float[Tensor, "b n d"]:
         images = u.reshape(-1, 1, *self.image)
-        query, key, value = (
-            layer(images).unflatten(0, u.shape[:2]).flatten(3).transpose(1, 2)
-            for layer in (self.query, self.key, self.value)
-        )
-        return attention(query * self.dim**-0.5, key, value, domain.quadrature().to(u.dtype)).sum(1)
+        maps = [layer(images) for layer in (self.query, self.key, self.value)]
+
+        # From (B·N, H, height, width) to (B, H, N, dim).
+        query, key, value = (x.unflatten(0, u.shape[:2]).flatten(3).transpose(1, 2) for x in maps)
+        quadrature = domain.quadrature().to(u.dtype)
+        return attention(query * self.dim**-0.5, key, value, quadrature).sum(1)
 
 
 class PixelConvolutionTerm(Term):
@@ -78,12 +81,15 @@ class PixelConvolutionTerm(Term):
         self.convolution = nn.Conv2d(1, 1, kernel_size, padding=kernel_size // 2, bias=bias)
 
     def rate(self, u: Tensor, domain: Domain) -> Tensor:
-        return self.convolution(u.reshape(-1, 1, *self.image)).reshape(u.shape)
+        images = u.reshape(-1, 1, *self.image)
+        return self.convolution(images).reshape(u.shape)
 
 
 def _pixels(image: tuple[int, int], kernel_size: int) -> int:
+    """Return the number of pixels of an image."""
     if min(image) < 1 or kernel_size < 1 or kernel_size % 2 == 0:
         raise OptionError(
-            f"an image has positive sides and its filters odd taps, got {image} and {kernel_size}"
+            "expected an image of positive sides and filters of odd taps, got "
+            f"{image} and {kernel_size}"
         )
     return image[0] * image[1]

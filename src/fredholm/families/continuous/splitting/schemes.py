@@ -1,4 +1,4 @@
-r"""Splitting schemes: how a step of :math:`u_t = \sum_k A_k(u)` is made of steps of its terms."""
+r"""Splitting schemes: a step of :math:`u_t = \sum_k A_k(u)` composed of steps of its terms."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from ....errors import OptionError, suggest
+from .term import Term
 
-# flow(u, t, dt, speed=1.0): u after v' = speed · A(v; θ(t + dt/2)) over [t, t + dt]
 Flow = Callable[..., Tensor]
+"""``flow(u, t, dt, speed=1.0)``: u after v' = speed · A(v; θ(t + dt/2)) over [t, t + dt]."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,12 @@ class Scheme:
     def check_step(self, dt: float) -> None:
         """OptionError where this scheme cannot take a step of that length."""
 
-    def resolve(self, term) -> str:
-        """The substep that a term takes under this scheme."""
+    def resolve(self, term: Term) -> str:
+        """Return the substep that a term takes under this scheme."""
         return term.resolve(self.order)
 
     def step(self, flows: Sequence[Flow], u: Tensor, t: float, dt: float) -> Tensor:
-        """u at t + dt from u at t."""
+        """Return u at t + dt from u at t."""
         raise NotImplementedError
 
 
@@ -68,14 +69,17 @@ class Relaxed(Lie):
     """
 
     def check_step(self, dt: float) -> None:
+        # A step is horizon / steps, which rounding may leave just beside 1.
         if abs(dt - 1.0) > 1e-9:
             raise OptionError(
-                f"Relaxed is exact recovery and takes steps of 1, got {dt:g}; for other steps use "
-                "Lie, which adds dt·N(u)"
+                f"expected steps of 1 for Relaxed, which recovers the encoder, got {dt:g}; use Lie "
+                "for other steps, which adds dt·N(u)"
             )
 
-    def resolve(self, term) -> str:
-        return "relaxed" if "relaxed" in term.serves else term.resolve(self.order)
+    def resolve(self, term: Term) -> str:
+        if "relaxed" in term.serves:
+            return "relaxed"
+        return super().resolve(term)
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,7 @@ class Strang(Scheme):
     order: ClassVar[int] = 2
 
     def step(self, flows: Sequence[Flow], u: Tensor, t: float, dt: float) -> Tensor:
+        # Half steps of all terms but the last, a whole step of that, and the half steps back.
         *outer, last = flows
         for flow in outer:
             u = flow(u, t, dt / 2)
@@ -114,7 +119,7 @@ class Parallel(Scheme):
     """
 
     def step(self, flows: Sequence[Flow], u: Tensor, t: float, dt: float) -> Tensor:
-        return _together(flows, u, t, dt)
+        return _parallel_step(flows, u, t, dt)
 
 
 @dataclass(frozen=True)
@@ -134,19 +139,21 @@ class Hybrid(Scheme):
         indices = sorted(k for group in self.groups for k in group)
         if indices != list(range(terms)) or not all(self.groups):
             raise OptionError(
-                f"Hybrid names each of the terms 0 to {terms - 1} once, in groups, got "
+                f"expected groups that name each of the terms 0 to {terms - 1} once, got "
                 f"{self.groups}"
             )
 
     def step(self, flows: Sequence[Flow], u: Tensor, t: float, dt: float) -> Tensor:
         for group in self.groups:
-            u = _together([flows[k] for k in group], u, t, dt)
+            u = _parallel_step([flows[k] for k in group], u, t, dt)
         return u
 
 
-def _together(flows: Sequence[Flow], u: Tensor, t: float, dt: float) -> Tensor:
+def _parallel_step(flows: Sequence[Flow], u: Tensor, t: float, dt: float) -> Tensor:
+    """Return the mean of the flows, each at their number times its rate."""
     if len(flows) == 1:
         return flows[0](u, t, dt)
+    # Each term alone must go as far as all of them together: at K times its rate.
     speed = float(len(flows))
     return torch.stack([flow(u, t, dt, speed) for flow in flows]).mean(0)
 
@@ -160,7 +167,7 @@ SCHEMES: dict[str, Callable[[], Scheme]] = {
 
 
 def resolve_scheme(scheme: Scheme | str) -> Scheme:
-    """A scheme from its name: ``lie``, ``strang``, ``parallel`` or ``relaxed``; a Scheme is
+    """Return a scheme by its name: ``lie``, ``strang``, ``parallel`` or ``relaxed``; a Scheme is
     returned as it is.
 
     Example:

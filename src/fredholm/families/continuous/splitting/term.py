@@ -1,4 +1,4 @@
-"""What every term of a split evolution offers: its rate, and the substeps that advance it alone."""
+"""Terms of a split evolution: the rate of each, and the substeps that advance it alone."""
 
 from __future__ import annotations
 
@@ -18,17 +18,22 @@ class SubstepError(OptionError):
     """A substep that a term does not have, or not in this scheme."""
 
 
+# --- explicit Runge-Kutta methods, one step of u' = rate(u) ---------------------------------------
+
+
 def _euler(rate: Rate, u: Tensor, h: float) -> Tensor:
     return torch.add(u, rate(u), alpha=h)
 
 
 def _midpoint(rate: Rate, u: Tensor, h: float) -> Tensor:
-    return torch.add(u, rate(torch.add(u, rate(u), alpha=h / 2)), alpha=h)
+    half = torch.add(u, rate(u), alpha=h / 2)
+    return torch.add(u, rate(half), alpha=h)
 
 
 def _heun(rate: Rate, u: Tensor, h: float) -> Tensor:
     first = rate(u)
-    return torch.add(u, first + rate(torch.add(u, first, alpha=h)), alpha=h / 2)
+    second = rate(torch.add(u, first, alpha=h))
+    return torch.add(u, first + second, alpha=h / 2)
 
 
 def _rk4(rate: Rate, u: Tensor, h: float) -> Tensor:
@@ -40,17 +45,17 @@ def _rk4(rate: Rate, u: Tensor, h: float) -> Tensor:
 
 
 def mix(a: Tensor, b: Tensor, w: float) -> Tensor:
-    """(1 - w) a + w b in the dtype of a: under autocast the two may differ."""
+    """Return (1 - w) a + w b in the dtype of a: under autocast the two may differ."""
     return torch.lerp(a, b.to(a.dtype), w)
 
 
-# name -> (one step of u' = rate(u), order of accuracy)
-EXPLICIT: dict[str, tuple[Callable[[Rate, Tensor, float], Tensor], int]] = {
-    "euler": (_euler, 1),
-    "midpoint": (_midpoint, 2),
-    "heun": (_heun, 2),
-    "rk4": (_rk4, 4),
+EXPLICIT: dict[str, Callable[[Rate, Tensor, float], Tensor]] = {
+    "euler": _euler,
+    "midpoint": _midpoint,
+    "heun": _heun,
+    "rk4": _rk4,
 }
+"""Explicit substeps by name, of order 1, 2, 2 and 4."""
 
 
 class Term(nn.Module):
@@ -63,11 +68,11 @@ class Term(nn.Module):
 
     Args:
         dim: width of u, or None where any width will do.
-        substep: one of ``serves``, or ``"auto"``: what suits the order of the scheme.
+        substep: one of ``serves``, or ``"auto"``: the one that suits the order of the scheme.
 
     Attributes:
         serves: names of the substeps of this class.
-        automatic: what ``"auto"`` means in a scheme of order 1 and in one of order 2.
+        automatic: the substeps for ``"auto"`` in a scheme of order 1 and in one of order 2.
     """
 
     serves: ClassVar[tuple[str, ...]] = tuple(EXPLICIT)
@@ -79,41 +84,47 @@ class Term(nn.Module):
         self.substep = self.check(substep)
 
     def check(self, substep: str) -> str:
-        """The name itself where this term has this substep.
+        """Return the name itself where this term has this substep.
 
         Raises:
             SubstepError: a substep that this term does not have, with the reason and those it has.
         """
         if substep == "auto" or substep in self.serves:
             return substep
-        reason = self.refusal(substep) or f"no substep of that name{suggest(substep, self.serves)}"
+        reason = self.refusal(substep)
+        if reason is None:
+            reason = f"no substep of that name{suggest(substep, self.serves)}"
         raise SubstepError(
             f"{type(self).__name__} cannot serve substep={substep!r}: {reason}; it serves "
             f"{', '.join(self.serves)}"
         )
 
     def refusal(self, substep: str) -> str | None:
-        """Why this term has no such substep, though others do; None for an unknown name."""
+        """Return why this term lacks a substep that others have; None for an unknown name."""
         return None
 
     def resolve(self, order: int) -> str:
-        """The substep that runs in a scheme of this order."""
-        return self.automatic[order > 1] if self.substep == "auto" else self.substep
+        """Return the substep that runs in a scheme of this order."""
+        if self.substep != "auto":
+            return self.substep
+        first, second = self.automatic
+        return first if order == 1 else second
 
     def rate(self, u: Tensor, domain: Domain) -> Tensor:
-        """A(u): what this term alone adds to u in unit time."""
+        """Return A(u), the change of u in unit time by this term alone."""
         raise NotImplementedError(f"{type(self).__name__} must define rate(u, domain)")
 
     def forward(self, u: Tensor, domain: Domain, h: float, substep: str = "euler") -> Tensor:
-        """u after this term alone has acted for a time h; ``substep="rate"`` gives A(u) instead."""
+        """Return u after this term alone has acted for a time h; with ``substep="rate"`` A(u)."""
         if substep == "rate":
             return self.rate(u, domain)
         if substep in EXPLICIT and substep in self.serves:
-            return EXPLICIT[substep][0](lambda v: self.rate(v, domain), u, h)
-        return getattr(self, self.check(substep).replace("-", "_"))(u, domain, h)
+            return EXPLICIT[substep](lambda v: self.rate(v, domain), u, h)
+        method = self.check(substep).replace("-", "_")
+        return getattr(self, method)(u, domain, h)
 
     def stages(self, u: Tensor, domain: Domain, substep: str) -> list[tuple[str, Tensor]]:
-        """Named states inside one substep, for observers; most terms have none."""
+        """Return named states inside one substep, for observers; most terms have none."""
         return []
 
     def extra_repr(self) -> str:

@@ -29,8 +29,17 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def _dropped(dropout: nn.Dropout, u: Tensor) -> Tensor:
-    """The features after dropout: as they are where it drops none, without asking it."""
-    return dropout(u) if dropout.training and dropout.p else u
+    """Return features after dropout, without a call where it drops none."""
+    if dropout.training and dropout.p:
+        return dropout(u)
+    return u
+
+
+def _normed(norm: nn.Module | None, u: Tensor) -> Tensor:
+    """Return features after the norm of a pre-norm scheme, where there is one."""
+    if norm is None:
+        return u
+    return norm(u)
 
 
 class OperatorTerm(Term):
@@ -67,9 +76,14 @@ class OperatorTerm(Term):
         drop_path: float = 0.0,
         substep: str = "auto",
     ):
-        super().__init__(dim if dim is not None else getattr(operator, "dim", None), substep)
-        if self.dim is None:
-            raise OptionError(f"{type(operator).__name__} does not say its width: pass dim=...")
+        if dim is None:
+            dim = getattr(operator, "dim", None)
+        super().__init__(dim, substep)
+        if dim is None:
+            raise OptionError(
+                f"expected an operator with a width, got {type(operator).__name__} without dim; "
+                "pass dim=..."
+            )
         self.norm, self.operator = norm, operator
         self.dropout, self.drop_path = nn.Dropout(dropout), StochasticDepth(drop_path)
 
@@ -80,13 +94,13 @@ class OperatorTerm(Term):
         dim: int,
         heads: int = 1,
         *,
-        norm=None,
-        dropout=0.0,
-        drop_path=0.0,
-        substep="auto",
+        norm: nn.Module | None = None,
+        dropout: float = 0.0,
+        drop_path: float = 0.0,
+        substep: str = "auto",
         **options,
-    ):
-        """The term of a registered operator; ``options`` go to the operator."""
+    ) -> OperatorTerm:
+        """Return the term of a registered operator; ``options`` go to the operator."""
         operator = create_operator(name, dim, heads, **options)
         return cls(operator, dim, norm=norm, dropout=dropout, drop_path=drop_path, substep=substep)
 
@@ -96,7 +110,7 @@ class OperatorTerm(Term):
         return None
 
     def rate(self, u: Tensor, domain: Domain) -> Tensor:
-        out = self.operator(u if self.norm is None else self.norm(u), domain)
+        out = self.operator(_normed(self.norm, u), domain)
         return self.drop_path(_dropped(self.dropout, out), domain.shards)
 
 
@@ -144,9 +158,11 @@ class FeedForwardTerm(Term):
                 f"unknown activation {activation!r}{suggest(activation, ACTIVATIONS)}, or pass a "
                 "module"
             )
-        widths = (dim, *((hidden,) if isinstance(hidden, int) else hidden), dim)
+        if isinstance(hidden, int):
+            hidden = (hidden,)
+        widths = (dim, *hidden, dim)
         if min(widths) < 1:
-            raise OptionError(f"widths of a network are positive, got {widths}")
+            raise OptionError(f"expected positive widths of a network, got {widths}")
         self.norm = norm
         self.layers = nn.ModuleList(nn.Linear(a, b, bias=bias) for a, b in pairwise(widths))
         self.activation = activation
@@ -162,21 +178,20 @@ class FeedForwardTerm(Term):
         return None
 
     def _activate(self, u: Tensor) -> Tensor:
-        return (
-            ACTIVATIONS[self.activation](u)
-            if isinstance(self.activation, str)
-            else self.activation(u)
-        )
+        if isinstance(self.activation, str):
+            return ACTIVATIONS[self.activation](u)
+        return self.activation(u)
 
     def network(self, u: Tensor) -> Tensor:
-        """N(u)."""
-        *inner, last = self.layers._modules.values()  # without the list's search by number
+        """Return N(u)."""
+        # The modules by name: a list of modules takes ten times as long to search by number.
+        *inner, last = self.layers._modules.values()
         for layer in inner:
             u = _dropped(self.dropout, self._activate(layer(u)))  # type: ignore[misc]
         return _dropped(self.dropout, last(u))  # type: ignore[misc]
 
     def rate(self, u: Tensor, domain: Domain) -> Tensor:
-        out = self.network(u if self.norm is None else self.norm(u))
+        out = self.network(_normed(self.norm, u))
         return self.drop_path(out, domain.shards)
 
     def relaxed(self, u: Tensor, domain: Domain, h: float) -> Tensor:
@@ -188,17 +203,16 @@ class FeedForwardTerm(Term):
         return mix(u, self.rate(u, domain), 0.5)
 
     def stages(self, u: Tensor, domain: Domain, substep: str) -> list[tuple[str, Tensor]]:
-        """The J layers and the relaxation, for the substep ``relaxed``."""
+        """Return the J layers and the relaxation, for the substep ``relaxed``."""
         if substep != "relaxed":
             return []
-        *inner, last = self.layers
         start, states = u, []
-        u = u if self.norm is None else self.norm(u)
-        for layer in inner:
-            u = self._activate(layer(u))
-            states.append((f"layer {len(states) + 1}", u))
-        u = last(u)
-        states.append((f"layer {len(states) + 1}", u))
+        u = _normed(self.norm, u)
+        for number, layer in enumerate(self.layers, 1):
+            u = layer(u)
+            if number < len(self.layers):
+                u = self._activate(u)
+            states.append((f"layer {number}", u))
         return [*states, ("relaxation", mix(start, u, 0.5))]
 
 
@@ -240,31 +254,30 @@ class LinearTerm(Term):
         self.bias = nn.Parameter(torch.zeros(dim)) if bias else None
 
     def check(self, substep: str) -> str:
-        if (
-            substep != "auto"
-            and substep in self.serves
-            and (substep == "semi-implicit") != self.rectify
-        ):
-            have = (
-                "semi-implicit"
-                if self.rectify
-                else ", ".join(s for s in self.serves if s != "semi-implicit")
-            )
+        # One substep belongs to the rectified term alone, and no other does.
+        if self.rectify:
+            possible = ["semi-implicit"]
+        else:
+            possible = [name for name in self.serves if name != "semi-implicit"]
+        if substep in self.serves and substep not in possible:
             raise SubstepError(
                 f"LinearTerm with rectify={self.rectify} cannot serve substep={substep!r}; it "
-                f"serves {have}"
+                f"serves {', '.join(possible)}"
             )
         return super().check(substep)
 
     def resolve(self, order: int) -> str:
-        return "semi-implicit" if self.rectify else super().resolve(order)
+        if self.rectify:
+            return "semi-implicit"
+        return super().resolve(order)
 
     def rate(self, u: Tensor, domain: Domain) -> Tensor:
         if self.rectify:
-            self.check("euler")
+            self.check("euler")  # raises: the constraint has no rate
         return F.linear(u, self.weight, self.bias)
 
-    # The three below add to u what it changes by: many short substeps round it as euler's do.
+    # The three below compute the change of u, and add it: many short substeps then round as those
+    # of Euler's method do.
 
     def implicit(self, u: Tensor, domain: Domain, h: float) -> Tensor:
         return self._solve(u, h, h)
@@ -274,16 +287,21 @@ class LinearTerm(Term):
 
     def exact(self, u: Tensor, domain: Domain, h: float) -> Tensor:
         change = self._change(h)
-        shift = None if self.bias is None else change[:, -1]
+        shift = None
+        if self.bias is not None:
+            shift = change[:, -1]
         return u + F.linear(u, change[:, : len(change)], shift)
 
     def _change(self, h: float) -> Tensor:
-        """e^{hW} - I, and h φ₁(hW) b beside it where there is a bias. In double precision, of which
-        the difference from I leaves enough.
-        """
-        double = self.weight.dtype if self.weight.device.type == "mps" else torch.float64
+        """Return e^{hW} - I, and h φ₁(hW) b beside it where there is a bias."""
+        # In double precision, of which the difference from I leaves enough digits. Apple's GPUs
+        # have none.
+        double = torch.float64
+        if self.weight.device.type == "mps":
+            double = self.weight.dtype
         generator = h * self.weight.to(double)
-        if self.bias is not None:  # one more coordinate, always one; its row is zero
+        if self.bias is not None:
+            # One more coordinate, which is always one: its row of the generator is zero.
             generator = torch.cat([generator, h * self.bias.to(double)[:, None]], 1)
             generator = F.pad(generator, (0, 0, 0, 1))
         flow = torch.linalg.matrix_exp(generator)
@@ -291,16 +309,21 @@ class LinearTerm(Term):
         return change[: len(self.weight)].to(self.weight.dtype)
 
     def semi_implicit(self, u: Tensor, domain: Domain, h: float) -> Tensor:
-        return F.relu(torch.add(u, F.linear(u, self.weight, self.bias), alpha=h))
+        rate = F.linear(u, self.weight, self.bias)
+        return F.relu(torch.add(u, rate, alpha=h))
 
     def _solve(self, u: Tensor, h: float, part: float) -> Tensor:
-        """u + h (I - part · W)⁻¹ (W u + b)."""
+        """Return u + h (I - part · W)⁻¹ (W u + b)."""
         dtype = at_least_single(promoted(u.dtype, self.weight.dtype))
         with full_precision(u):
             weight = cast(self.weight, dtype)
-            bias = None if self.bias is None else cast(self.bias, dtype)
+            bias = None
+            if self.bias is not None:
+                bias = cast(self.bias, dtype)
             rate = F.linear(cast(u, dtype), weight, bias)
             matrix = torch.eye(len(weight), dtype=dtype, device=u.device) - part * weight
+
+            # One system for all points: their rates are the columns of the right side.
             change = torch.linalg.solve(matrix, rate.flatten(0, -2).mT).mT.reshape(u.shape)
             return cast(torch.add(cast(u, dtype), change, alpha=h), u.dtype)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ OPTIONS = "bool causal, str activation, str statistic, int memory"
 
 
 def _fake(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """Return results of the right shapes, without values."""
     x = Inputs(*arguments[:5])
     out = x.value.new_empty(*x.query.shape[:3], x.value.shape[3])
     return out, x.value.new_empty(x.query.shape[:3])
@@ -29,27 +30,44 @@ def _backward(grad: Tensor, row_grad: Tensor, *arguments: Any) -> list[Tensor]:
 
 
 def plain(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """The op, or its Triton form, with every edge at once."""
-    x, (causal, activation, statistic) = Inputs(*arguments[:5]), arguments[5:8]
+    """Return the op, or its Triton form, with every edge at once."""
+    x = Inputs(*arguments[:5])
+    causal, activation, statistic = arguments[5:8]
     dtype = torch.promote_types(x.query.dtype, torch.float32)
-    options = {"causal": causal, "activation": activation, "statistic": statistic}
     with full_precision(x.value):
         return edge_product_naive(
-            x.query.to(dtype), x.key.to(dtype), x.value.to(dtype), x.mass, x.density, **options
+            x.query.to(dtype),
+            x.key.to(dtype),
+            x.value.to(dtype),
+            x.mass,
+            x.density,
+            causal=causal,
+            activation=activation,
+            statistic=statistic,
         )
 
 
-def sizes(arguments: tuple) -> tuple[int, int, int]:
-    """Pairs, width of a query and of a value, from the shapes a FLOP counter passes. A causal order
+class Sizes(NamedTuple):
+    """Number of pairs, and the widths of a query and of a value."""
+
+    pairs: int
+    query: int
+    value: int
+
+
+def sizes(arguments: tuple) -> Sizes:
+    """Return the sizes of a product from the shapes that a FLOP counter passes. A causal order
     counts half the pairs.
     """
     (b, h, nq, e), (_, _, nk, d) = arguments[0], arguments[2]
     pairs = b * h * nq * nk
-    return (pairs // 2 if arguments[5] else pairs), e, d
+    if arguments[5]:
+        pairs = pairs // 2
+    return Sizes(pairs, e, d)
 
 
 def forward_flops(*arguments: Any) -> int:
-    """FLOPs of the product, from shapes."""
+    """Return the FLOPs of the product, from shapes."""
     pairs, e, d = sizes(arguments)
     return 2 * pairs * (e + d)
 
@@ -57,6 +75,8 @@ def forward_flops(*arguments: Any) -> int:
 def _backward_flops(grad: Any, row_grad: Any, *arguments: Any) -> int:
     pairs, e, d = sizes(arguments)
     query, key, value, *others = arguments[-1]
+
+    # Scores are made again in any case; their gradient is needed for all but the values.
     scores = query or key or any(others)
     return 2 * pairs * (e * (1 + query + key) + d * (value + scores))
 

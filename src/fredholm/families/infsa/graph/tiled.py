@@ -10,6 +10,7 @@ that of the row statistic and m the masses in it, a tile's gradients are
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,9 +22,9 @@ from ....ops.tiles import ACTIVATIONS as POINTWISE
 from ....ops.tiles import Activation, Scratch, Span, cut, find_activation, groups, spans
 
 KEY_TILE = 512
+"""The most keys of a tile."""
 
-
-# φ of an edge: the three of the paper's Table 4
+# φ of an edge: the three of the paper's Table 4.
 ACTIVATIONS: dict[str, Activation] = {
     "relu": POINTWISE["relu"],
     "gelu": POINTWISE["gelu"],
@@ -32,7 +33,7 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 def activated(scores: Tensor, activation: str) -> Tensor:
-    """φ(scores) for an activation of :data:`ACTIVATIONS`.
+    """Return φ(scores) for an activation of :data:`ACTIVATIONS`.
 
     Raises:
         OptionError: an unknown activation.
@@ -45,8 +46,12 @@ def activated(scores: Tensor, activation: str) -> Tensor:
 
 
 class Inputs(NamedTuple):
-    """Tensors of one product: (B, H, Nq, e), (B, H, Nk, e), (B, H, Nk, d), (B | 1, Nk | 1), (B | 1,
-    H | 1, Nq, Nk) or None.
+    """Tensors of one product, or their gradients.
+
+    Attributes:
+        query, key, value: (B, H, Nq, e), (B, H, Nk, e) and (B, H, Nk, d).
+        mass: masses in the row statistic, (B | 1, Nk | 1).
+        density: ρ, (B | 1, H | 1, Nq, Nk), or None.
     """
 
     query: Tensor
@@ -66,21 +71,24 @@ class Plan:
 
     @staticmethod
     def make(x: Inputs, memory: int) -> Plan:
+        """Return sizes that fit ``memory`` bytes: keys first, then queries, then pairs."""
         b, h, nq, _ = x.query.shape
         elements = max(1, memory // x.query.element_size())
         keys = max(1, min(x.key.shape[2], KEY_TILE, elements))
         queries = max(1, min(nq, elements // keys))
-        return Plan(min(b * h, max(1, elements // (queries * keys))), queries, keys)
+        group = max(1, elements // (queries * keys))
+        return Plan(min(b * h, group), queries, keys)
 
     @property
     def size(self) -> int:
+        """Number of pairs of a tile."""
         return self.group * self.queries * self.keys
 
 
 @dataclass
 class Tile:
     """One group's queries ``q`` against its keys ``k``; tensors of a group are (g, N, ·), views of
-    the whole.
+    the tensors of all.
     """
 
     x: Inputs
@@ -91,45 +99,78 @@ class Tile:
 
     @property
     def on_diagonal(self) -> bool:
+        """Whether some of the keys come after some of the queries."""
         return self.causal and self.k.stop > self.q.start + 1
 
     def queries(self, tensor: Tensor) -> Tensor:
+        """Return the tile's rows of a tensor of all queries."""
         return tensor[self.chunk][:, :, self.q].flatten(0, 1)
 
     def keys(self, tensor: Tensor) -> Tensor:
+        """Return the tile's rows of a tensor of all keys."""
         return tensor[self.chunk][:, :, self.k].flatten(0, 1)
 
-    def mass(self) -> Tensor:
-        """Masses in the row statistic, (b | 1, 1, 1, Tk | 1)."""
-        mass = cut(self.x.mass, self.chunk[0], slice(None))
-        return (mass if mass.shape[1] == 1 else mass[:, self.k])[:, None, None, :]
+    def key_masses(self, mass: Tensor) -> Tensor:
+        """Return the tile's part of a tensor of masses, (b | 1, Tk | 1)."""
+        mass = cut(mass, self.chunk[0], slice(None))
+        if mass.shape[1] > 1:
+            mass = mass[:, self.k]
+        return mass
 
-    def hide(self, pairs: Tensor) -> None:
-        """Multiply (b, h, Tq, Tk) with the density, and zero what comes after the query."""
-        if self.x.density is not None:
-            pairs.mul_(cut(self.x.density, *self.chunk)[:, :, self.q, self.k])
+    def mass(self) -> Tensor:
+        """Return the masses in the row statistic, (b | 1, 1, 1, Tk | 1)."""
+        return self.key_masses(self.x.mass)[:, None, None, :]
+
+    def density(self, density: Tensor) -> Tensor:
+        """Return the tile's part of a density, (b | 1, h | 1, Tq, Tk)."""
+        return cut(density, *self.chunk)[:, :, self.q, self.k]
+
+    def hide_later(self, pairs: Tensor) -> None:
+        """Zero the pairs (b, h, Tq, Tk) whose key comes after the query."""
         if self.on_diagonal:
             pairs.tril_(self.q.start - self.k.start)
+
+    def hide(self, pairs: Tensor) -> None:
+        """Multiply pairs with the density, and zero those whose key comes after the query."""
+        if self.x.density is not None:
+            pairs.mul_(self.density(self.x.density))
+        self.hide_later(pairs)
 
     def shape(self) -> tuple[int, int, int, int]:
         (b, h), q, k = self.chunk, self.q, self.k
         return b.stop - b.start, h.stop - h.start, q.stop - q.start, k.stop - k.start
 
 
-def tiles(x: Inputs, causal: bool, plan: Plan):
-    """All tiles but those wholly after their queries: groups outermost, then queries, then keys.
+def tiles(x: Inputs, causal: bool, plan: Plan) -> Iterator[Tile]:
+    """Yield all tiles but those wholly after their queries: groups outermost, then queries, then
+    keys.
 
     Keys innermost keep one block of results in the cache while it is added to.
     """
     b, h, nq, _ = x.query.shape
     for chunk in groups(b, h, plan.group, b):
         for q in spans(0, nq, plan.queries):
-            for k in spans(0, min(q.stop, x.key.shape[2]) if causal else x.key.shape[2], plan.keys):
+            end = x.key.shape[2]
+            if causal:
+                end = min(q.stop, end)
+            for k in spans(0, end, plan.keys):
                 yield Tile(x, chunk, q, k, causal)
 
 
+def _contiguous(x: Inputs) -> Inputs:
+    """Return inputs with heads side by side in memory, so that a group's matrices are views. O(N)
+    memory; the density stays as it is.
+    """
+    return x._replace(
+        query=x.query.contiguous(), key=x.key.contiguous(), value=x.value.contiguous()
+    )
+
+
+# --- forward --------------------------------------------------------------------------------------
+
+
 def forward_op(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """:func:`forward` of the op's arguments, outside autocast."""
+    """Return :func:`forward` of the op's arguments, outside autocast."""
     x = Inputs(*arguments[:5])
     with full_precision(x.value):
         return forward(x, *arguments[5:])
@@ -138,12 +179,14 @@ def forward_op(*arguments: Any) -> tuple[Tensor, Tensor]:
 def forward(
     x: Inputs, causal: bool, activation: str, statistic: str, memory: int
 ) -> tuple[Tensor, Tensor]:
-    """Product (B, H, Nq, d) and row statistic (B, H, Nq); see :func:`edge_product`."""
+    """Return the product (B, H, Nq, d) and row statistic (B, H, Nq); see :func:`edge_product`."""
     b, h, nq, _ = x.query.shape
     out, row = x.value.new_zeros(b, h, nq, x.value.shape[3]), x.value.new_zeros(b, h, nq)
     if 0 in (b, h, nq, x.key.shape[2]):
         return out, row
     x, plan, act = _contiguous(x), Plan.make(x, memory), find_activation(activation, ACTIVATIONS)
+
+    # One tile of pairs is in memory, (b, h, Tq, Tk), and every tile overwrites it.
     scratch = Scratch(x.value, plan.size)
     for tile in tiles(x, causal, plan):
         pairs = scratch.view(*tile.shape())
@@ -158,22 +201,43 @@ def forward(
     return out, row
 
 
-def _contiguous(x: Inputs) -> Inputs:
-    """Heads side by side in memory, so that a group's matrices are views. O(N) memory; the density
-    stays as it is.
-    """
-    return x._replace(
-        query=x.query.contiguous(), key=x.key.contiguous(), value=x.value.contiguous()
-    )
-
-
 def _statistic(pairs: Tensor, mass: Tensor, statistic: str) -> Tensor:
-    """Σ m P² or Σ m |P| of a tile (b, h, Tq, Tk), which is overwritten where masses differ."""
+    """Return Σ m P² or Σ m |P| of a tile (b, h, Tq, Tk), which is overwritten where masses
+    differ.
+    """
     order = 2 if statistic == "squares" else 1
     if mass.shape[-1] == 1:
+        # One mass for all keys: a norm reads the pairs once and writes none.
         return torch.linalg.vector_norm(pairs, order, -1).pow_(order) * mass[..., 0]
-    magnitude = pairs.square_() if order == 2 else pairs.abs_()
-    return (magnitude @ mass.mT)[..., 0]
+    if order == 2:
+        pairs.square_()
+    else:
+        pairs.abs_()
+    return (pairs @ mass.mT)[..., 0]
+
+
+# --- backward -------------------------------------------------------------------------------------
+
+
+class Call(NamedTuple):
+    """One backward: what arrives, the options, the gradients so far, and memory for a tile.
+
+    Attributes:
+        grad, row_grad: gradients of the product and of the row statistic.
+        activation, statistic: see :func:`edge_product`.
+        totals: gradients of the inputs, which tiles add to; None where none is needed.
+        scores, above, copy: memory for one tile each: S and φ(S), dP and dS, and φ(S) where it
+            needs its own.
+    """
+
+    grad: Tensor
+    row_grad: Tensor
+    activation: str
+    statistic: str
+    totals: Inputs
+    scores: Scratch
+    above: Scratch
+    copy: Scratch
 
 
 def backward(
@@ -186,86 +250,80 @@ def backward(
     memory: int,
     needs: list[bool],
 ) -> list[Tensor]:
-    """Gradients of the inputs marked in ``needs``, in the order of :class:`Inputs`."""
-    grads = [
-        torch.zeros_like(t, memory_format=torch.contiguous_format) if n and t is not None else None
-        for n, t in zip(needs, x)
-    ]
+    """Return the gradients of the inputs marked in ``needs``, in the order of :class:`Inputs`."""
+    totals: list[Any] = [None] * len(x)
+    for i, (tensor, needed) in enumerate(zip(x, needs)):
+        if needed and tensor is not None:
+            totals[i] = torch.zeros_like(tensor, memory_format=torch.contiguous_format)
     if 0 not in (*x.query.shape[:3], x.key.shape[2]):
-        x, grad, plan = _contiguous(x), grad.contiguous(), Plan.make(x, memory)
+        x, plan = _contiguous(x), Plan.make(x, memory)
         scratch = [Scratch(x.value, plan.size) for _ in range(3)]
+        call = Call(grad.contiguous(), row_grad, activation, statistic, Inputs(*totals), *scratch)
         for tile in tiles(x, causal, plan):
-            _gradients(tile, grad, row_grad, activation, statistic, Inputs(*grads), scratch)  # type: ignore[arg-type]
-    return [g for g in grads if g is not None]
+            _add_gradients(tile, call)
+    return [total for total in totals if total is not None]
 
 
-def _gradients(
-    tile: Tile,
-    grad: Tensor,
-    row_grad: Tensor,
-    activation: str,
-    statistic: str,
-    g: Inputs,
-    scratch: list[Scratch],
-) -> None:
-    """Add one tile's share to the gradients in ``g``."""
-    x, act, shape = tile.x, find_activation(activation, ACTIVATIONS), tile.shape()
-    scores = scratch[0].view(*shape)
+def _add_gradients(tile: Tile, call: Call) -> None:
+    """Add one tile's share to the gradients; formulas and letters in the module's docstring."""
+    x, totals, shape = tile.x, call.totals, tile.shape()
+    act = find_activation(call.activation, ACTIVATIONS)
+
+    # S, and φ(S). ReLU's slope can be read from its value, so that it needs no second buffer.
+    scores = call.scores.view(*shape)
     torch.bmm(tile.queries(x.query), tile.keys(x.key).mT, out=scores.flatten(0, 1))
-    raw = scores  # φ(S); ReLU's slope can be read from its value, so that it needs no second buffer
-    if activation != "relu":
-        raw = scratch[2].view(*shape).copy_(scores)
+    raw = scores
+    if call.activation != "relu":
+        raw = call.copy.view(*shape).copy_(scores)
     act.apply_(raw)
-    above = tile.queries(grad)
+
+    # P. The density's gradient needs φ(S) without the density.
     pairs = raw
-    if g.density is not None:  # a density's gradient needs φ(S) without the density
+    if totals.density is not None:
         pairs = raw.clone()
     tile.hide(pairs)
-    if g.value is not None and x.value.shape[3]:
-        tile.keys(g.value).baddbmm_(pairs.flatten(0, 1).mT, above)
-    up = scratch[1].view(*shape)
-    torch.bmm(above, tile.keys(x.value).mT, out=up.flatten(0, 1))
-    if statistic != "none":
-        _statistic_gradient(tile, pairs, up, row_grad[tile.chunk][:, :, tile.q], statistic, g.mass)
-    if g.density is not None:
-        _density_gradient(tile, g.density, raw, up)
-    tile.hide(up)
-    act.gradient_(up, scores)
-    slope = up.flatten(0, 1)
-    if g.query is not None:
-        tile.queries(g.query).baddbmm_(slope, tile.keys(x.key))
-    if g.key is not None:
-        tile.keys(g.key).baddbmm_(slope.mT, tile.queries(x.query))
+
+    # dV = Pᵀ G, dP = G Vᵀ and the row statistic's part.
+    grad = tile.queries(call.grad)
+    if totals.value is not None and x.value.shape[3]:
+        tile.keys(totals.value).baddbmm_(pairs.flatten(0, 1).mT, grad)
+    above = call.above.view(*shape)
+    torch.bmm(grad, tile.keys(x.value).mT, out=above.flatten(0, 1))
+    if call.statistic != "none":
+        _add_statistic_gradient(tile, call, pairs, above)
+    if totals.density is not None:
+        part = raw * above
+        tile.hide_later(part)
+        _add_shared(tile.density(totals.density), part)
+
+    # dS = ρ φ'(S) dP, dq = dS k, dk = dSᵀ q.
+    tile.hide(above)
+    act.gradient_(above, scores)
+    slope = above.flatten(0, 1)
+    if totals.query is not None:
+        tile.queries(totals.query).baddbmm_(slope, tile.keys(x.key))
+    if totals.key is not None:
+        tile.keys(totals.key).baddbmm_(slope.mT, tile.queries(x.query))
 
 
-def _statistic_gradient(
-    tile: Tile,
-    pairs: Tensor,
-    up: Tensor,
-    row_grad: Tensor,
-    statistic: str,
-    mass_grad: Tensor | None,
-) -> None:
-    """Add the row statistic's gradient to ``up``, and the masses' to ``mass_grad``."""
-    mass, rate = tile.mass(), row_grad[..., None]
-    slope, size = (
-        (pairs * 2, pairs.square()) if statistic == "squares" else (pairs.sign(), pairs.abs())
-    )
-    up.addcmul_(
-        slope if mass.shape[-1] == 1 else slope * mass, rate * mass if mass.shape[-1] == 1 else rate
-    )
-    if mass_grad is not None:
-        share = (size * rate).sum((1, 2))  # (b, Tk)
-        whole = cut(mass_grad, tile.chunk[0], slice(None))
-        target = whole if whole.shape[1] == 1 else whole[:, tile.k]
-        shared = [i for i in (0, 1) if target.shape[i] == 1 and share.shape[i] != 1]
-        target.add_(share.sum(shared, keepdim=True) if shared else share)
+def _add_statistic_gradient(tile: Tile, call: Call, pairs: Tensor, above: Tensor) -> None:
+    """Add 2 g m P, or g m sign P, to dP, and the masses' gradient Σ g P², or Σ g |P|."""
+    rate, mass = call.row_grad[tile.chunk][:, :, tile.q][..., None], tile.mass()
+    if call.statistic == "squares":
+        slope, size = pairs * 2, pairs.square()
+    else:
+        slope, size = pairs.sign(), pairs.abs()
+    if mass.shape[-1] == 1:
+        above.addcmul_(slope, rate * mass)
+    else:
+        above.addcmul_(slope * mass, rate)
+    if call.totals.mass is not None:
+        _add_shared(tile.key_masses(call.totals.mass), (size * rate).sum((1, 2)))
 
 
-def _density_gradient(tile: Tile, density_grad: Tensor, raw: Tensor, up: Tensor) -> None:
-    part = raw * up
-    if tile.on_diagonal:
-        part.tril_(tile.q.start - tile.k.start)
-    target = cut(density_grad, *tile.chunk)[:, :, tile.q, tile.k]
-    shared = [i for i in (0, 1) if target.shape[i] == 1 and part.shape[i] != 1]
-    target.add_(part.sum(shared, keepdim=True) if shared else part)
+def _add_shared(total: Tensor, part: Tensor) -> None:
+    """Add a part to a total whose first two dimensions may have size 1, for all of the part's."""
+    shared = [i for i in (0, 1) if total.shape[i] == 1 and part.shape[i] != 1]
+    if shared:
+        part = part.sum(shared, keepdim=True)
+    total.add_(part)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -26,16 +27,24 @@ from .tiled import ACTIVATIONS, activated
 
 EDGE_PRODUCT = "the edge product"
 NORMS = {"frobenius": "squares", "rows": "sums"}
-DEFAULT_BYTES = 1 << 20  # one tile of pairs; a backward holds two, which a CPU core's cache takes
-DEFAULT_CUDA_BYTES = 256_000_000
-FEW = 1 << 17  # pairs that are held at once: `python -m evidence time small tune`
-WIDEST = 256  # columns of a query or a value that the registers of a Triton program can hold
 STATISTICS = ("squares", "sums", "none")
+
+DEFAULT_BYTES = 1 << 20
+"""Memory of one tile of pairs; a backward holds two, which fit into a CPU core's cache."""
+
+DEFAULT_CUDA_BYTES = 256_000_000
+"""Memory of one tile of pairs on a GPU."""
+
+FEW = 1 << 17
+"""Pairs that are in memory at once: `python -m evidence time small tune`."""
+
+WIDEST = 256
+"""Columns of a query or a value that fit into the registers of a Triton program."""
 
 
 def total_norm(row: Tensor, mass: Tensor, norm: str, causal: bool) -> Tensor:
-    r"""One number per head from the rows' sizes r (B, H, N): :math:`\sqrt{\sum_i m_i r_i}` or
-    :math:`\max_i r_i`, (B, H, 1).
+    r"""Return one number per head from the rows' sizes r (B, H, N): :math:`\sqrt{\sum_i m_i r_i}`
+    or :math:`\max_i r_i`, (B, H, 1).
 
     In causal order the norm of every prefix, (B, H, N). Points without mass do not count; the
     gradient at zero is zero.
@@ -47,23 +56,48 @@ def total_norm(row: Tensor, mass: Tensor, norm: str, causal: bool) -> Tensor:
     weight = mass[:, None]
     if norm == "rows":
         row = torch.where(weight > 0, row, 0.0)
-        return row.cummax(-1).values if causal else row.amax(-1, keepdim=True)
-    total = (weight * row).cumsum(-1) if causal else (weight * row).sum(-1, keepdim=True)
-    return root_of(total)
+        if causal:
+            return row.cummax(-1).values
+        return row.amax(-1, keepdim=True)
+    if causal:
+        return root_of((weight * row).cumsum(-1))
+    return root_of((weight * row).sum(-1, keepdim=True))
 
 
 def row_factor(norm: Tensor, scale: Tensor | None, decay: Tensor, eps: float) -> Tensor:
-    r""":math:`\gamma s_i / (s_i n_i + \varepsilon)`: what a row of the unnormalised product is
-    multiplied with; 0 where n is 0.
+    r"""Return :math:`\gamma s_i / (s_i n_i + \varepsilon)`, by which a row of the unnormalised
+    product is multiplied; 0 where n is 0.
     """
-    above = decay[:, None] if scale is None else decay[:, None] * scale
-    below = (norm if scale is None else scale * norm) + eps
-    if not eps:  # nothing may be divided by zero, also where the quotient is not taken
+    above, below = decay[:, None], norm
+    if scale is not None:
+        above, below = above * scale, scale * below
+    below = below + eps
+    if not eps:
+        # A division by zero gives NaN in the gradient also where its result is not taken.
         below = torch.where(below > 0, below, 1.0)
     return torch.where(norm > 0, above / below, 0.0)
 
 
-@dataclass(eq=False)  # nobody writes to one; a frozen class takes three times as long to build
+def row_sizes(pairs: Tensor, mass: Tensor, norm: str) -> Tensor:
+    r"""Return the sizes of rows of edges P (B, H, Nq, Nk), :math:`\sum_j m_j P_{ij}^2` or
+    :math:`\sum_j m_j |P_{ij}|`, with masses (B | 1, Nk).
+    """
+    if NORMS[norm] == "squares":
+        size = pairs.square()
+    else:
+        size = pairs.abs()
+    return (size * mass[:, None, None]).sum(-1)
+
+
+class Hop(NamedTuple):
+    """M v (B, H, N, d), and the factors of the rows (B, H, N | 1), which further hops reuse."""
+
+    product: Tensor
+    factor: Tensor
+
+
+# Nobody writes to a graph, but it is not frozen: a frozen class takes three times as long to build.
+@dataclass(eq=False)
 class TokenGraph:
     r"""The operator :math:`(Mv)_i = \sum_j M_{ij} v_j` of a decayed, normalised graph on one set of
     tokens,
@@ -102,8 +136,8 @@ class TokenGraph:
     def of(
         cls, query: Tensor, key: Tensor, quadrature: Quadrature, decay: Tensor, **options
     ) -> TokenGraph:
-        """The graph of tokens that see one another as ``quadrature`` says; computed in float32 at
-        least.
+        """Return the graph of tokens that see one another as ``quadrature`` says; computed in
+        float32 at least.
         """
         q, dtype = quadrature, at_least_single(query.dtype)
         return cls(
@@ -118,74 +152,90 @@ class TokenGraph:
             **options,
         )
 
-    def start(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        """M v and the rows' factors (B, H, N | 1), in one pass. O(N²) time, O(N) memory; few pairs
-        are held at once.
+    # --- hops -------------------------------------------------------------------------------------
+
+    def start(self, value: Tensor) -> Hop:
+        """Return M v and the rows' factors, in one pass. O(N²) time, O(N) memory; up to
+        :data:`FEW` pairs are in memory all at once.
         """
         if self._few():
             if self._even():
                 return self._evenly(value)
             pairs = self.edges()
             factor = self.factor(self.sizes(pairs))
-            return (pairs @ self._weighted(value)) * factor[..., None], factor
-        mass = self.mass[:, :1] if self.equal else self.mass
-        product, row = edge_product(
-            self.query,
-            self.key,
-            self._weighted(value),
-            mass,
-            self.density,
-            statistic=NORMS[self.norm],
-            **self._options,
+            return Hop((pairs @ self._weighted(value)) * factor[..., None], factor)
+        product, row = self._product(
+            self.query, self.key, self._weighted(value), self.density, NORMS[self.norm]
         )
         factor = self.factor(row)
-        return product * factor[..., None], factor
+        return Hop(product * factor[..., None], factor)
 
     def factor(self, row: Tensor) -> Tensor:
-        """The rows' factors from their sizes (B, H, N)."""
-        return row_factor(
-            total_norm(row, self.mass, self.norm, self.causal), self.scale, self.decay, self.eps
-        )
+        """Return the rows' factors from their sizes (B, H, N)."""
+        norm = total_norm(row, self.mass, self.norm, self.causal)
+        return row_factor(norm, self.scale, self.decay, self.eps)
 
     def apply(self, value: Tensor, factor: Tensor) -> Tensor:
-        """M v, with the factors of :meth:`start`: one hop."""
-        none = {"statistic": "none", **self._options}
-        mass = self.mass[:, :1]
-        return (
-            edge_product(self.query, self.key, self._weighted(value), mass, self.density, **none)[0]
-            * factor[..., None]
+        """Return M v, with the factors of :meth:`start`: one hop."""
+        product, _ = self._product(
+            self.query, self.key, self._weighted(value), self.density, "none"
         )
+        return product * factor[..., None]
 
     def apply_transposed(self, value: Tensor, factor: Tensor) -> Tensor:
-        """Mᵀ v: one hop backwards. In causal order the points are turned round, so that later ones
-        come first.
-        """
-        # Mᵀ swaps the roles of queries and keys, and its triangle is the upper one: turned round,
-        # it is the lower one that the causal product computes.
-        parts = [
-            self.key,
-            self.query,
-            value * factor[..., None],
-            None if self.density is None else self.density.mT,
-        ]
-        if self.causal:
-            parts = [None if x is None else x.flip(2) for x in parts]
-            parts[3] = None if parts[3] is None else parts[3].flip(3)
-        query, key, weighted, density = parts
-        options = {"statistic": "none", **self._options}
-        product, _ = edge_product(query, key, weighted, self.mass[:, :1], density, **options)  # type: ignore[arg-type]
-        return self._weighted(product.flip(2) if self.causal else product)
+        """Return Mᵀ v: one hop backwards."""
+        query, key, weighted, density = self.key, self.query, value * factor[..., None], None
+        if self.density is not None:
+            density = self.density.mT
+        if not self.causal:
+            return self._weighted(self._product(query, key, weighted, density, "none")[0])
+
+        # Mᵀ swaps the roles of queries and keys, and its triangle is the upper one: with the points
+        # turned round, it is the lower one that the causal product computes.
+        query, key, weighted = (x.flip(2) for x in (query, key, weighted))
+        if density is not None:
+            density = density.flip(2).flip(3)
+        product, _ = self._product(query, key, weighted, density, "none")
+        return self._weighted(product.flip(2))
+
+    def _product(
+        self, query: Tensor, key: Tensor, value: Tensor, density: Tensor | None, statistic: str
+    ) -> tuple[Tensor, Tensor]:
+        """Return the product with unnormalised edges, and their rows' sizes."""
+        mass = self.mass
+        if self.equal or statistic == "none":
+            mass = mass[:, :1]
+        return edge_product(
+            query,
+            key,
+            value,
+            mass,
+            density,
+            causal=self.causal,
+            activation=self.activation,
+            statistic=statistic,
+            memory=self.memory,
+            backend=self.backend,
+            half=self.half,
+        )
+
+    def _weighted(self, value: Tensor) -> Tensor:
+        return cast(value, self.query.dtype) * self.mass[:, None, :, None]
+
+    # --- every pair in memory ---------------------------------------------------------------------
 
     def edges(self) -> Tensor:
-        """P, every pair in memory at once, (B, H, N, N)."""
+        """Return P, every pair in memory at once, (B, H, N, N)."""
         pairs = activated(self.query @ self.key.mT, self.activation)
-        pairs = pairs if self.density is None else pairs * self.density
-        return pairs.tril() if self.causal else pairs
+        if self.density is not None:
+            pairs = pairs * self.density
+        if self.causal:
+            pairs = pairs.tril()
+        return pairs
 
     def sizes(self, pairs: Tensor) -> Tensor:
-        """The rows' sizes (B, H, N) from :meth:`edges`."""
-        size = pairs.square() if NORMS[self.norm] == "squares" else pairs.abs()
-        return (size * self.mass[:, None, None]).sum(-1)
+        """Return the rows' sizes (B, H, N) from :meth:`edges`."""
+        return row_sizes(pairs, self.mass, self.norm)
 
     def _few(self) -> bool:
         """Whether all pairs together cost less than to lay out tiles of them."""
@@ -197,8 +247,8 @@ class TokenGraph:
         return b * h * n * n <= FEW
 
     def _even(self) -> bool:
-        """Whether every point sees every other with one mass, and no gradient asks what happens
-        where there is no edge.
+        """Whether every point sees every other with one mass, and no gradient asks for the norm's
+        slope where there is no edge.
         """
         if self.causal or not self.equal or not self.eps or self.norm != "frobenius":
             return False
@@ -206,8 +256,8 @@ class TokenGraph:
             return False
         return not (followed(self.query) or followed(self.key)) and self.mass.shape[1] > 0
 
-    def _evenly(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        """:meth:`start` there: γ P V / (‖P‖ + ε / m), samples and heads as one dimension."""
+    def _evenly(self, value: Tensor) -> Hop:
+        """Return :meth:`start` there: γ P V / (‖P‖ + ε / m), samples and heads as one dimension."""
         b, h, n, _ = self.query.shape
         pairs = torch.bmm(self.query.flatten(0, 1), self.key.flatten(0, 1).mT)
         pairs = activated(pairs, self.activation)
@@ -215,24 +265,12 @@ class TokenGraph:
         mass = self.mass[:, :1]
         below = torch.linalg.vector_norm(pairs, dim=(1, 2)).view(b, h) + self.eps / mass
         share = (self.decay / below).unsqueeze(2)
-        return product.view(b, h, n, product.shape[-1]) * share.unsqueeze(3), share / mass
-
-    def _weighted(self, value: Tensor) -> Tensor:
-        return cast(value, self.query.dtype) * self.mass[:, None, :, None]
-
-    @property
-    def _options(self) -> dict:
-        return {
-            "causal": self.causal,
-            "activation": self.activation,
-            "memory": self.memory,
-            "backend": self.backend,
-            "half": self.half,
-        }
+        product = product.view(b, h, n, product.shape[-1])
+        return Hop(product * share.unsqueeze(3), share / mass)
 
 
 def sum_of_hops(graph: TokenGraph, value: Tensor, hops: int) -> Tensor:
-    r""":math:`\sum_{t=1}^{hops} M^t v`, by :math:`y \leftarrow M(v + y)`. O(hops·N²) time,
+    r"""Return :math:`\sum_{t=1}^{hops} M^t v`, by :math:`y \leftarrow M(v + y)`. O(hops·N²) time,
     O(hops·N) memory with gradients.
     """
     with full_precision(value):
@@ -260,7 +298,7 @@ def edge_product(
     backend: str = "auto",
     half: torch.dtype | None = None,
 ) -> tuple[Float[Tensor, "b h q d"], Float[Tensor, "b h q"]]:
-    r"""Edges times values, and the size of every row, in one pass over tiles:
+    r"""Return edges times values, and the size of every row, in one pass over tiles:
 
     .. math:: P_{ij} = \rho_{ij}\,[j \le i]\,\phi(q_i \cdot k_j), \qquad
               o_i = \sum_j P_{ij} v_j, \qquad
@@ -306,23 +344,26 @@ def edge_product(
     if statistic not in STATISTICS:
         raise OptionError(f"unknown statistic {statistic!r}{suggest(statistic, STATISTICS)}")
     if memory is not None and memory < 1:
-        raise OptionError(f"memory is the bytes of one tile, at least 1, got {memory}")
+        raise OptionError(f"expected memory of one byte or more for a tile, got {memory}")
     if memory is None:
-        memory = DEFAULT_BYTES if value.device.type == "cpu" else DEFAULT_CUDA_BYTES
+        memory = DEFAULT_CUDA_BYTES
+        if value.device.type == "cpu":
+            memory = DEFAULT_BYTES
     b, h, nk, _ = value.shape
     if key.shape[:3] != (b, h, nk) or query.shape != (b, h, query.shape[2], key.shape[3]):
         shapes = f"{tuple(query.shape)}, {tuple(key.shape)}, {tuple(value.shape)}"
         raise ShapeError(
-            "edge_product needs query (B, H, Nq, e), key (B, H, Nk, e), value (B, H, Nk, d); "
-            f"got {shapes}"
+            f"expected query (B, H, Nq, e), key (B, H, Nk, e) and value (B, H, Nk, d), got {shapes}"
         )
     if causal and query.shape[2] != nk:
         raise ShapeError(
-            f"a causal product has as many queries as keys, got {query.shape[2]} and {nk}"
+            f"expected as many queries as keys in a causal product, got {query.shape[2]} and {nk}"
         )
-    given = [x for x in (query, key, value, mass, density) if x is not None]
-    dtype = torch.float64 if any(x.dtype == torch.float64 for x in given) else torch.float32
-    parts = [None if x is None else cast(x, dtype) for x in (query, key, value, mass, density)]
+    tensors = (query, key, value, mass, density)
+    dtype = torch.float32
+    if any(x is not None and x.dtype == torch.float64 for x in tensors):
+        dtype = torch.float64
+    parts = [None if x is None else cast(x, dtype) for x in tensors]
 
     def refusal() -> str | None:
         return triton_refusal(dtype, query, value)
@@ -330,14 +371,15 @@ def edge_product(
     if choose_backend(backend, EDGE_PRODUCT, value.device, refusal) == "triton":
         from ..triton.op import edge_product_triton
 
-        low = [x if half is None else x.to(half) for x in (query, key, value)]
-        return edge_product_triton(*low, *parts[3:], causal, activation, statistic)
+        if half is not None:
+            query, key, value = (x.to(half) for x in (query, key, value))
+        return edge_product_triton(query, key, value, *parts[3:], causal, activation, statistic)
     return edge_product_op(*parts, causal, activation, statistic, memory)
 
 
 def triton_refusal(dtype: torch.dtype, query: Tensor, value: Tensor) -> str | None:
-    """Why the Triton kernels cannot compute a product of these tensors in the precision of the
-    computation, or None.
+    """Return why the Triton kernels cannot compute a product of these tensors in the precision of
+    the computation, or None.
     """
     if dtype == torch.float64:
         return "its sums are in float32, and the tensors are in float64"

@@ -1,4 +1,5 @@
-"""Gradients of the edge product, whose tiles are made again: formulas in :mod:`.tiled`.
+"""Gradients of the edge product, whose tiles are made again: formulas in
+:mod:`fredholm.families.infsa.graph.tiled`.
 
 A program owns a block of queries, or of keys, or a tile of the density, and walks over the rest:
 every sum has one owner.
@@ -33,6 +34,7 @@ def backward_queries(
     ACTIVATION: tl.constexpr, STATISTIC: tl.constexpr, CAUSAL: tl.constexpr,
     DENSITY: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
+    """The gradient dq = dS k of one block of queries, summed over the keys that they see."""
     tile, pair = tl.program_id(0), tl.program_id(1).to(tl.int64)
     b, h = pair // heads, pair % heads
     at = tile * BLOCK_Q + tl.arange(0, BLOCK_Q)
@@ -51,6 +53,8 @@ def backward_queries(
         seen = seen_pairs(
             rho, at[:, None], to[None, :], queries, keys, density_q, density_k, CAUSAL, DENSITY
         )
+
+        # dP = G Vᵀ and the row statistic's part, then dS = ρ φ'(S) dP.
         up = tl.dot(g, tl.trans(v), input_precision=PRECISION)
         up = _upstream(up, activated(s, ACTIVATION) * seen, r[:, None], m[None, :], STATISTIC)
         up *= seen * slope(s, ACTIVATION)
@@ -67,24 +71,29 @@ def backward_keys(
     ACTIVATION: tl.constexpr, STATISTIC: tl.constexpr, CAUSAL: tl.constexpr,
     DENSITY: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
+    """The gradients dk = dSᵀ q and dV = Pᵀ G of one block of keys, and that of their masses, summed
+    over the queries that see them.
+    """
     tile, pair = tl.program_id(0), tl.program_id(1).to(tl.int64)
     b, h = pair // heads, pair % heads
     to = tile * BLOCK_K + tl.arange(0, BLOCK_K)
     k = rows(key + pair * keys * E, to, keys, E, BLOCK_E)
     v = rows(value + pair * keys * D, to, keys, D, BLOCK_D)
     m = tl.load(mass + b * mass_b + to * mass_k, mask=to < keys, other=0.0).to(tl.float32)
-    total_k, total_v = (
-        tl.zeros((BLOCK_K, BLOCK_E), tl.float32),
-        tl.zeros((BLOCK_K, BLOCK_D), tl.float32),
-    )
+    total_k = tl.zeros((BLOCK_K, BLOCK_E), tl.float32)
+    total_v = tl.zeros((BLOCK_K, BLOCK_D), tl.float32)
     total_m = tl.zeros((BLOCK_K,), tl.float32)
+
+    # In causal order earlier blocks of queries see none of these keys.
     first = (tile * BLOCK_K) // BLOCK_Q * BLOCK_Q if CAUSAL else 0
     for start in range(first, queries, BLOCK_Q):
         at = start + tl.arange(0, BLOCK_Q)
         q = rows(query + pair * queries * E, at, queries, E, BLOCK_E)
         g = rows(grad + pair * queries * D, at, queries, D, BLOCK_D)
         r = tl.load(rate + pair * queries + at, mask=at < queries, other=0.0)
-        s = tl.dot(k, tl.trans(q), input_precision=PRECISION)  # transposed: keys are the rows
+
+        # The tile is transposed: keys are its rows.
+        s = tl.dot(k, tl.trans(q), input_precision=PRECISION)
         rho = density + b * density_b + h * density_h
         seen = seen_pairs(
             rho, at[None, :], to[:, None], queries, keys, density_q, density_k, CAUSAL, DENSITY
@@ -123,6 +132,8 @@ def backward_density(
         rho, at[:, None], to[None, :], queries, keys, density_q, density_k, CAUSAL, True
     )
     total = tl.zeros((BLOCK_Q, BLOCK_K), tl.float32)
+
+    # Samples and heads that share the density, one after the other: no two programs add to a place.
     for i in range(shared_b * shared_h):
         b, h = first_b + i // shared_h, first_h + i % shared_h
         pair = (b * heads + h).to(tl.int64)

@@ -24,9 +24,8 @@ from .forward import forward as forward_kernel
 
 TABLE = Path(__file__).with_name("tiles.json")
 
-
-# By the bytes of a row, up to: rows (queries), keys, warps, stages that a compute capability of 9.0
-# holds with little spilling.
+# Most bytes of a row -> rows (queries), keys, warps and stages that a GPU of compute capability 9.0
+# holds with little spilling of registers.
 DEFAULTS = {
     "forward": {
         128: (128, 64, 8, 3),
@@ -44,13 +43,13 @@ DEFAULTS = {
 
 
 def default_tiles(direction: str, width: int, itemsize: int) -> Tiles:
-    """Tiles where none were measured."""
-    sizes = next(t for most, t in DEFAULTS[direction].items() if width * itemsize <= most)
-    return dict(zip(("rows", "keys", "warps", "stages"), sizes))
+    """Return the tiles for a row of ``width`` numbers where none were measured."""
+    fitting = (tiles for most, tiles in DEFAULTS[direction].items() if width * itemsize <= most)
+    return dict(zip(("rows", "keys", "warps", "stages"), next(fitting)))
 
 
 class _Launch:
-    """What all kernels of a call are given."""
+    """Arguments that all kernels of a call share."""
 
     def __init__(
         self,
@@ -61,22 +60,20 @@ class _Launch:
         activation: str,
         statistic: str,
     ):
-        (self.batch, self.heads, self.queries, e), (_, _, self.keys, d) = (
-            x.query.shape,
-            x.value.shape,
-        )
+        self.batch, self.heads, self.queries, e = x.query.shape
+        self.keys, d = x.value.shape[2:]
         block_e, block_d = power_of_two(e), power_of_two(d)
-        case = case_name(
-            direction, x.value.device, e=block_e, d=block_d, bytes=x.value.element_size()
-        )
-        self.tiles = choose_tiles(
-            TABLE, case, default_tiles(direction, max(block_e, block_d), x.value.element_size())
-        )
-        batch, keys = (s if n > 1 else 0 for s, n in zip(x.mass.stride(), x.mass.shape))
-        density = (0,) * 4 if x.density is None else _strides(x.density)
-        self.density = x.value if x.density is None else x.density
+        itemsize = x.value.element_size()
+        case = case_name(direction, x.value.device, e=block_e, d=block_d, bytes=itemsize)
+        default = default_tiles(direction, max(block_e, block_d), itemsize)
+        self.tiles = choose_tiles(TABLE, case, default)
+
+        # Without a density its pointer and strides are not read; any tensor stands for it.
+        self.density, density_strides = x.value, [0] * 4
+        if x.density is not None:
+            self.density, density_strides = x.density, _strides(x.density)
         self.counts = (self.heads, self.queries, self.keys)
-        self.strides = (batch, keys, *density)
+        self.strides = (*_strides(x.mass), *density_strides)
         self.shape = {
             "E": e,
             "D": d,
@@ -93,8 +90,10 @@ class _Launch:
         }
 
     def blocks(self, side: str) -> int:
-        count = self.queries if side == "queries" else self.keys
-        return -(-count // self.tiles["rows" if side == "queries" else "keys"])
+        """Return the number of blocks of ``"queries"`` or ``"keys"``."""
+        if side == "queries":
+            return -(-self.queries // self.tiles["rows"])
+        return -(-self.keys // self.tiles["keys"])
 
     @property
     def pairs(self) -> int:
@@ -102,23 +101,26 @@ class _Launch:
 
 
 def _strides(x: Tensor) -> list[int]:
-    """Strides with zero where a dimension has size one and stands for all."""
-    return [s if n > 1 else 0 for s, n in zip(x.stride(), x.shape)]
+    """Return the strides, zero where a dimension of size one stands for all."""
+    return [stride if size > 1 else 0 for stride, size in zip(x.stride(), x.shape)]
 
 
 def _prepared(x: Inputs) -> tuple[Inputs, str]:
-    """Contiguous rows in the precision in which they multiply, and how float32 products are to be
-    rounded.
+    """Return contiguous rows in the precision in which they multiply, and the rounding of float32
+    products.
     """
-    given = {t.dtype for t in x[:3]}
-    exact = torch.float32 in given and torch.get_float32_matmul_precision() == "highest"
-    dtype = torch.bfloat16 if given == {torch.bfloat16} else torch.float32
-    query, key, value = (t.to(dtype).contiguous() for t in x[:3])
-    return x._replace(query=query, key=key, value=value), "tf32x3" if exact else "tf32"
+    ends = (x.query, x.key, x.value)
+    dtypes = {tensor.dtype for tensor in ends}
+    rounding = "tf32"
+    if torch.float32 in dtypes and torch.get_float32_matmul_precision() == "highest":
+        rounding = "tf32x3"
+    dtype = torch.bfloat16 if dtypes == {torch.bfloat16} else torch.float32
+    query, key, value = (tensor.to(dtype).contiguous() for tensor in ends)
+    return x._replace(query=query, key=key, value=value), rounding
 
 
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """:func:`fredholm.families.infsa.graph.edge_product` by Triton kernels; o and r in float32."""
+    """Compute :func:`fredholm.families.infsa.graph.edge_product`; o and r in float32."""
     x, options = Inputs(*arguments[:5]), arguments[5:]
     out, row = _results(x)
     if 0 in (*x.query.shape[:3], x.key.shape[2]):
@@ -140,6 +142,7 @@ def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 
 def _results(x: Inputs) -> tuple[Tensor, Tensor]:
+    """Return o (B, H, Nq, d) and r (B, H, Nq) without values."""
     shape = x.query.shape[:3]
     out = x.value.new_empty(*shape, x.value.shape[3], dtype=torch.float32)
     return out, x.value.new_empty(shape, dtype=torch.float32)
@@ -190,6 +193,7 @@ def _backward(grad: Tensor, row_grad: Tensor, *arguments: Any) -> list[Tensor]:
 
 
 def _density_gradient(call: _Launch, tensors: tuple, density: Tensor) -> Tensor:
+    """Return the gradient of a density, summed over the samples and heads that share it."""
     total = density.new_empty(density.shape)
     shared = (call.batch // density.shape[0], call.heads // density.shape[1])
     grid = (call.blocks("queries"), call.blocks("keys"), density.shape[0] * density.shape[1])
@@ -200,7 +204,8 @@ def _density_gradient(call: _Launch, tensors: tuple, density: Tensor) -> Tensor:
 
 
 def _backward_flops(grad: Any, row_grad: Any, *arguments: Any) -> int:
-    """Scores and the product's gradient are made once for the queries, once for keys and values."""
+    """Return the FLOPs of the backward, from shapes."""
+    # Scores and the product's gradient are made once for the queries, once for keys and values.
     pairs, e, d = sizes(arguments)
     query, *others = arguments[-1][:4]
     return 2 * pairs * (query * (2 * e + d) + any(others) * (2 * e + 2 * d))

@@ -14,7 +14,7 @@ nowhere else. dS becomes the gradients of the terms in :mod:`.first_layer`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,31 +29,81 @@ from ....ops.tiles import (
     multiply_rows,
     spans,
 )
-from .first_layer import FirstLayer, add, cut_pairs
+from .first_layer import Chunk, FirstLayer, LayerScratch, add, cut_pairs
 from .forward import Plan, as_given, linear, pair_weight, prepare
 from .terms import PAIR_TENSORS, Tensors
 
 
 @dataclass
 class Pass:
-    """What stays the same over all tiles of one backward pass."""
+    """The state of one backward pass that all tiles share.
+
+    Attributes:
+        x: the call's tensors as given.
+        act: the activation.
+        plan: tile sizes.
+        mid: gradients of the further layers, to add to.
+        layer: memory of :class:`FirstLayer`.
+        up: memory for the gradient of a tile's hidden units.
+        shared_grad: memory for the gradient of a tile's shared terms.
+        moments_grad, moments: memory for the moments' gradient, and for the moments.
+    """
 
     x: Tensors
     act: Activation
     plan: Plan
-    mid: list[Tensor]  # gradients of the further layers
-    layer: list[Scratch]  # of FirstLayer
-    up: Scratch  # the gradient of a tile's hidden units
+    mid: list[Tensor]
+    layer: LayerScratch
+    up: Scratch
     shared_grad: Scratch
     moments_grad: Scratch
     moments: Scratch
+
+    @staticmethod
+    def make(x: Tensors, activation: str, memory: int, mid: list[Tensor], readout: bool) -> Pass:
+        """Allocate the memory of a pass. Only the ``readout``'s gradient needs moments."""
+        plan = Plan.make(x, memory)
+        n = plan.numbers
+
+        def scratch(size: int) -> Scratch:
+            return Scratch(x.value, size)
+
+        return Pass(
+            x,
+            find_activation(activation),
+            plan,
+            mid,
+            layer=LayerScratch(scratch(n.tile), scratch(n.shared), scratch(n.rows)),
+            up=scratch(n.tile),
+            shared_grad=scratch(n.shared),
+            moments_grad=scratch(n.moments),
+            moments=scratch(n.moments if readout else 0),
+        )
+
+
+class Part(NamedTuple):
+    """One tile of one block.
+
+    Attributes:
+        f, g: the block's tensors, heads first, and their gradients to add to.
+        q, k: its queries and keys.
+    """
+
+    f: Tensors
+    g: Tensors
+    q: Span
+    k: Span
+
+    def values(self, chunk: Chunk) -> Tensor:
+        """Return the values of the keys of a chunk, (h·b, Tk, d)."""
+        return self.f.value[chunk][:, :, self.k].flatten(0, 1)
 
 
 def backward(
     grad: Tensor, x: Tensors, activation: str, memory: int, needs: list[bool]
 ) -> list[Tensor]:
-    """Gradients of the inputs marked in ``needs`` (the order of :class:`Tensors`, ``mid`` spread
-    out at the end).
+    """Return gradients of the inputs marked in ``needs`` (the order of :class:`Tensors`, ``mid``
+    spread out at the end).
     """
     wanted = dict(zip(PAIR_TENSORS, needs))
     f = prepare(x)
@@ -62,23 +112,22 @@ def backward(
     b, h, nk, _ = x.value.shape
     nq = x.query_bias.shape[2]
     if 0 not in (b, h, nk, nq):
-        plan, act = Plan.make(x, memory), find_activation(activation)
-        tile, shared, rows, moments = plan.sizes
-        sizes = (tile, shared, moments, moments if g.readout is not None else 0)
-        layer = [Scratch(x.value, size) for size in (tile, shared, rows)]
-        run = Pass(x, act, plan, mid, layer, *(Scratch(x.value, size) for size in sizes))
+        run = Pass.make(x, activation, memory, mid, readout=g.readout is not None)
         grad = grad.transpose(0, 1)
-        for block in groups(h, b, plan.block, plan.block_heads):
-            part, sums = cut_pairs(f, *block), cut_pairs(g, *block)
+        for block in groups(h, b, run.plan.block, run.plan.block_heads):
+            values = cut_pairs(f, *block)
+            gradients = cut_pairs(g, *block)
             above = grad[block]
-            for q in spans(0, nq, plan.rows):
-                _rows(run, part, sums, q, above[:, :, q])
-    results = {name: _restored(name, g, x) for name, needed in wanted.items() if needed}
-    return [*results.values(), *(t for t, needed in zip(mid, needs[len(wanted) :]) if needed)]
+            for q in spans(0, nq, run.plan.rows):
+                _rows(run, values, gradients, q, above[:, :, q])
+
+    results = [_restored(name, g, x) for name, needed in wanted.items() if needed]
+    mid_needs = needs[len(wanted) :]
+    return results + [t for t, needed in zip(mid, mid_needs) if needed]
 
 
 def _zeros(f: Tensors, wanted: dict[str, bool]) -> Tensors:
-    """Gradients to add to, heads first, None where none is wanted."""
+    """Return gradients to add to, heads first, None where none is wanted."""
     zeros: dict[str, Any] = {}
     for name, needed in wanted.items():
         x = getattr(f, name)
@@ -88,25 +137,36 @@ def _zeros(f: Tensors, wanted: dict[str, bool]) -> Tensors:
 
 
 def _restored(name: str, g: Tensors, x: Tensors) -> Tensor:
-    """The gradient of input ``name`` in that input's shape, from its heads-first form."""
+    """Return the gradient of input ``name`` in that input's shape, from its heads-first form."""
     total = getattr(g, name)
-    total = total[..., :-1] if name == "key" else total  # without the column of ones
+    if name == "key":
+        # The last column is the ones that `prepare` added.
+        total = total[..., :-1]
     return as_given(PAIR_TENSORS[name], total, getattr(x, name))
 
 
 def _rows(run: Pass, f: Tensors, g: Tensors, q: Span, grad: Tensor) -> None:
-    """All gradients that come from one block's queries ``q``, whose moments and moment gradients
-    are held together.
+    """Add all gradients that come from one block's queries ``q``, whose moments and moment
+    gradients are held together.
     """
+    # (h, b, Tq, w', d): the readout's shape (h, o, d, w') backwards.
     shape = (*grad.shape[:3], *run.x.readout.shape[:1:-1])
     above = grad.flatten(1, 2)
+    readout = f.readout[:, 0].flatten(1, 2)
+
+    # dM = G R.
     moments_grad = run.moments_grad.view(*shape)
-    torch.bmm(above, f.readout[:, 0].flatten(1, 2).mT, out=moments_grad.flatten(3).flatten(1, 2))
-    moments = None if g.readout is None else run.moments.view(*shape).zero_()
+    torch.bmm(above, readout.mT, out=moments_grad.flatten(3).flatten(1, 2))
+    moments = None
+    if g.readout is not None:
+        moments = run.moments.view(*shape).zero_()
+
     for tile in spans(q.start, q.stop, run.plan.queries):
         rows = slice(tile.start - q.start, tile.stop - q.start)
         sums = None if moments is None else moments[:, :, rows]
         _query_tile(run, f, g, tile, moments_grad[:, :, rows], sums)
+
+    # dR = Gᵀ M.
     if moments is not None and g.readout is not None:
         total = g.readout[:, 0].flatten(1, 2)
         total.baddbmm_(moments.flatten(3).flatten(1, 2).mT, above)
@@ -115,56 +175,57 @@ def _rows(run: Pass, f: Tensors, g: Tensors, q: Span, grad: Tensor) -> None:
 def _query_tile(
     run: Pass, f: Tensors, g: Tensors, q: Span, moments_grad: Tensor, moments: Tensor | None
 ) -> None:
-    """The gradients from one query tile of one block; adds to ``moments`` (h, b, Tq, w', d) where
-    they are wanted.
+    """Add the gradients from one query tile of one block, and add to ``moments``
+    (h, b, Tq, w', d) where they are wanted.
     """
     heads, batch, nk = f.value.shape[:3]
     for k in spans(0, nk, run.plan.keys):
-        weight, empty = pair_weight(f, q, k)
-        if empty:
+        pairs = pair_weight(f, q, k)
+        if pairs.empty:
             continue
+        part = Part(f, g, q, k)
         layer = FirstLayer(run.x, f, q, k, run.layer)
         shared_grad = layer.shared_gradient(g, run.shared_grad)
         for chunk in groups(heads, batch, run.plan.group, heads):
             s, rows = layer.values(chunk)
             above = moments_grad[chunk].flatten(0, 1).flatten(1, 2)
-            hidden, slope = _hidden_gradient(run, f, g, s, above, weight, chunk, q, k)
-            sums = None if moments is None else moments[chunk].flatten(0, 1).flatten(1, 2)
-            _moment_products(f, g, hidden, sums, above, chunk, k)
+            hidden, slope = _hidden_gradient(run, part, chunk, s, above, pairs.weight)
+
+            # M += H V and dV += Hᵀ dM, of weighted hidden units ρH.
+            flat = hidden.flatten(0, 1).flatten(1, 2)
+            if moments is not None:
+                sums = moments[chunk].flatten(0, 1).flatten(1, 2)
+                multiply_rows(sums, flat, part.values(chunk), beta=1)
+            if g.value is not None:
+                g.value[chunk][:, :, k].flatten(0, 1).baddbmm_(flat.mT, above)
             layer.add_gradients(g, slope, rows, shared_grad, chunk)
         layer.add_shared_gradients(g, shared_grad)
 
 
 def _hidden_gradient(
-    run: Pass,
-    f: Tensors,
-    g: Tensors,
-    s: Tensor,
-    moments_grad: Tensor,
-    weight: Tensor | None,
-    chunk: tuple[Span, Span],
-    q: Span,
-    k: Span,
+    run: Pass, part: Part, chunk: Chunk, s: Tensor, moments_grad: Tensor, weight: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Weighted hidden units ρH and the gradient dS of the first layer; both overwrite scratch,
-    ``s`` included.
+    """Return weighted hidden units ρH and the gradient dS of the first layer. Both overwrite
+    scratch memory, ``s`` included.
     """
     act, mid = run.act, run.x.mid
+    # The pre-activations of every hidden layer, the first one's first.
     before = [s]
     for w, bias in zip(mid[::2], mid[1::2]):
         before.append(linear(w, bias, act.function(before[-1])))
+
+    # d(H) = dM Vᵀ.
     h, b, tq, last, tk = before[-1].shape
     up = run.up.view(h, b, tq, last, tk)
-    multiply_rows(
-        up.view(h * b, tq * last, tk),
-        moments_grad,
-        f.value[chunk][:, :, k].flatten(0, 1).mT,
-        beta=0,
-    )
+    flat = up.view(h * b, tq * last, tk)
+    multiply_rows(flat, moments_grad, part.values(chunk).mT, beta=0)
+
+    # dρ = Σ_k H ⊙ d(H) needs both factors before ρ enters either.
     hidden = None
-    if g.density is not None:  # before ρ enters either: dρ needs H and d(H) without it
+    if part.g.density is not None:
         hidden = act.function(before[-1])
-        _density_gradient(f, g, (hidden * up).sum(3), chunk, q, k)
+        _add_density_gradient(part, chunk, (hidden * up).sum(3))
+
     chunk_weight = cut(weight, *chunk)
     if chunk_weight is not None:
         up.mul_(chunk_weight)
@@ -177,50 +238,36 @@ def _hidden_gradient(
             act.apply_(hidden)
     if chunk_weight is not None:
         hidden.mul_(chunk_weight)
+
     for layer in reversed(range(len(mid) // 2)):
-        up = _mid_gradient(run, act, layer, before[layer], up)
+        up = _mid_gradient(run, layer, before[layer], up)
     return hidden, up
 
 
-def _density_gradient(
-    f: Tensors, g: Tensors, part: Tensor, chunk: tuple[Span, Span], q: Span, k: Span
-) -> None:
-    """Add the tile's ``part`` (h, b, Tq, Tk) to the density's gradient where the order lets the
-    query see the key: ρ of a hidden pair has no effect.
+def _add_density_gradient(part: Part, chunk: Chunk, of_density: Tensor) -> None:
+    """Add a tile's gradient (h, b, Tq, Tk) of the density where the order lets the query see the
+    key: ρ of a hidden pair has no effect.
     """
+    f, g, q, k = part
     if f.query_time is not None and f.key_time is not None:
         late = cut(f.key_time[:, :, None, k] > f.query_time[:, :, q, None], *chunk)
-        part.masked_fill_(late, 0.0)
+        of_density.masked_fill_(late, 0.0)
     target = cut(g.density, *chunk)
-    add(target[:, :, q, k], part)
+    add(target[:, :, q, k], of_density)
 
 
-def _mid_gradient(run: Pass, act: Activation, layer: int, before: Tensor, up: Tensor) -> Tensor:
-    """Through one further layer: adds to its weight's and bias's gradient, returns the gradient of
-    what came before.
+def _mid_gradient(run: Pass, layer: int, before: Tensor, up: Tensor) -> Tensor:
+    """Go back through one further layer: add to its weight's and bias's gradient, and return the
+    gradient of the pre-activations ``before`` it.
     """
+    act = run.act
     weight = run.x.mid[2 * layer]
     hidden = act.function(before).flatten(0, 2)
     flat = up.flatten(0, 2)
+
+    # dW = dS Hᵀ, db = dS summed, d(H) = Wᵀ dS.
     run.mid[2 * layer].add_(torch.bmm(flat, hidden.mT).sum(0))
     run.mid[2 * layer + 1].add_(flat.sum((0, 2)))
     down = torch.bmm(weight.mT.expand(len(flat), -1, -1), flat).view_as(before)
     act.gradient_(down, before)
     return down
-
-
-def _moment_products(
-    f: Tensors,
-    g: Tensors,
-    hidden: Tensor,
-    moments: Tensor | None,
-    moments_grad: Tensor,
-    chunk: tuple[Span, Span],
-    k: Span,
-) -> None:
-    """What weighted hidden units give by themselves: the moments M and dV."""
-    flat = hidden.flatten(0, 1).flatten(1, 2)
-    if moments is not None:
-        multiply_rows(moments, flat, f.value[chunk][:, :, k].flatten(0, 1), beta=1)
-    if g.value is not None:
-        g.value[chunk][:, :, k].flatten(0, 1).baddbmm_(flat.mT, moments_grad)

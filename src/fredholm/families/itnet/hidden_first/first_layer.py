@@ -14,8 +14,8 @@ The copy comes first because ``baddbmm`` then adds the product in place: S is wr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,6 +25,15 @@ from ....ops.tiles import Scratch, Span, cut, distances, multiply_rows
 from .terms import PAIR_TENSORS, Tensors
 
 Chunk = tuple[Span, Span]
+"""Spans of heads and of batch entries."""
+
+
+class LayerScratch(NamedTuple):
+    """Memory that every tile reuses: for S, for the shared terms and for the scaled queries."""
+
+    scores: Scratch
+    shared: Scratch
+    rows: Scratch
 
 
 class FirstLayer:
@@ -32,69 +41,90 @@ class FirstLayer:
 
     Args:
         x, f: the call's tensors as given, and the block's heads first.
-        scratch: memory for S, for the shared terms and for the scaled queries.
+        scratch: memory of the tile.
     """
 
-    def __init__(self, x: Tensors, f: Tensors, q: Span, k: Span, scratch: Sequence[Scratch]):
-        self.f, self.q, self.k = f, q, k
-        self.scores, shared, self.rows = scratch
+    def __init__(self, x: Tensors, f: Tensors, q: Span, k: Span, scratch: LayerScratch):
+        self.f = f
+        self.q = q
+        self.k = k
+        self.scores = scratch.scores
+        self.rows = scratch.rows
         self.places = _table_places(x, q, k)
         self.far = _distances(f, q, k)
         self.far_is_shared = self.far is not None and self.far.shape[1] == 1
-        self.shared = self._shared_terms(shared)
+        self.shared = self._shared_terms(scratch.shared)
 
     # --- values -----------------------------------------------------------------------------------
 
     def values(self, chunk: Chunk) -> tuple[Tensor, Tensor]:
-        """S (h, b, Tq, w, Tk) of a chunk in scratch memory, and the scaled queries, which
+        """Return S (h, b, Tq, w, Tk) of a chunk in scratch memory, and the scaled queries, which
         :meth:`add_gradients` takes.
         """
         f, k = self.f, self.k
         rows = self._scaled_queries(chunk)
         s = self.scores.view(*rows.shape[:4], k.stop - k.start)
         h, b, tq, w, tk = s.shape
-        bias = cut(f.key_bias, *chunk)
-        bias = None if bias is None else bias[:, :, None, :, k]
-        terms = [t for t in (cut(self.shared, *chunk), bias) if t is not None]
+
+        terms = []
+        if self.shared is not None:
+            terms.append(cut(self.shared, *chunk))
+        if f.key_bias is not None:
+            terms.append(cut(f.key_bias, *chunk)[:, :, None, :, k])
         if len(terms) == 2:
             torch.add(terms[0].expand_as(s), terms[1], out=s)
         elif terms:
             s.copy_(terms[0])
+
         if self.far is not None and not self.far_is_shared:
-            scale, far = cut(f.distance_scale, *chunk)[:, :, None, :, None], cut(self.far, *chunk)
-            s.addcmul_(scale, far) if terms else torch.mul(scale.expand_as(s), far, out=s)
+            scale = cut(f.distance_scale, *chunk)[:, :, None, :, None]
+            far = cut(self.far, *chunk)
+            if terms:
+                s.addcmul_(scale, far)
+            else:
+                torch.mul(scale.expand_as(s), far, out=s)
             terms.append(far)
+
+        # The product is added to what S holds. Without terms S holds the last tile's values.
         keys = f.key[chunk][:, :, k].flatten(0, 1)
         flat = rows.view(h * b, tq * w, -1)
         multiply_rows(s.view(h * b, tq * w, tk), flat, keys.mT, beta=1 if terms else 0)
         return s, rows
 
     def _scaled_queries(self, chunk: Chunk) -> Tensor:
-        """Rows (h, b, Tq, w, e + 1) of a chunk whose product with the keys is the product terms
-        plus the query bias.
+        """Return rows (h, b, Tq, w, e + 1) of a chunk whose product with the keys is the product
+        terms plus the query bias.
         """
         f, q = self.f, self.q
         heads, batch, _, columns = f.key[chunk].shape
         e = columns - 1
         bias = cut(f.query_bias, *chunk)[:, :, q]
         rows = self.rows.view(heads, batch, *bias.shape[2:], columns)
+
+        # The last column meets the column of ones that `prepare` put behind the keys.
         rows[..., e] = bias
         if f.query is not None and f.scale is not None:
-            query, scale = cut(f.query, *chunk)[:, :, q, None], cut(f.scale, *chunk)[:, :, None]
+            query = cut(f.query, *chunk)[:, :, q, None]
+            scale = cut(f.scale, *chunk)[:, :, None]
             torch.mul(query.expand_as(rows[..., :e]), scale, out=rows[..., :e])
         else:
             rows[..., :e] = 0
+
+        # The second product meets the last columns of the keys alone.
         if f.query2 is not None and f.scale2 is not None:
-            query, scale = cut(f.query2, *chunk)[:, :, q, None], cut(f.scale2, *chunk)[:, :, None]
+            query = cut(f.query2, *chunk)[:, :, q, None]
+            scale = cut(f.scale2, *chunk)[:, :, None]
             rows[..., e - query.shape[-1] : e].addcmul_(query, scale)
         return rows
 
     def _shared_terms(self, scratch: Scratch) -> Tensor | None:
-        """The terms (h, 1, Tq, w, Tk) of the pre-activation that all batch entries share, or None.
+        """Return the terms (h, 1, Tq, w, Tk) of the pre-activation that all batch entries share,
+        or None.
 
         The gathered table lies in memory as (h, 1, w, Tq, Tk), as a selection of columns leaves it.
         """
-        f, total = self.f, None
+        f = self.f
+        total = None
         if f.table is not None and self.places is not None:
             h, _, w, _ = f.table.shape
             total = scratch.view(h * w, self.places.numel())
@@ -108,8 +138,8 @@ class FirstLayer:
     # --- gradients --------------------------------------------------------------------------------
 
     def shared_gradient(self, g: Tensors, scratch: Scratch) -> Tensor | None:
-        """Zeros for the gradient of the shared terms, laid out like them, or None where none of
-        their tensors wants one.
+        """Return zeros for the gradient of the shared terms, laid out like them, or None where none
+        of their tensors wants one.
         """
         wants_distance = self.far_is_shared and _wants_distance(g)
         if self.shared is None or (g.table is None and not wants_distance):
@@ -120,18 +150,22 @@ class FirstLayer:
     def add_gradients(
         self, g: Tensors, slope: Tensor, rows: Tensor, shared: Tensor | None, chunk: Chunk
     ) -> None:
-        """Add to ``g`` what a chunk's gradient ``slope`` of the pre-activations makes of its terms;
-        what belongs to shared ones waits in ``shared``.
+        """Add to ``g`` the gradients of a chunk's terms, from the gradient ``slope`` (dS) of its
+        pre-activations. Those of shared terms are collected in ``shared``.
         """
         f, k = self.f, self.k
         flat = slope.flatten(0, 1).flatten(1, 2)
         keys = f.key[chunk][:, :, k].flatten(0, 1)
+
+        # dkeys = dSᵀ Q and dQ = dS · keys, for the rows Q of scaled queries.
         if g.key is not None:
             flat_rows = rows.flatten(0, 1).flatten(1, 2)
             g.key[chunk][:, :, k].flatten(0, 1).baddbmm_(flat.mT, flat_rows)
         if any(t is not None for t in (g.query, g.query_bias, g.scale, g.query2, g.scale2)):
             rows_grad = torch.bmm(flat, keys).view(rows.shape)
             _add_row_gradients(cut_pairs(f, *chunk), cut_pairs(g, *chunk), rows_grad, self.q)
+
+        # An added term has the gradient dS, summed over what its tensor shares.
         if g.key_bias is not None:
             add(cut(g.key_bias, *chunk)[..., k], slope.sum(2))
         add(cut(shared, *chunk), slope)
@@ -139,79 +173,91 @@ class FirstLayer:
             self._add_distance_gradients(g, slope, chunk)
 
     def add_shared_gradients(self, g: Tensors, slope: Tensor | None) -> None:
-        """Gradients of the table and of shared distances, from the tile's sum (h, 1, Tq, w, Tk)
-        over the chunks.
+        """Add the gradients of the table and of shared distances, from the tile's sum
+        (h, 1, Tq, w, Tk) over the chunks.
         """
         if slope is None:
             return
         if g.table is not None and self.places is not None:
-            alone = g.table.shape[0] == 1 and slope.shape[0] > 1
-            part = slope.sum(0, keepdim=True) if alone else slope
+            part = slope
+            if g.table.shape[0] == 1 and slope.shape[0] > 1:
+                part = slope.sum(0, keepdim=True)
             columns = part.transpose(2, 3).flatten(3)
-            # pairs of the same displacement read one column, whose gradient is their sum
+            # Pairs of the same displacement read one column, whose gradient is their sum.
             g.table.scatter_add_(-1, self.places.flatten().expand_as(columns), columns)
         if self.far_is_shared:
-            self._add_distance_gradients(g, slope, (slice(None), slice(None)))
+            every = slice(None)
+            self._add_distance_gradients(g, slope, (every, every))
 
     def _add_distance_gradients(self, g: Tensors, slope: Tensor, chunk: Chunk) -> None:
-        """Gradients of the distance scale and of both positions: with r = |x - y|, ∂r/∂x is
-        (x - y) / r and ∂r/∂y its negative; zero where two points coincide, as :func:`distances`
-        defines it.
+        """Add the gradients of the distance scale and of both positions.
+
+        With r = |x - y|, ∂r/∂x is (x - y) / r and ∂r/∂y its negative; zero where two points
+        coincide, as :func:`distances` defines it.
         """
         f, q, k = self.f, self.q, self.k
-        scale, far = cut(f.distance_scale, *chunk), cut(self.far, *chunk)
+        scale = cut(f.distance_scale, *chunk)
+        far = cut(self.far, *chunk)
         if g.distance_scale is not None:
-            total = cut(g.distance_scale, *chunk)
-            add(total, (slope * far).sum((1, 2, 4))[:, None])
+            of_scale = (slope * far).sum((1, 2, 4))[:, None]
+            add(cut(g.distance_scale, *chunk), of_scale)
         if g.query_positions is None and g.key_positions is None:
             return
-        x, y = cut(f.query_positions, *chunk), cut(f.key_positions, *chunk)
-        reach = (slope * scale[:, :, None, :, None]).sum((0, 3))[None]  # (1, b, Tq, Tk)
-        near = far[:, :, :, 0] == 0
-        reach = torch.where(near, 0.0, reach / torch.where(near, 1.0, far[:, :, :, 0]))
-        pull = reach[..., None] * (x[:, :, q, None, :] - y[:, :, None, k, :])
-        for total, tile, part in (
-            (g.query_positions, q, pull.sum(3)),
-            (g.key_positions, k, -pull.sum(2)),
-        ):
-            if total is not None:
-                add(cut(total, *chunk)[:, :, tile], part)
+
+        # dr (1, b, Tq, Tk), over r. At r = 0 the quotient would be NaN.
+        of_distance = (slope * scale[:, :, None, :, None]).sum((0, 3))[None]
+        length = far[:, :, :, 0]
+        coincide = length == 0
+        per_length = of_distance / torch.where(coincide, 1.0, length)
+        per_length = torch.where(coincide, 0.0, per_length)
+
+        x = cut(f.query_positions, *chunk)[:, :, q, None, :]
+        y = cut(f.key_positions, *chunk)[:, :, None, k, :]
+        pull = per_length[..., None] * (x - y)
+        if g.query_positions is not None:
+            add(cut(g.query_positions, *chunk)[:, :, q], pull.sum(3))
+        if g.key_positions is not None:
+            add(cut(g.key_positions, *chunk)[:, :, k], -pull.sum(2))
 
 
 def cut_pairs(x: Tensors, h: Span, b: Span) -> Tensors:
-    """Heads ``h`` and batch entries ``b`` of all heads-first tensors."""
-    parts = {
-        name: cut(getattr(x, name), h, b)
-        for name, fact in PAIR_TENSORS.items()
-        if fact.kind != "index"
-    }
+    """Return heads ``h`` and batch entries ``b`` of all heads-first tensors."""
+    parts = {}
+    for name, fact in PAIR_TENSORS.items():
+        # Indices belong to points alone, and tiles read them off the call's tensors.
+        if fact.kind != "index":
+            parts[name] = cut(getattr(x, name), h, b)
     return Tensors(**parts)
 
 
 def shared_terms_differ(x: Tensors) -> bool:
-    """Whether the terms that all batch entries share differ between heads."""
+    """Return whether the terms that all batch entries share differ between heads."""
     return any(t is not None and t.shape[0] > 1 for t in (x.table, x.distance_scale))
 
 
 def add(total: Tensor | None, part: Tensor) -> None:
-    """Add ``part`` to ``total``, summed over the dimensions that ``total`` shares; without
+    """Add ``part`` to ``total``, summed over the dimensions that ``total`` shares. Without
     ``total`` do nothing.
     """
-    if total is not None:
-        shared = [i for i in range(total.dim()) if total.shape[i] == 1 and part.shape[i] != 1]
-        total.add_(part.sum(shared, keepdim=True) if shared else part)
+    if total is None:
+        return
+    shared = [i for i in range(total.dim()) if total.shape[i] == 1 and part.shape[i] != 1]
+    if shared:
+        part = part.sum(shared, keepdim=True)
+    total.add_(part)
 
 
 def _distances(f: Tensors, q: Span, k: Span) -> Tensor | None:
-    """Distances (1, b, Tq, 1, Tk) of a tile, or None."""
+    """Return distances (1, b, Tq, 1, Tk) of a tile, or None."""
     if f.distance_scale is None or f.query_positions is None or f.key_positions is None:
         return None
     return distances(f.query_positions[:, :, q], f.key_positions[:, :, k])[:, :, :, None, :]
 
 
 def _table_places(x: Tensors, q: Span, k: Span) -> Tensor | None:
-    """Columns (Tq, Tk) of the table that a tile's pairs read, or None: kept as one integer per
-    point, and one per pair of this tile alone.
+    """Return the columns (Tq, Tk) of the table that a tile's pairs read, or None.
+
+    A call keeps one integer per point; only this tile has one per pair.
     """
     if x.query_index is None or x.key_index is None:
         return None
@@ -223,54 +269,78 @@ def _wants_distance(g: Tensors) -> bool:
 
 
 def _add_row_gradients(f: Tensors, g: Tensors, rows_grad: Tensor, q: Span) -> None:
-    """From the gradient of the rows ``scale ⊙ query`` (h, b, Tq, w, e + 1) to their factors'."""
+    """Add the gradients of query bias, queries and scales, from the gradient of the rows
+    ``[scale ⊙ query, query bias]`` (h, b, Tq, w, e + 1).
+    """
     e = rows_grad.shape[-1] - 1
     if g.query_bias is not None:
         add(g.query_bias[:, :, q], rows_grad[..., e])
-    pairs = [(f.query, f.scale, g.query, g.scale), (f.query2, f.scale2, g.query2, g.scale2)]
-    for query, scale, query_grad, scale_grad in pairs:
-        if query is None or scale is None:
-            continue
-        part = rows_grad[..., e - query.shape[-1] : e]
-        if query_grad is not None:
-            add(query_grad[:, :, q], (part * scale[:, :, None]).sum(3))
-        if scale_grad is not None:
-            add(scale_grad, (part * query[:, :, q, None, :]).sum((1, 2))[:, None])
+    _add_factor_gradients((f.query, f.scale), (g.query, g.scale), rows_grad, q)
+    _add_factor_gradients((f.query2, f.scale2), (g.query2, g.scale2), rows_grad, q)
+
+
+Factors = tuple[Tensor | None, Tensor | None]
+"""Query and scale of one product."""
+
+
+def _add_factor_gradients(factors: Factors, gradients: Factors, rows_grad: Tensor, q: Span) -> None:
+    """Add the gradients of a query and its scale, whose product is in the last columns but one."""
+    query, scale = factors
+    query_grad, scale_grad = gradients
+    if query is None or scale is None:
+        return
+    e = rows_grad.shape[-1] - 1
+    part = rows_grad[..., e - query.shape[-1] : e]
+    if query_grad is not None:
+        add(query_grad[:, :, q], (part * scale[:, :, None]).sum(3))
+    if scale_grad is not None:
+        add(scale_grad, (part * query[:, :, q, None, :]).sum((1, 2))[:, None])
 
 
 # --- all pairs in one tile ------------------------------------------------------------------------
 
 
 def pair_values(terms: Mapping[str, Any], dtype: torch.dtype) -> Tensor:
-    """Pre-activations of all pairs at once, (B | 1, H | 1, Nk, Nq, w), from the terms as
+    """Return the pre-activations of all pairs at once, (B | 1, H | 1, Nk, Nq, w), from the terms as
     supplied.
     """
     of = {name: cast(x, dtype) for name, x in terms.items() if _is_number(x)}
     total = of["key_bias"][:, :, :, None] + of["query_bias"][:, :, None]
     if "query" in of:
-        scale, query, key = of["scale"][:, None], of["query"][..., None, :], of["key"]
-        if "query2" in of:  # the last columns have two summands
-            columns = of["scale2"][:, None] * of["query2"][..., None, :]
-            sizes = [key.shape[-1] - columns.shape[-1], columns.shape[-1]]
-            (scale, scale1), (query, query1), (key, key1) = (
-                x.split(sizes, -1) for x in (scale, query, key)
-            )
-            total = total + _products(key1, torch.addcmul(columns, scale1, query1))
-        if key.shape[-1]:
-            total = total + _products(key, scale * query)
+        total = _with_products(total, of)
     if "table" in of:
         places = terms["query_index"] - terms["key_index"][:, None]
         total = total + of["table"].mT[:, places]
     if "distance_scale" in of:
-        # positions keep their precision until they are subtracted
+        # Positions keep their precision until they are subtracted.
         far = cast(distances(terms["key_positions"], terms["query_positions"]), dtype)
         total = total + far[:, None, :, :, None] * of["distance_scale"][:, None, None]
     return total
 
 
+def _with_products(total: Tensor, of: Mapping[str, Tensor]) -> Tensor:
+    """Return ``total`` plus both products of queries and keys."""
+    scale = of["scale"][:, None]
+    query = of["query"][..., None, :]
+    key = of["key"]
+    if "query2" in of:
+        # The last columns of the keys have two summands.
+        second = of["scale2"][:, None] * of["query2"][..., None, :]
+        sizes = [key.shape[-1] - second.shape[-1], second.shape[-1]]
+        scale, last_scale = scale.split(sizes, -1)
+        query, last_query = query.split(sizes, -1)
+        key, last_key = key.split(sizes, -1)
+        columns = torch.addcmul(second, last_scale, last_query)
+        total = total + _products(last_key, columns)
+    if key.shape[-1]:
+        total = total + _products(key, scale * query)
+    return total
+
+
 def _products(key: Tensor, columns: Tensor) -> Tensor:
-    """Keys (B, H, Nk, e) times columns (B, H, Nq, w, e), (B, H, Nk, Nq, w)."""
-    return (key @ columns.flatten(2, 3).mT).unflatten(-1, columns.shape[2:4])
+    """Return keys (B, H, Nk, e) times columns (B, H, Nq, w, e), (B, H, Nk, Nq, w)."""
+    flat = columns.flatten(2, 3)
+    return (key @ flat.mT).unflatten(-1, columns.shape[2:4])
 
 
 def _is_number(x: Any) -> bool:

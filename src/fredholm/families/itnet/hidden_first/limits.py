@@ -12,14 +12,14 @@ import torch
 from ....ops.backend import interpreted
 from .terms import PAIR_TENSORS
 
-# columns of a value or of one part of the product: a block must fit a program's shared memory
 WIDEST = 256
+"""Columns of a value or of one part of the product: a block must fit a program's shared memory."""
 HALVES = (torch.float16, torch.bfloat16)
 
 
 def operand_dtype(tensors: dict[str, Any]) -> torch.dtype:
-    """What matrix products take: autocast's dtype where it is on, else the values'. They accumulate
-    in float32.
+    """Return the dtype of operands of matrix products: autocast's where it is on, else the values'.
+    Products accumulate in float32.
     """
     device = tensors["value"].device.type
     if torch.is_autocast_enabled(device):
@@ -28,7 +28,7 @@ def operand_dtype(tensors: dict[str, Any]) -> torch.dtype:
 
 
 def refusal(tensors: dict[str, Any], mid: Sequence[Any]) -> str | None:
-    """Why the Triton kernels cannot run with these arguments of ``mlp_kernel``, or None."""
+    """Return why the Triton kernels cannot run with these arguments of ``mlp_kernel``, or None."""
     if mid:
         return "it has no kernels with further hidden layers (mid)"
     given = {name: x for name, x in tensors.items() if x is not None}
@@ -37,11 +37,13 @@ def refusal(tensors: dict[str, Any], mid: Sequence[Any]) -> str | None:
             return f"it has no kernels with {name}"
         if x.dtype == torch.float64 and PAIR_TENSORS[name].kind != "time":
             return f"{name} is float64, and its sums are in float32"
+
     dtype = operand_dtype(tensors)
     if dtype not in (torch.float32, *HALVES):
         return f"it multiplies float32, float16 and bfloat16, and value is {dtype}"
     if dtype in HALVES and interpreted():
-        return f"Triton's interpreter computes {dtype} wrongly; give it float32"
+        return f"Triton's interpreter computes {dtype} wrongly; use float32"
+
     for name, x in given.items():
         without = x.requires_grad and PAIR_TENSORS[name].triton != "gradients"
         if without and torch.is_grad_enabled():
@@ -50,10 +52,13 @@ def refusal(tensors: dict[str, Any], mid: Sequence[Any]) -> str | None:
 
 
 def _width_refusal(tensors: dict[str, Any]) -> str | None:
-    second = 0 if tensors["query2"] is None else tensors["query2"].shape[-1]
-    product = 0 if tensors["key"] is None else tensors["key"].shape[-1]
-    value = tensors["value"].shape[-1]
-    for name, n in (("value", value), ("key", product - second), ("query2", second)):
+    columns = dict.fromkeys(("value", "key", "query2"), 0)
+    for name in columns:
+        if tensors[name] is not None:
+            columns[name] = tensors[name].shape[-1]
+    # The last columns of the keys belong to the second product.
+    columns["key"] -= columns["query2"]
+    for name, n in columns.items():
         if n > WIDEST:
             return f"{name} has {n} columns, at most {WIDEST} fit"
     return None

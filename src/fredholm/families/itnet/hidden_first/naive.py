@@ -21,8 +21,8 @@ def hidden_pairs(
     biases: Sequence[Tensor],
     activation: str = "gelu",
 ) -> Float[Tensor, "b h q k w"]:
-    r"""Hidden units of a kernel network, literally: inputs concatenated pair by pair, then layer
-    after layer.
+    r"""Return the hidden units of a kernel network, literally: inputs are concatenated pair by
+    pair, then layer follows layer.
 
     .. math:: h_{ij} = \sigma(W_L \cdots \sigma(W_1 z_{ij} + b_1) \cdots + b_L), \qquad
         z_{ij} = [g^1_{ij}, g^2_{ij}, \dots]
@@ -50,10 +50,9 @@ def hidden_pairs(
     hidden = torch.cat([g.expand(*shape, g.shape[-1]) for g in groups], -1)
     for weight, bias in zip(weights, biases, strict=True):
         if weight.dim() == 3:
-            hidden = torch.einsum(
-                "bhqkc,hwc->bhqkw", hidden.expand(-1, weight.shape[0], -1, -1, -1), weight
-            )
-            hidden = function(hidden + bias[:, None, None])
+            by_head = hidden.expand(-1, weight.shape[0], -1, -1, -1)
+            product = torch.einsum("bhqkc,hwc->bhqkw", by_head, weight)
+            hidden = function(product + bias[:, None, None])
         else:
             hidden = function(F.linear(hidden, weight, bias))
     return hidden
@@ -71,8 +70,8 @@ def mlp_kernel_naive(
     memory: int | None = None,
     **terms: Tensor | None,
 ) -> Float[Tensor, "b h q o"]:
-    """:func:`mlp_kernel` with every pair's hidden units held at once: the definition, for any float
-    dtype.
+    """Compute :func:`mlp_kernel` with every pair's hidden units at once: the definition, for any
+    float dtype.
 
     Arguments and result are those of :func:`.tiled.mlp_kernel`, where the formula stands;
     ``memory`` is ignored. Cost O(B·H·Nq·Nk·w·(e + d)), memory O(B·H·Nq·Nk·w).
@@ -92,14 +91,17 @@ def mlp_kernel_naive(
     core = {"query": query, "key": key, "value": value, "readout": readout}
     x = Tensors(**complete(core | {"query_bias": query_bias} | terms))
     parts = [term(x) for term in FIRST_LAYER]
-    hidden = function(reduce(torch.add, (part for part in parts if part is not None)))
+    pre_activations = reduce(torch.add, [part for part in parts if part is not None])
+    hidden = function(pre_activations)
     for weight, bias in mid:
         hidden = function(F.linear(hidden, weight, bias))
+
     if x.density is not None:
         hidden = hidden * x.density[..., None]
     if x.query_time is not None and x.key_time is not None:
         visible = x.key_time[..., None, :] <= x.query_time[..., :, None]
         hidden = torch.where(visible[:, None, ..., None], hidden, 0.0)
+
     b, h, k, _ = value.shape
     hidden = hidden.expand(b, h, query_bias.shape[2], k, readout.shape[-1])
     moments = torch.einsum("bhqkw,bhkd->bhqwd", hidden, value)

@@ -14,9 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ....integral.problem import by_head
 from ....ops.backend import at_least_single, cast, full_precision
-from ....ops.tiles import find_activation
+from ....ops.tiles import by_head, find_activation
 from ....quadrature import Quadrature
 from .first_layer import pair_values
 
@@ -24,10 +23,12 @@ from .first_layer import pair_values
 def one_tile(
     terms: Mapping[str, Any], value: Tensor, readout: Tensor, quadrature: Quadrature
 ) -> Tensor:
-    """What :func:`.tiled.mlp_kernel` gives, (B, H, Nq, o), from the same terms of the first layer;
-    order and density of pairs are those of ``quadrature``.
+    """Return the same as :func:`.tiled.mlp_kernel`, (B, H, Nq, o), from the same terms of the first
+    layer; order and density of pairs are those of ``quadrature``.
     """
-    dtype, activation = at_least_single(value.dtype), find_activation(terms["activation"]).function
+    b, h, _, d = value.shape
+    dtype = at_least_single(value.dtype)
+    activation = find_activation(terms["activation"]).function
     with full_precision(value):
         hidden = activation(pair_values(terms, dtype))
         for weight, bias in terms.get("mid", ()):
@@ -35,16 +36,23 @@ def one_tile(
         seen = seen_pairs(quadrature, dtype)
         if seen is not None:
             hidden = hidden * seen
-        (b, h, _, d), (queries, width) = value.shape, hidden.shape[3:]
+
+        # M of all queries at once: (d × Nk) times (Nk × Nq·w).
+        queries, width = hidden.shape[3:]
         hidden = hidden.expand(b, h, -1, -1, -1).flatten(3)
-        moment = (cast(value, dtype).mT @ hidden).view(b, h, d, queries, width).transpose(2, 3)
-        out = by_head(moment.flatten(3), cast(readout, dtype).flatten(2))
+        moments = (cast(value, dtype).mT @ hidden).view(b, h, d, queries, width)
+        by_query = moments.transpose(2, 3).flatten(3)
+        out = by_head(by_query, cast(readout, dtype).flatten(2))
     return cast(out, value.dtype)
 
 
 def seen_pairs(quadrature: Quadrature, dtype: torch.dtype) -> Tensor | None:
-    """Factor (B | 1, 1 | H, Nk, Nq, 1) of the hidden units of pairs, or None."""
-    seen, order = quadrature.density, quadrature.order()
+    """Return the factor (B | 1, 1 | H, Nk, Nq, 1) of the hidden units of pairs, or None."""
+    seen = quadrature.density
+    order = quadrature.order()
     if order is not None:
-        seen = order[:, None] if seen is None else seen * order[:, None]
-    return None if seen is None else cast(seen, dtype).mT[..., None]
+        visible = order[:, None]
+        seen = visible if seen is None else seen * visible
+    if seen is None:
+        return None
+    return cast(seen, dtype).mT[..., None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ OPTIONS = "str activation, int memory"
 
 
 def fake(*arguments: Any) -> Tensor:
-    """The result of the op, or of its Triton form, without values."""
+    """Return the result of the op, or of its Triton form, without values."""
     x = gather(arguments[: len(PAIR_TENSORS)])
     b, h = x.value.shape[:2]
     return x.value.new_empty(b, h, x.query_bias.shape[2], x.readout.shape[1])
@@ -31,8 +32,9 @@ def _backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
 
 
 def plain(*arguments: Any) -> Tensor:
-    """The op, or its Triton form, with the hidden units of every pair at once."""
-    from .naive import mlp_kernel_naive  # which checks its arguments as this op's caller does
+    """Compute the op, or its Triton form, with the hidden units of every pair at once."""
+    # Imported here: the definition checks its arguments by the functions of this op's caller.
+    from .naive import mlp_kernel_naive
 
     *tensors, activation, _ = arguments
     x = gather(tensors)
@@ -52,35 +54,59 @@ def plain(*arguments: Any) -> Tensor:
 # --- FLOPs, from the shapes of the tensors --------------------------------------------------------
 
 
-def _shapes(shapes: tuple) -> tuple[int, int, dict[str, int], list]:
-    """Pairs, (head, batch, query) triples, widths, and the shapes of further layers' weights."""
-    x = dict(zip([*PAIR_TENSORS, "mid"], shapes))
-    (b, h, k, d), (q, w) = x["value"], x["query_bias"][2:]
-    e = 0 if x["key"] is None else int(x["key"][-1])
-    widths = {"e": e, "d": d, "o": x["readout"][1], "w": w, "last": x["readout"][3]}
-    return b * h * q * k, b * h * q, widths, list(x["mid"][::2])
+@dataclass(frozen=True)
+class Counts:
+    """Counts that FLOPs are made of.
+
+    Attributes:
+        pairs: (head, batch, query, key) tuples.
+        rows: (head, batch, query) triples.
+        product: multiply-adds of the first layer's product, per pair.
+        layers: those of further hidden layers, per pair.
+        moment: those of the moments, per pair; numbers of a row's moments.
+        outputs: o.
+    """
+
+    pairs: int
+    rows: int
+    product: int
+    layers: int
+    moment: int
+    outputs: int
+
+    @staticmethod
+    def of(shapes: tuple) -> Counts:
+        """Count from the shapes of the op's tensors."""
+        x = dict(zip([*PAIR_TENSORS, "mid"], shapes))
+        b, h, k, d = x["value"]
+        q, w = x["query_bias"][2:]
+        _, o, _, last = x["readout"]
+        e = 0 if x["key"] is None else int(x["key"][-1])
+        layers = sum(after * before for after, before in x["mid"][::2])
+        rows = b * h * q
+        return Counts(rows * k, rows, w * e, layers, last * d, o)
 
 
 def forward_flops(*shapes: Any) -> int:
-    """FLOPs of the forward."""
-    pairs, rows, n, mid = _shapes(shapes)
-    layers = sum(a * b for a, b in mid)
-    per_pair = n["w"] * n["e"] + layers + n["last"] * n["d"]
-    return 2 * (pairs * per_pair + rows * n["last"] * n["d"] * n["o"])
+    """Return the FLOPs of the forward."""
+    n = Counts.of(shapes)
+    per_pair = n.product + n.layers + n.moment
+    return 2 * (n.pairs * per_pair + n.rows * n.moment * n.outputs)
 
 
 def backward_flops(*shapes: Any, needs: list[bool]) -> int:
-    """FLOPs of the backward, with every tile's numbers computed again once."""
-    pairs, rows, n, mid = _shapes(shapes)
+    """Return the FLOPs of the backward, with every tile's numbers computed again once."""
+    n = Counts.of(shapes)
     wanted = dict(zip(PAIR_TENSORS, needs))
-    layers = sum(a * b for a, b in mid)
     wants_rows = any(wanted[name] for name in ("query", "query_bias", "scale", "query2", "scale2"))
-    product, moment = n["w"] * n["e"], n["last"] * n["d"]
-    # S and the further layers again, then the gradient of the last hidden units
-    per_pair = product + layers + moment
-    per_pair += product * (wants_rows + wanted["key"])
-    per_pair += moment * (wanted["value"] + wanted["readout"]) + 2 * layers
-    return 2 * (pairs * per_pair + rows * moment * n["o"] * (1 + wanted["readout"]))
+
+    # S and the further layers again, then the gradient of the last hidden units.
+    per_pair = n.product + n.layers + n.moment
+    per_pair += n.product * (wants_rows + wanted["key"])
+    per_pair += n.moment * (wanted["value"] + wanted["readout"])
+    per_pair += 2 * n.layers
+    per_row = n.moment * n.outputs * (1 + wanted["readout"])
+    return 2 * (n.pairs * per_pair + n.rows * per_row)
 
 
 mlp_kernel_op = differentiable_op(

@@ -28,7 +28,7 @@ from ....ops.tiles import distances
 
 @dataclass(frozen=True)
 class PairTensor:
-    """What is known of one of the op's tensors before a call.
+    """Description of one of the op's tensors, before any call.
 
     Attributes:
         shape: names of its dimensions: b batch entries, h heads, q queries, k keys, d columns of a
@@ -43,7 +43,7 @@ class PairTensor:
         required: whether every call has it.
         tile: the order of the dimensions after head and batch in which tiles read it, where it is
             not that of ``shape``.
-        triton: what the Triton kernels have of it: ``""``, ``"values"``, or ``"gradients"`` too.
+        triton: whether the Triton kernels know it: ``""``, ``"values"``, or ``"gradients"`` too.
         single: whether they keep it in float32 beside half precision: it is small, and only added.
         sizes, shared: from ``shape``: the names alone, and whether each dimension may have size 1.
     """
@@ -68,7 +68,7 @@ class PairTensor:
 
 
 def tensor(shape: str, side: str, text: str, **facts: Any) -> Any:
-    """A field of :class:`Tensors`."""
+    """Return a field of :class:`Tensors`."""
     return field(default=None, metadata={"pair": PairTensor(shape, side, text, **facts)})
 
 
@@ -130,9 +130,9 @@ class Tensors:
 PAIR_TENSORS: dict[str, PairTensor] = {
     f.name: f.metadata["pair"] for f in fields(Tensors) if "pair" in f.metadata
 }
-SCHEMA = ", ".join(
-    f"Tensor{'' if fact.required else '?'} {name}" for name, fact in PAIR_TENSORS.items()
-)
+_TYPES = {True: "Tensor", False: "Tensor?"}
+SCHEMA = ", ".join(f"{_TYPES[fact.required]} {name}" for name, fact in PAIR_TENSORS.items())
+"""The op's tensor arguments in the language of torch's operator schemas."""
 
 
 # --- the first layer on paper: every pair at once -------------------------------------------------
@@ -145,19 +145,22 @@ def query_term(x: Tensors) -> Tensor:
 
 def key_term(x: Tensors) -> Tensor | None:
     """k^b_j."""
-    return None if x.key_bias is None else x.key_bias[:, :, None, :, :]
+    if x.key_bias is None:
+        return None
+    return x.key_bias[:, :, None, :, :]
 
 
 def product_term(x: Tensors) -> Tensor | None:
     """Σ_c α_c q_ic k_jc."""
-    return None if x.query is None else _product(x, x.query, x.scale, x.key)
+    return _product(x, x.query, x.scale, x.key)
 
 
 def second_term(x: Tensors) -> Tensor | None:
     """Σ_c α'_c q'_ic k_{j,e-f+c}."""
     if x.query2 is None:
         return None
-    return _product(x, x.query2, x.scale2, x.key[..., x.key.shape[-1] - x.query2.shape[-1] :])
+    first = x.key.shape[-1] - x.query2.shape[-1]
+    return _product(x, x.query2, x.scale2, x.key[..., first:])
 
 
 def table_term(x: Tensors) -> Tensor | None:
@@ -180,24 +183,35 @@ FIRST_LAYER: tuple[Callable[[Tensors], Tensor | None], ...] = (
 )  # fmt: skip
 
 
-def _product(x: Tensors, query: Tensor, scale: Tensor | None, key: Tensor) -> Tensor:
-    assert scale is not None
+def _product(
+    x: Tensors, query: Tensor | None, scale: Tensor | None, key: Tensor | None
+) -> Tensor | None:
+    """Return Σ_c scale_c query_c key_c of all pairs, (B, H, Nq, Nk, w); None without a query."""
+    if query is None or scale is None or key is None:
+        return None
     b, h = x.value.shape[:2]
-    ends = query.expand(b, h, -1, -1), scale.expand(h, -1, -1), key.expand(b, h, -1, -1)
-    return torch.einsum("bhqe,hwe,bhke->bhqkw", *ends)
+    query = query.expand(b, h, -1, -1)
+    scale = scale.expand(h, -1, -1)
+    key = key.expand(b, h, -1, -1)
+    return torch.einsum("bhqe,hwe,bhke->bhqkw", query, scale, key)
 
 
 # --- what terms ask of one another beyond their shapes --------------------------------------------
 
 
 def check_second(tensors: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
-    """The second product multiplies the last columns of the keys."""
+    """Refuse a second product without keys, or wider than they are: it multiplies their last
+    columns.
+    """
     if tensors["key"] is None:
-        raise ShapeError("mlp_kernel got query2 without key, whose last columns it multiplies")
+        raise ShapeError(
+            "mlp_kernel's query2: expected key beside it, got None; query2 multiplies its last "
+            "columns"
+        )
     if sizes["f"] > sizes["e"]:
         raise ShapeError(
-            f"mlp_kernel's query2 has {sizes['f']} columns, more than key's {sizes['e']}, whose "
-            "last columns it multiplies"
+            f"mlp_kernel's query2: expected at most key's {sizes['e']} columns, got {sizes['f']}; "
+            "query2 multiplies its last columns"
         )
 
 
@@ -213,21 +227,28 @@ SYMBOLS = {"b": "B", "h": "H", "q": "Nq", "k": "Nk", "v": "w'"}
 
 
 def documented(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """``function`` with its docstring's ``{tensors}`` replaced by the list of the op's tensors."""
+    """Return ``function`` with its docstring's ``{tensors}`` replaced by the list of the op's
+    tensors.
+    """
     function.__doc__ = (function.__doc__ or "").replace("{tensors}", describe(" " * 8))
     return function
 
 
 def describe(indent: str) -> str:
-    """One line for each tensor: what it is, its shape, what comes with it."""
+    """Return one line for each tensor: its meaning, its shape, and the tensors of the same term."""
+    notes = {"index": ", int64", "mask": ", float or boolean"}
     lines = []
     for name, fact in PAIR_TENSORS.items():
-        shape = ", ".join(
-            SYMBOLS.get(size, size) + (" | 1" if shared else "")
-            for size, shared in zip(fact.sizes, fact.shared)
-        )
-        others = [n for n, f in PAIR_TENSORS.items() if f.term == fact.term and n != name]
-        line = f"{name}: {fact.text}, ({shape}{',' if len(fact.sizes) == 1 else ''})"
-        line += {"index": ", int64", "mask": ", float or boolean"}.get(fact.kind, "")
-        lines.append(line + (f"; with {', '.join(others)}." if fact.term else "."))
+        words = [SYMBOLS.get(size, size) for size in fact.sizes]
+        for i, shared in enumerate(fact.shared):
+            if shared:
+                words[i] += " | 1"
+        shape = ", ".join(words)
+        if len(words) == 1:
+            shape += ","
+        line = f"{name}: {fact.text}, ({shape}){notes.get(fact.kind, '')}"
+        if fact.term:
+            others = [n for n, f in PAIR_TENSORS.items() if f.term == fact.term and n != name]
+            line += f"; with {', '.join(others)}"
+        lines.append(f"{line}.")
     return f"\n{indent}".join(lines)

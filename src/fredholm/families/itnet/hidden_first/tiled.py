@@ -19,7 +19,6 @@ from torch import Tensor
 from ....errors import OptionError, ShapeError, suggest
 from ....forms.keys import KeyRing
 from ....integral import Exact, Facts, Form, Kernel, Memory, Problem, with_offset
-from ....integral.problem import by_head
 from ....ops.backend import (
     at_least_single,
     cast,
@@ -28,7 +27,7 @@ from ....ops.backend import (
     full_precision,
     wants_triton,
 )
-from ....ops.tiles import find_activation
+from ....ops.tiles import by_head, find_activation
 from ....quadrature import Quadrature
 from .columns import all_at_once, fits
 from .few_points import few_points
@@ -42,13 +41,15 @@ if TYPE_CHECKING:
     from ..kernel import MLPKernel
 
 MLP_KERNEL = "the integral of an MLP kernel"
-DEFAULT_BYTES = 3_200_000  # a tile of hidden units that a CPU core works through near its cache
+DEFAULT_BYTES = 3_200_000
+"""A tile of hidden units that a CPU core works through near its cache."""
 DEFAULT_CUDA_BYTES = 256_000_000
 FEW, FEW_RECORDED = 1 << 18, 1 << 21
 """Numbers of a tile up to which it is taken at once, without and with gradients:
 `python -m evidence time small tune`.
 """
-FEW_IN_ROW = 1 << 24  # for one query, as in a causal step: the tiled op has nothing to share
+FEW_IN_ROW = 1 << 24
+"""The same for one query, as in a causal step, where the tiled op has nothing to share."""
 
 
 class TiledColumns(KeyRing):
@@ -66,10 +67,9 @@ class TiledColumns(KeyRing):
         return {**kernel.key_terms(y, uy, columns=True), "positions": y, "signal": uy}
 
     def integrate(self, kernel: MLPKernel, problem: Problem, keys: Memory) -> Tensor:
-        options: Any = self.strategy
         terms = {name: x for name, x in keys.items() if name not in ("positions", "signal")}
         terms |= kernel.query_terms(problem.x, problem.ux, columns=True)
-        return _tiled(kernel, problem, terms, options)
+        return _tiled(kernel, problem, terms, self.strategy)
 
 
 class TiledTable(Form):
@@ -88,96 +88,111 @@ class TiledTable(Form):
     def respond(self, kernel: MLPKernel, problem: Problem) -> Tensor:
         p = problem
         if _takes_blocks(self.strategy) and fits(kernel, p):
-            few = few_points if all_at_once(kernel, p) else few_queries
-            return with_offset(_summed(kernel, p, few), kernel, p)
+            integral = few_points if all_at_once(kernel, p) else few_queries
+            return with_offset(_integral(kernel, p, integral), kernel, p)
+
         terms = kernel.both_terms(p)
         displacements, index = p.displacements()
         table = kernel.table(displacements)
         if table is not None:
-            middle = displacements.shape[0] // 2  # the row of displacement 0
+            # The middle column of the table is displacement 0.
+            middle = displacements.shape[0] // 2
             terms |= {"table": table, "query_index": index + middle, "key_index": index}
         return with_offset(_tiled(kernel, p, terms, self.strategy), kernel, p)
 
 
 def _tiled(kernel: MLPKernel, problem: Problem, terms: dict[str, Any], strategy: Any) -> Tensor:
-    """∫ K u dμ from the terms of the first layer."""
+    """Return ∫ K u dμ from the terms of the first layer."""
 
-    def integral(kernel: MLPKernel, problem: Problem, value: Tensor, readout: Tensor) -> Tensor:
-        q, given = problem.quadrature, terms
+    def moments_read(kernel: MLPKernel, problem: Problem, value: Tensor, readout: Tensor) -> Tensor:
+        q = problem.quadrature
         if _fits_one_tile(kernel, problem, terms, strategy):
             return one_tile(terms, value, readout, q)
-        given = {"query": None, "key": None} | terms
+
+        arguments = {"query": None, "key": None} | terms
         if q.query_time is not None:
-            given |= {"query_time": q.query_time, "key_time": q.key_time}
-        if strategy.memory is not None:
-            given["memory"] = strategy.memory
-        options = {"density": q.density, "backend": strategy.backend, "dtype": value.dtype}
+            arguments |= {"query_time": q.query_time, "key_time": q.key_time}
+        arguments |= {"density": q.density, "readout": readout}
+        arguments |= {"memory": strategy.memory, "backend": strategy.backend, "dtype": value.dtype}
         if value.device.type == "cpu":
-            return mlp_kernel(value=value, readout=readout, **options, **given)
-        # Triton's kernels multiply in the half precision, which may not hold a mass.
+            return mlp_kernel(value=value, **arguments)
+
+        # Triton's kernels multiply in the half precision, whose range a large mass exceeds.
         top = q.mass.detach().amax().clamp(min=1.0)
         value = cast(value / top, problem.uy.dtype)
-        return mlp_kernel(value=value, readout=readout, **options, **given) * top
+        return mlp_kernel(value=value, **arguments) * top
 
-    return _summed(kernel, problem, integral)
+    return _integral(kernel, problem, moments_read)
 
 
-def _summed(kernel: MLPKernel, problem: Problem, integral: Callable[..., Tensor]) -> Tensor:
-    """∫ K u dμ, where ``integral`` has all but the readout's bias: in float32 at least until the
-    queries' scale has divided it, without which a sum over the keys may be no half precision's.
+def _integral(kernel: MLPKernel, problem: Problem, moments_read: Callable[..., Tensor]) -> Tensor:
+    """Return ∫ K u dμ.
+
+    ``moments_read(kernel, problem, value, readout)`` computes everything except the readout's bias
+    and the scale of the queries, in float32 or better: an unscaled sum over many keys can overflow
+    float16.
     """
     q = problem.quadrature
     readout, bias = kernel.readout()
     signal = cast(problem.uy, at_least_single(problem.uy.dtype))
-    signal = signal if signal.shape[1] == kernel.heads else signal.expand(-1, kernel.heads, -1, -1)
-    # A mask or an order acts on pairs; padding is already zero in the masses, and its features are
-    # finite, so that the masses can ride on the values.
+    if signal.shape[1] != kernel.heads:
+        signal = signal.expand(-1, kernel.heads, -1, -1)
+
+    # A mask or an order acts on pairs. Padding has mass zero and finite features, so that the
+    # masses can be multiplied into the values.
     value = cast(q.mass, signal.dtype).view(-1, 1, signal.shape[2], 1) * signal
-    out = integral(kernel, problem, value, readout)
+    out = moments_read(kernel, problem, value, readout)
     with full_precision(value):
-        if bias is not None:  # the readout's bias is one more kernel, constant over pairs
+        if bias is not None:
+            # The readout's bias is one more kernel, constant over pairs.
             total = _mean(q, value, problem.ux.shape[2])
             out = out + by_head(total, cast(bias, out.dtype))
-        out = out if q.scale is None else out * cast(q.scale, out.dtype)[..., None]
+        if q.scale is not None:
+            out = out * cast(q.scale, out.dtype)[..., None]
     return cast(out, problem.uy.dtype)
 
 
 def _takes_blocks(strategy: Any) -> bool:
-    """Whether neither a tile's memory nor a Triton kernel was asked for."""
+    """Return whether neither a tile's memory nor a Triton kernel was asked for."""
     return strategy.memory is None and not wants_triton(strategy.backend)
 
 
 def _fits_one_tile(
-    kernel: MLPKernel, problem: Problem, terms: Mapping[str, Any], options: Any
+    kernel: MLPKernel, problem: Problem, terms: Mapping[str, Any], strategy: Any
 ) -> bool:
-    """Whether all pairs are taken at once: from sizes alone, and never where lengths are traced or
-    a tile's memory or a Triton kernel was asked for.
+    """Return whether all pairs are taken at once: from sizes alone, and never where lengths are
+    traced or a tile's memory or a Triton kernel was asked for.
     """
-    if not _takes_blocks(options) or torch.compiler.is_compiling():
+    if not _takes_blocks(strategy) or torch.compiler.is_compiling():
         return False
-    queries, keys = problem.ux.shape[2], problem.uy.shape[2]
+    batch, _, keys, _ = problem.uy.shape
+    queries = problem.ux.shape[2]
     if queries > 1 and problem.uy.device.type != "cpu":
         return False
+
+    limit = FEW_RECORDED if torch.is_grad_enabled() else FEW
+    if queries == 1:
+        limit = FEW_IN_ROW
     columns = terms["key"].shape[-1] if "key" in terms else 0
-    numbers = problem.uy.shape[0] * kernel.heads * queries * kernel.width * max(keys, columns)
-    few = FEW_RECORDED if torch.is_grad_enabled() else FEW
-    return numbers <= (FEW_IN_ROW if queries == 1 else few)
+    numbers = batch * kernel.heads * queries * kernel.width * max(keys, columns)
+    return numbers <= limit
 
 
 def _mean(quadrature: Quadrature, value: Tensor, queries: int) -> Tensor:
-    """∫ u dμ as each query sees it but for the scale: (B, H, Nq, d), one value for all where
-    nothing hides a pair.
+    """Return ∫ u dμ as each query sees it, before the scale: (B, H, Nq, d), or (B, H, 1, d) where
+    all queries see the same.
     """
-    q, order = quadrature, quadrature.order()
-    if q.density is None and order is None:
+    density, order = quadrature.density, quadrature.order()
+    if density is None and order is None:
         return value.sum(2, keepdim=True)
-    if q.density is None and q.triangular:
+    if density is None and quadrature.triangular:
         return value.cumsum(2)
+
     seen = torch.ones(1, 1, queries, value.shape[2], dtype=value.dtype, device=value.device)
     if order is not None:
         seen = seen * order[:, None]
-    if q.density is not None:
-        seen = seen * q.density.to(value.dtype)
+    if density is not None:
+        seen = seen * density.to(value.dtype)
     return seen @ value
 
 
@@ -200,8 +215,8 @@ def mlp_kernel(
     dtype: torch.dtype | None = None,
     **terms: Tensor | None,
 ) -> Float[Tensor, "b h q o"]:
-    r"""The integral of an MLP kernel with a linear last layer, exact, without ever forming the
-    kernel.
+    r"""Return the integral of an MLP kernel with a linear last layer, exactly, without ever forming
+    the kernel.
 
     For every batch entry, head, query i and hidden unit k,
 
@@ -257,116 +272,133 @@ def mlp_kernel(
     """
     find_activation(activation)
     if memory is not None and memory < 1:
-        raise OptionError(f"memory is the bytes of one tile, at least 1, got {memory}")
+        raise OptionError(f"memory: expected at least 1 byte for a tile, got {memory}")
     core = {"query": query, "key": key, "value": value, "readout": readout}
     tensors = complete(core | {"query_bias": query_bias} | terms)
     check(tensors, mid)
-    device, dtype = value.device, value.dtype if dtype is None else dtype
+    device = value.device
+    if dtype is None:
+        dtype = value.dtype
+
     if choose_backend(backend, MLP_KERNEL, device, lambda: refusal(tensors, mid)) == "triton":
         from ..triton.op import mlp_kernel_triton
 
         return mlp_kernel_triton(tensors, activation, memory).to(dtype)
+
     if memory is None:
-        memory = DEFAULT_BYTES if value.device.type == "cpu" else DEFAULT_CUDA_BYTES
-    single = _compute_dtype([*tensors.values(), *(t for layer in mid for t in layer)])
-    given = [_cast(name, t, single) for name, t in tensors.items()]
-    layers = [t.to(single) for layer in mid for t in layer]
-    return mlp_kernel_op(*given, layers, activation, memory).to(dtype)
+        memory = DEFAULT_BYTES if device.type == "cpu" else DEFAULT_CUDA_BYTES
+    layers = [t for layer in mid for t in layer]
+    single = _compute_dtype([*tensors.values(), *layers])
+    converted = [_cast(name, t, single) for name, t in tensors.items()]
+    layers = [t.to(single) for t in layers]
+    return mlp_kernel_op(*converted, layers, activation, memory).to(dtype)
 
 
 def _compute_dtype(tensors: Sequence[Tensor | None]) -> torch.dtype:
-    """float64 where any tensor is, else float32."""
+    """Return float64 where any tensor is, else float32."""
     double = any(t is not None and t.dtype == torch.float64 for t in tensors)
     return torch.float64 if double else torch.float32
 
 
 def _cast(name: str, x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """``x`` in ``dtype`` where it is a number to compute with: times keep the dtype that orders
-    them.
+    """Return ``x`` in ``dtype`` where it is a number to compute with. Times keep the dtype that
+    orders them.
     """
     if x is None or not x.is_floating_point() or PAIR_TENSORS[name].kind == "time":
         return x
     return x.to(dtype)
 
 
-# --- what a caller gives --------------------------------------------------------------------------
+# --- the arguments of a call ----------------------------------------------------------------------
 
 
-def complete(given: Mapping[str, Any]) -> dict[str, Any]:
-    """All tensors by name, in order, None where there is none; positions and times with a batch.
+def complete(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all tensors by name, in order, None where there is none; positions and times with a
+    batch.
 
     Raises:
         OptionError: a name that no tensor has.
     """
-    for name in given:
+    for name in arguments:
         if name not in PAIR_TENSORS:
-            raise OptionError(f"mlp_kernel takes no {name!r}{suggest(name, PAIR_TENSORS)}")
-    tensors = {name: given.get(name) for name in PAIR_TENSORS}
-    for name, fact in PAIR_TENSORS.items():
-        x = tensors[name]
-        if x is None:
-            continue
+            raise OptionError(
+                f"mlp_kernel: expected one of its tensors, got {name!r}"
+                f"{suggest(name, PAIR_TENSORS)}"
+            )
+    tensors = dict.fromkeys(PAIR_TENSORS) | dict(arguments)
+    for name, x, fact in _present(tensors):
         if fact.kind == "time":
             x = x.detach()
-        if fact.sizes[0] == "b" and "h" not in fact.sizes and x.dim() == len(fact.sizes) - 1:
+        lacks_batch = fact.sizes[0] == "b" and x.dim() == len(fact.sizes) - 1
+        if lacks_batch and "h" not in fact.sizes:
             x = x[None]
         tensors[name] = x
     return tensors
+
+
+def _present(tensors: Mapping[str, Any]) -> list[tuple[str, Tensor, PairTensor]]:
+    """Return name, tensor and description of the tensors that a call has."""
+    named = [(name, tensors[name], fact) for name, fact in PAIR_TENSORS.items()]
+    return [entry for entry in named if entry[1] is not None]
 
 
 def check(tensors: Mapping[str, Any], mid: Sequence[tuple[Tensor, Tensor]]) -> None:
     """Raise ShapeError unless every term is complete and its shapes fit."""
     terms = _complete_terms(tensors)
     sizes = _sizes(tensors, mid)
-    for name, fact in PAIR_TENSORS.items():
-        x = tensors[name]
-        if x is not None and not _fits(fact, x, sizes):
+    for name, x, fact in _present(tensors):
+        if not _fits(fact, x, sizes):
             raise ShapeError(
-                f"mlp_kernel's {name} has shape {tuple(x.shape)}, needs ({_wanted(fact, sizes)}): "
-                "value gives batch, heads, keys and d, query_bias queries and hidden width, key e, "
-                "mid or else query_bias the last hidden width"
+                f"mlp_kernel's {name}: expected shape ({_wanted(fact, sizes)}), got "
+                f"{tuple(x.shape)}; value decides batch, heads, keys and d, query_bias queries and "
+                "hidden width, key e, mid or else query_bias the last hidden width"
             )
     for term in terms & BEYOND_SHAPES.keys():
         BEYOND_SHAPES[term](tensors, sizes)
+
     before = sizes["w"]
     for weight, shift in mid:
         if weight.dim() != 2 or weight.shape[1] != before or shift.shape != weight.shape[:1]:
-            got = f"{tuple(weight.shape)} and {tuple(shift.shape)}"
             raise ShapeError(
-                f"a layer of mlp_kernel's mid has weight and bias {got}, needs (n, {before}) and "
-                "(n,)"
+                f"mlp_kernel's mid: expected a weight (n, {before}) and a bias (n,), got "
+                f"{tuple(weight.shape)} and {tuple(shift.shape)}; each layer reads the units of "
+                "the one before"
             )
         before = weight.shape[0]
 
 
 def _complete_terms(tensors: Mapping[str, Any]) -> set[str]:
-    """The terms of a call, all of whose tensors are there."""
+    """Return the terms of a call.
+
+    Raises:
+        ShapeError: some of a term's tensors are missing.
+    """
     terms: dict[str, list[str]] = {}
     for name, fact in PAIR_TENSORS.items():
         if fact.term:
             terms.setdefault(fact.term, []).append(name)
+
     present = set()
     for term, names in terms.items():
-        given = [name for name in names if tensors[name] is not None]
-        if not given:
+        missing = [name for name in names if tensors[name] is None]
+        if len(missing) == len(names):
             continue
-        if len(given) < len(names):
-            missing = ", ".join(name for name in names if name not in given)
+        if missing:
             raise ShapeError(
-                f"mlp_kernel got {', '.join(given)} without {missing}: give all of "
-                f"{', '.join(names)} or none"
+                f"mlp_kernel: expected all of {', '.join(names)} or none, got some without "
+                f"{', '.join(missing)}"
             )
         present.add(term)
     return present
 
 
 def _sizes(tensors: Mapping[str, Any], mid: Sequence[tuple[Tensor, Tensor]]) -> dict[str, int]:
-    """The size of every dimension that one tensor decides for the others."""
+    """Return the size of every dimension that one tensor decides for the others."""
     sizes: dict[str, int] = {}
-    for name, fact in PAIR_TENSORS.items():
-        x = tensors[name]
-        if x is not None and x.dim() == len(fact.sizes):
-            sizes |= {n: x.shape[fact.sizes.index(n)] for n in fact.decides.split()}
+    for _, x, fact in _present(tensors):
+        if x.dim() == len(fact.sizes):
+            for size in fact.decides.split():
+                sizes[size] = x.shape[fact.sizes.index(size)]
     if mid:
         sizes["v"] = mid[-1][0].shape[0]
     elif "w" in sizes:
@@ -375,15 +407,22 @@ def _sizes(tensors: Mapping[str, Any], mid: Sequence[tuple[Tensor, Tensor]]) -> 
 
 
 def _fits(fact: PairTensor, x: Tensor, sizes: Mapping[str, int]) -> bool:
-    wanted = [sizes.get(size) for size in fact.sizes]
-    return x.dim() == len(wanted) and all(
-        want is None or got == want or (shared and got == 1)
-        for got, want, shared in zip(x.shape, wanted, fact.shared)
-    )
+    """Return whether a tensor has its shape, where dimensions may be shared or undecided."""
+    if x.dim() != len(fact.sizes):
+        return False
+    for actual, size, shared in zip(x.shape, fact.sizes, fact.shared):
+        expected = sizes.get(size, actual)
+        if actual != expected and not (shared and actual == 1):
+            return False
+    return True
 
 
 def _wanted(fact: PairTensor, sizes: Mapping[str, int]) -> str:
-    return ", ".join(
-        "any" if size not in sizes else f"{sizes[size]}{' or 1' if shared else ''}"
-        for size, shared in zip(fact.sizes, fact.shared)
-    )
+    """Return the expected shape in words."""
+    words = []
+    for size, shared in zip(fact.sizes, fact.shared):
+        word = str(sizes.get(size, "any"))
+        if shared and size in sizes:
+            word += " or 1"
+        words.append(word)
+    return ", ".join(words)

@@ -26,6 +26,7 @@ from .ts import collect_ts
 TABLES = frozenset({*TEXT_TABLES, ".parquet"})
 ARRAYS = frozenset({".npz", ".h5", ".hdf5"})
 SERIES = frozenset({".ts"})
+TEXTS = frozenset({".txt"})
 FAMILIES = {
     "tables": TABLES,
     "arrays": ARRAYS,
@@ -33,11 +34,27 @@ FAMILIES = {
     "pictures": PICTURES,
     "clouds": CLOUDS,
     "sounds": SOUNDS,
+    "texts": TEXTS,
 }
 # What files can be that are of one kind.
-KIND_OF = {"pictures": "images", "clouds": "clouds", "sounds": "series", ".ts files": "series"}
-OF_ONE = ("pictures", "clouds", "sounds")  # families whose files hold a sample each
+KIND_OF = {
+    "pictures": "images",
+    "clouds": "clouds",
+    "sounds": "series",
+    "texts": "texts",
+    ".ts files": "series",
+}
+OF_ONE = ("pictures", "clouds", "sounds", "texts")  # families whose files hold a sample each
 NAMED = ("pictures", "sounds")  # those whose paths a table can hold
+
+# For files that also hold something else elsewhere.
+HINTS = {
+    ".npy": (
+        "; for fields or series, save all arrays in one file: np.savez('data.npz', inputs=..., "
+        "outputs=...) or np.savez('data.npz', X=..., y=...)"
+    ),
+    ".txt": "; for a table, let its name end in .csv or .tsv",
+}
 
 SCALES_OF = {
     "series": ("file", "sample", "none"),
@@ -65,7 +82,10 @@ def collect(
         _refuse_inapplicable(path, family, reading)
     if family in OF_ONE:
         if path.is_file() and labelled:
-            raise DataError(f"{path}: one file; needs a folder of classes with such files in them")
+            raise DataError(
+                f"{path}: expected a folder with a subfolder of {family} for each class, got one "
+                f"file{HINTS.get(suffix_of(path), '')}"
+            )
         reading = reading.settled(kind=KIND_OF[family])
         result = collect_folders(path, name, reading, FAMILIES[family], labelled)
     elif family == "tables":
@@ -177,6 +197,9 @@ def files_of(path: Path, reading: Reading) -> tuple[str, list[Path]]:
         return family, [path]
     found = {name: files_below(path, known) for name, known in FAMILIES.items()}
     found = {name: files for name, files in found.items() if files}
+    if len(found) > 1:
+        # A licence or a description beside samples of another kind.
+        found.pop("texts", None)
     if not found:
         raise DataError(f"{path}: holds no file that can be read; needs {readable()}")
     named = next((name for name in NAMED if set(found) == {"tables", name}), None)

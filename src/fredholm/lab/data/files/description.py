@@ -12,10 +12,12 @@ from ..splits import SPLITS
 from .casts import Coded
 from .collection import Collection
 from .schema import as_facts
+from .terms import Terms, columns_of
 from .writing import is_number
 
 FIRST = 3  # samples that are shown
 LINES = 4  # of each
+CELLS = 6  # of each line
 LARGE = 1e6  # of times, which six digits do not tell apart
 
 
@@ -121,6 +123,8 @@ def _beginning(collection: Collection, number: int) -> str:
         return sample[:80]
     if collection.kind == "images":  # a table of paths; else where it is says its name
         return "" if collection.where(number).endswith(sample.name) else sample.name
+    if collection.kind == "rows" and collection.reading.channels:
+        return _cells(collection, sample)
     rows = sample if collection.kind != "rows" else sample[None]
     if collection.kind == "fields" and collection.coordinates is None:
         rows = sample.reshape(len(sample), -1)
@@ -130,6 +134,16 @@ def _beginning(collection: Collection, number: int) -> str:
         times = _shown_times(start, collection.times[number][:LINES])
         lines = [f"{time}: {line}" for time, line in zip(times, lines)]
     return "; ".join(lines) + ("; …" if len(rows) > LINES else "")
+
+
+def _cells(collection: Collection, row: np.ndarray) -> str:
+    """Return the first cells of a row as the table has them."""
+    names = collection.reading.channels or ()
+    terms = Terms(columns=tuple(columns_of(names[:CELLS], collection.words)))
+    cells = [cell or "·" for cell in terms.cells(row)]
+    if len(names) > CELLS:
+        cells.append("…")
+    return " ".join(cells)
 
 
 def _shown_times(start: str, later: np.ndarray) -> list[str]:
@@ -148,5 +162,5 @@ def _shown_times(start: str, later: np.ndarray) -> list[str]:
 
 
 def _line(row: np.ndarray) -> str:
-    cells = ["·" if np.isnan(value) else f"{value:.4g}" for value in row[:6].tolist()]
-    return " ".join(cells) + (" …" if len(row) > 6 else "")
+    cells = ["·" if np.isnan(value) else f"{value:.4g}" for value in row[:CELLS].tolist()]
+    return " ".join(cells) + (" …" if len(row) > CELLS else "")

@@ -1,4 +1,4 @@
-"""A folder a class: pictures, clouds and sounds of one file each."""
+"""One folder per class: pictures, clouds, sounds and texts of one file each."""
 
 from __future__ import annotations
 
@@ -135,11 +135,32 @@ def contents_of(
             errors[number] = str(error)
     remarks = unread_remarks(files, errors)
     kept = [file for number, file in enumerate(files) if number not in errors]
-    held = {"samples": samples} if kind == "clouds" else sounds_of(kept, samples, labelled)
+    held = {"samples": samples}
+    if kind == "series":
+        held = sounds_of(kept, samples, labelled)
     return held | {"remarks": remarks}, set(errors)
 
 
-_READ: dict[str, Callable[[Path], Any]] = {"series": read_whole_sound, "clouds": read_cloud}
+def read_text(file: Path) -> str:
+    """Return the text of a file.
+
+    Raises:
+        DataError: an encoding other than UTF-8, or no text.
+    """
+    try:
+        text = file.read_text(encoding="utf-8-sig").strip()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file}: expected UTF-8, got {error.reason}; convert it") from error
+    if not text:
+        raise DataError(f"{file}: expected a text, got an empty file; remove it")
+    return text
+
+
+_READ: dict[str, Callable[[Path], Any]] = {
+    "series": read_whole_sound,
+    "clouds": read_cloud,
+    "texts": read_text,
+}
 
 
 def pictures_of(
@@ -285,6 +306,12 @@ def _parts_within(folder: Path, suffixes: Suffixes[str]) -> list[Path]:
 def _class_folders(part: Path, suffixes: Suffixes[str]) -> list[Path]:
     folders = [path for path in visible(part) if path.is_dir() and not _is_run(path)]
     loose = [path for path in visible(part) if path.suffix.lower() in suffixes]
+    if loose and suffix_of(loose[0]) == ".npy":
+        raise DataError(
+            f"{loose[0]}: expected clouds in folders {part.name}/<class>/, got {len(loose)} .npy "
+            "files beside one another; for fields or series, save all arrays in one file: "
+            "np.savez('data.npz', inputs=..., outputs=...) or np.savez('data.npz', X=..., y=...)"
+        )
     if loose:
         raise DataError(
             f"{loose[0]}: lies in no folder of a class ({len(loose)} such files); move each into "

@@ -65,6 +65,11 @@ def read_labelled(
     collection = with_labels(collect(place, reading, labelled=True, trained=trained))
     for line in collection.remarks:
         current().note(line)
+    if source and collection.files == source.get("files"):
+        current().note(
+            f"{place}: these are the files that the run learned from, so most of their samples are "
+            "not new; without files, evaluate measures the held-out test samples"
+        )
     samples = read_collection(collection, place, reading, facts, encoder)
     labels = _labels(collection, facts)
     return Labelled(samples, labels, _resolutions(collection, reading, source))

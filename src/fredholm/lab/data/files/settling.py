@@ -206,8 +206,8 @@ def _find_groups(head: Head, reading: Reading, found: _Found, kind: str, clock: 
         like = guesses.like_series(head, names, clock)
     if like is not None:
         found.remarks.append(
-            f"rows are read one by one; within each {like!r} the times in {clock!r} grow: where "
-            f"they are the times of a series, --id {like}"
+            f"each row is one sample; if the rows of a {like!r} form one time series, pass "
+            f"--id {like} (the times in {clock!r} grow within it)"
         )
     group = guesses.group_of(head, names, like, found.again)
     if group is not None and reading.group is None and reading.split is None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ...numbers import readable
 from ..kinds.kind import Signal
 
 
@@ -57,7 +58,7 @@ class Terms:
         channels = tuple(source.get("channels") or ())
         columns: tuple[Column, ...] = ()
         if reading["kind"] == "rows":
-            columns = tuple(_columns(reading.get("channels") or (), source.get("words") or {}))
+            columns = tuple(columns_of(reading.get("channels") or (), source.get("words") or {}))
 
         # Channels that were scaled by each sample's own mean and deviation have no common units.
         moments = {} if reading.get("scale") in ("none", "sample") else scaling
@@ -90,8 +91,13 @@ class Terms:
             >>> terms = Terms(columns=columns, mean=(10.0, 0.5, 0.5), std=(2.0, 0.5, 0.5))
             >>> terms.cells(np.array([1.5, -1.0, 1.0]))
             ['13', 'oil']
+            >>> terms.cells(np.array([-4.9999999, -1.0, 1.0]))[0]
+            '0'
         """
         values = self.unscaled(row)
+        if len(self.std) == len(row):
+            # Single precision leaves 5e-9 of a zero.
+            values = np.where(np.abs(values) < 1e-6 * np.array(self.std), 0.0, values)
         return [_cell(values[list(column.channels)], column.words) for column in self.columns]
 
     def signal(self, found: Signal) -> Signal:
@@ -101,7 +107,7 @@ class Terms:
         return Signal(found.x * self.step, self.unscaled(found.values), names, clock)
 
 
-def _columns(names: Sequence[str], words: Mapping[str, Sequence[str]]) -> Iterator[Column]:
+def columns_of(names: Sequence[str], words: Mapping[str, Sequence[str]]) -> Iterator[Column]:
     """Yield the columns of a table; one of words fills a channel for each of them."""
     place = 0
     for name in names:
@@ -115,6 +121,6 @@ def _cell(values: np.ndarray, words: Sequence[str]) -> str:
     if np.isnan(values).any():
         return ""
     if not words:
-        return f"{values[0]:.5g}"
+        return readable(float(values[0]), 5)
     best = int(values.argmax())
     return words[best] if values[best] > 0.5 else "another word"

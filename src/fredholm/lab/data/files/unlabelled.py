@@ -23,7 +23,7 @@ from .collect import KIND_OF, TABLES, collect, files_of
 from .collection import Collection
 from .columns import Trained
 from .datasets import as_read
-from .folders import pictures_of
+from .folders import pictures_of, read_text
 from .reading import Reading
 from .standard_input import paths_of, renamed
 from .suffixes import LINES, suffix_of
@@ -149,6 +149,9 @@ def _one(
     path: Path, reading: Reading, source: Mapping[str, Any], facts: Mapping[str, Any], encoder: Any
 ) -> Unlabelled:
     tabled = suffix_of(path) in TABLES
+    if reading.kind == "texts" and source and not reading.text and suffix_of(path) == ".txt":
+        # The run learned from a folder of such files, of which each is one text.
+        return _texts([read_text(path)], [{"file": str(path)}], facts, str(path))
     if reading.kind == "texts" and not path.is_dir() and not (tabled and reading.text):
         return _lines(path, facts)
     if reading.kind == "images" and not path.is_dir() and not tabled:

@@ -102,8 +102,8 @@ class Kind:
         raise NotImplementedError
 
     def made_of(self, encoder: Any) -> str:
-        """What the points of a model are, by the configuration of its encoder."""
-        return self.many
+        """Return what a model with this encoder reads."""
+        return f"on {self.many}"
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def _bits(image: Any, file: Path) -> int:
 def look_at_all(files: Sequence[Path]) -> list[Look]:
     """Return what each of some picture files holds."""
     with ThreadPoolExecutor(THREADS) as pool:
-        return list(steps("look at pictures", pool.map(look, files), len(files)))
+        return list(steps("read pictures", pool.map(look, files), len(files)))
 
 
 def form_of(looks: Sequence[Look]) -> str:

@@ -43,7 +43,7 @@ class Points(Kind):
         return f"{inputs.shape[1]} points"
 
     def made_of(self, encoder: Any) -> str:
-        return "points"
+        return "on points"
 
 
 POINTS = register_kind(Points())

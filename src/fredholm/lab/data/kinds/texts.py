@@ -159,7 +159,7 @@ class Texts(Kind):
         return f"{inputs.shape[1]} tokens"
 
     def made_of(self, encoder: Any) -> str:
-        return "texts of words or bytes"
+        return "on texts"
 
 
 TEXTS = register_kind(Texts())

@@ -60,7 +60,9 @@ for (const figure of document.querySelectorAll(".explore")) {
       slider.setAttribute("aria-valuetext", shown);
     }
     const order = weights.map((_, index) => index).sort((a, b) => Math.abs(weights[b]) - Math.abs(weights[a]));
-    const most = order.slice(0, 3).map((index) => `${kernel.names[index]} (${weights[index].toPrecision(3)})`);
+    // Weights below a hundredth of the largest are not worth naming.
+    const named = order.slice(0, 3).filter((index) => Math.abs(weights[index]) >= largest / 100);
+    const most = named.map((index) => `${kernel.names[index]} (${weights[index].toPrecision(3)})`);
     told.textContent = `${kernel.names[query]} takes most from ${most.join(", ")}.`;
   }
 

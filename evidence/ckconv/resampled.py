@@ -1,0 +1,162 @@
+"""Another rate as anybody would meet it: bring the test series to the rate of training by straight
+lines, then a GRU, a TCN, or MiniROCKET, which fills lost observations by straight lines as well.
+
+The weights of the GRU and the TCN are those of the models that see no gaps; the rows are beside
+theirs in the files of :mod:`.series`. MiniROCKET needs an interpreter of its own, see
+:mod:`..ten_sets.run`.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fredholm.data import SequenceDataset
+from fredholm.lab.training.grid import Cell, Report, safe_name
+
+from ..kit.answers import pack
+from ..kit.grid import Row, fill, say
+from ..kit.subject import Options
+from ..ten_sets import minirocket
+from ..ten_sets.run import PEER
+from .series import DATA, NO_GAPS, SEEDS, fit, load, right_answers
+
+RESAMPLED = ", resampled"
+MODELS = tuple(f"{kind}{RESAMPLED}" for kind in ("gru", "tcn"))
+MINIROCKET = "minirocket, filled"
+SETS = ("japanese-vowels", "plaid")
+
+
+class Resampled(nn.Module):
+    """A model of sequences without gaps, which reads every sequence at another rate: along straight
+    lines between its samples, every ``step`` of them from the first one on.
+
+    Example:
+        >>> ramp = torch.arange(5.0)[None, :, None].expand(1, 5, 2)  # time and a value
+        >>> Resampled(nn.Identity(), 0.5)(ramp)[0, :, 1].tolist()
+        [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0]
+        >>> Resampled(nn.Identity(), 2)(ramp)[0, :, 1].tolist()
+        [0.0, 2.0, 4.0]
+    """
+
+    def __init__(self, body: nn.Module, step: float):
+        super().__init__()
+        self.body, self.step = body, step
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        last = (~inputs[..., 0].isnan()).sum(1) - 1
+        places = torch.arange(int(last.max() / self.step) + 1) * self.step
+        low = places.long()
+        high = (low + 1).clamp(max=inputs.shape[1] - 1)
+        between = (places - low)[:, None].to(inputs.dtype)
+
+        # A place on a sample reads this sample alone: the next one may be padding, which is NaN.
+        lines = torch.lerp(inputs[:, low], inputs[:, high], between)
+        found = torch.where(between == 0, inputs[:, low], lines)
+        beyond = places > last[:, None]
+        return self.body(found.masked_fill(beyond[..., None], torch.nan))
+
+
+def run(options: Options) -> None:
+    """The data sets of ``--only``, or all."""
+    for dataset in options.chosen(SETS):
+        seeds = range(options.seeds or SEEDS)
+        rates = {
+            trained: tuple(one for one in tested if one != trained)
+            for trained, tested in DATA[dataset].rates.items()
+        }
+        rows = [
+            {"model": name, "drop": 0.0, "trained": trained, "seed": seed, "tested": tested[-1]}
+            for seed, name, (trained, tested) in product(seeds, MODELS, rates.items())
+        ]
+
+        def cell(row: Row, dataset: str = dataset, rates: dict[int, Any] = rates) -> Cell:
+            epochs = 1 if options.small else DATA[dataset].epochs
+            settings = row | {
+                "dataset": dataset,
+                "rates": rates[row["trained"]],
+                "epochs": epochs,
+            }
+            label = f"{dataset} {' '.join(map(str, row.values()))}"
+            return Cell(settings, options.runs / safe_name(label))
+
+        fill(DATA[dataset].table, rows, trained_and_tested, cell, options)
+        if PEER.exists():
+            DATA[dataset].table.add(filled(dataset, len(seeds)), options.results)
+        else:
+            say(f"{MINIROCKET}: not run: there is no {PEER}, see evidence/ten_sets/run.py")
+
+
+def trained_and_tested(cell: Cell, report: Report) -> Row:
+    """One training; a row for each other rate, whose series are brought to the rate of training, and
+    one for its own.
+    """
+    given, start = cell.settings, perf_counter()
+    dataset, trained, seed = given["dataset"], given["trained"], given["seed"]
+    name = given["model"].replace(RESAMPLED, NO_GAPS)
+    cell.place.mkdir(parents=True, exist_ok=True)
+    train = load(dataset, "train", name, every=trained, seed=seed)
+    model = fit(name, train, DATA[dataset].omega, seed, given["epochs"])
+    facts = {
+        "minutes": round((perf_counter() - start) / 60, 2),
+        "epochs": given["epochs"],
+        "parameters": sum(p.numel() for p in model.parameters()),
+    }
+    rows = []
+    for tested in (trained, *given["rates"]):
+        test = load(dataset, "test", name, every=tested, seed=seed)
+        right = right_answers(Resampled(model, trained / tested).eval(), test)
+        score = {"accuracy": fmean(right), "answers": {"accuracy": pack(right)}}
+        rows.append({"tested": tested, **score, **facts})
+    return {"rows": rows}
+
+
+def filled(dataset: str, seeds: int) -> list[Row]:
+    """MiniROCKET's rows: at every share of lost observations and every rate."""
+    series = DATA[dataset]
+    conditions = {(drop, 1): (1,) for drop in series.losses}
+    conditions |= {(0.0, trained): tested for trained, tested in series.rates.items()}
+    rows = []
+    for (drop, trained), tested in conditions.items():
+        for seed in range(seeds):
+            rows += _fitted(dataset, drop, trained, tested, seed)
+    return rows
+
+
+def _fitted(
+    dataset: str, drop: float, trained: int, tested: tuple[int, ...], seed: int
+) -> list[Row]:
+    """One fit, in its own process, tested at every rate."""
+    name = f"gru{NO_GAPS}"
+    train = load(dataset, "train", name, drop, trained, seed)
+    tests = {rate: load(dataset, "test", name, drop, rate, seed) for rate in tested}
+    values, labels = arrays(train)
+    answers = {rate: arrays(test)[1] for rate, test in tests.items()}
+    given = {f"test {rate}": arrays(test)[0] for rate, test in tests.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "in.npz", Path(folder) / "out.npz"
+        np.savez(source, train=values, labels=labels, **given)
+        command = [PEER, minirocket.__file__, source, target, "1", str(seed)]
+        subprocess.run(list(map(str, command)), check=True)
+        found = np.load(target)
+        right = {rate: (found[f"test {rate}"][0] == answers[rate]).astype(float) for rate in tested}
+    row = {"model": MINIROCKET, "drop": drop, "trained": trained, "seed": seed, "parameters": None}
+    return [
+        row | {"tested": rate, "accuracy": float(one.mean()), "answers": {"accuracy": pack(one)}}
+        for rate, one in right.items()
+    ]
+
+
+def arrays(dataset: SequenceDataset) -> tuple[np.ndarray, np.ndarray]:
+    """Return values (N, points, C), NaN where nothing is, and labels (N,)."""
+    inputs, labels = dataset.batch(range(len(dataset)))
+    return inputs[..., 1:].numpy(), labels.numpy()

@@ -1,0 +1,143 @@
+"""One set of weights at several numbers of steps, beside models made for each: encoders of 2 and 4
+layers trained separately, and the early exit of the deeper one.
+
+The seeds and the claims were named on 28 November 2026, before the first run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fredholm.families.continuous.splitting import Substep
+from fredholm.lab import data
+from fredholm.lab.training.build import build_dataset
+from fredholm.lab.training.evaluation import load_run
+from fredholm.lab.training.grid import Cell
+from fredholm.models import Model, read_out
+
+from ..kit.answers import pack
+from ..kit.claims import Claim, Sample, claims_tables
+from ..kit.grid import Row, Section, run_sections, sections
+from ..kit.page import load, spread, table
+from ..kit.statistics import Rows, differences
+from ..kit.subject import Options
+from .evidence import SMALL, batches, right_answers
+from .plateau import DRAWN, PLATEAU, RATES
+
+FILE = "continuous-layers.json"
+FEW, MANY = 2, 4
+DRAWN_NAME = "steps drawn from 2 to 8"
+NORM = "model.body.norm=pre"
+VARIANTS = {
+    f"{FEW} layers": (NORM, f"model.body.depth={FEW}"),
+    f"{MANY} layers": (NORM, f"model.body.depth={MANY}"),
+    DRAWN_NAME: (NORM, f"model.body.depth={MANY}", DRAWN, "model.body.control=linear"),
+}
+SECTIONS = {
+    "reviews": Section(
+        "Sentences from movie reviews",
+        "continuous-reviews",
+        (*SMALL[:2], "training.epochs=25", *PLATEAU),
+        VARIANTS,
+        seeds=5,
+        first=100,
+        choices=dict.fromkeys(VARIANTS, RATES),
+    )
+}
+
+
+@torch.no_grad()
+def exit_early(model: Model, inputs: Tensor, steps: int) -> Tensor:
+    """Return the logits of the stream after some of a model's steps, read out as its last one is."""
+    evolution: Any = model.body.evolution
+    seen: list[Tensor] = []
+
+    def look(substep: Substep) -> None:
+        if substep.step == steps - 1:
+            seen.append(substep.after)
+
+    u, domain = model.encoder(inputs)
+    evolution(u, domain, observer=look)
+    stream = seen[-1]
+    if evolution.norm is not None:
+        stream = evolution.norm(stream)
+    return model.head(read_out(stream, domain, model.pool))
+
+
+def at_steps(cell: Cell) -> Row:
+    """Test accuracy at few and many steps and at an early exit, with the same weights."""
+    model, _ = load_run(cell.place)
+    words: Any = model.extra.get("vocabulary")
+    vocabulary = data.Vocabulary.from_dict(words) if words else None
+    parts = batches(build_dataset(cell.given, "test", vocabulary))
+    right = {
+        f"{count} steps": right_answers(lambda _, x, n=count: model(x, steps=n), parts)
+        for count in (FEW, MANY)
+    }
+    right["exit"] = right_answers(lambda _, x: exit_early(model, x, FEW), parts)
+    return {
+        "at": {name: fmean(values) for name, values in right.items()},
+        "answers": {name: pack(values) for name, values in right.items()},
+    }
+
+
+def run(options: Options) -> None:
+    """The section, what is missing of it."""
+    first = tuple(claim.text for claim in CLAIMS if claim.primary)
+    run_sections(SECTIONS, FILE, replace(options, primary=first), also=at_steps)
+
+
+def less(variant: str, at: str, other: str, other_at: str) -> Sample:
+    """Accuracy of a variant in one way of reading it less that of another, paired over seeds."""
+
+    def rows(found: dict[str, Rows], name: str, way: str) -> dict[int, Row]:
+        known = {}
+        for row in found.get("reviews", []):
+            if row["variant"] == name:
+                answers = row["answers"][way]
+                known[row["seed"]] = {"accuracy": row["at"][way], "answers": {"accuracy": answers}}
+        return known
+
+    def sample(found: dict[str, Rows]) -> list[float]:
+        one, two = rows(found, variant, at), rows(found, other, other_at)
+        return differences([(one[seed], two[seed]) for seed in one if seed in two], "accuracy")
+
+    return sample
+
+
+CLAIMS = [
+    Claim(text, "no number", sample, digits=1)
+    for text, sample in (
+        (
+            "Sentences: at 2 steps, drawn steps are ahead of an encoder of 2 layers",
+            less(DRAWN_NAME, f"{FEW} steps", f"{FEW} layers", f"{FEW} steps"),
+        ),
+        (
+            "Sentences: at 4 steps, drawn steps are ahead of an encoder of 4 layers",
+            less(DRAWN_NAME, f"{MANY} steps", f"{MANY} layers", f"{MANY} steps"),
+        ),
+        (
+            "Sentences: at 2 steps, drawn steps are ahead of the early exit of 4 layers",
+            less(DRAWN_NAME, f"{FEW} steps", f"{MANY} layers", "exit"),
+        ),
+    )
+]
+
+
+def section() -> str:
+    """The part of docs/results/continuous-transformer.md."""
+    found, command = sections(FILE), "`python -m evidence run continuous layers`"
+    if not found:
+        return f"Not run: {command}."
+    lines = []
+    for variant, mine in SECTIONS["reviews"].by_variant(found.get("reviews", [])).items():
+        ways = (f"{FEW} steps", f"{MANY} steps", "exit")
+        cells = [spread(row["at"][way] for row in mine) for way in ways]
+        lines.append((variant, *cells, len(mine), f"`{mine[0]['overrides'][-1]}`"))
+    heads = "model", f"{FEW} steps", f"{MANY} steps", f"exit after {FEW} steps", "seeds", "chosen"
+    return "\n\n".join([command, table(heads, lines), claims_tables(CLAIMS, found, load(FILE))])

@@ -1,0 +1,183 @@
+"""Forces between charges: a rate and a bandwidth of each model by validation, then fresh seeds, at
+equal steps and once more at equal time.
+
+``physics.json`` grows by tried settings, paces and runs; what is there is not computed again.
+"""
+
+from __future__ import annotations
+
+import statistics
+from functools import cache
+from itertools import product
+from time import process_time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fredholm.lab.training.grid import Cell, Report, safe_name
+
+from ..datasets.charges import Systems, make_systems
+from ..kit.answers import pack
+from ..kit.grid import Row, Table, fill
+from ..kit.machine import describe
+from ..kit.subject import Options
+from .models import NAMES, make_model, parameters, sized
+
+FILE = "physics.json"
+TUNING = Table(FILE, ("variant", "rate", "sigma"), ("tuning",))
+PACES = Table(FILE, ("variant",), ("paces",))
+RUNS = Table(FILE, ("variant", "budget", "seed"))
+
+PARAMETERS, STEPS, BATCH, CLIP = 17_000, 600, 32, 1.0
+RATES, SIGMAS = (1e-3, 3e-3, 1e-2), (0.5, 2.0)
+TRAINED, TESTED = 8, (8, 12, 20)  # particles
+SYSTEMS = {"train": 2_000, "val": 400, "test": 400}
+DATA_SEEDS = {"train": 1_000, "val": 2_000, "test": 3_000}  # of a split, plus the particles
+# Named on 28 November 2026 before the first run; seed 0 chooses rates and bandwidths.
+SEEDS = (100, 101, 102, 103, 104)
+EQUAL_STEPS, EQUAL_TIME = "equal steps", "equal time"
+ROUNDS, PACED = 7, 30  # of timing, alternated over the models, and the steps of each
+
+
+@cache
+def systems(split: str, points: int = TRAINED) -> Systems:
+    """Return the systems of a split, the same for every model and seed."""
+    return make_systems(SYSTEMS[split], points, DATA_SEEDS[split] + points)
+
+
+def scale() -> Tensor:
+    """Return the root mean square of a force in training, by which all models' answers are scaled."""
+    return systems("train").forces.square().mean().sqrt()
+
+
+def fit(model: nn.Module, rate: float, seed: int, steps: int) -> float:
+    """Train by Adam with one cycle of the rate; return the CPU seconds it took."""
+    train, unit = systems("train"), scale()
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, rate, total_steps=steps, pct_start=0.1
+    )
+    start = process_time()
+    for _ in range(steps):
+        some = torch.randint(len(train.positions), (BATCH,), generator=generator)
+        answer = model(train.positions[some], train.charges[some])
+        loss = (answer - train.forces[some] / unit).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+        schedule.step()
+    return process_time() - start
+
+
+@torch.inference_mode()
+def errors(model: nn.Module, split: str, points: int) -> list[float]:
+    """Return each system's squared error over the mean squared force of the split: their mean is the
+    relative squared error.
+    """
+    known = systems(split, points)
+    off = model(known.positions, known.charges) * scale() - known.forces
+    each = off.square().mean((1, 2)) / known.forces.square().mean()
+    return each.tolist()
+
+
+def built(row: Row, seed: int) -> nn.Module:
+    """Return the model of a row, drawn with a seed."""
+    torch.manual_seed(seed)
+    return make_model(sized(row["variant"], row["sigma"], PARAMETERS))
+
+
+def run(options: Options) -> None:
+    """The models of ``--only``, or all: settings, then paces, then the seeds of both tables."""
+    names = options.chosen(NAMES)
+    steps = 30 if options.small else STEPS
+
+    def cell(row: Row) -> Cell:
+        settings = row | {"steps": row.get("steps", steps)}
+        label = safe_name(" ".join(str(value) for value in settings.values()))
+        return Cell(settings, options.runs / label)
+
+    tries = [
+        {"variant": name, "rate": rate, "sigma": sigma}
+        for name, rate, sigma in product(names, RATES, SIGMAS)
+    ]
+    about = {"machine": describe(), "systems": SYSTEMS, "seeds": list(SEEDS)}
+    fill(TUNING, tries, validated, cell, options, **about)
+    chosen = {name: best(TUNING.rows(options.results), name) for name in names}
+    measure_paces(options)
+
+    seeds = SEEDS[: options.seeds]
+    for budget in (EQUAL_STEPS, EQUAL_TIME):
+        counts = steps_of(budget, steps, options)
+        rows = [
+            chosen[name] | {"budget": budget, "seed": seed, "steps": counts[name]}
+            for seed, name in product(seeds, names)
+        ]
+        fill(RUNS, rows, tested, cell, options)
+
+
+def validated(cell: Cell, report: Report) -> Row:
+    """Train with seed 0, and validate."""
+    cell.place.mkdir(parents=True, exist_ok=True)
+    given = cell.settings
+    model = built(given, 0)
+    seconds = fit(model, given["rate"], 0, given["steps"])
+    error = statistics.fmean(errors(model, "val", TRAINED))
+    return {"validation": error, "seconds": round(seconds, 2), "parameters": parameters(model)}
+
+
+def tested(cell: Cell, report: Report) -> Row:
+    """Train, and test with every number of particles."""
+    cell.place.mkdir(parents=True, exist_ok=True)
+    given = cell.settings
+    model = built(given, given["seed"])
+    seconds = fit(model, given["rate"], given["seed"], given["steps"])
+    found: Row = {"seconds": round(seconds, 2), "parameters": parameters(model), "answers": {}}
+    for points in TESTED:
+        each = errors(model, "test", points)
+        found[metric(points)] = statistics.fmean(each)
+        found["answers"][metric(points)] = pack(each)
+    return found
+
+
+def metric(points: int) -> str:
+    """Return the name of the error at a number of particles."""
+    return f"error {points}"
+
+
+def best(tried: list[Row], name: str) -> dict[str, Any]:
+    """Return a model's rate and bandwidth with the least error in validation.
+
+    Raises:
+        SystemExit: not all of its settings were tried.
+    """
+    mine = [row for row in tried if row["variant"] == name]
+    if len(mine) < len(RATES) * len(SIGMAS):
+        raise SystemExit(f"{name}: not all settings were tried; the same command goes on")
+    row = min(mine, key=lambda one: one["validation"])
+    return {key: row[key] for key in ("variant", "rate", "sigma")}
+
+
+def measure_paces(options: Options) -> None:
+    """CPU seconds of a training step on one thread, medians over rounds alternated over all models;
+    measured once, since the second table rests on them.
+    """
+    if PACES.rows(options.results):
+        return
+    models = {name: built({"variant": name, "sigma": SIGMAS[0]}, 0) for name in NAMES}
+    seconds: dict[str, list[float]] = {name: [] for name in NAMES}
+    for _, (name, model) in product(range(ROUNDS), models.items()):
+        seconds[name].append(fit(model, RATES[0], 0, PACED) / PACED)
+    rows = [{"variant": name, "step": statistics.median(seconds[name])} for name in NAMES]
+    PACES.add(rows, options.results)
+
+
+def steps_of(budget: str, steps: int, options: Options) -> dict[str, int]:
+    """Return each model's steps: the same, or as many as the fastest model's time allows."""
+    if budget == EQUAL_STEPS:
+        return dict.fromkeys(NAMES, steps)
+    paces = {row["variant"]: row["step"] for row in PACES.rows(options.results)}
+    fastest = min(paces.values())
+    return {name: round(steps * fastest / paces[name]) for name in NAMES}

@@ -1,0 +1,230 @@
+"""Models of forces between particles: positions (S, N, 2) and charges (S, N, 1) to forces (S, N, 2).
+
+All of them have residual blocks of an interaction and a network per particle. They differ in how
+particles interact and in how positions come in:
+
+- ``itnet``, ``softmax``, ``infsa``: the library's operators; positions are Fourier features of each
+  particle, and ITNet's kernel reads those of displacements as well. ITNet integrates by the counting
+  measure: forces are sums, not means.
+- ``softmax, relative``: attention whose keys and values have a network of the displacement added.
+- ``interaction network``: a sum over messages, each a network of both particles and their
+  displacement.
+- ``egnn``: a network of both particles and their distance, whose sums of displacements turn with the
+  system.
+
+References: Battaglia et al. 2016 (interaction networks); Satorras et al. 2021 (EGNN); Shaw et al.
+2018 (relative positions in keys and values).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fredholm import Domain
+from fredholm.kernels import FourierFeatures
+from fredholm.operators import create_operator
+
+HEADS, FREQUENCIES, BLOCKS = 4, 8, 2
+KERNEL_WIDTH = 12  # hidden units of ITNet's kernel, whose matrices are 7 × 7 at 4 heads of 28
+NAMES = ("itnet", "softmax", "softmax, relative", "interaction network", "egnn", "infsa")
+OPERATORS = ("itnet", "softmax", "infsa")
+
+
+@dataclass(frozen=True)
+class Design:
+    """A model's name, the bandwidth of its Fourier features, and its width."""
+
+    name: str
+    sigma: float
+    dim: int
+
+
+def network(d_in: int, hidden: int, d_out: int) -> nn.Sequential:
+    """A network of one hidden layer."""
+    return nn.Sequential(nn.Linear(d_in, hidden), nn.GELU(), nn.Linear(hidden, d_out))
+
+
+class Pairs(nn.Module):
+    """Features of every pair's displacement: Fourier features and the distance, (S, N, N, f)."""
+
+    def __init__(self, sigma: float):
+        super().__init__()
+        self.fourier = FourierFeatures(2, FREQUENCIES, sigma)
+        self.size = 2 * FREQUENCIES + 3
+
+    def forward(self, positions: Tensor) -> Tensor:
+        displacement = positions[:, :, None] - positions[:, None]
+        distance = _distance(displacement)
+        return torch.cat([self.fourier(displacement), displacement, distance], -1)
+
+
+def _distance(displacement: Tensor) -> Tensor:
+    """Return distances (..., 1); of a particle to itself a little above zero, for the gradient."""
+    return (displacement.square().sum(-1, keepdim=True) + 1e-12).sqrt()
+
+
+class OperatorBlock(nn.Module):
+    """One of the library's operators on the particles as a domain."""
+
+    def __init__(self, design: Design):
+        super().__init__()
+        options = {}
+        if design.name == "itnet":
+            options = {
+                "position_dim": 2,
+                "width": KERNEL_WIDTH,
+                "frequencies": FREQUENCIES,
+                "sigma": design.sigma,
+            }
+        self.measure = "counting" if design.name == "itnet" else "uniform"
+        self.operator = create_operator(design.name, design.dim, HEADS, **options)
+
+    def forward(self, h: Tensor, positions: Tensor) -> Tensor:
+        return self.operator(h, Domain.points(positions, measure=self.measure))
+
+
+class RelativeAttention(nn.Module):
+    """Attention with a network of the displacement in keys and values."""
+
+    def __init__(self, design: Design):
+        super().__init__()
+        dim = design.dim
+        self.pairs = Pairs(design.sigma)
+        self.relative = network(self.pairs.size, dim, 2 * dim)
+        self.projection = nn.Linear(dim, 3 * dim)
+        self.out = nn.Linear(dim, dim)
+
+    def forward(self, h: Tensor, positions: Tensor) -> Tensor:
+        systems, points, dim = h.shape
+        query, key, value = self.projection(h).chunk(3, -1)
+        of_key, of_value = self.relative(self.pairs(positions)).chunk(2, -1)
+        keys = (key[:, None] + of_key).view(systems, points, points, HEADS, -1)
+        values = (value[:, None] + of_value).view(systems, points, points, HEADS, -1)
+
+        heads = query.view(systems, points, HEADS, -1)
+        scores = torch.einsum("sqhd,sqkhd->sqhk", heads, keys) * heads.shape[-1] ** -0.5
+        mixed = torch.einsum("sqhk,sqkhd->sqhd", scores.softmax(-1), values)
+        return self.out(mixed.reshape(systems, points, dim))
+
+
+class Messages(nn.Module):
+    """A sum of messages from all other particles."""
+
+    def __init__(self, design: Design):
+        super().__init__()
+        self.pairs = Pairs(design.sigma)
+        hidden = design.dim
+        self.message = nn.Sequential(
+            nn.Linear(2 * design.dim + self.pairs.size, hidden),
+            nn.SiLU(),
+            nn.Linear(hidden, hidden),
+            nn.SiLU(),
+        )
+        self.out = nn.Linear(hidden, design.dim)
+
+    def forward(self, h: Tensor, positions: Tensor) -> Tensor:
+        messages = self.message(torch.cat([*_ends(h), self.pairs(positions)], -1))
+        return self.out((messages * _others(h)).sum(2))
+
+
+def _ends(h: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the features of both ends of every pair, (S, N, N, d) each."""
+    points = h.shape[1]
+    return h[:, :, None].expand(-1, -1, points, -1), h[:, None].expand(-1, points, -1, -1)
+
+
+def _others(h: Tensor) -> Tensor:
+    """Return one for every pair of two particles and zero for a particle with itself, (N, N, 1)."""
+    return (1 - torch.eye(h.shape[1], dtype=h.dtype, device=h.device))[..., None]
+
+
+INTERACTIONS: dict[str, type[nn.Module]] = {
+    "softmax, relative": RelativeAttention,
+    "interaction network": Messages,
+} | dict.fromkeys(OPERATORS, OperatorBlock)
+
+
+class ForceModel(nn.Module):
+    """Embed, residual blocks of an interaction and a network per particle, read out."""
+
+    def __init__(self, design: Design):
+        super().__init__()
+        dim = design.dim
+        # Where the interaction sees displacements alone, so does the whole model.
+        self.fourier = None
+        d_in = 1
+        if design.name in OPERATORS:
+            self.fourier = FourierFeatures(2, FREQUENCIES, design.sigma)
+            d_in += 2 * FREQUENCIES
+        self.embed = nn.Linear(d_in, dim)
+        make = INTERACTIONS[design.name]
+        self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(2 * BLOCKS + 1))
+        self.interactions = nn.ModuleList(make(design) for _ in range(BLOCKS))
+        self.networks = nn.ModuleList(network(dim, 2 * dim, dim) for _ in range(BLOCKS))
+        self.readout = nn.Linear(dim, 2)
+
+    def forward(self, positions: Tensor, charges: Tensor) -> Tensor:
+        inputs = [charges]
+        if self.fourier is not None:
+            inputs.append(self.fourier(positions))
+        h = self.embed(torch.cat(inputs, -1))
+        for place, (interact, per_point) in enumerate(zip(self.interactions, self.networks)):
+            h = h + interact(self.norms[2 * place](h), positions)
+            h = h + per_point(self.norms[2 * place + 1](h))
+        return self.readout(self.norms[-1](h))
+
+
+class EquivariantModel(nn.Module):
+    """EGNN with fixed positions: forces are sums of displacements, weighted by a network."""
+
+    def __init__(self, design: Design):
+        super().__init__()
+        dim = design.dim
+        self.fourier = FourierFeatures(1, FREQUENCIES, design.sigma)
+        size = 2 * dim + 2 * FREQUENCIES + 1
+        self.embed = nn.Linear(1, dim)
+        self.messages = nn.ModuleList(
+            nn.Sequential(nn.Linear(size, dim), nn.SiLU(), nn.Linear(dim, dim), nn.SiLU())
+            for _ in range(BLOCKS)
+        )
+        self.weights = nn.ModuleList(network(dim, dim, 1) for _ in range(BLOCKS))
+        self.updates = nn.ModuleList(network(2 * dim, dim, dim) for _ in range(BLOCKS))
+
+    def forward(self, positions: Tensor, charges: Tensor) -> Tensor:
+        displacement = positions[:, :, None] - positions[:, None]
+        distance = _distance(displacement)
+        pairs = torch.cat([self.fourier(distance), distance], -1)
+        h = self.embed(charges)
+        forces = torch.zeros_like(positions)
+        for message, weight, update in zip(self.messages, self.weights, self.updates):
+            found = message(torch.cat([*_ends(h), pairs], -1)) * _others(h)
+            forces = forces + (displacement * weight(found)).sum(2)
+            h = h + update(torch.cat([h, found.sum(2)], -1))
+        return forces
+
+
+def make_model(design: Design) -> nn.Module:
+    """Return a model by its design."""
+    if design.name == "egnn":
+        return EquivariantModel(design)
+    return ForceModel(design)
+
+
+def parameters(model: nn.Module) -> int:
+    """Return how many numbers are trained."""
+    return sum(p.numel() for p in model.parameters())
+
+
+def sized(name: str, sigma: float, target: int) -> Design:
+    """Return the design whose width brings its number of parameters nearest to ``target``.
+
+    Example:
+        >>> abs(parameters(make_model(sized("egnn", 0.5, 17_000))) - 17_000) < 850
+        True
+    """
+    step = HEADS if name in (*OPERATORS, "softmax, relative") else 1
+    designs = [Design(name, sigma, dim) for dim in range(4 * step, 12 * HEADS + 1, step)]
+    return min(designs, key=lambda one: abs(parameters(make_model(one)) - target))
