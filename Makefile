@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE =
 help:
 	@echo "make demo   train, evaluate and explain an integral-operator network on handwritten digits"
 	@echo "make test   lint, types, rooms, tests"
-	@echo "make slow   the tests of more than ten seconds, which make test leaves out"
+	@echo "make slow   the tests of more than a few seconds, which make test leaves out"
 	@echo "make bench  time the operators beside their peers on this machine (minutes; keep it quiet)"
 	@echo "make docs   run the gallery, build the documentation into docs/_build, open it in Chromium"
 

@@ -57,7 +57,10 @@ WEIGHTS = {
     "darcy": Weights(
         "itnet-darcy",
         "itnet_nano",
-        ("data.name=darcy-generated", "operator={name: itnet_low_rank, rank: 8, sigma: 1.0}"),
+        (
+            "data.name=darcy-generated",
+            "operator={name: itnet_low_rank, rank: 8, width: 32, sigma: 1.0}",
+        ),
     ),
 }
 
@@ -106,8 +109,7 @@ def card(name: str, run: Path, measured: dict[str, Any]) -> dict[str, Any]:
     chosen = WEIGHTS[name]
     data = describe(measured["dataset"])
     result = json.loads((run / "result.json").read_text(encoding="utf-8"))
-    scores = measured.get("scores") or {"accuracy": measured["accuracy"]}
-    score, value = next(iter(scores.items()))
+    score, value = score_of(measured)
     return {
         "preset": chosen.preset,
         "data": measured["dataset"],
@@ -121,6 +123,15 @@ def card(name: str, run: Path, measured: dict[str, Any]) -> dict[str, Any]:
         "epochs": result["epochs"],
         "command": shlex.join(["fredholm", "train", chosen.recipe, *chosen.overrides]),
     }
+
+
+def score_of(measured: dict[str, Any]) -> tuple[str, float]:
+    """Return the name and the value of an evaluation's first score; of fields it is their error."""
+    if measured.get("scores"):
+        return next(iter(measured["scores"].items()))
+    if "accuracy" in measured:
+        return "accuracy", measured["accuracy"]
+    return measured["loss_name"], measured["loss"]
 
 
 def card_text(name: str, facts: dict[str, Any]) -> str:

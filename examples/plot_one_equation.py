@@ -69,8 +69,8 @@ axes[0].set_ylabel("output at step x")
 plt.show()
 
 # %%
-# The same kernels to try out: point at a step, or move with Tab and the arrow keys, and see what the
-# output there takes from every step. The first slider changes the layer. Every report of
+# The same kernels to try out: point at a step, or move with Tab and the arrow keys, and see what
+# the output there takes from every step. The first slider changes the layer. Every report of
 # ``fredholm explain`` has this figure for your own data.
 
 explore(operators, u)

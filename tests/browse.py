@@ -45,9 +45,11 @@ frame.addEventListener("load", () => setTimeout(() => {{
   const wide = page.documentElement.scrollWidth - page.documentElement.clientWidth;
   const formulas = page.querySelectorAll("div.math").length;
   const frames = [...page.querySelectorAll("article iframe")];
-  const dead = frames.filter(f => !f.contentDocument.querySelector(".explore:not([hidden])")).length;
+  const drawn = frame => frame.contentDocument.querySelector(".explore:not([hidden])");
+  const dead = frames.filter(frame => !drawn(frame)).length;
   const set = page.querySelectorAll("div.math mjx-container").length;
-  document.body.dataset.found = JSON.stringify({{broken, silent, foreign, wide, formulas, set, dead}});
+  const found = {{broken, silent, foreign, wide, formulas, set, dead}};
+  document.body.dataset.found = JSON.stringify(found);
 }}, 2500));
 </script></body>"""
 

@@ -4,6 +4,7 @@ suite.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import sys
@@ -56,6 +57,12 @@ class TritonKernels(MetaPathFinder):
 sys.meta_path.insert(0, TritonKernels())
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
 
+# torch.manual_seed notes its caller's stack for each kind of device that may be initialised later:
+# half a millisecond, several times in a test.
+if not torch.cuda.is_available():
+    for device in (torch.cuda, torch.xpu, torch.mtia):
+        device.manual_seed_all = lambda seed: None
+
 
 def pytest_addoption(parser):
     parser.addoption(
@@ -85,6 +92,12 @@ def _seed(request):
     module = getattr(request.node, "module", None)  # a doctest has none
     if isinstance(getattr(module, "RNG", None), np.random.Generator):
         module.RNG = np.random.default_rng(0)
+
+
+def pytest_collection_finish():
+    """Leave tests and modules, which live until the end, out of the garbage collections to come."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config, items):

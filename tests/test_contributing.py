@@ -77,6 +77,7 @@ assert operator(torch.randn(1, 6, 8), Domain.line(6)).shape == (1, 6, 8)
 """
 
 
+@pytest.mark.slow
 def test_the_kernel_is_a_family_of_the_library_with_the_imports_that_are_named(tmp_path):
     source = block("file: my_kernel.py")
     outside = re.search(r"import torch\n(from .*\n)+", source)

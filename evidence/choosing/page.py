@@ -29,6 +29,7 @@ from ..kit.subject import Options
 from ..performance.costs import COSTS
 from .contest import FILE
 from .decide import ABOUT, decision_table, element_tables, omegas
+from .places import places
 from .speed import FILE as SPEED
 
 COMMAND = "fredholm compare --task {tasks} --seeds {seeds} --out runs/compare"
@@ -297,6 +298,13 @@ def page() -> str:
 What follows comes from runs on this library's small tasks, with tens of thousands of parameters
 (a quarter of a million on movie-reviews) and minutes of training: it shows what an operator does with little data and compute, not what it does at scale. The same comparison on your own recipe is one line:
 `fredholm compare --task my-recipe.yaml --operators softmax,luna,convolution --seeds 3`.
+
+## One place each
+
+The best that committed results show for each operator, its price, and where it loses. The differences are in points, from the pages
+of [results](results/index.md), each with the verdict of [the rule](results/claims.md): only *reproduced* and *contradicted* conclude anything.
+
+{places(speed)}
 
 ## In their element
 

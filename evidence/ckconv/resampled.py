@@ -144,7 +144,8 @@ def _fitted(
     given = {f"test {rate}": arrays(test)[0] for rate, test in tests.items()}
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "in.npz", Path(folder) / "out.npz"
-        np.savez(source, train=values, labels=labels, **given)
+        everything: dict[str, Any] = {"train": values, "labels": labels} | given
+        np.savez(source, **everything)
         command = [PEER, minirocket.__file__, source, target, "1", str(seed)]
         subprocess.run(list(map(str, command)), check=True)
         found = np.load(target)

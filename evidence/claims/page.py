@@ -70,8 +70,9 @@ them or, until they are there, on those of the first look: no seed is added behi
 Times have no ±: in brackets behind a median stands half the distance between the quartiles.
 
 Where a page has two rounds of runs, as those of InfSA, the Arena and the
-continuous transformer, its primary claims are those of the second, named before it; the first round is explored. On the other pages
-they were named after the runs that are committed today, by what the papers say first.
+continuous transformer, its primary claims are those of the second, named before it; the first round is explored. Those about forces
+between particles were named before their first run. On the other pages they were named after the runs that are committed today, by
+what the papers say first.
 
 ## Every claim of the five papers
 
@@ -85,6 +86,21 @@ stands beside them.
 {counts}
 
 {tables}
+
+## Contests that are not run
+
+Each asks where an operator should win, with rates tuned for each model, at least five fresh seeds, equal parameters and, in a second table,
+equal time. Of these only forces between charges [were run](physics.md).
+
+- **ITNet**: springs and gravity with unknown masses, and rollouts of 50 steps; Darcy's flow at 16 and 32, after a search over bandwidth,
+  frequencies, normalisation and depth, beside the FNO and GNO of `neuraloperator`; dense prediction.
+- **CKConv**: memory of lags and gaps that cannot be resampled, beside GRU-D, NCDE and MiniROCKET on filled series; 30, 50 and 70% lost on
+  raw speech.
+- **LUNA**: quality per millisecond of long encoders beside Hedgehog and softmax, up to 8,192 tokens; an equivalence test of conversions at
+  99.5% of the teacher, with 10 seeds and 2,000 samples; Retrieval and Pathfinder.
+- **InfSA, pure and linear**: accuracy at equal time on canvases of 1,024 to 4,096 small patches; *pure above softmax* with ten fresh seeds.
+- **Evolution**: Strang against Lie at equal evaluations of attention; one set of weights beside encoders trained for each depth has a
+  command in the table above.
 """
 
 

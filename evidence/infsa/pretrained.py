@@ -13,7 +13,7 @@ from fredholm.explain import Traced, attention_quality, localisation, patch_targ
 from fredholm.explain.quality import mean_error
 from fredholm.lab import data
 from fredholm.lab.compare.backbones import vit
-from fredholm.lab.report.attention import overlays
+from fredholm.lab.report.attention_plots import overlays
 
 from ..kit.machine import describe, machine_line
 from ..kit.page import PAGES, load, save, save_picture, table

@@ -67,7 +67,8 @@ ABOUT = """SmolLM2-135M-Instruct (30 layers, 3 groups of heads each, 4-bit weigh
 trained. Groups are ranked by the probe (`--keep 12`) on needles and lists made from validation texts of Python's
 documentation; the needles below lie in its test texts, which the ranking never saw, at depths drawn from 0 to 256 tokens.
 In all other groups softmax sees a window of 64 tokens and the first 4; the state of what lies between has a thousandth of
-its weight until it is trained. Brackets are Wilson's intervals of 95%, in which the digits of a number count as one
+its weight until it is trained. A store adds 128 tokens of each group that this state answers worst, and no group is kept
+beside it. Brackets are Wilson's intervals of 95%, in which the digits of a number count as one
 observation. A hundred needles are planned, and every third of them is asked for at 2,048 tokens too; the last column says
 how many were asked. [How it works](../linearize.md).
 """

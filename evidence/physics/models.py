@@ -18,6 +18,7 @@ References: Battaglia et al. 2016 (interaction networks); Satorras et al. 2021 (
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -141,10 +142,11 @@ def _others(h: Tensor) -> Tensor:
     return (1 - torch.eye(h.shape[1], dtype=h.dtype, device=h.device))[..., None]
 
 
-INTERACTIONS: dict[str, type[nn.Module]] = {
+INTERACTIONS: dict[str, Callable[[Design], nn.Module]] = {
     "softmax, relative": RelativeAttention,
     "interaction network": Messages,
-} | dict.fromkeys(OPERATORS, OperatorBlock)
+    **dict.fromkeys(OPERATORS, OperatorBlock),
+}
 
 
 class ForceModel(nn.Module):

@@ -44,7 +44,7 @@ of the tables ({seeds}) and the primary claims were named before the first run.
 
 ## At equal steps
 
-{steps:,} steps of {batch} systems. *CPU seconds* are of one thread of a machine that other work shared.
+{steps:,} steps of {batch} systems.{edge} *CPU seconds* are of one thread of a machine that other work shared.
 
 {equal_steps}
 
@@ -92,11 +92,25 @@ def page() -> str:
         steps=STEPS,
         batch=BATCH,
         machine=machine_line(found["machine"]),
+        edge=edge(runs[EQUAL_STEPS]),
         equal_steps=scores(runs[EQUAL_STEPS]),
         equal_time=scores(runs[EQUAL_TIME]),
         claims=claims_tables(CLAIMS, runs, found),
         **SYSTEMS,
     )
+
+
+def edge(rows: list[dict[str, Any]]) -> str:
+    """Say which models chose the largest rate, beyond which nothing was tried."""
+    at_edge = [
+        name
+        for name in NAMES
+        if {row["rate"] for row in rows if row["variant"] == name} == {max(RATES)}
+    ]
+    if not at_edge:
+        return ""
+    chosen = "All models" if len(at_edge) == len(NAMES) else listed(tuple(at_edge))
+    return f" {chosen} chose the largest rate: larger ones were not tried."
 
 
 def listed(values: tuple[Any, ...]) -> str:

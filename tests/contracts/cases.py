@@ -236,7 +236,10 @@ class DecayCase(WindowCase):
     """
 
     cross = False
-    any_length = True
+
+    @property
+    def any_length(self):
+        return "window" not in self.options
 
     def operator(self):
         operator = super().operator()
@@ -376,6 +379,15 @@ def cases(names: list[str] | None = None) -> list[OperatorCase]:
                 sinks=2,
             ),
             DecayCase("linear_attention", "linear_attention-decay", decay="token", half_life=2),
+            DecayCase(
+                "linear_attention",
+                "linear_attention-decay-window",
+                feature_map="hedgehog",
+                tied=False,
+                decay="token",
+                window=2,
+                sinks=1,
+            ),
             DecayCase(
                 "linear_attention",
                 "linear_attention-decay-exponential",

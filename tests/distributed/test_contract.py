@@ -73,6 +73,14 @@ def test_two_shards_are_the_whole(two, label):
     assert not check(label, two.run(jobs.contract, label, served))
 
 
+@pytest.mark.parametrize("label", ["linear_attention-decay", "linear_attention-decay-exponential"])
+def test_a_past_that_fades_reaches_over_shards(two, label):
+    """Each rank's moment fades over all points of the ranks between, and over time on a clock."""
+    assert not check(
+        label, two.run(jobs.contract, label, ["causal masses", "causal clocks with gaps"])
+    )
+
+
 @pytest.mark.parametrize("label", ["softmax", "itnet", "luna"])
 def test_targets_owned_by_a_rank_are_the_whole(three, label):
     """A rank has the rows of its points, one of them none; edges carry densities and order, and a

@@ -145,6 +145,15 @@ def test_the_table_of_needles_counts_those_that_both_models_were_asked():
     assert not any(x.startswith("| window") and "2,048" in x for x in text.splitlines())
 
 
+def test_rows_of_the_store_and_of_trained_models_have_names():
+    stored = {"0": {"128": "11111", "512": "11011"}}
+    text = recall.recall_table(ANSWERED | {"store": stored, "remember-12": stored})
+    for label in ("window 64 + 4 sinks + a store of 128 per group", "12 of 90 groups, trained"):
+        low, high = (f"{100 * x:.0f}%" for x in wilson(0.8, 1))
+        assert f"| {label} | 512 | 80% ({low} to {high}) |" in text
+    assert set(recall.TRAINED) <= recall.LABELS.keys() & smollm2.RUNS.keys()
+
+
 def test_the_page_of_needles_says_what_the_file_holds():
     losses = {"teacher": 2.0, "12": 2.0 + math.log(1.5)}
     rows = {

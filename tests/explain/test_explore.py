@@ -18,7 +18,7 @@ from fredholm.errors import OptionError, ShapeError
 from fredholm.explain import ReportOptions, Samples, explore, kernel_map, report
 from fredholm.lab.data.kinds.kind import SAMPLES
 from fredholm.lab.report.explore import explore_section, quantised
-from fredholm.lab.report.kernels import Axis, Layer
+from fredholm.lab.report.layers import Axis, Layer
 from fredholm.lab.report.page import Section, render_page
 
 from .chromium import BROWSER, open_page

@@ -12,8 +12,8 @@ from fredholm import Domain, create_operator
 from fredholm.errors import DomainError, OptionError, ShapeError
 from fredholm.explain import image_grid, kernel_map, kernel_profile
 from fredholm.explain.kernels import take_samples
-from fredholm.lab.report import plots
-from fredholm.lab.report.kernels import _in_picture, choose_map_queries
+from fredholm.lab.report import kernel_plots, result_plots
+from fredholm.lab.report.maps import _in_picture, choose_map_queries
 from fredholm.lab.report.style import LIGHT, literal
 
 from .known import CONTENT, GRID, POSITION, KnownOperator
@@ -159,12 +159,14 @@ def test_a_place_in_a_picture_is_that_of_its_point():
 def test_maps_and_lines_of_negative_weights_are_drawn():
     theme = replace(LIGHT)
     values = [-np.ones((1, 4, 4)), np.linspace(-1, 1, 16).reshape(1, 4, 4)]
-    plots.maps(theme, np.zeros((4, 4, 1)), ["a", "b"], values, (0.5, 0.5))
-    figure = plots.lines(theme, plots.Line(np.arange(4.0), 0.0, "t"), ["a"], [-np.ones((1, 4))])
+    kernel_plots.maps(theme, np.zeros((4, 4, 1)), ["a", "b"], values, (0.5, 0.5))
+    figure = kernel_plots.lines(
+        theme, kernel_plots.Line(np.arange(4.0), 0.0, "t"), ["a"], [-np.ones((1, 4))]
+    )
     assert figure.axes[0].get_ylim()[0] <= -1
 
 
 def test_dollars_in_names_are_no_formula():
     assert literal("$5-$10") == r"\$5-\$10"
-    figure = plots.confusion(LIGHT, np.eye(2), ["$a_$", "$5-$10"])
+    figure = result_plots.confusion(LIGHT, np.eye(2), ["$a_$", "$5-$10"])
     figure.canvas.draw()

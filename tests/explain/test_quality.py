@@ -31,7 +31,7 @@ from fredholm.explain import (
 from fredholm.explain.kernels import pair_weights
 from fredholm.explain.targets import pr_auc, roc_auc
 from fredholm.lab.report.attention import quality_sections
-from fredholm.lab.report.kernels import Layer
+from fredholm.lab.report.layers import Layer
 from fredholm.models import create_model
 from fredholm.operators import create_operator
 from tests.parts import parts

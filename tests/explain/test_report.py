@@ -32,7 +32,7 @@ from fredholm.errors import (
 from fredholm.explain import ReportOptions, RunFacts, Samples, kernel_map, report, report_run
 from fredholm.lab.data.kinds.images import prepare_pictures
 from fredholm.lab.data.kinds.kind import SAMPLES
-from fredholm.lab.report import plots
+from fredholm.lab.report import kernel_plots, result_plots
 from fredholm.lab.report.examples import Said
 from fredholm.lab.report.report import _size_head
 from fredholm.lab.report.style import LIGHT, NARROW
@@ -411,12 +411,12 @@ def test_panels_have_ticks_of_their_own(theme):
     from fredholm.lab.data.kinds.kind import Cloud, Signal
 
     x, rng = np.linspace(0, 1, 9), np.random.default_rng(0)
-    line = plots.Line(x, 0.5, "time")
-    line = plots.lines(theme, line, ["a", "b"], [rng.random((2, 9))] * 2)
+    line = kernel_plots.Line(x, 0.5, "time")
+    line = kernel_plots.lines(theme, line, ["a", "b"], [rng.random((2, 9))] * 2)
     cloud = Cloud(rng.random((9, 2)))
-    scattered = plots.clouds(theme, cloud, ["a"], [rng.random((4, 9))], 2)
+    scattered = kernel_plots.clouds(theme, cloud, ["a"], [rng.random((4, 9))], 2)
     said = Said(0, "p", "p", "50%", False)
-    signals = plots.examples(theme, [Signal(x, rng.random((9, 2)))] * 3, [said] * 3)
+    signals = result_plots.examples(theme, [Signal(x, rng.random((9, 2)))] * 3, [said] * 3)
     for figure in (line, scattered, signals):
         figure.draw_without_rendering()
         used = [axes for axes in figure.axes if axes.axison]

@@ -99,15 +99,20 @@ def long_series_error() -> float:
     return float((actual - expected).abs().max() / expected.abs().max())
 
 
-DECODERS = ["itnet_low_rank", "softmax", "luna", "linear_attention"]
+DECODERS = ["itnet_low_rank", "softmax", "luna", "linear_attention", "luna-decay"]
 
 
 def decoder(operator: str, max_length: int = 64) -> Any:
-    """Return a causal text model with a head of random weights, which answers at every token."""
+    """Return a causal text model with a head of random weights, which answers at every token.
+
+    With "-decay" behind its name the operator's past fades.
+    """
+    operator, _, fades = operator.partition("-")
+    options = {"decay": "head", "half_life": 3.0} if fades else {}
     encoder = TEXT | {"causal": True, "max_length": max_length}
     head = {"pool": "every", "outputs": 9}
     torch.manual_seed(0)
-    body = {"operator": operator}
+    body = {"operator": operator, "operator_options": options}
     model = create_model("itnet_nano", encoder=encoder, body=body, head=head).eval()
     for weight in model.head.parameters():
         torch.nn.init.normal_(weight, std=0.2)

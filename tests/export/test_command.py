@@ -32,6 +32,7 @@ def workshop(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.compile
 def test_the_script_of_the_page_classifies_as_the_run_does(workshop):
     pytest.importorskip("onnxruntime")
@@ -56,6 +57,7 @@ def test_the_script_of_the_page_classifies_as_the_run_does(workshop):
         assert done.stdout.strip() == answer["class"]
 
 
+@pytest.mark.slow
 def test_an_unknown_format_is_one_line(workshop):
     command = [sys.executable, "-m", "fredholm", "export", "runs/first", "--to", "onxx"]
     done = subprocess.run(command, cwd=workshop, capture_output=True, text=True, timeout=120)

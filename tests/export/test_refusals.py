@@ -193,3 +193,11 @@ def test_the_last_of_two_exports_to_one_file_is_whole(traced, tmp_path):
     torch.export.load(path, extra_files=extra)
     assert extra["metadata.json"] == '{"name": "second"}'
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_clouds_and_stages_are_traced_at_sizes_that_leave_enough():
+    cloud = {"kind": "points", "neighbours": 16}
+    signature = signature_of(create_model("itnet_nano", encoder=cloud))
+    assert min(size for sizes in signature.checked_sizes() for size in sizes.extents) == 16
+    signature = signature_of(create_model("continuous_cvt_micro"))
+    assert min(size for sizes in signature.checked_sizes() for size in sizes.extents) == 3 * 4 * 2

@@ -276,11 +276,8 @@ def test_refusals(options, message):
     ("options", "message"),
     [
         ({"scheme": "leapfrog"}, "unknown scheme 'leapfrog'"),
-        (
-            {"scheme": "relaxed", "steps": 8},
-            "expected steps of 1 for Relaxed, which recovers the encoder, got 0.5",
-        ),
-        ({"scheme": ((0,),)}, "groups that name each of the terms 0 to 1 once"),
+        ({"scheme": "relaxed", "steps": 8}, r"expected steps of 1 .*got 0\.5"),
+        ({"scheme": ((0,),)}, "name each of the terms 0 to 1 once"),
         ({"operator": "sofmax"}, "did you mean 'softmax'"),
     ],
 )

@@ -40,6 +40,7 @@ for options in ({}, {"centres": 3, "steps": 2}):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.compile
 def test_linear_infsa_survives_the_optimiser():
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)

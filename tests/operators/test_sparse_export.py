@@ -48,6 +48,7 @@ for name in ("softmax", "linear_attention", "itnet", "ckconv", "infsa"):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_an_export_takes_any_graph_of_the_size():
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)

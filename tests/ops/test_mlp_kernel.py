@@ -437,6 +437,7 @@ def run_script(backends):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.compile
 def test_compile_and_export():
     done = run_script(["aot_eager"])

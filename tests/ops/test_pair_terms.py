@@ -240,6 +240,7 @@ print("one more term")
 """
 
 
+@pytest.mark.slow
 def test_one_more_term_touches_three_files(tmp_path):
     """A term that none of the other files knows is added to a copy of the package: the description,
     a tile's arithmetic and the kernel. The op equals its definition in values and gradients, the

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..integral.capabilities import Windowed
+from ..integral.capabilities import Decaying, Windowed
 from ..integral.contract import Form, Kernel, Memory, StretchForm, with_offset
 from ..integral.facts import Facts
 from ..integral.problem import Problem
@@ -36,6 +36,9 @@ class WindowForm(Form):
         """Answer the next n points, the last n of those that ``quadrature`` covers."""
         assert kernel.window is not None  # the form refuses a kernel without one
         query, shift = kernel.far_queries(x, u)
+        decay = None
+        if isinstance(kernel, Decaying) and kernel.fades:
+            decay = quadrature.exponents(kernel.rates(x, u))
         last = slice(quadrature.mass.shape[1] - u.shape[2], None)
         valid = quadrature.valid
         if valid is not None:
@@ -45,7 +48,7 @@ class WindowForm(Form):
             kernel.near_keys(x, u),
             kernel.values(x, u),
             quadrature.mass[:, last],
-            Far(query, shift, kernel.far_keys),
+            Far(query, shift, kernel.far_keys, decay),
             memory,
             window=kernel.window,
             sinks=kernel.sinks,

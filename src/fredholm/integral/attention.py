@@ -262,8 +262,9 @@ class FeatureAttentionKernel(AttentionKernel, Windowed, Decaying):
 
     .. math:: d\mu_x(y) = e^{-\int_y^x \lambda_h(t)\,dt}\,d\mu(y)
 
-    Time is that of the domain's points where it has a clock (:meth:`fredholm.Domain.timestamps`);
-    elsewhere each real point is a step.
+    Beside a window it acts on the features alone: what softmax sees keeps its whole mass. Time is
+    that of the domain's points where it has a clock (:meth:`fredholm.Domain.timestamps`); elsewhere
+    each real point is a step.
 
     Args:
         dim, heads, bias, projections: see :class:`AttentionKernel`.
@@ -362,10 +363,6 @@ class FeatureAttentionKernel(AttentionKernel, Windowed, Decaying):
             gain = first_gain(self.feature_map, self._key_map, self.width, heads)
             self.gain = nn.Parameter(gain)
         self.decay = read_decay(dim, heads, decay, half_life)
-        if self.decay is not None and window is not None:
-            raise OptionError(
-                f"window: expected None beside decay, got {window}; leave one of them out"
-            )
 
     def _second_map(
         self, feature_map: str | Callable[[Tensor], Tensor], options: dict[str, Any]
@@ -520,6 +517,7 @@ class FeatureAttentionKernel(AttentionKernel, Windowed, Decaying):
             self.far_keys(keys, quadrature.valid),
             quadrature.weights(),
             near,
+            measure_of(self, problem).fading(),
         )
 
     # --- queries and keys at once -----------------------------------------------------------------

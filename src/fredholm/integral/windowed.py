@@ -135,6 +135,7 @@ def window_density(
     key: tuple[Tensor, Tensor | None],
     weights: Float[Tensor, "#b #h q k"],
     near: Bool[Tensor, "#b #h #q k"],
+    fading: Float[Tensor, "#b #h #q k"] | None = None,
 ) -> Float[Tensor, "b h q k"]:
     r"""Return the density of both parts against the quadrature weights w,
     :math:`p_{ij} = a_{ij} / \sum_l w_{il} a_{il}` with :math:`a_{ij} = e^{s_{ij}}` nearby and
@@ -145,6 +146,7 @@ def window_density(
         query, key: φ over :math:`e^a` and ψ over :math:`e^c`, with a (B, H, Nq) and c (B, H).
         weights: w.
         near: see :func:`near_pairs`.
+        fading: a factor of the terms before, of at most 1; None for none.
     """
     dtype = torch.promote_types(scores.dtype, torch.float32)
     with full_precision(scores):
@@ -155,6 +157,8 @@ def window_density(
         scores = scores.to(dtype).masked_fill(~(seen & near), -torch.inf)
         far = query[0].to(dtype) @ key[0].to(dtype).mT
         far = torch.where(seen & ~near, far, 0.0)
+        if fading is not None:
+            far = far * fading.to(dtype)
         exponent = weights.new_zeros(())
         if query[1] is not None:
             exponent = exponent + query[1].detach().to(dtype)[..., None]

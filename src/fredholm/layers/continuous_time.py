@@ -131,6 +131,7 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
 
     def taps(self, problem: Problem) -> Float[Tensor, "1 n o i"]:
         times = times_of(problem.y)[0]
+        # On a regular grid all steps are the first one, and taps are powers of its flow.
         n = times.shape[0]
         step = times[1] - times[0] if n > 1 else times.new_zeros(())
         with full_precision(times):
@@ -141,6 +142,7 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
         q = problem.quadrature
         times = _times_at_rest(times_of(problem.y), q.valid)
         with full_precision(times):
+            # The state before the first point is at rest, so that its first step may be zero long.
             first = torch.zeros_like(times[:, :1])
             elapsed = torch.cat([first, times.diff(dim=1)], 1)
             drive = weighed(problem.uy, q.mass)[:, 0] @ full(self.input_matrix).mT

@@ -125,6 +125,7 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
         b = _complex(self.input)
         if self.log_step is None:
             return DiscretePoles(pole, pole.exp(), b)
+        # Δ per head, and Δλ.
         step = full(self.log_step).exp()[:, None]
         z = pole * step
         if self.discretization == "zoh":
@@ -169,6 +170,7 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
     def free(self, n: int) -> Tensor | None:
         if self.initial_state is None:
             return None
+        # After its first step the initial state has been multiplied once.
         powers = _powers(self.recurrence().log, 1, n)
         states = powers * _complex(self.initial_state)[:, None]
         return self.read(states[None])[0]
@@ -263,6 +265,7 @@ def diagonal_system(
     ).to(poles.real.dtype)
     with torch.no_grad():
         assert kernel.log_step is not None
+        # The inverses of Δ = exp(log_step) and Re λ = -exp(log_decay).
         kernel.log_step.fill_(step).log_()
         kernel.log_decay.copy_((-poles.real).log()[None])
         kernel.frequency.copy_(poles.imag[None])

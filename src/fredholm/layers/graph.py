@@ -56,6 +56,7 @@ class NeighbourDegrees(Form):
         u = problem.uy
         value = kernel.value_map()
         dtype = at_least_single(u.dtype)
+        # A degree is the mass that a node sees: the sum of ones over its neighbours.
         ones = torch.ones(1, 1, u.shape[2], 1, dtype=dtype, device=u.device)
         degree = sum_over_neighbours(problem, ones)[..., 0].to(u.dtype)
         of_query, of_key = kernel.factors(degree)
@@ -172,6 +173,7 @@ def _edges(domain: Domain) -> Tensor:
     assert domain.pairs is not None
     if isinstance(domain.pairs, Edges):
         return torch.stack([domain.pairs.source, domain.pairs.targets()])
+    # Row target, column source.
     target, source = domain.pairs.nonzero(as_tuple=True)
     return torch.stack([source, target])
 

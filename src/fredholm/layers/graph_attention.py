@@ -95,6 +95,7 @@ class AdditiveAttentionKernel(AdditiveScoresKernel):
 
     def score_ends(self, problem: Problem) -> ScoreEnds:
         check_dropout(self.training, self.dropout)
+        # Scores are numbers per point, made of the projections that are also the values.
         value = split_heads(F.linear(problem.uy[:, 0], self.value), self.heads)
         of_query = value
         if problem.ux is not problem.uy:
@@ -221,6 +222,7 @@ class DynamicAttentionKernel(AdditiveScoresKernel):
         of_key = F.linear(problem.uy[:, 0], self.value, self.value_bias)
         of_query = split_heads(of_query, self.heads)
         of_key = split_heads(of_key, self.heads)
+        # The activation comes before the direction, so that every pair has d_out numbers.
         both = F.leaky_relu(of_query[:, :, :, None] + of_key[:, :, None], self.slope)
         scores = torch.einsum("bhqko,ho->bhqk", both, self.score.view(self.heads, -1))
         q = problem.quadrature

@@ -95,6 +95,7 @@ def additive_mask(u: Tensor, domain: Domain) -> Tensor | None:
     """
     if not domain.causal:
         return None
+    # Causal order, and of a window its pairs.
     seen = torch.ones(domain.size, domain.size, dtype=torch.bool, device=u.device).tril()
     pairs = domain.dense().pairs
     if isinstance(pairs, Tensor):
@@ -187,6 +188,7 @@ def gpt2_attention(module: Any) -> IntegralOperator:
     if module.reorder_and_upcast_attn:
         raise refuse(module, "reorder_and_upcast_attn=True", "reorder_and_upcast_attn=False")
     _check_backend(module)
+    # One rate stands for both: any above zero is refused in training.
     dropout = max(module.attn_dropout.p, module.resid_dropout.p)
     refuse_dropout(module, dropout)
     packed = _conv1d(module, "c_attn")

@@ -37,6 +37,7 @@ def _call(layer: Any, u: Tensor, domain: Domain) -> Tensor | None:
     powers = torch.arange(0, layer.head_dim, 2, device=u.device, dtype=torch.float32)
     frequencies = _base(layer) ** -(powers / layer.head_dim)
     angles = domain.positions.float() * frequencies
+    # The library turns features i and i + d/2 by the same angle.
     angles = torch.cat([angles, angles], -1)[None]
     turns = angles.cos().to(u.dtype), angles.sin().to(u.dtype)
     return layer(u, turns, attention_mask=additive_mask(u, domain))[0]
@@ -64,6 +65,7 @@ def windowed_attention(module: Any) -> IntegralOperator:
         if hasattr(module, source):
             norms[name] = _norm(module, source)
     window = getattr(module, "sliding_window", None)
+    # These keep their window in the configuration alone.
     if type(module).__name__ in ("MistralAttention", "MixtralAttention"):
         window = getattr(module.config, "sliding_window", None)
     return _convert(module, window=window, **norms)

@@ -77,6 +77,7 @@ class PointwiseKernel(MatrixKernel, OwnForm, CausalTransition):
         weight = self.linear.weight
         keys = torch.arange(n, device=problem.uy.device)
         queries = keys if problem.index is None else problem.index
+        # Points are the same when their indices are.
         same = queries[:, None] == keys
         dense = same.to(weight.dtype)[:, :, None, None] * weight
         return dense.expand(batch, 1, -1, -1, -1, -1)
@@ -90,6 +91,7 @@ class PointwiseKernel(MatrixKernel, OwnForm, CausalTransition):
     def evaluate(self, problem: Problem) -> Tensor:
         u = problem.uy
         q = problem.quadrature
+        # Under the counting measure each mass is one, and padding is zero already.
         if problem.layout.measure != "counting":
             u = weighed(u, q.mass)
         if q.scale is not None:

@@ -186,6 +186,7 @@ class MambaKernel(TrajectoryKernel):
 
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         x, gate = self.in_proj(point.u).chunk(2, -1)
+        # The k - 1 inputs before this one, and it.
         window = torch.cat([memory["window"].to(x.dtype), x], 1)
         inner = F.silu(self.convolve(window))
         terms = self.terms(inner)

@@ -65,6 +65,7 @@ class AdditiveScores(Scores):
 
     def of_row(self, query: Tensor, key: Tensor, direction: Tensor | None, heads: int) -> RowScores:
         both = F.leaky_relu(query + key, self.slope)
+        # The second one is kept for the gradients.
         if direction is None:
             return RowScores(both, both)
         return RowScores(by_head.weighted_sum_of_heads(both, direction), both)

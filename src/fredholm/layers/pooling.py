@@ -320,6 +320,7 @@ def max_pooling(
 
 def _axes(module: nn.Module) -> int:
     """Return the number of axes: ``MaxPool2d``, or a subclass of it, pools over two."""
+    # "MaxPool2d"[-2] is the number of axes.
     names = [c.__name__ for c in type(module).__mro__ if c.__module__ == "torch.nn.modules.pooling"]
     return int(names[0][-2])
 

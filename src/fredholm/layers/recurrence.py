@@ -310,7 +310,9 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
             got = "is causal" if layout.causal else "has no order"
             raise DomainError(f"{name} cannot live on a domain that {got}; {build}")
         if layout.pairs:
-            raise DomainError(f"{name} cannot hide or weigh pairs of points; {build}")
+            raise DomainError(
+                f"{name} cannot hide or weigh pairs of points; {build}, without pairs"
+            )
         if layout.measure != "counting":
             raise DomainError(
                 f"{name}: expected a mass of one per point, got the measure {layout.measure!r}; "

@@ -100,6 +100,7 @@ def selective_matrix(
     r"""Return :math:`\sum_n C_n(t)\,[\prod_{r=s+1}^{t} e^{Δ_r A_n}]\,\bar B_n(s)` per channel, at
     steps t = ``at`` (B, Nq) and all s; zero for s > t.
     """
+    # ∏ e^{Δ_r A} over r = s+1 … t is e^{(Σ_t - Σ_s) A}, with Σ the running sum of the steps.
     total = step.cumsum(1)
     seen = torch.arange(step.shape[1], device=step.device) <= at[:, :, None]
     seen = seen[..., None]
@@ -196,6 +197,7 @@ class SelectiveKernel(TrajectoryKernel):
             step = F.softplus(step)
             poles = prepared(self, "poles", lambda: -self.log_decay.exp())
             z = step[..., None] * poles
+            # `expm1` keeps the digits of e^z - 1 where the step is small.
             if self.discretization == "zoh":
                 gain = torch.expm1(z) / poles * inputs[:, :, None]
             else:
@@ -205,6 +207,7 @@ class SelectiveKernel(TrajectoryKernel):
     def response(self, u: Float[Tensor, "b n i"], recurrence: Any = scan) -> Float[Tensor, "b n o"]:
         c = self.terms(u)
         with full_precision(u):
+            # h_t = decay_t h_{t-1} + gain_t u_t for every channel and state, then y_t = C_t h_t.
             states = recurrence(c.decay, c.gain * full(u)[..., None])
             return (states @ c.outputs[..., None])[..., 0]
 

@@ -84,6 +84,7 @@ class PeriodicKernel(LatticeKernel, OwnForm):
         for axis, (outputs, n) in enumerate(zip(self.outputs(problem), grid)):
             later = grid[axis + 1 :]
             keys = torch.arange(n, device=kappa.device).reshape(-1, *(1,) * len(later))
+            # Displacements go around: a grid of n points has n of them.
             away = (outputs.reshape(-1, *(1,) * len(grid)) - keys) % n
             index = index + away * prod(later)
 

@@ -105,6 +105,7 @@ class StateSpaceKernel(TimeInvariantKernel):
         one = torch.eye(self.size, dtype=a.dtype, device=a.device)
         if self.discretization == "euler":
             return one + a, b
+        # (1 - ΔA/2)⁻¹ (1 + ΔA/2) and (1 - ΔA/2)⁻¹ ΔB.
         if self.discretization == "bilinear":
             return torch.linalg.solve(one - a / 2, one + a / 2), torch.linalg.solve(one - a / 2, b)
 
@@ -121,6 +122,7 @@ class StateSpaceKernel(TimeInvariantKernel):
         return states @ full(self.output_matrix).mT
 
     def lags(self, n: int) -> Float[Tensor, "h n o i"]:
+        # Ā^k B̄ for k = 0, …, n - 1.
         columns = krylov(*self.recurrence(), n)
         if self.output_matrix is not None:
             columns = full(self.output_matrix) @ columns
@@ -162,6 +164,7 @@ class StateSpaceKernel(TimeInvariantKernel):
     def move(self, state: Tensor, u: Tensor | None) -> tuple[Tensor, Tensor]:
         a, b = self.recurrence()
         state = state @ a.mT
+        # The free response has no signal; it alone carries the bias.
         if u is not None:
             state = state + u @ b.mT
         elif self.bias is not None:

@@ -117,6 +117,7 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
     # --- the definition ---------------------------------------------------------------------------
 
     def matrix(self, problem: Problem) -> Float[Tensor, "b h q k o i"]:
+        # Lags count real points: padding takes no step.
         queries, keys = _ranks(problem)
         lag = queries[:, :, None] - keys[:, None, :]
         dense = self.taps(problem)[:, lag.clamp(min=0)].movedim(0, 1)
@@ -139,6 +140,7 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
 
     def scan(self, problem: Problem) -> Float[Tensor, "b h n o"]:
         q = problem.quadrature
+        # A scan steps over all points, so that padding is moved behind the real ones.
         order = packing(q.valid)
         with full_precision(problem.uy):
             signal = weighed(problem.uy, q.mass)

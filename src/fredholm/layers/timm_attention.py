@@ -41,6 +41,7 @@ def timm_attention(module: Any) -> IntegralOperator:
         key_norm=_norm(module, "k_norm"),
         dropout=dropout,
     )
+    # A user may have set another scale than the kernel takes from the width.
     if abs(module.scale - kernel.scale) > 1e-12:
         need = f"one over the root of a head's width, {kernel.scale}"
         raise refuse(module, f"scale={module.scale}", need)

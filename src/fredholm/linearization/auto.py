@@ -490,6 +490,7 @@ def facts_of(replaced: Any) -> dict[str, Any]:
         "window": replaced.window,
         "sinks": replaced.sinks,
         "store": replaced.store,
+        "decay": replaced.decay,
         "keep": {name: list(groups) for name, groups in replaced.keep.items()},
         "layers": [describe(layer) for layer in replaced.layers],
         "refused": replaced.refused,

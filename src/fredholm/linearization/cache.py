@@ -36,7 +36,8 @@ from .state import advance, has_state, step, steps_in_place
 # Of a layer with a window its last tokens, and the dimension along which they lie.
 NEAR = {"near_key": 2, "near_value": 2, "near_mass": 1}
 # The recurrent states of a layer, by their index.
-NAMES = ("moment", "shift", "real", *NEAR, "sinks_filled", *KEPT, *STORE)
+AGE = "near_age"
+NAMES = ("moment", "shift", "real", *NEAR, "sinks_filled", *KEPT, *STORE, AGE)
 
 
 class LinearState(CacheLayerMixin):
@@ -118,13 +119,15 @@ class LinearState(CacheLayerMixin):
         if isinstance(self.oldest, int) and not self.oldest:
             return result
         for name, dim in NEAR.items():
-            result[name] = self._in_order(result[name], dim)
+            result[name] = self._in_order(result[name], dim, self.first)
+        if AGE in result:  # of the window's tokens alone
+            result[AGE] = self._in_order(result[AGE][..., None], 2, 0)[..., 0]
         return result
 
-    def _in_order(self, x: Tensor, dim: int) -> Tensor:
-        """The sinks, then the window from its oldest token on."""
-        window = x.shape[dim] - self.first
-        sinks, ring = x.split([self.first, window], dim)
+    def _in_order(self, x: Tensor, dim: int, first: int) -> Tensor:
+        """The ``first`` ones, which are sinks, then the window from its oldest token on."""
+        window = x.shape[dim] - first
+        sinks, ring = x.split([first, window], dim)
         if isinstance(self.oldest, int):
             ring = ring.roll(-self.oldest, dim)
         else:
@@ -132,7 +135,7 @@ class LinearState(CacheLayerMixin):
             if dim == 2:
                 index = index[:, None, :, None].expand_as(ring)
             ring = ring.gather(dim, index)
-        return torch.cat([sinks, ring], dim) if self.first else ring
+        return torch.cat([sinks, ring], dim) if first else ring
 
     def _tensors(self) -> Memory:
         result = {name: self.recurrent_states.get(i) for i, name in enumerate(NAMES)}

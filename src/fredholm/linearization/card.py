@@ -71,10 +71,13 @@ which does it.
 
 
 def _window(facts: dict[str, Any]) -> str:
-    window = facts.get("window")
+    window, fades = facts.get("window"), ""
+    if facts.get("decay"):
+        fades = ", whose state fades"
     if window is None:
-        return ""
-    return f" and softmax on {softmax_tokens(window, facts.get('sinks', 0), facts.get('store', 0))}"
+        return fades
+    tokens = softmax_tokens(window, facts.get("sinks", 0), facts.get("store", 0))
+    return f"{fades} and softmax on {tokens}"
 
 
 def softmax_tokens(window: int, sinks: int, store: int) -> str:

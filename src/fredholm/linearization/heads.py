@@ -5,7 +5,7 @@ it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -31,12 +31,14 @@ from ..ops.linear_attention import (
     advance_window,
     at_scale,
     attend_in_pieces,
+    largest_seen,
     linear_attention,
     linear_density,
     stored_naive,
     wants_pieces,
 )
 from ..quadrature import Quadrature
+from .decay import GroupDecay, check_decay, fading_of
 from .divergence import Noted, divergence, exact_divergence
 from .masks import padding_of
 
@@ -252,6 +254,8 @@ class LinearHeads(Heads):
     keep softmax's :math:`e^{s q_i\cdot k_j}`, the others have
     :math:`e^g \phi(q_i)\cdot\psi(k_j)`, and one normaliser is over all; the gain g is learned.
 
+    With a ``decay`` these others fade, see :mod:`fredholm.linearization.decay`.
+
     Args:
         heads, width: H and e, of the queries; keys and values may come in fewer heads, each for a
             group of neighbours.
@@ -263,6 +267,9 @@ class LinearHeads(Heads):
         sinks: beside a window, the first keys of all, which softmax sees from everywhere.
         store: beside a window, so many keys of each group behind it, which softmax sees as well:
             those that the state answers worst, see :mod:`fredholm.ops.linear_attention.store`.
+        decay: of causal layers: ``"head"``, the state fades at a rate of each group of heads, or
+            ``"token"``, at one that each token chooses; None for neither.
+        groups: heads of keys and values, where they are fewer than H; read beside a decay.
 
     Shape: query (B, H, Nq, e), key (B, G, Nk, e), value (B, G, Nk, d) to (B, H, Nq, d); a query
     that sees nothing gets zero.
@@ -291,8 +298,11 @@ class LinearHeads(Heads):
         window: int | None = None,
         sinks: int = 0,
         store: int = 0,
+        decay: str | None = None,
+        groups: int | None = None,
     ):
         super().__init__(heads, width)
+        check_decay(decay, store)
         if not floor > 0:
             raise OptionError(f"the denominator's floor must be positive, got {floor}")
         options = {**CONVERSION_OPTIONS.get(feature_map, {}), **(options or {})}
@@ -312,6 +322,9 @@ class LinearHeads(Heads):
         if window is not None:
             gain = first_gain(self.feature_map, self._key_map, width, heads)
         self.gain = None if gain is None else nn.Parameter(gain)
+        self.decay = None
+        if decay is not None:
+            self.decay = GroupDecay(groups or heads, width, decay)
 
     @property
     def _key_map(self) -> Any:
@@ -329,8 +342,21 @@ class LinearHeads(Heads):
         """ψ(k) over a common e^c, and c, see :func:`fredholm.integral.key_features`."""
         return key_features(self._key_map, self._scaled(key, scale), valid, least)
 
-    def far(self, query: Tensor, scale: float) -> Far:
-        """What queries see before the window."""
+    def far(
+        self,
+        query: Tensor,
+        scale: float,
+        value: Tensor | None = None,
+        valid: Tensor | None = None,
+    ) -> Far:
+        """What queries see before the window.
+
+        Args:
+            query: (B, H, n, e).
+            scale: the softmax's factor.
+            value, valid: of the same tokens, (B, G, n, d), and which are no padding: where the
+                past fades, by how much it does as each of them comes.
+        """
 
         def keys(
             x: Tensor, valid: Tensor | None, least: Tensor | None
@@ -339,7 +365,31 @@ class LinearHeads(Heads):
             return self.key_features(x, scale, valid, least)
 
         assert self.gain is not None
-        return Far(*query_parts(self.feature_map, self._scaled(query, scale), self.gain), keys)
+        parts = query_parts(self.feature_map, self._scaled(query, scale), self.gain)
+        decay = None if value is None else self.exponents(value, valid)
+        return Far(*parts, keys, decay)
+
+    def exponents(self, value: Tensor, valid: Tensor | None) -> Tensor | None:
+        """By how much the state fades as each token comes, (B, G, n); None without a decay."""
+        return None if self.decay is None else self.decay.exponents(value, valid)
+
+    def _fading(self, value: Tensor | None, seen: Seen, queries: int) -> Tensor | None:
+        """What is left of each key for each query, (B, H, Nq, Nk); None without a decay.
+
+        Raises:
+            ConversionError: no values, or keys without order.
+        """
+        if self.decay is None:
+            return None
+        if value is None:
+            raise ConversionError(
+                "expected values beside decay, whose rates follow from them, got none; give "
+                "value=..."
+            )
+        valid = seen.valid
+        if seen.pairs is not None:
+            valid = padding_of(seen.pairs, value.shape[2]).expand(len(value), -1)
+        return fading_of(self.decay.exponents(value, valid), self.heads, queries)
 
     def observe(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> None:
         """Show queries and keys that are no padding to their maps."""
@@ -420,12 +470,18 @@ class LinearHeads(Heads):
             )
             dtype = torch.promote_types(query.dtype, torch.float32)
             scores = (query.to(dtype) @ key.to(dtype).mT) * scale
-            return window_density(scores, far[:2], features, weights, near) * weights
+            fading = self._fading(value, seen, query.shape[2])
+            return window_density(scores, far[:2], features, weights, near, fading) * weights
         left = self.query_features(query, scale)
         right, shift = self.key_features(key, scale, seen.valid)
         weights = quadrature.weights()
+        fading = self._fading(value, seen, query.shape[2])
+        if fading is not None:
+            weights = weights * fading.to(weights.dtype)
         if shift is not None:
             size = right.detach().amax(-1)[:, :, None]
+            if fading is not None:
+                size = size * fading.detach()
             left = at_scale(left, torch.where(weights > 0, size, 0.0).amax(-1))
         return linear_density(left, right, weights, self.floor) * weights
 
@@ -467,7 +523,8 @@ class LinearHeads(Heads):
     def _respond(
         self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float
     ) -> Tensor:
-        single = self.window is not None and not seen.causal  # a step over keys in a cache
+        ordered = self.window is not None or self.decay is not None
+        single = ordered and not seen.causal  # a step over keys in a cache
         pairs = seen.pairs is not None or single
         if self.window is not None and not pairs:
             return self.in_window(query, key, value, seen.valid, scale, {})[0]
@@ -484,8 +541,12 @@ class LinearHeads(Heads):
         if seen.causal or not pointwise or not wants_pieces(query, max(sizes), PIECE):
             left = self.query_features(query, scale)
             right, shift = self.key_features(key, scale, seen.valid)
+            exponents = self.exponents(by_group, seen.valid)
+            if exponents is not None:
+                exponents = exponents.repeat_interleave(self.heads // exponents.shape[1], 1)
+                quadrature = replace(quadrature, decay=exponents)
             if seen.causal and shift is not None:
-                left = at_scale(left, right.detach().amax(-1).cummax(-1).values)
+                left = at_scale(left, largest_seen(right.detach().amax(-1), exponents))
             return linear_attention(left, right, value, quadrature, floor=self.floor).to(
                 value.dtype
             )
@@ -523,9 +584,9 @@ class LinearHeads(Heads):
         for part in stretches(query, n):
             q, k, v = (x[:, :, part] for x in (query, key, value))
             mass = q.new_ones(1, q.shape[2]) if valid is None else valid[:, part].to(q.dtype)
-            points, far = (q * scale, k, v, mass), self.far(q, scale)
-            options = {"window": self.window, "sinks": self.sinks, "store": self.store}
             real = None if valid is None else valid[:, part]
+            points, far = (q * scale, k, v, mass), self.far(q, scale, v, real)
+            options = {"window": self.window, "sinks": self.sinks, "store": self.store}
             out, memory = advance_window(*points, far, memory, **options, valid=real)
             outs.append(out.to(value.dtype))
         return outs[0] if len(outs) == 1 else torch.cat(outs, 2), memory
@@ -535,6 +596,7 @@ class LinearHeads(Heads):
         window = "" if self.window is None else f", window={self.window}"
         window += f", sinks={self.sinks}" if self.sinks else ""
         window += f", store={self.store}" if self.store else ""
+        window += "" if self.decay is None else ", decay"
         return f"{shape}, feature_map={self.name}, tied={self.key_map is None}{window}"
 
 

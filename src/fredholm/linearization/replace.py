@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..errors import CheckpointError, ConversionError, OptionError, suggest
 from ..integral.feature_map import FEATURE_MAPS
+from .decay import check_decay
 from .graph_heads import GRAPHS, GraphHeads
 from .heads import Heads, LinearHeads
 from .interface import (
@@ -44,6 +45,7 @@ def replace_attention(
     window: int | str | None = AUTO,
     sinks: int | str = AUTO,
     store: int = 0,
+    decay: str | None = None,
     keep: int | str | Sequence[str] | None = None,
     layers: Sequence[str] | None = None,
     inputs: dict[str, Any] | None = None,
@@ -67,6 +69,9 @@ def replace_attention(
             there is a window.
         store: beside a window, so many tokens of each group of heads behind it that keep softmax as
             well: those that the state answers worst, chosen anew as tokens leave the window.
+        decay: of causal layers of transformers: ``"head"`` lets the state fade at a learned rate of
+            each group of heads, ``"token"`` at one that each token's value chooses; half of a token
+            is left after 700 at first. Tokens that keep softmax do not fade. None for neither.
         keep: groups of heads of causal layers of transformers that keep full softmax,
             ``"18.2,17.1"`` or a list: layer.group, where a group is one head of keys and values
             with the heads of queries that share it. Not to be confused with ``keep_refused``.
@@ -103,7 +108,10 @@ def replace_attention(
     if to in GRAPHS and not tied:
         raise OptionError(f"{to} has no feature maps that could be untied")
     choose, options = _chooser(layers), dict(options or {})
-    softmax = SoftmaxPart.of(window, sinks, to, options, store)
+    softmax = SoftmaxPart.of(window, sinks, to, options, store)._replace(decay=decay)
+    check_decay(decay, store)
+    if to in GRAPHS and decay is not None:
+        raise OptionError(f"expected decay beside a feature map, got to={to!r}; leave decay out")
     if copied:
         model = copy.deepcopy(model)
     with nullcontext() if copied else kept_on_error(model):
@@ -127,6 +135,11 @@ def replace_attention(
             raise ConversionError(
                 f"expected store={store} with causal layers of transformers, got "
                 f"{type(model).__name__}; leave store out"
+            )
+        if decay is not None:
+            raise ConversionError(
+                f"expected decay={decay!r} with causal layers of transformers, got "
+                f"{type(model).__name__}; leave decay out"
             )
         if softmax.window is not None and window != AUTO:
             raise ConversionError(
@@ -188,6 +201,7 @@ class SoftmaxPart(NamedTuple):
     window: int | None
     sinks: int
     store: int = 0
+    decay: str | None = None  # of all others
 
     @classmethod
     def of(
@@ -206,7 +220,7 @@ class SoftmaxPart(NamedTuple):
 
         Example:
             >>> SoftmaxPart.of("auto", "auto", "luna", {})
-            SoftmaxPart(window=64, sinks=4, store=0)
+            SoftmaxPart(window=64, sinks=4, store=0, decay=None)
         """
         if type(store) is not int or store < 0:
             raise OptionError(f"expected store as a number of tokens, at least 0, got {store!r}")
@@ -310,6 +324,10 @@ def _transformers(
             f"has no causal order, along which window={softmax.window} could look back, with "
             f"sinks={softmax.sinks} at its beginning and store={softmax.store} between them",
         )
+    if softmax.decay is not None and not any(call.causal for call in calls.values()):
+        reasons |= dict.fromkeys(
+            calls, f"has no causal order, along which decay={softmax.decay!r} could fade"
+        )
     wanted = choose([*calls, *probed.unreached])
     refused = {name: reasons[name] for name in wanted if name in reasons}
     names = [name for name in wanted if name not in refused]
@@ -381,6 +399,7 @@ def attach(
                 given |= softmax._asdict()
             groups = (keep or {}).get(call.name, ())
             heads = call.heads - len(groups) * (call.heads // call.groups)
+            given["groups"] = call.groups - len(groups)
             part = LinearHeads(heads, call.width, feature_map=to, **given)
             part.quieten()
             if groups:
@@ -407,6 +426,7 @@ def attach(
         softmax.sinks,
         keep or {},
         softmax.store,
+        softmax.decay,
     )
     become_linear(model, facts_of(replaced))
     return replaced
@@ -439,8 +459,9 @@ def restore(
         Call(local(x["name"]), x["heads"], x["groups"], x["width"], x["causal"], None, x["dropout"])
         for x in facts["layers"]
     ]
-    # All three are absent from what earlier versions wrote.
-    softmax = SoftmaxPart(facts.get("window"), facts.get("sinks", 0), facts.get("store", 0))
+    # All four are absent from what earlier versions wrote.
+    sizes = facts.get("window"), facts.get("sinks", 0), facts.get("store", 0)
+    softmax = SoftmaxPart(*sizes, facts.get("decay"))
     map_facts = facts["to"], facts["options"], facts["tied"]
     keep = {local(name): tuple(groups) for name, groups in facts.get("keep", {}).items()}
     replaced = attach(model, calls, *map_facts, softmax, facts["refused"], keep)

@@ -75,6 +75,7 @@ class Replaced:
         sinks: the first tokens, on which they keep it too.
         keep: groups of heads that keep softmax on all tokens, by layer.
         store: tokens of each group of heads between both, on which they keep it as well.
+        decay: by what all other tokens fade, ``"head"`` or ``"token"``; None where they do not.
     """
 
     model: Any
@@ -90,6 +91,7 @@ class Replaced:
     sinks: int = 0
     keep: dict[str, tuple[int, ...]] = field(default_factory=dict)
     store: int = 0
+    decay: str | None = None
 
     def switch(self, mode: str) -> None:
         """Set the mode of every layer."""

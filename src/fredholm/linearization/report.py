@@ -57,7 +57,8 @@ class ConversionReport:
         source: class of the model.
         to, options, tied: the map; ``window``: the last tokens on which causal layers keep softmax;
             ``sinks``: the first, on which they keep it too; ``store``: those of each group between
-            both; ``keep``: groups of heads that keep it on all tokens, by layer.
+            both; ``decay``: by what all others fade; ``keep``: groups of heads that keep it on all
+            tokens, by layer.
         ranking: of groups of heads by retrieval, where they were probed, see
             :func:`fredholm.lab.distill.retrieval.rank_groups`.
         layers, refused: see :class:`LayerReport`; refused modules with the reason.
@@ -92,6 +93,7 @@ class ConversionReport:
     window: int | None = None
     sinks: int = 0
     store: int = 0
+    decay: str | None = None
     keep: dict[str, list[int]] = field(default_factory=dict)
     ranking: list[dict[str, Any]] = field(default_factory=list)
     receipt: dict[str, Any] | None = None
@@ -123,6 +125,7 @@ class ConversionReport:
             window=replaced.window,
             sinks=replaced.sinks,
             store=replaced.store,
+            decay=replaced.decay,
             keep={name: list(groups) for name, groups in replaced.keep.items()},
         )
 

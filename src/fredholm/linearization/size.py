@@ -87,6 +87,7 @@ def smaller_from(
     window: int = 0,
     sinks: int = 0,
     store: int = 0,
+    decay: bool = False,
     state_bytes: int = 4,
     cache_bytes: int = 4,
 ) -> int:
@@ -96,7 +97,8 @@ def smaller_from(
     .. math:: \big(S\,(r\,(e + 1) + 1) + m\big)\,s + 2\,(m + t)\,G\,e\,c + 4\,(t\,G + 1)
         \;<\; 2\,N\,G\,e\,c
 
-    without the last term on the left where there is no store, t = 0.
+    without the last term on the left where there is no store, t = 0. Where the state fades, S w
+    more numbers are ages.
 
     Args:
         states: S, heads that keep a state: those of the queries, or of the keys where heads that
@@ -108,6 +110,7 @@ def smaller_from(
         window, sinks: last and first tokens whose keys, values and mass (one number) are kept, m
             together.
         store: t, tokens of each group of heads whose keys, values and number (4 bytes) are kept.
+        decay: whether the state fades; each of the last tokens then has an age in every state.
         state_bytes, cache_bytes: s and c, of a number; a state is in float32 at least.
 
     Raises:
@@ -130,6 +133,8 @@ def smaller_from(
         raise OptionError(f"expected store as a number of tokens or 0, got {store}")
     near = window + sinks
     numbers = states * (features * (width + 1) + int(exponential)) + near
+    if decay:
+        numbers += states * window
     token = 2 * groups * width * cache_bytes
     fixed = numbers * state_bytes
     if store:

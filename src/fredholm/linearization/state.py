@@ -51,9 +51,10 @@ def advance(
     r"""The next n tokens of a causal sequence: what they receive, and the state after them.
 
     Without a window the state is :math:`\sum_j \psi(k_j) [v_j, 1]^T / e^c` over the real tokens j
-    so far, their number, and c where the map is exponential: of every head of keys where maps are
-    shared, else of every head of queries. With one it is that sum over the tokens before the last
-    w, these w, and the sinks: see :func:`fredholm.ops.linear_attention.advance_window`.
+    so far, each faded where there is a decay, their number, and c where the map is exponential: of
+    every head of keys where maps are shared, else of every head of queries. With one it is that sum
+    over the tokens before the last w, these w, and the sinks: see
+    :func:`fredholm.ops.linear_attention.advance_window`.
 
     Args:
         heads: the converted layer's.
@@ -88,6 +89,7 @@ def advance(
             out, memory = advance(heads, *tokens, memory, scale=scale)
             outs.append(out)
         return torch.cat(outs, 2), memory
+    value_by_group = value
     if not shares_keys(heads):
         key, value = heads.share(key), heads.share(value)
     b, h, n, _ = query.shape
@@ -107,6 +109,9 @@ def advance(
     def per_group(x: Tensor) -> Tensor:
         return x.repeat_interleave(groups, 0)
 
+    decay = heads.exponents(value_by_group, valid)
+    if decay is not None:
+        decay = folded(decay.repeat_interleave(groups // decay.shape[1], 1)[..., None])[..., 0]
     before = {name: folded(x) for name, x in sums.items()}
     out, after = advance_moment(
         folded(heads.query_features(query, scale)),
@@ -117,6 +122,7 @@ def advance(
         per_group(reciprocal(counted.to(features.dtype)))[:, None],
         before,
         floor=heads.floor,
+        decay=decay,
     )
     after = {name: x.reshape(b, groups, *x.shape[2:]) for name, x in after.items()}
     return out.reshape(b, h, n, -1).to(value.dtype), after | {"real": counted[:, -1]}
@@ -188,8 +194,9 @@ def step(
     key, value = clean(key, valid), clean(value, valid)
     if heads.window is not None:
         mass = key.new_ones(1, 1) if valid is None else valid.to(key.dtype)
-        points = query * scale, key, value, mass, heads.far(query, scale)
+        points = query * scale, key, value, mass, heads.far(query, scale, value, valid)
         return cast(step_window(*points, memory, slot, valid, left), value.dtype)
+    decay = heads.exponents(value, valid)
     if not shares_keys(heads):
         key, value = heads.share(key), heads.share(value)
     (b, h, _, _), groups, moment = query.shape, key.shape[1], memory["moment"]
@@ -198,6 +205,9 @@ def step(
         features = features * valid[:, :, None, None]
     memory["real"].add_(1 if valid is None else valid[:, 0])
     with_one = torch.nn.functional.pad(cast(value, moment.dtype), (0, 1), value=1.0)
+    if decay is not None:
+        decay = decay.repeat_interleave(groups // decay.shape[1], 1)
+        moment.mul_(cast(decay, moment.dtype).neg().exp()[..., None])
     moment.addcmul_(features.mT, with_one)
     out = heads.query_features(query, scale).reshape(b, groups, h // groups, -1) @ moment
     total = out[..., -1:] / memory["real"].clamp_min(1)[:, None, None, None]

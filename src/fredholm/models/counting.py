@@ -20,8 +20,8 @@ from ..modes import evaluating
 
 
 def _transform(shape: torch.Size, dims: list[int], size: int, share: float) -> int:
-    """5 N log2 N a complex transform of N points (``share`` 1), half of it a real one, for all
-    signals of a tensor.
+    """Return 5 N log2 N per complex transform of N points (``share`` 1), half of it per real one,
+    for all signals of a tensor.
     """
     points = math.prod(shape[d] for d in dims[:-1]) * size
     signals = math.prod(shape) // math.prod(shape[d] for d in dims)
@@ -43,7 +43,7 @@ def _complex_to_complex(x: torch.Size, dims: list[int], *_: Any, **__: Any) -> i
 def _recurrent_layer(
     x: torch.Size, inputs: torch.Size, hidden: torch.Size, *_: Any, **__: Any
 ) -> int:
-    """Two products a step, as oneDNN's LSTM layer evaluates them in one operation."""
+    """Count two products per step, as oneDNN's LSTM layer evaluates them in one operation."""
     return 2 * x[0] * x[1] * (math.prod(inputs) + math.prod(hidden))
 
 
@@ -60,8 +60,8 @@ UNCOUNTED = (DataDependentOutputException, DynamicOutputShapeException)
 
 
 def counter() -> FlopCounterMode:
-    """torch's FLOP counter, which also knows Fourier transforms (5 N log2 N, half for real signals)
-    and fused LSTM layers.
+    """Return torch's FLOP counter, which here also knows Fourier transforms (5 N log2 N, half for
+    real signals) and fused LSTM layers.
 
     Example:
         >>> with counter() as found:
@@ -73,15 +73,15 @@ def counter() -> FlopCounterMode:
 
 
 def _encoder(model: nn.Module) -> Any:
-    """The configuration of a model's encoder, None where it has none."""
+    """Return the configuration of a model's encoder, None where it has none."""
     return getattr(getattr(model, "config", None), "encoder", None)
 
 
 def count(
     model: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype | None = None
 ) -> tuple[int, int]:
-    """Parameters, and FLOPs of one forward pass on ``input_shape`` (2 a multiply-add; of matrix
-    products and Fourier transforms, not of elementwise functions).
+    """Return the number of parameters, and the FLOPs of one forward pass on ``input_shape`` (2 per
+    multiply-add; of matrix products and Fourier transforms, not of elementwise functions).
 
     The forward pass is run on tensors without data, so what is counted is what is computed, in no
     memory and next to no time. The model may have no data either: ``with torch.device("meta"):

@@ -28,7 +28,7 @@ POOLS = ("mean", "points", "cls", "first", "last", "every")
 def read_out(
     features: Float[Tensor, "b n d"], domain: Domain, pool: str
 ) -> Float[Tensor, "b ... d"]:
-    r"""What stands for a sample: (B, D), or every point's features (B, N, D).
+    r"""Return the features that a sample is answered from: (B, D), or every point's (B, N, D).
 
     Args:
         features: u.
@@ -51,62 +51,75 @@ def read_out(
         [[2.0], [3.0]]
     """
     if pool not in POOLS:
-        raise OptionError(f"pool must be one of {', '.join(POOLS)}, got {pool!r}")
+        raise OptionError(f"pool: expected one of {', '.join(POOLS)}, got {pool!r}")
     if pool == "every":
         return features
+    if pool in ("mean", "points"):
+        mass = domain.measure
+        if pool == "points":
+            mass = torch.ones_like(mass)
+        return masked_mean(features, mass, domain.valid, domain.shards)
+
     if domain.shards is not None:
-        return _over_shards(features, domain, pool, domain.shards)
-    if pool in ("cls", "first"):
-        return features[:, 0]
+        return _point_of_shards(features, domain.valid, pool, domain.shards)
     if pool == "last":
         return _last(features, domain.valid)
-    mass = domain.measure if pool == "mean" else torch.ones_like(domain.measure)
-    return masked_mean(features, mass, domain.valid)
+    return features[:, 0]
 
 
 def masked_mean(
     features: Tensor, mass: Tensor, valid: Tensor | None, shards: Shards | None = None
 ) -> Tensor:
-    """The mean over points by their masses (N,) or (B, N), padding left out; at least float32. Of
-    points in ``shards``: over all ranks', the same on each.
+    """Return the mean over points by their masses (N,) or (B, N), padding left out, in float32 or
+    better. For points in ``shards`` it is the mean over all ranks', the same on each.
     """
     dtype = torch.promote_types(features.dtype, torch.float32)
-    mass = (mass if mass.dim() == 2 else mass[None]).to(dtype)[..., None]
+    if mass.dim() == 1:
+        mass = mass[None]
+    mass = mass.to(dtype)[..., None]
     values = features.to(dtype)
     if valid is not None:
-        mass = torch.where(valid[..., None], mass, 0.0)
-        values = torch.where(valid[..., None], values, 0.0)
-    total, sums = mass.sum(1), (mass * values).sum(1)
+        real = valid[..., None]
+        mass = torch.where(real, mass, 0.0)
+        values = torch.where(real, values, 0.0)
+
+    total = mass.sum(1)
+    weighted = (mass * values).sum(1)
     if shards is not None:
-        total = total.expand(len(sums), -1)
-        sums, total = summed(torch.cat([sums, total], -1), shards).split([sums.shape[-1], 1], -1)
-    return (sums / total.clamp(min=torch.finfo(dtype).tiny)).to(features.dtype)
+        # One message for both.
+        both = torch.cat([weighted, total.expand(len(weighted), -1)], -1)
+        weighted, total = summed(both, shards).split([weighted.shape[-1], 1], -1)
+    # A sample without a point has no mass, and gives zeros.
+    smallest = torch.finfo(dtype).tiny
+    return (weighted / total.clamp(min=smallest)).to(features.dtype)
 
 
-def _over_shards(features: Tensor, domain: Domain, pool: str, shards: Shards) -> Tensor:
-    """:func:`read_out` of one rank's points, for all ranks alike."""
-    valid = domain.valid
-    if pool in ("mean", "points"):
-        mass = domain.measure if pool == "mean" else torch.ones_like(domain.measure)
-        return masked_mean(features, mass, valid, shards)
+def _point_of_shards(features: Tensor, valid: Tensor | None, pool: str, shards: Shards) -> Tensor:
+    """Return the features of the first or last point over all ranks, on each rank alike."""
+    batch = features.shape[0]
     place = torch.arange(shards.start, shards.start + shards.size, device=features.device)
-    place = place.expand(features.shape[0], -1)
+    place = place.expand(batch, -1)
     if pool == "last":
         real = place if valid is None else torch.where(valid, place, -1)
-        last = real.amax(1) if shards.size else place.new_full((features.shape[0],), -1)
-        wanted = largest(last, shards)
+        # A rank without points has no last one.
+        last = real.amax(1) if shards.size else place.new_full((batch,), -1)
+        chosen = largest(last, shards)
     else:
-        wanted = place.new_zeros(features.shape[0])
-    mine = (place == wanted[:, None])[..., None]
+        chosen = place.new_zeros(batch)
+
+    # One rank has the point, and the others add zeros.
+    mine = (place == chosen[:, None])[..., None]
     return summed(torch.where(mine, features, 0.0).sum(1), shards)
 
 
 def _last(features: Tensor, valid: Tensor | None) -> Tensor:
+    """Return the features of the last real point, zeros for a sample without any."""
     if valid is None:
         return features[:, -1]
-    steps = torch.arange(valid.shape[1], device=valid.device)
-    last = torch.where(valid, steps, -1).amax(1)
-    chosen = features[torch.arange(features.shape[0], device=valid.device), last.clamp(min=0)]
+    points = torch.arange(valid.shape[1], device=valid.device)
+    samples = torch.arange(features.shape[0], device=valid.device)
+    last = torch.where(valid, points, -1).amax(1)
+    chosen = features[samples, last.clamp(min=0)]
     return torch.where(last[:, None] >= 0, chosen, 0.0)
 
 
@@ -115,13 +128,13 @@ def _last(features: Tensor, valid: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class HeadConfig(Configuration):
-    """What a head is built from; its kind is the ``kind`` of a recipe's ``model.head``.
+    """Base of configurations of heads; its kind is the ``kind`` of a recipe's ``model.head``.
 
     Attributes:
         outputs: numbers per answer: classes, or 1 for a regression.
         pool: see :func:`read_out`; None: what the encoder usually takes.
-        offset: what is added to each number of an answer, such as the mean of a field that lies far
-            from zero; empty: nothing.
+        offset: a number to add to each number of an answer, such as the mean of a field that lies
+            far from zero; empty: nothing.
     """
 
     outputs: int = 10
@@ -133,15 +146,15 @@ class HeadConfig(Configuration):
         check_counts(self, "outputs")
         if self.offset and len(self.offset) != self.outputs:
             raise OptionError(
-                f"offset: received {len(self.offset)} numbers for {self.outputs} outputs; needs "
-                "one for each, or none"
+                f"offset: expected a number for each of {self.outputs} outputs, or none, got "
+                f"{len(self.offset)}"
             )
 
     def check(self, encoder: Any, width: int) -> None:
-        """OptionError where the head does not fit what comes before it."""
+        """Raise OptionError where the head does not fit the encoder, or features of this width."""
 
     def build(self, width: int, views: int) -> nn.Module:
-        """The head of features of this width: ``head(features, encoder)``, of several views
+        """Return the head for features of this width: ``head(features, encoder)``, of several views
         (B, V, D).
         """
         raise NotImplementedError
@@ -215,7 +228,9 @@ class LinearHead(nn.Linear):
         nn.init.zeros_(self.bias)
 
     def forward(self, input: Tensor, encoder: Encoder | None = None) -> Tensor:
-        return super().forward(input.flatten(-2) if self.views > 1 else input)
+        if self.views > 1:
+            input = input.flatten(-2)
+        return super().forward(input)
 
 
 @register_head("mlp")

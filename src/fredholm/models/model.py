@@ -24,8 +24,8 @@ from .pretrained import PretrainedMixin
 
 @dataclass(frozen=True, eq=False)
 class TextState(State):
-    """What a text model remembers of a text so far: how many tokens came, the line they lie on, and
-    the state of every layer.
+    """State of a text model after the tokens so far: their number, the line they lie on, and the
+    state of every layer.
     """
 
     seen: int
@@ -60,12 +60,14 @@ class Model(nn.Module, PretrainedMixin):
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        self.config, self.pool, self.views = config, config.pool, config.encoder.views
+        self.config = config
+        self.pool = config.pool
+        self.views = config.encoder.views
         body = config.body
+        # Built in this order: each part draws its weights, and seeds promise the same ones.
+        width = None if body.any_width else body.width
         self.encoder: Any = config.encoder.build(
-            None if body.any_width else body.width,
-            dropout=body.dropout,
-            class_token=self.pool == "cls",
+            width, dropout=body.dropout, class_token=self.pool == "cls"
         )
         self.body: Any = body.build(self.encoder, config.encoder)
         self.head: Any = config.head.build(body.width, self.views)
@@ -86,18 +88,21 @@ class Model(nn.Module, PretrainedMixin):
                 :meth:`fredholm.encoders.Encoder.part`.
             DomainError: an operator without an exchange between ranks.
         """
-        u, domain = self._encoded(inputs) if mesh is None else self.encoder.part(inputs, mesh)
+        if mesh is None:
+            u, domain = self._encoded(inputs)
+        else:
+            u, domain = self.encoder.part(inputs, mesh)
         return self.answer(u, domain, **options)
 
     def _encoded(self, inputs: Tensor | Inputs) -> tuple[Tensor, Domain]:
-        """Features and their domain, which has a mask only where there is padding."""
+        """Return features and their domain, which has a mask only where there is padding."""
         features, domain = self.encoder(inputs)
         return features, domain.unpadded()
 
     def answer(self, u: Tensor, domain: Domain, **options: Any) -> Float[Tensor, "b *n outputs"]:
-        """What :meth:`forward` does behind the encoder, from its features (B, N, D) and their
-        domain. On one rank's part of a sharded domain, from the features of that rank's points:
-        the same answer on every rank, or, where ``config.pool`` is ``every``, those at its points.
+        """Return the model's answer from the encoder's features (B, N, D) and their domain. On one
+        rank's part of a sharded domain, from the features of that rank's points: the same answer on
+        every rank, or, where ``config.pool`` is ``every``, those at its points.
         """
         features, domain = self.body(u, domain, **options)
         result = read_out(features, domain, self.pool)
@@ -107,17 +112,19 @@ class Model(nn.Module, PretrainedMixin):
 
     def _answered(self, result: Tensor) -> Tensor:
         answers = self.head(result, self.encoder)
-        return answers if self.offset is None else self.offset(answers)
+        if self.offset is None:
+            return answers
+        return self.offset(answers)
 
     def features(self, inputs: Tensor | Inputs, **options: Any) -> tuple[Tensor, Domain]:
-        """The body's features (B, N, D) and their domain; of V views (V·B, N, D), those of a sample
-        one after the other.
+        """Return the body's features (B, N, D) and their domain; of V views (V·B, N, D), those of a
+        sample one after the other.
         """
         return self.body(*self._encoded(inputs), **options)
 
     @torch.no_grad()
     def trace(self, inputs: Tensor | Inputs) -> list[Seen]:
-        """What each layer's operator sees: (operator, its input u (B, N, D), domain), the first
+        """Return the input of each layer's operator: (operator, u (B, N, D), domain), the first
         layer first.
         """
         return self.body.trace(*self._encoded(inputs))
@@ -125,8 +132,8 @@ class Model(nn.Module, PretrainedMixin):
     # --- point by point ---------------------------------------------------------------------------
 
     def init_state(self, length: int, batch: int = 1) -> TextState:
-        """What a causal text model remembers before its first token, for texts of up to ``length``
-        tokens.
+        """Return the state of a causal text model before its first token, for texts of up to
+        ``length`` tokens.
 
         Raises:
             OptionError: a model that gives no logits at every token of a causal text, or a longer
@@ -141,8 +148,8 @@ class Model(nn.Module, PretrainedMixin):
         return TextState(0, line, self.body.init_state(batch, line))
 
     def load_state(self, path: str | Path) -> TextState:
-        """The state that ``state.save(path)`` wrote, also in another process: of this model, or of
-        one built alike with the same weights.
+        """Return the state that ``state.save(path)`` wrote, also in another process: of this model,
+        or of one built alike with the same weights.
 
         Raises:
             CheckpointError: a file that is missing or of something else, or a state of other
@@ -154,8 +161,8 @@ class Model(nn.Module, PretrainedMixin):
     def prefill(
         self, numbers: Int[Tensor, "b n"], state: TextState
     ) -> tuple[Float[Tensor, "b n outputs"], TextState]:
-        """Logits after each of the next n tokens, and the state after the last: the same as n times
-        :meth:`step`, at once.
+        """Return the logits after each of the next n tokens, and the state after the last: the same
+        as n times :meth:`step`, at once.
 
         Raises:
             OptionError: padding among the tokens of an encoder that has it.
@@ -168,8 +175,8 @@ class Model(nn.Module, PretrainedMixin):
     def step(
         self, numbers: Int[Tensor, " b"], state: TextState
     ) -> tuple[Float[Tensor, "b outputs"], TextState]:
-        """Logits after one more token, and the state after it: the same as :meth:`forward` of the
-        whole text, at its last token.
+        """Return the logits after one more token, and the state after it: the same as
+        :meth:`forward` of the whole text, at its last token.
 
         Cost: that of one point of each operator; with a separable kernel it does not grow with the
         text.

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..arguments import refuse_kind
@@ -177,25 +178,23 @@ def _part(
 
 
 def suited(operator: nn.Module, domain: Domain) -> Domain:
-    """The domain with the measure that an operator is defined for.
+    """Return the domain with the measure that an operator is defined for.
 
     One whose default domain counts points sums over them, or over the time they stand for; all
     others take means.
     """
     if not isinstance(operator, IntegralOperator):
         return domain
-    if _counts(operator.kernel, domain):
-        return (
-            domain.replace(measure=domain.measure.new_ones(domain.measure.shape), kind="counting")
-            if domain.kind == "uniform"
-            else domain
-        )
-    return domain.replace(
-        kind={"counting": "uniform", "spacing": "probability"}.get(domain.kind, domain.kind)
-    )
+    if not _counts(operator.kernel, domain):
+        means = {"counting": "uniform", "spacing": "probability"}
+        return domain.replace(kind=means.get(domain.kind, domain.kind))
+    if domain.kind != "uniform":
+        return domain
+    return domain.replace(measure=torch.ones_like(domain.measure), kind="counting")
 
 
 def _counts(kernel: Kernel, domain: Domain) -> bool:
+    """Return whether a kernel is defined for a mass of one per point."""
     if isinstance(kernel, SumKernel):
         return any(_counts(part.kernel, domain) for part in kernel.parts)
     if isinstance(kernel, LatticeKernel):

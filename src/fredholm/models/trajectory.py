@@ -13,15 +13,16 @@ from ..modes import evaluating
 from .bodies.continuous import ContinuousBody
 from .model import Model
 
-SIZE = 0.01  # of the perturbation, relative to u(0)
+SIZE = 0.01
+"""Size of the perturbation, relative to u(0)."""
 
 
 @torch.no_grad()
 def trajectory(
     model: Model, inputs: Tensor, steps: int | None = None, seed: int = 0
 ) -> dict[str, list[float]]:
-    r"""After each step, as means over the inputs: ``time``, ``energy`` ½‖u‖², ``distance`` to S1,
-    and ``growth`` of a difference.
+    r"""Return after each step, as means over the inputs: ``time``, ``energy`` ½‖u‖², ``distance``
+    to S1, and ``growth`` of a difference.
 
     The distance is to the features of mean 0 and standard deviation 1, before a hard projection's
     affine map. The growth is
@@ -46,12 +47,12 @@ def trajectory(
         u, domain = body.start(u, domain, steps)
         monitor = Monitor(domain)
         evolution(u, domain, steps=steps, observer=monitor)
-        noise = torch.randn(
-            u.shape, generator=torch.Generator().manual_seed(seed), dtype=u.dtype
-        ).to(u.device)
+        generator = torch.Generator().manual_seed(seed)
+        noise = torch.randn(u.shape, generator=generator, dtype=u.dtype).to(u.device)
         if domain.valid is not None:
             real = domain.valid[..., None]
-            u, noise = torch.where(real, u, 0.0), torch.where(real, noise, 0.0)
+            u = torch.where(real, u, 0.0)
+            noise = torch.where(real, noise, 0.0)
         noise = noise * (SIZE * u.norm() / noise.norm())
         ratios = growth(evolution, u, domain, perturbation=noise, steps=steps)
     last = {row["step"]: row for row in monitor.rows}

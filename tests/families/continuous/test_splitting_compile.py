@@ -30,6 +30,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.compile
 def test_compiled_and_exported_evolutions_agree_with_eager_ones():
     done = subprocess.run(

@@ -455,6 +455,7 @@ def test_a_receipt_of_a_decoder_with_few_positions(limit, decoding, tmp_path):
     assert "What it lost" in write_page(report, tmp_path / "page.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_model_is_saved_before_its_receipt_is_measured(tmp_path, monkeypatch):
     from fredholm.convert import load_linearized
     from fredholm.lab.distill import linearize as module

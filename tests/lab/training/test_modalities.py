@@ -100,6 +100,7 @@ def test_fields_from_their_recipe_and_at_another_resolution(tmp_path):
     assert np.array(answers[0]["values"]).shape == (1, 16, 16)
 
 
+@pytest.mark.slow
 def test_graphs_from_their_recipe(tmp_path):
     write_molecules(tmp_path / "data")
     common = [

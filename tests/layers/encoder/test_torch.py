@@ -230,7 +230,7 @@ def _other(layer, **changes):
         ),
         (
             lambda layer: _other(layer, activation=lambda x: x.sin()),
-            "activation .*lambda.*no known pointwise function",
+            "known pointwise activation, got .*lambda",
         ),
         (
             lambda layer: _other(layer, activation=nn.Identity()),
@@ -268,7 +268,7 @@ def test_quantised_layers_are_refused():
             lambda: Evolution(encoder_terms(D, 2, 16), scheme=Strang()),
             "scheme Lie or Relaxed, not Strang",
         ),
-        (lambda: Evolution(encoder_terms(D, 2, 16), horizon=2.0, steps=4), "step of length 1"),
+        (lambda: Evolution(encoder_terms(D, 2, 16), horizon=2.0, steps=4), "steps of length 1"),
         (lambda: Evolution(encoder_terms(D, 2, 16, norm="none")), "a LayerNorm in each of them"),
         (
             lambda: Evolution(encoder_terms(D, 2, 16, operator="itnet")),

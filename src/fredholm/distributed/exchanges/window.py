@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...forms.windowed import WindowChunks
-from ...integral.capabilities import Windowed
+from ...integral.capabilities import Decaying, Windowed
 from ...integral.contract import Memory
 from ...integral.facts import Facts
 from ...integral.problem import Problem
@@ -30,6 +30,8 @@ class TailsAndMoments(Exchange):
     passes = "the ranks' last points, and moments of all before them"
 
     def refuses(self, form: WindowChunks, kernel: Windowed, facts: Facts) -> str | None:
+        if isinstance(kernel, Decaying) and kernel.fades:
+            return "the last points of other ranks have no age"
         return features_refusal(kernel, form.strategy)
 
     def respond(

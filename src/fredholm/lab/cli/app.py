@@ -606,6 +606,13 @@ def linearize(
             min=0,
         ),
     ] = 0,
+    decay: Annotated[
+        str | None,
+        typer.Option(
+            help="head: the state of a decoder fades at a learned rate of each group of heads; "
+            "token: at one that each token chooses."
+        ),
+    ] = None,
     keep: Annotated[
         str | None,
         typer.Option(
@@ -742,6 +749,7 @@ def linearize(
         "window": "auto" if window is None else window,
         "sinks": "auto" if sinks is None else sinks,
         "store": store,
+        "decay": decay,
         "state": state,
         "keep": int(keep) if keep is not None and keep.isdecimal() else keep,
         "keep_refused": keep_refused,

@@ -86,6 +86,7 @@ def linearize(
     window: int | str | None = "auto",
     sinks: int | str = "auto",
     store: int = 0,
+    decay: str | None = None,
     state: bool = True,
     keep: int | str | Sequence[str] | None = None,
     retrieval: Retrieval | None = None,
@@ -132,7 +133,7 @@ def linearize(
             :class:`fredholm.lab.training.tasks.Task`.
         metric: a name of :data:`fredholm.lab.training.metrics.METRICS`; default ``"accuracy"``, of
             regressions ``"spearman"``, of tokens ``"perplexity"``.
-        options, tied, window, sinks, store, layers, inputs, keep_refused, probe: see
+        options, tied, window, sinks, store, decay, layers, inputs, keep_refused, probe: see
             :func:`fredholm.convert.replace_attention`.
         state: False leaves nothing of the state, so that the window, the sinks, the store and kept
             groups answer alone: the control *trained alike* of a conversion. Nothing is distilled.
@@ -221,6 +222,7 @@ def linearize(
             window=window,
             sinks=sinks,
             store=stored,
+            decay=decay,
             keep=groups,
             layers=layers,
             inputs=inputs,
@@ -240,6 +242,7 @@ def linearize(
     replaced = replaced_with(named)
     # What "auto" came to.
     settings |= {"window": replaced.window, "sinks": replaced.sinks, "store": replaced.store}
+    settings["decay"] = replaced.decay
     settings["state"] = state
     if not state:
         if replaced.window is None:

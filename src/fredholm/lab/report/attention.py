@@ -1,11 +1,11 @@
-"""Attention quality as sections of a page, and its pictures: overlays, removal, localisation,
+"""Attention quality as sections of a page: overlays, removal, localisation,
 centrality. Captions say what is plotted and from how much.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,15 +18,12 @@ from ...explain.kernels import image_grid
 from ...explain.quality import AREAS, MEASURES, Quality, attention_quality, mean_error
 from ...explain.vision import Traced
 from ...integral import IntegralOperator
+from . import attention_plots
 from .given import Samples
-from .kernels import Layer, _plain
+from .layers import Layer, plain
 from .page import Data, Picture, Section, table, words
-from .plots import _percent, picture
 from .samples import choose_samples
-from .style import Theme, colormap, literal, new_figure, render
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from .style import render
 
 SHOWN = 8  # images of the overlays
 STEPS = 10  # removals of patches
@@ -114,7 +111,7 @@ def centrality_section(layers: Sequence[Layer]) -> tuple[Section | None, dict[st
             "least_absorption": float(chain.absorption[states].min()),
             "limited": float(chain.limited.double().mean()),
         }
-        numbers[layer.name] = _plain(facts)
+        numbers[layer.name] = plain(facts)
         names.append(layer.name)
         found.append(alignment)
         rows.append(
@@ -133,7 +130,7 @@ def centrality_section(layers: Sequence[Layer]) -> tuple[Section | None, dict[st
     alt = "; ".join(
         f"{name}: cosine {float(one.cosine.nanmean()):.3f}" for name, one in zip(names, found)
     )
-    drawn = render(lambda theme: alignments(theme, names, found))
+    drawn = render(lambda theme: attention_plots.alignments(theme, names, found))
     head = ["layer", "cosine", "Spearman", "visits of a walk", "heads where γ was lowered"]
     return Section(
         "centrality",
@@ -169,7 +166,9 @@ def _overlay_section(
     text = words("attention")
     caption = words("attention_caption", kind=kind, images=count, seed=seed)
     alt = f"Attention maps over {count} images: {', '.join(maps)}"
-    drawn = render(lambda theme: overlays(theme, pictures[:count], maps, inside, names))
+    drawn = render(
+        lambda theme: attention_plots.overlays(theme, pictures[:count], maps, inside, names)
+    )
     rows = [
         [i, name, row, column, float(value)]
         for name, values in maps.items()
@@ -193,7 +192,7 @@ def _removal_section(found: Quality) -> Section:
         NAMES[m].split(",")[0]: {o: v.numpy() for o, v in d.curves.items()}
         for m, d in found.degradation.items()
     }
-    drawn = render(lambda theme: removals(theme, one.fractions.numpy(), curves))
+    drawn = render(lambda theme: attention_plots.removals(theme, one.fractions.numpy(), curves))
     lines = {(m, o): v.mean(0).tolist() for m, orders in curves.items() for o, v in orders.items()}
     head = ["share removed", *(f"{m}, {o}" for m, o in lines)]
     data = Data(head, list(zip(one.fractions.tolist(), *lines.values())))
@@ -222,7 +221,7 @@ def _place_section(found: Quality) -> Section:
     maps = {NAMES[m].split(",")[0]: values[marked].numpy() for m, values in found.maps.items()}
     inside = found.targets[kind][marked].numpy()
     caption = words("place_caption", kind=kind, images=int(marked.sum()))
-    drawn = render(lambda theme: rankings(theme, maps, inside))
+    drawn = render(lambda theme: attention_plots.rankings(theme, maps, inside))
     alt = "ROC and precision-recall of " + ", ".join(maps)
     columns = [values.ravel().tolist() for values in (inside.astype(int), *maps.values())]
     patches = list(zip(*columns))
@@ -266,154 +265,3 @@ def _work(layers: Sequence[Layer]) -> int:
         entries = 1 if scalar else getattr(kernel, "d_out", 1) * getattr(kernel, "d_in", 1)
         total += entries * getattr(layer.operator, "heads", 1) * layer.domain.size**2
     return total
-
-
-# --- pictures -------------------------------------------------------------------------------------
-
-
-def overlays(
-    theme: Theme,
-    images: Sequence[np.ndarray],
-    maps: Mapping[str, np.ndarray],
-    inside: np.ndarray | None,
-    names: Sequence[str],
-) -> Figure:
-    """Images as columns; below each image its maps laid over it, and the object's patches as an
-    outline where they are known.
-    """
-    count, rows = len(images), 1 + len(maps)
-    shape = images[0].shape[0] / images[0].shape[1]
-    across = min(count, 4) if theme.narrow else count
-    side, blocks = min(1.35, (theme.width - 0.9) / across), -(-count // across)
-    figure = new_figure(theme.width, ((side * shape + 0.12) * rows + 0.4) * blocks)
-    axes_of = figure.subplots(rows * blocks, across, squeeze=False)
-    panels = np.concatenate(np.split(axes_of, blocks), axis=1)  # images side by side again
-    for axes in panels[:, count:].ravel():
-        axes.set_axis_off()
-    extent = (0.0, 1.0, 1.0, 0.0)
-    for column, image in enumerate(images):
-        for row, axes in enumerate(panels[:, column]):
-            axes.set_xticks([])
-            axes.set_yticks([])
-            picture(axes, image, extent=extent)
-            axes.set_aspect(shape)
-            if row:
-                result = list(maps.values())[row - 1][column]
-                axes.imshow(
-                    result,
-                    cmap=colormap(theme),
-                    vmin=0,
-                    vmax=result.max() or 1,
-                    alpha=0.72,
-                    extent=extent,
-                    aspect=shape,
-                )
-            if inside is not None:
-                _edge(axes, inside[column], theme.mark)
-        panels[0, column].set_title(literal(names[column]), fontsize=8, loc="center")
-    for row, name in enumerate(("image", *maps)):
-        for axes in panels[row, :count:across]:
-            short = name.replace(" ", "\n").replace("-", "-\n") if theme.narrow else name
-            axes.set_ylabel(short, fontsize=7 if theme.narrow else 8.5)
-    return figure
-
-
-def removals(
-    theme: Theme, fractions: np.ndarray, curves: Mapping[str, Mapping[str, np.ndarray]]
-) -> Figure:
-    """A panel a method: mean relative confidence with its standard error, in the three orders."""
-    rows, columns = theme.side_by_side(len(curves))
-    figure = new_figure(theme.width if columns > 1 else min(theme.width, 4.5), 2.8 * rows)
-    labels = {
-        "morf": "most relevant first",
-        "lerf": "least relevant first",
-        "random": "random order",
-    }
-    panels = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()
-    for axes, (method, orders) in zip(panels, curves.items()):
-        for colour, (order, values) in zip(
-            (theme.series[1], theme.series[0], theme.faint), orders.items()
-        ):
-            mean = values.mean(0)
-            error = values.std(0, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0 * mean
-            axes.plot(
-                fractions, mean, color=colour, label=labels[order], marker="o", markersize=2.5
-            )
-            axes.fill_between(
-                fractions, mean - error, mean + error, color=colour, alpha=0.2, linewidth=0
-            )
-        axes.set_title(method)
-        axes.tick_params(labelleft=True)
-        axes.set_xlabel("patches removed")
-        axes.grid(axis="y")
-        axes.set_ylim(bottom=0)
-        _percent(axes.xaxis)
-    panels[0].set_ylabel("confidence, whole image = 1")
-    panels[-1].legend()
-    return figure
-
-
-def rankings(theme: Theme, maps: Mapping[str, np.ndarray], inside: np.ndarray) -> Figure:
-    """ROC and precision against recall of all patches of all images together, one line per method;
-    dashed: a map that knows nothing.
-    """
-    rows, columns = theme.side_by_side(2)
-    figure = new_figure(theme.width if theme.narrow else 0.8 * theme.width, 3.2 * rows)
-    left, right = figure.subplots(rows, columns)
-    own = inside.reshape(-1)
-    for colour, (method, values) in zip(theme.series, maps.items()):
-        flat = (values / np.maximum(values.max((1, 2), keepdims=True), 1e-300)).reshape(-1)
-        order = np.argsort(-flat, kind="stable")
-        last = np.append(np.diff(flat[order]) != 0, True)
-        hits, count = np.cumsum(own[order])[last], (np.arange(len(flat)) + 1)[last]
-        recall, false = hits / max(own.sum(), 1), (count - hits) / max((~own).sum(), 1)
-        left.plot(np.append(0, false), np.append(0, recall), color=colour, label=method)
-        right.plot(recall, hits / count, color=colour, label=method)
-    left.plot([0, 1], [0, 1], color=theme.faint, linestyle="--", linewidth=1)
-    right.axhline(own.mean(), color=theme.faint, linestyle="--", linewidth=1)
-    left.set_title("patches of the object found")
-    left.set_xlabel("patches elsewhere taken")
-    right.set_title("precision")
-    right.set_xlabel("recall")
-    right.set_ylim(0, 1.02)
-    for axes in (left, right):
-        axes.grid(axis="y")
-        _percent(axes.xaxis)
-        _percent(axes.yaxis)
-    left.legend()
-    return figure
-
-
-def alignments(theme: Theme, names: Sequence[str], found: Sequence[Any]) -> Figure:
-    """Cosine and rank correlation with the limit, one row per layer: every head of every image is a dot,
-    the mean a bar.
-    """
-    rows, columns = theme.side_by_side(2)
-    figure = new_figure(theme.width, (0.42 * len(found) + 1.0) * rows)
-    for axes, key in zip(figure.subplots(rows, columns, sharey=True), ("cosine", "spearman")):
-        for row, one in enumerate(found):
-            values = getattr(one, key).flatten().cpu().numpy()
-            values = values[np.isfinite(values)]
-            spread = np.random.default_rng(0).uniform(-0.22, 0.22, len(values))
-            axes.scatter(values, row + spread, s=5, color=theme.series[0], alpha=0.35, linewidth=0)
-            if len(values):
-                axes.plot(
-                    [values.mean()] * 2, [row - 0.33, row + 0.33], color=theme.mark, linewidth=2
-                )
-        axes.set_title({"cosine": "cosine", "spearman": "Spearman correlation"}[key])
-        axes.set_yticks(range(len(found)), names)
-        axes.set_ylim(len(found) - 0.5, -0.5)
-        axes.grid(axis="x")
-    return figure
-
-
-def _edge(axes: Any, inside: np.ndarray, colour: str) -> None:
-    """The outline of some patches."""
-    if not inside.any():
-        return
-    height, width = inside.shape
-    fine = np.pad(np.kron(inside.astype(float), np.ones((8, 8))), 1)
-    y, x = ((np.arange(-1, 8 * n + 1) + 0.5) / (8 * n) for n in (height, width))
-    axes.contour(
-        np.clip(x, 0, 1), np.clip(y, 0, 1), fine, levels=[0.5], colors=[colour], linewidths=1.2
-    )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..data.files.terms import Terms
 from ..data.kinds.kind import Cloud, Kind, Signal
 from ..numbers import readable
-from . import plots
+from . import result_plots
 from .importance import Word, word_support
 from .page import Data, Picture, Section, example_table, marked_texts, words
 from .style import render
@@ -187,7 +187,7 @@ def _drawn(shown: Shown, key: str, title: str, found: Sequence[Said], count: int
         key,
         alt,
         words("examples_caption", **facts),
-        render(lambda theme: plots.examples(theme, things, found)),
+        render(lambda theme: result_plots.examples(theme, things, found)),
         Data(["sample", "truth", "answer", "note"], rows),
     )
 
@@ -237,7 +237,7 @@ def field_section(samples: Sequence[FieldSample], name: str) -> Section:
         sample = samples[order[place]]
         facts = {"label": label, "error": f"{sample.error:.2%}", "count": len(samples)}
         alt = f"Input, truth, prediction and error of the {label} of {len(samples)} fields"
-        drawn = render(lambda theme, sample=sample: plots.field_panels(theme, sample))
+        drawn = render(lambda theme, sample=sample: result_plots.field_panels(theme, sample))
         caption = words("field_caption", name=name, **facts)
         pictures.append(Picture(f"field-{label}", alt, caption, drawn, sample.data()))
     return Section("fields", "Truth and prediction", words("fields"), pictures)

@@ -21,7 +21,8 @@ from ...explain.kernels import image_grid, kernel_map, output_points
 from ...files import write_text
 from ...integral import IntegralOperator
 from ..data.kinds.kind import SAMPLES, Cloud, Kind
-from .kernels import DRAWABLE, MAX_HEADS, PLAIN, Axis, Layer, _first, shown_layers
+from ..numbers import readable
+from .layers import DRAWABLE, MAX_HEADS, PLAIN, Axis, Layer, first_sample, shown_layers
 from .page import Section, render_figure, words
 
 MOST = 1_500_000  # weights of a page, a byte each
@@ -196,7 +197,7 @@ def _points(domain: Domain, image: np.ndarray | None, kind: Kind, axis: Axis) ->
     if domain.dim == 1:
         real = sorted(real, key=lambda i: x[i, 0])
         unit = axis.unit
-        named = [f"{kind.point} {i + 1}, at {x[i, 0] * unit:.3g}" for i in real]
+        named = [f"{kind.point} {i + 1}, at {readable(x[i, 0] * unit, 3)}" for i in real]
         return _Points(real, "line", None, 0, named)
     if domain.dim > DRAWABLE:
         return None
@@ -213,7 +214,7 @@ def _weights(layers: Sequence[Layer], indices: list[int]) -> Tensor:
     last one again.
     """
     found = [
-        kernel_map(layer.operator, layer.u[:1], _first(layer.domain), queries=indices)[0]
+        kernel_map(layer.operator, layer.u[:1], first_sample(layer.domain), queries=indices)[0]
         for layer in layers
     ]
     heads = min(MAX_HEADS, max(len(each) for each in found))

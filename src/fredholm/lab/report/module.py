@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ...convert import as_operator
 from ...domain import Domain
@@ -19,13 +19,13 @@ from ...explain.calls import Call, capture, check_output, difference, find_layer
 from ...explain.kernels import BUDGET, image_grid, output_points, take_samples
 from ...integral import IntegralOperator
 from ...modes import evaluating
+from . import kernel_plots
 from .given import ReportOptions
-from .kernels import Layer, _plain
+from .layers import Layer, plain
 from .page import Data, Picture, Section, words
-from .plots import _short
 from .report import Content, kernel_sections, units, write_report
 from .sources import load_inputs, load_model
-from .style import Theme, diverging, new_figure, render
+from .style import render
 
 WORK = 2**29  # kernel entries read for one picture
 SHOWN = 12  # entries of a kernel's row that are drawn
@@ -284,13 +284,11 @@ def entry_section(layer: Layer) -> tuple[Section | None, dict[str, Any]]:
     share = float(size[chosen].sum() / size.sum().clamp(min=1e-300))
     at = target.positions.reshape(-1, target.size, target.dim)[0, query].double().cpu().numpy()
     place = domain.positions.reshape(-1, domain.size, domain.dim)[0, :, 0].double().cpu().numpy()
-    drawn = render(
-        lambda t: (
-            _maps(t, names, values, grid, at)
-            if grid is not None
-            else _lines(t, names, values, place, at)
-        )
-    )
+    if grid is None:
+        drawn = render(lambda theme: kernel_plots.entry_lines(theme, names, values, place, at[0]))
+    else:
+        over = [value[grid.numpy()] for value in values]
+        drawn = render(lambda theme: kernel_plots.entry_maps(theme, names, over, at))
     facts = {"chosen": len(chosen), "count": f"{len(size):,}", "query": query}
     shown = words("entries_caption", **facts, share=f"{share:.0%}", grid=grid is not None)
     alt = f"Signed entries of one kernel row: {', '.join(names)}"
@@ -298,7 +296,7 @@ def entry_section(layer: Layer) -> tuple[Section | None, dict[str, Any]]:
     picture = Picture("entries", alt, shown, drawn, Data(["point", *names], rows))
     numbers = {
         "query": query,
-        "entries": dict(zip(names, (_plain(torch.from_numpy(v)) for v in values))),
+        "entries": dict(zip(names, (plain(torch.from_numpy(v)) for v in values))),
     }
     return Section("entries", "Entries of the kernel", words("entries"), [picture]), numbers
 
@@ -308,65 +306,3 @@ def _middle(domain: Any) -> int:
     if domain.dim == 1 and domain.causal:
         return domain.size - 1  # the last point sees everything
     return int((x - (x.amin(0) + x.amax(0)) / 2).norm(dim=-1).argmin())
-
-
-def _maps(theme: Theme, names: list[str], values: list[np.ndarray], grid: Tensor, at: np.ndarray):
-    across = 3 if theme.narrow else 6
-    columns = min(across, len(names))
-    rows = -(-len(names) // columns)
-    shape = grid.shape[0] / grid.shape[1]
-    side = (theme.width - 0.4) / across
-    figure = new_figure(max(side * columns, 3.0), (side * shape + 0.35) * rows)
-    panels = figure.subplots(rows, columns, squeeze=False).ravel()
-    limit = max(float(np.abs(v).max()) for v in values) or 1.0
-    for axes, name, value in zip(panels, names, values):
-        axes.imshow(
-            value[grid.numpy()],
-            cmap=diverging(theme),
-            vmin=-limit,
-            vmax=limit,
-            extent=(0, 1, 1, 0),
-            aspect=shape,
-        )
-        axes.plot(
-            at[1],
-            at[0],
-            marker="o",
-            markersize=7,
-            color="none",
-            markeredgecolor=theme.mark,
-            markeredgewidth=1.2,
-        )
-        axes.set_title(name, fontsize=8)
-        axes.set_xlabel(
-            f"{_short(value.min())} – {_short(value.max())}",
-            fontsize=7,
-            color=theme.faint,
-            labelpad=2,
-        )
-        axes.set_xticks([])
-        axes.set_yticks([])
-        for spine in axes.spines.values():
-            spine.set_visible(True)
-    for axes in panels[len(names) :]:
-        axes.set_axis_off()
-    return figure
-
-
-def _lines(theme: Theme, names: list[str], values: list[np.ndarray], x: np.ndarray, at: np.ndarray):
-    columns = min(2 if theme.narrow else 4, len(names))
-    rows = -(-len(names) // columns)
-    figure = new_figure(theme.width if columns > 1 else min(theme.width, 4.5), 1.4 * rows + 0.5)
-    panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).ravel()
-    for axes, name, value in zip(panels, names, values):
-        axes.axhline(0, color=theme.rule, linewidth=0.8)
-        axes.plot(
-            x, value, color=theme.series[0], marker="o" if len(x) <= 40 else None, markersize=2.5
-        )
-        axes.axvline(at[0], color=theme.mark, linewidth=1, linestyle="--")
-        axes.tick_params(labelbottom=True, labelleft=True)
-        axes.set_title(name, fontsize=8)
-    for axes in panels[len(names) :]:
-        axes.set_axis_off()
-    figure.supxlabel("position", fontsize=9)
-    return figure

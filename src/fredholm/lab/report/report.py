@@ -24,18 +24,12 @@ from ..data.kinds.kind import SAMPLES, Kind, Page, kind_of
 from ..data.kinds.sequences import SEQUENCES, TABLES
 from ..data.vocabulary import Vocabulary
 from .attention import choose_marked, quality_sections
+from .evolution import evolution_section
 from .explore import explore_section
 from .given import ReportOptions, RunFacts, Samples
-from .kernels import (
-    PLAIN,
-    Axis,
-    Layer,
-    _plain,
-    evolution_section,
-    map_section,
-    profile_section,
-    share_section,
-)
+from .kernels import profile_section, share_section
+from .layers import PLAIN, Axis, Layer, plain
+from .maps import map_section
 from .page import Section, folded, preformatted, render_page
 from .results import curve_section, read_history, result_sections
 from .samples import choose_samples, encoder_config, padded_queries, trace_layers
@@ -371,5 +365,5 @@ def write_report(folder: Path, heading: str, content: Content, seed: int) -> Pat
         for picture in section.pictures:
             (folder / f"{picture.name}.png").write_bytes(picture.png["light"])
     numbers = {"title": heading, "seed": seed, **content.numbers}
-    (folder / NUMBERS).write_text(json.dumps(_plain(numbers), indent=1) + "\n", encoding="utf-8")
+    (folder / NUMBERS).write_text(json.dumps(plain(numbers), indent=1) + "\n", encoding="utf-8")
     return write_text(folder / PAGE, page)

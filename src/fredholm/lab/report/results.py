@@ -19,7 +19,7 @@ from ..data.files.terms import Terms
 from ..data.kinds.sequences import TABLES
 from ..numbers import readable
 from ..training.metrics import METRICS, wilson
-from . import plots
+from . import result_plots
 from .examples import (
     Shown,
     class_examples,
@@ -223,7 +223,7 @@ def curve_section(history: dict[str, list[float]]) -> Section:
     alt = f"Loss{' and accuracy' if named else ''} against the epoch"
     if named:
         alt += f"; validation accuracy ends at {history['val_accuracy'][-1]:.1%}"
-    drawn = render(lambda theme: plots.curves(theme, history))
+    drawn = render(lambda theme: result_plots.curves(theme, history))
     data = Data(list(history), list(zip(*history.values())))
     return Section("training", "Training", "", [Picture("curves", alt, caption, drawn, data)])
 
@@ -244,14 +244,14 @@ def confusion_section(evaluation: Mapping[str, Any], classes: Sequence[str], spl
         [classes[i], classes[j], str(wrong[i, j]), f"{wrong[i, j] / counts[i].sum():.1%}"]
         for i, j in pairs
     ]
-    listed = table(["true", "predicted", "times", "share of the class"], rows) if rows else ""
+    listed = table(["true", "predicted", "times", "share"], rows) if rows else ""
     text = words("mistakes", wrong=wrong.sum(), count=counts.sum(), what=split)
     listed = words("frequent", table=listed) if rows else ""
     if len(counts) > MAX_CLASSES:
         return Section("confusion", "Mistakes", text, after=listed)
     caption = words("confusion_caption", what=split)
     alt = f"Confusion matrix of {len(classes)} classes, {wrong.sum()} mistakes of {counts.sum()}"
-    drawn = render(lambda theme: plots.confusion(theme, counts, classes))
+    drawn = render(lambda theme: result_plots.confusion(theme, counts, classes))
     rows = [[name, *line] for name, line in zip(classes, counts.tolist())]
     picture = Picture("confusion", alt, caption, drawn, Data(["true \\ predicted", *classes], rows))
     return Section("confusion", "Mistakes", text, [picture], after=listed, beside=len(counts) <= 10)
@@ -327,7 +327,9 @@ def agreement_section(truth: Tensor, predicted: Tensor, label: str, what: str) -
     facts = {"label": label or "the number asked for", "count": len(truth), "what": what}
     caption = words("agreement_caption", **facts)
     alt = f"Predicted against true {facts['label']}: R² {found['r2']:.3f}, {len(truth)} {what}"
-    drawn = render(lambda theme: plots.agreement(theme, truth.numpy(), predicted.numpy(), label))
+    drawn = render(
+        lambda theme: result_plots.agreement(theme, truth.numpy(), predicted.numpy(), label)
+    )
     pairs = enumerate(zip(truth.tolist(), predicted.tolist()))
     data = Data(["sample", "true", "predicted"], [[i, *pair] for i, pair in pairs])
     picture = Picture("agreement", alt, caption, drawn, data)
@@ -339,7 +341,7 @@ def importance_section(found: Sequence[Importance], measure: str) -> Section:
     shown = found[:MAX_COLUMNS]
     alt = "; ".join(f"{each.name}: {each.mean:.3g}" for each in shown)
     percent = measure == "accuracy"
-    drawn = render(lambda theme: plots.importances(theme, shown, measure, percent))
+    drawn = render(lambda theme: result_plots.importances(theme, shown, measure, percent))
     caption = words("importance_caption", left_out=len(found) - len(shown))
     data = Data(["column", "mean", "sd"], [list(each) for each in found])
     text = words("importance", percent=percent)

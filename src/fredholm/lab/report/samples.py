@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ...errors import OptionError
 from ...models import Model
-from .kernels import Layer
+from .layers import Layer
 
 
 def encoder_config(model: Any) -> Any:

@@ -180,6 +180,7 @@ def _copy(layers: Sequence[Layer], evolution: Evolution) -> None:
             evolution.get_parameter(name).copy_(parameter.value)
             filled.add(name)
 
+    # The final norm is copied by its state, an activation is a module of the encoder's.
     names = [name for name, _ in evolution.named_parameters() if name.startswith("knots.")]
     expected = {name for name in names if ".activation." not in name}
     if expected != filled:

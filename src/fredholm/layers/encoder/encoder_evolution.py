@@ -120,6 +120,7 @@ def _knot(dim: int, knot: dict[str, Any], activation: nn.Module | None) -> list[
         norm=knot["norm"],
         activation=named,
     )
+    # In a list, terms have the names that the configuration uses: "0.operator.kernel.query".
     parts = nn.ModuleList(terms)
     for name in knot["missing"]:
         path, _, kind = name.rpartition(".")

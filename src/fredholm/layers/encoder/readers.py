@@ -42,6 +42,7 @@ def read_layer(layer: nn.Module) -> Layer:
     name = qualified_name(kind)
     if name in READERS:
         return READERS[name](layer)
+    # A subclass may compute something else with the same parameters.
     for base in kind.__mro__[1:]:
         if qualified_name(base) in READERS:
             raise ConversionError(
@@ -110,6 +111,7 @@ def _timm_block(layer: Any) -> Layer:
     if attention.qkv.out_features != 3 * width:
         raise ConversionError("Block.attn has heads that do not split the width")
 
+    # An identity stands where a block has no stochastic depth.
     rates = [getattr(drop, "drop_prob", 0.0) for drop in (layer.drop_path1, layer.drop_path2)]
     rates += [attention.attn_drop.p, attention.proj_drop.p, network.drop1.p, network.drop2.p]
     deterministic(layer, rates)

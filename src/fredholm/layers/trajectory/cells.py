@@ -115,6 +115,7 @@ def lstm(weights: Weights, x: Tensor, state: State, linearization: str) -> Traje
     """
     bias = weights.bias()
     h, c = state
+    # Of each step its gates, the candidate's argument, the cell and the output.
     steps = []
     for drive in F.linear(x, weights.read, bias).unbind(1):
         i, f, a, o = (drive + h @ weights.recurrent.mT).chunk(4, -1)
@@ -168,6 +169,7 @@ def gru(weights: Weights, x: Tensor, state: State, linearization: str) -> Trajec
         torch.Size([1, 4, 2])
     """
     (h,) = state
+    # Of each step its gates, the candidate's argument and the output.
     steps = []
     for drive in F.linear(x, weights.read, weights.read_bias).unbind(1):
         recurrent = F.linear(h, weights.recurrent, weights.recurrent_bias)

@@ -44,6 +44,7 @@ def check_state(layer: nn.RNNBase, state: InitialState | None, width: int) -> Pa
             f"initial_state of {type(layer).__name__}: expected {need}, got {_describe(state)}"
         )
 
+    # A state for each layer and direction.
     rows = layer.num_layers * (2 if layer.bidirectional else 1)
     for name, x, size in zip("hc", parts, (width, layer.hidden_size)):
         if x.dim() not in (2, 3) or x.shape[0] != rows or x.shape[-1] != size:

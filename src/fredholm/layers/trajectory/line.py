@@ -31,6 +31,7 @@ class Order:
             return cls()
         if valid is None:
             there = torch.arange(n - 1, -1, -1, device=device)[None]
+        # Stable sorts by "is padding" keep the order of the real points.
         elif reverse:
             there = n - 1 - (~valid.flip(1)).int().argsort(dim=1, stable=True)
         else:
@@ -61,6 +62,7 @@ class Line:
         """
         if x is not None:
             x = take(x, self.order.there)
+        # An LSTM's state is its cell, which comes last; its output is h.
         start = self.start[-1], self.start[0]
         response, _ = push(self.line, x, start)
         return take(response, self.order.back)

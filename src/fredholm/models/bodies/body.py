@@ -1,4 +1,6 @@
-"""What every body is: features on a domain to features on a domain; and its configuration."""
+"""Base of bodies, from features on a domain to features on a domain, and of their
+configurations.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ class Body(nn.Module):
 
     @torch.no_grad()
     def trace(self, u: Tensor, domain: Domain) -> list[Seen]:
-        """What each operator sees: (operator, its input u (B, N, D), domain)."""
+        """Return the input of each operator: (operator, u (B, N, D), domain)."""
+        # Hooks take it from the calls of one forward, and are gone afterwards.
         seen: list[Seen] = []
 
         def note(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -59,7 +62,7 @@ class Body(nn.Module):
         return seen
 
     def init_state(self, batch: int, domain: Domain) -> tuple[Any, ...]:
-        """The states of all layers before the first point of a causal domain.
+        """Return the states of all layers before the first point of a causal domain.
 
         Raises:
             OptionError: a body that does not go point by point.

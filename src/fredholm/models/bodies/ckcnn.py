@@ -70,24 +70,30 @@ class CKCNNConfig(BodyConfig):
         return CKCNNBody(blocks, input_dropout=self.input_dropout)
 
     def _block(self, data: EncoderConfig, position_dim: int, d_in: int, d_out: int) -> CKBlock:
-        """One block, of kernels as long as the training input."""
-        taken = inspect.signature(operator_factory(self.operator)).parameters
-        if not {"out_dim", "length"} <= set(taken):
+        """Return one block, of kernels as long as the training input."""
+        known = inspect.signature(operator_factory(self.operator)).parameters
+        if "out_dim" not in known or "length" not in known:
             raise OptionError(
                 f"operator: {self.operator!r} has no out_dim and length; needs a convolution such "
                 "as 'ckconv'"
             )
         options: dict[str, Any] = {"length": data.points}
-        options |= {"position_dim": position_dim} if position_dim > 1 else {}
-        options |= {} if data.causal else {"origin": "centre"}
+        if position_dim > 1:
+            options["position_dim"] = position_dim
+        if not data.causal:
+            options["origin"] = "centre"
         spacing = getattr(data, "spacing", 1.0)
-        options |= {"blur": spacing} if spacing < 1 else {}  # finer than in training
+        if spacing < 1:
+            # Samples finer than in training would alias.
+            options["blur"] = spacing
         options |= self.operator_options
-        operators = [
-            create_operator(self.operator, d, 1, out_dim=d_out, **options) for d in (d_in, d_out)
-        ]
-        norm = nn.LayerNorm if self.norm == "paper" else WholeNorm
-        return CKBlock(operators, [norm(d_out) for _ in operators], self.dropout)
+
+        operators: list[nn.Module] = []
+        norms: list[nn.Module] = []
+        for dim in (d_in, d_out):
+            operators.append(create_operator(self.operator, dim, 1, out_dim=d_out, **options))
+            norms.append(nn.LayerNorm(d_out) if self.norm == "paper" else WholeNorm(d_out))
+        return CKBlock(operators, norms, self.dropout)
 
 
 class WholeNorm(nn.GroupNorm):
@@ -106,7 +112,8 @@ class WholeNorm(nn.GroupNorm):
         real = valid[..., None]
         u = torch.where(real, cast(input, at_least_single(input.dtype)), 0.0)
         count = (real.sum((1, 2), keepdim=True) * input.shape[2]).clamp(min=1)
-        centred = torch.where(real, u - u.sum((1, 2), keepdim=True) / count, 0.0)
+        mean = u.sum((1, 2), keepdim=True) / count
+        centred = torch.where(real, u - mean, 0.0)
         variance = centred.square().sum((1, 2), keepdim=True) / count
         out = centred * (variance + self.eps).rsqrt() * self.weight + self.bias
         return cast(torch.where(real, out, 0.0), input.dtype)
@@ -131,10 +138,12 @@ class CKBlock(nn.Module):
     def __init__(self, operators: list[nn.Module], norms: list[nn.Module], dropout: float = 0.0):
         super().__init__()
         first: Any = operators[0]
-        self.operators, self.norms = nn.ModuleList(operators), nn.ModuleList(norms)
+        self.operators = nn.ModuleList(operators)
+        self.norms = nn.ModuleList(norms)
         self.dropout = nn.Dropout(dropout)
-        self.skip = nn.Linear(first.dim, first.out_dim) if first.dim != first.out_dim else None
-        if self.skip is not None:
+        self.skip = None
+        if first.dim != first.out_dim:
+            self.skip = nn.Linear(first.dim, first.out_dim)
             nn.init.kaiming_normal_(self.skip.weight)
             nn.init.zeros_(self.skip.bias)
 
@@ -144,20 +153,27 @@ class CKBlock(nn.Module):
             out = operator(out, domain)
             out = norm(out, domain.valid) if isinstance(norm, WholeNorm) else norm(out)
             out = self.dropout(functional.relu(out))
-        return functional.relu(out + (u if self.skip is None else self.skip(u)))
+        return self._with_input(out, u)
+
+    def _with_input(self, out: Tensor, u: Tensor) -> Tensor:
+        """Return the last ReLU of a block's branch and its input."""
+        if self.skip is not None:
+            u = self.skip(u)
+        return functional.relu(out + u)
 
     def advance(
         self, u: Float[Tensor, "b ... d"], states: list[CausalState], move: str
     ) -> tuple[Float[Tensor, "b ... o"], list[CausalState]]:
-        """The next point or stretch, by the convolutions' ``step`` or ``prefill``: the block's
-        output there, and both convolutions' states after it.
+        """Advance by the next point or stretch, by the convolutions' ``step`` or ``prefill``, and
+        return the block's output there and both convolutions' states after it.
         """
-        out, after = u, []
+        out = u
+        after = []
         for operator, norm, state in zip(self.operators, self.norms, states):
             out, new = getattr(operator, move)(out, state)
             out = self.dropout(functional.relu(norm(out)))
             after.append(new)
-        return functional.relu(out + (u if self.skip is None else self.skip(u))), after
+        return self._with_input(out, u), after
 
 
 class CKCNNBody(Body):
@@ -196,9 +212,10 @@ class CKCNNBody(Body):
 
     def init_state(self, batch: int, domain: Domain) -> tuple[list[CausalState], ...]:
         domain = _summing(domain)
-        return tuple(
-            [one.init_state(batch, domain) for one in block.operators] for block in self.blocks
-        )
+        states = []
+        for block in self.blocks:
+            states.append([operator.init_state(batch, domain) for operator in block.operators])
+        return tuple(states)
 
     def prefill(
         self, u: Tensor, states: tuple[list[CausalState], ...]
@@ -221,5 +238,7 @@ class CKCNNBody(Body):
 
 
 def _summing(domain: Domain) -> Domain:
-    """A convolution sums: of equal masses each is one."""
-    return domain.replace(kind="counting") if domain.kind == "uniform" else domain
+    """Return the domain over which a convolution sums: of equal masses each is one."""
+    if domain.kind != "uniform":
+        return domain
+    return domain.replace(kind="counting")

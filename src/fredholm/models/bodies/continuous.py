@@ -158,41 +158,46 @@ def make_evolution(
     steps: int | None,
     horizon: float | None,
 ) -> Evolution:
-    """An evolution of width ``dim`` with ``depth`` knots, each of ``terms(drop_path)``."""
+    """Return an evolution of width ``dim`` with ``depth`` knots, each of ``terms(drop_path)``."""
     count = 1 if c.control == "shared" else depth
     rates = [c.drop_path * k / max(1, count - 1) for k in range(count)]
     knots = [constrained(c, terms(rate), dim) for rate in rates]
+    norm = None
     if c.norm != "post":
         _scale_outputs(knots, (2 * depth) ** -0.5)
+        norm = nn.LayerNorm(dim)
     return Evolution(
         knots,
         scheme=c.scheme if isinstance(c.scheme, str) else Hybrid(groups=c.scheme),
         controls="linear" if c.control == "linear" else "constant",
         horizon=float(depth) if horizon is None else horizon,
         steps=depth if steps is None else steps,
-        norm=None if c.norm == "post" else nn.LayerNorm(dim),
+        norm=norm,
     )
 
 
 def constrained(c: EvolutionConfig, terms: list[Term], dim: int) -> list[Term]:
-    """The terms of one knot, with the constraints that its norm asks for."""
+    """Return the terms of one knot, with the constraints that its norm asks for."""
     if c.norm in ("pre", "none"):
         return terms
     options: Any = {}
     if c.norm == "soft":
-        options = {"affine": "scalar", "penalty": PENALTY if c.penalty is None else c.penalty}
+        penalty = PENALTY if c.penalty is None else c.penalty
+        options = {"affine": "scalar", "penalty": penalty}
     *before, network = terms
-    first, second = (MomentConstraint(dim, **options) for _ in range(2))
+    first = MomentConstraint(dim, **options)
+    second = MomentConstraint(dim, **options)
     return [*before, first, network, second]
 
 
 @torch.no_grad()
 def _scale_outputs(knots: list[list[Term]], scale: float) -> None:
     """Shrink the output layers of attention and network: u(T) must not grow with the depth."""
-    for term in (term for terms in knots for term in terms):
-        if isinstance(term, OperatorTerm):
-            for projection in output_layers(term.operator):
-                projection.weight.mul_(scale)
-        elif isinstance(term, FeedForwardTerm):
-            last: Any = term.layers[-1]
-            last.weight.mul_(scale)
+    for terms in knots:
+        for term in terms:
+            if isinstance(term, OperatorTerm):
+                for projection in output_layers(term.operator):
+                    projection.weight.mul_(scale)
+            elif isinstance(term, FeedForwardTerm):
+                last: Any = term.layers[-1]
+                last.weight.mul_(scale)

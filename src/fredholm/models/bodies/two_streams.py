@@ -65,9 +65,12 @@ class TwoStreamsConfig(ResidualConfig):
 
 
 def _check_queries(body: TwoStreamsConfig, encoder: Any, config: Any) -> None:
-    """OptionError of an operator that answers at its own points only."""
-    there, here = (Domain.points(torch.zeros(n, encoder.position_dim)) for n in (2, 1))
-    u, query = torch.zeros(1, 2, body.dim), torch.zeros(1, 1, body.dim)
+    """Raise OptionError for an operator that answers at its own points only."""
+    there = Domain.points(torch.zeros(2, encoder.position_dim))
+    here = Domain.points(torch.zeros(1, encoder.position_dim))
+    u = torch.zeros(1, 2, body.dim)
+    query = torch.zeros(1, 1, body.dim)
+    # Tried with one of its own, without using up random numbers.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.no_grad():
         try:
             body.operator_of(0, encoder, config)(u, there, query=query, query_domain=here)
@@ -97,7 +100,8 @@ class Stream(nn.Module):
         self.other: Any = nn.ModuleList()
         for block, rate in zip(range(depth), drop_path):
             shared: Any = {"dropout": dropout, "drop_path": rate}
-            of_own = 0.0 if cross else ratio  # one feed-forward network a layer, after all it reads
+            # One feed-forward network per layer, after all that it reads.
+            of_own = 0.0 if cross else ratio
             self.own.append(ResidualBlock(operator(block), dim, ratio=of_own, **shared))
             if cross:
                 self.other.append(CrossBlock(operator(block), dim, ratio=ratio, **shared))
@@ -198,10 +202,11 @@ class TwoStreamsBody(Body):
         p, t = u[:, : self.first], u[:, self.first :]
         at_p, at_t = domain[: self.first], domain[self.first :]
         for layer, (of_p, of_t) in enumerate(zip(self.picture.own, self.text.own)):
-            p, t = of_p(p, at_p), of_t(t, at_t)
+            p = of_p(p, at_p)
+            t = of_t(t, at_t)
             if self.cross:
-                p, t = (
-                    self.picture.other[layer](p, at_p, source=t, source_domain=at_t),
-                    self.text.other[layer](t, at_t, source=p, source_domain=at_p),
-                )
+                # Each side reads the other as it was before this exchange.
+                read_p = self.picture.other[layer](p, at_p, source=t, source_domain=at_t)
+                read_t = self.text.other[layer](t, at_t, source=p, source_domain=at_p)
+                p, t = read_p, read_t
         return torch.cat([self.picture.read_out(p), self.text.read_out(t)], 1), domain

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -71,41 +72,50 @@ class Accumulation(nn.Module):
         if not self.operators:
             raise OptionError("an accumulation needs at least one operator, got none")
         if not 0.0 < decay < 1.0:
-            raise OptionError(f"decay is γ in (0, 1), got {decay}; for γ = 1 stack ResidualBlocks")
-        self.decay, self.residual, count = decay, residual, len(self.operators)
-        logit = math.log(decay / (1 - decay))
-        self.decay_logit = nn.Parameter(torch.tensor(logit)) if learned_decay else None
-        blocks = count if residual else 0
-        with_network = blocks if ratio else 0
+            raise OptionError(
+                f"expected a decay γ in (0, 1), got {decay}; for γ = 1 stack ResidualBlocks"
+            )
+        self.decay = decay
+        self.residual = residual
+        self.decay_logit = None
+        if learned_decay:
+            self.decay_logit = nn.Parameter(torch.tensor(math.log(decay / (1 - decay))))
+
+        # A residual stack has a norm for each operator, and beside it a network and its norm.
+        blocks = len(self.operators) if residual else 0
+        networks = range(blocks if ratio else 0)
+        options: Any = {"ratio": ratio, "dropout": dropout, "chunk": chunk}
         self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(blocks))
-        self.network_norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(with_network))
-        self.networks = nn.ModuleList(
-            FeedForward(dim, ratio=ratio, dropout=dropout, chunk=chunk) for _ in range(with_network)
-        )
-        self.dropout, self.drop_path = nn.Dropout(dropout), StochasticDepth(drop_path)
+        self.network_norms = nn.ModuleList(nn.LayerNorm(dim) for _ in networks)
+        self.networks = nn.ModuleList(FeedForward(dim, **options) for _ in networks)
+        self.dropout = nn.Dropout(dropout)
+        self.drop_path = StochasticDepth(drop_path)
 
     def forward(self, u: Tensor, domain: Domain) -> Tensor:
         return self.accumulate(u, domain)[0]
 
     def accumulate(self, u: Tensor, domain: Domain) -> tuple[Tensor, Tensor]:
-        """The output and S_L, both (B, N, dim)."""
-        gamma = (
-            self.decay if self.decay_logit is None else torch.sigmoid(self.decay_logit).to(u.dtype)
-        )
-        stream, response, total = u, u, torch.zeros_like(u)
+        """Return the output and S_L, both (B, N, dim)."""
+        gamma: Any = self.decay
+        if self.decay_logit is not None:
+            gamma = torch.sigmoid(self.decay_logit).to(u.dtype)
+
+        stream = response = u
+        total = torch.zeros_like(u)
         for layer, operator in enumerate(self.operators):
+            weight = gamma ** (layer + 1)
             if not self.residual:
                 response = operator(response, domain)
-                total = total + gamma ** (layer + 1) * response
+                total = total + weight * response
                 continue
+
             branch = self.dropout(operator(self.norms[layer](stream), domain))
-            branch = self.drop_path(branch, domain.shards)
-            part = gamma ** (layer + 1) * branch
-            total, stream = total + part, stream + part
+            part = weight * self.drop_path(branch, domain.shards)
+            total = total + part
+            stream = stream + part
             if self.networks:
-                stream = stream + self.drop_path(
-                    self.networks[layer](self.network_norms[layer](stream)), domain.shards
-                )
+                branch = self.networks[layer](self.network_norms[layer](stream))
+                stream = stream + self.drop_path(branch, domain.shards)
         return (stream if self.residual else total), total
 
     def extra_repr(self) -> str:

@@ -57,14 +57,17 @@ class FeedForward(nn.Module):
         if self.chunk is None or u.shape[-2] <= self.chunk:
             return self._apply_to(u)
         parts = u.split(self.chunk, dim=-2)
-        if torch.is_grad_enabled():  # the hidden units of a piece are not kept but computed again
+        if torch.is_grad_enabled():
+            # The backward computes the hidden units of a piece again.
             return torch.cat([recomputed(self._apply_to, part) for part in parts], dim=-2)
-        out = None
-        for start, part in zip(range(0, u.shape[-2], self.chunk), parts):
-            piece = self._apply_to(part)
-            out = piece.new_empty(u.shape) if out is None else out
-            out[..., start : start + part.shape[-2], :] = piece
-        assert out is not None
+
+        # Pieces are written into one result, so that they are not held twice.
+        first = self._apply_to(parts[0])
+        out = first.new_empty(u.shape)
+        pieces = out.split(self.chunk, dim=-2)
+        pieces[0].copy_(first)
+        for piece, part in zip(pieces[1:], parts[1:]):
+            piece.copy_(self._apply_to(part))
         return out
 
     def _apply_to(self, u: Tensor) -> Tensor:
@@ -75,7 +78,7 @@ class FeedForward(nn.Module):
 
 
 def output_layers(operator: nn.Module) -> list[Any]:
-    """The output projections of an operator, those of a sum's parts among them."""
+    """Return the output projections of an operator, those of a sum's parts among them."""
     parts = getattr(getattr(operator, "kernel", None), "parts", [operator])
     found = (getattr(part, "projection", None) for part in parts)
     return [projection for projection in found if projection is not None]
@@ -116,10 +119,10 @@ class ResidualBlock(nn.Module):
         self.norm1 = nn.LayerNorm(dim)
         self.operator = operator
         self.dropout = nn.Dropout(dropout)
-        self.norm2 = nn.LayerNorm(dim) if ratio else None
-        self.feed_forward = (
-            FeedForward(dim, ratio=ratio, dropout=dropout, chunk=chunk) if ratio else None
-        )
+        self.norm2 = self.feed_forward = None
+        if ratio:
+            self.norm2 = nn.LayerNorm(dim)
+            self.feed_forward = FeedForward(dim, ratio=ratio, dropout=dropout, chunk=chunk)
         self.drop_path = StochasticDepth(drop_path)
 
     @torch.no_grad()
@@ -136,7 +139,7 @@ class ResidualBlock(nn.Module):
         return self._added(u, self.operator(self.norm1(u), domain), domain.shards)
 
     def _added(self, u: Tensor, branch: Tensor, shards: Shards | None = None) -> Tensor:
-        """The stream with both branches, of which the operator's is given."""
+        """Return the stream with both branches, of which the operator's is ``branch``."""
         u = u + self.drop_path(self.dropout(branch), shards)
         if self.feed_forward is not None and self.norm2 is not None:
             u = u + self.drop_path(self.feed_forward(self.norm2(u)), shards)

@@ -150,10 +150,17 @@ class EmbeddedSequence(Encoder):
     ):
         super().__init__()
         check_whole(patch, standard, **options)
-        self.dim, self.patch, self.spacing, self.standard = dim, patch, spacing, standard
+        self.dim = dim
+        self.patch = patch
+        self.spacing = spacing
+        self.standard = standard
+        # A sequence's scale is a mean and a deviation per channel.
         facts = 2 * channels if standard else 0
         if patch > 1:
-            channels, length, spacing = patch * channels, math.ceil(length / patch), 1.0
+            # Windows are points one step apart, whatever the spacing of their samples.
+            channels *= patch
+            length = math.ceil(length / patch)
+            spacing = 1.0
         self.samples = SequenceEncoder(
             channels=channels,
             length=length,
@@ -173,6 +180,7 @@ class EmbeddedSequence(Encoder):
     def forward(self, sequences: Float[Tensor, "b n c"]) -> tuple[Float[Tensor, "b m d"], Domain]:
         facts = None
         if self.standard:
+            # Times, where there are any, come first and keep their scale.
             times, values = sequences.tensor_split([int(self.samples.timed)], -1)
             values, facts = standardised(values)
             sequences = torch.cat([times, values], -1)
@@ -189,5 +197,5 @@ class EmbeddedSequence(Encoder):
         return self._embedded(*self.samples.part(inputs, mesh))
 
     def _embedded(self, samples: Tensor, domain: Domain) -> tuple[Tensor, Domain]:
-        position = self.position(self.fourier(domain.positions).to(self.position.weight.dtype))
-        return self.dropout(self.embed(samples) + position), domain
+        gamma = self.fourier(domain.positions).to(self.position.weight.dtype)
+        return self.dropout(self.embed(samples) + self.position(gamma)), domain

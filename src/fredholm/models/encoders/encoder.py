@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ...configuration import Configuration
 from ...distributed import Shards
 from ...domain import Domain
-from ...errors import OptionError, ShapeError
+from ...errors import OptionError, ShapeError, suggest
 from ...registry import Registered, Registry
 from ...validation import cheap_to_read
 
@@ -21,15 +21,32 @@ TOKENS = ("reader", "ordinary")  # a class token's mass: none, or that of a poin
 
 
 def with_token(token: Domain, domain: Domain, kind: str) -> Domain:
-    """A class token's point before those of a domain: a ``reader`` has no mass, so that it reads
-    the others and none reads it; an ``ordinary`` one has that of any other point.
+    """Return a class token's point before those of a domain: a ``reader`` has no mass, so that it
+    reads the others and none reads it; an ``ordinary`` one has that of any other point.
     """
     return Domain.join(token, domain, balance=(0.0, 1.0) if kind == "reader" else None)
 
 
+def check_options(known: Mapping[str, Sequence[str]], **options: str) -> None:
+    """Raise OptionError for an option that is not among its known values."""
+    for name, value in options.items():
+        if value not in known[name]:
+            hint = suggest(str(value), known[name])
+            raise OptionError(f"{name}: expected a known name, got {value!r}{hint}")
+
+
+def first_row(domain: Domain, has_token: bool) -> int:
+    """Return the row of a table of positions that belongs to the first point here beside a class
+    token, which has no row and stands before all others, in the first of several parts.
+    """
+    if domain.shards is None or domain.shards.start == 0:
+        return 0
+    return domain.shards.start - has_token
+
+
 def embedded(embed: nn.Embedding, numbers: Tensor, dropout: float) -> Tensor:
-    """Vectors of token numbers; in training a share ``dropout`` of the vocabulary is left out,
-    wherever it stands, and the others are divided by 1 - dropout.
+    """Return vectors of token numbers. In training a share ``dropout`` of the vocabulary is left
+    out, wherever it stands, and the others are divided by 1 - dropout.
 
     Reference: Gal and Ghahramani, A theoretically grounded application of dropout in recurrent
     neural networks, 2016.

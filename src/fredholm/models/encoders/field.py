@@ -122,9 +122,8 @@ class FieldEncoder(Encoder):
 
     def _check(self, fields: Tensor) -> None:
         if fields.dim() != 2 + self.position_dim or fields.shape[1] != self.channels:
-            need = (
-                f"(B, {self.channels}, {', '.join(f'n{i + 1}' for i in range(self.position_dim))})"
-            )
+            extents = ", ".join(f"n{i + 1}" for i in range(self.position_dim))
+            need = f"(B, {self.channels}, {extents})"
             raise ShapeError(f"fields must have shape {need}, got {tuple(fields.shape)}")
 
     def _place(self, fields: Tensor) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from ...configuration import check_counts, check_known, given
 from ...domain import Domain
 from ...edges import Edges
-from ...errors import OptionError, ShapeError, suggest
+from ...errors import OptionError, ShapeError
 from ...ops.backend import at_least_single
-from .encoder import Encoder, EncoderConfig, check_numbers, register_encoder
+from .encoder import Encoder, EncoderConfig, check_numbers, check_options, register_encoder
 from .inputs import Inputs
 
 OFF_EDGES = ("learned", "none", "all")
@@ -133,10 +133,8 @@ class GraphEncoder(Encoder):
         dropout: float = 0.0,
     ):
         super().__init__()
-        checks = (("off_edges", off_edges, OFF_EDGES), ("measure", measure, GRAPH_MEASURES))
-        for name, value, known in checks:
-            if value not in known:
-                raise OptionError(f"{name}: received {value!r}{suggest(str(value), known)}")
+        known = {"off_edges": OFF_EDGES, "measure": GRAPH_MEASURES}
+        check_options(known, off_edges=off_edges, measure=measure)
         if bool(channels) == bool(vocabulary) or eigenvectors < 1:
             got = f"channels={channels}, vocabulary={vocabulary}, eigenvectors={eigenvectors}"
             raise OptionError(
@@ -213,8 +211,8 @@ class GraphEncoder(Encoder):
     def pairs(
         self, edges: Bool[Tensor, "b n n"], valid: Bool[Tensor, "b n"], dtype: torch.dtype
     ) -> Tensor:
-        """log(w / mean of w over the real points), or log w under the measure of nodes, -inf where
-        nothing is seen, (B, N, N): the domain's density of pairs.
+        """Return log(w / mean of w over the real points), or log w under the measure of nodes, -inf
+        where nothing is seen, (B, N, N): the domain's density of pairs.
         """
         linked = edges | torch.eye(edges.shape[1], dtype=torch.bool, device=edges.device)
         real = valid[:, None, :]
@@ -233,26 +231,32 @@ class GraphEncoder(Encoder):
         # The domain divides by the number of points a node sees; the density undoes that, so that a
         # node takes the weighted mean.
         count = seen.sum(-1, keepdim=True).clamp(min=1)
-        log = (torch.where(seen, weight, 1.0) * count / torch.where(total > 0, total, 1.0)).log()
-        return torch.where(seen, log, -torch.inf)
+        # Where nothing is seen, numbers that have a logarithm and a finite gradient.
+        weight = torch.where(seen, weight, 1.0)
+        total = torch.where(total > 0, total, 1.0)
+        return torch.where(seen, (weight * count / total).log(), -torch.inf)
 
     def pairs_of_links(
         self, links: Int[Tensor, "b e 2"], valid: Bool[Tensor, "b n"], dtype: torch.dtype
     ) -> Tensor | Edges:
-        """:meth:`pairs` of links: edges where pairs without a link are not seen, else all pairs."""
+        """Return :meth:`pairs` of links: edges where pairs without a link are not seen, else all
+        pairs.
+        """
         n = valid.shape[1]
-        own = torch.arange(n, device=links.device).expand(2, n)
+        loops = torch.arange(n, device=links.device).expand(2, n)
         graphs = []
         for each in links:
             index = each[each[:, 0] >= 0].mT
-            linked = Edges.of_index(torch.cat([index, own], 1), n)
-            graphs.append(linked.with_density(None))  # a pair counts once, however often linked
+            linked = Edges.of_index(torch.cat([index, loops], 1), n)
+            # A pair counts once, however often it is linked.
+            graphs.append(linked.with_density(None))
         edges = graphs[0] if len(graphs) == 1 else Edges.collate(graphs)
         if self.off_edges != "none":
             edges.check_dense(edges.rows)
             return self.pairs(edges.dense().view(-1, n, n), valid, dtype)
         if self.measure == "weights":
             return edges
+        # The share of the real nodes that a node sees: 1 / N instead of 1 / count per node.
         seen = valid.flatten()[edges.flat_source()].to(dtype)
         count = seen.new_zeros(edges.rows).index_add(0, edges.targets(), seen).view(-1, n)
         real = valid.sum(-1, keepdim=True).clamp(min=1).to(dtype)

@@ -21,9 +21,18 @@ from ...configuration import (
 )
 from ...distributed import Shards
 from ...domain import Domain
-from ...errors import OptionError, ShapeError, suggest
+from ...errors import OptionError, ShapeError
 from ...integral import FourierFeatures
-from .encoder import TOKENS, Axis, Encoder, EncoderConfig, register_encoder, with_token
+from .encoder import (
+    TOKENS,
+    Axis,
+    Encoder,
+    EncoderConfig,
+    check_options,
+    first_row,
+    register_encoder,
+    with_token,
+)
 
 POSITIONS = ("fourier", "learned")
 
@@ -164,30 +173,35 @@ class ImageEncoder(Encoder):
         token: str = "reader",
     ):
         super().__init__()
-        for name, value, known in (("positions", positions, POSITIONS), ("token", token, TOKENS)):
-            if value not in known:
-                raise OptionError(f"{name}: received {value!r}{suggest(str(value), known)}")
+        check_options({"positions": POSITIONS, "token": TOKENS}, positions=positions, token=token)
         if positions == "learned" and grid is None:
             raise OptionError(
                 "learned positions need grid=(rows, columns), the patches of the images in training"
             )
-        self.patch = (patch, patch) if isinstance(patch, int) else tuple(patch)
-        self.channels, self.position_dim, self.dim = channels, 2, dim
-        self.grain = self.patch[0]
-        self.embed = nn.Linear(channels * self.patch[0] * self.patch[1], dim)
-        self.fourier = FourierFeatures(2, frequencies, sigma) if positions == "fourier" else None
-        self.position = (
-            nn.Linear(2 * frequencies, dim, bias=False) if positions == "fourier" else None
-        )
-        self.table = (
-            nn.Parameter(torch.zeros(dim, *grid)) if positions == "learned" and grid else None
-        )
-        self.token = nn.Parameter(torch.zeros(dim)) if class_token else None
+        height, width = (patch, patch) if isinstance(patch, int) else patch
+        self.patch = (height, width)
+        self.channels = channels
+        self.position_dim = 2
+        self.dim = dim
+        self.grain = height
+        self.embed = nn.Linear(channels * height * width, dim)
+        self.fourier = self.position = self.table = self.token = None
+        if positions == "fourier":
+            self.fourier = FourierFeatures(2, frequencies, sigma)
+            self.position = nn.Linear(2 * frequencies, dim, bias=False)
+        elif grid is not None:
+            self.table = nn.Parameter(torch.zeros(dim, *grid))
+        if class_token:
+            self.token = nn.Parameter(torch.zeros(dim))
         self.token_kind = token
         self.dropout = nn.Dropout(dropout)
+
+        # In this order: seeds promise the same weights.
         nn.init.trunc_normal_(self.embed.weight, std=0.02)
         nn.init.zeros_(self.embed.bias)
-        for weight in (self.position.weight if self.position else None, self.token, self.table):
+        if self.position is not None:
+            nn.init.trunc_normal_(self.position.weight, std=0.02)
+        for weight in (self.token, self.table):
             if weight is not None:
                 nn.init.trunc_normal_(weight, std=0.02)
 
@@ -197,43 +211,42 @@ class ImageEncoder(Encoder):
 
     def part(self, inputs: Float[Tensor, "b c h w"], mesh: Any) -> tuple[Tensor, Domain]:
         rows, columns = self._grid(inputs)
-        tokens = 0 if self.token is None else 1
-        here = rows * columns + (tokens if mesh.get_local_rank() == 0 else 0)
+        tokens = int(self.token is not None)
+        here = rows * columns
+        if mesh.get_local_rank() == 0:
+            # The class token stands in the first part.
+            here += tokens
         shards = Shards.of_parts(mesh, here)
         grid = (shards.total - tokens) // columns, columns
         domain = self._domain(grid, inputs.device).shard(mesh, sizes=shards.sizes)
         return self._features(inputs, domain, grid), domain
 
     def _features(self, images: Tensor, domain: Domain, grid: tuple[int, int]) -> Tensor:
-        """Of the patches that are here, of a ``grid`` of them."""
+        """Return the features of the patches that are here, of a ``grid`` of them."""
         features = self.embed(self._patches(images))
         tokens = domain.size - features.shape[1]
         if self.table is not None:
-            start = 0 if domain.shards is None else domain.shards.start
-            start -= 0 if start == 0 or self.token is None else 1
+            start = first_row(domain, self.token is not None)
             rows = self._interpolated(grid)[start : start + features.shape[1]]
             features = features + rows.to(features.dtype)
         if self.token is not None:
             token = self.token.to(features.dtype).expand(images.shape[0], tokens, -1)
-            features = torch.cat([token, features], 1)  # it stands in the first of several parts
+            features = torch.cat([token, features], 1)
         if self.fourier is not None and self.position is not None:
-            features = features + self.position(
-                self.fourier(domain.positions).to(self.position.weight.dtype)
-            )
+            gamma = self.fourier(domain.positions).to(self.position.weight.dtype)
+            features = features + self.position(gamma)
         return self.dropout(features)
 
     def _interpolated(self, grid: tuple[int, int]) -> Tensor:
-        """The table's rows for a grid of patches, (N, D)."""
+        """Return the table's rows for a grid of patches, (N, D)."""
         assert self.table is not None
-        table = self.table
-        if tuple(table.shape[1:]) != grid:
-            table = functional.interpolate(table[None], grid, mode="bicubic", align_corners=False)[
-                0
-            ]
-        return table.flatten(1).mT
+        table = self.table[None]
+        if tuple(table.shape[2:]) != grid:
+            table = functional.interpolate(table, grid, mode="bicubic", align_corners=False)
+        return table[0].flatten(1).mT
 
     def domain(self, images: Tensor) -> Domain:
-        """Patch centres of these images, and the class token's point if there is one."""
+        """Return the patch centres of these images, and the class token's point if there is one."""
         return self._domain(self._grid(images), images.device)
 
     def _domain(self, grid: tuple[int, int], device: torch.device) -> Domain:
@@ -258,6 +271,9 @@ class ImageEncoder(Encoder):
         return h // ph, w // pw
 
     def _patches(self, images: Tensor) -> Tensor:
-        (b, c), (gh, gw), (ph, pw) = images.shape[:2], self._grid(images), self.patch
-        tiles = images.reshape(b, c, gh, ph, gw, pw)
-        return tiles.permute(0, 2, 4, 1, 3, 5).reshape(b, gh * gw, c * ph * pw)
+        """Return the patches as rows, (B, N, C · ph · pw)."""
+        b, c = images.shape[:2]
+        rows, columns = self._grid(images)
+        height, width = self.patch
+        tiles = images.reshape(b, c, rows, height, columns, width)
+        return tiles.permute(0, 2, 4, 1, 3, 5).reshape(b, rows * columns, c * height * width)

@@ -1,4 +1,4 @@
-"""What a model reads when one tensor does not say it: named tensors of one batch."""
+"""Named tensors of one batch, for models that read several."""
 
 from __future__ import annotations
 
@@ -64,6 +64,5 @@ class Inputs:
         return Inputs(**moved)
 
     def __repr__(self) -> str:
-        return (
-            f"Inputs({', '.join(f'{name}={tuple(t.shape)}' for name, t in self.tensors.items())})"
-        )
+        shapes = [f"{name}={tuple(tensor.shape)}" for name, tensor in self.tensors.items()]
+        return f"Inputs({', '.join(shapes)})"

@@ -49,28 +49,31 @@ def laplacian_positions(edges: Bool[Tensor, "*b n n"], k: int) -> Float[Tensor, 
         torch.diag_embed((degree > 0).double())
         - scale[..., :, None] * adjacent * scale[..., None, :]
     )
-    vectors = torch.linalg.eigh(laplacian).eigenvectors  # eigenvalues rise: the null space is first
+    # Eigenvalues rise: the null space comes first, with a vector per component.
+    vectors = torch.linalg.eigh(laplacian).eigenvectors
     order = _components(adjacent > 0)[..., None] + torch.arange(min(k, n), device=edges.device)
-    real, order = order < n, order.clamp(max=n - 1)
+    exists = order < n
+    order = order.clamp(max=n - 1)
     chosen = vectors.gather(-1, order[..., None, :].expand(*vectors.shape[:-1], -1))
+
     largest = chosen.gather(-2, chosen.abs().argmax(-2, keepdim=True))
+    sign = torch.where(largest < 0, -1.0, 1.0)
     size = (degree > 0).sum(-1).clamp(min=1).double().sqrt()
-    chosen = (
-        torch.where(real[..., None, :], chosen * torch.where(largest < 0, -1.0, 1.0), 0.0)
-        * size[..., None, None]
-    )
-    short = k - chosen.shape[-1]
-    return torch.nn.functional.pad(chosen, (0, max(short, 0))).float()
+    chosen = torch.where(exists[..., None, :], chosen * sign, 0.0) * size[..., None, None]
+    missing = max(k - chosen.shape[-1], 0)
+    return torch.nn.functional.pad(chosen, (0, missing)).float()
 
 
 def _components(edges: Bool[Tensor, "*b n n"]) -> Tensor:
-    """How many connected components each graph of undirected edges has. O(n³ log n)."""
+    """Return the number of connected components of each graph of undirected edges. O(n³ log n)."""
     n = edges.shape[-1]
-    own = torch.arange(n, device=edges.device)
-    linked = (edges | (own == own[:, None])).float()
-    for _ in range(max(0, n - 1).bit_length()):  # each round reaches twice as far
+    nodes = torch.arange(n, device=edges.device)
+    linked = (edges | (nodes == nodes[:, None])).float()
+    # Each round reaches twice as far.
+    for _ in range(max(0, n - 1).bit_length()):
         linked = (linked @ linked).clamp(max=1.0)
-    return (linked.argmax(-1) == own).sum(-1)  # nodes of which none before is reached
+    # A component counts at its first node, which reaches none before itself.
+    return (linked.argmax(-1) == nodes).sum(-1)
 
 
 # --- of a large graph -----------------------------------------------------------------------------

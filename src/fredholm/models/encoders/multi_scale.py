@@ -143,8 +143,9 @@ class MultiScaleImageEncoder(Encoder):
     def forward(self, images: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b n d"], Domain]:
         parts = [encoder(images) for encoder in self.encoders]
         features = torch.cat([tokens + scale for (tokens, _), scale in zip(parts, self.scale)], 1)
-        domain = parts[0][1]
-        for number, (_, other) in enumerate(parts[1:], 1):
+        domain, *others = [domain for _, domain in parts]
+        for number, other in enumerate(others, 1):
+            # So many scales are joined already, and the next one has the mass of one of them.
             shares = (float(number), 1.0) if self.measure == "balanced" else None
             domain = Domain.join(domain, other, balance=shares)
         return self.dropout(features), domain

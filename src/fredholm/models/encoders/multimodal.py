@@ -13,7 +13,7 @@ from ...configuration import check_counts, check_patch, check_positive, given, i
 from ...domain import Domain
 from ...errors import OptionError, ShapeError
 from ...integral import FourierFeatures
-from .encoder import Encoder, EncoderConfig, check_numbers, register_encoder
+from .encoder import Encoder, EncoderConfig, check_numbers, register_encoder, with_token
 from .image import ImageEncoder
 from .inputs import Inputs
 
@@ -142,15 +142,17 @@ class MultimodalEncoder(Encoder):
         dropout: float = 0.0,
     ):
         super().__init__()
-        share = (
-            isinstance(measure, int | float) and not isinstance(measure, bool) and 0 < measure < 1
-        )
-        if measure not in ("balanced", "uniform") and not share:
+        is_number = isinstance(measure, int | float) and not isinstance(measure, bool)
+        is_share = is_number and 0 < float(measure) < 1
+        if measure not in ("balanced", "uniform") and not is_share:
             raise OptionError(
                 f"measure: received {measure!r}; needs balanced, uniform, or the picture's share "
                 "in (0, 1)"
             )
-        self.measure, self.views, self.max_length, self.dim = measure, views, max_length, dim
+        self.measure = measure
+        self.views = views
+        self.max_length = max_length
+        self.dim = dim
         self.image = ImageEncoder(
             patch=patch, channels=channels, dim=dim, frequencies=frequencies, sigma=sigma
         )
@@ -190,20 +192,19 @@ class MultimodalEncoder(Encoder):
         patches, picture = self.image(image)
         line = self._line(tokens, picture.positions)
         check_numbers(tokens, self.words)
-        words = self.words(tokens) + self.position(self.fourier(line.positions).to(patches.dtype))
+        gamma = self.fourier(line.positions).to(patches.dtype)
+        words = self.words(tokens) + self.position(gamma)
         features = torch.cat([patches + self.modality[0], words + self.modality[1]], 1)
         domain = self._join(picture, line)
         if self.token is not None:
-            features = torch.cat(
-                [self.token.to(features.dtype).expand(len(features), 1, -1), features], 1
-            )
-            domain = Domain.join(
-                Domain.points(torch.full_like(line.positions[:1], 0.5)), domain, balance=(0.0, 1.0)
-            )
+            token = self.token.to(features.dtype).expand(len(features), 1, -1)
+            features = torch.cat([token, features], 1)
+            centre = Domain.points(torch.full_like(line.positions[:1], 0.5))
+            domain = with_token(centre, domain, "reader")
         return self.dropout(features), domain
 
     def _pairs(self, image: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Each picture with its text."""
+        """Return pictures and texts, one text for each picture."""
         if self.views == 1:
             return image, tokens
         if image.dim() != 5 or image.shape[1] != self.views:
@@ -213,12 +214,11 @@ class MultimodalEncoder(Encoder):
         return image.flatten(0, 1), tokens.repeat_interleave(self.views, 0)
 
     def _line(self, tokens: Tensor, like: Tensor) -> Domain:
-        place = (
-            torch.arange(tokens.shape[1], device=like.device, dtype=like.dtype) / self.max_length
-        )
-        return Domain.points(torch.stack([torch.full_like(place, ROW), place], -1)).replace(
-            valid=tokens != 0
-        )
+        """Return the points of a text, on a line below the picture."""
+        number = torch.arange(tokens.shape[1], device=like.device, dtype=like.dtype)
+        place = number / self.max_length
+        positions = torch.stack([torch.full_like(place, ROW), place], -1)
+        return Domain.points(positions).replace(valid=tokens != 0)
 
     def _join(self, picture: Domain, line: Domain) -> Domain:
         if self.measure == "uniform":

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from ...configuration import check_counts, check_known, check_positive, given
 from ...domain import Domain
-from ...errors import OptionError, ShapeError, suggest
+from ...errors import OptionError, ShapeError
 from ...integral import FourierFeatures
 from ...ops.anchors import distances
-from .encoder import Axis, Encoder, EncoderConfig, register_encoder
+from .encoder import Axis, Encoder, EncoderConfig, check_options, register_encoder
 
 FEATURES = ("raw", "fourier")
 DISTANCES = 1 << 24  # that are held at once in the search for neighbours
@@ -140,33 +140,25 @@ class PointEncoder(Encoder):
         dropout: float = 0.0,
     ):
         super().__init__()
-        self.channels, self.position_dim = (
-            channels,
-            channels if position_dim is None else position_dim,
-        )
-        if features not in FEATURES:
-            raise OptionError(f"features: received {features!r}{suggest(str(features), FEATURES)}")
+        self.channels = channels
+        self.position_dim = channels if position_dim is None else position_dim
+        check_options({"features": FEATURES}, features=features)
         if not 1 <= self.position_dim <= channels or neighbours < 0:
             got = f"position_dim={position_dim}, channels={channels}, neighbours={neighbours}"
             raise OptionError(
                 f"needs 1 to channels coordinates and 0 or more neighbours, got {got}"
             )
-        self.neighbours, self.dim = neighbours, dim
+        self.neighbours = neighbours
+        self.dim = dim
         self.embed = nn.Linear(channels, dim)
-        self.fourier = (
-            FourierFeatures(self.position_dim, frequencies, sigma)
-            if features == "fourier"
-            else None
-        )
-        self.position = (
-            nn.Linear(2 * frequencies, dim, bias=False) if self.fourier is not None else None
-        )
-        width = channels + self.position_dim
-        self.local = (
-            nn.Sequential(nn.Linear(width, dim), nn.GELU(), nn.Linear(dim, dim))
-            if neighbours
-            else None
-        )
+        self.fourier = self.position = self.local = None
+        if features == "fourier":
+            self.fourier = FourierFeatures(self.position_dim, frequencies, sigma)
+            self.position = nn.Linear(2 * frequencies, dim, bias=False)
+        if neighbours:
+            # A centre, an offset to a neighbour, and the neighbour's further channels.
+            width = channels + self.position_dim
+            self.local = nn.Sequential(nn.Linear(width, dim), nn.GELU(), nn.Linear(dim, dim))
         self.dropout = nn.Dropout(dropout)
         for layer in self.modules():
             if isinstance(layer, nn.Linear):
@@ -181,8 +173,9 @@ class PointEncoder(Encoder):
             raise ShapeError(
                 f"point clouds must have shape (B, N, {self.channels}), got {tuple(clouds.shape)}"
             )
-        here = ~clouds.isnan().any(-1)
-        valid = here if valid is None else valid & here
+        # A point with a NaN is padding, and NaN must not reach a product.
+        is_point = ~clouds.isnan().any(-1)
+        valid = is_point if valid is None else valid & is_point
         clouds = torch.where(valid[..., None], clouds, 0.0)
         dtype = torch.promote_types(clouds.dtype, torch.float32)
         domain = Domain.points(clouds[..., : self.position_dim].to(dtype), valid=valid)
@@ -200,21 +193,25 @@ class PointEncoder(Encoder):
         return features, Domain.from_shard(domain, mesh)
 
     def _as_weights(self, x: Tensor) -> Tensor:
-        """Numbers beside weights in half precision, rounded as those are."""
+        """Return numbers rounded as the weights are, where these are in half precision."""
         dtype = self.embed.weight.dtype
-        return x.to(dtype) if dtype.itemsize < 4 else x
+        if dtype.itemsize < 4:
+            x = x.to(dtype)
+        return x
 
     def _local(self, clouds: Tensor, valid: Tensor) -> Tensor:
-        """max over the nearest real points j of MLP[x_i, x_j − x_i, c_j]; zero where
+        """Return the maximum over the nearest real points j of MLP[x_i, x_j - x_i, c_j]; zero where
         there is none.
         """
         assert self.local is not None
         index = nearest(clouds[..., : self.position_dim], valid, self.neighbours)
         batch = torch.arange(clouds.shape[0], device=clouds.device)[:, None, None]
-        result, real = clouds[batch, index], valid[batch, index]
+        neighbours = clouds[batch, index]
+        real = valid[batch, index]
         centre = clouds[..., None, : self.position_dim]
-        offset = result[..., : self.position_dim] - centre
-        pairs = torch.cat([centre.expand_as(offset), offset, result[..., self.position_dim :]], -1)
+        offset = neighbours[..., : self.position_dim] - centre
+        further = neighbours[..., self.position_dim :]
+        pairs = torch.cat([centre.expand_as(offset), offset, further], -1)
         response = self.local(self._as_weights(pairs))
         lowest = torch.finfo(response.dtype).min
         best = torch.where(real[..., None], response, lowest).amax(-2)
@@ -223,8 +220,8 @@ class PointEncoder(Encoder):
 
 @torch.no_grad()
 def nearest(positions: Float[Tensor, "b n p"], valid: Bool[Tensor, "b n"], k: int) -> Tensor:
-    """Numbers of the min(k, N) nearest real points of each, by distance, itself first among equals
-    and the others in their order; where fewer are real, padding fills up.
+    """Return the numbers of the min(k, N) nearest real points of each, by distance, itself first
+    among equals and the others in their order; where fewer are real, padding fills up.
 
     Example:
         >>> line = torch.tensor([[[0.0], [1.0], [3.0], [9.0]]])
@@ -262,13 +259,15 @@ def _nearest_of(
 
 
 def _smallest(values: Float[Tensor, "*b n"], k: int) -> Tensor:
-    """Indices of the k smallest values, of equal ones the first; a stable sort of all n takes
-    several times as long.
+    """Return the indices of the k smallest values, of equal ones the first. A stable sort of all n
+    takes several times as long.
     """
     n = values.shape[-1]
     last = values.topk(k, dim=-1, largest=False).values[..., -1:]
     place = torch.arange(n, dtype=torch.int32, device=values.device)
     # No two candidates have the same rank: topk alone may take any of equal values.
-    rank = torch.where(values < last, place - n, torch.where(values > last, n, place))
+    rank = torch.where(values > last, n, place)
+    rank = torch.where(values < last, place - n, rank)
     index = rank.topk(k, dim=-1, largest=False).indices
-    return index.gather(-1, values.gather(-1, index).sort(dim=-1, stable=True).indices)
+    order = values.gather(-1, index).sort(dim=-1, stable=True).indices
+    return index.gather(-1, order)

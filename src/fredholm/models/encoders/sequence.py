@@ -15,14 +15,14 @@ from torch import Tensor
 from ...configuration import check_counts, check_known, check_positive, given
 from ...distributed import Shards, concatenated
 from ...domain import Domain
-from ...errors import OptionError, ShapeError, suggest
-from .encoder import Axis, Encoder, EncoderConfig, register_encoder
+from ...errors import OptionError, ShapeError
+from .encoder import Axis, Encoder, EncoderConfig, check_options, register_encoder
 
 MASKS = ("none", "point", "channel")
 
 
 class SequenceInputs(EncoderConfig):
-    """What configurations of encoders of sequences have in common."""
+    """Base of configurations of encoders of sequences."""
 
     of_data = ("channels", "length", "timed")
     pools = ("mean", "points", "last", "every")
@@ -162,19 +162,22 @@ class SequenceEncoder(Encoder):
         mask: str = "none",
     ):
         super().__init__()
-        if mask not in MASKS:
-            raise OptionError(f"mask: received {mask!r}{suggest(str(mask), MASKS)}")
-        for name, value in (
-            ("channels", channels),
-            ("length", length),
-            ("spacing", spacing),
-            ("step", step),
-        ):
+        check_options({"mask": MASKS}, mask=mask)
+        sizes = {"channels": channels, "length": length, "spacing": spacing, "step": step}
+        for name, value in sizes.items():
+            # NaN is not positive either.
             if not value > 0:
-                raise OptionError(f"{name}: received {value!r}; needs a positive number")
-        self.channels, self.length, self.spacing, self.step = channels, length, spacing, step
-        self.timed, self.causal, self.fill_gaps, self.mask = timed, causal, fill_gaps, mask
-        self.dim = channels + {"none": 0, "point": 1, "channel": channels}[mask]
+                raise OptionError(f"{name}: expected a number above 0, got {value!r}")
+        self.channels = channels
+        self.length = length
+        self.spacing = spacing
+        self.step = step
+        self.timed = timed
+        self.causal = causal
+        self.fill_gaps = fill_gaps
+        self.mask = mask
+        marks = {"none": 0, "point": 1, "channel": channels}
+        self.dim = channels + marks[mask]
 
     def forward(self, sequences: Float[Tensor, "b n c"]) -> tuple[Float[Tensor, "b n d"], Domain]:
         features, places = self._read(sequences)
@@ -183,13 +186,14 @@ class SequenceEncoder(Encoder):
     def part(self, inputs: Float[Tensor, "b n c"], mesh: Any) -> tuple[Tensor, Domain]:
         features, places = self._read(inputs)
         shards = Shards.of_parts(mesh, inputs.shape[1])
-        # A point's mass depends on who else is there: the domain of the whole, one number a point.
-        whole = self._domain(concatenated(places, shards, 1))
-        return features, whole.shard(mesh, sizes=shards.sizes)
+        # A point's mass depends on the other points: every rank makes the complete domain, from one
+        # number per point.
+        complete = self._domain(concatenated(places, shards, 1))
+        return features, complete.shard(mesh, sizes=shards.sizes)
 
     def _read(self, sequences: Tensor) -> tuple[Tensor, Tensor]:
-        """Features (B, N, D), and what says where the points are (B, N): their times, or 1 where
-        one is there.
+        """Return features (B, N, D), and the places of the points (B, N): their times, or of a
+        regular sequence 1 where a point is present.
         """
         need = self.channels + self.timed
         if sequences.dim() != 3 or sequences.shape[-1] != need or sequences.shape[1] < 1:
@@ -198,41 +202,44 @@ class SequenceEncoder(Encoder):
                 f"sequences must have shape (B, N, {need}), {first}{self.channels} channels; got "
                 f"{tuple(sequences.shape)}"
             )
-        values = sequences[..., 1:] if self.timed else sequences
+        values = sequences
+        if self.timed:
+            values = sequences[..., 1:]
         known = ~values.isnan()
-        present = known.any(-1)
+        present = known.any(-1).to(values.dtype)
         features = torch.where(known, values, 0.0)
-        marks = {
-            "none": [],
-            "point": [present[..., None].to(values.dtype)],
-            "channel": [known.to(values.dtype)],
-        }
-        features = torch.cat([features, *marks[self.mask]], -1)
-        return features, sequences[..., 0] if self.timed else present.to(values.dtype)
+        if self.mask == "point":
+            features = torch.cat([features, present[..., None]], -1)
+        elif self.mask == "channel":
+            features = torch.cat([features, known.to(values.dtype)], -1)
+        if self.timed:
+            return features, sequences[..., 0]
+        return features, present
 
     def _domain(self, places: Tensor) -> Domain:
-        return self._times(places) if self.timed else self._line(places)
+        if self.timed:
+            return self._times(places)
+        return self._line(places)
 
     def _line(self, places: Tensor) -> Domain:
         dtype = torch.promote_types(places.dtype, torch.float32)
-        place: Any = {"device": places.device, "dtype": dtype}
-        n, present = places.shape[1], places > 0
-        line = Domain.line(
-            n, length=self.length / self.spacing, causal=self.causal, measure="counting", **place
-        )
+        options: Any = {"device": places.device, "dtype": dtype}
+        batch, n = places.shape
+        present = places > 0
+        length = self.length / self.spacing
+        line = Domain.line(n, length=length, causal=self.causal, measure="counting", **options)
         line = line.replace(valid=present)
+        mass = line.measure
         if self.fill_gaps:
-            index = torch.arange(n, **place).expand(places.shape[0], n)
-            cells = Domain.timestamps(index, causal=self.causal, valid=present).measure
-            return line.replace(measure=cells * self.spacing, kind="spacing")
-        return (
-            line
-            if self.spacing == 1
-            else line.replace(measure=line.measure * self.spacing, kind="spacing")
-        )
+            # The cells of points at 0, 1, 2, …, of which those beside a gap reach into it.
+            index = torch.arange(n, **options).expand(batch, n)
+            mass = Domain.timestamps(index, causal=self.causal, valid=present).measure
+        elif self.spacing == 1:
+            return line
+        return line.replace(measure=mass * self.spacing, kind="spacing")
 
     def _times(self, times: Tensor) -> Domain:
-        # masses are differences of the times as they came: divided before, they would be rounded
+        # Masses are differences of the times as they came: divided before, they would be rounded.
         real = ~times.isnan()
         domain = Domain.timestamps(times, step=self.step, causal=self.causal, valid=real)
         return domain.replace(positions=domain.positions / (self.length * self.step))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ...configuration import check_counts, check_known, check_positive, check_rates, given
 from ...distributed import Shards, concatenated
 from ...domain import Domain
-from ...errors import OptionError, ShapeError, suggest
+from ...errors import OptionError, ShapeError
 from ...integral import FourierFeatures
 from ...validation import cheap_to_read
 from .encoder import (
@@ -21,7 +21,9 @@ from .encoder import (
     Axis,
     Encoder,
     EncoderConfig,
+    check_options,
     embedded,
+    first_row,
     register_encoder,
     with_token,
 )
@@ -184,38 +186,46 @@ class TextEncoder(Encoder):
         embedding_dropout: float = 0.0,
     ):
         super().__init__()
-        for name, value, known in (("positions", positions, POSITIONS), ("token", token, TOKENS)):
-            if value not in known:
-                raise OptionError(f"{name}: received {value!r}{suggest(str(value), known)}")
+        check_options({"positions": POSITIONS, "token": TOKENS}, positions=positions, token=token)
         if causal and class_token:
             raise OptionError(
                 "pool: a class token in front of a causal text sees nothing; use pool='last' or "
                 "'mean'"
             )
-        self.causal, self.views, self.dim = causal, views, dim
-        self.max_length, self.position_dim = max_length, 1
+        self.causal = causal
+        self.views = views
+        self.dim = dim
+        self.max_length = max_length
+        self.position_dim = 1
         self.embed = nn.Embedding(vocabulary, dim, padding_idx=0)
-        self.fourier = FourierFeatures(1, frequencies, sigma) if positions == "fourier" else None
-        self.position = (
-            nn.Linear(2 * frequencies, dim, bias=False) if positions == "fourier" else None
-        )
-        self.table = nn.Parameter(torch.empty(max_length, dim)) if positions == "learned" else None
-        self.token = nn.Parameter(torch.empty(dim)) if class_token else None
-        self.token_kind, self.initial = token, initial
+        self.fourier = self.position = self.table = self.token = None
+        if positions == "fourier":
+            self.fourier = FourierFeatures(1, frequencies, sigma)
+            self.position = nn.Linear(2 * frequencies, dim, bias=False)
+        elif positions == "learned":
+            self.table = nn.Parameter(torch.empty(max_length, dim))
+        if class_token:
+            self.token = nn.Parameter(torch.empty(dim))
+        self.token_kind = token
+        self.initial = initial
         self.embedding_dropout = embedding_dropout
         self.dropout = nn.Dropout(dropout)
         self.reset_parameters()
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        r"""Embeddings normal, of ``initial`` or variance 1 / D; positions truncated normal 0.02;
-        padding zero.
+        r"""Draw embeddings normal, of ``initial`` or variance 1 / D, and positions truncated normal
+        0.02; padding is zero.
         """
-        std = self.embed.embedding_dim**-0.5 if self.initial is None else self.initial
+        std = self.initial
+        if std is None:
+            std = self.embed.embedding_dim**-0.5
         nn.init.normal_(self.embed.weight, std=std)
-        for weight in (self.table, self.token, self.position.weight if self.position else None):
+        for weight in (self.table, self.token):
             if weight is not None:
                 nn.init.trunc_normal_(weight, std=0.02)
+        if self.position is not None:
+            nn.init.trunc_normal_(self.position.weight, std=0.02)
         self.embed.weight[0] = 0.0
 
     def forward(self, numbers: Int[Tensor, "b *v n"]) -> tuple[Float[Tensor, "c m d"], Domain]:
@@ -228,30 +238,36 @@ class TextEncoder(Encoder):
             self.refuse_part(f"a sample is {self.views} texts")
         if self.embedding_dropout:
             self.refuse_part("which tokens are left out is drawn for all of them")
-        shards, tokens = Shards.of_parts(mesh, inputs.shape[1]), 0 if self.token is None else 1
-        whole = self.domain(concatenated(inputs, shards, 1))  # padding is known by its number
-        sizes = (shards.sizes[0] + tokens, *shards.sizes[1:])
-        domain = whole.shard(mesh, sizes=sizes)
+        shards = Shards.of_parts(mesh, inputs.shape[1])
+        # Padding is known by its number, so that every rank needs all numbers.
+        complete = self.domain(concatenated(inputs, shards, 1))
+        # The class token stands in the first part.
+        first, *others = shards.sizes
+        if self.token is not None:
+            first += 1
+        domain = complete.shard(mesh, sizes=(first, *others))
         return self._features(inputs, domain), domain
 
     def _features(self, numbers: Tensor, domain: Domain) -> Tensor:
         features = embedded(self.embed, numbers, self.embedding_dropout)
         if self.table is not None:
-            start = 0 if domain.shards is None else domain.shards.start
-            start -= 0 if start == 0 or self.token is None else 1
+            start = first_row(domain, self.token is not None)
             features = features + self.table[start : start + numbers.shape[1]]
         if self.token is not None:
-            tokens = domain.size - numbers.shape[1]  # it stands in the first of several parts
+            tokens = domain.size - numbers.shape[1]
             token = self.token.to(features.dtype).expand(numbers.shape[0], tokens, -1)
             features = torch.cat([token, features], 1)
-        if self.fourier is not None and self.position is not None:
-            features = features + self.position(
-                self.fourier(domain.positions).to(self.position.weight.dtype)
-            )
-        return self.dropout(features)
+        return self.dropout(self._with_position(features, domain.positions))
+
+    def _with_position(self, features: Tensor, positions: Tensor) -> Tensor:
+        """Return features plus P γ(x), where positions are a function of x."""
+        if self.fourier is None or self.position is None:
+            return features
+        gamma = self.fourier(positions).to(self.position.weight.dtype)
+        return features + self.position(gamma)
 
     def _rows(self, numbers: Tensor) -> Tensor:
-        """Each text of a sample by itself."""
+        """Return each text of a sample by itself, (V · B, N)."""
         if self.views == 1:
             return numbers
         if numbers.dim() != 3 or numbers.shape[1] != self.views:
@@ -271,7 +287,9 @@ class TextEncoder(Encoder):
         return self._line(length, self.embed.weight.device)
 
     def _line(self, length: int, device: torch.device) -> Domain:
-        """The line of so many tokens, in float32 at least: in bfloat16 most would share a place."""
+        """Return the line of so many tokens, in float32 or better: in bfloat16 most would share a
+        place.
+        """
         dtype = torch.promote_types(self.embed.weight.dtype, torch.float32)
         return Domain.line(
             length, length=self.max_length, causal=self.causal, device=device, dtype=dtype
@@ -292,18 +310,13 @@ class TextEncoder(Encoder):
                 "positions: a learned table has no value between its rows; use 'fourier' to go "
                 "token by token"
             )
-        # an accelerator's answer is waited for at every token anyway
+        # An accelerator's answer is waited for at every token anyway.
         if cheap_to_read(numbers, waited=True) and bool((numbers == 0).any()):
             raise OptionError(
                 "numbers: received 0, which is padding; token by token every number is one of the "
                 "text: go through texts of one length together, and of others each by itself"
             )
-        features = self.embed(numbers)
-        if self.fourier is not None and self.position is not None:
-            features = features + self.position(
-                self.fourier(position).to(self.position.weight.dtype)
-            )
-        return self.dropout(features)
+        return self.dropout(self._with_position(self.embed(numbers), position))
 
     def domain(self, numbers: Tensor) -> Domain:
         """The line of these tokens, padding marked, and the class token's point at its start if
@@ -319,10 +332,8 @@ class TextEncoder(Encoder):
                 f"learned positions end at {self.max_length} tokens, got {numbers.shape[1]}; cut "
                 "the text"
             )
-        line = self._line(numbers.shape[1], numbers.device)
-        line = line.replace(
-            valid=numbers != 0
-        )  # the positions stay those of one grid, shared by the batch
+        # The positions stay those of one grid, shared by the batch.
+        line = self._line(numbers.shape[1], numbers.device).replace(valid=numbers != 0)
         if self.token is None:
             return line
         start = Domain.points(torch.zeros_like(line.positions[:1]))

@@ -1,4 +1,4 @@
-"""What is made of sequences before they are embedded: windows, and a scale of their own."""
+"""Transformations of sequences before they are embedded: windows, and a scale of their own."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor
 def windows(
     sequences: Float[Tensor, "b n c"], size: int, spacing: float = 1.0
 ) -> Float[Tensor, "b m p"]:
-    """The values at 0, 1, 2, … steps of training of sequences sampled every ``spacing`` of them,
-    ``size`` steps together: (B, M, size · C) with M = ⌈(1 + ⌊(N - 1) spacing⌋) / size⌉.
+    """Return the values at 0, 1, 2, … steps of training of sequences sampled every ``spacing`` of
+    them, ``size`` steps together: (B, M, size · C) with M = ⌈(1 + ⌊(N - 1) spacing⌋) / size⌉.
 
     Where no sample is, the value is that of the straight line between the nearest two of its
     channel, before the first and after the last one it is theirs, and of a channel without any it
@@ -25,37 +25,47 @@ def windows(
     batch, count, channels = sequences.shape
     known = ~sequences.isnan()
     steps = 1 + int((count - 1) * spacing + 1e-9)
-    shape = (batch, -(-steps // size))
-    dtype = torch.promote_types(sequences.dtype, torch.float32)
+    number = -(-steps // size)
     # The last window goes on beyond the last sample, as it does where a batch is padded.
-    places = torch.arange(shape[1] * size, device=sequences.device, dtype=dtype) / spacing
-    after = _nearest(known, later=True)
-    before = _nearest(known, later=False)
-    low = before[:, places.floor().long().clamp(max=count - 1)]
-    high = after[:, places.ceil().long().clamp(max=count - 1)]
+    line = _interpolated(sequences, known, number * size, spacing)
+
+    # The window in which each sample is. Counted as the number of windows was, with a guard that
+    # single precision would lose.
+    places = torch.arange(count, dtype=torch.float64, device="cpu") * spacing + 1e-9
+    window = (places.long() // size).to(sequences.device)
+    samples = torch.zeros(batch, number, dtype=torch.int64, device=sequences.device)
+    samples = samples.index_add(1, window, known.any(-1).long())
+    line = line.reshape(batch, number, size * channels)
+    return torch.where((samples > 0)[..., None], line, torch.nan)
+
+
+def _interpolated(sequences: Tensor, known: Tensor, steps: int, spacing: float) -> Tensor:
+    """Return the values at ``steps`` steps of training, (B, steps, C), on straight lines between
+    known samples.
+    """
+    count = sequences.shape[1]
+    dtype = torch.promote_types(sequences.dtype, torch.float32)
+    places = torch.arange(steps, device=sequences.device, dtype=dtype) / spacing
+
+    # The known samples around each step; at an end of a channel both are its last one.
+    low = _nearest(known, later=False)[:, places.floor().long().clamp(max=count - 1)]
+    high = _nearest(known, later=True)[:, places.ceil().long().clamp(max=count - 1)]
     low, high = torch.where(low < 0, high, low), torch.where(high >= count, low, high)
-    there = (low >= 0) & (low < count)
-    low, high = low.clamp(0, count - 1), high.clamp(0, count - 1)
+    exists = (low >= 0) & (low < count)
+    low = low.clamp(0, count - 1)
+    high = high.clamp(0, count - 1)
+
     values = torch.where(known, sequences, 0.0)
     share = (places[:, None] - low) / (high - low).clamp(min=1)
     share = share.clamp(0, 1).to(values.dtype)
     line = torch.lerp(values.gather(1, low), values.gather(1, high), share)
-    line = torch.where(there, line, 0.0)
-    # The steps at which samples stand, and so the windows that hold any.
-    present = known.any(-1)
-    # Counted as the number of windows was, whose guard single precision would lose.
-    places = torch.arange(count, dtype=torch.float64, device="cpu") * spacing + 1e-9
-    step = (places.long() // size).to(sequences.device)
-    held = torch.zeros(shape, dtype=torch.int64, device=sequences.device)
-    held = held.index_add(1, step, present.long()) > 0
-    line = line.reshape(*shape, size * channels)
-    return torch.where(held[..., None], line, torch.nan)
+    return torch.where(exists, line, 0.0)
 
 
 def standardised(
     values: Float[Tensor, "b n c"],
 ) -> tuple[Float[Tensor, "b n c"], Float[Tensor, "b f"]]:
-    r"""Each channel of each sequence less its mean m and over its deviation
+    r"""Return each channel of each sequence minus its mean m and over its deviation
     :math:`s = \sqrt{v + 10^{-6}}`, v its variance; and (m, log s) of all channels, (B, 2C). NaN
     stays, and counts for nothing.
 
@@ -75,8 +85,8 @@ def standardised(
 
 
 def _nearest(known: Tensor, later: bool) -> Tensor:
-    """The place of the nearest known sample at or after each one, or at or before it; N or -1
-    where there is none.
+    """Return the place of the nearest known sample at or after each one, or at or before it; N or
+    -1 where there is none.
     """
     count = known.shape[1]
     index = torch.arange(count, device=known.device)[:, None]

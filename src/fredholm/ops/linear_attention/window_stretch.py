@@ -15,6 +15,7 @@ from ..backend import full_precision
 from .band import NOTHING, Points, Sinks, attend_in_band, folded, taken_by_row, visible_first
 from .chunked import over_new_factor
 from .running import Advance, linear_attention_step, linear_attention_stretch
+from .window_decay import AGE, Ages
 
 KeyFeatures = Callable[[Tensor, Tensor | None, Tensor | None], tuple[Tensor, Tensor | None]]
 
@@ -33,11 +34,14 @@ class Far(NamedTuple):
         keys: maps keys (B, G, n, e), which of them are real (B, n), and the smallest c allowed, to
             ψ over :math:`e^c`, (B, S, n, r), and c (B, S) or None. S is G, or H where heads that
             share a key have maps of their own.
+        decay: exponents by which the past behind the window fades as each query comes, zero at
+            hidden ones, (1 | B, 1 | G | S, n); None where nothing fades.
     """
 
     query: Tensor
     exponent: Tensor | None
     keys: KeyFeatures
+    decay: Tensor | None = None
 
     def part(self, span: slice) -> Far:
         """Return the features of some of the queries."""
@@ -45,7 +49,8 @@ class Far(NamedTuple):
         # An exponent of size 1 belongs to all points.
         if exponent is not None and exponent.shape[-1] > 1:
             exponent = exponent[..., span]
-        return Far(self.query[:, :, span], exponent, self.keys)
+        decay = None if self.decay is None else self.decay[..., span]
+        return Far(self.query[:, :, span], exponent, self.keys, decay)
 
 
 class Sizes(NamedTuple):
@@ -107,9 +112,14 @@ def advance_stretch(
         features = without(features, stored[:, :, nothing_before:])
 
     with full_precision(query):
+        ages, decay = None, None
+        if far.decay is not None:
+            ages = Ages.of(far.decay, features, memory, valid, sizes.window)
+            features = ages.faded(features, rank, slice(nothing_before, n))
+            decay = ages.decay[..., nothing_before:]
         moment = _moment_before(memory, shift, dtype)
         sums, moment = _sums_before(
-            far.query[:, :, nothing_before:], features, leaving, moment, sizes.chunk
+            far.query[:, :, nothing_before:], features, leaving, moment, sizes.chunk, decay
         )
         if nothing_before:
             sums = F.pad(sums, (0, 0, nothing_before, 0))
@@ -118,6 +128,8 @@ def advance_stretch(
         out = torch.addcmul(band.out, band.rest, mean)
 
     after = {} if shift is None else {"shift": shift}
+    if ages is not None:
+        after[AGE] = ages.last(rank)
     last = _last_points(near, rank, sizes.window)
     return WindowAdvance(out, after | {"moment": moment, **dict(zip(NEAR, last))})
 
@@ -188,7 +200,12 @@ def _moment_before(
 
 
 def _sums_before(
-    query: Tensor, key: Tensor, points: Points, moment: Tensor | None, chunk: int
+    query: Tensor,
+    key: Tensor,
+    points: Points,
+    moment: Tensor | None,
+    chunk: int,
+    decay: Tensor | None = None,
 ) -> Advance:
     """Return the sums over the points before the window, and the moment after them.
 
@@ -197,6 +214,7 @@ def _sums_before(
         points: their values and masses.
         moment: of the points that left earlier, (B, S, r, c + 1).
         chunk: of the prefix sums.
+        decay: exponents, (B, S, n), or None.
 
     Returns:
         Sums of values and of ones, (B, H, n, c + 1), and the moment (B, S, r, c + 1).
@@ -210,13 +228,17 @@ def _sums_before(
     value = F.pad(folded(value, groups).to(key.dtype), (0, 1), value=1.0)
     mass = points.mass.repeat_interleave(groups, 0)
     moment = None if moment is None else folded(moment, groups)
+    if decay is not None:
+        decay = decay.reshape(b * groups, 1, n)
 
     if n > 1:
         out, moment = linear_attention_stretch(
-            query, key, value, mass, None, moment, floor=None, chunk=chunk
+            query, key, value, mass, None, moment, floor=None, chunk=chunk, decay=decay
         )
     else:
         # A single point takes no chunks, whose padding would cost as much again.
+        if moment is not None and decay is not None:
+            moment = moment * (-decay).exp()[..., None]
         point = query[:, :, 0], key[:, :, 0], value[:, :, 0]
         out, moment = linear_attention_step(*point, mass[:, 0], None, moment, floor=None)
         out = out[:, :, None]

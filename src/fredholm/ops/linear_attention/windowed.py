@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from ...errors import StrategyError
 from .band import Points, Sinks, taken_by_row, visible_first
 from .store import advance_with_store
 from .window_stretch import (
@@ -51,6 +52,9 @@ def advance_window(
     their total weight, a + c + log z with :math:`(s, z) = \sum_j m_j\,\phi(q_i)\cdot \psi(k_j)\,
     (v_j, 1)`, and s / z is their value. So neither part overflows, and they do not both vanish.
 
+    With a decay in ``far`` the second sum has the factor :math:`e^{-(\Lambda_i - \Lambda_j)}`, see
+    :mod:`fredholm.ops.linear_attention.window_decay`; what softmax sees keeps its whole mass.
+
     With a ``store`` softmax also sees so many points of each group of heads behind its window, see
     :mod:`fredholm.ops.linear_attention.store`. They have mass 1 there.
 
@@ -70,8 +74,9 @@ def advance_window(
         Responses (B, H, n, c) and a memory: ``moment`` (B, S, r, c + 1), ``shift`` c (B, S) where
         there is one, and the sinks so far with the last w points behind them: ``near_key``
         (B, G, s + w, e), ``near_value`` (B, G, s + w, c), ``near_mass`` (B, s + w). Where points
-        were hidden, ``sinks_filled`` (B,) counts each row's sinks. A store has the tensors of
-        :class:`.store.Store`.
+        were hidden, ``sinks_filled`` (B,) counts each row's sinks. Where the past fades,
+        ``near_age`` (B, S, w) is by how much each of the last w points would have. A store has the
+        tensors of :class:`.store.Store`.
 
     Cost: O(n·(w·(e + c) + r·c)) time, whatever came before.
 
@@ -82,6 +87,11 @@ def advance_window(
         >>> out[0, 0, 4].tolist(), tuple(memory["near_key"].shape), memory["moment"][0, 0].tolist()
         ([1.0, 1.0], (1, 1, 3, 2), [[2.0, 2.0, 2.0], [2.0, 2.0, 2.0]])
     """
+    if store and far.decay is not None:
+        raise StrategyError(
+            "expected a store or a decay, got both: points that lose their place in a store have "
+            "no age; leave one of them out"
+        )
     points = Points(key, value, mass)
     sizes = Sizes(window, sinks, chunk, store)
     if sinks:

@@ -33,13 +33,13 @@ from .parts import (
 
 @triton.jit
 def _sum_rows(x, BQ: tl.constexpr, BW: tl.constexpr, C: tl.constexpr):
-    """(BQ·BW, C) summed over a query's hidden units: (BQ, C)."""
+    """Return (BQ·BW, C) summed over a query's hidden units: (BQ, C)."""
     return tl.sum(tl.reshape(x, (BQ, BW, C)), 1)
 
 
 @triton.jit
 def _sum_queries(x, BQ: tl.constexpr, BW: tl.constexpr, C: tl.constexpr):
-    """(BQ·BW, C) summed over queries: (BW, C)."""
+    """Return (BQ·BW, C) summed over queries: (BW, C)."""
     return tl.sum(tl.reshape(x, (BQ, BW, C)), 0)
 
 
@@ -61,8 +61,8 @@ def rows_kernel(
     BF: tl.constexpr, BD: tl.constexpr, GROUP: tl.constexpr, ACTIVATION: tl.constexpr,
     FAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Sums over the keys. A program takes GROUP blocks of queries after one another and sums d
-    scale over them.
+    """Write sums over the keys. A program takes GROUP blocks of queries after one another and sums
+    d scale over them.
 
     With G the groups and Z the blocks of hidden units: ``up`` and ``moments`` (H, B, NQ, W, D),
     ``bias_grad`` and ``far_grad`` (H, B, NQ, W), ``query_grad`` (Z, H, B, NQ, A + F),
@@ -83,7 +83,9 @@ def rows_kernel(
     ca, cf = tl.arange(0, BA)[None, :], tl.arange(0, BF)[None, :]
     unit = hidden_block * BW + tl.arange(0, BW)[:, None]
     scale_target = (group.to(tl.int64) * heads * batch + pair) * W + unit
+
     for step in range(0, GROUP):
+        # Rows of this block of queries: their scaled queries, biases and moment gradients.
         tile_q = (group * GROUP + step) * BQ
         q = tile_q + row // BW
         q_ok = q < NQ
@@ -96,6 +98,8 @@ def rows_kernel(
         bias = matrix(x.query_bias, b, h, q[:, None], k[:, None], ok)
         place = (pair * NQ + q) * W + k
         above = tl.load(up + place[:, None] * D + c, mask=ok & (c < D), other=0.0)
+
+        # Sums over the keys, in registers.
         total = tl.zeros((BQ * BW, BD), tl.float32)
         first_grad, last_grad = (
             tl.zeros((BQ * BW, BA), tl.float32),
@@ -105,6 +109,7 @@ def rows_kernel(
         for block in range(0, visible_until(x, b, group * GROUP + step, tl.cdiv(NQ, BQ), NK, BK)):
             j = block * BK + tl.arange(0, BK)
             j_ok = j < NK
+            # S again, as in the forward.
             s = tl.zeros((BQ * BW, BK), tl.float32)
             if A > 0:
                 keys = matrix(x.key, b, h, j[:, None], ca, j_ok[:, None] & (ca < A))
@@ -130,6 +135,7 @@ def rows_kernel(
             values = matrix(x.value, b, h, j[:, None], c, j_ok[:, None] & (c < D))
             if moments is not None:
                 total = tl.dot(hidden.to(dtype), values, total, input_precision=PRECISION)
+            # dS = ρ σ'(S) ⊙ (dM Vᵀ), and dQ += dS K.
             slope *= tl.dot(above, tl.trans(values), input_precision=PRECISION)
             bias_sum += tl.sum(slope, 1)
             if far_grad is not None:
@@ -139,6 +145,8 @@ def rows_kernel(
                 first_grad = tl.dot(slope.to(dtype), keys, first_grad, input_precision=PRECISION)
             if F > 0:
                 last_grad = tl.dot(slope.to(dtype), tail, last_grad, input_precision=PRECISION)
+
+        # Results that one program has alone are stored.
         if moments is not None:
             tl.store(
                 moments + place[:, None] * D + c,
@@ -149,6 +157,8 @@ def rows_kernel(
             tl.store(bias_grad + place, bias_sum, mask=q_ok & k_ok)
         if far_grad is not None:
             tl.store(far_grad + place, far_sum, mask=q_ok & k_ok)
+
+        # From dQ of a row scale ⊙ query to both factors: over a query's rows, and over queries.
         query = tile_q + tl.arange(0, BQ)[:, None]
         target = (hidden_block * heads * batch + pair) * NQ + query
         if A > 0:
@@ -197,7 +207,7 @@ def keys_kernel(
     BW: tl.constexpr, BK: tl.constexpr, BA: tl.constexpr, BF: tl.constexpr, BD: tl.constexpr,
     ADD: tl.constexpr, ACTIVATION: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Sums over the rows, of one block of keys and one block of hidden units.
+    """Write sums over the rows, of one block of keys and one block of hidden units.
 
     With Z the blocks of hidden units: ``value_grad`` (Z, H, B, NK, D), ``key_grad`` (Z, H, B, NK, A
     + F), ``key_bias_grad`` (H, B, NK, W); each may be None. Where ADD, to what they hold: the
@@ -220,6 +230,8 @@ def keys_kernel(
     target = ((hidden_block * heads * batch + pair) * NK + jc).to(tl.int64)
     unit = hidden_block * BW + tl.arange(0, BW)[None, :]
     bias_target = key_bias_grad
+
+    # Sums over the rows, in registers; they start from earlier launches' where ADD.
     value_sum = tl.zeros((BK, BD), tl.float32)
     first_sum, last_sum = tl.zeros((BK, BA), tl.float32), tl.zeros((BK, BF), tl.float32)
     bias_sum = tl.zeros((BK, BW), tl.float32)
@@ -241,6 +253,8 @@ def keys_kernel(
                 )
         if key_bias_grad is not None:
             bias_sum = tl.load(bias_target, mask=j_ok[:, None] & (unit < W), other=0.0)
+
+    # The keys of this program stay; the queries stream by.
     values = matrix(x.value, b, h, jc, c, j_ok[:, None] & (c < D))
     if A > 0:
         keys = matrix(x.key, b, h, jc, ca, j_ok[:, None] & (ca < A))
@@ -259,6 +273,7 @@ def keys_kernel(
             qc = q[:, None]
         first, last = scaled_rows(x, b, h, qc, k[:, None], qc < NQ, k_ok[:, None], A, F, BA, BF)
         bias = matrix(x.query_bias, b, h, q[None, :], k[None, :], (q_ok & k_ok)[None, :])
+        # Sᵀ, (keys, rows).
         s = tl.zeros((BK, BQ * BW), tl.float32)
         if A > 0:
             s = tl.dot(keys, tl.trans(first), s, input_precision=PRECISION)
@@ -272,6 +287,7 @@ def keys_kernel(
         above = tl.load(
             up + ((pair * NQ + q) * W + k)[:, None] * D + c, mask=ok & (c < D), other=0.0
         )
+        # dV += Pᵀ dM, dSᵀ = ρ σ'(S)ᵀ ⊙ (V dMᵀ), dK += dSᵀ Q.
         if value_grad is not None:
             value_sum = tl.dot(hidden.to(dtype), above, value_sum, input_precision=PRECISION)
         slope *= tl.dot(values, tl.trans(above), input_precision=PRECISION)
@@ -300,8 +316,8 @@ def table_kernel(
     BK: tl.constexpr, BA: tl.constexpr, BF: tl.constexpr, BD: tl.constexpr, SHARED: tl.constexpr,
     ACTIVATION: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """``out`` (H | 1, queries, NK, W): dS of queries ``start_q`` to ``stop_q`` summed over the
-    batch, and over the heads where they are SHARED.
+    """Write ``out`` (H | 1, queries, NK, W): dS of queries ``start_q`` to ``stop_q`` summed over
+    the batch, and over the heads where they are SHARED.
     """
     blocks = tl.cdiv(W, BW)
     key_blocks = tl.cdiv(NK, BK)
@@ -320,6 +336,9 @@ def table_kernel(
     else:
         qs = q[:, None]
     c = tl.arange(0, BD)[None, :]
+
+    # All samples that share the table's column of a pair pass through one program, so that the sum
+    # has one order.
     total = tl.zeros((BQ * BW, BK), tl.float32)
     count = batch
     if SHARED:

@@ -29,7 +29,8 @@ def moments_kernel(
     BF: tl.constexpr, BD: tl.constexpr, ACTIVATION: tl.constexpr, FAST: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """``out`` (H, B, NQ, W, D) from ``x``."""
+    """Write ``out`` (H, B, NQ, W, D) from ``x``."""
+    # Of this program: the head and batch entry, and within them the block of rows.
     blocks = tl.cdiv(W, BW)
     tiles = tl.cdiv(NQ, BQ) * blocks
     pair = tl.program_id(0) // tiles
@@ -39,17 +40,21 @@ def moments_kernel(
     q, k = (tile // blocks) * BQ + row // BW, (tile % blocks) * BW + row % BW
     q_ok, k_ok = q < NQ, k < W
     ok = (q_ok & k_ok)[:, None]
-    if BQ == 1:  # what depends on the query alone is then computed once a tile, not once a row
+    # Of one query, terms of the query alone are computed once per tile and not once per row.
+    if BQ == 1:
         qs = (tile // blocks) + tl.arange(0, 1)[:, None]
     else:
         qs = q[:, None]
     first, last = scaled_rows(x, b, h, qs, k[:, None], qs < NQ, k_ok[:, None], A, F, BA, BF)
     bias = matrix(x.query_bias, b, h, q[:, None], k[:, None], ok)
     c = tl.arange(0, BD)[None, :]
+
+    # The moments of the rows stay in registers while the keys stream by.
     total = tl.zeros((BQ * BW, BD), tl.float32)
     for block in range(0, visible_until(x, b, tile // blocks, tl.cdiv(NQ, BQ), NK, BK)):
         j = block * BK + tl.arange(0, BK)
         j_ok = j < NK
+        # S = (scale ⊙ query) Kᵀ + terms, (rows, keys).
         s = tl.zeros((BQ * BW, BK), tl.float32)
         if A > 0:
             ca = tl.arange(0, BA)[:, None]
@@ -62,6 +67,7 @@ def moments_kernel(
         s = add_terms(
             s + bias, x, b, h, qs, k[:, None], j[None, :], qs < NQ, k_ok[:, None], j_ok[None, :], P
         )
+        # P = ρ σ(S), and M += P V.
         hidden, slope = activate(s, ACTIVATION, FAST)
         hidden, slope = weigh(hidden, slope, x, b, h, qs, j[None, :], qs < NQ, j_ok[None, :])
         values = matrix(x.value, b, h, j[:, None], c, j_ok[:, None] & (c < D))

@@ -24,7 +24,7 @@ from .parts import Pairs, View
 moments_kernel: Any = triton_forward.moments_kernel
 
 TABLE = Path(__file__).with_name("tiles.json")
-# few programs: each costs Python's time
+# Few programs: each costs Python's time.
 INTERPRETED: Tiles = {"rows": 128, "keys": 32, "group": 2, "warps": 1, "stages": 1}
 
 
@@ -33,8 +33,8 @@ INTERPRETED: Tiles = {"rows": 128, "keys": 32, "group": 2, "warps": 1, "stages":
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of one call: W hidden units, A + F columns of the product (F with a second query), D of
-    a value, P of a position.
+    """Sizes of one call: W hidden units, A + F columns of the product (F with a second query), D
+    columns of a value, P coordinates of a position.
     """
 
     W: int
@@ -45,15 +45,21 @@ class Sizes:
 
     @staticmethod
     def of(x: Tensors) -> Sizes:
-        e = 0 if x.key is None else x.key.shape[-1]
-        f = 0 if x.query2 is None else x.query2.shape[-1]
-        p = 0 if x.query_positions is None else x.query_positions.shape[-1]
-        return Sizes(x.query_bias.shape[3], e - f, f, x.value.shape[3], p)
+        """Read the sizes off the tensors of a call."""
+        columns = dict.fromkeys(("key", "query2", "query_positions"), 0)
+        for name in columns:
+            tensor = getattr(x, name)
+            if tensor is not None:
+                columns[name] = tensor.shape[-1]
+        second = columns["query2"]
+        first = columns["key"] - second
+        width, dim = x.query_bias.shape[3], x.value.shape[3]
+        return Sizes(width, first, second, dim, columns["query_positions"])
 
 
 def tiles_of(direction: str, x: Tensors, n: Sizes) -> Tiles:
-    """Rows and keys of a tile, queries a program takes in turn (``group``), warps and stages of one
-    kernel.
+    """Return rows and keys of a tile, queries that a program takes in turn (``group``), warps and
+    stages of one kernel.
 
     The rule where nothing was measured: 128 rows, one query's hidden units at the usual width,
     against 64 keys, and in the backward what spills fewest registers when compiled for Hopper.
@@ -63,10 +69,12 @@ def tiles_of(direction: str, x: Tensors, n: Sizes) -> Tiles:
     case = case_name(direction, x.value.device, d=n.D, e=n.A, f=n.F, w=n.W, bits=bits)
     if interpreted():
         return choose_tiles(TABLE, case, INTERPRETED)
+    rows, keys = 128, 64
+    if direction == "rows" and n.F:
+        rows = 64
+    elif direction == "keys":
+        rows, keys = (32, 128) if n.F else (64, 64)
     part = 2 if bits == 32 else 1
-    rows, keys = {"rows": (64 if n.F else 128, 64), "keys": (32, 128) if n.F else (64, 64)}.get(
-        direction, (128, 64)
-    )
     rule = {"rows": rows // part, "keys": keys // part, "group": 8}
     rule |= {"warps": 8 // part, "stages": 3 if direction == "forward" else 2}
     rule = fit_tiles(direction, rule, n, bits // 8, shared_memory(x.value.device))
@@ -74,16 +82,19 @@ def tiles_of(direction: str, x: Tensors, n: Sizes) -> Tiles:
 
 
 def fit_tiles(direction: str, tiles: Tiles, n: Sizes, item: int, limit: int) -> Tiles:
-    """``tiles`` with fewer stages, keys, then rows, until a program's shared memory is within
-    ``limit`` bytes.
+    """Return ``tiles`` with fewer stages, keys, then rows, until a program's shared memory is
+    within ``limit`` bytes.
     """
-    e = (power_of_two(n.A) if n.A else 0) + (power_of_two(n.F) if n.F else 0)
-    d, tiles = power_of_two(n.D), dict(tiles)
+    e = sum(power_of_two(columns) for columns in (n.A, n.F) if columns)
+    d = power_of_two(n.D)
+    tiles = dict(tiles)
 
     def needed() -> int:
         rows, keys, stages = tiles["rows"], tiles["keys"], tiles["stages"]
-        if direction == "keys":  # keys stay, rows stream
+        if direction == "keys":
+            # Keys stay, rows stream.
             return item * (keys * (e + d) + stages * rows * (2 * e + d) + rows * keys)
+        # Rows stay, keys stream.
         return item * (rows * (e + d) + stages * keys * (e + d) + rows * keys)
 
     for name, least in (("stages", 1), ("keys", 16), ("rows", 16)):
@@ -93,7 +104,7 @@ def fit_tiles(direction: str, tiles: Tiles, n: Sizes, item: int, limit: int) -> 
 
 
 def constants_of(x: Tensors, n: Sizes, tiles: Tiles, activation: str) -> dict[str, Any]:
-    """The compile-time arguments that all kernels share."""
+    """Return the compile-time arguments that all kernels share."""
     hidden = min(power_of_two(n.W, 1), tiles["rows"])
     return {
         "W": n.W, "A": n.A, "F": n.F, "D": n.D, "P": n.P,
@@ -109,7 +120,7 @@ def constants_of(x: Tensors, n: Sizes, tiles: Tiles, activation: str) -> dict[st
 
 
 def _view(x: Tensor) -> View:
-    """``x`` (B | 1, H | 1, N, C) for a kernel; copied only where its last dimension is not
+    """Return ``x`` (B | 1, H | 1, N, C) for a kernel, copied only where its last dimension is not
     dense.
     """
     if x.stride(-1) != 1 and x.shape[-1] > 1:
@@ -119,7 +130,7 @@ def _view(x: Tensor) -> View:
 
 
 def cut_inputs(x: Tensors, b: Span, q: Span) -> Tensors:
-    """Batch entries ``b`` and queries ``q`` of every tensor; heads and keys are all kept."""
+    """Return batch entries ``b`` and queries ``q`` of every tensor, with all heads and keys."""
     parts = {}
     for name, fact in PAIR_TENSORS.items():
         part = getattr(x, name)
@@ -136,18 +147,19 @@ def cut_entries(x: Tensor, b: Span) -> Tensor:
 
 
 def make_pairs(x: Tensors, const: dict[str, Any]) -> Pairs:
-    """``x`` as the kernels take it, with the bounds of what an order leaves visible."""
+    """Return ``x`` as the kernels take it, with the bounds of what an order leaves visible."""
     times = _times(x)
     stop, start = _bounds(times, const["BQ"], const["BK"])
     ready = {name: getattr(x, name) for name in PAIR_TENSORS}
     if times is not None:
         ready["query_time"], ready["key_time"] = times
     if x.density is not None and x.density.dtype == torch.bool:
-        ready["density"] = x.density.view(torch.uint8)  # Triton loads no booleans
+        # Triton loads no booleans.
+        ready["density"] = x.density.view(torch.uint8)
     names = Pairs._fields[:-2]
     views = {name: _view_of(PAIR_TENSORS[name], ready[name]) for name in names}
     if x.table is not None:
-        # a pair reads one column for all its hidden units: they lie side by side as a row
+        # A pair reads one column for all its hidden units: they lie side by side as a row.
         views["table"] = _view(x.table.mT.contiguous()[None])
     return Pairs(**views, key_stop=stop, query_start=start)
 
@@ -163,7 +175,8 @@ def _view_of(fact: PairTensor, x: Tensor | None) -> View | None:
     for place, size in enumerate(("b", "h")):
         if size not in fact.sizes:
             x = x.unsqueeze(place)
-    if x.dim() == 3:  # times and the distance scale: one row
+    if x.dim() == 3:
+        # Times and the distance scale have one row.
         x = x.unsqueeze(2)
     return _view(x)
 
@@ -194,6 +207,7 @@ def _bounds(
     earliest = _blocks(times[1], columns, math.inf).amin(-1)
     n = max(len(latest), len(earliest))
     latest, earliest = latest.expand(n, -1).contiguous(), earliest.expand(n, -1).contiguous()
+    # The earliest time of a block of keys and all later ones rises, as does the latest of queries.
     ahead = earliest.flip(-1).cummin(-1).values.flip(-1).contiguous()
     stop = torch.searchsorted(ahead, latest, right=True).to(torch.int32)
     start = torch.searchsorted(latest.cummax(-1).values, earliest).to(torch.int32)
@@ -232,7 +246,7 @@ def count(n: int, size: int) -> int:
 
 
 def forward(x: Tensors, activation: str, memory: int) -> Tensor:
-    """Values (B, H, Nq, o) of the integral; see :func:`mlp_kernel`."""
+    """Return the values (B, H, Nq, o) of the integral; see :func:`mlp_kernel`."""
     b, h = x.value.shape[:2]
     nq, o = x.query_bias.shape[2], x.readout.shape[1]
     if is_empty(x):
@@ -249,7 +263,7 @@ def forward(x: Tensors, activation: str, memory: int) -> Tensor:
         moments_kernel[(grid,)](
             make_pairs(part, const), moments, *shape[1:], x.value.shape[2], **const
         )
-        out[entries, :, q] = (
-            torch.bmm(moments.flatten(3).flatten(1, 2), readout).view(*shape, o).transpose(0, 1)
-        )
+        # W2 once per query: (B·Nq, W·D) times (W·D, o) for each head.
+        rows = moments.flatten(3).flatten(1, 2)
+        out[entries, :, q] = torch.bmm(rows, readout).view(*shape, o).transpose(0, 1)
     return out

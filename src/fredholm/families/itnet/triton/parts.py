@@ -1,5 +1,5 @@
-"""What the Triton kernels of the MLP kernel share: activations, the terms of a pre-activation, a
-pair's weight.
+"""Functions that the Triton kernels of the MLP kernel share: activations, the terms of a
+pre-activation, a pair's weight.
 
 A tile is a block of *rows*, a row being one hidden unit of one query, against a block of keys: the
 integral is an attention of w·Nq rows with GELU in the place of the softmax. All index arguments are
@@ -42,12 +42,15 @@ them.
 
 @triton.jit
 def _tanh(x, FAST: tl.constexpr):
-    """One special-function result where FAST (error 5e-4, below bfloat16's), two otherwise."""
+    """Return tanh(x), by one special-function result where FAST (error 5e-4, below bfloat16's), by
+    two otherwise.
+    """
     if FAST:
         y = tl.inline_asm_elementwise(
             "tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
         )
     else:
+        # Of |x|, so that the exponential cannot overflow.
         rest = tl.exp(-2.0 * tl.abs(x))
         y = (1.0 - rest) / (1.0 + rest)
         y = tl.where(x < 0, -y, y)
@@ -56,8 +59,8 @@ def _tanh(x, FAST: tl.constexpr):
 
 @triton.jit
 def _erf(x):
-    """erf(x) to 1.5e-7 (Abramowitz and Stegun 7.1.26), and exp(-x²), which its derivative needs as
-    well.
+    """Return erf(x) to 1.5e-7 (Abramowitz and Stegun 7.1.26), and exp(-x²), which its derivative
+    needs as well.
     """
     bell = tl.exp(-x * x)
     t = 1.0 / (1.0 + 0.3275911 * tl.abs(x))
@@ -71,8 +74,9 @@ def _erf(x):
 
 @triton.jit
 def activate(s, ACTIVATION: tl.constexpr, FAST: tl.constexpr):
-    """σ(s) and σ'(s); the compiler drops what a kernel does not use."""
+    """Return σ(s) and σ'(s). The compiler drops the one that a kernel does not use."""
     if ACTIVATION == "gelu":
+        # s Φ(s), with Φ the normal distribution: its slope is Φ(s) + s φ(s).
         erf, bell = _erf(0.7071067811865476 * s)
         cdf = 0.5 + 0.5 * erf
         h = s * cdf
@@ -102,13 +106,13 @@ def activate(s, ACTIVATION: tl.constexpr, FAST: tl.constexpr):
 
 @triton.jit
 def matrix(v, b, h, n, c, ok):
-    """Elements (n, c) of one batch entry and head of ``v``, zero where not ``ok``."""
+    """Return elements (n, c) of one batch entry and head of ``v``, zero where not ``ok``."""
     return tl.load(v.data + b * v.b + h * v.h + n * v.n + c, mask=ok, other=0.0)
 
 
 @triton.jit
 def distance(x, b, q, j, q_ok, j_ok, P: tl.constexpr):
-    """|x_q - y_j|, for the p coordinates of a position."""
+    """Return |x_q - y_j|, for the p coordinates of a position."""
     square = 0.0
     for p in tl.static_range(P):
         at_query = matrix(x.query_positions, b, 0, q, p, q_ok)
@@ -119,12 +123,13 @@ def distance(x, b, q, j, q_ok, j_ok, P: tl.constexpr):
 
 @triton.jit
 def add_terms(s, x, b, h, q, k, j, q_ok, k_ok, j_ok, P: tl.constexpr):
-    """``s`` and the terms of the pre-activation that are no product: key bias, displacement table,
-    distance.
+    """Return ``s`` plus the terms of the pre-activation that are not products: key bias,
+    displacement table, distance.
     """
     if x.key_bias is not None:
         s += matrix(x.key_bias, b, h, j, k, k_ok & j_ok).to(tl.float32)
     if x.table is not None:
+        # A pair reads the row of its displacement, the difference of two indices.
         place = tl.load(x.query_index.data + q, mask=q_ok, other=0) - tl.load(
             x.key_index.data + j, mask=j_ok, other=0
         )
@@ -136,7 +141,7 @@ def add_terms(s, x, b, h, q, k, j, q_ok, k_ok, j_ok, P: tl.constexpr):
 
 @triton.jit
 def weigh(h, slope, x, b, head, q, j, q_ok, j_ok):
-    """Hidden units and slopes times the pair's density, zero where the key is later."""
+    """Return hidden units and slopes times the pair's density, zero where the key is later."""
     if x.density is not None:
         density = matrix(x.density, b, head, q.to(tl.int64), j, q_ok & j_ok).to(tl.float32)
         h *= density
@@ -152,8 +157,8 @@ def weigh(h, slope, x, b, head, q, j, q_ok, j_ok):
 def scaled_rows(
     x, b, h, q, k, q_ok, k_ok, A: tl.constexpr, F: tl.constexpr, BA: tl.constexpr, BF: tl.constexpr
 ):
-    """Rows ``scale ⊙ query`` of the product with the keys: the first A columns, and the last F with
-    the second term.
+    """Return rows ``scale ⊙ query`` of the product with the keys: the first A columns, and the last
+    F with the second term.
 
     ``k`` (rows, 1), and ``q`` the same or (1, 1).
     """
@@ -177,8 +182,8 @@ def scaled_rows(
 
 @triton.jit
 def visible_until(x, b, block, blocks, NK, BK: tl.constexpr):
-    """How many blocks of keys a block of queries has to visit: none after the last with a visible
-    key.
+    """Return how many blocks of keys a block of queries has to visit: none after the last with a
+    visible key.
     """
     stop = tl.cdiv(NK, BK)
     if x.key_stop is not None:
@@ -188,7 +193,7 @@ def visible_until(x, b, block, blocks, NK, BK: tl.constexpr):
 
 @triton.jit
 def visible_from(x, b, block):
-    """The first block of queries that a block of keys has to visit."""
+    """Return the first block of queries that a block of keys has to visit."""
     start = 0
     if x.query_start is not None:
         start = tl.load(x.query_start.data + b * x.query_start.b + block)

@@ -1,0 +1,106 @@
+"""Models of forces between particles: their symmetries, sizes and the page of their results."""
+
+from __future__ import annotations
+
+import ast
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from evidence.datasets.charges import SOFTENING, law, make_systems
+from evidence.kit.answers import pack
+from evidence.physics import claims, contest, page
+from evidence.physics.models import NAMES, make_model, parameters, sized
+
+from ..tolerances import assert_close
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "plot_charges.py"
+
+
+def model(name):
+    torch.manual_seed(0)
+    return make_model(sized(name, 0.5, contest.PARAMETERS)).double()
+
+
+def some(points=5):
+    known = make_systems(2, points, seed=0)
+    return known.positions.double(), known.charges.double()
+
+
+def test_the_galleries_law_is_the_same():
+    module = ast.parse(EXAMPLE.read_text(encoding="utf-8"))
+    functions = [one for one in module.body if isinstance(one, ast.FunctionDef)]
+    named = {"torch": torch}
+    code = ast.Module([one for one in functions if one.name == "law"], [])
+    exec(compile(code, EXAMPLE.name, "exec"), named)
+    displacement = torch.randn(6, 2)
+    assert_close(named["law"](displacement), law(displacement))
+
+
+def test_forces_are_the_sum_over_the_others():
+    known = make_systems(1, 3, seed=0)
+    positions, charges = known.positions[0], known.charges[0, :, 0]
+    expected = torch.zeros(2)
+    for other in (1, 2):
+        r = positions[0] - positions[other]
+        size = math.sqrt(float(r.square().sum()) + SOFTENING**2) ** 3
+        expected += charges[0] * charges[other] * r / size
+    assert_close(known.forces[0, 0], expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_has_its_size_and_no_order(name):
+    one, (positions, charges) = model(name), some()
+    assert abs(parameters(one) / contest.PARAMETERS - 1) < 0.05
+    order = torch.randperm(positions.shape[1])
+    assert_close(one(positions[:, order], charges[:, order]), one(positions, charges)[:, order])
+
+
+@pytest.mark.parametrize("name", ["softmax, relative", "interaction network", "egnn"])
+def test_a_model_of_displacements_does_not_see_where_the_box_is(name):
+    one, (positions, charges) = model(name), some()
+    assert_close(one(positions + 3.0, charges), one(positions, charges))
+
+
+def test_egnn_turns_with_the_system():
+    one, (positions, charges) = model("egnn"), some()
+    turn = torch.tensor([[0.6, -0.8], [0.8, 0.6]], dtype=torch.float64)
+    assert_close(one(positions @ turn, charges), one(positions, charges) @ turn)
+
+
+def test_the_error_of_a_model_that_answers_nothing_is_one():
+    each = contest.errors(lambda positions, charges: torch.zeros_like(positions), "test", 12)
+    assert sum(each) / len(each) == pytest.approx(1.0)
+
+
+def test_a_setting_is_chosen_by_validation_when_all_were_tried():
+    tried = [
+        {"variant": "egnn", "rate": rate, "sigma": sigma, "validation": rate * sigma}
+        for rate in contest.RATES
+        for sigma in contest.SIGMAS
+    ]
+    found = contest.best(tried, "egnn")
+    assert found == {"variant": "egnn", "rate": contest.RATES[0], "sigma": contest.SIGMAS[0]}
+    with pytest.raises(SystemExit, match="not all settings were tried"):
+        contest.best(tried[1:], "egnn")
+
+
+def test_a_claim_is_positive_where_itnet_errs_less():
+    rows = [
+        {"variant": name, "seed": seed, "error 8": error, "answers": {"error 8": pack(values)}}
+        for seed in (0, 1)
+        for name, error, values in (("itnet", 0.25, [0.2, 0.3]), ("egnn", 0.75, [0.5, 1.0]))
+    ]
+    found = claims.ahead("egnn", 8)({contest.EQUAL_STEPS: rows})
+    assert found == [0.5, 0.5]
+    assert found.samples.shape == (2, 2)
+
+
+def test_a_table_shows_what_was_run():
+    row = {"variant": "egnn", "rate": 0.01, "sigma": 0.5, "steps": 9, "seconds": 2.0}
+    row |= {"parameters": 1_234} | {contest.metric(points): 0.5 for points in contest.TESTED}
+    assert "| egnn | 50.00 | 50.00 | 50.00 | 9 | 2.0 | 1 | 1,234 | 0.01 | 0.5 |" in page.scores(
+        [row]
+    )
+    assert page.scores([]) == "Not run yet."

@@ -1,0 +1,226 @@
+"""A decay of converted decoders: the state fades, and what keeps softmax does not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from fredholm.convert import (
+    cache_size,
+    load_linearized,
+    replace_attention,
+    save_linearized,
+    smaller_from,
+)
+from fredholm.errors import ConversionError, OptionError
+from fredholm.linearization import LinearHeads
+from fredholm.linearization import cache as cache_module
+from fredholm.linearization.heads import Seen, clean
+from fredholm.linearization.state import advance
+
+from .library import decoder
+from .models import bert, torch_encoder
+
+pytest.importorskip("transformers")
+from transformers import DynamicCache
+
+from .test_cache import EXACT, ROUNDED, generated, prompt
+from .test_rollback import recording
+
+N = 23
+# Window and sinks.
+SIZES = {"none": (None, 0), "window": (3, 0), "sinks": (4, 2)}
+MAPS = ["hedgehog", "luna", "elu"]
+LONG = torch.arange(3, 29)[None] * 7 % 37
+
+
+def points() -> list[Tensor]:
+    """Queries of four heads, keys and values of two."""
+    draw = torch.Generator().manual_seed(1)
+    return [torch.randn(2, h, N, 8, generator=draw, dtype=torch.float64) for h in (4, 2, 2)]
+
+
+MASKS = {
+    "all": lambda: None,
+    "left": lambda: torch.arange(N) >= torch.tensor([[0], [4]]),
+    "holes": lambda: torch.rand(2, N, generator=torch.Generator().manual_seed(3)) > 0.3,
+}
+
+
+def heads_of(to: str, size: str, decay: str = "token") -> LinearHeads:
+    torch.manual_seed(0)
+    window, sinks = SIZES[size]
+    options = {"window": window, "sinks": sinks, "decay": decay, "groups": 2}
+    heads = LinearHeads(4, 8, feature_map=to, **options).double()
+    hasten(heads)
+    return heads
+
+
+def hasten(model: torch.nn.Module) -> None:
+    """Rates that show on few tokens, another one in each group."""
+    for name, p in model.named_parameters():
+        with torch.no_grad():
+            if name.endswith("decay.log_rate"):
+                p.copy_(torch.linspace(-1.5, -0.5, len(p)))
+            elif name.endswith("decay.bias"):
+                p.fill_(0.5)
+            elif name.endswith("decay.weight"):
+                p.normal_(generator=torch.Generator().manual_seed(5))
+
+
+def real(valid: Tensor | None) -> Tensor:
+    if valid is None:
+        valid = torch.ones(2, N, dtype=torch.bool)
+    return valid[:, None, :, None]
+
+
+def converted(size: str, decay: str = "token", name: str = "llama", to: str = "hedgehog", **more):
+    window, sinks = SIZES[size]
+    torch.manual_seed(0)
+    options = {"window": window or 0, "sinks": sinks, "decay": decay, **more}
+    model = replace_attention(decoder(name), to, **options).model.double()
+    hasten(model)
+    for part in model.modules():  # a state that counts
+        if getattr(part, "gain", None) is not None:
+            part.gain.data += 6.0
+    return model.eval()
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("to", MAPS)
+def test_a_layer_is_its_definition_in_values_and_gradients(to, size, mask):
+    heads, valid = heads_of(to, size), MASKS[mask]()
+    inputs = [x.requires_grad_() for x in points()]
+    found = heads(*inputs, Seen(valid, causal=True)) * real(valid)
+    query, key, value = inputs[0], clean(inputs[1], valid), clean(inputs[2], valid)
+    weights = heads.weights(query, key, Seen(valid, causal=True), value=value)
+    expected = (weights @ heads.share(value)) * real(valid)
+    torch.testing.assert_close(found, expected, **EXACT)
+    leaves = [*inputs, *heads.parameters()]
+    gradients = [torch.autograd.grad(y.square().sum(), leaves) for y in (found, expected)]
+    for g, h in zip(*gradients):
+        torch.testing.assert_close(g, h, atol=1e-8, rtol=1e-8)
+    decays = [p for name, p in heads.named_parameters() if name.startswith("decay.")]
+    assert len(decays) == 3
+    assert all(g.abs().max() > 0 for g in gradients[0][-3:] if mask == "all")
+
+
+@pytest.mark.parametrize("split", [[1] * N, [7, 1, 1, 14]])
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("to", MAPS)
+@torch.no_grad()
+def test_any_split_of_a_sequence_gives_the_same(to, size, mask, split):
+    heads, valid, (query, key, value) = heads_of(to, size), MASKS[mask](), points()
+    whole = heads(query, key, value, Seen(valid, causal=True)) * real(valid)
+    outs, memory, start = [], {}, 0
+    for count in split:
+        part = slice(start, start + count)
+        given = (x[:, :, part] for x in (query, key, value))
+        seen = None if valid is None else valid[:, part]
+        out, memory = advance(heads, *given, seen, memory)
+        outs.append(out)
+        start += count
+    torch.testing.assert_close(torch.cat(outs, 2) * real(valid), whole, **EXACT)
+
+
+def test_what_keeps_softmax_does_not_fade():
+    """With rates beyond all bounds the window and the sinks are what is left."""
+    heads = heads_of("hedgehog", "sinks", "head")
+    torch.nn.init.constant_(heads.decay.log_rate, 6.0)
+    weights = heads.weights(*points()[:2], Seen(causal=True), value=points()[2])
+    last = weights[0, 0, -1]
+    assert (last[[0, 1, N - 4, N - 3, N - 2, N - 1]] > 0).all()
+    assert last[2 : N - 4].abs().max() < 1e-30
+    torch.testing.assert_close(last.sum(), torch.ones((), dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("name", "to", "size", "decay", "more"),
+    [
+        ("llama", "hedgehog", "sinks", "token", {}),
+        ("gpt2", "luna", "window", "head", {}),
+        ("llama", "elu", "none", "token", {}),
+        ("llama", "hedgehog", "sinks", "token", {"keep": "0.1"}),
+    ],
+)
+def test_generate_is_forward(name, to, size, decay, more):
+    model, new = converted(size, decay, name, to, **more), 9
+    out, logits = generated(model, new=new)
+    mask = torch.cat([prompt()["attention_mask"], torch.ones(2, new, dtype=torch.long)], 1)
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    with torch.no_grad():
+        whole = model(out.sequences, attention_mask=mask, position_ids=positions, use_cache=False)
+    torch.testing.assert_close(logits, whole.logits[:, -new - 1 : -1].float(), **ROUNDED)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("size", SIZES)
+def test_tokens_are_taken_back(monkeypatch, size):
+    monkeypatch.setattr(cache_module, "PENDING", 3)
+    model = converted(size)
+    expected = model(LONG, use_cache=False).logits
+    cache = recording(model, LONG[:, :9])
+    for at in range(9, 14):
+        model(LONG[:, at : at + 1], past_key_values=cache)
+    model((LONG[:, 14:16] + 11) % 37, past_key_values=cache)
+    cache.crop(-3)
+    found = [model(LONG[:, at : at + 1], past_key_values=cache).logits for at in (13, 14)]
+    found.append(model(LONG[:, 15:], past_key_values=cache).logits)
+    torch.testing.assert_close(torch.cat(found, 1), expected[:, 13:], **ROUNDED)
+
+
+@torch.no_grad()
+def test_bytes_stay_the_same_and_are_counted():
+    model, sizes = converted("sinks").float(), []
+    for tokens in (8, 26):
+        cache = DynamicCache()
+        model(LONG[:, :tokens], past_key_values=cache)
+        sizes.append(cache_size(cache).linear_bytes)
+    assert sizes[0] == sizes[1]
+    # Two layers. Of four states 16 features, 8 + 1 values, an exponent and 4 ages; of 4 + 2 tokens
+    # two keys and values and a mass.
+    numbers = 4 * (16 * 9 + 1 + 4) + 6 * (2 * 2 * 8 + 1)
+    assert sizes[0] == 2 * 4 * numbers
+    first = smaller_from(4, 16, 8, groups=2, window=4, sinks=2, decay=True)
+    assert 2 * 2 * 8 * 4 * (first - 1) <= 4 * numbers < 2 * 2 * 8 * 4 * first
+
+
+@torch.no_grad()
+def test_a_saved_model_fades(tmp_path):
+    replaced = replace_attention(decoder("llama"), "luna", window=3, decay="token")
+    hasten(replaced.model)
+    save_linearized(replaced, tmp_path)
+    loaded = load_linearized(tmp_path)
+    assert loaded(LONG).logits.equal(replaced.model(LONG).logits)
+    assert "whose state fades" in (tmp_path / "README.md").read_text()
+
+
+def test_stage_one_trains_rates():
+    replaced = replace_attention(decoder("llama"), "hedgehog", window=3, decay="token")
+    with replaced.mode("distil"):
+        replaced.model(LONG)
+        torch.stack(list(replaced.losses().values())).mean().backward()
+    rates = [p for name, p in replaced.model.named_parameters() if ".decay." in name]
+    assert len(rates) == 6
+    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in rates)
+
+
+def test_without_a_decay_nothing_is_stored():
+    model = replace_attention(decoder("llama"), "hedgehog").model
+    assert not [name for name in model.state_dict() if "decay" in name]
+
+
+def test_options_are_checked():
+    with pytest.raises(OptionError, match="store=0 beside decay"):
+        replace_attention(decoder("llama"), "hedgehog", decay="head", store=4)
+    with pytest.raises(OptionError, match="expected decay='head', 'token' or None"):
+        replace_attention(decoder("llama"), "hedgehog", decay="heads")
+    with pytest.raises(OptionError, match="beside a feature map"):
+        replace_attention(decoder("llama"), "linear_infsa", decay="head")
+    with pytest.raises(ConversionError, match="causal layers"):
+        replace_attention(torch_encoder(), "hedgehog", decay="head")
+    with pytest.raises(ConversionError, match="no causal order"):
+        replace_attention(bert(), "hedgehog", decay="head")
