@@ -278,5 +278,5 @@ def _moment_of(features: Tensor, value: Tensor, which: Tensor) -> Tensor:
     shared = features.shape[1] // value.shape[1]
     mass = which.repeat_interleave(shared, 1)[..., None].to(features.dtype)
     value = value.to(features.dtype).repeat_interleave(shared, 1)
-    ones = torch.ones(len(value), value.shape[2], dtype=features.dtype, device=value.device)
+    ones = torch.ones(value.shape[0], value.shape[2], dtype=features.dtype, device=value.device)
     return moment_of(features * mass, value, ones, 1.0)

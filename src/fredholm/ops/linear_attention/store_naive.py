@@ -57,7 +57,7 @@ def _fill(
         value: (n, c).
         places: where the points behind the sinks are.
     """
-    points, n = places.tolist(), len(value)
+    points, n = places.tolist(), value.shape[0]
     is_point = torch.zeros(n, dtype=torch.bool, device=value.device)
     is_point[places] = True
     number = is_point.cumsum(0)
