@@ -367,7 +367,12 @@ class FeatureAttentionKernel(AttentionKernel, Windowed, Decaying):
     def _second_map(
         self, feature_map: str | Callable[[Tensor], Tensor], options: dict[str, Any]
     ) -> Callable[[Tensor], Tensor]:
-        """Return the keys' own map: another draw of a named one, a copy of a module."""
+        """Return a feature map for the keys alone, for ``tied=False``.
+
+        A named map is built again and draws weights of its own. A module is copied, so that both
+        maps begin with the same weights and then learn apart. A function has no weights, and
+        queries and keys share it.
+        """
         if isinstance(feature_map, str):
             return build_feature_map(feature_map, self.width, self.heads, **options)
         return copy.deepcopy(feature_map)
@@ -451,7 +456,11 @@ class FeatureAttentionKernel(AttentionKernel, Windowed, Decaying):
             feature_map.observe(self._heads(u, part), real)
 
     def _denominators(self, problem: Problem) -> Tensor:
-        """Return Z at each query, (B, H, Nq)."""
+        """Return Z at each query, (B, H, Nq), of which :meth:`observe` counts those near zero.
+
+        It includes the decay, but not the floor, which would hide what is counted. A window plays
+        no part: only maps that may be negative are counted, and those refuse a window.
+        """
         query = self.query_features(problem.x, problem.ux)
         key = self.key_features(problem.y, problem.uy)
         return denominators(query, key, measure_of(self, problem))

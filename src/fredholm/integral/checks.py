@@ -26,7 +26,7 @@ RENORMALISED = tuple(name for name, (_, renormalised) in MEASURES.items() if ren
 
 
 def check_features(**tensors: object) -> None:
-    """Raise ShapeError where features are not tensors."""
+    """Raise ShapeError for features that are not tensors, named in the error by their keywords."""
     for name, x in tensors.items():
         if not isinstance(x, Tensor):
             raise ShapeError(refuse_kind(name, x, "a tensor of features"))

@@ -63,7 +63,16 @@ def check_path(module: nn.Module) -> None:
 
 
 def _check_instance(part: nn.Module, where: str) -> None:
-    """Check that one module does not differ from its class."""
+    """Check that one module computes what its class says.
+
+    Args:
+        part: the module, without its submodules.
+        where: its class and path, for messages.
+
+    Raises:
+        ConversionError: a lazy module without weights, a method replaced on the instance, a hook
+            that may change the output, or parametrised weights.
+    """
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in part._parameters.values()):
         raise ConversionError(f"{where} has seen no input yet and has no weights; call it once")
 
@@ -75,6 +84,7 @@ def _check_instance(part: nn.Module, where: str) -> None:
             "wrapped, or unwrap it first"
         )
 
+    # Some modules lack a table of hooks, or have None in its place.
     hooks = (hook for name in HOOKS for hook in (getattr(part, name, None) or {}).values())
     if any(_changes_results(hook) for hook in hooks):
         raise ConversionError(

@@ -44,6 +44,7 @@ class LatticeKernel(MatrixKernel):
 
     def __init__(self, heads: int, d_in: int, d_out: int, windows: tuple):
         super().__init__(heads, d_in, d_out)
+        # PyTorch convolves and pools over at most three axes.
         if len(windows) not in (1, 2, 3):
             raise OptionError(
                 f"windows: expected one for each of 1, 2 or 3 axes, got {len(windows)}; pass one "

@@ -139,9 +139,9 @@ class Memo:
     """The cache of one module, and the weights that its values were computed from.
 
     Attributes:
-        module: the module.
-        contexts: how many contexts it is in.
-        was_training: its mode outside.
+        module: the module. Its submodules have memos of their own.
+        contexts: number of open :class:`inference` contexts around the module; they may nest.
+        was_training: whether the module was in training mode when it entered a context.
         entries: values by name and autocast dtype, the last used set of positions first.
         tables: its modules' tables of parameters, buffers and submodules; None before the first
             call.
@@ -161,12 +161,15 @@ class Memo:
         self.module.training = False
 
     def leave(self) -> None:
-        """Leave one context; after the last, forget the values and restore the mode."""
+        """Leave one context. After the last one, drop the cached values and restore the mode."""
         self.contexts -= 1
-        if not self.contexts:
-            del MEMOS[self.module]
-            if self.was_training:
-                self.module.training = True
+        if self.contexts:
+            return
+
+        del MEMOS[self.module]
+        if self.was_training:
+            # Not ``train()``, which would switch the submodules as well: they restore themselves.
+            self.module.training = True
 
     def get(self, name: Hashable, make: Callable[[], Value], of: Sequence[Tensor]) -> Value:
         """Return the value of ``make`` at the first call with this name and these tensors."""

@@ -153,13 +153,17 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         query: Float[Tensor, "b q d"] | None = None,
         query_domain: Domain | None = None,
     ) -> Float[Tensor, "b m o"]:
-        """Return the output through the matrix of all pairs: the definition, which ``forward``
-        must equal. O(N²·d²) memory.
+        """Return the output computed from the matrix of all pairs.
+
+        This is the operator's definition, which ``forward`` must equal. It needs O(N²·d²) memory.
         """
         problem = self.problem(u, domain, query=query, query_domain=query_domain)
         matrix = self.kernel.matrix(problem)
         weights = problem.quadrature.weights()
-        response = with_offset(dense_apply(matrix, weights, problem.uy), self.kernel, problem)
+        integral = dense_apply(matrix, weights, problem.uy)
+        response = with_offset(integral, self.kernel, problem)
+
+        # ``problem`` refuses sharded domains, so that its queries are just those of the caller.
         return self._finish(response.to(result_dtype(u)), problem.query, problem.real)
 
     def problem(self, u, domain=None, *, query=None, query_domain=None) -> Problem:
@@ -393,7 +397,13 @@ class IntegralOperator(nn.Module, metaclass=Checked):
         return OperatorFacts(self.dim, self._dtype(), self.residual is not None, self.layer)
 
     def _dtype(self) -> torch.dtype | None:
-        """Return the parameters' dtype, or None where no parameter is a floating-point number."""
+        """Return the dtype of the weights, which features must have.
+
+        It is None where there are no weights in floating point, for instance in a quantised layer:
+        features may then have any floating dtype.
+        """
+        # P and W come first: one look-up in a table of parameters is faster than a walk through the
+        # kernel's modules.
         for layer in (self.projection, self.residual):
             if layer is None:
                 continue

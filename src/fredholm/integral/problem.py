@@ -188,18 +188,27 @@ class Problem:
     ) -> Problem:
         """Check that all arguments fit each other and the kernel, and return their problem.
 
+        This is the path for queries other than the domain's own points, and for sharded domains.
+        :meth:`_at_own_points` is the faster one for all other calls.
+
         Args:
             kernel, u, domain, query, operator: as of :meth:`of`.
-            query_domain: None where the queries are the domain's own points, or where ``query``
-                came without a domain.
-            given: the caller chose the queries, not the kernel's ``output_domain``.
-            default: ``domain`` is the kernel's default one.
+            query_domain: the points of the queries. None where they are the domain's own points.
+                It is also None where the caller passed ``query`` alone; the points then follow from
+                ``domain``.
+            given: whether the caller chose the queries. Otherwise they are the kernel's
+                ``output_domain``, or the points of ``domain``.
+            default: whether ``domain`` is the kernel's default, because the caller passed none.
         """
         check_fit(u, domain, "u", "domain")
         if query is not None and query_domain is None:
-            queries = query.shape[1] if query.dim() > 1 else "Nq"
+            # ``query`` is not checked yet and may have no second dimension.
+            queries: int | str = "Nq"
+            if query.dim() > 1:
+                queries = query.shape[1]
             check_width(query, queries, operator.dim)
             query_domain = points_of(kernel, query, domain, default=default)
+
         check_layout(kernel, Layout.of(domain, query_domain, given=given), operator.layer)
         check_pairs(domain, u.shape[0], kernel.heads)
         if query_domain is not None:
@@ -364,8 +373,10 @@ def _features_at_queries(kernel: Kernel, query: Tensor | None, uy: Tensor, queri
 
 
 def by_head_of(kernel: Kernel, u: Tensor) -> Tensor:
-    """Return features (B, N, dim) as the kernel's heads read them: a slice each, (B, H, N, d), or
-    all features for all heads, (B, 1, N, dim).
+    """Give each head of the kernel its part of the features u (B, N, dim).
+
+    Returns one slice per head, (B, H, N, dim / H). A kernel that is ``whole`` reads all features in
+    every head: (B, 1, N, dim), which broadcasts over the heads.
     """
     if kernel.whole:
         return u.unsqueeze(1)

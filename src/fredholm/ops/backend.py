@@ -137,6 +137,8 @@ def checkable(op: str) -> Callable[[FunctionT], FunctionT]:
         def call(*args: Any, **options: Any) -> Any:
             if options.get("backend") != "checked":
                 return function(*args, **options)
+
+            # Inside them tensors have no values that could be compared.
             if torch.compiler.is_compiling() or transforms():
                 raise BackendError(
                     f"expected a plain call of {op} under backend='checked', got one inside "
@@ -273,10 +275,11 @@ def unrecorded() -> bool:
 
 
 def transforms() -> bool:
-    """Return whether a transform of :mod:`torch.func` or a level of forward mode is open.
+    """Return whether the call is inside a transform of :mod:`torch.func` or in forward mode.
 
-    Transforms are ``grad``, ``jvp``, ``vmap`` and functions built on them; forward mode is
-    :mod:`torch.autograd.forward_ad`. Costs 0.1 µs; compiled code may call it as well.
+    Transforms are ``grad``, ``jvp``, ``vmap`` and functions built on them; forward mode is a
+    ``dual_level`` of :mod:`torch.autograd.forward_ad`. Costs 0.1 µs; compiled code may call it as
+    well.
 
     Example:
         >>> transforms()
@@ -286,6 +289,7 @@ def transforms() -> bool:
     """
     if torch.compiler.is_compiling():
         return _transforms_when_traced()
+    # Levels of forward mode are numbered from 0; outside of all it is -1.
     return _functorch.get_dynamic_layer_stack_depth() > 0 or forward_ad._current_level >= 0
 
 

@@ -50,7 +50,8 @@ def checked_call(
     inputs = [x for x in copies.values() if isinstance(x, Tensor) and x.requires_grad]
     evaluate = partial(_evaluate, partial(function, *detached_args, **detached_options), inputs)
 
-    # Nothing of the comparison belongs to the caller's graph or to a checkpoint around the call.
+    # Both implementations save their tensors as they are. Hooks of the caller, such as those of a
+    # checkpoint around the call, must not see them.
     with torch.autograd.graph.saved_tensors_hooks(_unchanged, _unchanged):
         expected = evaluate("torch")
         actual = evaluate("triton")
@@ -65,6 +66,8 @@ def checked_call(
                 f"{allowed:.0e}, got a relative difference of {difference:.1e} in {name}; use "
                 "backend='torch', and report the GPU, its driver and the version of Triton"
             )
+
+    # Once more with the caller's own tensors, so that autograd records the call.
     return function(*args, **options, backend="triton")
 
 

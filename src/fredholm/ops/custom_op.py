@@ -243,16 +243,22 @@ def _is_option(x: Any) -> bool:
 
 
 def _one_by_one(op: Op, info: Any, in_dims: tuple, *arguments: Any) -> tuple[Any, Any]:
-    """Apply ``vmap`` by one call of the op per element, so that memory remains that of the op.
+    """Apply ``vmap`` by one call of the op per element, so that its memory does not grow.
 
-    Returns the stacked results and their batch dimensions, as ``register_vmap`` takes them.
+    The signature is that of ``torch.library.register_vmap``. Returns the stacked results and their
+    batch dimensions, which are 0.
     """
+    flat = flat_arguments(arguments)
+    lengths = list_lengths(arguments)
+    # The batch dimension of each argument, None where all elements share it.
     dims = _flat_needs(in_dims, arguments)
+
     results = []
     for i in range(info.batch_size):
-        flat = (x if d is None else x.select(d, i) for x, d in zip(flat_arguments(arguments), dims))
-        results.append(op(*nested_arguments(flat, list_lengths(arguments))))
+        element = [x if dim is None else x.select(dim, i) for x, dim in zip(flat, dims)]
+        results.append(op(*nested_arguments(iter(element), lengths)))
 
+    # An op returns one tensor, or a list or tuple of them.
     if isinstance(results[0], Tensor):
         return torch.stack(results), 0
     stacked = [torch.stack(parts) for parts in zip(*results)]

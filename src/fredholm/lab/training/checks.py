@@ -290,10 +290,11 @@ def _task_problems(recipe: Recipe, task: Task) -> Iterator[str]:
 
 
 def _kind_problems(recipe: Recipe, kind: Kind) -> Iterator[str]:
-    """List options that belong to another kind of data."""
+    """Yield a message for each option of ``data`` that only other kinds of data take."""
     from ..data.kinds.kind import KINDS
 
     name = recipe.data.name
+    # A phase changes the largest length of texts.
     if recipe.training.phases is not None and "max_length" not in kind.takes:
         yield f"training.phases: {name} holds {kind.name}, which have no max_length; remove it"
 
@@ -303,6 +304,7 @@ def _kind_problems(recipe: Recipe, kind: Kind) -> Iterator[str]:
 
     keys_of_kinds = {key for each in KINDS.values() for key in each.takes}
     for key in sorted(keys_of_kinds - {*kind.takes}):
+        # An option that is not set, or turned off, is None, 0 or False.
         if options.get(key):
             yield (
                 f"data.{key}: expected none, since {name} holds {kind.name}, got {options[key]!r}; "

@@ -36,13 +36,13 @@ def load_run(
     *,
     trust_code: bool = False,
 ) -> tuple[Any, RunFolder]:
-    """Load the kept model of a run, in evaluation mode, and its folder.
+    """Return the trained model of a run, in evaluation mode and in float32, and the run's folder.
 
     Args:
         run: the run folder.
-        overrides: changes to the model's configuration that change no weight:
-            ``model.body.steps=12`` replaces a field, ``operator.strategy=exact`` an option of its
-            operators.
+        overrides: changes to the model's configuration that leave the names and shapes of its
+            weights alone. ``model.body.steps=12`` replaces a field, ``operator.strategy=exact`` an
+            option of its operators.
         trust_code: execute the Python files that the run's recipe imports; read them first. It is
             not needed if this process has imported the same content already, for instance because
             it trained the run.
@@ -66,23 +66,29 @@ def load_run(
             "and --resume"
         )
 
-    # Weights may have been trained in float64.
+    # Weights that were trained in float64 are saved in float64, and data come in float32.
     model = models.from_pretrained(folder.model, overrides=_model_overrides(overrides, folder))
     return model.float().eval(), folder
 
 
 def _model_overrides(overrides: Sequence[str], folder: RunFolder) -> dict[str, Any]:
-    """Read overrides as changed fields of a saved model's configuration.
+    """Return the fields of a saved model's configuration that the overrides change, by part.
 
-    Options of its operators are changes to those that it was trained with.
+    Overrides of ``operator`` are merged into the options that the operators were trained with, and
+    become the field ``operator_options`` of the part ``body``.
+
+    Raises:
+        OptionError: an override of something else, or another operator, which would have other
+            weights.
     """
     if not overrides:
         return {}
 
+    # Some bodies have no operators.
     body: Any = read_config(folder.model).body
     trained_options = dict(getattr(body, "operator_options", {}))
 
-    # A strategy is a name or a section. An override of a key inside needs the section.
+    # A strategy is a name or a section. To override a key of the section, a name must become one.
     changes_strategy = any(text.startswith("operator.strategy.") for text in overrides)
     if changes_strategy and isinstance(trained_options.get("strategy"), str):
         trained_options["strategy"] = {"name": trained_options["strategy"]}
@@ -90,6 +96,8 @@ def _model_overrides(overrides: Sequence[str], folder: RunFolder) -> dict[str, A
     changed = apply_overrides({"operator": deepcopy(trained_options)}, list(overrides))
     parts = changed.pop("model", {})
     options = changed.pop("operator")
+    # What is left in ``changed`` begins with neither ``model`` nor ``operator``. A name
+    # would be that of another operator.
     if changed or not isinstance(parts, dict) or "name" in options:
         raise OptionError(
             "override: expected model.PART.KEY=VALUE or operator.KEY=VALUE of a trained model, "

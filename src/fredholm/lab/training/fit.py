@@ -275,18 +275,21 @@ def _trainer(limits: Limits, group: Group, callbacks: list[Callback], logger: An
     plugins: list[Any] = [AtomicIO(), group.environment]
     precision: Any = PRECISIONS[limits.precision]
 
-    # Lightning refuses double precision by name with sharded weights, but accepts the plugin.
+    # With sharded weights Lightning refuses the name "64-true", but accepts a plugin instead.
     if limits.precision == "64":
         plugins.append(Double())
         precision = None
 
+    # The callback LastStep ends a fit without a limit of epochs. Callbacks of our own show the
+    # progress, and the loaders already divide the samples among the processes.
+    max_epochs = -1 if limits.epochs is None else limits.epochs
     return pl.Trainer(
         accelerator=limits.accelerator,
         devices=group.devices,
         num_nodes=group.nodes,
         strategy=make_strategy(limits.strategy, group),
         precision=precision,
-        max_epochs=-1 if limits.epochs is None else limits.epochs,
+        max_epochs=max_epochs,
         gradient_clip_val=limits.clip_norm,
         accumulate_grad_batches=limits.accumulate,
         num_sanity_val_steps=0,

@@ -58,8 +58,10 @@ def generate(
     """
     check_draws(length, temperature, top_k)
 
-    is_run = (Path(run) / "recipe.yaml").is_file()
-    folder = None if is_run else model_folder(run)
+    # A folder without a recipe may hold a transformers model, which generates in its own way.
+    folder = None
+    if not (Path(run) / "recipe.yaml").is_file():
+        folder = model_folder(run)
     if folder is not None:
         return generate_text(
             folder,
@@ -80,11 +82,12 @@ def generate(
             f"generate: expected a model of the next token such as itnet-kjv, got {run}"
         )
 
-    # This refuses a model that is not causal.
+    # A model that is not causal raises an error here.
     model.init_state(1)
 
     vocabulary = Vocabulary.from_dict(facts["vocabulary"])
     numbers = read_prompt(prompt, vocabulary)
+    # The last token is drawn but not read, so that it needs no position of the model.
     longest = max(0, facts["max_length"] - len(numbers) + 1)
     if length > longest:
         raise OptionError(

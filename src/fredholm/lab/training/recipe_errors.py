@@ -52,13 +52,17 @@ def _suggest_key(location: tuple[Any, ...]) -> str:
 
 
 def _expectation(problem: Any) -> str:
-    """Reduce pydantic's sentence to what a value should be."""
+    """Return the value that was expected, in words that complete "expected ...".
+
+    Pydantic's own message is shortened: "Input should be a valid integer" becomes "integer".
+    """
     if problem["type"] == "string_pattern_mismatch":
         return "letters, digits and . _ , = + - alone, beginning with a letter or digit"
     if problem["type"] in _SECTION_EXPECTED:
-        keys = suggest("", _known_keys(problem["loc"])).removeprefix("; known")
-        return f"a section with keys{keys}"
+        keys = sorted(_known_keys(problem["loc"]))
+        return f"a section with keys: {', '.join(keys)}"
 
+    # The prefixes are in the order in which they occur: one may follow another.
     expectation = problem["msg"]
     for prefix in ("Value error, ", "Input should be ", "a valid ", "List should have "):
         expectation = expectation.removeprefix(prefix)

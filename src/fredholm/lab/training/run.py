@@ -96,9 +96,9 @@ def train(
     the averaged weights and the position of the loader are in the checkpoint, and all random
     numbers of a step follow from (seed, epoch, batch).
 
-    The weights with the best validation are kept in ``folder/model``, in the format of
-    ``save_pretrained``. The temperature that calibrates their probabilities is written to
-    ``folder/calibration.json``.
+    The weights with the best validation score (with ``keep: last``, the last ones) are saved in
+    ``folder/model``, in the format of ``save_pretrained``. The temperature that calibrates their
+    probabilities is written to ``folder/calibration.json``.
 
     Args:
         recipe: the recipe, from :func:`load_recipe`.
@@ -134,7 +134,10 @@ def train(
             trust_code,
             report if group.first else None,
         )
+        # All processes must train the same recipe in the same folder.
         group.agree(facts_of(recipe, request.folder.root, resume, overwrite))
+
+        # Rank 0 alone reads the folder, and the others get its answer.
         if group.by_first(lambda: _is_done(request)):
             return group.by_first(request.folder.read_result)
 

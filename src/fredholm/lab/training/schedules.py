@@ -107,10 +107,16 @@ class Schedule:
         return 1.0
 
     def _drops(self, step: int, steps_per_epoch: int) -> int:
-        """Count the drops of a ``step`` schedule up to ``step``."""
+        """Count the drops of a ``step`` schedule up to ``step``, the drop at ``step`` included.
+
+        ``every`` and ``milestones`` are in epochs, of which they may be fractions.
+        """
         if self.every is not None:
-            # The product may be slightly larger than the whole number of steps that it stands for.
+            # Rounding may leave the product just above a whole number of steps, and the quotient
+            # just below a whole number of drops. The 1e-9 makes up for it.
             return int(step / (self.every * steps_per_epoch) + 1e-9)
+
+        # Each milestone falls on the nearest step.
         return sum(step >= round(epoch * steps_per_epoch) for epoch in self.milestones)
 
     def schedulers(

@@ -431,6 +431,10 @@ class Tokens(Steps):
     at_once = 1
 
     def summary(self, batches: Iterable[Pairs], classes: Sequence[str]) -> dict[str, Any]:
+        """Evaluate a split by means over all its labelled points, however long the samples are.
+
+        ``n`` counts these points, ``loss`` is in nats and ``bits`` the same in bits.
+        """
         total = 0.0
         correct = 0
         count = 0

@@ -62,10 +62,12 @@ def start_from(
     exist in both with one shape. The head is copied as well if the run has the same classes.
 
     From several runs, or from a run of another kind, each tensor is taken from the first run that
-    has one of the same meaning and shape. An embedding of words is copied word by word.
+    has one of the same meaning and shape. This needs kinds that share names of tensors, see
+    :func:`shared_prefixes`; a single run of any other kind has to fit completely. An embedding of
+    words is copied word by word.
 
-    Returns: lines that tell what was copied, what was left, what starts anew, and which settings
-    differ.
+    Returns: lines for the user that name the tensors copied, those left out, those that start anew,
+    and the settings that differ.
 
     Raises:
         CheckpointError: a run or its model is missing.
@@ -79,15 +81,17 @@ def start_from(
         sources.append(Source(str(folder.root), source_model))
 
     kinds = {kind_of(model), *(kind_of(source.model) for source in sources)}
-    several = len(kinds) > 1 or len(sources) > 1
     sharing = shared_prefixes()
-    if several and kinds <= sharing.keys():
+    by_meaning = len(kinds) > 1 or len(sources) > 1
+    if by_meaning and kinds <= sharing.keys():
         return _copy_fitting(model, sources, dataset)
+
     if len(sources) > 1:
         raise RecipeError(
             f"init_from: expected one run, or several of {', '.join(sharing)}, got {len(sources)} "
             f"runs on {', '.join(sorted(map(str, kinds)))}; give one"
         )
+    # A single run, of the model's kind or of one that shares no names with it.
     return _copy_all(model, sources[0], dataset)
 
 

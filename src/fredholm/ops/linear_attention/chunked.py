@@ -327,7 +327,11 @@ def _keys_times_values(
 
 
 def _common_factor(quadrature: Quadrature) -> Tensor:
-    """Return m s of each query, (1, 1 | Nq, 1): with equal masses the factor of all its pairs."""
+    """Return m s of each query, its scale times the one mass of all points, (1, 1 | Nq, 1).
+
+    It is a factor of all the query's pairs. :func:`_fits_one_batch` has made sure that masses are
+    equal, and that all samples and heads have the same mass and scale.
+    """
     mass = quadrature.mass[:, :1, None]
     if quadrature.scale is None:
         return mass

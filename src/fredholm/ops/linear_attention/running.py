@@ -184,7 +184,10 @@ def linear_attention_point(
     floor: float | None,
     positive: bool = False,
 ) -> Advance:
-    """Return :func:`linear_attention_step` of a point given as a stretch of one."""
+    """Return :func:`linear_attention_step` of tensors with a dimension of points, of size 1.
+
+    ``floor`` and ``positive`` are those of :func:`linear_attention`.
+    """
     dtype = at_least_single(query.dtype)
     with full_precision(query):
         query, key, value = cast(query, dtype), cast(key, dtype), cast(value, dtype)
@@ -196,9 +199,14 @@ def linear_attention_point(
         else:
             moment = torch.addcmul(moment, weighted, value)
 
-        scale = None if scale is None else cast(scale.unsqueeze(-1), dtype)
-        alike = query.shape[:2] == moment.shape[:2]
-        out = product(query, moment) if alike else query @ moment
+        # The faster product does not broadcast: heads of queries may share the moment of one head.
+        if query.shape[:2] == moment.shape[:2]:
+            out = product(query, moment)
+        else:
+            out = query @ moment
+
+        if scale is not None:
+            scale = cast(scale.unsqueeze(-1), dtype)
         return Advance(divided_by_last(out, scale, floor, positive), moment)
 
 

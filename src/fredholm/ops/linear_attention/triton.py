@@ -163,13 +163,24 @@ class BankSizes(NamedTuple):
 
 
 def _bank_sizes(x: Inputs) -> BankSizes:
+    """Read the sizes of both banks from the shapes of their tensors, see :class:`.Bank`.
+
+    Queries and keys have the same channels, hidden units and sets, but their networks may have
+    different numbers of outputs.
+    """
     if not x.query_bank:
-        return BankSizes(x.query.shape[3], 1, 1, 1, 1, 1)
+        features = x.query.shape[3]
+        return BankSizes(features, 1, 1, 1, 1, 1)
+
     query_bank, key_bank = Bank(*x.query_bank), Bank(*x.key_bank)
     sets, _, query_outputs, hidden = query_bank.readout.shape
-    channels = query_bank.shift[0].numel()
     return BankSizes(
-        channels, x.query.shape[2], hidden, sets, query_outputs, key_bank.shift.shape[2]
+        channels=query_bank.channels,
+        directions=x.query.shape[2],
+        hidden=hidden,
+        sets=sets,
+        query_outputs=query_outputs,
+        key_outputs=key_bank.shift.shape[2],
     )
 
 
@@ -467,9 +478,9 @@ def _backward(grad: Tensor, out: Tensor, below: Tensor, *arguments: Any) -> list
 
     call = _Call(x, options)
     grad = grad.contiguous()
-    weights = _rates(call, grad, out, below)
-    query, query_bank = _query_gradients(call, grad, weights)
-    of_keys = _key_gradients(call, grad, weights)
+    query_rates = _rates(call, grad, out, below)
+    query, query_bank = _query_gradients(call, grad, query_rates)
+    of_keys = _key_gradients(call, grad, query_rates)
     scale = []
     if x.scale is not None:
         scale = [_scale_gradient(grad, out, below, x.scale, options)]
@@ -509,15 +520,22 @@ def _rates(call: _Call, grad: Tensor, out: Tensor, below: Tensor) -> Rates:
     return Rates(rate, one_rate)
 
 
-def _query_gradients(call: _Call, grad: Tensor, weights: Rates) -> tuple[Tensor, list[Tensor]]:
-    """Return the gradients of the queries' features or scalars, and of their bank."""
+def _query_gradients(call: _Call, grad: Tensor, query_rates: Rates) -> tuple[Tensor, list[Tensor]]:
+    """Return the gradients of the queries' features or scalars, and of their bank.
+
+    Args:
+        call: the call.
+        grad: the gradient g of the responses, (B, H, Nq, d).
+        query_rates: a and c of each query.
+    """
     x = call.x
     gradient = call.new(*x.query.shape)
+    # Each block writes its share of the bank's gradients; the shares are added up at the end.
     shares = _shares(call, call.query)
     launch(
         query_gradient,
         call.grid(call.query),
-        *(grad, *weights, x.query, x.key, x.value, x.mass),
+        *(grad, *query_rates, x.query, x.key, x.value, x.mass),
         *_key_moments(call),
         *(*call.query.bank, *call.key.bank),
         *(gradient, *shares),
@@ -528,16 +546,17 @@ def _query_gradients(call: _Call, grad: Tensor, weights: Rates) -> tuple[Tensor,
     return gradient, _bank_gradients(call, shares, x.query_bank)
 
 
-def _key_gradients(call: _Call, grad: Tensor, weights: Rates) -> KeyGradients:
+def _key_gradients(call: _Call, grad: Tensor, query_rates: Rates) -> KeyGradients:
     x = call.x
     shares = _shares(call, call.key)
     key, value = call.new(*x.key.shape), call.new(*x.value.shape)
     mass = call.new(*x.value.shape[:3])
-    query_moments = _moments(call, call.query, grad, *weights, list(weights.rate.stride()))
+    strides = list(query_rates.rate.stride())
+    query_moments = _moments(call, call.query, grad, *query_rates, strides)
     launch(
         key_gradient,
         call.grid(call.key),
-        *(grad, *weights, x.query, x.key, x.value, x.mass),
+        *(grad, *query_rates, x.query, x.key, x.value, x.mass),
         *query_moments,
         *(*call.query.bank, *call.key.bank),
         *(key, value, mass, *shares),

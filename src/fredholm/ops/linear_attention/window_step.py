@@ -104,13 +104,22 @@ class _Near(NamedTuple):
 
 
 def _with_store(near: _Near, store: Store, left: int, dtype: torch.dtype) -> _Near:
-    """Return the ring with those points of the store behind it that have left the window."""
+    """Append the points of a store to those of the ring.
+
+    Args:
+        near: the ring, the last w points.
+        store: the store, in which points are numbered in the order in which they came.
+        left: the number of the point that has just left the window.
+        dtype: of the sums.
+    """
     mass = near.mass.expand(-1, near.key.shape[1], -1)
-    seen = (store.number <= left).to(mass.dtype)
+    # All masses beside a store are 1. A chosen point that is still in the window gets mass 0 here,
+    # because the ring has it as well; so does an empty place.
+    stored_mass = (store.number <= left).to(mass.dtype)
     return _Near(
         torch.cat([near.key, cast(store.key, dtype)], 2),
         torch.cat([near.value, cast(store.value, dtype)], 2),
-        torch.cat([mass, seen], 2),
+        torch.cat([mass, stored_mass], 2),
     )
 
 

@@ -81,28 +81,39 @@ def advance_stretch(
     sinks: Sinks | None,
     stored: Tensor | None = None,
 ) -> WindowAdvance:
-    """Return :func:`.advance_window` of points that are not sinks, beside the sinks so far.
+    """Return the responses of n new points, and the memory after them.
+
+    This is :func:`.advance_window` after the sinks were taken out. A query attends by softmax to
+    the last w points and to ``sinks``. Points that have left the window count by their features,
+    whose sums become one more point of the softmax, see :func:`_as_one_point`.
 
     Args:
-        query, points, far, memory, valid: see :func:`.advance_window`; the memory has no sinks.
-        sizes: the window and the chunk.
-        sinks: keys beside the window, or None.
-        stored: whether the point that leaves the window as a query comes goes to a store, and not
-            into the state, (B, G, n); None where none does.
+        query, points, far, memory: see :func:`.advance_window`; the memory has no sinks. The H
+            heads of queries share the keys of G groups.
+        sizes: of which the window w and the chunk are read.
+        valid: the visible points that are not sinks, (1 | B, n); None where all points are.
+        sinks: keys that softmax sees beside the window, those of a store included; or None.
+        stored: for each query, whether the point that leaves the window as it comes is in the store
+            and must not enter the state, (B, G, n); None without a store.
     """
     key, value, mass = points
     n = query.shape[2]
     dtype = torch.promote_types(query.dtype, torch.float32)
     mass = mass.to(dtype).expand(key.shape[0], -1)
+
+    # A query's rank is the number of visible points up to it. It addresses them once the hidden
+    # ones are behind all others.
     rank = None
     if valid is not None:
         valid = valid.expand(key.shape[0], -1)
         rank = valid.cumsum(1)
         key, value, mass = visible_first(key, value, mass, valid)
+
     # The last w points and the new ones, (B, G, w + n, ·).
     near = _with_past(key, value, mass, memory, sizes.window)
 
-    # The first w queries of all have nothing before their window. Under tracing n is not known.
+    # No point has left the window before the first w queries of all: they need no sums. One query
+    # remains in any case, because the sums and the moment need a point. Under tracing n is unknown.
     nothing_before = 0
     if not memory and not torch.compiler.is_compiling():
         nothing_before = min(sizes.window, n - 1)
@@ -111,6 +122,7 @@ def advance_stretch(
     if stored is not None:
         features = without(features, stored[:, :, nothing_before:])
 
+    # The sums over the points before each window, zero for the queries that have none.
     with full_precision(query):
         ages, decay = None, None
         if far.decay is not None:
@@ -123,15 +135,20 @@ def advance_stretch(
         )
         if nothing_before:
             sums = F.pad(sums, (0, 0, nothing_before, 0))
+
+        # One softmax over the window and all these points as one, whose weight in it is ``rest``.
         beyond, mean = _as_one_point(sums, _exponent(far.exponent, shift, sums))
         band = attend_in_band(query.to(dtype), *near, beyond, sizes.window, rank, sinks)
         out = torch.addcmul(band.out, band.rest, mean)
 
-    after = {} if shift is None else {"shift": shift}
+    after: dict[str, Tensor] = {}
+    if shift is not None:
+        after["shift"] = shift
     if ages is not None:
         after[AGE] = ages.last(rank)
-    last = _last_points(near, rank, sizes.window)
-    return WindowAdvance(out, after | {"moment": moment, **dict(zip(NEAR, last))})
+    after["moment"] = moment
+    after.update(zip(NEAR, _last_points(near, rank, sizes.window)))
+    return WindowAdvance(out, after)
 
 
 def without(features: Tensor, points: Tensor) -> Tensor:
