@@ -27,6 +27,9 @@ class Constraint(Term):
     :math:`P_S v + e^{-\lambda}(v - P_S v)`, because v moves straight towards its projection, which
     stays where it is.
 
+    The printed sign, :math:`+\partial I_S`, would push away from S: a penalty of that sign
+    diverges.
+
     Args:
         dim: width of u, or None where any width will do.
         penalty: μ of the soft constraint, smaller is stiffer; None for the hard one.
@@ -35,9 +38,6 @@ class Constraint(Term):
     Raises:
         OptionError: a penalty that is not positive.
         SubstepError: an explicit substep of a hard constraint.
-
-    The printed sign, :math:`+\partial I_S`, would push away from S: a penalty of that sign
-    diverges.
     """
 
     serves: ClassVar[tuple[str, ...]] = ("implicit", "exact", *EXPLICIT)
