@@ -33,7 +33,7 @@ class Constraint(Term):
     Args:
         dim: width of u, or None where any width will do.
         penalty: μ of the soft constraint, smaller is stiffer; None for the hard one.
-        substep: as for :class:`~.term.Term`.
+        substep: as for ``Term``.
 
     Raises:
         OptionError: a penalty that is not positive.
