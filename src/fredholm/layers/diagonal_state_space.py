@@ -148,11 +148,13 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
         return 2 * out if self.conjugate else out
 
     def lags(self, n: int) -> Float[Tensor, "h n o i"]:
+        """Return the taps K_h(k) at the lags k = 0, …, n - 1 as real matrices."""
         poles = self.recurrence()
         powers = _powers(poles.log, 0, n)
         readout = _complex(self.readout)
         if self.d_in == self.d_out == 1:
-            # C and B multiply first: no (N, S) product per channel.
+            # With one channel per head C_n B̄_n is a number. The sum over states is then one product
+            # of the powers (H, N, S) with a vector, instead of a contraction of three tensors.
             gain = readout[:, 0] * poles.input[..., 0]
             taps = (powers @ gain[..., None])[..., None]
         else:
@@ -207,8 +209,10 @@ def _powers(log_a: Complex[Tensor, "h s"], first: int, n: int) -> Complex[Tensor
 
 
 def _expm1(z: Complex[Tensor, "*s"]) -> Complex[Tensor, "*s"]:
-    """Return e^z - 1 without cancellation at small z = x + iy: its real part is
-    (e^x - 1) cos y - 2 sin²(y/2).
+    """Return e^z - 1 without cancellation at small z.
+
+    With z = x + iy its real part is e^x cos y - 1 = (e^x - 1) cos y - (1 - cos y), and
+    1 - cos y = 2 sin²(y/2).
     """
     x, y = z.real, z.imag
     real = torch.expm1(x) * y.cos() - 2 * (y / 2).sin().square()

@@ -123,14 +123,21 @@ class MambaKernel(TrajectoryKernel):
         return MambaTerms(step, poles, inputs, outputs)
 
     def response(self, u: Float[Tensor, "b n i"]) -> Float[Tensor, "b n o"]:
+        """Return the mixer's output before its output projection, by a scan in O(N·E·S).
+
+        States follow h_t = exp(Δ_t A) h_(t-1) + Δ_t B_t v_t, where v = silu(c) is the activated
+        convolution, and the output is silu(g_t) (C_t h_t + D v_t). The scan runs in float32 or
+        better.
+        """
         x, gate = self.in_proj(u).chunk(2, -1)
-        # k - 1 zeros before the first point.
+        # k - 1 zeros before the first point make the convolution causal.
         inner = F.silu(self.convolve(F.pad(x, (0, 0, self.taps - 1, 0))))
         terms = self.terms(inner)
         with full_precision(u):
             inner = full(inner)
             drive = (terms.step * inner)[..., None] * terms.inputs[:, :, None]
-            states = scan((terms.step[..., None] * terms.poles).exp(), drive)
+            decay = (terms.step[..., None] * terms.poles).exp()
+            states = scan(decay, drive)
             out = (states @ terms.outputs[..., None])[..., 0] + self.feedthrough * inner
             return (out * F.silu(full(gate))).to(u.dtype)
 

@@ -162,7 +162,7 @@ class AffineSystemKernel(MatrixKernel):
         return torch.stack(states, 1)
 
     def _input(self, h: Tensor) -> Tensor:
-        """Return B(h)."""
+        """Return B at states h (..., S): (..., S, d_in)."""
         b = self.input_matrix
         if isinstance(b, Tensor):
             return b.expand(*h.shape[:-1], -1, -1)

@@ -326,7 +326,11 @@ def _axes(module: nn.Module) -> int:
 
 
 def _each(module: nn.Module, value: Any) -> tuple:
-    """Return one value per axis of the layer."""
+    """Return one value per axis of the layer.
+
+    torch keeps an option as it was given: a number stands for all axes. None, of an adaptive layer,
+    leaves the length of every axis as it is.
+    """
     if value is None or isinstance(value, int):
         return (value,) * _axes(module)
     return tuple(value)

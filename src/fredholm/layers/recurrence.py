@@ -259,8 +259,9 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
     # --- one point at a time ----------------------------------------------------------------------
 
     def start(self, u: Tensor) -> dict[str, Tensor]:
-        """Return each layer's state, and for a linearization also the state and output of the
-        affine recurrence.
+        """Return the state before the first point, by name and layer: h and, of an LSTM, c. For a
+        linearization other than secants also s and y, the state and output of the affine
+        recurrence.
         """
         memory = {}
         for layer, state in enumerate(self._states(u)):
@@ -272,9 +273,18 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
         return memory
 
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the output at one point, (B, 1, d_out), and the memory after it; see
+        :meth:`start`.
+
+        The nonlinear recurrence u always advances. Secants reproduce its output. Under another
+        linearization it only supplies the slopes, and the output is that of the affine recurrence
+        beside it.
+        """
+        # The only head is the axis of length one that a cell takes for time.
         u = affine = point.u
         after = {}
         for layer in range(self.layer.num_layers):
+            # h, and of an LSTM also c.
             names = [f"{name}{layer}" for name in "hc" if f"{name}{layer}" in memory]
             line = self._cell(layer, 0, u, tuple(memory[name] for name in names))
             u = line.output
@@ -283,7 +293,10 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
                 before = memory[f"s{layer}"], memory[f"y{layer}"]
                 affine, (s, y) = push(line, affine, before)
                 after |= {f"s{layer}": s, f"y{layer}": y}
-        return (u if self.linearization == "secant" else affine), after
+
+        if self.linearization == "secant":
+            return u, after
+        return affine, after
 
     # --- where the kernel lives -------------------------------------------------------------------
 

@@ -128,11 +128,19 @@ class SequenceKernel(MatrixKernel, OwnForm):
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
         kernels: list[Any] = [operator.kernel for operator in self.operators]
         domains = [kernel.default_domain(n, device=device, dtype=dtype) for kernel in kernels]
-        # One causal layer makes the chain causal.
+        # One causal layer makes the chain causal, and its points are taken.
         causal = [domain for domain in domains if domain.causal]
         domain = (causal or domains)[0]
+
+        # Kernels compose by a sum over the points between them: a mass of one per point.
         masses = torch.ones(n, device=device, dtype=dtype)
-        return Domain(domain.positions, masses, None, None, bool(causal), domain.shape, "counting")
+        return Domain(
+            domain.positions,
+            masses,
+            causal=bool(causal),
+            shape=domain.shape,
+            kind="counting",
+        )
 
     def small_domain(self) -> Domain:
         """Return the smallest grid on which every layer has an output."""
@@ -239,10 +247,16 @@ def _first(module: nn.Sequential) -> nn.Module:
 
 
 def _call(layer: nn.Sequential, u: Tensor, domain: Domain) -> Tensor:
+    """Return the layers' output at features u (B, N, dim), as the probe compares it with the
+    operator's.
+    """
     if _on_grid(layer):
         return call_on_grid(layer, u, domain)
     out = layer(u)
-    return out if isinstance(out, Tensor) else out[0]
+    # A recurrence at the end returns its output and its last state.
+    if isinstance(out, Tensor):
+        return out
+    return out[0]
 
 
 @register_converter("torch.nn.modules.container.Sequential", call=_call)

@@ -1,4 +1,4 @@
-"""Which parameters an optimiser decays."""
+"""Weight decay: the parameters that an optimiser decays, and dropout of weights."""
 
 from __future__ import annotations
 
@@ -10,20 +10,28 @@ from torch.nn import functional
 
 
 def weight_decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Optimiser groups: weight matrices decay; biases, norms, tokens, tables of positions,
-    frequencies and kernels' output biases do not. Of a weight g v / |v| it is the magnitude g that
-    decays: the length of v says nothing.
+    """Return parameter groups for an optimiser: one that decays and one that does not, without
+    empty ones.
+
+    Weight matrices decay. Biases, norms, tokens, tables of positions, frequencies and kernels'
+    output biases do not. Of a weight-normalised matrix g v / |v| only the magnitude g decays,
+    because the length of v has no effect.
 
     Example:
         >>> [len(group["params"]) for group in weight_decay_groups(nn.Linear(2, 2), 0.1)]
         [1, 1]
     """
-    decayed, kept, decays = [], [], _decays(model)
+    decays = _decays(model)
+    decaying = []
+    constant = []
     for name, parameter in model.named_parameters():
-        (decayed if decays[name] else kept).append(parameter)
+        if decays[name]:
+            decaying.append(parameter)
+        else:
+            constant.append(parameter)
     groups = [
-        {"params": decayed, "weight_decay": weight_decay},
-        {"params": kept, "weight_decay": 0.0},
+        {"params": decaying, "weight_decay": weight_decay},
+        {"params": constant, "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
 

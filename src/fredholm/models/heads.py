@@ -1,4 +1,6 @@
-"""Heads: from features on a domain to an answer. The read-out, and what comes behind it."""
+"""Heads: map features on a domain to an answer. First the read-out, which pools the features, then
+the layers after it.
+"""
 
 from __future__ import annotations
 
@@ -216,7 +218,18 @@ class LinearConfig(HeadConfig):
 
 
 class LinearHead(nn.Linear):
-    """(B, D) to (B, outputs), (B, N, D) to (B, N, outputs); V views (B, V, D) to (B, outputs)."""
+    """One linear layer, of several views side by side.
+
+    Args:
+        views: V, feature vectors of one sample.
+        width: D.
+        outputs: numbers in an answer.
+        initial: ``"kaiming"``, normal weights with gain 1; any other name gives zero weights
+            (:class:`LinearConfig` checks the name). The bias is zero.
+
+    Shape: (B, D) to (B, outputs) and (B, N, D) to (B, N, outputs); V > 1 views (B, V, D) to
+    (B, outputs).
+    """
 
     def __init__(self, views: int, width: int, outputs: int, *, initial: str = "zero"):
         super().__init__(views * width, outputs)

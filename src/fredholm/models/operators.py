@@ -37,26 +37,32 @@ def position_options(
     return {key: said[key] for key in taken if key in known} | dict(options)
 
 
-PER_BLOCK, PARTS = "blocks", "parts"
+# Keys of options: a value per block, and the parts of a sum of operators.
+PER_BLOCK = "blocks"
+PARTS = "parts"
 
 
 def of_block(options: Mapping[str, Any], block: int) -> dict[str, Any]:
-    """The options of one block: a value ``{"blocks": [a, b, c]}`` is a of the first one, b of the
-    next, and so on, and a again after c; so it is among those of the parts of a sum.
+    """Return the options of block number ``block``, counted from 0.
+
+    A value ``{"blocks": [a, b, c]}`` gives a to the first block, b to the next, c to the third, and
+    then a again. The same holds among the options of the parts of a sum.
 
     Raises:
-        OptionError: no list, or an empty one.
+        OptionError: ``blocks`` without a list, or with an empty one.
 
     Example:
         >>> doubling = {"taps": 3, "dilation": {"blocks": [1, 2, 4]}}
         >>> of_block(doubling, 1), of_block(doubling, 3)
         ({'taps': 3, 'dilation': 2}, {'taps': 3, 'dilation': 1})
     """
-    return {key: _of_block(key, value, block) for key, value in options.items()}
+    return {key: _value_of_block(key, value, block) for key, value in options.items()}
 
 
-def _of_block(key: str, value: Any, block: int) -> Any:
+def _value_of_block(key: str, value: Any, block: int) -> Any:
+    """Return one option's value for a block."""
     if key == PARTS and isinstance(value, (list, tuple)):
+        # A part is an operator's name, or a mapping with its name and options.
         return [of_block(part, block) if isinstance(part, Mapping) else part for part in value]
     if not isinstance(value, Mapping) or set(value) != {PER_BLOCK}:
         return value

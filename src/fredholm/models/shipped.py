@@ -31,7 +31,9 @@ def list_pretrained(preset: str | None = None) -> list[str]:
 
 
 def pretrained_folder(name: str) -> Path:
-    """The run folder of weights that come with the package; it may not be writable.
+    """Return the run folder, inside the installed package, of weights that come with it.
+
+    An installed package may be read-only, so copy the folder before you write to it.
 
     Raises:
         OptionError: no weights of this name.

@@ -20,7 +20,8 @@ class LagSteps(Form):
     """Causal steps that keep the hidden units of each lag.
 
     Point t is the first that needs lag t, whose hidden units join those of shorter lags in the
-    memory. A step costs O(t·w·d), and evaluates the network once; stretches go by FFT.
+    memory. A step costs O(t·w·d), and evaluates the network once; several points at once
+    (:meth:`prefill`) take an FFT.
     """
 
     word = Exact
@@ -69,8 +70,17 @@ class LagSteps(Form):
         t: int,
         memory: Memory,
     ) -> tuple[Tensor, Memory]:
+        """Return the outputs at the n points from number ``t`` on, and the memory with them.
+
+        Shape: x (1 | B, n, p) and u (B, H, n, d) to (B, H, n, o).
+
+        The FFT runs over all t + n points of the memory, because the new outputs also read the
+        earlier ones. Outputs at those are computed too, and dropped.
+        """
         memory = _with_points(kernel, x, u, quadrature, t, memory)
-        hidden, readout = with_bias(memory["lags"][0].flip(0), *kernel.readout())
+        # The convolution takes lag 0 first; the memory has the longest lag first.
+        lags = memory["lags"][0].flip(0)
+        hidden, readout = with_bias(lags, *kernel.readout())
         signal = memory["signal"]
         out = grid_convolution(signal, hidden, readout, (signal.shape[2],), causal=True)
         return _finished(out[:, :, t:], kernel, x, u, quadrature, t), memory

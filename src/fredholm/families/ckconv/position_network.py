@@ -85,18 +85,23 @@ class WeightNormLinear(nn.Module):
         return self.direction * (self.magnitude / length)[:, None]
 
     def dropped(self, rate: float) -> dict[str, Tensor]:
-        """Return direction and magnitude after dropout of the weight's entries at ``rate``.
+        """Return direction and magnitude, by parameter name, of the weight after dropout at
+        ``rate``.
 
-        The other entries are divided by 1 - rate.
+        Each entry of W is zeroed with probability ``rate``, and the remaining ones are divided by
+        1 - rate. With v' the direction whose entries are zeroed, the new weight is
+        g v' / (|v| (1 - rate)), so that its magnitude is g' = g |v'| / (|v| (1 - rate)).
         """
         kept = torch.rand_like(self.direction) >= rate
         direction = torch.where(kept, self.direction, 0.0)
-        share = direction.norm(dim=-1) / self.direction.norm(dim=-1) / (1 - rate)
-        # A row without remaining entries keeps a direction, since 0 / 0 is none, and no magnitude.
+        factor = direction.norm(dim=-1) / self.direction.norm(dim=-1) / (1 - rate)
+
+        # A row that loses every entry is zero through its magnitude alone. It keeps its direction,
+        # because v' / |v'| would be 0 / 0.
         empty = ~kept.any(-1)
         return {
             "direction": torch.where(empty[:, None], self.direction, direction),
-            "magnitude": torch.where(empty, 0.0, self.magnitude * share),
+            "magnitude": torch.where(empty, 0.0, self.magnitude * factor),
         }
 
     @torch.no_grad()
@@ -172,12 +177,13 @@ class PositionNetwork(nn.Module):
         self.activation = activation
         self.preset = preset
         self.knots = knots
-        # A learned ω0 starts from this value.
+        # The ω0 to start from, where it is learned.
         self.first_omega = float(omega)
 
         self.fourier = None
         d_in = position_dim
         if activation == "rff":
+            # Each wave gives a cosine and a sine, so that about ``width`` features come out.
             waves = max(1, width // 2)
             self.fourier = FourierFeatures(position_dim, waves, omega)
             d_in = 2 * waves
@@ -192,7 +198,7 @@ class PositionNetwork(nn.Module):
         self.omega: Tensor | None
         self._register_omega(learned_omega)
         self._by_preset()
-        # Built under a half precision as the default dtype.
+        # Parameters stay in float32 or better, also where the default dtype is a half precision.
         if torch.get_default_dtype() not in SUMMED:
             self.float()
 

@@ -272,10 +272,14 @@ def _descend(
     patience: int,
     progress: Callable[[int, float], None] | None,
 ) -> int:
-    """Fit, and return the steps taken.
+    """Fit the factors by gradient descent, and return the number of steps taken: ``steps``, or
+    fewer where the loss stops falling.
 
-    This loop is torch alone, which is all that operators need; ``fredholm compress`` fits as all
-    training does (``lab/training/fit.py``).
+    ``progress(step, loss)`` is called after each step.
+
+    This plain loop keeps the operators free of a training library. The command ``fredholm
+    compress`` does not use it: it fits with the trainer of all other commands
+    (``lab/training/fit.py``).
     """
     optimizer, schedule = optimizer_of(fitting, lr, steps)
     plateau = Plateau(patience)

@@ -204,7 +204,9 @@ class MLPKernel(HiddenKernel, SplitHidden):
         return hidden_pairs(inputs, weights, biases, self.activation)
 
     def _group_input(self, group: str, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
-        """Return one of the seven inputs of Eq. 3 at broadcast pairs."""
+        """Return one of the seven inputs of Eq. 3, (…, size), at broadcast pairs: positions x, y
+        (…, p) and features ux, uy (…, d) of query and key.
+        """
         if group == "query_position":
             return self.gamma(x)
         if group == "key_position":
@@ -212,11 +214,13 @@ class MLPKernel(HiddenKernel, SplitHidden):
         if group == "relative":
             return self.gamma(x - y)
         if group == "distance":
+            # ``root_of`` has gradient zero where both points coincide; that of ``sqrt`` is NaN.
             return root_of((x - y).square().sum(-1, keepdim=True))
         if group == "query":
             return ux
         if group == "key":
             return uy
+        # The last group, "product".
         return ux * uy
 
     def readout(self) -> tuple[Tensor, Tensor]:

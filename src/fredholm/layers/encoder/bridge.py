@@ -126,8 +126,17 @@ def _is_shared(sources: Sequence[nn.Module]) -> bool:
 
 
 def correspondence(encoder: nn.Module) -> list[tuple[str, str]]:
-    """Return which parameter becomes which: (name in the encoder's layers, name in the evolution),
-    complete in both directions.
+    """Return pairs of names, of a parameter in the encoder's layers and of its copy in the
+    evolution.
+
+    Source names begin with the layer's number; ``[query]``, ``[key]`` and ``[value]`` name the
+    thirds of a packed parameter. Every parameter of the layers is in the list, except those of a
+    parametric activation. The final norm belongs to no layer and is not. Where an encoder repeats
+    one layer object, each repetition is listed as a knot of its own, although the evolution has the
+    first of them alone.
+
+    Raises:
+        ConversionError: a class, option or state that is not understood, by name.
 
     Example:
         >>> correspondence(nn.TransformerEncoderLayer(8, 2, 16).eval())[3]

@@ -185,7 +185,12 @@ def _is_gelu_tanh(activation: Any) -> bool:
 
 
 def norm_options(norm: nn.Module | None) -> dict[str, Any] | None:
-    """Return the options of a layer normalisation of the same kind."""
+    """Return the options with which ``torch.nn.LayerNorm`` computes the same as a final norm, or
+    None without a norm.
+
+    Raises:
+        ConversionError: a norm of another class, a subclass included, whose forward may differ.
+    """
     if norm is None:
         return None
     kind = type(norm)

@@ -101,6 +101,10 @@ class InfViTConfig(BodyConfig):
         return self.dim
 
     def build(self, encoder: Encoder, config: EncoderConfig) -> Body:
+        """Return the body for an encoder, whose positions the operators read; ``config`` is not
+        used.
+        """
+        # Counted from 1, because block l adds γ^l Z.
         operators = [self._operator(layer, encoder) for layer in range(1, self.depth + 1)]
         shared: Any = {"ratio": self.mlp_ratio, "dropout": self.dropout, "chunk": self.chunk}
         if self.depth_rule == "accumulated":
@@ -113,14 +117,18 @@ class InfViTConfig(BodyConfig):
                 **shared,
             )
             return AccumulatedBody(stack, self.dim)
+
+        # From 0 at the first block to ``drop_path`` at the last; a single block has none.
         rates = [self.drop_path * i / max(1, self.depth - 1) for i in range(self.depth)]
         return ResidualBody(operators, self.dim, drop_path=rates, **shared)
 
     def _operator(self, layer: int, encoder: Encoder) -> nn.Module:
-        """The operator of block ``layer`` (1 … L), with γ and its power where it has them."""
-        options, decay = dict(self.operator_options), self.decay or DECAY
+        """Return the operator of block ``layer`` (1 … L), with γ and its power if it has them."""
+        options = dict(self.operator_options)
+        decay = self.decay or DECAY
         if _decays(self.operator):
-            if self.depth_rule == "accumulated":  # the stack applies γ itself
+            if self.depth_rule == "accumulated":
+                # The stack applies γ itself.
                 options |= {"decay": decay, "power": 0}
             else:
                 power = layer if self.depth_rule == "power" else 1
@@ -132,7 +140,7 @@ class InfViTConfig(BodyConfig):
 
 
 def _decays(operator: str) -> bool:
-    """Whether an operator has a γ and its power."""
+    """Return whether an operator has a γ and its power."""
     return {"decay", "power", "learned_decay"} <= set(operator_options(operator))
 
 

@@ -85,12 +85,13 @@ class ResidualBody(Body):
     r"""L pre-norm residual blocks (:class:`fredholm.models.depth.ResidualBlock`), then layer norm.
 
     Args:
-        operators: one a block. An iterator is asked block by block, so that a block's random
-            numbers follow its operator's.
+        operators: one per block. Of an iterator the next operator is made only when the block
+            before it exists, so that random numbers are drawn block by block.
         dim: D.
         ratio, dropout, chunk: see :class:`fredholm.models.depth.ResidualBlock`.
-        drop_path: of each block.
-        scaled: whether what a block adds starts scaled by :math:`1/\sqrt{2L}`.
+        drop_path: rate of stochastic depth, one per block.
+        scaled: whether the 2L branches, an operator and a feed-forward network per block, start
+            with outputs scaled by :math:`1/\sqrt{2L}`.
 
     Reference: ITNet §3.4, Eqs. 5, 194.
 
@@ -120,8 +121,11 @@ class ResidualBody(Body):
             for operator, rate in zip(operators, drop_path)
         )
         self.norm = nn.LayerNorm(dim)
-        for block in self.blocks if scaled else ():
-            block.scale_outputs((2 * len(self.blocks)) ** -0.5)
+        if scaled:
+            # The sum of 2L independent branches then has the variance of a single unscaled one.
+            branches = 2 * len(self.blocks)
+            for block in self.blocks:
+                block.scale_outputs(branches**-0.5)
 
     @property
     def operators(self) -> list[nn.Module]:

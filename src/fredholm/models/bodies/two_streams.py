@@ -82,7 +82,20 @@ def _check_queries(body: TwoStreamsConfig, encoder: Any, config: Any) -> None:
 
 
 class Stream(nn.Module):
-    """The layers of one side, and what leads to the read-out."""
+    """The layers of one side, picture or text, and its norm and matrix before the read-out.
+
+    Args:
+        operator: a new operator for a block's number.
+        dim: D.
+        depth: L.
+        cross: whether each layer also reads the other side.
+        ratio, dropout: see :class:`ResidualBody`.
+        drop_path: one rate per layer.
+
+    Attributes:
+        own: blocks that read this side.
+        other: blocks that read the other side, as many, or none without ``cross``.
+    """
 
     def __init__(
         self,
@@ -100,12 +113,14 @@ class Stream(nn.Module):
         self.other: Any = nn.ModuleList()
         for block, rate in zip(range(depth), drop_path):
             shared: Any = {"dropout": dropout, "drop_path": rate}
-            # One feed-forward network per layer, after all that it reads.
-            of_own = 0.0 if cross else ratio
-            self.own.append(ResidualBlock(operator(block), dim, ratio=of_own, **shared))
+            # A layer has one feed-forward network, in its last block; ratio 0 leaves it out.
+            own_ratio = 0.0 if cross else ratio
+            self.own.append(ResidualBlock(operator(block), dim, ratio=own_ratio, **shared))
             if cross:
                 self.other.append(CrossBlock(operator(block), dim, ratio=ratio, **shared))
         self.norm = nn.LayerNorm(dim)
+        # Streams that meet in the read-out alone have a matrix each. The mean over all points is
+        # then a linear map of the two means side by side, instead of their average.
         self.last = nn.Identity() if cross else nn.Linear(dim, dim)
 
     def read_out(self, u: Tensor) -> Tensor:

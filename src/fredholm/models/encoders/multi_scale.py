@@ -83,8 +83,8 @@ class MultiScaleImageConfig(EncoderConfig):
 
 
 class MultiScaleImageEncoder(Encoder):
-    r"""The patches of several sizes, each at its own centre of the unit square, in one domain; no
-    fusion but the kernel's own.
+    r"""The patches of several sizes, each at its own centre of the unit square, in one domain.
+    The kernel alone fuses the scales.
 
     Args:
         scales: patch sizes, two or more, such as (8, 16): 784 + 196 points of a 224² picture.
@@ -101,8 +101,8 @@ class MultiScaleImageEncoder(Encoder):
         OptionError: fewer than two scales, or an unknown measure.
         ShapeError: images that a patch does not divide.
 
-    Reference: ITNet App. J.2, Eq. 264. A learned embedding a scale is ours: it tells scales apart,
-    as modality embeddings do.
+    Reference: ITNet App. J.2, Eq. 264. The learned embedding per scale is ours: it tells scales
+    apart, as modality embeddings do.
 
     Example:
         >>> encoder = MultiScaleImageEncoder(scales=(2, 4), channels=1, dim=8)
@@ -142,10 +142,15 @@ class MultiScaleImageEncoder(Encoder):
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b n d"], Domain]:
         parts = [encoder(images) for encoder in self.encoders]
+
+        # Each scale's features and its learned embedding (D,).
         features = torch.cat([tokens + scale for (tokens, _), scale in zip(parts, self.scale)], 1)
+
         domain, *others = [domain for _, domain in parts]
-        for number, other in enumerate(others, 1):
-            # So many scales are joined already, and the next one has the mass of one of them.
-            shares = (float(number), 1.0) if self.measure == "balanced" else None
+        for joined, other in enumerate(others, 1):
+            shares = None
+            if self.measure == "balanced":
+                # Mass 1 for each of the scales joined so far, and 1 for the next.
+                shares = (float(joined), 1.0)
             domain = Domain.join(domain, other, balance=shares)
         return self.dropout(features), domain

@@ -200,19 +200,25 @@ class PointEncoder(Encoder):
         return x
 
     def _local(self, clouds: Tensor, valid: Tensor) -> Tensor:
-        """Return the maximum over the nearest real points j of MLP[x_i, x_j - x_i, c_j]; zero where
-        there is none.
+        """Return the maximum over the k nearest real points j of MLP[x_i, x_j - x_i, c_j], (B, N,
+        D); zero where there is none.
         """
         assert self.local is not None
+        # Numbers of the neighbours, (B, N, k), the same number for every point.
         index = nearest(clouds[..., : self.position_dim], valid, self.neighbours)
         batch = torch.arange(clouds.shape[0], device=clouds.device)[:, None, None]
         neighbours = clouds[batch, index]
+        # Where fewer than k points are real, padding fills up.
         real = valid[batch, index]
+
+        # Positions of each point beside those of its neighbours, which also bring the channels c.
         centre = clouds[..., None, : self.position_dim]
         offset = neighbours[..., : self.position_dim] - centre
-        further = neighbours[..., self.position_dim :]
-        pairs = torch.cat([centre.expand_as(offset), offset, further], -1)
+        channels = neighbours[..., self.position_dim :]
+        pairs = torch.cat([centre.expand_as(offset), offset, channels], -1)
         response = self.local(self._as_weights(pairs))
+
+        # Padding must not win the maximum.
         lowest = torch.finfo(response.dtype).min
         best = torch.where(real[..., None], response, lowest).amax(-2)
         return torch.where(real.any(-1, keepdim=True), best, 0.0)

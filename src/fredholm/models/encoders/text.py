@@ -319,8 +319,11 @@ class TextEncoder(Encoder):
         return self.dropout(self._with_position(self.embed(numbers), position))
 
     def domain(self, numbers: Tensor) -> Domain:
-        """The line of these tokens, padding marked, and the class token's point at its start if
-        there is one.
+        """Return the line of token numbers (B, N), with padding marked. A class token's point, if
+        there is one, comes before it, at position 0.
+
+        Raises:
+            ShapeError: numbers that are not integers (B, N), or that exceed a learned table.
         """
         if numbers.dim() != 2 or numbers.is_floating_point() or numbers.shape[1] < 1:
             raise ShapeError(
@@ -332,7 +335,8 @@ class TextEncoder(Encoder):
                 f"learned positions end at {self.max_length} tokens, got {numbers.shape[1]}; cut "
                 "the text"
             )
-        # The positions stay those of one grid, shared by the batch.
+        # Padding differs between texts, positions (N, 1) do not. They are not copied per text, so
+        # that operators can compute their terms of positions once for the batch.
         line = self._line(numbers.shape[1], numbers.device).replace(valid=numbers != 0)
         if self.token is None:
             return line

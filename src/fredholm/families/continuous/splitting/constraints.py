@@ -29,6 +29,15 @@ class Constraint(Term):
 
     The printed sign, :math:`+\partial I_S`, would push away from S: a penalty of that sign
     diverges.
+
+    Args:
+        dim: width of u, or None where any width will do.
+        penalty: μ of the soft constraint, smaller is stiffer; None for the hard one.
+        substep: as for ``Term``.
+
+    Raises:
+        OptionError: a penalty that is not positive.
+        SubstepError: an explicit substep of a hard constraint.
     """
 
     serves: ClassVar[tuple[str, ...]] = ("implicit", "exact", *EXPLICIT)
@@ -40,6 +49,7 @@ class Constraint(Term):
                 "expected a positive penalty μ (smaller is stiffer), or None for a hard set, got "
                 f"{penalty}"
             )
+        # Set before ``super().__init__``, whose check of the substep reads it.
         self.penalty = penalty
         super().__init__(dim, substep)
 

@@ -162,6 +162,8 @@ class Evolution(nn.Module):
     ) -> Tensor:
         """Return u after one step from time t to t + dt, without the final norm.
 
+        ``observer`` receives every substep, with step number 0.
+
         Raises:
             OptionError: dt ≤ 0, an interval that leaves [0, T], or a scheme that does not fit the
                 terms.
@@ -169,6 +171,7 @@ class Evolution(nn.Module):
         """
         if not dt > 0:
             raise OptionError(f"expected a step of dt > 0, got {dt}")
+        # Sums of steps may exceed T by rounding.
         if t < 0 or t + dt > self.horizon * (1 + 1e-9):
             raise OptionError(
                 f"expected a step within [0, {self.horizon:g}], got [{t:g}, {t + dt:g}]"
@@ -176,7 +179,8 @@ class Evolution(nn.Module):
         scheme = resolve_scheme(self.scheme)
         self._check(scheme, dt)
         u, domain = self.enter(u, domain)
-        return scheme.step(self.flows(domain, scheme, 0, observer), u, t, dt)
+        flows = self.flows(domain, scheme, step=0, observer=observer)
+        return scheme.step(flows, u, t, dt)
 
     def rate(self, u: Tensor, domain: Domain, t: float, *, before: bool = False) -> Tensor:
         r"""Return the complete right-hand side :math:`\sum_k A_k(u; \theta_k(t))`; a hard

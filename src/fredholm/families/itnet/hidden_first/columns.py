@@ -62,7 +62,8 @@ class PositionTerms(NamedTuple):
 
     Attributes:
         ends: of queries and of keys, (groups, N, w), or None where no group reads them.
-        table: of displacements, with the first layer's bias, (D, w).
+        table: of displacements, with the first layer's bias: (D, w) for D displacements, or
+            (N, N, w) where it is written out for every pair.
     """
 
     ends: Tensor | None

@@ -1,8 +1,9 @@
-"""ITNet's kernel on a small grid where nothing but values is wanted: all pairs of all heads and
-samples at once, without tiles or memory to keep.
+"""ITNet's kernel on a small grid, without gradients: all pairs of all heads and samples at once,
+without tiles and with nothing kept for a backward pass.
 
-Hidden units lie as (H·B, Nq, Nk, w), so that a query's moments are one product and lie as the
-readout takes them. There are few numbers, and each operation costs more than its arithmetic.
+Hidden units have shape (H·B, Nq, Nk, w): the moments of a query are one matrix product, and come in
+the order in which the readout takes them. At this size the overhead of each operation exceeds its
+arithmetic, so that few operations matter more than few numbers.
 """
 
 from __future__ import annotations
@@ -45,31 +46,42 @@ def few_points(kernel: MLPKernel, problem: Problem, value: Tensor, readout: Tens
 
 
 def _hidden(kernel: MLPKernel, problem: Problem, dtype: torch.dtype) -> Tensor:
-    """Return the last hidden layer, (H·B, Nq, Nk, w)."""
+    """Return the last hidden layer, (H·B, Nq, Nk, w), in memory that the caller may overwrite.
+
+    The first layer is linear before its activation, so that its pre-activations S are a sum: a term
+    of each pair's displacement, one of the key, one of the query, and one of the product
+    u(x) ⊙ u(y).
+    """
     u = cast(problem.uy, dtype)
     domain = problem.domain
     assert domain is not None
     b, h, n, d = u.shape
-    # The index of every pair's displacement, query by query.
+    # ``grid.index`` names the displacement of every pair, query by query. It depends on the points
+    # alone, and the domain keeps it for the next call.
     grid = domain.kept(("ends and pairs", problem.x.dtype), lambda: _ends_and_pairs(problem))
     columns = Columns(kernel, dtype)
 
     def make() -> PositionTerms:
+        """Return the terms of positions, with the table written out per pair, (Nq, Nk, w)."""
         terms = columns.of_positions(kernel, domain, grid, n)
         pairs = terms.table.index_select(0, grid.index).view(n, n, -1)
         return PositionTerms(terms.ends, pairs)
 
     positions = prepared(kernel, ("all pairs", dtype), make, of=(grid.points, grid.lengths))
+
+    # Features with heads before samples, (H·B·N, d), and their terms, (H·B, N, w) each or None.
     flat = u.transpose(0, 1).reshape(-1, d)
     query, key = columns.of_ends(positions.ends, flat, h * b)
 
-    # S is in memory of its own, which the following steps overwrite.
+    # The following steps overwrite S, so that it must not share memory with the table, which
+    # ``prepared`` may hand to later calls.
     if key is None:
         s = positions.table.repeat(h * b, 1, 1, 1)
     else:
         s = positions.table + key[:, None]
     if query is not None:
         s.add_(query[:, :, None])
+    # One row per pair, a view of S.
     rows = s.view(-1, kernel.width)
     if "product" in columns.sizes:
         ends = flat.view(h * b, n, d)

@@ -269,9 +269,14 @@ def _wants_distance(g: Tensors) -> bool:
 
 
 def _add_row_gradients(f: Tensors, g: Tensors, rows_grad: Tensor, q: Span) -> None:
-    """Add the gradients of query bias, queries and scales, from the gradient of the rows
-    ``[scale ⊙ query, query bias]`` (h, b, Tq, w, e + 1).
+    """Add the gradients of query bias, queries and scales to the tensors ``g``, from the values
+    ``f`` and the gradient of the rows ``[scale ⊙ query, query bias]`` (h, b, Tq, w, e + 1) of the
+    queries ``q``.
+
+    The second product adds ``scale2 ⊙ query2`` to the last of the e columns, so that it reads the
+    same gradient there.
     """
+    # The query bias meets the column of ones, which is the last.
     e = rows_grad.shape[-1] - 1
     if g.query_bias is not None:
         add(g.query_bias[:, :, q], rows_grad[..., e])

@@ -105,10 +105,14 @@ def _tiled(kernel: MLPKernel, problem: Problem, terms: dict[str, Any], strategy:
     """Return ∫ K u dμ from the terms of the first layer."""
 
     def moments_read(kernel: MLPKernel, problem: Problem, value: Tensor, readout: Tensor) -> Tensor:
+        """Return the moments of ``value`` (mass times signal, (B, H, Nk, d), in float32 or better)
+        contracted with the readout, (B, H, Nq, o); see :func:`_integral`.
+        """
         q = problem.quadrature
         if _fits_one_tile(kernel, problem, terms, strategy):
             return one_tile(terms, value, readout, q)
 
+        # The op requires the arguments query and key, also without a product of them.
         arguments = {"query": None, "key": None} | terms
         if q.query_time is not None:
             arguments |= {"query_time": q.query_time, "key_time": q.key_time}
@@ -117,7 +121,9 @@ def _tiled(kernel: MLPKernel, problem: Problem, terms: dict[str, Any], strategy:
         if value.device.type == "cpu":
             return mlp_kernel(value=value, **arguments)
 
-        # Triton's kernels multiply in the half precision, whose range a large mass exceeds.
+        # Triton's kernels multiply in the dtype of the values, here that of the signal. In a half
+        # precision a large mass would overflow, so that the largest one is divided out and
+        # multiplied back in the float32 result.
         top = q.mass.detach().amax().clamp(min=1.0)
         value = cast(value / top, problem.uy.dtype)
         return mlp_kernel(value=value, **arguments) * top
