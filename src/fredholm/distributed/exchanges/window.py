@@ -50,7 +50,9 @@ def tails(shards: Shards, window: int) -> Shards:
 
 
 class Near(NamedTuple):
-    """Keys, values and masses, of hidden points -1."""
+    """Keys, values and masses of points. A mass of -1 marks a hidden point (padding, or a sink),
+    which takes no place in a window.
+    """
 
     key: Tensor
     value: Tensor
@@ -83,30 +85,22 @@ def memory_before(kernel: Windowed, problem: Problem, shards: Shards) -> Memory:
     assert window is not None  # the form refuses a kernel without one
     last = tails(shards, window)
 
-    # This rank's points. A mass of -1 marks points that take no place in a window: padding and,
-    # further down, sinks.
-    key, value = kernel.near_keys(p.y, p.uy), kernel.values(p.y, p.uy)
-    batch, n = key.shape[0], key.shape[2]
-    mass, valid = p.quadrature.mass, p.quadrature.valid
-    mass = mass.to(torch.promote_types(mass.dtype, torch.float32))
-    if valid is not None:
-        mass = torch.where(valid, mass, -1.0)
-    own = Near(key, value, mass)
-
-    # Sinks have their own place in the memory, and leave the points.
+    # Sinks have their own places in the memory, and are hidden among the points.
+    own = _own_points(kernel, p)
+    batch, n = own.key.shape[0], own.key.shape[2]
     sinks = None
     if kernel.sinks:
         sinks = _sinks_before(own, kernel.sinks, shards)
         own = _without_sinks(own, sinks, kernel.sinks)
 
     # With hidden points in front, the last places hold the last visible points.
-    some_hidden = valid is not None or sinks is not None
+    some_hidden = p.quadrature.valid is not None or sinks is not None
     if some_hidden:
         own = own.hidden_first()
 
     # All but the last points go into the moment. Features are divided by e^shift, which differs
     # between ranks: before their sums are added, all change over to the largest shift.
-    not_last = torch.arange(n, device=key.device) < n - last.size
+    not_last = torch.arange(n, device=own.key.device) < n - last.size
     far_mass = torch.where(not_last, own.mass, 0.0).clamp_min(0.0)
     features, shift = kernel.far_keys(own.key, (far_mass > 0).expand(batch, -1), None)
     common = None if shift is None else largest(shift, shards)
@@ -131,13 +125,31 @@ def memory_before(kernel: Windowed, problem: Problem, shards: Shards) -> Memory:
             common = shift
         moment = moment + _moment(features, near.value[:, :, :beyond], beyond_mass)
 
+    memory = _as_memory(moment, near.narrow(beyond, last.start - beyond), window, sinks)
+    if common is not None:
+        memory["shift"] = common
+    return memory
+
+
+def _own_points(kernel: Windowed, problem: Problem) -> Near:
+    """Return this rank's points, with masses in float32 at least; -1 marks padding."""
+    p = problem
+    mass, valid = p.quadrature.mass, p.quadrature.valid
+    mass = mass.to(torch.promote_types(mass.dtype, torch.float32))
+    if valid is not None:
+        mass = torch.where(valid, mass, -1.0)
+    return Near(kernel.near_keys(p.y, p.uy), kernel.values(p.y, p.uy), mass)
+
+
+def _as_memory(moment: Tensor, near: Near, window: int, sinks: Near | None) -> Memory:
+    """Return the memory of a moment, up to ``window`` points before this rank, and the sinks."""
     # Where there are fewer points than a window has places, the first places have mass 0.
-    missing = max(0, window - last.start)
+    missing = window - near.key.shape[2]
     memory = {
         "moment": moment,
-        "near_key": F.pad(near.key[:, :, beyond:], (0, 0, missing, 0)),
-        "near_value": F.pad(near.value[:, :, beyond:], (0, 0, missing, 0)),
-        "near_mass": F.pad(near.mass[:, beyond:], (missing, 0)),
+        "near_key": F.pad(near.key, (0, 0, missing, 0)),
+        "near_value": F.pad(near.value, (0, 0, missing, 0)),
+        "near_mass": F.pad(near.mass, (missing, 0)),
     }
     if sinks is not None:
         # The places of the sinks come before those of the window.
@@ -145,8 +157,6 @@ def memory_before(kernel: Windowed, problem: Problem, shards: Shards) -> Memory:
         sinks = sinks._replace(mass=sinks.mass.clamp_min(0.0))
         for name, x, dim in zip(("near_key", "near_value", "near_mass"), sinks, (2, 2, 1)):
             memory[name] = torch.cat([x, memory[name]], dim)
-    if common is not None:
-        memory["shift"] = common
     return memory
 
 
