@@ -285,19 +285,22 @@ class Domain:
         angle: float | None = None,
         neighbours: int | None = None,
     ) -> Domain:
-        """Return points of the unit sphere (N, 3), each with an area as mass, so that the sum over
-        points is the integral over the sphere.
+        """Return points of the unit sphere. The mass of a point is an area, so that a sum over the
+        points approximates the integral over the sphere.
 
         Args:
-            points: directions of length 1, of :func:`fredholm.meshes.latitude_longitude` for
-                instance.
-            areas: (N,), by default those of the Voronoi cells.
-            angle: a point sees the points at most so far away along a great circle, in radians.
-            neighbours: as in :meth:`points`; the nearest along great circles are the nearest.
+            points: unit vectors (N, 3), for instance those of
+                :func:`fredholm.meshes.latitude_longitude`.
+            areas: area of each point's cell on the unit sphere, (N,). By default the area of its
+                Voronoi cell: the part of the sphere that is nearer to it than to any other point.
+            angle: each point sees the points within this angle, in radians.
+            neighbours: each point sees this many nearest points, as in :meth:`points`. Angles and
+                straight distances order neighbours alike. Give this or ``angle``, not both.
 
         Raises:
-            DomainError: points off the sphere, an angle that is not above 0 and up to π.
-            MissingExtraError: scipy is needed for Voronoi cells and for either search.
+            DomainError: points off the sphere; an angle outside (0, π].
+            MissingExtraError: scipy is missing, which computes Voronoi cells and searches by angle
+                or number of neighbours.
 
         Example:
             >>> from fredholm.meshes import latitude_longitude
@@ -309,6 +312,8 @@ class Domain:
         check_on_sphere(points)
         if areas is None:
             areas = sphere_areas(points)
+
+        # The search measures straight distances: an angle becomes the length of its chord.
         radius = None
         if angle is not None:
             radius = great_circle_radius(angle)
@@ -495,8 +500,17 @@ class Domain:
     @classmethod
     @checked(DomainError)
     def collate(cls, domains: Sequence[Domain]) -> Domain:
-        """Return domains of different sizes as one batch, padded to the longest, with ``valid``
-        marking the real points.
+        """Return domains of different sizes as one batch, padded to the largest.
+
+        ``valid`` marks the real points; it is None where all domains have the same size. The batch
+        has a grid's ``shape`` only where all domains have the same one.
+
+        Args:
+            domains: unbatched, of one measure, order, reach and dimension.
+
+        Raises:
+            DomainError: no domains, batched or sharded ones, or domains that differ in one of
+                these.
 
         Example:
             >>> Domain.collate([Domain.line(2), Domain.line(3)]).valid.tolist()
@@ -506,14 +520,15 @@ class Domain:
         first = domains[0]
         device = first.positions.device
         sizes = [domain.size for domain in domains]
-        n = max(sizes)
+        largest = max(sizes)
         valid = None
-        if min(sizes) < n:
-            index = torch.arange(n, device=device)
+        if min(sizes) < largest:
+            index = torch.arange(largest, device=device)
             valid = torch.stack([index < size for size in sizes])
 
-        positions = [_pad_rows(domain.positions, n) for domain in domains]
-        masses = [_pad_rows(domain.measure[:, None], n)[:, 0] for domain in domains]
+        # Padding has position 0 and mass 0.
+        positions = [_pad_rows(domain.positions, largest) for domain in domains]
+        masses = [_pad_rows(domain.measure[:, None], largest)[:, 0] for domain in domains]
         shape = None
         if all(domain.shape == first.shape for domain in domains):
             shape = first.shape
@@ -841,23 +856,29 @@ class Domain:
         return replace(self, **moved_fields(self, *args, **kwargs))
 
     def dense(self) -> Domain:
-        """Return the same domain with a mask or bias of all pairs instead of edges or a reach.
-        O(N²).
+        """Return the same domain with its edges or reach written out as a mask or bias of all
+        pairs: O(N²) memory.
 
         Raises:
-            DomainError: more pairs than fit into memory; features of edges, which no mask holds.
+            DomainError: more pairs than fit into memory; edges with features or periodic images,
+                which a mask cannot represent.
 
         Example:
             >>> Domain.line(3, reach=0).dense().pairs.tolist()
             [[True, False, False], [False, True, False], [False, False, True]]
         """
         if self.reach is not None:
-            seen = self.quadrature().dense().density
-            assert seen is not None
-            pairs = seen > 0
+            # A reach has no other pairs beside it, so the density is 1 where a point is seen.
+            density = self.quadrature().dense().density
+            assert density is not None
+            pairs = density > 0
+
+            # A reach counts real points only: samples with different padding have their own masks,
+            # (B, 1, N, N). Otherwise one mask (N, N) serves all.
             if pairs.shape[:2] == (1, 1):
                 pairs = pairs[0, 0]
             return replace(self, pairs=pairs, reach=None)
+
         if not isinstance(self.pairs, Edges):
             return self
         if self.pairs.features is not None or self.pairs.shift is not None:
@@ -1119,12 +1140,20 @@ def _transformed() -> bool:
 
 
 def _versions(tensors: Iterable[Tensor | None]) -> list[int] | None:
-    """Return the version counters of the tensors, which rise with each write; cached results stay
-    valid until one changes. None where nothing may be cached.
+    """Return the version counters of the tensors, or None where nothing may be cached.
 
-    That is: while code is traced, transformed or watched by a mode, while a CUDA graph is captured,
-    for subclasses, and where autograd follows a tensor. An inference tensor has no version counter.
+    PyTorch raises a tensor's counter with each write in place. Results that were computed from the
+    tensors stay valid as long as all counters are the same.
+
+    Nothing is cached
+
+    - while code is compiled or exported, under a transform of ``torch.func``, or under a
+      ``TorchDispatchMode``, whose tensors may be stand-ins without values of their own;
+    - for a tensor that autograd records, because a cached result would hold on to its graph;
+    - for a tensor subclass, and for an inference tensor, which has no version counter;
+    - while a CUDA graph is captured, whose kernels have not run yet.
     """
+    # `_len_torch_dispatch_stack` counts the active TorchDispatchModes.
     if torch.compiler.is_compiling() or _transformed() or torch._C._len_torch_dispatch_stack():
         return None
     versions = []

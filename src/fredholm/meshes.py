@@ -244,13 +244,19 @@ def _check_shapes(vertices: Tensor, cells: Tensor) -> None:
 
 
 def _sizes(corners: Float[Tensor, "c k p"]) -> Float[Tensor, " c"]:
-    """Return the length, area or volume of simplices, by Gram's determinant of their sides."""
+    """Return the length, area or volume of simplices, from their k corners in p dimensions:
+    segments (k = 2), triangles (3) or tetrahedra (4).
+    """
+    # The sides that meet in the first corner.
     sides = corners[:, 1:] - corners[:, :1]
     dimension = sides.shape[1]
     if dimension == 1:
         return torch.linalg.vector_norm(sides[:, 0], dim=-1)
     if dimension == sides.shape[2]:
+        # The determinant is the volume of the parallelepiped on the sides: d! simplices.
         return torch.linalg.det(sides).abs() / factorial(dimension)
+
+    # A triangle in space is half of the parallelogram on two of its sides.
     cross = torch.linalg.cross(sides[:, 0], sides[:, 1])
     return torch.linalg.vector_norm(cross, dim=-1) / 2
 

@@ -405,12 +405,17 @@ def _both_directions(pairs: np.ndarray, points: int) -> _Rows:
 
 
 def _transposed(rows: _Rows, points: int) -> _Rows:
-    """Return the rows of the transposed matrix."""
+    """Return the same pairs in the other direction: row j lists the points whose rows have key j.
+
+    O(E), without a sort.
+    """
     from scipy.sparse import csc_matrix
 
-    one = np.ones(len(rows.source), dtype=np.int8)
-    matrix = csc_matrix((one, rows.source, rows.ptr), shape=(points, points)).tocsr()
-    return _Rows(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64))
+    # In compressed form the rows of a matrix are the columns of its transpose. Reading them as
+    # columns (CSC) and asking for rows (CSR) therefore transposes it. The values are not used.
+    values = np.ones(len(rows.source), dtype=np.int8)
+    transpose = csc_matrix((values, rows.source, rows.ptr), shape=(points, points)).tocsr()
+    return _Rows(transpose.indptr.astype(np.int64), transpose.indices.astype(np.int64))
 
 
 def _check_count(tree: Any, ends: _Cloud, reach: float) -> None:

@@ -75,7 +75,12 @@ def search_edges(
 
 
 def check_edges(edges: Edges, positions: Tensor) -> None:
-    """ShapeError unless edges are between a domain's points, on their device."""
+    """Check that edges fit a domain's points: one key per point, on their device, and one graph
+    per sample or one graph for all.
+
+    Raises:
+        ShapeError: edges that do not.
+    """
     n = positions.shape[-2]
     if edges.keys != n:
         raise ShapeError(
@@ -87,6 +92,8 @@ def check_edges(edges: Edges, positions: Tensor) -> None:
             f"expected edges on {positions.device}, got {edges.source.device}; move them with "
             "edges.to(device)"
         )
+
+    # Positions (N, p) are shared by all samples: any number of graphs may lie on them.
     if positions.dim() == 3 and edges.batch not in (1, positions.shape[0]):
         raise ShapeError(
             f"expected edges of {positions.shape[0]} graphs or of one, got {edges.batch}; join "

@@ -151,6 +151,11 @@ class _Bar(Progress):
 def amount(done: int, total: int, unit: str = "") -> str:
     """Describe how much of a piece of work is done.
 
+    Args:
+        done: units that are done.
+        total: all units, or 0 where their number is not known.
+        unit: name of the units. ``"bytes"`` are written as megabytes.
+
     Example:
         >>> amount(1200, 4000), amount(3_500_000, 12_000_000, "bytes"), amount(7, 0, "rows")
         ('1,200 of 4,000', '3.5 of 12.0 MB', '7 rows')
@@ -160,7 +165,8 @@ def amount(done: int, total: int, unit: str = "") -> str:
         numbers.append(total)
     if unit == "bytes":
         return " of ".join(f"{number / 1e6:.1f}" for number in numbers) + " MB"
-    return f"{' of '.join(f'{number:,}' for number in numbers)} {unit}".rstrip()
+    counts = " of ".join(f"{number:,}" for number in numbers)
+    return f"{counts} {unit}".rstrip()
 
 
 _CURRENT: ContextVar[Progress | None] = ContextVar("fredholm_progress", default=None)

@@ -345,18 +345,24 @@ class Quadrature:
         )
 
     def _of_queries(self, start: int, stop: int) -> QueryFactors:
-        """Return the factors of queries ``start`` to ``stop - 1`` at all keys."""
+        """Return the density, log-density and scale of queries ``start`` to ``stop - 1``.
+
+        The densities cover all keys, (…, stop - start, Nk). Those of edges or a reach are written
+        out for these queries.
+        """
         if self.sparse:
             part = self.rows(list(range(start, stop)))
             return QueryFactors(part.density, part.log_density, part.scale)
 
-        def cut(x: Tensor | None) -> Tensor | None:
-            return None if x is None else x[..., start:stop, :]
+        def pick(x: Tensor | None) -> Tensor | None:
+            if x is None:
+                return None
+            return x[..., start:stop, :]
 
         scale = None
         if self.scale is not None:
             scale = self.scale[..., start:stop]
-        return QueryFactors(cut(self.density), cut(self.log_density), scale)
+        return QueryFactors(pick(self.density), pick(self.log_density), scale)
 
 
 def _first_keys(x: Tensor | None, keys: int) -> Tensor | None:

@@ -112,7 +112,7 @@ class Registry(Mapping[str, Entry]):
         return len(self.names())
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the entry, or ``default`` where there is none."""
+        """Return the entry named ``name``, or ``default`` where there is none."""
         if name not in self:
             return default
         return self[name]

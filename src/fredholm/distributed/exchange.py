@@ -81,10 +81,12 @@ def register_exchange(
 
 
 def exchange_of(form: type[Form], kernel: type[Kernel]) -> Exchange | None:
-    """Return the exchange of a form with a kernel, or None.
+    """Return the exchange that is registered for a form with a kernel, or None.
 
-    The nearest base of the form decides first, then the nearest base of the kernel.
+    An exchange for a nearer base class of the form wins; among those for the same form, one for a
+    nearer base class of the kernel.
     """
+    # Registers the exchanges of the library's own forms.
     import_module(HOME)
     for form_class in form.__mro__:
         for kernel_class in kernel.__mro__:
@@ -108,18 +110,23 @@ def distributed(form: Form, kernel: Kernel) -> Form:
 
 
 def owning_targets(form: Form, kernel: Kernel, layout: Layout) -> Form:
-    """Return a form that answers the targets a rank owns, see :class:`.form.OwnTargets`.
+    """Return a form that responds at the points that a rank owns, on a sharded domain with edges or
+    a reach; see :class:`.form.OwnTargets`.
+
+    Each form is built with the words that ``plan(domain).exchange`` shows.
 
     Raises:
-        StrategyError: a reach, and a kernel whose response at a query follows from more than the
-            keys that the query sees. A rank has no others.
+        StrategyError: a domain with a reach, and a kernel whose response at a query depends on more
+            than the keys that the query sees: those are the only ones that a rank has.
     """
-    owned = import_module(HOME).OwnTargets
+    # Imported here, because :mod:`.form` is written against this module.
+    own_targets = import_module(HOME).OwnTargets
     if layout.reach is None:
-        return owned(form, "the keys of all ranks, gathered")
+        # Edges may lead to any point, so each rank has the keys of all.
+        return own_targets(form, "the keys of all ranks, gathered")
     if not kernel.local:
         raise StrategyError(
             f"expected a whole domain for {type(kernel).__name__}, whose answer at a point follows "
             "from all points, got a reach in shards; give each process the whole domain"
         )
-    return owned(form, "the points of other ranks within reach")
+    return own_targets(form, "the points of other ranks within reach")

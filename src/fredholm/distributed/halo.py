@@ -65,13 +65,21 @@ class _Fetch(torch.autograd.Function):
 
 
 class _Return(torch.autograd.Function):
-    """What each rank has for this rank's rows, added up in the order of the ranks."""
+    """The transpose of :class:`_Fetch`, and its gradient: rows that a rank fetched go back to the
+    ranks that own them, which add up what comes for each row.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, shards: Shards, ways: Routes, width: int) -> Tensor:
         ctx.shards, ctx.ways = shards, ways
+
+        # The routes of a fetch, backwards: rows leave from the places where they were put, and
+        # arrive at the rows that were sent.
         parts = [x[place].flatten() for place in ways.place]
-        received = deliver(parts, [len(index) * width for index in ways.send], shards)
+        sizes = [len(index) * width for index in ways.send]
+        received = deliver(parts, sizes, shards)
+
+        # Always in the order of the ranks, so that rounding does not depend on who answers first.
         out = x.new_zeros(shards.size, width)
         for index, part in zip(ways.send, received):
             out.index_add_(0, index, part.view(len(index), width))

@@ -238,9 +238,13 @@ def _places_in_reach(
 
 
 def _all_valid(domain: Domain, shards: Shards) -> Tensor | None:
-    """Return which points of the whole are visible, (B, N), or None where all are."""
+    """Return which points of the whole domain are real, (B, N), or None where no rank has padding.
+
+    Each rank sends its own to every other.
+    """
     if domain.valid is None:
         return None
+    # A boolean is sent as a byte.
     return concatenated(domain.valid.to(torch.uint8), shards, 1) > 0
 
 
@@ -315,10 +319,18 @@ def _pad_rows(x: Tensor, n: int) -> Tensor:
 
 
 def part_quadrature(domain: Domain, query_domain: Domain | None) -> Quadrature:
-    """The weights of this rank's queries over this rank's keys, normalised over all ranks' keys.
+    """Return the weights of this rank's queries over this rank's keys, normalised over the keys of
+    all ranks.
 
-    ``density`` has a column for each key of the whole. In causal order times are places in the
-    whole, and ``triangular`` says that queries and keys are the same points.
+    Two attributes cover more than this rank's keys:
+
+    - ``density`` and ``log_density`` have a column for each key of the whole domain;
+    - within a causal domain ``query_time`` and ``key_time`` count points of the whole domain.
+      ``triangular`` then says that queries and keys are the same points.
+
+    Args:
+        domain: this rank's part, without edges or a reach.
+        query_domain: this rank's part of the queries' domain; None for the points of ``domain``.
     """
     shards = domain.shards
     assert shards is not None
@@ -326,7 +338,10 @@ def part_quadrature(domain: Domain, query_domain: Domain | None) -> Quadrature:
     mass = domain.measure.reshape(-1, domain.size)
     if domain.valid is not None:
         mass = torch.where(domain.valid, mass, 0.0)
-    queries = domain.size if query_domain is None else query_domain.size
+
+    queries = domain.size
+    if query_domain is not None:
+        queries = query_domain.size
     density, log_density = None, None
     if domain.pairs is not None:
         density, log_density = domain._density(mass.dtype, queries, shards.total)
@@ -334,13 +349,18 @@ def part_quadrature(domain: Domain, query_domain: Domain | None) -> Quadrature:
 
     scale = None
     if rules.renormalised:
+        # A query's weights are divided by the mass of all keys that it sees.
         if log_density is None and query_time is None:
+            # Every query sees every key: one number, which the masses take.
             mass = mass * reciprocal(summed(mass.sum(-1, keepdim=True), shards))
         elif log_density is None and query_domain is None:
+            # A point sees those up to its own: the mass of the ranks before, and a running sum.
             before = before_this(mass.sum(-1, keepdim=True), shards)
             scale = reciprocal(mass.cumsum(-1) + before)[:, None]
         else:
-            every_mass, every_time = concatenated(mass, shards, 1), None
+            # Each query sees keys of its own: the masses of all ranks are gathered, O(N).
+            every_mass = concatenated(mass, shards, 1)
+            every_time = None
             if key_time is not None:
                 every_time = all_times(key_time, query_domain is not None, shards)
             scale = scale_of_seen(every_mass, query_time, every_time, log_density, triangular=False)

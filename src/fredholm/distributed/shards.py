@@ -134,7 +134,16 @@ def even_sizes(points: int, count: int) -> tuple[int, ...]:
 
 
 def checked_sizes(sizes: Sequence[int], points: int, count: int) -> tuple[int, ...]:
-    """Sizes that a caller gave, or a DomainError."""
+    """Return the numbers of points per rank that a caller gave, as integers.
+
+    Args:
+        sizes: points of each rank; a rank may have none.
+        points: points of the whole domain.
+        count: number of ranks.
+
+    Raises:
+        DomainError: another number of ranks, a negative size, or another sum.
+    """
     given = tuple(int(n) for n in sizes)
     if len(given) != count or min(given) < 0 or sum(given) != points:
         raise DomainError(

@@ -38,6 +38,10 @@ Parts = tuple[Sequence[int], Sequence[int]]  # each rank's stretch of a matrix, 
 
 
 class _Transpose(torch.autograd.Function):
+    """:func:`to_whole`, or with ``back`` its inverse :func:`to_stretches`. Each is the gradient of
+    the other.
+    """
+
     @staticmethod
     def forward(
         ctx: Any, shards: Shards, parts: Sequence[Parts], back: bool, *matrices: Tensor
@@ -53,11 +57,13 @@ class _Transpose(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple:
         shards, parts, back = ctx.options
-        needed = ctx.needs_input_grad[3:]
-        chosen = [part for part, need in zip(parts, needed) if need]
-        given = [grad for grad, need in zip(grads, needed) if need]
-        found = iter(_Transpose.apply(shards, chosen, not back, *given))
-        return None, None, None, *(next(found) if need else None for need in needed)
+
+        # Only the gradients that are needed are sent. The first three inputs are not tensors.
+        needs = ctx.needs_input_grad[3:]
+        needed_parts = [part for part, need in zip(parts, needs) if need]
+        needed_grads = [grad for grad, need in zip(grads, needs) if need]
+        gradients = iter(_Transpose.apply(shards, needed_parts, not back, *needed_grads))
+        return None, None, None, *(next(gradients) if need else None for need in needs)
 
 
 class _Pieces:

@@ -137,14 +137,29 @@ def _hidden_units(
 
 
 def grid_steps(x: Tensor, grid: tuple[int, ...], shards: Shards) -> list[Tensor]:
-    """The span of each axis of the whole grid, (p,), from the ranks that have its corners."""
-    corners = [0] + [(n - 1) * prod(grid[axis + 1 :]) for axis, n in enumerate(grid)]
+    """Return the vector (p,) along each axis of the whole grid, from its first point to its last.
+
+    Args:
+        x: positions of this rank's points, (n, p).
+        grid: extents of the whole grid, whose points are numbered in row-major order.
+        shards: which rank has which points; the point of a hole is padding.
+    """
+    # The places in the whole grid of its first point, and of the last point along each axis.
+    corners = [0]
+    for axis, extent in enumerate(grid):
+        corners.append((extent - 1) * prod(grid[axis + 1 :]))
+
+    is_hole = shards.rank in shards.holes
     start = sum(n for r, n in enumerate(shards.sizes[: shards.rank]) if r not in shards.holes)
-    found = []
+    positions = []
     for place in corners:
-        mine = start <= place < start + x.shape[0] and shards.rank not in shards.holes
-        found.append(x[place - start] if mine else torch.zeros_like(x[0]))
-    first, *ends = summed(torch.stack(found), shards).unbind(0)
+        if not is_hole and start <= place < start + x.shape[0]:
+            positions.append(x[place - start])
+        else:
+            positions.append(torch.zeros_like(x[0]))
+
+    # One rank has a corner, and the others add zeros to it.
+    first, *ends = summed(torch.stack(positions), shards).unbind(0)
     return [end - first for end in ends]
 
 

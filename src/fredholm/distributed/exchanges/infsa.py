@@ -153,23 +153,41 @@ class ShardedGraph:
         return parts[0], parts[1]
 
     def _factor(self, row: Tensor) -> Tensor:
-        """The rows' factors from their sizes, by the norm over all ranks, or of each prefix."""
+        """Return the factors by which the rows of a product are multiplied, (B, H, n | 1); see
+        :func:`~fredholm.families.infsa.graph.token_graph.row_factor`.
+
+        The norm in it is that of the whole graph, over the rows of all ranks: the largest of their
+        sizes for ``"rows"``, else the root of the sum of their sizes times masses. In causal order
+        each row has the norm of the rows up to its own.
+
+        Args:
+            row: sizes of this rank's rows, (B, H, n); see
+                :func:`~fredholm.families.infsa.graph.token_graph.row_sizes`.
+        """
         q, rules = self.problem.quadrature, self.rules
-        weight, causal = q.mass.to(row.dtype)[:, None], q.query_time is not None
+        mass = q.mass.to(row.dtype)[:, None]
+        causal = q.query_time is not None
         if rules["norm"] == "rows":
-            row = torch.where(weight > 0, row, 0.0)
-            every = gathered(row.amax(-1, keepdim=True), self.shards)
+            # Points without mass do not count.
+            row = torch.where(mass > 0, row, 0.0)
+            largest = gathered(row.amax(-1, keepdim=True), self.shards)
             if not causal:
-                norm = every.amax(0)
+                norm = largest.amax(0)
             else:
-                # an empty slice too: what a rank leaves out of its graph, it would not send back
-                before = torch.cat([torch.zeros_like(every[:1]), every[: self.shards.rank]])
+                # Rank 0 uses an empty slice of what it received, for the sake of its backward: see
+                # :class:`.Exchange`. The zero in front is the maximum over no rows.
+                no_rows = torch.zeros_like(largest[:1])
+                before = torch.cat([no_rows, largest[: self.shards.rank]])
                 norm = torch.maximum(row.cummax(-1).values, before.amax(0))
         elif causal:
-            total = weight * row
-            before = before_this(total.sum(-1, keepdim=True), self.shards)
-            norm = root_of(total.cumsum(-1) + before)
+            size = mass * row
+            before = before_this(size.sum(-1, keepdim=True), self.shards)
+            norm = root_of(size.cumsum(-1) + before)
         else:
-            norm = root_of(summed((weight * row).sum(-1, keepdim=True), self.shards))
-        scale = None if q.scale is None else q.scale.to(row.dtype)
+            size = mass * row
+            norm = root_of(summed(size.sum(-1, keepdim=True), self.shards))
+
+        scale = None
+        if q.scale is not None:
+            scale = q.scale.to(row.dtype)
         return row_factor(norm, scale, rules["decay"].to(row.dtype), rules["eps"])

@@ -50,7 +50,9 @@ def tails(shards: Shards, window: int) -> Shards:
 
 
 class Near(NamedTuple):
-    """Keys, values and masses, of hidden points -1."""
+    """Keys, values and masses of points. A mass of -1 marks a hidden point (padding, or a sink),
+    which takes no place in a window.
+    """
 
     key: Tensor
     value: Tensor
@@ -72,8 +74,9 @@ class Near(NamedTuple):
 
 
 def memory_before(kernel: Windowed, problem: Problem, shards: Shards) -> Memory:
-    """The memory of :func:`~fredholm.ops.linear_attention.advance_window` before this rank's first
-    point: the sinks, the last keys of the ranks before, and one moment of all before those.
+    """Return the memory of :func:`~fredholm.ops.linear_attention.advance_window` before this rank's
+    first point: the sinks, the last points of the ranks before, and one moment of all points before
+    those.
 
     A rank cannot know which of its last points lie in the windows of a rank that is not the next.
     So it sends them as they are, and each rank adds those beyond its own window to the moment.
@@ -81,55 +84,80 @@ def memory_before(kernel: Windowed, problem: Problem, shards: Shards) -> Memory:
     p, window = problem, kernel.window
     assert window is not None  # the form refuses a kernel without one
     last = tails(shards, window)
-    key, value, mass = kernel.near_keys(p.y, p.uy), kernel.values(p.y, p.uy), p.quadrature.mass
-    mass = mass.to(torch.promote_types(mass.dtype, torch.float32))
-    valid, n = p.quadrature.valid, key.shape[2]
-    if valid is not None:
-        mass = torch.where(valid, mass, -1.0)
-    own, sinks = Near(key, value, mass), None
+
+    # Sinks have their own places in the memory, and are hidden among the points.
+    own = _own_points(kernel, p)
+    batch, n = own.key.shape[0], own.key.shape[2]
+    sinks = None
     if kernel.sinks:
         sinks = _sinks_before(own, kernel.sinks, shards)
         own = _without_sinks(own, sinks, kernel.sinks)
-    ordered = valid is not None or sinks is not None
-    if ordered:
+
+    # With hidden points in front, the last places hold the last visible points.
+    some_hidden = p.quadrature.valid is not None or sinks is not None
+    if some_hidden:
         own = own.hidden_first()
 
-    # All but the last points go into the moment.
-    ahead = torch.arange(n, device=key.device) < n - last.size
-    far_mass = torch.where(ahead, own.mass, 0.0).clamp_min(0.0)
-    features, shift = kernel.far_keys(own.key, (far_mass > 0).expand(len(key), -1), None)
+    # All but the last points go into the moment. Features are divided by e^shift, which differs
+    # between ranks: before their sums are added, all change over to the largest shift.
+    not_last = torch.arange(n, device=own.key.device) < n - last.size
+    far_mass = torch.where(not_last, own.mass, 0.0).clamp_min(0.0)
+    features, shift = kernel.far_keys(own.key, (far_mass > 0).expand(batch, -1), None)
     common = None if shift is None else largest(shift, shards)
     if shift is not None and common is not None:
         features = features * over_new_factor(shift, common).to(features.dtype)
     moment = before_this(_moment(features, own.value, far_mass), shards)
 
-    # The last points of the ranks before, of which a window takes the last.
+    # The last points of all ranks before this one. From here on hidden points have mass 0.
     parts = zip(own.narrow(n - last.size, last.size), (2, 2, 1))
     near = Near(*(concatenated(x, last, dim) for x, dim in parts)).narrow(0, last.start)
-    if ordered:
+    if some_hidden:
         near = near.hidden_first()
-    near = near._replace(mass=near.mass.clamp_min(0.0).expand(len(key), -1))
+    near = near._replace(mass=near.mass.clamp_min(0.0).expand(batch, -1))
+
+    # A window holds the last of these; the points beyond it go into the moment too.
     beyond = max(0, last.start - window)
     if beyond:
-        left = near.mass[:, :beyond]
-        features, shift = kernel.far_keys(near.key[:, :, :beyond], left > 0, common)
+        beyond_mass = near.mass[:, :beyond]
+        features, shift = kernel.far_keys(near.key[:, :, :beyond], beyond_mass > 0, common)
         if shift is not None and common is not None:
             moment = moment * over_new_factor(common, shift).to(moment.dtype)
             common = shift
-        moment = moment + _moment(features, near.value[:, :, :beyond], left)
-    missing = max(0, window - last.start)
+        moment = moment + _moment(features, near.value[:, :, :beyond], beyond_mass)
+
+    memory = _as_memory(moment, near.narrow(beyond, last.start - beyond), window, sinks)
+    if common is not None:
+        memory["shift"] = common
+    return memory
+
+
+def _own_points(kernel: Windowed, problem: Problem) -> Near:
+    """Return this rank's points, with masses in float32 at least; -1 marks padding."""
+    p = problem
+    mass, valid = p.quadrature.mass, p.quadrature.valid
+    mass = mass.to(torch.promote_types(mass.dtype, torch.float32))
+    if valid is not None:
+        mass = torch.where(valid, mass, -1.0)
+    return Near(kernel.near_keys(p.y, p.uy), kernel.values(p.y, p.uy), mass)
+
+
+def _as_memory(moment: Tensor, near: Near, window: int, sinks: Near | None) -> Memory:
+    """Return the memory of a moment, up to ``window`` points before this rank, and the sinks."""
+    # Where there are fewer points than a window has places, the first places have mass 0.
+    missing = window - near.key.shape[2]
     memory = {
         "moment": moment,
-        "near_key": F.pad(near.key[:, :, beyond:], (0, 0, missing, 0)),
-        "near_value": F.pad(near.value[:, :, beyond:], (0, 0, missing, 0)),
-        "near_mass": F.pad(near.mass[:, beyond:], (missing, 0)),
+        "near_key": F.pad(near.key, (0, 0, missing, 0)),
+        "near_value": F.pad(near.value, (0, 0, missing, 0)),
+        "near_mass": F.pad(near.mass, (missing, 0)),
     }
     if sinks is not None:
+        # The places of the sinks come before those of the window.
         memory["sinks_filled"] = (sinks.mass >= 0).sum(1).to(sinks.mass.dtype)
         sinks = sinks._replace(mass=sinks.mass.clamp_min(0.0))
         for name, x, dim in zip(("near_key", "near_value", "near_mass"), sinks, (2, 2, 1)):
             memory[name] = torch.cat([x, memory[name]], dim)
-    return memory if common is None else memory | {"shift": common}
+    return memory
 
 
 def _sinks_before(own: Near, count: int, shards: Shards) -> Near:

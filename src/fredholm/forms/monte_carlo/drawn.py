@@ -98,15 +98,26 @@ class DrawnKeys(Form):
         return Table((1.0 - floor) * mixed + floor * even)
 
     def _scores(self, kernel: Kernel, problem: Problem) -> ProposalScores:
-        """Return the kernel's proposal; without one, a single component that draws by measure."""
-        shape = (problem.uy.shape[0], kernel.heads)
+        """Return the mixture of the kernel's proposal network, for each sample and head.
+
+        A kernel without a proposal gets a single component with a score of 0 at every key.
+        :meth:`proposal` adds the logarithms of the masses to the scores, so that this component
+        draws keys in proportion to their mass.
+        """
+        batch_and_heads = (problem.uy.shape[0], kernel.heads)
         network: Any = getattr(kernel, "proposal", None)
         if network is None:
             mass = problem.quadrature.mass
-            share = mass.new_ones(*shape, problem.ux.shape[2], 1)
-            return ProposalScores(share, mass.new_zeros(*shape, 1, problem.uy.shape[2]))
+            queries, keys = problem.ux.shape[2], problem.uy.shape[2]
+            share = mass.new_ones(*batch_and_heads, queries, 1)
+            score = mass.new_zeros(*batch_and_heads, 1, keys)
+            return ProposalScores(share, score)
+
+        # The signal may have one head that all heads of the kernel share.
         share, score = network(problem.x, problem.y, problem.ux, problem.uy)
-        return ProposalScores(share.expand(*shape, -1, -1), score.expand(*shape, -1, -1))
+        share = share.expand(*batch_and_heads, -1, -1)
+        score = score.expand(*batch_and_heads, -1, -1)
+        return ProposalScores(share, score)
 
     def draw(
         self, problem: Problem, proposal: Mixture | Table, levels: Tensor | None = None
@@ -141,22 +152,31 @@ class DrawnKeys(Form):
         return with_offset(self.estimated(kernel, problem, samples), kernel, problem)
 
     def estimated(self, kernel: Kernel, problem: Problem, samples: Samples) -> Tensor:
-        """Return the integral from given samples, a block of queries at a time.
+        """Estimate ∫ K u dμ from given samples, without the response to a constant channel:
+        (B, H, Nq, d_out).
 
-        Each block is computed again in the backward, so that the terms of one are in memory.
+        Works on one block of queries at a time. The backward computes each block again, so that
+        the terms of a single block are in memory at any time.
         """
-        n = problem.ux.shape[2]
-        numbers = samples.index[:, :, 0].numel() * self.numbers_per_pair(kernel)
-        block = max(1, BYTES // (4 * numbers))
+        queries = problem.ux.shape[2]
+
+        # One query has a drawn pair for each sample of the batch, head and draw: B · H · S of them,
+        # in float32 (4 bytes per number).
+        pairs_per_query = samples.index[:, :, 0].numel()
+        bytes_per_query = 4 * pairs_per_query * self.numbers_per_pair(kernel)
+        block = max(1, BYTES // bytes_per_query)
+
         keys = self.key_terms(kernel, problem)
-        if block >= n:
+        if block >= queries:
             return self.integral(kernel, problem, samples, keys)
-        blocks = []
-        for start in range(0, n, block):
-            rows = torch.arange(start, min(n, start + block), device=problem.uy.device)
-            part = Samples(samples.index[:, :, rows], samples.weight[:, :, rows])
-            blocks.append(recomputed(self.integral, kernel, problem.rows(rows), part, keys))
-        return torch.cat(blocks, 2)
+
+        responses = []
+        for start in range(0, queries, block):
+            rows = torch.arange(start, min(queries, start + block), device=problem.uy.device)
+            drawn = Samples(samples.index[:, :, rows], samples.weight[:, :, rows])
+            response = recomputed(self.integral, kernel, problem.rows(rows), drawn, keys)
+            responses.append(response)
+        return torch.cat(responses, 2)
 
     def numbers_per_pair(self, kernel: Kernel) -> int:
         """Return the numbers in memory for a drawn pair."""

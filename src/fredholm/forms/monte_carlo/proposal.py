@@ -62,11 +62,16 @@ class Proposal(nn.Module):
             )
         self.components = components
         self.fourier = FourierFeatures(position_dim, frequencies, sigma)
+
+        # Each tensor holds both networks: [0] is f, of the queries, and [1] is g, of the keys. The
+        # inputs are γ, a sine and a cosine per frequency, and the features of a head's slice.
         columns = 2 * frequencies + dim
         self.weight1 = nn.Parameter(torch.randn(2, heads, width, columns) * columns**-0.5)
         self.bias1 = nn.Parameter(torch.zeros(2, heads, width))
         self.weight2 = nn.Parameter(torch.randn(2, heads, components, width) * width**-0.5)
         self.bias2 = nn.Parameter(torch.zeros(2, heads, components))
+
+        # The loss of the last training forward, until `auxiliary_loss` takes it.
         self._loss: Tensor | None = None
 
     def forward(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> ProposalScores:

@@ -46,12 +46,15 @@ class NeighbourAttention(Form):
             return shape_alone(kernel, problem)
         p = problem
         if p.layout.cross:
-            ends = Ends(kernel.queries(p.x, p.ux), kernel.keys(p.y, p.uy), kernel.values(p.y, p.uy))
+            query = kernel.queries(p.x, p.ux)
+            key = kernel.keys(p.y, p.uy)
+            value = kernel.values(p.y, p.uy)
         else:
-            # Both ends are the same points: one matrix product projects them to all three.
+            # Queries and keys are the same points: one matrix product projects them to all three.
+            # `project` may leave the scale of the scores to its caller, `queries` includes it.
             query, key, value = kernel.project(p.y, p.uy)
-            ends = Ends(query * kernel.factor, key, value)
-        out = softmax_over_neighbours(p, ends, InnerProducts())
+            query = query * kernel.factor
+        out = softmax_over_neighbours(p, Ends(query, key, value), InnerProducts())
         return with_offset(out, kernel, p)
 
 

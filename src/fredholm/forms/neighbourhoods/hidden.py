@@ -40,7 +40,11 @@ class NeighbourMoments(Form):
     def respond(self, kernel: HiddenReadout, problem: Problem) -> Tensor:
         if has_no_values(problem):
             return shape_alone(kernel, problem)
-        p, single = problem, at_least_single(problem.uy.dtype)
+        p = problem
+        heads = p.uy.shape[1]
+        single = at_least_single(p.uy.dtype)
+
+        # What a tile gathers. In a periodic box ``shift`` moves a key to its nearest image.
         rows = Rows.of(
             {
                 "x": ("query", p.x),
@@ -52,21 +56,25 @@ class NeighbourMoments(Form):
             }
         )
 
-        # The readout may be computed from parameters, once; each tile's gradient adds to it.
+        # The readout may be computed from parameters: once, and each tile's gradient adds to it.
+        # Its names begin with "term.", to stay apart from those of the kernel's parameters.
         readout, bias = kernel.readout()
-        parameters, weights = parameters_of(kernel), {"term.readout": readout}
+        terms = {"term.readout": readout}
         if bias is not None:
-            weights["term.bias"] = bias
-        heads = p.uy.shape[1]
+            terms["term.bias"] = bias
+        parameters = parameters_of(kernel)
 
         def answer(tile: Neighbours, weights: Weights) -> Pending:
             hidden = _hidden(kernel, tile, heads)
             dtype = promoted(hidden.dtype, single)
             value = cast(tile.heads("uy", heads), dtype)
+
+            # Equal weights of all keys stay one number instead of one per key.
+            measure = cast(tile.weights(spread=False), dtype)
             with full_precision(value):
                 return read_moments(
                     cast(hidden, dtype),
-                    cast(tile.weights(spread=False), dtype),
+                    measure,
                     value,
                     weights["term.readout"],
                     weights.get("term.bias"),
@@ -78,7 +86,7 @@ class NeighbourMoments(Form):
             answer,
             numbers_per_pair=_numbers_per_pair(kernel, p, readout.shape[-1]),
             dtype=single,
-            weights=weights | parameters,
+            weights=terms | parameters,
             within=with_parameters(kernel, list(parameters)),
         )
         return with_offset(cast(out, p.uy.dtype), kernel, p)
@@ -268,11 +276,16 @@ class Entries(LastStep):
 def _entries(
     hidden: Tensor, readout: Tensor, bias: Tensor | None, dtype: torch.dtype
 ) -> Float[Tensor, "r b k hi"]:
-    """Return the entries of the kernel at each pair."""
+    """Return the kernel's entries at each pair: :class:`Entries` multiplies them with the values.
+
+    All heads share the hidden units (R, 1, b, k, w), and each head has one output. So the readout
+    (H, 1, i, w) is one matrix (H · i, w), which gives the entries of all heads side by side.
+    """
+    matrix = readout.to(dtype).flatten(0, 2)
     shift = None
     if bias is not None:
         shift = bias.to(dtype).flatten()
-    return F.linear(hidden[:, 0], readout.to(dtype).flatten(0, 2), shift)
+    return F.linear(hidden[:, 0], matrix, shift)
 
 
 def _side_by_side(value: Tensor) -> Float[Tensor, "r 1 k hi"]:

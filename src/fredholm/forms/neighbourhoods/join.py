@@ -32,8 +32,16 @@ def weighted_sum(
 
 
 def added(results: Float[Tensor, "p h o"], tiles: Partition, rows: int) -> Float[Tensor, "q h o"]:
-    """Return the sum over the pieces of each of ``rows`` rows."""
+    """Return one result per row: the results (P, H, o) of pieces, added up by the row they belong
+    to.
+
+    Args:
+        results: of all tiles.
+        tiles: which row each result belongs to.
+        rows: number of rows, the queries of all samples.
+    """
     if tiles.row is None:
+        # No row was cut, so each has its one result already.
         return results
     return results.new_zeros(rows, *results.shape[1:]).index_add(0, tiles.row, results)
 

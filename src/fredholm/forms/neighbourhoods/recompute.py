@@ -112,7 +112,11 @@ class Work(NamedTuple):
         return out
 
     def split(self, tensors: Sequence[Tensor]) -> tuple[dict[str, Tensor], Weights]:
-        """Return the gathered tensors and the weights, by name."""
+        """Return the gathered tensors and the weights by name, from the flat list of both.
+
+        An autograd function takes tensors one after the other: first those of ``rows``, then
+        ``weights``, in the order in which :meth:`results` passes them.
+        """
         count = len(self.rows.tensors)
         gathered = dict(zip(self.rows.tensors, tensors[:count]))
         return gathered, dict(zip(self.weights, tensors[count:]))
@@ -308,21 +312,24 @@ def parameters_of(kernel: Kernel) -> Weights:
 
 
 def with_parameters(kernel: Kernel, names: Sequence[str]) -> Within:
-    """Return a caller of functions while the kernel has the weights of a call as its parameters
-    ``names``.
+    """Return :attr:`Work.within` for a kernel that reads its parameters from itself.
+
+    The result, ``within(weights, function)``, calls ``function`` while the kernel's parameters
+    ``names`` are replaced by the tensors of these names in ``weights``.
     """
     bound = _Bound(kernel)
 
-    def has(name: str, parameter: Tensor) -> bool:
-        """Whether the kernel now holds this parameter."""
-        module, _, last = name.rpartition(".")
-        return kernel.get_submodule(module)._parameters.get(last) is parameter
+    def holds(name: str, tensor: Tensor) -> bool:
+        """Whether the kernel's parameter ``name`` is this very tensor."""
+        module, _, attribute = name.rpartition(".")
+        return kernel.get_submodule(module)._parameters.get(attribute) is tensor
 
     def within(weights: Weights, function: Callable[[], Any]) -> Any:
-        if all(has(name, weights[name]) for name in names):
+        # A forward usually finds its own parameters in place. A backward differentiates leaves of
+        # its own, and may run after the parameters of a functional call have been put back.
+        if all(holds(name, weights[name]) for name in names):
             return function()
-        # The backward has its own leaves, and another call may have replaced parameters.
-        named = {f"kernel.{name}": weights[name] for name in names}
-        return call_with(bound, named, (function,))
+        replaced = {f"kernel.{name}": weights[name] for name in names}
+        return call_with(bound, replaced, (function,))
 
     return within

@@ -72,43 +72,53 @@ def partition(
     split: bool = False,
     cached: bool = False,
 ) -> Partition:
-    """Return the tiles of a problem.
+    """Return the tiles of a problem, each small enough for a budget of memory.
+
+    On a domain with a reach a tile holds blocks of neighbouring queries, which share most of their
+    keys. On a domain with edges it holds rows of edges, one query each.
 
     Args:
         problem: on a domain with edges or a reach.
-        key_bytes: memory of the numbers that are gathered for a key.
-        pair_bytes: memory of the numbers that are computed for a pair of a query and a key.
-        split: cut rows that are longer than a tile.
-        cached: a tile should fit into a core's cache.
+        key_bytes: bytes that are gathered for each key of a tile.
+        pair_bytes: bytes that are computed for each pair of a query and a key.
+        split: cut a row of edges that is longer than a tile into pieces, whose results the caller
+            joins by :attr:`Partition.row`.
+        cached: keep a tile within :data:`CACHE`, for work that takes few operations per number.
     """
     samples, queries = problem.ux.shape[0], problem.ux.shape[2]
     memory = WORKING_SET
     if cached:
         memory = min(CACHE, WORKING_SET)
-    q = problem.quadrature
-    if q.edges is None:
-        window = _Window.of(q, queries)
-        block_bytes = window.width * (key_bytes + window.block * pair_bytes)
-        step = max(1, memory // block_bytes)
-        groups = partial(_window_groups, q, window, samples, queries, step)
-        return Partition(groups, None, samples * queries)
 
-    edges = q.edges
-    slots = max(1, memory // (key_bytes + pair_bytes))
+    quadrature = problem.quadrature
+    edges = quadrature.edges
+    if edges is None:
+        # The domain has a reach. All queries of a block share the keys that are gathered for it.
+        window = _Window.of(quadrature, queries)
+        block_bytes = window.width * (key_bytes + window.block * pair_bytes)
+        blocks_per_tile = max(1, memory // block_bytes)
+        groups = partial(_window_groups, quadrature, window, samples, queries, blocks_per_tile)
+        return Partition(groups, row=None, results=samples * queries)
+
+    # An edge gathers its own key and computes one pair.
+    edges_per_tile = max(1, memory // (key_bytes + pair_bytes))
     if edges.batch == 1:
         # Samples share the graph, and a tile has its rows once for each of them.
-        slots = max(1, slots // samples)
-    split = split and edges.longest > slots and not torch.compiler.is_compiling()
-    groups = partial(_edge_groups, edges, samples, slots, split)
-    if not split:
-        return Partition(groups, None, samples * queries)
+        edges_per_tile = max(1, edges_per_tile // samples)
 
-    # Several pieces belong to one query: their results are joined by the row of each piece.
-    row = edges.pieces(slots).row
+    # Traced code has a single tile of all rows, in which nothing is cut.
+    split = split and edges.longest > edges_per_tile and not torch.compiler.is_compiling()
+    groups = partial(_edge_groups, edges, samples, edges_per_tile, split)
+    if not split:
+        return Partition(groups, row=None, results=samples * queries)
+
+    # Several pieces belong to one query: their results are joined by the row of each piece. A batch
+    # of graphs numbers its rows through all samples already; a shared graph has only its own.
+    row = edges.pieces(edges_per_tile).row
     if edges.batch == 1:
         sample = torch.arange(samples, device=row.device)
         row = (sample[:, None] * queries + row).flatten()
-    return Partition(groups, row, len(row))
+    return Partition(groups, row=row, results=len(row))
 
 
 def _edge_groups(edges: Edges, samples: int, slots: int, split: bool) -> Iterator[Group]:
