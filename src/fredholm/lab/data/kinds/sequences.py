@@ -127,9 +127,9 @@ class SequenceDataset(LabelledDataset):
         self.length, self.channels = shape
         self.task, self.timed = task, timed
 
-        # Whoever makes the data set may set two more defaults of a model. ``spacing`` is n where
-        # only every n-th point of the series is kept. ``pool`` is the pooling of the model's head
-        # where the data require one: ``every`` for a class at every point.
+        # Defaults of a model, which a reader of files may change. ``spacing`` is n if only every
+        # n-th point of the series is kept. ``pool`` is the pooling of the head if the data require
+        # one: ``every`` for a class at every point.
         self.spacing = 1.0
         self.pool: str | None = None
 
