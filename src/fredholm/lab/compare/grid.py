@@ -207,7 +207,7 @@ def plan(
     mark = digest_json(of)
     sizes = _known_sizes(kept, mark)
     for contender in contenders:
-        size = sizes.get(contender.label) or _size(task, contender, dataset, setting)
+        size = sizes.get(contender.label) or _solve_or_refuse(task, contender, dataset, setting)
         sizes[contender.label] = size
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_json(kept, {"of": mark, "sizes": sizes})
@@ -239,13 +239,19 @@ def _known_sizes(kept: Path, mark: str) -> dict[str, Any]:
     return state["sizes"] if state.get("of") == mark else {}
 
 
-def _size(
+def _solve_or_refuse(
     task: ComparedTask, contender: Contender, dataset: Any, setting: Setting
 ) -> dict[str, Any]:
-    """Width, counts and epochs of a contender, or why it cannot serve the task."""
+    """Return the fields of a contender's :class:`.budgets.Size` and its ``epochs``, or under
+    ``refused`` the reason why it cannot be trained on the task.
+
+    The width is the one that meets the budget. ``epochs`` is None, for those of the recipe, unless
+    the budget is a time: then a few steps of the model are timed on this machine.
+    """
     why = refusal(task, contender, dataset, setting.changes)
     if why:
         return {"refused": why}
+
     size = solve_size(task, contender, dataset, setting.budget, setting.changes)
     epochs = None
     if setting.minutes is not None:

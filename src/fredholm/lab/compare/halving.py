@@ -1,4 +1,4 @@
-"""Rungs of successive halving: who is tried with how many steps, and who is kept."""
+"""Rungs of successive halving: the steps that each contender is tried with, and those kept."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ Alive = list[tuple[str, float | None]]  # contenders and their rates; None: with
 
 @dataclass
 class Halving:
-    """The rungs of a search, written into its ``state``.
+    """Rungs of a search, kept in its ``state`` so that an interrupted search can go on.
 
     Attributes:
         trials: of the search.
-        state, say, save: what it holds, who hears lines of progress, and what writes it: each plan
-            before its trials, and the time spent after each trial.
+        state: of the search; each entry of its ``rungs`` has the plan and the rows of one rung.
+        say: receives lines of progress.
+        save: writes the state, with each plan before its trials, and after each trial.
     """
 
     trials: Trials
@@ -69,17 +70,27 @@ class Halving:
         return kept
 
     def tune(self, alive: Alive) -> Alive:
-        """The same contenders, each at the best of several learning rates, tried as in their last
-        rung; as they are, where there is no time for it.
+        """Try other learning rates; return the contenders, each at its best rate, the best first.
+
+        A rate is tried with the steps and on the folds of the last rung, whose own trials stand for
+        the present rate. If there is no time for this, the rates stay as they are. A contender
+        without a learning rate (None) only takes its place in the order.
         """
         number = len(self.state["rungs"]) - 1
         rung = self.state["rungs"][number]
+
+        # A contender that the last rung had no time for has no trial to compare with.
         alive = [(label, lr) for label, lr in alive if label in rung["steps"]]
+
+        # The choice is saved before the trials: a search that goes on later has less time left, and
+        # would decide otherwise.
         if "rates" not in rung:
             once = sum(self.trials.pace(n).seconds(rung["steps"][n]) for n, _ in alive)
             cost = len(RATES) * len(rung["folds"]) * once
-            rung["rates"] = [*RATES] if cost <= TUNING * self.trials.clock.left else []
+            affordable = cost <= TUNING * self.trials.clock.left
+            rung["rates"] = [*RATES] if affordable else []
             self.save()
+
         trials = [
             (label, lr * rate, fold)
             for rate in rung["rates"]
@@ -90,11 +101,12 @@ class Halving:
         if not rung.get("tuned"):  # an earlier call may have ended it
             rung["rows"] = [*rung["rows"], *self._tried(number, trials)]
             rung["tuned"] = True
+
         names = {label for label, _ in alive}
         order = self._order(self._found(row for row in rung["rows"] if row["operator"] in names))
         if rung["rates"]:
-            said = ", ".join(f"{label} {lr:.2g}" for label, lr in order)
-            self.say(f"learning rates: {said} ({self.trials.clock})")
+            rates = ", ".join(f"{label} {lr:.2g}" for label, lr in order)
+            self.say(f"learning rates: {rates} ({self.trials.clock})")
         return order
 
     def _tried(self, number: int, trials: list[tuple[str, Any, int]]) -> list[Row]:

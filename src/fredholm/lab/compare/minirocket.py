@@ -124,8 +124,12 @@ class Convolutions(Part):
 
 
 def dilated(length: int, count: int) -> tuple[list[int], list[int]]:
-    """Dilations for series of a length, even on a logarithmic scale, and how many of ``count``
-    features per kernel each of them gets: more where several fall together.
+    """Return the dilations for series of ``length`` points, and how many of the ``count`` features
+    per kernel each of them gets.
+
+    Dilations are evenly spaced on a logarithmic scale, from one to the largest at which a kernel
+    still fits into the series, and rounded down. One that several are rounded to gets the features
+    of all of them; the first dilations get one more each, so that the sum is ``count``.
 
     Example:
         >>> dilated(17, 119)
@@ -135,6 +139,8 @@ def dilated(length: int, count: int) -> tuple[list[int], list[int]]:
     powers = np.linspace(0, np.log2((length - 1) / (TAPS - 1)), most)
     dilations, counts = np.unique((2**powers).astype(int), return_counts=True)
     shares = (counts * (count / most)).astype(int)
+
+    # What rounding down has left over.
     shares[: count - shares.sum()] += 1
     return dilations.tolist(), shares.tolist()
 

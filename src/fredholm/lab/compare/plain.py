@@ -1,4 +1,4 @@
-"""Methods beside the operators, on scikit-learn: what models alone would not tell."""
+"""Baselines from scikit-learn beside the operators: a simple method may do as well as a model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .trees import Trees
 BOOSTING, MINIROCKET, WORDS = "boosting", "minirocket", "words"
 MOST = 10_000  # samples that boosting is fitted to
 ROUNDS, LEAVES = 100, 15
-COMPONENTS = 64  # of texts
+COMPONENTS = 64  # of texts, at most
 
 Answer = Callable[[Any], Tensor]  # of a batch, as many outputs as inputs
 
@@ -107,43 +107,51 @@ def boosting(train: Any, seed: int) -> Boosted:
     why = serves(BOOSTING, train)
     if why is not None:
         raise OptionError(why)
-    rows, labels, place = _features(train)
+    rows, labels, reader = _features(train)
     options: dict[str, Any] = {"max_iter": ROUNDS, "max_leaf_nodes": LEAVES, "random_state": seed}
     options |= {"early_stopping": False, "min_samples_leaf": max(1, min(20, len(rows) // 20))}
     if not task_of(train).classifies:
         model: Any = HistGradientBoostingRegressor(**options).fit(rows, labels)
-        return Boosted(Trees.of(model), classes=[], count=0, **place)
+        return Boosted(Trees.of(model), classes=[], count=0, **reader)
     model = HistGradientBoostingClassifier(**options).fit(rows, labels)
     return Boosted(
-        Trees.of(model), classes=model.classes_.tolist(), count=len(train.classes), **place
+        Trees.of(model), classes=model.classes_.tolist(), count=len(train.classes), **reader
     )
 
 
 def _features(train: Any) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
-    """Features and labels of all samples, and what :class:`Boosted` needs to make them."""
-    place: dict[str, Any] = {"kind": train.kind.name, "timed": getattr(train, "timed", False)}
+    """Return the features (samples, features) of all samples, their labels, and the fields of
+    :class:`Boosted` with which it makes the same features of further samples.
+
+    Features of a text are its TF-IDF weights projected on a few components; those of any other
+    sample are the numbers of :meth:`.Kind.summarise`.
+    """
+    reader: dict[str, Any] = {"kind": train.kind.name, "timed": getattr(train, "timed", False)}
     if train.kind.worded:
         inputs, labels = train.batch(torch.arange(len(train)))
         terms = Terms.fit(inputs, pairs=False)
-        found = terms(inputs)
-        components = _components(found)
-        place |= {"terms": terms, "components": torch.from_numpy(components)}
-        return found @ components.T, labels.numpy(), place
+        weights = terms(inputs)
+        components = _components(weights)
+        reader |= {"terms": terms, "components": torch.from_numpy(components)}
+        return weights @ components.T, labels.numpy(), reader
+
     parts = [
-        (train.kind.summarise(inputs, timed=place["timed"]), labels.numpy())
+        (train.kind.summarise(inputs, timed=reader["timed"]), labels.numpy())
         for inputs, labels in batches(train, 256)
     ]
     rows, labels = (np.concatenate(part) for part in zip(*parts))
-    return rows, labels, place
+    return rows, labels, reader
 
 
-def _components(found: Any) -> Float[np.ndarray, "components terms"]:
-    """The directions along which texts differ most; each term of few."""
+def _components(weights: Any) -> Float[np.ndarray, "components terms"]:
+    """Return the first :data:`COMPONENTS` right singular vectors of the texts' term weights
+    (texts, terms): latent semantic analysis. With no more terms than that, each is a component.
+    """
     from sklearn.decomposition import TruncatedSVD
 
-    if found.shape[1] <= COMPONENTS:
-        return np.eye(found.shape[1])
-    model: Any = TruncatedSVD(COMPONENTS, random_state=0).fit(found)
+    if weights.shape[1] <= COMPONENTS:
+        return np.eye(weights.shape[1])
+    model: Any = TruncatedSVD(COMPONENTS, random_state=0).fit(weights)
     return np.ascontiguousarray(model.components_)
 
 

@@ -35,18 +35,32 @@ def said(name: str) -> str:
 
 
 def recommendation(state: dict[str, Any]) -> list[tuple[str, str]]:
-    """Which one, how sure, what it costs, what lost samples do, and how to train it."""
+    """Return the recommendation of a search as (heading, text) pairs, as a page lists them.
+
+    In this order, each where there is something to say: the pick and its test score, ties, the
+    runner-up and how sure the choice is, the best operator if it is neither, the cost of longer
+    samples, a training cut short, scores with lost samples, and the commands that predict and
+    train.
+
+    Args:
+        state: of a search that has ended; its ``verdict`` is that of :func:`.verdict.conclude`
+            with the commands ``train`` and, for a pick that is not an operator, ``predict``.
+    """
     verdict, percent = state["verdict"], state["percent"]
     lines = {line["operator"]: line for line in verdict["table"]}
+
     pick = lines[verdict["pick"]]
     seeds = f"{pick['seeds']} seed{'s' * (pick['seeds'] > 1)}"
     reached = f"test {state['measure']} {score(pick, percent)} ({seeds}{_spread(pick)})"
     result = [("recommended", f"{said(verdict['pick'])}: {reached}")]
+
     if "ties" in verdict:
         others = " and ".join(said(name) for name in verdict["ties"])
         times = f"{pick['seconds']:.2g} s against {_seconds(verdict['ties'], lines)}"
         near = "at most one validation sample apart" if percent else "equal on validation"
         result.append(("tie", f"{others} and it are {near}; it trains faster: {times}"))
+
+    # Of a pretrained start with linear attention: how well that imitates softmax attention.
     if verdict["pick"] in state.get("learnt", {}):
         result.append(("its attention", state["learnt"][verdict["pick"]]))
     if "runner_up" in verdict:
@@ -56,9 +70,11 @@ def recommendation(state: dict[str, Any]) -> list[tuple[str, str]]:
     if verdict["operator"] not in (None, verdict["pick"], verdict.get("runner_up")):
         best = lines[verdict["operator"]]
         result.append(("best operator", f"{verdict['operator']}: {score(best, percent)}"))
-    # A table has the columns that it has.
+
+    # The rows of a table cannot grow longer: their columns are fixed.
     if verdict["operator"] in state.get("growth", {}) and state["kind"] != TABLES.many:
         result.append(("ten times the length", _growth(verdict["operator"], state)))
+
     short = _short(state)
     if short:
         result.append(("trained for", short))

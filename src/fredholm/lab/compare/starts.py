@@ -1,4 +1,4 @@
-"""Pretrained starts: a linear model on what a frozen transformer makes of a text or a picture.
+"""Pretrained starts: a linear model on a frozen transformer's features of a text or a picture.
 
 Their weights are fetched by name (``fredholm data fetch``); nothing is downloaded here.
 """
@@ -257,14 +257,24 @@ def _minutes(seconds: float) -> str:
 
 
 def _pixels(dataset: Any, inputs: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 3 s s"]:
-    """Pictures of a data set at sides that patches divide, normalised as ImageNet's."""
+    """Return a data set's normalised pictures as a vision transformer reads them.
+
+    They become squares whose side is a multiple of the patch size: the one nearest to the longer
+    side of a picture, within :data:`SIDES`. The data set's mean and deviation are replaced by
+    ImageNet's, with which the transformer was trained.
+    """
     means, stds = (torch.tensor(v)[:, None, None] for v in dataset.normalisation())
+
+    # A grey channel is repeated as red, green and blue.
     images = (inputs * stds + means)[:, :3].expand(-1, 3, -1, -1)
+
     least, most = SIDES
     side = min(max(PATCH * round(max(images.shape[2:]) / PATCH), least), most)
     images = torch.nn.functional.interpolate(
         images, (side, side), mode="bicubic", antialias=True, align_corners=False
     )
+
+    # Bicubic interpolation overshoots at edges.
     mean, std = (torch.tensor(v)[:, None, None] for v in (MEAN, STD))
     return (images.clamp(0, 1) - mean) / std
 

@@ -65,7 +65,12 @@ def add(results: dict[str, Any], task: str, operator: str, cell: dict[str, Any])
 
 
 def summary(results: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return one flat row per task and operator: score over seeds, and sizes."""
+    """Return one flat row per task and operator, with the keys :data:`COLUMNS`.
+
+    ``mean`` and ``sd`` (sample standard deviation) are those of the score over the ``n`` seeds that
+    did not fail, ``minutes`` the mean time of one training, and ``off`` how far the size misses the
+    budget (0.03: 3% over).
+    """
     rows = []
     for task in results["tasks"]:
         for row in task["rows"]:
@@ -80,6 +85,7 @@ def summary(results: dict[str, Any]) -> list[dict[str, Any]]:
                 "sd": sd,
                 "n": len(good),
                 "failed": len(row["runs"]) - len(good),
+                # Of the first seed that did not fail.
                 "epochs": good[0]["epochs"] if good else None,
                 "minutes": mean_and_sd([run["minutes"] for run in good])[0],
             }

@@ -134,33 +134,52 @@ def learn(recipe: Recipe, train: Any, minutes: float | None) -> tuple[Any, int]:
 
 
 def run_trial(splits: Splits, cell: Cell, report: Report) -> Result:
-    """The work of a cell, which is :class:`Given` its recipe: the validation score, and for
-    finalists that of the test split, as it is and with lost samples; of methods beside the
-    operators also the temperature of their classes.
+    """Train a contender on one fold and judge it; return what the file of the trial holds.
+
+    Args:
+        splits: the data sets.
+        cell: its settings name the ``fold``, the ``method`` (``model``: an operator's) and whether
+            to ``test``; its ``given`` is a :class:`Given` with the recipe.
+        report: unused; the grid passes it to any work.
+
+    Returns:
+        ``val``, the :class:`Judgement` of the validation samples; ``steps`` and ``seconds``. For a
+        finalist also ``test``, and of series ``stress``, the test score by :data:`STRESSES`. For a
+        method beside the operators that classifies also the ``temperature`` of its classes.
     """
-    start, given, recipe = perf_counter(), cell.settings, cell.given.recipe
-    train, val = splits.fold(given["fold"])
-    method = PLAIN.get(given["method"])
+    start = perf_counter()
+    settings, recipe = cell.settings, cell.given.recipe
+    train, val = splits.fold(settings["fold"])
+
+    # A method reads a view of the data set; a model, whose steps are counted, reads it as it is.
+    method = PLAIN.get(settings["method"])
     if method is not None:
-        answer, steps = method.fit(train, recipe.seed), 0
+        answer = method.fit(train, recipe.seed)
+        steps = 0
         view = method.view
     else:
         model, steps = learn(recipe, train, cell.given.most_minutes)
-        answer, view = _answers(model), _as_it_is
+        answer = _answers(model)
+        view = _as_it_is
+
+    # Only on the test split are contenders compared sample by sample.
     size = recipe.data.eval_batch_size
     pairs = _answered(answer, view(val), size)
     result: Result = {"val": _judged(pairs, val).to_dict(), "steps": steps}
     del result["val"]["each"]
     if method is not None and task_of(val).classifies:
         result["temperature"] = fit_temperature(*(torch.cat(part) for part in zip(*pairs)))
-    if given["test"]:
-        test = splits.tested(given["fold"])
+
+    if settings["test"]:
+        test = splits.tested(settings["fold"])
         result["test"] = judge(answer, view(test), size).to_dict()
         if applies(test):
             result["stress"] = {
                 name: judge(answer, test, size, change(test.timed)).score
                 for name, change in STRESSES.items()
             }
+
+    # A result is valid as long as the folder of its cell exists.
     cell.place.mkdir(parents=True, exist_ok=True)
     return result | {"seconds": round(perf_counter() - start, 3)}
 

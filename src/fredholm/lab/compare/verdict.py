@@ -1,4 +1,4 @@
-"""What a search recommends, and how sure that is."""
+"""Recommendation of a search, and how sure it is."""
 
 from __future__ import annotations
 
@@ -137,25 +137,40 @@ def is_sure(found: dict[str, Any]) -> bool:
 def conclude(
     finals: Sequence[dict[str, Any]], higher: bool, each: bool, resolution: float = 0.0
 ) -> dict[str, Any]:
-    """The pick, chosen on validation alone; the best operator, where the pick is none; the
-    runner-up; and how sure. Empty where every finalist failed. ``higher``, ``each``: see
-    :func:`compared`. Methods whose validation scores differ from the best by no more than
-    ``resolution`` tie with it, and of those the one that trains fastest is picked.
+    """Choose a contender on validation alone, and compare it with the next one on the test split.
+
+    Args:
+        finals: rows of the finalists' trials.
+        higher, each: whether a larger score, and a larger number of a sample, is better; see
+            :func:`compared`.
+        resolution: the largest difference of validation scores that counts as a tie. Of the
+            contenders that tie with the best one, the fastest to train is picked.
+
+    Returns:
+        ``pick``, a name; ``operator``, the best one that is an operator, or None; ``ties``, names
+        of the others that tie, if any; ``table``, a line per finalist, the pick first. With a
+        second finalist also ``runner_up``, ``difference`` (of :func:`compared`) and ``sure``.
+        Empty if every finalist failed.
     """
     lines = table(finals, higher)
     if not lines:
         return {}
-    near = resolution * (1 + 1e-9)  # of shares of whole samples, which are rounded
+
+    # The difference of two shares of samples may exceed the resolution by a rounding error.
+    near = resolution * (1 + 1e-9)
     ties = [line for line in lines if abs(line["val"] - lines[0]["val"]) <= near]
-    cheapest = min(ties, key=lambda line: line["seconds"])
-    lines = [cheapest, *(line for line in lines if line is not cheapest)]
+    fastest = min(ties, key=lambda line: line["seconds"])
+    lines = [fastest, *(line for line in lines if line is not fastest)]
     names = [line["operator"] for line in lines]
+
     operators = [name for name in names if name not in PLAIN]
-    result: dict[str, Any] = {"pick": names[0], "operator": operators[0] if operators else None}
+    best_operator = operators[0] if operators else None
+    result: dict[str, Any] = {"pick": names[0], "operator": best_operator}
     if len(ties) > 1:
-        result["ties"] = [line["operator"] for line in ties if line is not cheapest]
+        result["ties"] = [line["operator"] for line in ties if line is not fastest]
     result["table"] = lines
+
     if len(names) > 1:
-        found = compared(finals, names[0], names[1], higher, each)
-        result |= {"runner_up": names[1], "difference": found, "sure": is_sure(found)}
+        difference = compared(finals, names[0], names[1], higher, each)
+        result |= {"runner_up": names[1], "difference": difference, "sure": is_sure(difference)}
     return result

@@ -539,9 +539,9 @@ def _check_scale(collection: Collection, facts: Mapping[str, Any]) -> None:
         whole, shares = (largest, high) if fitted == "bytes" else (high, largest)
         if 0 < whole <= ones < shares:  # 0 and 1, which are 1/255 of whole numbers alone
             raise OptionError(
-                f"X: received images of {_numbers(collection.pixels, high)}; the estimator was "
-                f"fitted on {_numbers(fitted, largest)}, and whole numbers are taken as 0 to 255: "
-                "give numbers of the same type"
+                f"X: received images of {_pixel_range(collection.pixels, high)}; the estimator was "
+                f"fitted on {_pixel_range(fitted, largest)}, and whole numbers are taken as 0 to "
+                "255: give numbers of the same type"
             )
     if collection.pixels == "bytes" and fitted == "numbers":
         raise OptionError(
@@ -555,9 +555,15 @@ def _check_scale(collection: Collection, facts: Mapping[str, Any]) -> None:
         )
 
 
-def _numbers(pixels: str | None, largest: float) -> str:
-    """What pixels of a kind are, and up to which number."""
-    if pixels == "bytes":  # saved as shares of 255
+def _pixel_range(pixels: str | None, largest: float) -> str:
+    """Return the type and the largest value of images in words, for an error.
+
+    Args:
+        pixels: the scale of the images as the user gave them, see :class:`.Collection`.
+        largest: the largest value in memory.
+    """
+    # Bytes were divided by 255 when they were read; the user gave whole numbers.
+    if pixels == "bytes":
         return f"whole numbers up to {255 * largest:g}"
     return f"floats up to {largest:g}"
 

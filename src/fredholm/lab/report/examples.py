@@ -1,5 +1,5 @@
-"""Samples with what a model said of them, each kind as its readers know it: rows by the names of
-their columns, texts with their words marked, series on their own clock, fields beside the truth.
+"""Samples with a model's answers, each kind in its usual form: rows under the names of their
+columns, texts with words marked, series over their own times, fields beside the truth.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def class_examples(
         found = [said(index) for index in chosen[:SHOWN].tolist()]
         if found:
             classed = [int(predicted[each.index]) for each in found]
-            result = _with(result, shown, key, title, found, classed, len(labels))
+            result = _add_list(result, shown, key, title, found, classed, len(labels))
     return result
 
 
@@ -95,7 +95,7 @@ def number_examples(shown: Shown, truth: Tensor, predicted: Tensor) -> Section:
         asked, answer, off = (float(values[i]) for values in (truth, predicted, error))
         found.append(Said(i, readable(asked, 5), readable(answer, 5), f"off by {readable(off, 3)}"))
     section = Section("examples", "Largest errors", _legend(shown))
-    return _with(section, shown, "largest", "Farthest off first", found, None, len(truth))
+    return _add_list(section, shown, "largest", "Farthest off first", found, None, len(truth))
 
 
 def _legend(shown: Shown) -> str:
@@ -103,7 +103,7 @@ def _legend(shown: Shown) -> str:
     return "" if shown.support is None else words("marks")
 
 
-def _with(
+def _add_list(
     section: Section,
     shown: Shown,
     key: str,
@@ -112,7 +112,17 @@ def _with(
     classed: Sequence[int] | None,
     count: int,
 ) -> Section:
-    """Return a section with one more list of samples, in the form of their kind."""
+    """Return a section with one more list of samples: rows of a named table and texts as text
+    after its pictures, any other kind as a picture, which is added to ``section`` itself.
+
+    Args:
+        section: of the examples.
+        shown: the material from which samples are drawn.
+        key, title: of the list.
+        found: answers to the samples of the list, one or more.
+        classed: index of each sample's predicted class; None of numbers.
+        count: samples from which those of the list were chosen.
+    """
     first = shown.things[found[0].index]
     if shown.rows is not None and shown.terms.columns:
         after = _row_table(shown, title, found[:LISTED])
@@ -196,13 +206,13 @@ def _drawn(shown: Shown, key: str, title: str, found: Sequence[Said], count: int
 
 
 class FieldSample(NamedTuple):
-    """One sample of fields, in the units of the files.
+    """Input, truth and prediction of one field, in the units of the files.
 
     Attributes:
         given, truth, answer: (h, w) on a grid, (points,) on points; ``given`` is None where a
-            sample consists of its places alone.
-        places: (points, 2) of points; None on a grid.
-        error: relative, in L2.
+            model reads nothing but the coordinates of the points.
+        places: (points, 2), the coordinates of points; None on a grid.
+        error: relative L2 error of the sample.
     """
 
     given: np.ndarray | None
@@ -212,10 +222,13 @@ class FieldSample(NamedTuple):
     error: float
 
     def panels(self) -> dict[str, np.ndarray]:
-        """Return the panels by name."""
+        """Return the fields to draw, each of the shape of ``truth``, by the title of their panel:
+        ``input`` if there is one, ``truth``, ``prediction``, and ``error``, the signed difference
+        (prediction − truth) at each point.
+        """
         given = {} if self.given is None else {"input": self.given}
-        error = self.answer - self.truth
-        return {**given, "truth": self.truth, "prediction": self.answer, "error": error}
+        difference = self.answer - self.truth
+        return {**given, "truth": self.truth, "prediction": self.answer, "error": difference}
 
     def data(self) -> Data:
         """Return the panels as one table, a row per point."""

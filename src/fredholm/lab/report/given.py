@@ -118,13 +118,20 @@ class RunFacts:
 
 
 def read_evaluation(run: Path) -> dict[str, Any] | None:
-    """The ``evaluation.json`` of a run's folder; None where there is none, or where it measured
-    other weights than the folder's, such as those of an epoch while the run was still training.
+    """Return the ``evaluation.json`` of a run's folder, or None if there is none or it is out of
+    date: it measured other weights than the folder's, such as those of an epoch while the run was
+    still training.
 
     Raises:
         FredholmError: a file that cannot be read.
     """
     result = read_state(run / "evaluation.json", "run fredholm evaluate again")
-    checksums = (result.get(MEASURED), read_checksum(run / "model" / WEIGHTS))
-    # A file that was changed on purpose has no checksum.
-    return None if None not in checksums and checksums[0] != checksums[1] else result or None
+    if not result:
+        return None
+
+    # Weights that a user has rewritten have no checksum; the evaluation is then taken as theirs.
+    measured = result.get(MEASURED)
+    present = read_checksum(run / "model" / WEIGHTS)
+    if measured is not None and present is not None and measured != present:
+        return None
+    return result

@@ -195,10 +195,13 @@ def _apart(positions: Tensor) -> bool:
 
 
 def _edges(domain: Domain) -> Edges:
-    """The pairs of one sample as edges, on the CPU."""
+    """Return the edges of a domain of one sample, on the CPU; a mask of pairs is converted."""
     pairs = domain.pairs
-    assert pairs is not None  # draws_graph
+
+    # ``draws_graph`` is false for a domain without pairs, and no such domain comes here.
+    assert pairs is not None
     if not isinstance(pairs, Edges):
+        # A mask may have a dimension of samples, or be shared by all of them.
         pairs = Edges.of_mask(pairs[:1] if pairs.dim() > 2 else pairs)
     return pairs.to("cpu")
 

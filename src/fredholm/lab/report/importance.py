@@ -1,4 +1,4 @@
-"""Importance of inputs: the columns of a table, and the words of a text."""
+"""Importance of inputs: of the columns of a table, and of the words of a text."""
 
 from __future__ import annotations
 
@@ -57,26 +57,32 @@ def column_importance(
     *,
     seed: int,
 ) -> list[Importance]:
-    """Return permutation importance, the most important column first: how much ``score`` grows
-    when a column's cells are dealt out anew among the rows. Nothing of few rows, or of very many
+    """Return permutation importance, the most important column first: how much the error grows
+    when a column's cells are shuffled among the rows.
+
+    Rows and repeats are reduced so that the model reads at most :data:`CELLS` numbers. The list is
+    empty where fewer than :data:`FEWEST` rows are left: a small table, or one with very many
     columns.
 
     Args:
         model: answers a batch of rows (N, channels, 1).
-        inputs: at most :data:`ROWS` of them are used.
-        columns: each shuffled as a whole, the channels of its words together.
-        score: an error, of all outputs; less is better.
+        inputs: rows, of which at most :data:`ROWS` are used, from the first on.
+        columns: each is shuffled as a whole; one of words has several channels.
+        score: the error of the outputs for all rows used; less is better.
         seed: of the shuffles.
 
     Reference: Breiman, "Random forests" (2001); Fisher, Rudin and Dominici, "All models are wrong,
     but many are useful" (2019).
     """
     generator = torch.Generator().manual_seed(seed)
+
+    # One repeat reads each row once for every column.
     per_row = len(columns) * inputs.shape[1]
     inputs = inputs[: min(ROWS, CELLS // per_row)]
     if len(inputs) < FEWEST:
         return []
     repeats = max(1, min(REPEATS, CELLS // (len(inputs) * per_row)))
+
     base = score(answers(model, inputs))
     result = []
     for column in steps("explain: columns", columns, unit="columns"):
@@ -86,9 +92,9 @@ def column_importance(
             shuffled = inputs.clone()
             shuffled[:, list(column.channels)] = inputs[order][:, list(column.channels)]
             changes.append(score(answers(model, shuffled)) - base)
-        found = torch.tensor(changes)
-        sd = float(found.std()) if repeats > 1 else 0.0
-        result.append(Importance(column.name, float(found.mean()), sd))
+        growth = torch.tensor(changes)
+        sd = float(growth.std()) if repeats > 1 else 0.0
+        result.append(Importance(column.name, float(growth.mean()), sd))
     return sorted(result, key=lambda each: -each.mean)
 
 

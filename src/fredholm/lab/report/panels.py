@@ -1,4 +1,4 @@
-"""Parts of pictures that several pages share: one panel, its labels and its numbers."""
+"""Parts of figures that several pages share: one panel, its labels and its numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ UNIT = (0.0, 1.0, 1.0, 0.0)  # the extent of pictures in the unit square, first 
 
 
 def picture(axes: Any, image: np.ndarray, **options: Any) -> None:
-    """An image (h, w, channels) in [0, 1]: in colour with three channels, else their mean in grey."""
+    """Draw an image (h, w, channels) in [0, 1] without a frame: three channels in colour, any other
+    number as their mean in grey.
+    """
     shown = image
     if image.shape[-1] != 3:
         shown = image.mean(-1)

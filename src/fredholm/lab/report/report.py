@@ -159,7 +159,7 @@ def _of_operator(
 
 
 def _of_model(model: Any, samples: Samples, options: ReportOptions, run: RunFacts) -> Content:
-    samples, normal, pictures = _prepared(model, samples)
+    samples, normal, pictures = _completed(model, samples)
     sections = []
     if run.metrics is not None:
         sections.append(curve_section(read_history(run.metrics)))
@@ -177,15 +177,25 @@ def _of_model(model: Any, samples: Samples, options: ReportOptions, run: RunFact
     return Content(lead, head, sections, numbers)
 
 
-def _prepared(model: Any, samples: Samples) -> tuple[Samples, Any, list[Any] | None]:
-    """The samples with what the model was saved with and their kind; the model's inputs; what is
-    drawn of each.
+def _completed(model: Any, samples: Samples) -> tuple[Samples, Any, list[Any] | None]:
+    """Complete samples with the facts of a model, and prepare their inputs.
+
+    Returns:
+        The samples with their kind and, where the caller gave none, the mean, the deviation and the
+        names of classes that the model was saved with; the inputs as the model reads them; and a
+        picture, text or signal of each sample to draw, or None if their kind has none.
+
+    Raises:
+        ShapeError: no samples.
     """
-    facts, encoder = getattr(model, "extra", None) or {}, encoder_config(model)
-    mean, std = samples.mean or facts.get("mean"), samples.std or facts.get("std")
+    facts = getattr(model, "extra", None) or {}
+    encoder = encoder_config(model)
+    mean = samples.mean or facts.get("mean")
+    std = samples.std or facts.get("std")
     kind = samples.kind or kind_of(samples.inputs, getattr(encoder, "data", ""))
     if not len(samples.inputs):
         raise ShapeError(f"a report needs at least one {kind.one}, got none")
+
     timed = bool(getattr(encoder, "timed", False))
     normal, pictures = kind.prepare(samples.inputs, Page(mean, std, samples.texts, timed))
     given = samples.classes or facts.get("classes")

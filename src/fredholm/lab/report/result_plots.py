@@ -236,7 +236,15 @@ def field_panels(theme: Theme, shown: Any) -> Figure:
 
 
 def _colours(theme: Theme, name: str, values: np.ndarray, both: np.ndarray) -> dict[str, Any]:
-    """Colours and their range for the panel of this name."""
+    """Return the colour map and its range for one panel of a field, as options of Matplotlib.
+
+    Args:
+        theme: of the page.
+        name: the title of the panel, a key of :meth:`.examples.FieldSample.panels`.
+        values: of the panel.
+        both: values of truth and prediction, which share their range.
+    """
+    # Zero is the middle of the colours; where there is no error, the range must not be empty.
     if name == "error":
         largest = float(np.abs(values).max()) or 1.0
         return {"cmap": diverging(theme), "vmin": -largest, "vmax": largest}

@@ -1,5 +1,5 @@
-"""How well a model does, as sections of a page: scores, curves, confusion, predicted against true,
-and what it answered.
+"""Sections of a page about a model's results: scores, curves, confusion, predicted against true,
+and examples of its answers.
 """
 
 from __future__ import annotations
@@ -260,15 +260,23 @@ def confusion_section(evaluation: Mapping[str, Any], classes: Sequence[str], spl
 def score_head(
     evaluation: Mapping[str, Any], counted: str, *, independent: bool = True
 ) -> list[tuple[str, str, str]]:
-    """What an evaluation says, for the head of the page: (name, number, note); losses by the units
-    of their task. Of ``independent`` samples, not of the points of one, the accuracy has an
-    interval.
+    """Return the scores of an evaluation as (name, number, note), for the head of the page.
+
+    Accuracy and further scores come first. A loss is shown in the units of its task: bits per
+    token, relative L2 error of fields, R² and RMSE of numbers, else by its name.
+
+    Args:
+        evaluation: the content of an ``evaluation.json``.
+        counted: what its ``n`` counts, such as "test sequences".
+        independent: whether these are independent samples, not points or tokens of the same sample;
+            only then has the accuracy an interval.
 
     Example:
         >>> score_head({"n": 8, "loss": 0.25, "variance": 1.0}, "test sequences")
         [('R²', '0.750', 'on 8 test sequences'), ('RMSE', '0.5', 'root mean squared error; 1 for answering the mean')]
     """
     where = f"on {evaluation['n']} {counted}"
+    scores = evaluation.get("scores", {})
     head = []
     if "accuracy" in evaluation:
         accuracy, note = evaluation["accuracy"], where
@@ -278,13 +286,17 @@ def score_head(
         head.append(("Accuracy", f"{accuracy:.2%}", note))
     head += [
         (_title(name), "undefined" if value is None else readable(value), where)
-        for name, value in evaluation.get("scores", {}).items()
+        for name, value in scores.items()
         if name != "accuracy"
     ]
-    if "bits" in evaluation and "perplexity" in evaluation:  # of tokens
+
+    # Tokens of a language model. An infinite perplexity is saved as None.
+    if "bits" in evaluation and "perplexity" in evaluation:
         perplexity = evaluation["perplexity"]
-        of = "beyond numbers" if perplexity is None else f"{perplexity:.1f}"
-        return [*head, ("Bits", f"{evaluation['bits']:.3f}", f"a token, perplexity {of}")]
+        shown = "beyond numbers" if perplexity is None else f"{perplexity:.1f}"
+        return [*head, ("Bits", f"{evaluation['bits']:.3f}", f"a token, perplexity {shown}")]
+
+    # Fields: the loss is the mean relative error of the samples.
     if "worst" in evaluation:
         return [
             *head,
@@ -294,21 +306,22 @@ def score_head(
                 f"in L2, {where}; at worst {evaluation['worst']:.2%}",
             ),
         ]
+
+    # Numbers: the loss is the mean squared error, the variance that of the labels.
     if "variance" in evaluation:
         loss, variance = evaluation["loss"], evaluation["variance"]
-        told = evaluation.get("scores", {})
-        if "r2" not in told and variance > 0:
+        if "r2" not in scores and variance > 0:
             head.append(("R²", f"{1 - loss / variance:.3f}", where))
-        if "rmse" not in told:
+        if "rmse" not in scores:
             constant = f"{readable(math.sqrt(variance), 3)} for answering the mean"
             error = readable(math.sqrt(loss), 3)
             head.append(("RMSE", error, f"root mean squared error; {constant}"))
         return head
-    return head + (
-        [("Loss", f"{evaluation['loss']:.3f}", evaluation.get("loss_name", "cross-entropy"))]
-        if "loss" in evaluation
-        else []
-    )
+
+    if "loss" in evaluation:
+        name = evaluation.get("loss_name", "cross-entropy")
+        head.append(("Loss", f"{evaluation['loss']:.3f}", name))
+    return head
 
 
 def _title(name: str) -> str:

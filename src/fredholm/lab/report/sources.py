@@ -160,18 +160,30 @@ def _from_folder(folder: Path, classifier: bool) -> nn.Module:
 
 
 def _from_code(source: str) -> nn.Module:
-    place, _, name = source.partition(":")
+    """Return the ``torch.nn.Module`` that ``package.module:name`` names, or that a function of this
+    name returns when it is called without arguments.
+
+    The name may have dots. The working directory is searched as well, so that a user's file beside
+    the command is found.
+
+    Raises:
+        OptionError: nothing of that name, or it does not lead to a ``torch.nn.Module``.
+    """
+    package, _, name = source.partition(":")
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        result: Any = importlib.import_module(place)
+        model: Any = importlib.import_module(package)
         for part in name.split("."):
-            result = getattr(result, part)
+            model = getattr(model, part)
     except (ImportError, AttributeError, ValueError) as error:
         raise OptionError(
             f"no model {source!r}: {error}; give package.module:factory, importable from here"
         ) from error
-    model = result if isinstance(result, nn.Module) else result() if callable(result) else result
+
+    # A module is callable too, but is the model itself.
+    if callable(model) and not isinstance(model, nn.Module):
+        model = model()
     if not isinstance(model, nn.Module):
         raise OptionError(f"{source} gives a {type(model).__name__}, not a torch.nn.Module")
     return model

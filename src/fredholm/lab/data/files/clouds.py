@@ -51,8 +51,13 @@ def read_cloud(path: Path) -> np.ndarray:
 
 
 def exchanged(clouds: Sequence[np.ndarray]) -> list[str]:
-    """Say that clouds look like coordinates of points, not points of coordinates."""
-    points, width = max(map(len, clouds)), clouds[0].shape[1]
+    """Return a remark if the arrays look transposed, (coordinates, points); else an empty list.
+
+    That is: no cloud has more than 3 rows, as many as there are coordinates in space, and the
+    arrays have more columns than rows.
+    """
+    points = max(map(len, clouds))
+    width = clouds[0].shape[1]
     if points > 3 or width <= points:
         return []
     return [

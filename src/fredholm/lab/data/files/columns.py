@@ -17,10 +17,10 @@ CLOCKS = {None: "time", False: "clock", True: "date"}  # roles, by whether times
 
 @dataclass(frozen=True)
 class Columns:
-    """The reading of a table, settled, and how its columns are to be read.
+    """Columns of one table: the role of each, and how its cells are cast.
 
     Attributes:
-        reading: what stands for what.
+        reading: the column of each role (label, time, id, ...), with nothing left to guess.
         long: of series, one row per time; else one row per series.
         roles: of the columns that are read, see :func:`.table.read_table`.
         remarks: columns that are left out, and why.
@@ -35,10 +35,18 @@ class Columns:
 
     @property
     def layout(self) -> str | None:
-        """How series lie in a table."""
+        """Layout of the series in a table: ``long`` (one row per time), ``lists`` (one row per
+        series, each cell a list of numbers), or ``wide`` (one row per series, one column per
+        time).
+
+        None where the cells hold no series: another kind of samples, or a ``text`` column with
+        paths of files that hold them.
+        """
         if self.reading.kind != "series" or self.reading.text is not None:
             return None
-        return "long" if self.long else "lists" if "list" in self.roles.values() else "wide"
+        if self.long:
+            return "long"
+        return "lists" if "list" in self.roles.values() else "wide"
 
     @property
     def taken(self) -> dict[str, str]:
@@ -65,13 +73,14 @@ class Columns:
 
 @dataclass(frozen=True)
 class Trained:
-    """The columns of a run's tables: further ones are read so, whatever their cells look like.
+    """Casts of a run's columns: new tables are read in the same way, whatever their cells look
+    like.
 
     Attributes:
-        long: of series, a row a time.
-        words: of rows, those of each column of words; any other column holds numbers.
-        dated: of series, whether times are dates, and not numbers; None where a run does not say.
-        lists: of series, a list of numbers in a cell.
+        long: of series, one row per time.
+        words: of rows, the known words of each column of words; any other column holds numbers.
+        dated: of series, whether times are dates, not numbers; None where a run does not say.
+        lists: of series, a list of numbers in each cell.
     """
 
     long: bool
@@ -81,13 +90,18 @@ class Trained:
 
     @classmethod
     def of(cls, source: Mapping[str, Any], reading: Reading) -> Trained | None:
-        """From the facts of :meth:`.source.Source.facts`; None of files that were no tables.
+        """Return the casts of a run's columns; None if the run was not trained on a table.
+
+        Args:
+            source: facts that the run saved, see :meth:`.source.Source.facts`.
+            reading: that of the run.
 
         Raises:
             CheckpointError: a run of rows that does not say which columns hold words.
         """
+        # A table of texts or of paths has no columns of numbers or words to cast.
         if reading.text is not None and source:
-            return cls(False, {})
+            return cls(long=False, words={})
         if reading.kind not in ("rows", "series") or not reading.channels:
             return None
         if not source.get("channels"):
@@ -98,13 +112,16 @@ class Trained:
                 "versions do not; train again"
             )
 
-        # Where facts of series name no layout: a table with one row per time has its columns as
-        # channels, one with a row per series does not.
+        # Where the facts of series lack a layout, the channels tell it: they are the columns of a
+        # table with one row per time, but not of one with a row per series.
         layout = source.get("layout")
         if reading.kind == "series" and layout is None:
             layout = "long" if list(reading.channels) == list(source["channels"]) else "wide"
         return cls(
-            layout == "long", source.get("words", {}), source.get("dated"), layout == "lists"
+            long=layout == "long",
+            words=source.get("words", {}),
+            dated=source.get("dated"),
+            lists=layout == "lists",
         )
 
 

@@ -256,26 +256,40 @@ def _refuse_rules(root: Path, reading: Reading, kind: str) -> None:
 
 
 def _with_classes(root: Path, suffixes: Suffixes[str]) -> list[tuple[Path, str, int | None]]:
-    """(file, class, split) of each file."""
+    """Return (file, class, split) of each file; the split is None if no folder names one.
+
+    Three layouts are read: ``<split>/<class>/file``, ``<class>/<split>/file`` and
+    ``<class>/file``.
+
+    Raises:
+        DataError: a mixture of layouts, a file outside the folder of a class, an empty folder;
+            in the first layout no train/, or a class that train/ does not have.
+    """
     children = [path for path in visible(root) if path.is_dir() and files_below(path, suffixes)]
-    named = [path for path in children if path.name.lower() in PART_NAMES]
+    splits = [path for path in children if path.name.lower() in PART_NAMES]
     rows: list[tuple[Path, str, int | None]] = []
-    if named:
-        odd = [path for path in children if path not in named]
+
+    # <split>/<class>/file: every folder at the top must be a split.
+    if splits:
+        odd = [path for path in children if path not in splits]
         if odd:
-            raise DataError(f"{odd[0]}: lies beside {named[0].name}/; needs a split's name or none")
-        for part in named:
+            raise DataError(
+                f"{odd[0]}: lies beside {splits[0].name}/; needs a split's name or none"
+            )
+        for split in splits:
             rows += [
-                (file, folder.name, PART_NAMES[part.name.lower()])
-                for folder in _class_folders(part, suffixes)
+                (file, folder.name, PART_NAMES[split.name.lower()])
+                for folder in _class_folders(split, suffixes)
                 for file in files_below(folder, suffixes)
             ]
         _check_parts(root, rows)
         return rows
+
+    # <class>/<split>/file or <class>/file: all classes must have the same of the two layouts.
     for folder in _class_folders(root, suffixes):
-        for part in _parts_within(folder, suffixes) or [folder]:
-            number = None if part == folder else PART_NAMES[part.name.lower()]
-            rows += [(file, folder.name, number) for file in files_below(part, suffixes)]
+        for split in _parts_within(folder, suffixes) or [folder]:
+            number = None if split == folder else PART_NAMES[split.name.lower()]
+            rows += [(file, folder.name, number) for file in files_below(split, suffixes)]
     numbers = [number for _, _, number in rows]
     if None in numbers and any(number is not None for number in numbers):
         file = rows[numbers.index(None)][0]

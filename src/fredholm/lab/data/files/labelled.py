@@ -140,19 +140,25 @@ def _resolutions(collection: Collection, reading: Reading, source: Mapping[str, 
         step = float((source.get("scaling") or {}).get("step", 1.0))
         return _rates(gaps, step, reading.time or "time")
     if collection.kind in ("series", "clouds", "fields"):
-        return _sizes([len(sample) for sample in collection.samples])
+        return _point_counts([len(sample) for sample in collection.samples])
     return [""] * count
 
 
-def _sizes(points: list[int]) -> list[str]:
-    """Return numbers of points in words; many different ones in ranges of a factor of two.
+def _point_counts(points: list[int]) -> list[str]:
+    """Return the number of points of each sample in words, by which samples are grouped.
+
+    More than :data:`BINS` different numbers are binned: each bin ends at twice its start, less one.
 
     Example:
-        >>> _sizes([8, 16, 8]), _sizes([3, 4, 5, 6, 7, 8, 9])[:3]
-        (['8 points', '16 points', '8 points'], ['2 to 3 points', '4 to 7 points', '4 to 7 points'])
+        >>> _point_counts([8, 16, 8])
+        ['8 points', '16 points', '8 points']
+        >>> _point_counts([3, 4, 5, 6, 7, 8, 9])[:3]
+        ['2 to 3 points', '4 to 7 points', '4 to 7 points']
     """
     if len(set(points)) <= BINS:
         return [f"{count:,} points" for count in points]
+
+    # The largest power of two that is no larger than the count.
     starts = [1 << (count.bit_length() - 1) for count in points]
     return [f"{start:,} to {2 * start - 1:,} points" for start in starts]
 

@@ -1,4 +1,4 @@
-"""Labels that nobody should train on, and columns that tell them."""
+"""Checks of labels: those that a model cannot learn from, and columns that leak them."""
 
 from __future__ import annotations
 
@@ -38,25 +38,30 @@ def with_labels(collection: Collection) -> Collection:
 
 
 def check_labels(collection: Collection) -> None:
-    """Refuse labels from which nothing can be learned, before anything is trained.
+    """Refuse labels that a model cannot learn from, before anything is trained.
+
+    Fields, and classes at every time, have no single label per sample and are not checked.
 
     Raises:
-        DataError: a sample without a label, a number that float32 does not hold, a label that
-            counts the rows, one class only, a class of a single sample.
+        DataError: a sample without a label, a number beyond the range of float32, a label that is
+            a row number, only one class or number, or a class with a single sample.
     """
-    labels, column = collection.labels, f"column {collection.reading.label or 'label'!r}"
+    labels = collection.labels
+    column = f"column {collection.reading.label or 'label'!r}"
     if collection.kind == "fields" or collection.steps is not None:
         return
-    numbers = isinstance(labels, np.ndarray)
-    values = labels if numbers else labels.codes
-    missing = ~np.isfinite(values) if numbers else values < 0
+
+    # Labels are an array of numbers, or classes as codes into their names; -1 is missing.
+    regression = isinstance(labels, np.ndarray)
+    values = labels if regression else labels.codes
+    missing = ~np.isfinite(values) if regression else values < 0
     if missing.any():
         raise DataError(
             f"{collection.where(int(missing.argmax()))}, {column}: has no label "
             f"({int(missing.sum()):,} of {len(values):,} samples have none: none, NA, - and ? "
             "count as missing); give it one, or leave those samples out"
         )
-    if numbers:
+    if regression:
         _check_numbers(collection, values, column)
     else:
         _check_classes(collection, labels, column)

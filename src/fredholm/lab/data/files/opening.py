@@ -35,11 +35,11 @@ def check_unchanged(path: Path, before: Any) -> None:
 
 
 class TextBytes(io.RawIOBase):
-    """The bytes of a text file as UTF-8: decompressed, checked, without a byte order mark.
+    """Bytes of a text file as UTF-8: decompressed, checked, without a byte order mark.
 
     Args:
         skip: bytes of UTF-8 to leave out at the beginning.
-        end: a line of our own behind the last one.
+        end: a line to append after the last line of the file.
 
     Attributes:
         gaps: whether an empty line may have been read.
@@ -55,6 +55,9 @@ class TextBytes(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
+        """Fill ``buffer``, or the beginning of it, and return the number of bytes; 0 at the end."""
+        # A decoded part may be empty, such as one that lies within the skipped bytes. It must not
+        # be returned: 0 bytes would mean the end of the file.
         while not len(self._rest):
             part = next(self._parts, None)
             if part is None:

@@ -209,7 +209,12 @@ def adjacency(edges: Int[Tensor, "2 e"], n: int) -> Bool[Tensor, "n n"]:
 
 
 class Network:
-    """A large graph of n nodes as sorted lists of neighbours.
+    """A large undirected graph of n nodes as sorted lists of neighbours, without loops.
+
+    Attributes:
+        sources, targets: the ends of every edge, in both directions, sorted by source.
+        degree: edges per node.
+        keys: source · n + target of every edge, ascending; a binary search finds an edge.
 
     Example:
         >>> network = Network(torch.tensor([[0, 1, 3], [1, 2, 1]]), 5)
@@ -247,12 +252,18 @@ class Network:
             place += 1
         return result
 
-    def linked(self, nodes: Int[Tensor, "b n"]) -> Bool[Tensor, "b n n"]:
-        """Which of the nodes of each row are neighbours; -1 stands for none. O(b·n²·log edges)."""
+    def linked(self, nodes: Int[Tensor, "b m"]) -> Bool[Tensor, "b m m"]:
+        """Return which of the m nodes of each row are neighbours; a padded node, -1, has none.
+
+        O(b·m²·log edges).
+        """
         real = nodes >= 0
-        pairs = nodes.clamp(min=0)[:, :, None] * self.n + nodes.clamp(min=0)[:, None, :]
+        indices = nodes.clamp(min=0)
+        pairs = indices[:, :, None] * self.n + indices[:, None, :]
         if not len(self.keys):
             return torch.zeros_like(pairs, dtype=torch.bool)
+
+        # The search returns where a pair would be inserted, which may be behind the last edge.
         place = torch.searchsorted(self.keys, pairs).clamp(max=len(self.keys) - 1)
         return (self.keys[place] == pairs) & real[:, :, None] & real[:, None, :]
 

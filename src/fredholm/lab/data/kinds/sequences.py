@@ -71,16 +71,16 @@ TABLES = register_kind(Tables())
 
 
 class SequenceDataset(LabelledDataset):
-    """Sequences of numbers of one width: ``batch(indices)`` gives (B, N, C) floats as long as the
-    longest, and what is asked.
+    """Sequences of numbers with C channels: ``batch(indices)`` returns (B, N, C) floats, padded to
+    one length, and the labels.
 
-    A point that is not there is NaN in every channel. Where ``timed``, the first channel is time,
-    and a point whose values alone are NaN is a missing observation. ``task`` says what is asked of
-    a sequence: a class (``classification``), a class at every point (``steps``; -100 where nothing
-    is asked), or a number (``regression``).
+    A point of padding or of a gap is NaN in every channel. If ``timed``, the first channel is
+    time, and a point whose values alone are NaN is a missing observation. ``task`` is what a model
+    predicts for a sequence: a class (``classification``), a class at every point (``steps``; the
+    label -100 leaves a point out), or a number (``regression``).
 
     Args:
-        name, split: what this is.
+        name, split: of the data set.
         labels: classes (N,), a number each (N,), or classes at every point (N, points).
         classes: their names; empty for a regression.
         values: the padded sequences of some indices (int64), (B, N, C): a function, or
@@ -89,7 +89,8 @@ class SequenceDataset(LabelledDataset):
         task, timed: see above.
 
     Raises:
-        DataError: for an unknown task, labels outside the classes, or times that go back.
+        DataError: an unknown task, labels outside the classes, or, when a batch is read, times
+            that go back.
 
     Example:
         >>> walk = torch.randn(4, 9, 1)
@@ -118,12 +119,19 @@ class SequenceDataset(LabelledDataset):
             raise DataError(f"task: received {task!r}; needs one of {', '.join(TASKS)}")
         if task != "regression":
             check_labels(labels, classes)
+
+        # Rows on disk are kept beside their function: they can be cut along the points without
+        # being read, see ``stretch``.
         self.stored = values if isinstance(values, StoredRows) else None
         self.values = values.__getitem__ if isinstance(values, StoredRows) else values
         self.length, self.channels = shape
         self.task, self.timed = task, timed
-        self.spacing = 1.0  # steps of the full rate between two samples
-        self.pool: str | None = None  # of the head, where the data determine it
+
+        # Defaults of a model, which a reader of files may change. ``spacing`` is n if only every
+        # n-th point of the series is kept. ``pool`` is the pooling of the head if the data require
+        # one: ``every`` for a class at every point.
+        self.spacing = 1.0
+        self.pool: str | None = None
 
     def raw(self, indices: Tensor | Sequence[int]) -> tuple[Float[Tensor, "b n c"], Tensor]:
         indices = torch.as_tensor(indices, dtype=torch.int64)
