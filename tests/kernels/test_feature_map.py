@@ -285,6 +285,13 @@ def test_maps_by_name():
         del FEATURE_MAPS._entries["mine"]
 
 
+def test_a_class_of_maps_is_built_for_queries_and_for_keys():
+    kernel = LinearAttentionKernel(8, 2, feature_map=FEATURE_MAPS["t2r"], tied=False)
+    assert type(kernel.key_map) is type(kernel.feature_map) is FEATURE_MAPS["t2r"]
+    x = torch.randn(1, 2, 3, 4)
+    assert kernel.key_map(x).shape == kernel.feature_map(x).shape
+
+
 def test_untied_maps_differ():
     kernel = LinearAttentionKernel(8, 2, feature_map="hedgehog", tied=False)
     assert kernel.key_map is not kernel.feature_map

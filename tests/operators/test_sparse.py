@@ -468,7 +468,7 @@ def test_some_rows_of_a_sparse_definition_are_rows_of_all(name):
         (lambda x: Domain.points(x, radius=1.0, pairs=torch.ones(6, 6) > 0), DomainError, "both"),
         (lambda x: Domain.points(x, pairs=Edges.of_index(ring(5), 5)), ShapeError, "5 keys"),
         (lambda x: Domain.line(4, reach=-1), DomainError, "reach of 0 or more"),
-        (lambda x: Domain.line(4, reach=1, pairs=torch.ones(4, 4) > 0), DomainError, "no pairs"),
+        (lambda x: Domain.line(4, reach=1, pairs=torch.ones(4, 4) > 0), DomainError, "or pairs"),
         (lambda x: Domain.graph(ring(7), 6), DomainError, "nodes 0 to 5"),
         (
             lambda x: Domain.graph(ring(6), 6, edge_weight=-torch.ones(6)),

@@ -369,11 +369,11 @@ class FeatureAttentionKernel(AttentionKernel, Windowed, Decaying):
     ) -> Callable[[Tensor], Tensor]:
         """Return a feature map for the keys alone, for ``tied=False``.
 
-        A named map is built again and draws weights of its own. A module is copied, so that both
-        maps begin with the same weights and then learn apart. A function has no weights, and
-        queries and keys share it.
+        A named map, or a class of maps, is built again and draws weights of its own. A module is
+        copied, so that both maps begin with the same weights and then learn apart. A function has
+        no weights, and queries and keys share it.
         """
-        if isinstance(feature_map, str):
+        if isinstance(feature_map, str | type):
             return build_feature_map(feature_map, self.width, self.heads, **options)
         return copy.deepcopy(feature_map)
 

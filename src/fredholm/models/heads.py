@@ -224,8 +224,10 @@ class LinearHead(nn.Linear):
         views: V, feature vectors of one sample.
         width: D.
         outputs: numbers in an answer.
-        initial: ``"kaiming"``, normal weights with gain 1; any other name gives zero weights
-            (:class:`LinearConfig` checks the name). The bias is zero.
+        initial: ``"zero"``, or ``"kaiming"`` for normal weights with gain 1. The bias is zero.
+
+    Raises:
+        OptionError: another ``initial``.
 
     Shape: (B, D) to (B, outputs) and (B, N, D) to (B, N, outputs); V > 1 views (B, V, D) to
     (B, outputs).
@@ -236,8 +238,10 @@ class LinearHead(nn.Linear):
         self.views = views
         if initial == "kaiming":
             nn.init.kaiming_normal_(self.weight, nonlinearity="linear")
-        else:
+        elif initial == "zero":
             nn.init.zeros_(self.weight)
+        else:
+            raise OptionError(f"initial: expected 'zero' or 'kaiming', got {initial!r}")
         nn.init.zeros_(self.bias)
 
     def forward(self, input: Tensor, encoder: Encoder | None = None) -> Tensor:

@@ -181,6 +181,14 @@ def test_every_parameter_of_the_source_is_listed_once():
     }
 
 
+def test_parameters_of_a_repeated_layer_are_listed_once():
+    layer = nn.TransformerEncoderLayer(D, 2, 16, batch_first=True).eval()
+    encoder = nn.ModuleList([layer] * 3)
+    targets = {target for _, target in correspondence(encoder)}
+    knots = from_encoder(encoder).knots
+    assert targets == {name for name, _ in knots.named_parameters(prefix="knots")}
+
+
 def test_training_mode_follows_and_active_dropout_is_refused():
     layer = nn.TransformerEncoderLayer(D, 2, 16, dropout=0.1, batch_first=True)
     with pytest.raises(ConversionError, match=r"training mode with dropout 0\.1"):

@@ -131,9 +131,8 @@ def correspondence(encoder: nn.Module) -> list[tuple[str, str]]:
 
     Source names begin with the layer's number; ``[query]``, ``[key]`` and ``[value]`` name the
     thirds of a packed parameter. Every parameter of the layers is in the list, except those of a
-    parametric activation. The final norm belongs to no layer and is not. Where an encoder repeats
-    one layer object, each repetition is listed as a knot of its own, although the evolution has the
-    first of them alone.
+    parametric activation. The final norm belongs to no layer and is not. An encoder that repeats
+    one layer object has one knot, and its parameters are listed once.
 
     Raises:
         ConversionError: a class, option or state that is not understood, by name.
@@ -142,8 +141,12 @@ def correspondence(encoder: nn.Module) -> list[tuple[str, str]]:
         >>> correspondence(nn.TransformerEncoderLayer(8, 2, 16).eval())[3]
         ('0.self_attn.in_proj_bias[key]', 'knots.0.0.operator.kernel.key.bias')
     """
+    sources = read_stack(encoder).layers
+    if _is_shared(sources):
+        sources = sources[:1]
+
     pairs = []
-    for n, source in enumerate(read_stack(encoder).layers):
+    for n, source in enumerate(sources):
         layer = read_layer(source)
         for parameter in layer.parameters():
             pairs.append((f"{n}.{parameter.name}", _target(n, layer, parameter)))
