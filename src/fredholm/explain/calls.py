@@ -60,28 +60,39 @@ class Call:
         )
 
     def domain(self, kernel: Kernel) -> Domain:
-        """Where the points lie: the grid with a mass of one a point, else the kernel's own default."""
+        """Return the domain of the points, with the call's padding and mask.
+
+        A layer that reads channels first, on two or more axes, has its grid with mass 1 per point:
+        a convolution is a plain sum. Any other has the default domain of ``kernel``, which needs
+        only the number of points.
+        """
+        # Positions and masses are in float32 at least, also beside half-precision features.
         dtype = torch.promote_types(self.u.dtype, torch.float32)
         if self.grid is not None and len(self.grid) > 1:
             base = Domain.grid(*self.grid, measure="counting", device=self.u.device, dtype=dtype)
         else:
             base = kernel.default_domain(self.u.shape[1], device=self.u.device, dtype=dtype)
-        changes = {"valid": self.valid, "pairs": self.pairs}
-        return base.replace(**{name: value for name, value in changes.items() if value is not None})
+
+        # None would overwrite what the default domain has.
+        masks = {"valid": self.valid, "pairs": self.pairs}
+        return base.replace(**{name: mask for name, mask in masks.items() if mask is not None})
 
 
 def find_layer(model: nn.Module, path: str) -> nn.Module:
-    """The layer at a dotted path.
+    """Return the layer at a dotted path.
 
     Raises:
-        OptionError: there is none, with the layers that could be asked for.
+        OptionError: no such layer; the error names the closest path and all convertible layers.
     """
     layers = dict(model.named_modules())
     if path in layers:
         return layers[path]
-    known = convertible_layers(model)
+
+    # Without a close name `suggest` lists every module, which is cut off: the list of convertible
+    # layers below is shorter and of more use.
     hint = suggest(path, [name for name in layers if name]).split("; known")[0]
-    listed = "\n".join(f"{name} ({kind})" for name, kind in known) or "none"
+    lines = [f"{name} ({kind})" for name, kind in convertible_layers(model)]
+    listed = "\n".join(lines) or "none"
     raise OptionError(
         f"{type(model).__name__} has no layer {path!r}{hint}\nlayers that can be "
         f"converted:\n{listed}"
@@ -111,26 +122,31 @@ def convertible_layers(model: nn.Module) -> list[tuple[str, str]]:
 
 @torch.no_grad()
 def capture(model: nn.Module, path: str, inputs: Any) -> Call:
-    """Run a model in evaluation mode and note the first call of one of its layers.
+    """Run a model once in evaluation mode and record the first call of one of its layers.
 
     Args:
         model: any module.
-        path: of the layer, as ``named_modules`` has it.
+        path: the layer's name in ``model.named_modules()``.
         inputs: a tensor, a sequence of arguments, or a dictionary of keyword arguments of the
             model.
+
+    Returns:
+        The first call; its ``calls`` counts all calls of the layer in this pass.
 
     Raises:
         OptionError: no such layer.
         ShapeError: the model does not take these inputs.
-        ConversionError: the layer was never called, or in a way that no single operator on one
-            domain answers.
+        ConversionError: the layer was never called, or its first call cannot be written as one
+            operator on one domain (cross attention, for example).
     """
-    seen = noted(model, [path], inputs)
-    if not seen:
+    recorded = noted(model, [path], inputs)
+    if not recorded:
         raise ConversionError(
             f"{path} was not called on these inputs, so there is nothing to look at"
         )
-    return replace(seen[0].read(), calls=len(seen))
+
+    first = recorded[0].read()
+    return replace(first, calls=len(recorded))
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,13 +258,15 @@ def _shapes(inputs: Any) -> str:
 
 
 def _named(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Arguments by the names of the module's forward, those left at their defaults left out."""
+    """Return the arguments of a call by their names in ``module.forward``, without defaults."""
     signature = inspect.signature(module.forward)
-    given = dict(signature.bind_partial(*args, **kwargs).arguments)
+    arguments = dict(signature.bind_partial(*args, **kwargs).arguments)
+
+    # Those that ``**kwargs`` took are one dictionary under its name; they join the others.
     for name, parameter in signature.parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD:
-            given.update(given.pop(name, {}))
-    return given
+            arguments.update(arguments.pop(name, {}))
+    return arguments
 
 
 def _read(layer: nn.Module, given: dict[str, Any], output: Any) -> Call:
@@ -340,19 +358,36 @@ def _sequence(layer: nn.Module, u: Tensor, output: Tensor, given: dict[str, Any]
 
 
 def _pairs(mask: Tensor, u: Tensor, *, hides: bool) -> Tensor:
-    """A mask as a domain has it. ``hides``: True means hidden, as in ``nn.MultiheadAttention``."""
+    """Return an attention mask in the form of :attr:`fredholm.Domain.pairs`.
+
+    That is boolean, True where a query sees a key, or an additive bias with -inf for hidden pairs.
+
+    Args:
+        mask: (N, N), (B, N) over keys, (B, N, N), (B·H, N, N) or (B, H, N, N); boolean, integers
+            (0 hides), or an additive bias.
+        u: the layer's input, (B, N, D).
+        hides: whether True in a boolean mask hides a pair, as in ``nn.MultiheadAttention``.
+    """
     batch, n = u.shape[:2]
+
+    # torch folds heads into the batch: (B·H, N, N) becomes (B, H, N, N).
     if mask.dim() == 3 and len(mask) != batch:
         mask = mask.unflatten(0, (batch, -1))
-    if mask.dim() == 2 and mask.shape != (n, n):  # (B, N): keys that are seen
+
+    # (B, N) tells which keys every query sees: (B, 1, N, N).
+    if mask.dim() == 2 and mask.shape != (n, n):
         mask = mask[:, None, None, :].expand(-1, 1, n, -1)
+
     if mask.dtype == torch.bool:
         return ~mask if hides else mask
     if not mask.is_floating_point():
         return mask != 0
-    if bool(((mask == 0) | (mask < HIDDEN)).all()):
+
+    # A bias that only hides becomes a boolean mask.
+    hidden = mask < HIDDEN
+    if bool(((mask == 0) | hidden).all()):
         return mask >= HIDDEN
-    return mask.masked_fill(mask < HIDDEN, -torch.inf)
+    return mask.masked_fill(hidden, -torch.inf)
 
 
 def _unread(given: dict[str, Any], start: int) -> tuple[str, ...]:

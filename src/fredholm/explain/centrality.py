@@ -89,11 +89,14 @@ class TokenChain:
         return self.outgoing - self.real[..., 0]
 
     def fundamental(self, rows: list[int] | None = None) -> Tensor:
-        r"""Rows of :math:`N = (I - M)^{-1}`, (B, H, R, N): expected visits to j of a walk from i.
-        All rows need the dense matrix.
+        r"""Return R rows of :math:`(I - M)^{-1}`, (B, H, R, N): entry (i, j) is the expected number
+        of visits to j of a walk from i. Rows of padded points are 0.
+
+        Args:
+            rows: the starting points i; None for all N, which needs the dense matrix.
 
         Raises:
-            OptionError: all rows of a matrix that is not held.
+            OptionError: all rows, where the matrix is applied without being held.
         """
         n = self.row_sums.shape[-1]
         if rows is None and self.matrix is None:
@@ -102,8 +105,11 @@ class TokenChain:
                 "for them"
             )
         index = torch.arange(n) if rows is None else torch.as_tensor(rows)
-        start = torch.nn.functional.one_hot(index, n).mT.to(self.row_sums) * self.real
-        return self._solved(start.expand(*self.decay.shape, -1, -1), transposed=True).mT
+
+        # Row i of the inverse solves (I - M)ᵀ x = eᵢ. The unit vectors are columns, (B | 1, 1, N, R).
+        unit = torch.nn.functional.one_hot(index, n).mT.to(self.row_sums) * self.real
+        unit = unit.expand(*self.decay.shape, -1, -1)
+        return self._solved(unit, transposed=True).mT
 
     @torch.no_grad()
     def stationary(self, *, damping: float = 1.0) -> Tensor:

@@ -54,18 +54,25 @@ class Quality:
     skipped: dict[str, str]
 
     def summary(self) -> dict[str, Any]:
-        """Means, standard errors of the mean, and counts of images, as JSON has them."""
+        """Return the means over images, ready for JSON.
+
+        Each number is a dictionary of mean, standard error and count, see :func:`mean_error`:
+
+        - ``degradation[method][order]``, orders as in :data:`AREAS`;
+        - ``localisation[method][kind][measure]``, kinds ``box`` and ``mask``, measures as in
+          :data:`MEASURES`.
+        """
         areas = {
-            m: {order: mean_error(result.area(order)) for order in AREAS}
-            for m, result in self.degradation.items()
+            method: {order: mean_error(result.area(order)) for order in AREAS}
+            for method, result in self.degradation.items()
         }
-        places = {
-            m: {
-                kind: {k: mean_error(v) for k, v in measures.items()}
+
+        places: dict[str, Any] = {}
+        for method, kinds in self.localisation.items():
+            places[method] = {
+                kind: {measure: mean_error(values) for measure, values in measures.items()}
                 for kind, measures in kinds.items()
             }
-            for m, kinds in self.localisation.items()
-        }
         return {"degradation": areas, "localisation": places, "skipped": self.skipped}
 
 

@@ -96,10 +96,18 @@ def localisation(
 def _per_image(
     score: Callable[..., float], scores: Tensor, inside: Tensor, *, needs_outside: bool
 ) -> Tensor:
-    """A ranking score of every image; NaN where it is undefined: nothing inside, or all of it."""
-    truth, values = inside.cpu().numpy(), scores.detach().double().cpu().numpy()
-    rows = [
-        score(t, v) if t.any() and not (needs_outside and t.all()) else float("nan")
-        for t, v in zip(truth, values)
-    ]
-    return torch.tensor(rows, dtype=torch.float64, device=scores.device)
+    """Return a ranking score per image, (B,); NaN where no point lies inside the object.
+
+    Args:
+        score: a metric of scikit-learn, called with labels (N,) and scores (N,).
+        scores, inside: (B, N).
+        needs_outside: whether the score is also NaN where every point lies inside.
+    """
+    labels = inside.cpu().numpy()
+    values = scores.detach().double().cpu().numpy()
+
+    results = []
+    for label, value in zip(labels, values):
+        defined = label.any() and not (needs_outside and label.all())
+        results.append(score(label, value) if defined else float("nan"))
+    return torch.tensor(results, dtype=torch.float64, device=scores.device)

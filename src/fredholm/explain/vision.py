@@ -132,23 +132,32 @@ class Traced(nn.Module):
         return call
 
     def _patches(self, image: Tensor) -> tuple[Domain, int]:
-        """The grid of patches, and how many points stand before them: those rows of what the first
-        layer of attention reads that change where some patches do.
+        """Return the grid of patches, and how many points stand before them: those rows of what the
+        first layer of attention reads that change where some patches do.
         """
         tried, plain = [], self._read(noted(self.model, self.paths[:1], image)[0]).u
         for name, layer in self.model.named_modules():
             if not isinstance(layer, nn.Conv2d) or layer.stride != layer.kernel_size:
                 continue
-            size: list[tuple[int, int]] = []
-            chosen: list[int] = []
+            size: list[tuple[int, int]] = []  # (rows, columns), once per call of the layer
+            chosen: list[int] = []  # the patches that are changed, numbered row by row
 
-            def change(_: nn.Module, __: Any, output: Tensor) -> Tensor:
+            def change(_layer: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
+                """Return the convolution's output (1, C, rows, columns), changed at the patches
+                ``chosen``; a forward hook.
+                """
                 rows, columns = output.shape[-2:]
                 size.append((rows, columns))  # noqa: B023
-                chosen[:] = sorted({0, min(1, rows * columns - 1), rows * columns - 1})  # noqa: B023
-                changed = output.clone().flatten(-2)
-                # Of its own in each channel: a norm behind the convolution takes out a constant.
+
+                # The first and the last patch mark the ends of the grid. The second one tells
+                # numbering by rows from numbering by columns. A small grid has fewer patches.
+                last = rows * columns - 1
+                chosen[:] = sorted({0, min(1, last), last})  # noqa: B023
+
+                # Each channel changes by another amount, since a norm after the convolution would
+                # remove a constant. The 1 changes an output of zeros as well.
                 slope = torch.linspace(-1, 1, output.shape[1]).to(output)[:, None]
+                changed = output.clone().flatten(-2)
                 changed[..., chosen] += slope * (1 + changed.abs().mean())  # noqa: B023
                 return changed.view_as(output)
 
@@ -171,9 +180,15 @@ class Traced(nn.Module):
 
 
 def _place(grid: Domain, before: int) -> Domain:
-    """The patches, and before them what else is read: a class token, registers."""
+    """Return the domain of a layer's points: ``before`` tokens without a place in the image (a
+    class token, registers), then the patches.
+
+    All masses are equal, as in the model's softmax.
+    """
     if before == 0:
         return grid
+
+    # The grid fills the unit square; tokens without a place lie in its middle.
     middle = torch.full((before, 2), 0.5, device=grid.positions.device)
     return Domain.join(Domain.points(middle), grid)
 

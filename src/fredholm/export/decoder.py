@@ -251,28 +251,38 @@ def _free_axes(model: Model, names: StateNames) -> list[FreeAxes]:
 
 
 def decoder_errors(model: Model, prefill: bytes, step: bytes) -> DecoderErrors:
-    """Return the largest relative errors of both programs, run one after the other by ONNX Runtime,
-    beside the model's answers to whole texts.
+    """Compare both programs, run by ONNX Runtime, with the model's logits of whole texts.
+
+    Each made-up text is read as a prompt by the prefill and token by token after it by the step. An
+    error is relative to the largest logit of its batch.
 
     Args:
         model: as in :func:`export_decoder`.
         prefill, step: the contents of the two files.
 
+    Returns:
+        The largest error of each program over the batches and prompts in :data:`CHECKED`.
+
     Raises:
         ExportError: a failure of the runtime, or an answer that is not finite.
     """
     length = min(_longest(model), LONGEST_CHECKED)
-    first, then = runner_of(prefill), runner_of(step)
-    one_by_one = _reads_one_by_one(model.init_state(length))
+    run_prefill = runner_of(prefill)
+    run_step = runner_of(step)
+
+    # A prefill that loops over its points was traced with one token and accepts no other prompt.
+    longest_prompt = length - 1
+    if _reads_one_by_one(model.init_state(length)):
+        longest_prompt = 1
+
     prefill_error = step_error = 0.0
-    for batch, prompt in CHECKED:
+    for batch, wanted_prompt in CHECKED:
         texts = _texts(model, batch, length)
         with torch.no_grad():
             expected = model(texts).numpy()
-        prompt = min(prompt, length - 1)
-        if one_by_one:
-            prompt = 1
-        answers = _answers(first, then, texts.numpy(), prompt)
+
+        prompt = min(wanted_prompt, longest_prompt)
+        answers = _answers(run_prefill, run_step, texts.numpy(), prompt)
         difference = np.abs(answers - expected) / np.abs(expected).max()
         if not np.isfinite(difference).all():
             raise ExportError(
@@ -284,17 +294,23 @@ def decoder_errors(model: Model, prefill: bytes, step: bytes) -> DecoderErrors:
     return DecoderErrors(prefill_error, step_error)
 
 
-def _answers(first: Runner, then: Runner, numbers: Any, prompt: int) -> Any:
-    """Return the logits (B, N, vocabulary) of the prefill of ``prompt`` tokens and of steps along
-    the others.
+def _answers(run_prefill: Runner, run_step: Runner, tokens: Any, prompt: int) -> Any:
+    """Return the logits (B, N, vocabulary) of texts, the prompt's by the prefill, others by steps.
+
+    Args:
+        tokens: token numbers, (B, N).
+        prompt: how many of them the prefill reads.
     """
-    start, *state = first({INPUT: numbers[:, :prompt]})
-    answers = [start]
-    for seen in range(prompt, numbers.shape[1]):
+    prompt_logits, *state = run_prefill({INPUT: tokens[:, :prompt]})
+    logits = [prompt_logits]
+
+    for seen in range(prompt, tokens.shape[1]):
         past = {f"past_{i}": tensor for i, tensor in enumerate(state)}
-        logits, *state = then({INPUT: numbers[:, seen], "seen": np.array(seen)} | past)
-        answers.append(logits[:, None])
-    return np.concatenate(answers, 1)
+        token_logits, *state = run_step({INPUT: tokens[:, seen], "seen": np.array(seen)} | past)
+
+        # A step returns (B, vocabulary).
+        logits.append(token_logits[:, None])
+    return np.concatenate(logits, 1)
 
 
 def _longest(model: Model) -> int:

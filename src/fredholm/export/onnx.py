@@ -40,8 +40,8 @@ def export_onnx(
 ) -> Program:
     """Write a model as an ONNX program with one input, ``inputs``, and one output, ``outputs``.
 
-    ONNX Runtime answers with it at three sets of sizes, padding included, and the answers are
-    compared with the model's before the file is written, whole or not at all.
+    Before the file is written, ONNX Runtime runs the program at three sets of sizes, padding
+    included, and its answers are compared with the model's. The file is never left half written.
 
     Args:
         model, fixed: see :func:`.trace`.
@@ -50,10 +50,13 @@ def export_onnx(
         metadata: facts that the file carries along, such as the classes' names: texts as they are,
             anything else as JSON.
 
+    Returns:
+        The traced program with the largest relative error of that comparison.
+
     Raises:
-        OptionError: an older set of operators.
+        OptionError: an opset below 18.
         ExportError: a model that cannot be traced or has an operation that ONNX lacks, or a program
-            that answers otherwise.
+            whose answers differ from the model's.
         MissingExtraError: ``onnxscript`` or ``onnxruntime`` is not installed.
         StorageError: a file that cannot be written.
     """
@@ -65,9 +68,12 @@ def export_onnx(
             f"opset: expected {OLDEST_OPSET} or more, got {opset}; older sets of operators lack "
             "what programs are made of"
         )
-    # Of LUNA's tables ONNX Runtime takes 4 to 25 times as long as of the units that make them.
+
+    # LUNA's feature maps are small ReLU networks of a scalar. ONNX Runtime takes 4 to 25 times as
+    # long to look them up in tables as to sum up their units.
     with sums_of_units():
         program = trace(model, fixed, forms=onnx_forms())
+
     content = converted(program.exported, [INPUT], [OUTPUT], metadata or {}, opset)
     error = program.check(onnx_answers(content), "ONNX program")
     with replacing(path) as temporary:
@@ -128,8 +134,16 @@ def converted(
     metadata: Mapping[str, Any],
     opset: int | None = None,
 ) -> bytes:
-    """Return the content of an ONNX file with these names of inputs and outputs, in a version of
-    ONNX's operators.
+    """Convert a traced program to ONNX and return the content of the file.
+
+    Args:
+        exported: the program.
+        inputs, outputs: the names of its inputs and outputs, in order.
+        metadata: see :func:`export_onnx`.
+        opset: the version of ONNX's operators; None takes that of torch's exporter.
+
+    Raises:
+        ExportError: an operation that ONNX lacks, or a version that torch cannot convert to.
     """
     try:
         with _quiet():
@@ -154,15 +168,20 @@ def converted(
         ) from error
     assert program is not None
     proto: Any = program.model_proto
+
+    # ONNX's own operators are the set with an empty domain. Where torch fails to convert to
+    # ``opset``, it keeps the version of its exporter and raises nothing.
     (found,) = (entry.version for entry in proto.opset_import if not entry.domain)
     if opset is not None and found != opset:
         raise ExportError(
             f"export: expected ONNX's operators of version {opset}, got {found}, beyond which "
             "torch cannot convert this program; leave opset out"
         )
-    # Shapes of intermediate results are notes. Those of one-sided Fourier transforms are wrong, and
-    # the runtime would take its buffers by them.
+
+    # Shapes of intermediate results are optional. The exporter writes wrong ones for one-sided
+    # Fourier transforms, by which ONNX Runtime would allocate its buffers.
     del proto.graph.value_info[:]
+
     for key, value in texts_of(metadata).items():
         entry = proto.metadata_props.add()
         entry.key, entry.value = key, value

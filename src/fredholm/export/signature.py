@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -75,9 +76,9 @@ class Signature:
         """Return the sizes that a program is traced at: none of them is a dimension of the model
         or another of these sizes.
         """
-        batch = next(_unlike(self.avoid, FIRST_TRACED))
+        batch = next(_sizes_outside(self.avoid, FIRST_TRACED))
         fewest = max((self._fewest(axis) for axis in self.axes), default=1)
-        chosen = _unlike(self.avoid | {batch}, max(FIRST_TRACED, fewest))
+        chosen = _sizes_outside(self.avoid | {batch}, max(FIRST_TRACED, fewest))
         extents = [_extent(axis, next(chosen)) for axis in self.axes]
         return Sizes(batch, tuple(extents))
 
@@ -98,8 +99,10 @@ class Signature:
         return max(self.smallest, math.ceil(axis.smallest / axis.multiple))
 
     def example(self, sizes: Sizes, seed: int = 0) -> Tensor:
-        """Return made-up inputs of these sizes, the end of the last sample padded where the model
-        knows padding.
+        """Return a batch of random inputs of these sizes.
+
+        Free axes have the extents of ``sizes``, all others their size in training. Where the
+        encoder knows padding, the end of the last sample is padded.
         """
         shape = [sizes.batch, *self.encoder.input_shape]
         for axis, extent in zip(self.axes, sizes.extents, strict=True):
@@ -166,13 +169,17 @@ def _numbers(value: Any) -> Iterator[int]:
         yield value
 
 
-def _unlike(avoid: frozenset[int], first: int) -> Iterator[int]:
-    """Yield growing numbers that are not in ``avoid``."""
-    number = first
-    while True:
-        if number not in avoid:
-            yield number
-        number += 1
+def _sizes_outside(avoid: frozenset[int], first: int) -> Iterator[int]:
+    """Yield the numbers from ``first`` on that are not in ``avoid``, in growing order, without end.
+
+    Example:
+        >>> sizes = _sizes_outside(frozenset({5, 7}), 5)
+        >>> next(sizes), next(sizes)
+        (6, 8)
+    """
+    for size in itertools.count(first):
+        if size not in avoid:
+            yield size
 
 
 def _extent(axis: Axis, count: int) -> int:

@@ -42,7 +42,10 @@ class FredholmConfig(PreTrainedConfig):
     model_type = MODEL_TYPE
 
     def __init__(self, model: dict[str, Any] | None = None, **options: Any):
+        # transformers also makes configurations without arguments, to find their defaults.
         self.model = model or ModelConfig().to_dict()
+
+        # id2label fixes the number of labels, and transformers warns of another num_labels.
         if options.get("id2label") is None:
             options.setdefault("num_labels", self.model["head"]["outputs"])
         super().__init__(**options)
@@ -100,7 +103,11 @@ class FredholmModel(PreTrainedModel):
         return result.train(model.training)
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Fill in what no file holds; weights start as the library draws them."""
+        """Set the head's offset, which comes from the configuration and not from a file of weights.
+
+        transformers calls this per module, after loading too: it builds a model without values, and
+        a buffer that is not persistent has none afterwards.
+        """
         if isinstance(module, Offset):
             offset = torch.tensor(self.config.model_config.head.offset)
             module.values.data = offset.to(module.values)
@@ -141,10 +148,19 @@ class FredholmForImageClassification(FredholmModel):
         return_dict: bool | None = None,
         **_: Any,
     ) -> Any:
-        """Return the logits of normalised pictures (B, C, H, W), and a loss beside labels."""
+        """Return the logits (B, classes) and, where labels are passed, the loss.
+
+        Args:
+            pixel_values: normalised pictures, (B, C, H, W).
+            labels: (B,) classes or numbers, or (B, classes), as ``config.problem_type`` requires.
+            return_dict: False returns a plain tuple, else an ``ImageClassifierOutput``.
+            _: further arguments of transformers' callers, which are ignored.
+        """
         logits = self.model(pixel_values)
         result = ImageClassifierOutput(loss=self._loss(logits, labels), logits=logits)
-        return result.to_tuple() if return_dict is False else result
+        if return_dict is False:
+            return result.to_tuple()
+        return result
 
 
 class FredholmForSequenceClassification(FredholmModel):
@@ -227,15 +243,20 @@ class FredholmImageProcessor(BaseImageProcessor):
         return cls(size, channels, facts.get("mean"), facts.get("std"))
 
     def preprocess(self, images: Any, return_tensors: str | None = "pt", **_: Any) -> BatchFeature:
-        """Return ``pixel_values`` (B, channels, height, width).
+        """Return ``pixel_values`` (B, channels, height, width), normalised.
 
         Args:
-            images: one or a list of Pillow images or of arrays (H, W) or (H, W, C) of bytes.
-            return_tensors: as transformers names them, ``pt`` or ``np``.
+            images: a Pillow image or an array (H, W) or (H, W, C) of bytes, or a list of such. An
+                array is one image, never a batch.
+            return_tensors: ``pt`` or ``np``, as in transformers.
+            _: further arguments of transformers' callers, which are ignored.
         """
-        several = images if isinstance(images, list | tuple) else [images]
-        pixels = torch.stack([self._read(image) for image in several])
-        mean, std = (torch.tensor(x)[:, None, None] for x in (self.image_mean, self.image_std))
+        batch = images if isinstance(images, list | tuple) else [images]
+        pixels = torch.stack([self._read(image) for image in batch])
+
+        # One mean and one deviation per channel, (C, 1, 1).
+        mean = torch.tensor(self.image_mean)[:, None, None]
+        std = torch.tensor(self.image_std)[:, None, None]
         values = ((pixels - mean) / std).numpy()
         return BatchFeature({"pixel_values": values}, tensor_type=return_tensors or "pt")
 

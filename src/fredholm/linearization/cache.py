@@ -10,7 +10,7 @@ one more argument. A layer that keeps its softmax keeps its own.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -270,16 +270,23 @@ class LinearState(CacheLayerMixin):
             self.behind_sinks = rows.pop() if len(rows) == 1 else None
 
     def _count_sinks(self, heads: LinearHeads, memory: Memory) -> None:
-        """Note how many sinks lie before the window; forget the count of each row once all are
-        full, since tokens one by one need none then.
+        """Set ``first``, and drop ``sinks_filled`` from ``memory`` once every row has all sinks.
+
+        Rows with padding fill their sinks at different times, so ``sinks_filled`` (B,) counts them
+        per row. While it is there, a single token cannot be added in place (see
+        :func:`steps_in_place`).
         """
         if heads.window is None:
             return
+
+        # Along the tokens near_key holds the sinks first, then the window.
         self.first = memory["near_key"].shape[2] - heads.window
-        filled = memory.get("sinks_filled")
-        if filled is None or torch.compiler.is_compiling():
+
+        # Compiled code cannot branch on the values of a tensor.
+        sinks_per_row = memory.get("sinks_filled")
+        if sinks_per_row is None or torch.compiler.is_compiling():
             return
-        if bool((filled >= heads.sinks).all()):
+        if bool((sinks_per_row >= heads.sinks).all()):
             del memory["sinks_filled"]
 
     def _watch(self, mask: Tensor | None, valid: Tensor | None, count: int) -> None:
@@ -379,9 +386,15 @@ class LinearState(CacheLayerMixin):
         """Some of the sequences."""
         self._map(lambda x: x[indices.to(x.device)])
 
-    def _map(self, change: Any) -> None:
+    def _map(self, change: Callable[[Tensor], Tensor]) -> None:
+        """Apply ``change``, which selects or repeats rows of the batch, to every tensor.
+
+        All tensors have the batch as their first dimension. An entry of ``recurrent_states`` is
+        None where the layer has no such state.
+        """
         self.recurrent_states = {
-            i: None if x is None else change(x) for i, x in self.recurrent_states.items()
+            index: None if tensor is None else change(tensor)
+            for index, tensor in self.recurrent_states.items()
         }
         if isinstance(self.hidden, Tensor):
             self.hidden = change(self.hidden)
@@ -389,6 +402,8 @@ class LinearState(CacheLayerMixin):
             self.oldest = change(self.oldest)
         if self.past is not None:
             self.past.map(change)
+
+        # The remaining rows may agree on a count where the former ones did not.
         self._count_behind_sinks()
 
 

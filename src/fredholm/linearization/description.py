@@ -104,14 +104,14 @@ def check_classes(model: nn.Module, source: type) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds.
+    """Return the content of a JSON file.
 
     Raises:
-        CheckpointError: it is not one.
-        StorageError: it cannot be read.
+        CheckpointError: the file is not valid JSON in UTF-8.
+        StorageError: the file is missing or cannot be read.
     """
     with storing(path):
         try:
             return json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
+        except ValueError as error:  # a JSONDecodeError or a UnicodeDecodeError
             raise CheckpointError(f"{path} is no JSON ({error}); {FIX}") from error

@@ -208,13 +208,21 @@ class Heads(nn.Module):
     def teacher_weights(
         query: Tensor, key: Tensor, seen: Seen, scale: float
     ) -> Float[Tensor, "b h q k"]:
-        """Softmax's weights; zero in rows that see nothing."""
+        """Return the weights of softmax attention, softmax(scale · Q Kᵀ + bias), in float32.
+
+        The bias is that of ``seen``. Keys have one head per head of queries, see :meth:`share`. The
+        row of a query that sees no key is zero. Dense: O(N²).
+        """
         scores = (query.float() @ key.float().mT) * scale
         bias = seen.bias(query.shape[2], key.shape[2], scores)
         if bias is None:
             return scores.softmax(-1)
-        some = (bias > -torch.inf).any(-1, keepdim=True)
-        return torch.where(some, torch.where(some, scores + bias, 0.0).softmax(-1), 0.0)
+
+        # The softmax of a row of -∞ is NaN, and so is its gradient. Such rows are replaced before
+        # it, which keeps the gradient finite, and again after it, where their weights become 0.
+        sees_a_key = (bias > -torch.inf).any(-1, keepdim=True)
+        finite_scores = torch.where(sees_a_key, scores + bias, 0.0)
+        return torch.where(sees_a_key, finite_scores.softmax(-1), 0.0)
 
     def check(self, query: Tensor, key: Tensor) -> None:
         """ConversionError for queries that the maps are not for, and keys that form no groups."""

@@ -131,17 +131,27 @@ def replace_modules(
 
 
 def _verify(source: nn.Module, holder: nn.Module, part: LinearizedOperator) -> None:
-    """ConversionError unless what takes a module's place gives what the module gives, its softmax
-    switched on, and the same gradient.
+    """Compare a module with its replacement, switched to softmax, on a random signal.
+
+    Args:
+        source: the module that is replaced.
+        holder: the replacement, called as ``source`` is: an adapter around ``part``, or ``part``.
+        part: the operator, whose mode is linear afterwards.
+
+    Raises:
+        ConversionError: outputs or input gradients differ.
     """
-    torch_own = isinstance(source, nn.MultiheadAttention)
+    is_multihead = isinstance(source, nn.MultiheadAttention)
 
     def call(module: nn.Module, u: Tensor) -> Tensor:
-        if not torch_own:
+        """Return the self-attention of ``module`` on u, (B, N, d)."""
+        if not is_multihead:
             return module(u)
-        u = u if source.batch_first else u.transpose(0, 1)
-        out = module(u, u, u, need_weights=False)[0]
-        return out if source.batch_first else out.transpose(0, 1)
+        if source.batch_first:
+            return module(u, u, u, need_weights=False)[0]
+
+        u = u.transpose(0, 1)
+        return module(u, u, u, need_weights=False)[0].transpose(0, 1)
 
     part.mode = "softmax"
     try:

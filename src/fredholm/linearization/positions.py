@@ -67,14 +67,30 @@ def _length(module: Any) -> int:
 
 
 def _positions(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a table is asked for: positions, or the last of those that it makes of tokens; None
-    where that is not known.
+    """Return the positions that a call looks up in a table, or only the last of them.
+
+    A plain ``nn.Embedding`` receives positions. The tables of OPT and BART receive them as
+    ``position_ids``, or else compute them.
+
+    Returns:
+        A tensor of positions; the last position, an int, where the table counts from the length of
+        the past; None where the arguments do not tell.
     """
     if type(module) is nn.Embedding:
         return args[0] if args else None
-    given = dict(zip(inspect.signature(module.forward).parameters, args)) | kwargs
-    tokens = next(iter(given.values()), None)
+
+    arguments = dict(zip(inspect.signature(module.forward).parameters, args)) | kwargs
+    position_ids = arguments.get("position_ids")
+    if position_ids is not None:
+        return position_ids
+
+    # OPT sums its attention mask to get positions: their last one follows from no shape.
+    if "attention_mask" in arguments:
+        return None
+
+    # BART counts tokens: its first argument is the tokens (B, N), or their shape.
+    tokens = next(iter(arguments.values()), None)
     shape = getattr(tokens, "shape", tokens)
-    if given.get("position_ids") is not None or "attention_mask" in given or shape is None:
-        return given.get("position_ids")
-    return given.get(PAST, 0) + shape[1] - 1
+    if shape is None:
+        return None
+    return arguments.get(PAST, 0) + shape[1] - 1

@@ -246,16 +246,23 @@ Chooser = Callable[[list[str]], list[str]]
 
 
 def _chooser(patterns: Sequence[str] | None) -> Chooser:
-    """Which of the found names the caller wants, in their order."""
+    """Return a function that selects module names by shell-style patterns (``encoder.*``)."""
 
     def choose(names: list[str]) -> list[str]:
-        for pattern in patterns or ():
+        """Return the names that match any pattern, in their order; all names without patterns.
+
+        Raises:
+            OptionError: a pattern that matches no name.
+        """
+        if patterns is None:
+            return names
+
+        for pattern in patterns:
             if not fnmatch.filter(names, pattern):
                 raise OptionError(
                     f"layers: {pattern!r} fits no attention of the model{suggest(pattern, names)}"
                 )
-        if patterns is None:
-            return names
+
         return [
             name
             for name in names

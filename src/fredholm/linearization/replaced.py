@@ -172,30 +172,42 @@ class Replaced:
         return {name: other for name, other in firsts.items() if name != other}
 
     def fill(self, tensors: dict[str, Tensor], folder: Path) -> None:
-        """Copy saved tensors into their places, all of them and nothing else: what is new in a
-        model of transformers, all that another model has, each tensor once.
+        """Load saved tensors into the model; every expected name must be there, and no other.
+
+        For a transformers model the file holds only the new tensors (the maps); transformers loads
+        the rest. For any other model it holds the full state dict, a shared tensor once, under its
+        first name.
+
+        Args:
+            folder: where the tensors come from, for the error.
 
         Raises:
             CheckpointError: tensors that are missing, unknown or of other shapes.
         """
-        own = self.model.state_dict()
-        wanted = self.new_tensors() if self.ecosystem == "transformers" else own
-        if self.ecosystem != "transformers":
-            again = {x: first for x, first in self.repeated().items() if first in tensors}
-            tensors = tensors | {name: tensors[first] for name, first in again.items()}
-        missing = sorted(wanted.keys() - tensors.keys())
-        unknown = sorted(tensors.keys() - wanted.keys())
+        state = self.model.state_dict()
+        maps_only = self.ecosystem == "transformers"
+        if maps_only:
+            expected = self.new_tensors()
+        else:
+            expected = state
+            tensors = dict(tensors)
+            for alias, first in self.repeated().items():
+                if first in tensors:
+                    tensors[alias] = tensors[first]
+
+        missing = sorted(expected.keys() - tensors.keys())
+        unknown = sorted(tensors.keys() - expected.keys())
         wrong = [
-            f"{k} {tuple(tensors[k].shape)} for {tuple(own[k].shape)}"
-            for k in wanted.keys() & tensors.keys()
-            if tensors[k].shape != own[k].shape
+            f"{name} {tuple(tensors[name].shape)} for {tuple(state[name].shape)}"
+            for name in expected.keys() & tensors.keys()
+            if tensors[name].shape != state[name].shape
         ]
         if missing or unknown or wrong:
             raise CheckpointError(
                 f"{folder}: the maps do not fit: missing {missing}, unknown {unknown}, shapes "
                 f"{wrong}"
             )
-        self.model.load_state_dict(tensors, strict=self.ecosystem != "transformers")
+        self.model.load_state_dict(tensors, strict=not maps_only)
 
     @property
     def distils(self) -> bool:

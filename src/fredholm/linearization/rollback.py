@@ -91,12 +91,22 @@ class Past:
         return sum(x.numel() * x.element_size() for x in tensors)
 
     def add(self, heads: LinearHeads, tokens: Tokens, scale: float | None) -> None:
-        """Note the next tokens; from time to time the oldest become a part of the base."""
+        """Append the next tokens; beyond ``2 * limit`` of them, fold the oldest into ``base``.
+
+        Folding leaves ``limit`` tokens. It happens once per ``limit`` single tokens, not at each.
+
+        Args:
+            heads, scale: the layer and the factor on its scores, by which tokens enter the state.
+        """
+        # Clones: views would keep the tensors of the whole call in memory.
         self.parts.append(tokens.map(torch.clone))
-        if self.count > 2 * self.limit:
-            whole, settled = joined(self.parts), self.count - self.limit
-            self.base = added(heads, whole.part(slice(0, settled)), self.base, scale)
-            self.parts = [whole.part(slice(settled, None))]
+        if self.count <= 2 * self.limit:
+            return
+
+        recorded = joined(self.parts)
+        folded = self.count - self.limit
+        self.base = added(heads, recorded.part(slice(0, folded)), self.base, scale)
+        self.parts = [recorded.part(slice(folded, None))]
 
     def remove(self, count: int) -> Tokens:
         """Remove the last tokens, which are returned.

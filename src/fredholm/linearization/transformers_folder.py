@@ -10,24 +10,30 @@ from ..errors import CheckpointError, TrustError, require
 
 
 def load_local(kind: Any, folder: str | Path, **options: Any) -> Any:
-    """``kind.from_pretrained(folder)`` of a class of transformers, from local files alone and
-    without code of the folder's own.
+    """Call ``kind.from_pretrained(folder)`` without network access or code from the folder.
 
-    A folder can name Python files in ``auto_map``. Left to itself the library asks on the terminal
-    whether to run them, or waits for an answer that nobody gives; here the answer is no.
+    A folder can name Python files in ``auto_map``. By default transformers asks on the terminal
+    whether to run them, and blocks where nobody answers; ``trust_remote_code=False`` refuses.
+
+    Args:
+        kind: a class of transformers, such as ``AutoModel``.
+        options: passed on to ``from_pretrained``.
 
     Raises:
-        TrustError: the folder cannot be read without its own code, or names files outside of it.
+        TrustError: the folder needs its own code, or names files that lie outside of it.
+        CheckpointError: an index or a configuration that is not JSON.
     """
+    # The import loads transformers, which is optional.
     from .hub import register_config
 
     refuse_pointers(Path(folder))
-    register_config()  # a converted model is loaded as what it is
+    register_config()  # so that the Auto classes know the format of converted models
     try:
         return kind.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False, **options
         )
     except ValueError as error:
+        # transformers has no error class of its own for this; its message names the option.
         if "trust_remote_code" not in str(error):
             raise
         raise TrustError(
