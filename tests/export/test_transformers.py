@@ -97,6 +97,14 @@ def test_another_number_of_labels_makes_another_head(digits):
     loaded = AutoModelForImageClassification.from_pretrained(
         digits, num_labels=3, ignore_mismatched_sizes=True
     )
+    # The new head begins as a new model's does, with zeros; all else is as it was learned.
+    assert not loaded.model.head.weight.any()
+    assert not loaded.model.head.bias.any()
+    learned = AutoModelForImageClassification.from_pretrained(digits).model
+    for name, parameter in loaded.model.named_parameters():
+        if not name.startswith("head."):
+            assert parameter.equal(learned.get_parameter(name)), name
+
     pictures, labels = torch.rand(2, 1, 8, 8), torch.tensor([0, 2])
     result = loaded(pictures, labels=labels)
     assert result.logits.shape == (2, 3)

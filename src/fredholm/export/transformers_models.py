@@ -103,14 +103,35 @@ class FredholmModel(PreTrainedModel):
         return result.train(model.training)
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Set the head's offset, which comes from the configuration and not from a file of weights.
+        """Set what a file of weights did not: the head's offset, and parameters that were missing.
 
         transformers calls this per module, after loading too: it builds a model without values, and
-        a buffer that is not persistent has none afterwards.
+        what is not in the file has none afterwards.
         """
         if isinstance(module, Offset):
+            # The offset comes from the configuration: its buffer is not persistent.
             offset = torch.tensor(self.config.model_config.head.offset)
             module.values.data = offset.to(module.values)
+        for name, part in self.model.named_modules():
+            if part is module:
+                self._draw_missing(name)
+
+    def _draw_missing(self, name: str) -> None:
+        """Draw the parameters of one module that the file lacked, such as those of a head for other
+        labels, as a new model draws them.
+        """
+        # transformers marks the parameters that it has loaded. A new model has none of them, and
+        # its constructor has drawn everything.
+        if not any(map(_is_loaded, self.model.parameters())):
+            return
+        parameters = dict(self.model.get_submodule(name).named_parameters(recurse=False))
+        missing = [key for key, parameter in parameters.items() if not _is_loaded(parameter)]
+        if not missing:
+            return
+
+        drawn = Model(self.config.model_config).get_submodule(name)
+        for key in missing:
+            parameters[key].data.copy_(drawn.get_parameter(key).data)
 
     def _loss(self, logits: Tensor, labels: Tensor | None) -> Tensor | None:
         """The loss that transformers' classifiers choose by ``problem_type``."""
@@ -292,3 +313,8 @@ def register() -> None:
     transformers.AutoImageProcessor.register(
         FredholmConfig, image_processor_classes={"pil": FredholmImageProcessor}, exist_ok=True
     )
+
+
+def _is_loaded(parameter: nn.Parameter) -> bool:
+    """Whether transformers has read the parameter from a file."""
+    return getattr(parameter, "_is_hf_initialized", False)
