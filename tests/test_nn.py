@@ -41,7 +41,9 @@ def causal_mask(n: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def test_every_operator_is_tried():
-    assert set(OPERATORS) == set(fredholm.list_operators())
+    # Other tests may have registered operators of their own in this process.
+    ours = {name for name in fredholm.list_operators() if not name.startswith("tests-")}
+    assert set(OPERATORS) == ours
 
 
 @pytest.fixture

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from ..kit.page import ROOT, load, spread, table
 from ..kit.statistics import summarise
-from ..linearize.recall import TEACHER, recall_rows
+from ..linearize.recall import LABELS, STORE, STORED, TEACHER, recall_rows
 from ..small import PEER
 
 README = ROOT / "README.md"
@@ -41,25 +42,42 @@ def readme() -> str:
 
 
 def price() -> str:
-    """Return what SmolLM2 recalls untrained with a few groups of heads kept, and what it loses on
-    long texts without them.
+    """Return what SmolLM2 recalls untrained, with a few groups of heads kept and with a store, and
+    what it loses on long texts without them.
     """
     found = load("recall.json")
-    recall = {row["distance"]: row for row in recall_rows(found["needle"], KEPT)}
-    near, far = recall[512], recall[2048]
-    low, high = (f"{end:.0%}" for end in near[f"{KEPT}_share_interval"])
-    size, teacher_size = (found["bytes"][name] / 1e6 for name in (KEPT, TEACHER))
-
     receipt = load("smollm2.json")["all"]["receipt"]
     text = receipt["perplexity"]["python-docs"][-1]
+    groups = LABELS[KEPT].removesuffix(" groups keep softmax")
+    teacher = found["bytes"][TEACHER] / 1e6
+    kept, store = (_recall(found, name) for name in (KEPT, STORE))
     return (
-        "The price: untrained, with 12 of 90 head groups kept, SmolLM2\n"
-        f"[recalls](docs/results/recall.md) {near[f'{KEPT}_share']:.0%} ({low} to {high}) of its "
-        f"teacher's digits 512 tokens back, {far[f'{KEPT}_share']:.0%} at 2,048,\n"
-        f"in a {size:.0f} MB cache at 4,096 (teacher {teacher_size:.0f}). Trained, with a window "
-        f"alone, it has\n[{text['ratio']:.1f} times](docs/results/smollm2.md) the perplexity "
-        f"beyond {text['from']:,} tokens."
+        "The price: untrained, SmolLM2\n[recalls](docs/results/recall.md) "
+        f"{kept.near} of its teacher's digits 512 tokens back, {kept.far} at 2,048, keeping {groups} head "
+        f"groups\n({_cache(found, KEPT)} of cache at 4,096; teacher {teacher:.0f}); "
+        f"with {STORED} stored tokens per group {store.near} and\n{store.far} "
+        f"({_cache(found, STORE)}, constant). Trained, with a window alone, it has\n"
+        f"[{text['ratio']:.1f} times](docs/results/smollm2.md) the perplexity beyond "
+        f"{text['from']:,} tokens."
     )
+
+
+class Recall(NamedTuple):
+    """Shares of the teacher's digits: 512 tokens back with an interval, and 2,048."""
+
+    near: str
+    far: str
+
+
+def _recall(found: dict[str, Any], name: str) -> Recall:
+    recall = {row["distance"]: row for row in recall_rows(found["needle"], name)}
+    low, high = (f"{end:.0%}" for end in recall[512][f"{name}_share_interval"])
+    near, far = (f"{recall[distance][f'{name}_share']:.0%}" for distance in (512, 2048))
+    return Recall(f"{near} ({low} to {high})", far)
+
+
+def _cache(found: dict[str, Any], name: str) -> str:
+    return f"{found['bytes'][name] / 1e6:.0f} MB"
 
 
 def operators() -> str:

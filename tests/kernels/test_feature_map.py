@@ -275,7 +275,7 @@ def test_maps_by_name():
     class Mine(FeatureMap):
         pass
 
-    with pytest.raises(OptionError, match="name 'elu' is taken"):
+    with pytest.raises(OptionError, match="'elu' is taken by"):
         register_feature_map("elu")(Mine)
     register_feature_map("mine")(Mine)
     try:

@@ -165,7 +165,7 @@ def test_activations_are_the_definition(activation):
         ({"groups": ("query", "prodcut")}, "'prodcut'.*did you mean 'product'"),
         ({"activation": "gleu"}, "'gleu'.*did you mean 'gelu'"),
         ({"output": "fulll"}, "'fulll'.*did you mean 'full'"),
-        ({"width": 0}, "at least 1"),
+        ({"width": 0}, "width=....: expected 1 or more, got 0"),
         ({"depth": 1}, "depth: expected at least 2.*got 1"),
         ({"rank": 0, "output": "compact"}, "rank: expected at least 1, got 0"),
         ({"frequencies": -1}, "frequencies: expected 0 or more, got -1"),

@@ -220,13 +220,13 @@ def test_a_decay_outside_its_interval_is_refused(decay):
         ({"preset": "papers"}, "did you mean 'paper'"),
         ({"activation": "softplus"}, "known: abs, gelu, relu"),
         ({"norm": "frobenious"}, "did you mean 'frobenius'"),
-        ({"power": -1}, "not negative"),
-        ({"eps": -1.0}, "not negative"),
-        ({"scale": 0.0}, "positive number or 'width'"),
+        ({"power": -1}, "power and eps of 0 or more, got -1"),
+        ({"eps": -1.0}, "power and eps of 0 or more, got 1 and -1.0"),
+        ({"scale": 0.0}, "expected a positive scale or 'width', got 0.0"),
         ({"learned_decay": True, "power": 0}, "never change"),
         (
             {"tied": True, "projections": torch.nn.Linear(DIM, 3 * DIM)},
-            "queries and values of their own",
+            "expected separate maps beside tied keys",
         ),
     ],
 )
@@ -234,7 +234,7 @@ def test_bad_options_are_named(options, message):
     with pytest.raises(OptionError, match=message):
         HopKernel(DIM, HEADS, **options)
     for bad in ({"steps": 0}, {"centres": 0}):
-        with pytest.raises(OptionError, match="at least 1"):
+        with pytest.raises(OptionError, match="expected steps and centres of 1 or more"):
             CentreKernel(DIM, HEADS, **bad)
 
 

@@ -104,9 +104,11 @@ def test_bad_arguments_are_named():
         edge_product(q, k, v, m, statistic="cubes")
     with pytest.raises(OptionError, match="one byte or more for a tile, got 0"):
         edge_product(q, k, v, m, memory=0)
-    with pytest.raises(ShapeError, match="as many queries as keys, got 3 and 7"):
+    with pytest.raises(
+        ShapeError, match="as many queries as keys in a causal product, got 3 and 7"
+    ):
         edge_product(q[:, :, :3], k, v, m, causal=True)
-    with pytest.raises(ShapeError, match="needs query"):
+    with pytest.raises(ShapeError, match="expected query"):
         inspect.unwrap(edge_product)(q, k[..., :2], v, m)  # without the tests' own check of shapes
 
 

@@ -7,7 +7,7 @@ r"""Linear systems in real time: K(t, s) = C e^{A (t - s)} B, whatever the steps
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..domain import Domain, default_line
@@ -173,7 +173,9 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
         return out[:, None], {"state": state, "time": time}
 
 
-def _times_at_rest(times: Float[Tensor, "b n"], valid: Tensor | None) -> Float[Tensor, "b n"]:
+def _times_at_rest(
+    times: Float[Tensor, "#b n"], valid: Bool[Tensor, "b n"] | None
+) -> Float[Tensor, "#b n"]:
     """Return times that stand still at padding: those of the last real point, and before the first
     real point its own.
     """

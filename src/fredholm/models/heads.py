@@ -25,6 +25,8 @@ from .encoders import Encoder
 
 
 POOLS = ("mean", "points", "cls", "first", "last", "every")
+MEANS = POOLS[:2]
+"""Pools that take a mean over points: by mass, or each point alike."""
 
 
 def read_out(
@@ -56,9 +58,9 @@ def read_out(
         raise OptionError(f"pool: expected one of {', '.join(POOLS)}, got {pool!r}")
     if pool == "every":
         return features
-    if pool in ("mean", "points"):
+    if pool in MEANS:
         mass = domain.measure
-        if pool == "points":
+        if pool != "mean":
             mass = torch.ones_like(mass)
         return masked_mean(features, mass, domain.valid, domain.shards)
 

@@ -103,7 +103,7 @@ def test_nothing_at_all_reads_out_as_zero():
 def test_refusals():
     with pytest.raises(OptionError, match="did you mean 'point'"):
         SequenceEncoder(channels=1, length=4, mask="points")
-    with pytest.raises(OptionError, match="spacing: received 0"):
+    with pytest.raises(OptionError, match="spacing: expected a number above 0, got 0"):
         SequenceEncoder(channels=1, length=4, spacing=0)
     with pytest.raises(ShapeError, match=r"\(B, N, 3\), times and 2 channels; got \(1, 5, 2\)"):
         SequenceEncoder(channels=2, length=4, timed=True)(torch.zeros(1, 5, 2))

@@ -127,7 +127,7 @@ def test_causal_texts_see_no_later_token():
         (
             lambda: make(positions="sine"),
             OptionError,
-            "positions: received 'sine'",
+            "positions: expected a known name, got 'sine'",
         ),
         (lambda: make(causal=True, class_token=True), OptionError, "sees nothing; use pool='last'"),
         (

@@ -133,8 +133,8 @@ def clip(name: str, most: int = NAME) -> str:
     """Return a name, cut in the middle if it is wider than a small panel.
 
     Example:
-        >>> clip("a rather long name")
-        'a ra… name'
+        >>> clip("a rather long name of a column", most=12)
+        'a rat…column'
     """
     if len(name) > most:
         name = f"{name[: most // 2 - 1]}…{name[-most // 2 :]}"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...numbers import readable
-from ..kinds.kind import Signal
+
+if TYPE_CHECKING:
+    # A file is described without torch, which the kinds of data import.
+    from ..kinds.kind import Signal
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,8 @@ class Terms:
         """Return a series with its channels' names, units and clock."""
         names = self.channels or tuple(f"channel {i + 1}" for i in range(found.values.shape[1]))
         clock = self.clock or "step"
-        return Signal(found.x * self.step, self.unscaled(found.values), names, clock)
+        values = self.unscaled(found.values)
+        return replace(found, x=found.x * self.step, values=values, names=names, clock=clock)
 
 
 def columns_of(names: Sequence[str], words: Mapping[str, Sequence[str]]) -> Iterator[Column]:
