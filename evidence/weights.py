@@ -142,13 +142,19 @@ Weights of `{facts["preset"]}` ({facts["parameters"]:,} parameters), trained on 
 
 - **Data**: {facts["title"]}. Source: {facts["source"]}. Licence of the data: {facts["licence"]}.
 - **Score**: {facts["metric"]} {facts["score"]} on the {facts["samples"]:,} samples of the test split.
-- **Training**: `{facts["command"]}`, {facts["epochs"]} epochs, one run, seed 0.
+- **Training**: `{facts["command"]}`, {_epochs(facts["epochs"])}, one run, seed 0.
 - **Licence of the weights**: that of the package, Apache-2.0. The data are not included.
 - **Meant for** examples, tests and teaching. One small run is no measure of the method, and the model
   has been tried on no other data.
 
 Written by `python -m evidence run weights`; edit the code, not this card.
 """
+
+
+def _epochs(number: int) -> str:
+    if number == 1:
+        return "1 epoch"
+    return f"{number} epochs"
 
 
 def check_sizes(place: Path) -> None:

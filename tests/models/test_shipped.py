@@ -71,9 +71,11 @@ def test_unknown_weights_are_refused_by_name():
     with pytest.raises(OptionError, match=r"expected one of .*digits.*, got 'digit'; did you mean"):
         create_model("itnet_nano", pretrained="digit")
     with pytest.raises(
-        OptionError, match=r"expected weights of itnet_micro \(none\), got 'digits'"
+        OptionError, match=r"expected weights of itnet_micro \(kjv-characters\), got 'digits'"
     ):
         create_model("itnet_micro", pretrained="digits")
+    with pytest.raises(OptionError, match=r"expected weights of itnet_s \(none\), got 'digits'"):
+        create_model("itnet_s", pretrained="digits")
 
 
 def test_parts_that_the_weights_do_not_fit_are_refused():
