@@ -362,11 +362,16 @@ def compress(
     """Distil a run's exact operators into low-rank ones: a new run with a report."""
     from .. import training
 
-    say = None if json else typer.echo
-    sizes = {"steps": steps, "width": width, "samples": samples}
+    # Lines of progress would break the JSON, which goes to standard output too.
+    say = None
+    if not json:
+        say = typer.echo
+
+    # This only names the files that will be executed; compress_run refuses untrusted code.
     show.trusted_code(run, trust_code)
-    given = {**sizes, "resume": resume, "trust_code": trust_code}
-    report = training.compress_run(run, rank, out=out, **given, report=say)
+    options: dict[str, Any] = {"steps": steps, "width": width, "samples": samples}
+    options |= {"resume": resume, "trust_code": trust_code}
+    report = training.compress_run(run, rank, out=out, **options, report=say)
     show.compression(report, json)
 
 
@@ -410,6 +415,7 @@ def explain(
     trust_code: TrustFlag = False,
 ) -> None:
     """Write a report about a run, a vision transformer, or one layer of any model."""
+    # A run has a report of its own, without options.
     if module is None and not layers.is_model(source):
         from .. import training
 
@@ -421,13 +427,15 @@ def explain(
         return
     from ... import explain as explaining
 
-    given = {"inputs": inputs, "data": data, "shape": layers.read_shape(shape)}
-    given |= layers.given(samples=samples, seed=seed)
+    # Without a number of samples or a seed, the two functions use defaults of their own.
+    options = {"inputs": inputs, "data": data, "shape": layers.read_shape(shape)}
+    options |= layers.given(samples=samples, seed=seed)
     if module is None:
-        report = explaining.explain_pictures(source, out, state=state, **given)
+        report = explaining.explain_pictures(source, out, state=state, **options)
     else:
+        # The layer may belong to a run, whose recipe may import operators from the user's files.
         layers.import_run_code(source, trust_code)
-        report = explaining.explain_module(source, module, out, state=state, **given)
+        report = explaining.explain_module(source, module, out, state=state, **options)
     typer.echo(f"report: {report}")
 
 
@@ -730,8 +738,17 @@ def linearize(
     """Make a pretrained model's attention linear, train it to answer the same, and report."""
     from .. import training
 
+    # Options of the stages. `layers.given` leaves out what is None, for which each stage has a
+    # default; None also stands for a flag that is not set.
     size = {"batch_size": batch_size}
     varied = {"vary_window": vary_window or None}
+
+    # Options of the stage `lengthen` are refused without --lengthen; --vary-window is no such
+    # option, and must not look like one.
+    lengthen_varied: dict[str, Any] = {}
+    if lengthen:
+        lengthen_varied = varied
+
     stages = {
         "distil": layers.given(
             epochs=distil_epochs, steps=distil_steps, lr=distil_lr, **varied, **size
@@ -739,10 +756,15 @@ def linearize(
         "match": layers.given(
             epochs=match_epochs, steps=match_steps, lr=match_lr, lora=lora, **varied, **size
         ),
-        "lengthen": layers.given(steps=lengthen_steps, **(varied if lengthen else {})),
+        "lengthen": layers.given(steps=lengthen_steps, **lengthen_varied),
         "tune": layers.given(epochs=epochs, lr=lr, **size),
     }
-    chosen = {
+
+    # A number is how many groups of heads to keep; other texts name groups, or are "probe".
+    kept: int | str | None = keep
+    if keep is not None and keep.isdecimal():
+        kept = int(keep)
+    replacement = {
         "options": layers.read_options(option),
         "layers": layer,
         "tied": not untied,
@@ -751,10 +773,10 @@ def linearize(
         "store": store,
         "decay": decay,
         "state": state,
-        "keep": int(keep) if keep is not None and keep.isdecimal() else keep,
+        "keep": kept,
         "keep_refused": keep_refused,
     }
-    given = {
+    course = {
         "task": task,
         "precision": precision,
         "seed": seed,
@@ -762,12 +784,22 @@ def linearize(
         "say": typer.echo,
         "trust_code": trust_code,
     }
-    sizes = {"samples": samples, "max_length": max_length, "lengths": length or ()}
-    sizes |= {"receipt": receipt, "unseen": unseen, "reach": reach, "longer": lengthen}
-    sizes |= {"needles": needles, "ranked": probe, "exercises": exercises}
+    samples_read: dict[str, Any] = {"samples": samples, "max_length": max_length, "reach": reach}
+    samples_read |= {"longer": lengthen, "exercises": exercises}
+    measured: dict[str, Any] = {"lengths": length or (), "receipt": receipt, "unseen": unseen}
+    measured |= {"needles": needles, "ranked": probe}
+
     show.trusted_code(source, trust_code)
     result = training.linearize_source(
-        source, to, data=data, out=out, **stages, **chosen, **given, **sizes
+        source,
+        to,
+        data=data,
+        out=out,
+        **stages,
+        **replacement,
+        **course,
+        **samples_read,
+        **measured,
     )
     show.conversion(result.report, out)
 

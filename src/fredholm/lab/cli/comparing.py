@@ -67,14 +67,29 @@ def recommend(
     out: Path | None,
     trust_code: bool,
 ) -> None:
-    """Search, and print the recommendation."""
+    """Compare operators on one source for some minutes, and print which one to train.
+
+    Args:
+        source: files, a recipe or a data set.
+        said: the flags that describe the user's files, as :func:`reading.reading` returns them.
+        changes: changes to the recipe, ``KEY=VALUE``, beyond those flags.
+        operators, out: see :func:`fredholm.lab.compare.choose`.
+        minutes, seeds: None stands for 30 minutes and 5 seeds.
+        trust_code: whether code that a recipe imports may be executed.
+    """
     from ..compare import choose
     from ..compare.report import to_markdown
 
     show.trusted_code(source, trust_code)
-    flags = ["--trust-code"] if trust_code else []
-    command = shlex.join([*flags, *changes])
-    command = f"{as_command(Path(source), said)} {command}".rstrip()
+
+    # The training command of the recommendation. It repeats the flags of the files as they were
+    # typed, not as the changes to a recipe that the search makes of them.
+    words = []
+    if trust_code:
+        words.append("--trust-code")
+    words += changes
+    command = f"{as_command(Path(source), said)} {shlex.join(words)}".rstrip()
+
     state = choose(
         source,
         30.0 if minutes is None else minutes,
@@ -86,9 +101,9 @@ def recommend(
         report=typer.echo,
         trust_code=trust_code,
     )
-    place = out or Path("runs") / f"compare-{state['name']}"
+    folder = out or Path("runs") / f"compare-{state['name']}"
     typer.echo(to_markdown(state))
-    typer.echo(f"results: {place / 'choice.json'}, choice.md; page: {place / 'index.html'}")
+    typer.echo(f"results: {folder / 'choice.json'}, choice.md; page: {folder / 'index.html'}")
 
 
 def tabulate(

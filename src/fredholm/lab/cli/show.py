@@ -31,7 +31,10 @@ def _table(title: str, columns: list[str], rows: list[list[Any]]) -> None:
 
 
 def trusted_code(source: Any, trust_code: bool) -> None:
-    """On stderr, the files that ``--trust-code`` allows to run, before they do."""
+    """Name on stderr the files that ``--trust-code`` allows to run, before they run.
+
+    Nothing is refused here: without the flag, whatever loads the source raises TrustError.
+    """
     if not trust_code:
         return
     from .. import training
@@ -47,25 +50,45 @@ def trusted_code(source: Any, trust_code: bool) -> None:
 
 
 def run_plan(plan: Any, as_json: bool) -> None:
-    """What a run will cost."""
+    """Print the memory and the time that a run will take, and one line per layer's operator.
+
+    ``plan`` is a :class:`fredholm.lab.training.planning.RunPlan`: memory in MB, ``steps`` per
+    epoch, ``batches`` over the run.
+    """
     if as_json:
         typer.echo(json_module.dumps(plan.to_dict()))
         return
-    data = "" if plan.data == "real" else "; the data are not there, random pixels stand in"
-    typer.echo(f"{plan.name}: {plan.parameters:,} parameters on {plan.dataset}{data}")
+
+    stand_in = ""
+    if plan.data != "real":
+        stand_in = "; the data are not there, random pixels stand in"
+    typer.echo(f"{plan.name}: {plan.parameters:,} parameters on {plan.dataset}{stand_in}")
+
     memory = plan.memory
     parts = f"parameters {memory.parameters:.1f}, gradients {memory.gradients:.1f}, "
     parts += f"optimizer {memory.optimizer:.1f}, kept for the backward {memory.activations:.1f}"
-    peak = "" if memory.peak is None else f"; a step raised it by {memory.peak:.0f} at its peak"
+    # Some systems do not report how far a step raised the memory.
+    peak = ""
+    if memory.peak is not None:
+        peak = f"; a step raised it by {memory.peak:.0f} at its peak"
     typer.echo(f"memory: {memory.total:.0f} MB ({parts}){peak}")
+
     epoch = f"{plan.steps:,} steps of {plan.batch_size} samples"
     cost = f"{1e3 * plan.step_seconds:.0f} ms each, validation {plan.validation_seconds:.1f} s"
-    whole = plan.batches == plan.epochs * plan.steps
-    part = "" if whole else f"{plan.batches:,} steps in "
-    end = ", ended by training.max_minutes" if plan.limited else ""
+    # A limit of steps or minutes may end the run within an epoch.
+    total_steps = ""
+    if plan.batches != plan.epochs * plan.steps:
+        total_steps = f"{plan.batches:,} steps in "
+    end = ""
+    if plan.limited:
+        end = ", ended by training.max_minutes"
     typer.echo(
-        f"time: {plan.minutes:.1f} min for {part}{plan.epochs} epochs of {epoch}, {cost}{end}"
+        f"time: {plan.minutes:.1f} min for {total_steps}{plan.epochs} epochs of {epoch}, "
+        f"{cost}{end}"
     )
+
+    # Several processes share each batch, or the points of each sample. The measurement holds all
+    # of a batch in one process.
     if plan.processes > 1:
         typer.echo(
             f"processes: measured in one, with whole batches of whole samples; of the "
@@ -120,7 +143,18 @@ def _resolutions(result: dict[str, Any]) -> None:
 
 
 def refuse_split(split: str | None, files: bool, every: bool) -> None:
-    """Refuse a split or all runs of a folder beside new files."""
+    """Refuse ``--split`` and ``--all`` where ``fredholm evaluate`` gets new files.
+
+    New files have no splits, and are judged by one run.
+
+    Args:
+        split: the value of ``--split``; None if it is not given.
+        files: whether new files are given.
+        every: whether ``--all`` is given.
+
+    Raises:
+        OptionError: one of the two options beside new files.
+    """
     if files and (split is not None or every):
         named = "--all" if every else f"--split {split}"
         raise OptionError(
@@ -152,19 +186,32 @@ def _named(name: str, value: float | None) -> str:
 
 
 def glue_scores(summary: dict[str, Any], as_json: bool) -> None:
-    """One line per task of GLUE, and the mean with what it is the mean of."""
+    """Print one line of scores per task of GLUE, and the mean over those tasks.
+
+    ``summary`` is what :func:`fredholm.lab.training.glue.evaluate_glue` returns. The last line also
+    names the tasks that have no run, which the mean leaves out.
+    """
     if as_json:
         typer.echo(json_module.dumps(summary))
         return
     for task, row in summary["tasks"].items():
-        scores = ", ".join(_named(*pair) for pair in row["scores"].items())
-        runs = f" (mean of {len(row['runs'])} runs)" if len(row["runs"]) > 1 else ""
-        typer.echo(f"{task:<5} {scores}, n {row['n']}{runs}")
+        scores = ", ".join(_named(name, value) for name, value in row["scores"].items())
+        # A task may have several runs, such as one per seed.
+        averaged = ""
+        if len(row["runs"]) > 1:
+            averaged = f" (mean of {len(row['runs'])} runs)"
+        typer.echo(f"{task:<5} {scores}, n {row['n']}{averaged}")
         for note in row["notes"]:
             typer.echo(f"      {note}")
-    missing = f"; no run of {', '.join(summary['missing'])}" if summary["missing"] else ""
+
     count = len(summary["tasks"])
-    typer.echo(f"{_named(f'mean of {count} task' + 's' * (count > 1), summary['mean'])}{missing}")
+    title = f"mean of {count} task"
+    if count > 1:
+        title += "s"
+    missing = ""
+    if summary["missing"]:
+        missing = f"; no run of {', '.join(summary['missing'])}"
+    typer.echo(f"{_named(title, summary['mean'])}{missing}")
 
 
 def predictions(results: list[dict[str, Any]], as_json: bool) -> None:
@@ -249,18 +296,28 @@ def _guesses(schema: list[dict[str, str]]) -> dict[str, str]:
 
 
 def _numbers_of(facts: dict[str, Any]) -> list[str]:
-    """Balance, sizes, gaps and rates, as far as there are any."""
+    """Return the lines about the numbers of a data set, as far as its kind has them.
+
+    They are the labels per class, the points or words per sample, the size of images, the range
+    of the target, the step between two times with the longest gap (in the files' unit of time), and
+    the share of missing cells. Each begins with a label of 14 columns, as the other lines of a
+    description do.
+    """
     lines = []
     if "classes" in facts:
-        shown = list(facts["classes"].items())
-        text = ", ".join(f"{name} {count:,}" for name, count in shown[:12])
-        more = f", … ({len(shown)} classes)" if len(shown) > 12 else ""
+        classes = list(facts["classes"].items())
+        # The first twelve classes fill a line or two of a terminal.
+        text = ", ".join(f"{name} {count:,}" for name, count in classes[:12])
+        more = ""
+        if len(classes) > 12:
+            more = f", … ({len(classes)} classes)"
         lines.append(f"{'classes:':<14}{text}{more}")
-    for key, unit in (("points", "points"), ("words", "words")):
-        if key in facts:
-            r = facts[key]
-            size = f"{r['least']:,} to {r['most']:,} {unit}, half at most {r['median']:,}"
-            lines.append(f"{'length:':<14}{size}")
+    # Series and clouds have points, texts have words.
+    for unit in ("points", "words"):
+        if unit in facts:
+            lengths = facts[unit]
+            size = f"{lengths['least']:,} to {lengths['most']:,} {unit}"
+            lines.append(f"{'length:':<14}{size}, half at most {lengths['median']:,}")
     if "image_size" in facts:
         height, width = facts["image_size"]
         lines.append(f"{'size:':<14}read as {height} × {width} pixels")
@@ -269,7 +326,9 @@ def _numbers_of(facts: dict[str, Any]) -> list[str]:
         least, mean, most = (readable(target[key]) for key in ("least", "mean", "most"))
         lines.append(f"{'target:':<14}{least} to {most}, mean {mean}")
     if "rate" in facts:
-        gap = f", longest gap {facts['longest_gap']:g}" if "longest_gap" in facts else ""
+        gap = ""
+        if "longest_gap" in facts:
+            gap = f", longest gap {facts['longest_gap']:g}"
         lines.append(f"{'rate:':<14}{facts['rate']}{gap}")
     if facts.get("missing"):
         lines.append(f"{'missing:':<14}{facts['missing']:.1%} of the cells")
@@ -290,12 +349,18 @@ def generated(result: dict[str, Any], as_json: bool, answered: bool = False) -> 
 
 
 def compression(result: dict[str, Any], as_json: bool) -> None:
-    """Test results before and after; a layer's errors were shown when it was done."""
+    """Print the test results of a run before and after its compression.
+
+    ``result`` is what :func:`fredholm.lab.distill.compress.compress_run` returns. The errors of the
+    layers are not repeated: each was printed when its layer was fitted.
+    """
     if as_json:
         typer.echo(json_module.dumps(result))
         return
     for name in ("before", "after"):
-        evaluation(result[name] | {"dataset": f"{name}: {result[name]['dataset']}"}, False)
+        # The line of an evaluation begins with its data set, so that the label goes there.
+        labelled = result[name] | {"dataset": f"{name}: {result[name]['dataset']}"}
+        evaluation(labelled, as_json=False)
     typer.echo(f"report: {Path(result['after']['run']) / 'compression.json'}")
 
 
@@ -351,7 +416,11 @@ def models_table(pattern: str) -> None:
 
 
 def operators_table(files: Sequence[Path]) -> None:
-    """Registered operators by name, those of the user's ``files`` too, and what each of them is."""
+    """Print a table of the registered operators: name, and the first words of the docstring.
+
+    Importing the user's ``files``, given relative to the working directory, registers the operators
+    that they define.
+    """
     from ... import operators
 
     if files:

@@ -28,16 +28,17 @@ HALF = (torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class StageOptions:
-    """How one stage learns: AdamW at ``lr``, linear warm-up over the share ``warmup`` of all steps,
-    a cosine to zero.
+    """Options of one stage: AdamW at ``lr``, with a linear warm-up over the share ``warmup`` of all
+    steps, then a cosine to zero.
 
-    ``epochs=0`` leaves the stage out, and ``steps`` ends it within an epoch; ``patience`` is how
-    many epochs without a better validation score are waited for. With ``lora`` only changes of that
-    rank, of the layers inside converted attention, and the maps are trained.
+    ``epochs=0`` leaves the stage out, and ``steps`` ends it within an epoch; ``patience`` is the
+    number of epochs without a better validation score after which it ends. With ``lora`` only the
+    maps and low-rank changes of that rank, of the layers inside converted attention, are trained.
 
-    With ``vary_window`` every second step, on average, is made with a narrower window of softmax,
-    whose length is drawn from 1 (the query's own token) to the window's, and without the store: so
-    the state learns what the window would answer. The draws follow from the step's place.
+    With ``vary_window`` every second step, on average, uses a narrower window of softmax and no
+    store, so that the state learns what the window would answer. The length is drawn from 1 (the
+    query's own token) to the window's. The draws follow from the seed and the step's epoch and
+    batch, so that a resumed stage makes the same ones.
     """
 
     epochs: int = 1
@@ -62,8 +63,11 @@ class StageOptions:
             )
 
     def settings(self) -> dict[str, Any]:
-        """Plain data by which a conversion knows its stage again: a field that joined later is left
-        out where it has its default.
+        """Return the options as plain data, which a resumed conversion compares with those that
+        it was started with.
+
+        ``vary_window`` is left out where it is False: conversions that were started before this
+        option existed have saved no value for it.
         """
         fields = dataclasses.asdict(self)
         if not self.vary_window:
@@ -177,6 +181,18 @@ def _fit(
     options: StageOptions,
     *extra: Any,
 ) -> list[dict[str, Any]]:
+    """Train one stage, and return its table of epochs; ``progress`` keeps its weights.
+
+    With a folder, a stage that was interrupted continues from its newest checkpoint.
+
+    Args:
+        key: name of the stage in ``progress``, in its folder and in lines of progress.
+        kind: class of the stage.
+        val: validation split. Its metric decides which weights are kept and when to stop; None
+            keeps the last weights.
+        extra: further arguments of ``kind``, such as the teacher of a student.
+    """
+    # Incomplete batches are dropped, so that a batch must not be larger than the split.
     size = min(options.batch_size, len(train))
 
     def loader(rank: int, world_size: int) -> Any:
@@ -195,23 +211,36 @@ def _fit(
     replaced.model.requires_grad_(False)
     for parameter in learning:
         parameter.requires_grad_(True)
-    place = None if progress.folder is None else progress.folder / f"stage-{key}"
+
+    # With a folder, no other process may train in it.
+    folder = None
+    lock: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    if progress.folder is not None:
+        folder = progress.folder / f"stage-{key}"
+        lock = hold(folder, run.say)
+
     goal = None
+    validation = None
     if val is not None:
-        goal = Goal("val_metric", run.task.metric[1], options.patience)
-    limits = {"clip_norm": options.clip_norm, "precision": run.precision}
-    held = contextlib.nullcontext() if place is None else hold(place, run.say)
+        _, direction = run.task.metric
+        goal = Goal("val_metric", direction, options.patience)
+        validation = Batches(make_loader(val, size))
+
+    limits = Limits(
+        options.epochs, options.steps, clip_norm=options.clip_norm, precision=run.precision
+    )
+    # The fit moves the model to its device, and a teacher among the further arguments as well.
     models = [replaced.model, *(part for part in extra if isinstance(part, nn.Module))]
-    with held, _back_in_place(models), _in_single(replaced.model, learning):
+    with lock, _back_in_place(models), _in_single(replaced.model, learning):
         fitted = fit(
             stage,
-            limits=Limits(options.epochs, options.steps, **limits),
+            limits=limits,
             keep=lambda model: progress.keep(key, model),
-            validation=None if val is None else Batches(make_loader(val, size)),
+            validation=validation,
             best=goal,
             stop=goal,
-            folder=place,
-            resume=place is not None and bool(list_checkpoints(place / "checkpoints")),
+            folder=folder,
+            resume=folder is not None and bool(list_checkpoints(folder / "checkpoints")),
             say=lambda line: run.say(f"{key}: {line}"),
         )
     return fitted.rows

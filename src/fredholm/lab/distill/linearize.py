@@ -107,15 +107,22 @@ def linearize(
     seed: int = 0,
     say: Callable[[str], None] | None = None,
 ) -> Conversion:
-    r"""A pretrained model with linear attention in place of its softmax, trained to do what it did.
+    r"""Replace the softmax attention of a pretrained model by linear attention, and train the
+    result to answer as the model does.
 
     The projections, networks and norms are kept; each layer gets a feature map φ, and attention
-    costs O(N) instead of O(N²). *Distil* trains the maps alone: every layer is given what the
-    teacher gives it, and minimises
-    :math:`\mathrm{KL}(\mathrm{softmax}(QK^\top/\sqrt e)\,\|\,\phi(Q)\phi(K)^\top / Z)` over real
-    keys. *Match*, where asked for, trains everything, or low-rank changes of it, to give the logits
-    of the teacher, :math:`\mathrm{KL}(p \,\|\, s)` end to end; *lengthen*, where asked for, goes on
-    with that on longer samples. *Tune* trains everything on the task, with early stopping.
+    costs O(N) instead of O(N²). The training has four stages, each of which ``epochs=0`` leaves
+    out:
+
+    - *Distil* trains the maps alone. Every layer reads what the teacher's layer reads, and
+      minimises
+      :math:`\mathrm{KL}(\mathrm{softmax}(QK^\top/\sqrt e)\,\|\,\phi(Q)\phi(K)^\top / Z)`, in which
+      e is the width of a head, Z normalises each row, and keys that are padding do not count.
+    - *Match* (off by default) trains all weights, or low-rank changes of them, to give the
+      teacher's logits: :math:`\mathrm{KL}(p \,\|\, s)` between the probabilities p of the teacher
+      and s of the student.
+    - *Lengthen* (off by default) continues *match* on the samples of ``longer``.
+    - *Tune* trains all weights on the task, with early stopping.
 
     Args:
         model: an encoder or decoder of transformers, a model of fredholm, or one with
@@ -135,11 +142,13 @@ def linearize(
             regressions ``"spearman"``, of tokens ``"perplexity"``.
         options, tied, window, sinks, store, decay, layers, inputs, keep_refused, probe: see
             :func:`fredholm.convert.replace_attention`.
-        state: False leaves nothing of the state, so that the window, the sinks, the store and kept
-            groups answer alone: the control *trained alike* of a conversion. Nothing is distilled.
-        keep: groups of heads that keep full softmax: named as in
-            :func:`fredholm.convert.replace_attention`, the best of so many by a probe of retrieval,
-            or with ``"probe"`` all that retrieve. The ranking is in the report.
+        state: False silences the linear state, so that the window, the sinks, the store and kept
+            groups answer alone: a control that is trained as the conversion is. Nothing is
+            distilled.
+        keep: groups of heads that keep full softmax: their names, as in
+            :func:`fredholm.convert.replace_attention`; a number, for as many of the best groups by
+            a probe of retrieval; or ``"probe"``, for all groups that retrieve. The report has the
+            ranking.
         retrieval: of a decoder, the texts on which groups are ranked, whatever is kept, see
             :class:`fredholm.lab.distill.retrieval.Retrieval`.
         distil, match, tune: the options of these stages.
@@ -169,9 +178,12 @@ def linearize(
 
     Reference: LUNA, §5.2, §10.2.
     """
-    check_precision(precision, ("32", "bf16"))  # weights in double would not fit the others
-    chosen = judged_task(task, metric)
-    run = Run(chosen, precision, seed, say or (lambda line: None))
+    # In "64" the new maps would be in double, and would not fit the model's other weights.
+    check_precision(precision, ("32", "bf16"))
+    judged = judged_task(task, metric)
+    run = Run(judged, precision, seed, say or (lambda line: None))
+
+    # The settings identify the conversion: one that is resumed must have the same.
     settings = {
         "to": to,
         "options": options or {},
@@ -180,7 +192,7 @@ def linearize(
         "task": task,
     }
     settings |= {
-        "metric": chosen.chosen,
+        "metric": judged.chosen,
         "precision": precision,
         "seed": seed,
         "model": type(model).__name__,
@@ -189,20 +201,27 @@ def linearize(
     settings |= {"match": match.settings()}
     if longer is not None:
         settings |= {"lengthen": lengthen.settings()}
-    for stage, given in (("distil", distil), ("tune", tune)):
-        _without_lora(stage, given)
+
+    _without_lora("distil", distil)
+    _without_lora("tune", tune)
     _without_vary_window("tune", tune)
     if longer is not None and not lengthen.epochs:
         raise OptionError(
             "longer: received samples for a stage of epochs=0; give "
             "lengthen=StageOptions(epochs=1, ...), or leave longer out"
         )
-    decoder = chosen.follows and decoder_of(model)
-    splits = None if data is None else two_splits(data, decoder)
-    if splits is not None:
+
+    # Splits are [training, validation, longer samples or None]; None without data.
+    decoder = judged.follows and decoder_of(model)
+    splits: list[Any] | None = None
+    if data is not None:
+        splits = two_splits(data, decoder)
         check_head(model, splits[0])
         settings |= _scale(splits[0])
-        splits.append(None if longer is None else as_dataset(longer, decoder))
+        longer_samples = None
+        if longer is not None:
+            longer_samples = as_dataset(longer, decoder)
+        splits.append(longer_samples)
         settings["data"] = [_facts(split) for split in splits if split is not None]
     if folder is not None:
         settings["weights"] = digest_weights(model)
@@ -213,6 +232,8 @@ def linearize(
         )
 
     def replaced_with(groups: str | Sequence[str] | None, stored: int = store) -> Replaced:
+        """Convert a copy of the model, whose named groups keep softmax."""
+        # The maps' initial weights do not depend on how many copies were made before.
         torch.manual_seed(seed)
         return replace_attention(
             model,
@@ -240,7 +261,7 @@ def linearize(
     else:
         named = keep
     replaced = replaced_with(named)
-    # What "auto" came to.
+    # The values that were chosen for "auto".
     settings |= {"window": replaced.window, "sinks": replaced.sinks, "store": replaced.store}
     settings["decay"] = replaced.decay
     settings["state"] = state
@@ -258,10 +279,13 @@ def linearize(
     progress = Progress(None if folder is None else Path(folder), settings, resume)
     ranking: list[dict[str, Any]] = []
     if retrieval is not None:
-        # All groups are ranked, and those that keep softmax have no maps whose teacher is read.
-        first = replaced if named is None else replaced_with(None)
+        # The ranking reads converted heads, and is of all groups: it needs a copy without groups
+        # that keep softmax.
+        without_kept = replaced
+        if named is not None:
+            without_kept = replaced_with(None)
         ranking = progress.get(
-            "ranking", lambda: rank_groups(first, retrieval), of=retrieval.facts()
+            "ranking", lambda: rank_groups(without_kept, retrieval), of=retrieval.facts()
         )
         if ranked is not None:
             replaced = replaced_with(best_groups(ranking, ranked))
@@ -276,9 +300,12 @@ def linearize(
         _train(run, progress, model, replaced, report, splits, stages)
     replaced.model.eval()
     conversion = Conversion(replaced.model, report, replaced)
-    place = None if progress.folder is None else progress.folder / "model"
-    if place is not None:
-        conversion.save(place)  # whatever becomes of what is measured now
+
+    # The model is saved before the measurements, which may take long or be interrupted.
+    place = None
+    if progress.folder is not None:
+        place = progress.folder / "model"
+        conversion.save(place)
     if lengths:
         report.speed = progress.get(
             "speed", lambda: measure_speed(model, replaced.model, lengths), of=list(lengths)
@@ -286,6 +313,7 @@ def linearize(
     if documents:
 
         def measured() -> dict[str, Any]:
+            # The control has a window and sinks: no state, no store, no kept groups.
             control = window_alone(replaced_with(None, stored=0))
             return measure_receipt(model, replaced.model, documents, run.say, control)
 

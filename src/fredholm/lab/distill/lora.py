@@ -65,13 +65,16 @@ class LowRankChange(nn.Module):
 
 
 class Lora:
-    """Low-rank changes of every linear layer inside the converted attention of a model; with the
-    maps they are all that learns, until :meth:`merge`.
+    """Low-rank changes of every linear layer inside the converted attention of a model.
+
+    The constructor puts a :class:`LowRankChange` in the place of each of these layers, until
+    :meth:`merge`. Only the changes and the feature maps learn.
 
     Args:
-        replaced: the converted model.
-        rank: of each change.
-        seed: of what they begin with, whatever was drawn before: a resumed conversion draws less.
+        replaced: the converted model, which is changed in place.
+        rank: rank of each change.
+        seed: seed of the changes' initial weights. They do not depend on earlier draws, of which a
+            resumed conversion makes fewer because it skips finished stages.
 
     Raises:
         OptionError: a rank below 1.
@@ -84,6 +87,8 @@ class Lora:
         if rank < 1:
             raise OptionError(f"lora: received {rank}; needs a rank of 1 or more")
         self.model, self.replaced = replaced.model, replaced
+
+        # Subclasses of nn.Linear may compute something else than W x + b, and are left alone.
         attention = tuple(f"{layer.name}." for layer in replaced.layers)
         self.names = [
             name
@@ -96,6 +101,8 @@ class Lora:
                 f"lora: the converted attention of {kind} holds no torch.nn.Linear; train it "
                 "whole, lora=None"
             )
+
+        # The caller's random numbers continue as if nothing had been drawn here.
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             layers = map(self.model.get_submodule, self.names)

@@ -32,14 +32,14 @@ Answers = dict[int, list[bool]]
 
 @dataclass(frozen=True)
 class Haystacks:
-    """Texts in which numbers are hidden, one for each index: the same index gives the same text.
+    """Texts in which numbers are hidden, one text per index; the same index gives the same text.
 
     Attributes:
-        filler: tokens of held-out text.
-        tokenizer: of the model.
-        distances: tokens between a number and the question for it.
-        depth: a number has at most so many tokens of filler before it.
-        seed: of what is drawn.
+        filler: (N,) tokens of held-out text.
+        tokenizer: the model's.
+        distances: numbers of tokens between a hidden number and the question for it.
+        depth: largest number of filler tokens before a hidden number.
+        seed: seed of everything that is drawn.
     """
 
     filler: Tensor = field(repr=False)
@@ -49,16 +49,24 @@ class Haystacks:
     seed: int = 0
 
     def draw(self, index: int, kind: str = "needle") -> Haystack:
-        """Return the text of an index.
+        """Return the text of an index, with the question for its number.
+
+        The text is ``depth`` tokens of filler (drawn up to the largest depth), the statement of the
+        number, and as much filler as the largest distance asks for.
 
         Args:
+            index: number of the text.
             kind: ``"needle"``, one number; or ``"list"``, :data:`PAIRS` words with a number each,
                 one of which is asked for.
 
         Raises:
             DataError: filler that is too short, or without words for a list.
         """
-        draw = torch.Generator().manual_seed(1_000_003 * self.seed + 2 * index + KINDS.index(kind))
+        # A stream of its own for each seed, index and kind; the factor, a prime, keeps the seeds of
+        # half a million indices apart.
+        stream = 1_000_003 * self.seed + 2 * index + KINDS.index(kind)
+        draw = torch.Generator().manual_seed(stream)
+
         depth = _below(self.depth + 1, draw)
         farthest = max(self.distances)
         if len(self.filler) < depth + farthest:
@@ -68,28 +76,48 @@ class Haystacks:
             )
         start = _below(len(self.filler) - depth - farthest + 1, draw)
         around = self.filler[start : start + depth + farthest]
+
+        # A needle uses the first number only.
         numbers = [draw_number(draw) for _ in range(PAIRS)]
         if kind == "needle":
-            said, question, number = SAID.format(numbers[0]), QUESTION, numbers[0]
+            number = numbers[0]
+            statement = SAID.format(number)
+            question = QUESTION
         else:
-            said, question, number = self._list(numbers, draw)
+            statement, question, number = self._list(numbers, draw)
 
-        told = self._encode(said)
-        asked, whole = self._encode(question), self._encode(f"{question} {number}")
-        answer = whole[len(asked) :]
-        # A leading space may be a token of its own, which is no digit of the answer.
+        stated = self._encode(statement)
+        tokens = torch.cat([around[:depth], stated, around[depth:]])
+
+        # The answer has as many tokens as the question grows by when its answer follows: more than
+        # there are digits if a leading space is a token of its own, fewer if a token holds several
+        # digits.
+        asked = self._encode(question)
+        answered = self._encode(f"{question} {number}")
+        answer = answered[len(asked) :]
         digits = min(len(number), len(answer))
-        tokens = torch.cat([around[:depth], told, around[depth:]])
-        return Haystack(tokens, depth + len(told), whole, digits)
+        return Haystack(tokens=tokens, told=depth + len(stated), question=answered, digits=digits)
 
     def _list(self, numbers: list[str], draw: torch.Generator) -> tuple[str, str, str]:
+        """Return a list of words with a number each, the question for one word, and its number.
+
+        The statement has one line ``word: number`` per pair. The question is ``word:``, after which
+        the number has to follow.
+
+        Args:
+            numbers: :data:`PAIRS` numbers, as texts.
+            draw: chooses the words, and which of them is asked for.
+
+        Raises:
+            DataError: the filler has fewer words than the list.
+        """
         words = self._words
         if len(words) < PAIRS:
             raise DataError(f"expected texts with {PAIRS} words or more, got {len(words)}")
         chosen = [words[i] for i in torch.randperm(len(words), generator=draw)[:PAIRS]]
         lines = "".join(f"{word}: {number}\n" for word, number in zip(chosen, numbers))
-        place = _below(PAIRS, draw)
-        return f"{lines}\n", f"\n\n{chosen[place]}:", numbers[place]
+        asked = _below(PAIRS, draw)
+        return f"{lines}\n", f"\n\n{chosen[asked]}:", numbers[asked]
 
     @cached_property
     def _words(self) -> list[str]:
@@ -188,20 +216,28 @@ def summarise(rows: Sequence[Mapping[str, Answers]], distance: int) -> dict[str,
     """Return the recall of each model at a distance.
 
     Args:
-        rows: the answers of the models, one row per needle; the teacher's is ``"teacher"``.
+        rows: the answers of all models by name, one row per needle; one model is ``"teacher"``.
+        distance: a distance at which the needles were asked for.
 
     Returns:
-        ``needles``, and for every model the share of digits that are right (under its name), of
-        whole numbers (``_whole``), and of the teacher's right digits that it has right as well
-        (``_share``); each with its interval of 95% (``_interval``). The digits of a number count
-        as one observation in an interval, which is the widest that it can be.
+        ``distance``, ``needles`` (their number), and for every model three shares between 0 and 1:
+
+        - under its name, the share of digits that are right;
+        - ``NAME_whole``, the share of numbers all of whose digits are right;
+        - ``NAME_share``, not of the teacher: of the digits that the teacher has right, the share
+          that this model has right too.
+
+        Each has an interval of 95% (``…_interval``). The digits of one number are not independent
+        of each other; the interval counts them as a single observation, and so errs on the wide
+        side.
     """
     result: dict[str, Any] = {"distance": distance, "needles": len(rows)}
     for name in rows[0]:
+        # Which digits are right, one list per needle.
         ours = [row[name][distance] for row in rows]
         theirs = [row["teacher"][distance] for row in rows]
-        result |= _with_interval(name, [sum(x) / len(x) for x in ours])
-        result |= _with_interval(f"{name}_whole", [float(all(x)) for x in ours])
+        result |= _with_interval(name, [sum(digits) / len(digits) for digits in ours])
+        result |= _with_interval(f"{name}_whole", [float(all(digits)) for digits in ours])
         if name != "teacher":
             result |= _of_teacher(f"{name}_share", ours, theirs)
     return result

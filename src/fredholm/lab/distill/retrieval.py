@@ -69,43 +69,53 @@ def rank_groups(replaced: Replaced, retrieval: Retrieval) -> list[dict[str, Any]
     """Rank every group of heads of the causal layers by retrieval, the best first.
 
     Args:
-        replaced: a converted model, none of whose groups is kept; its softmax is read.
+        replaced: a converted model without groups that keep softmax. It answers in the mode
+            ``"softmax"``, as the teacher does.
         retrieval: the texts.
 
     Returns:
-        Rows of ``group`` (layer.group) and ``mass``: the attention that its best head gives to the
-        digit that is to be said next, the mean over digits and samples, between 0 and 1.
+        One row per group: ``group``, its name (``layer.group``), and ``mass``, the attention that
+        its best head gives to the earlier place of the digit that follows, as the mean over digits
+        and samples, between 0 and 1.
 
     Raises:
         DataError: texts that are too short, or a tokenizer without a digit of its own.
         OptionError: a model with fewer positions than the samples have tokens.
     """
-    calls: Any = [layer for layer in replaced.layers if layer.causal]
+    causal: Any = [layer for layer in replaced.layers if layer.causal]
     numbers = layer_numbers(replaced.model, [layer.name for layer in replaced.layers])
     draw = torch.Generator().manual_seed(retrieval.seed)
     samples = _samples(retrieval, draw)
-    longest, limit = max(len(x.tokens) for x in samples), positions_of(replaced.model)
+
+    longest = max(len(sample.tokens) for sample in samples)
+    limit = positions_of(replaced.model)
     if limit is not None and longest > limit:
         raise OptionError(
             f"expected a model with positions for the probe's {longest} tokens, got {limit}; name "
             "the groups to keep, as in keep='3.0,2.1'"
         )
-    sums = {layer.name: torch.zeros(layer.heads, dtype=torch.float64) for layer in calls}
+
+    # The mass of each head of a layer, summed over the samples. A hook reads queries and keys
+    # before the heads answer, and adds the mass in place; it belongs to one sample, whose places it
+    # knows, and is removed afterwards.
+    mass_sums = {layer.name: torch.zeros(layer.heads, dtype=torch.float64) for layer in causal}
     model = replaced.model.eval()
     device = next(model.parameters()).device
     with replaced.mode("softmax"):
         for sample in samples:
             with ExitStack() as hooks:
-                for name, total in sums.items():
+                for name, total in mass_sums.items():
                     hook = _Reader(sample, total)
                     part = replaced.parts[name]
                     hooks.callback(part.register_forward_pre_hook(hook, with_kwargs=True).remove)
                 model(input_ids=sample.tokens[None].to(device), use_cache=False)
 
     rows = []
-    for layer in calls:
-        heads = (sums[layer.name] / len(samples)).view(layer.groups, -1)
-        for group, mass in enumerate(heads.amax(1).tolist()):
+    for layer in causal:
+        # (groups, heads per group): neighbouring heads share the keys of a group, and the best of
+        # them stands for it.
+        masses = (mass_sums[layer.name] / len(samples)).view(layer.groups, -1)
+        for group, mass in enumerate(masses.amax(1).tolist()):
             rows.append({"group": f"{numbers[layer.name]}.{group}", "mass": round(mass, 6)})
     return sorted(rows, key=lambda row: -row["mass"])
 

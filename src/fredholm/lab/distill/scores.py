@@ -29,17 +29,27 @@ def evaluate(
     batch_size: int = 32,
     each: list[float] | None = None,
 ) -> float:
-    """A model's score on a split by the task's metric, in evaluation mode. To a list ``each`` the
-    task's number for every sample is appended, where it has one.
+    """Return a model's score on a split, by the task's metric.
+
+    The model is in evaluation mode meanwhile.
+
+    Args:
+        precision: ``"32"`` or ``"bf16"`` (autocast). The score is computed from float32 outputs.
+        each: a list to which one number per sample is appended, as :meth:`Task.each` defines it.
+            It stays as it is if the task has no such number.
     """
     tally = Tally(task)
     for out, target in _forward(model, dataset, precision, batch_size):
         outputs, labels = out.float().cpu(), target.cpu()
         tally.add(outputs, labels)
-        numbers = None if each is None else task.each(*task.pairs(outputs, labels))
-        if each is not None and numbers is not None:
+        if each is None:
+            continue
+        numbers = task.each(*task.pairs(outputs, labels))
+        if numbers is not None:
             each.extend(numbers.tolist())
-    return tally.metrics()[task.metric[0]]
+
+    metric, _ = task.metric
+    return tally.metrics()[metric]
 
 
 @torch.no_grad()

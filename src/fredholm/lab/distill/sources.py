@@ -305,6 +305,14 @@ def _documents(data: str, unseen: str | None, tokenizer: Any, needles: int | Non
 
 
 def _some(dataset: Any, samples: int) -> Any:
+    """Return a random part of a split, with ``samples`` samples.
+
+    The shuffle has a fixed seed: every conversion that asks for as many samples gets the same ones,
+    whatever its own seed is.
+
+    Raises:
+        OptionError: no samples, or more than the split has.
+    """
     if not 0 < samples <= len(dataset):
         raise OptionError(f"--samples: received {samples}; the training split has {len(dataset)}")
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0))

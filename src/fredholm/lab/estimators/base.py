@@ -198,57 +198,90 @@ class Estimator(BaseEstimator):
 
     @in_float32()
     def _fit(self, collection: Collection, weights: np.ndarray | None = None) -> None:
-        """Train on labelled samples, which count by their weights (N,), all alike where None."""
+        """Train on labelled samples, and set the attributes of a fitted estimator.
+
+        Args:
+            collection: the samples with their labels, those held out for validation included.
+            weights: (N,) weights of the samples, of mean one; None weights all of them alike.
+
+        Raises:
+            OptionError: options that do not fit, or weights beside ``operator="auto"``.
+        """
         check_options(self)
         if weights is not None and self.operator == AUTO:
             raise OptionError(
                 f"operator: expected the name of one beside weights, got {AUTO!r}, whose "
                 "comparison counts all samples alike"
             )
+
+        # As scikit-learn has it, random_state is a number, a generator or None. A training has a
+        # number as its seed.
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         source = MemorySource(collection, float(self.validation_fraction or 0), seed)
         recipe = self._recipe(source, seed)
         self.operator_ = recipe.operator.model_dump()
         splits = Splits.of(source, recipe)
         _warn_of_cut_texts(splits, len(collection))
-        weighed = splits
+
+        # Weights travel in the labels of the splits that are loaded. The model is built for the
+        # plain ones, which have the classes and sizes of the samples.
+        loaded = splits
         task = task_of(splits.train)
         if weights is not None:
             task = WeightedTask(task)
-            weighed = splits.weighted(source, weights)
+            loaded = splits.weighted(source, weights)
 
         with _own_randomness():
-            # Without held-out samples nothing is validated, and the loader of the training samples
-            # stands in its place.
-            judged = weighed.train if weighed.val is None else weighed.val
-            loader, validation = build_loaders(recipe, weighed.train, judged)
+            # `build_loaders` needs a validation split. Without held-out samples it gets the
+            # training samples, and the loader made of them is not used.
+            validated = loaded.train
+            if loaded.val is not None:
+                validated = loaded.val
+            loader, validation = build_loaders(recipe, loaded.train, validated)
             model = build_model(recipe, splits.train)
-            learner = RecipeLearner(model, recipe, loader, None, task)
-            held_out = None if splits.val is None else validation
+            learner = RecipeLearner(model, recipe, loader, mixer=None, task=task)
+            held_out = None
+            if splits.val is not None:
+                held_out = validation
             fitted = self._train(learner, held_out)
+
         self.model_: Any = model.cpu().eval()
+        # The scaling, vocabulary and classes with which new samples are read.
         self.kind_, self.facts_ = collection.kind, splits.train.describe()
         self.history_, self.n_iter_ = fitted.rows, len(fitted.rows)
+
+        # Probabilities are calibrated on held-out samples; without them T = 1.
         self.temperature_ = 1.0
         if self._task() == "classification" and splits.val is not None:
             self.temperature_ = self._temperature(task, validation)
 
     def _train(self, learner: RecipeLearner, validation: Any) -> Fit:
-        """Train the learner's model, which ends with the weights that are to be kept: those of the
-        lowest validation loss where ``validation`` is not None, unless the recipe says the last.
+        """Train the learner's model in place, and return the table of epochs.
+
+        The model ends with the weights of the lowest validation loss. It ends with the last weights
+        if there is no validation, or if the recipe keeps the last and ``patience`` is None: few
+        held-out samples choose weights badly, but with a patience the caller relies on them.
+
+        Args:
+            learner: the model with its loss, optimizer and training batches.
+            validation: batches of held-out samples; None if there are none.
         """
         training = learner.recipe.training
+
+        # Without a patience this goal never ends the training.
         lowest = None
         if validation is not None:
             lowest = Goal("val_loss", "min", plain_number(self.patience))
         best = lowest
         if self.patience is None and training.keep == "last":
             best = None
+
+        # Each call of `keep` replaces the weights of the one before.
         kept: dict[str, Tensor] = {}
         fitted = fit(
             learner,
             limits=Limits(training.epochs, accelerator=accelerator_of(self.device)),
-            keep=lambda found: kept.update(deepcopy(found.state_dict())),
+            keep=lambda trained: kept.update(deepcopy(trained.state_dict())),
             validation=validation,
             best=best,
             stop=lowest,
@@ -272,8 +305,19 @@ class Estimator(BaseEstimator):
         return fit_temperature(outputs, labels)
 
     def _recipe(self, source: MemorySource, seed: int) -> Recipe:
-        """Return the recipe of such samples, changed by the caller's options."""
+        """Return the recipe to train with: the usual one for these samples, changed by the
+        estimator's options.
+
+        With ``operator="auto"`` a comparison of the operators, which takes ``minutes``, chooses the
+        operator, and the width and learning rate that were not given.
+
+        Args:
+            source: the samples, divided into those trained on and those held out.
+            seed: the recipe's seed.
+        """
         sections = recipe_sections(self, source)
+
+        # Either call writes the operator into the sections.
         if self.operator == AUTO:
             self._choose(source, sections)
         else:
@@ -301,14 +345,21 @@ class Estimator(BaseEstimator):
 
     @in_float32()
     def _outputs(self, X: Any) -> tuple[Tensor, Collection]:
-        """Return the model's output for each sample, and the samples.
+        """Return the model's output for each sample, and the samples as they were read.
+
+        The output is (N, C) for classes, (N, 1) for numbers, and (N, points, K) for fields, in
+        which samples with fewer points are padded with zeros. It is not yet in the units of ``y``.
 
         Raises:
+            NotFittedError: before ``fit``.
+            ShapeError, OptionError: samples that do not fit those of ``fit``.
             OptionError: an output that is not finite.
         """
         check_is_fitted(self)
         collection = self._collect(X, self.kind_, fitting=False)
         batch = read_samples(collection, self.facts_, self.model_.config.encoder)
+
+        # A batch of fields is padded to its own longest field.
         parts = []
         for start in range(0, len(collection), EVALUATED):
             chosen = range(start, min(start + EVALUATED, len(collection)))
@@ -317,6 +368,7 @@ class Estimator(BaseEstimator):
             parts = _padded_alike(parts)
         outputs = torch.cat(parts)
 
+        # The error names the first sample whose output is not finite.
         finite = outputs.isfinite().reshape(len(outputs), -1).all(1)
         if not finite.all():
             row = int((~finite).int().argmax())
@@ -327,6 +379,11 @@ class Estimator(BaseEstimator):
         return outputs, collection
 
     def _forward(self, inputs: Tensor) -> Tensor:
+        """Return the model's outputs for one batch, in float32 on the CPU.
+
+        The model stays on the device that ``device`` selects. An estimator that was fitted with
+        ``device="cuda"`` also answers on a machine without a GPU.
+        """
         device = "cpu"
         if accelerator_of(self.device) != "cpu" and torch.cuda.is_available():
             device = "cuda"

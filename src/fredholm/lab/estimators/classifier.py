@@ -32,8 +32,8 @@ class FredholmClassifier(ClassifierMixin, Estimator):
         operator: a registered operator (:func:`fredholm.operators.list_operators`) or baseline.
             None: ``softmax`` of rows, images and texts, ``luna`` of series, clouds and fields.
             ``auto`` compares all of them on held-out samples first, as ``fredholm compare`` does
-            before its finalists; methods beside the operators, which stand among these, are not
-            tried.
+            before its finalists. That command's finalists include methods that are not operators;
+            these are not tried.
         minutes: of that comparison.
         kind: ``rows``, ``series``, ``clouds``, ``images`` or ``texts``; None: recognised, see
             below.
@@ -154,7 +154,14 @@ class FredholmClassifier(ClassifierMixin, Estimator):
         return self
 
     def _by_class(self, codes: np.ndarray, weights: np.ndarray | None) -> np.ndarray | None:
-        """Return the weights of samples, multiplied by those of their classes.
+        """Return the weights of samples, multiplied by those of their classes (``class_weight``).
+
+        Args:
+            codes: (N,) the number of each sample's class in ``classes_``.
+            weights: (N,) the samples' own weights; None weights all of them alike.
+
+        Returns:
+            (N,) weights, not scaled to any mean. None if neither samples nor classes have weights.
 
         Raises:
             OptionError: ``class_weight`` is neither ``balanced`` nor a weight above zero by class.
@@ -162,10 +169,18 @@ class FredholmClassifier(ClassifierMixin, Estimator):
         given = self.class_weight
         if given is None:
             return weights
-        each = np.ones(len(codes)) if weights is None else weights
+        own = weights
+        if own is None:
+            own = np.ones(len(codes))
+
         if isinstance(given, str) and given == "balanced":
-            total = np.bincount(codes, each)
-            return each * (each.sum() / (len(total) * total))[codes]
+            # A class whose samples have the total weight t gets s / (C t), with s the sum over all
+            # C classes: each class then has the total s / C. No t is zero, since samples of weight
+            # zero are left out before.
+            totals = np.bincount(codes, own)
+            factors = own.sum() / (len(totals) * totals)
+            return own * factors[codes]
+
         if not isinstance(given, Mapping):
             raise OptionError(
                 f"class_weight: expected a mapping, 'balanced' or None, got {given!r}"
@@ -177,13 +192,14 @@ class FredholmClassifier(ClassifierMixin, Estimator):
                 f"class_weight: expected classes of y, got {unknown!r}; y has "
                 f"{first_of([repr(name) for name in known])}"
             )
+        # A class without a weight has 1.
         by_class = [given.get(name, 1.0) for name in known]
         for name, weight in zip(known, by_class):
             if not (isinstance(weight, Real) and 0 < float(weight) < math.inf):
                 raise OptionError(
                     f"class_weight: expected a number above zero, got {weight!r} for {name!r}"
                 )
-        return each * np.array(by_class, np.float64)[codes]
+        return own * np.array(by_class, np.float64)[codes]
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """(N, C) probabilities, columns in the order of ``classes_``."""

@@ -62,16 +62,29 @@ def _check_count(name: str, value: Any) -> None:
 
 
 def _check_numbers(estimator: Estimator) -> None:
-    lr, share, minutes = estimator.lr, estimator.validation_fraction, estimator.minutes
+    """Check the options that are numbers but not counts, and that ``patience`` has samples.
+
+    ``minutes`` matters only to the comparison of ``operator="auto"``, and is not checked otherwise.
+
+    Raises:
+        OptionError: naming the option.
+    """
+    lr = estimator.lr
     if lr is not None and not _is_positive(lr):
         raise OptionError(f"lr: expected a positive number or None, got {lr!r}")
+
+    share = estimator.validation_fraction
     if share is not None and not (_is_number(share) and 0 <= share < 1):
         raise OptionError(
             "validation_fraction: expected a share of the samples, at least 0 and less than 1, got "
             f"{share!r}"
         )
+
+    minutes = estimator.minutes
     if estimator.operator == AUTO and not _is_positive(minutes):
         raise OptionError(f"minutes: expected a positive number, got {minutes!r}")
+
+    # Patience counts epochs without a lower loss of the held-out samples.
     if estimator.patience is not None and not share:
         raise OptionError(
             f"patience: expected held-out samples beside it, got validation_fraction={share!r}; "
@@ -132,7 +145,10 @@ def recipe_of(sections: dict[str, Any], seed: int) -> Recipe:
 
 
 def plain_number(value: Any) -> Any:
-    """Return NumPy's scalars as Python's, and anything else as it is."""
+    """Return a NumPy scalar as a Python number, and any other value unchanged.
+
+    Grids of parameters are often NumPy arrays; recipes and their files hold Python's numbers.
+    """
     if isinstance(value, np.generic):
         return value.item()
     return value

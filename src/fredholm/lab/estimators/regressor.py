@@ -95,25 +95,37 @@ class FredholmRegressor(RegressorMixin, Estimator):
         return [row[:, 0] for row in rows] if self.single_ else rows
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """R² of the predictions; of fields over all their values, of which each has the weight of
-        its sample.
+        """Return R² of the predictions.
+
+        The values of all fields count together, as one long vector: larger fields count for more.
+
+        Args:
+            X: samples, as of :meth:`fit`.
+            y: (N,) numbers, or a field per sample.
+            sample_weight: (N,) weights of the samples. Every value of a field has the weight of its
+                sample.
 
         Raises:
             ShapeError: fields in ``y`` of other sizes than those in ``X``.
         """
         if not _are_fields(y):
             return super().score(X, y, sample_weight)
-        found = self.predict(X)
+        predicted = self.predict(X)
+
+        # Columns of data frames are brought into the order of those that were fitted. Only fields
+        # on points, which are predicted as a list, have named columns.
+        on_points = isinstance(predicted, list)
         known = tuple(getattr(self, "answer_names_in_", ())) or None
-        y, _ = plain_answers(y, X, isinstance(found, list), known)
-        _check_alike(y, found)
+        y, _ = plain_answers(y, X, on_points, known)
+        _check_alike(y, predicted)
+
         weights = None
         if sample_weight is not None:
             check_consistent_length(y, sample_weight)
             weights = np.repeat(column_or_1d(sample_weight), [np.size(field) for field in y])
-        truth = np.concatenate([np.ravel(field) for field in y])
-        answers = np.concatenate([np.ravel(field) for field in found])
-        return float(r2_score(truth, answers, sample_weight=weights))
+        true_values = np.concatenate([np.ravel(field) for field in y])
+        predicted_values = np.concatenate([np.ravel(field) for field in predicted])
+        return float(r2_score(true_values, predicted_values, sample_weight=weights))
 
 
 def _are_fields(y: Any) -> bool:

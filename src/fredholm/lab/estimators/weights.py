@@ -17,14 +17,22 @@ from ..training.weights import WeightedSamples
 
 
 def check_weights(sample_weight: Any, X: Any) -> np.ndarray | None:
-    """Return the weights (N,) of samples in float64; None where all count alike.
+    """Return the weights (N,) of samples in float64; None if there are none.
+
+    Zero weights stay in the result; the estimators leave their samples out.
+
+    Args:
+        sample_weight: one weight per sample, a single number for all of them, or None.
+        X: the samples.
 
     Raises:
-        ValueError: another number of weights than samples, or a weight that is not finite.
+        ValueError: not as many weights as samples, or a weight that is not finite.
+        ShapeError: weights with more than one axis.
         OptionError: a negative weight, or none above zero.
     """
     if sample_weight is None:
         return None
+    # scikit-learn takes a single number as well.
     if isinstance(sample_weight, Real):
         sample_weight = np.full(len(X), sample_weight)
     options: dict[str, Any] = {"ensure_2d": False, "dtype": np.float64}
