@@ -113,7 +113,7 @@ def test_sizes_are_those_of_the_setting_and_the_recipe(tmp_path, monkeypatch):
         (tmp_path / "mine.yaml").write_text(text + "model: {name: backbone_nano}\n")
 
     write(1e-3)
-    monkeypatch.setattr(grid, "_size", solve)
+    monkeypatch.setattr(grid, "_solve_or_refuse", solve)
     with pytest.raises(KeyboardInterrupt):
         plan(names="softmax,gru")
     solved.append("")
