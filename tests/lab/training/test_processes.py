@@ -18,6 +18,8 @@ import torch
 from safetensors.torch import load_file
 
 from fredholm.errors import OptionError
+from fredholm.lab.training.checkpoints import Checkpoints
+from fredholm.lab.training.fit import _graceful
 from fredholm.lab.training.leases import read_holder
 from fredholm.lab.training.module import RecipeLearner
 from fredholm.lab.training.processes import TIMEOUT, Group, first_process, joined, timeout
@@ -188,6 +190,19 @@ def test_what_all_refuse_one_says(runs):
         assert sorted(each[job]["said"] for each in said) == [False, True]
     assert not (folder / "unlike").exists()
     assert [p.name for p in (folder / "taken").iterdir()] == ["notes.txt"]
+
+
+def test_sigterm_after_a_lost_connection_does_not_end_the_process():
+    """torchrun's SIGTERM may come between the error and the search for the process that died."""
+    before = signal.getsignal(signal.SIGTERM)
+    pair = Group()
+    pair.size = 2
+    try:
+        with pytest.raises(RuntimeError, match="gloo"), _graceful(Checkpoints(None), pair):
+            raise RuntimeError("gloo: connection closed by peer")
+        os.kill(os.getpid(), signal.SIGTERM)  # ended the process before
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 # --- from the command line ------------------------------------------------------------------------

@@ -412,6 +412,12 @@ def _graceful(checkpoints: Checkpoints, group: Group) -> Iterator[None]:
         return
     try:
         yield
+    except RuntimeError:
+        # Perhaps another process died. torchrun's SIGTERM then arrives any moment and must not end
+        # this process before `joined` has found out which one. `joined` restores the handler.
+        if group.size > 1:
+            previous[signal.SIGTERM] = signal.SIG_IGN
+        raise
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

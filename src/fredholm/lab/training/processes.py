@@ -262,6 +262,7 @@ def joined(recipe: Recipe) -> Iterator[Group]:
         return
     group.store = _connect(group)
     stop = _start_heartbeat(group)
+    at_start = signal.getsignal(signal.SIGTERM) or signal.SIG_DFL
     try:
         group.mesh = _make_mesh(group, recipe.parallel.domain)
         yield group
@@ -273,9 +274,10 @@ def joined(recipe: Recipe) -> Iterator[Group]:
             raise
 
         # A connection is lost when its process died, or when it ended by itself because of an error
-        # of its own, which it has reported.
-        with _sigterm_ignored():
-            deaths = group.find_dead()
+        # of its own, which it has reported. torchrun sends SIGTERM to all others as soon as one
+        # process died; it would end them before they know which one.
+        _set_sigterm(signal.SIG_IGN)
+        deaths = group.find_dead()
         if not deaths.names and not deaths.any_left:
             raise
         text = (
@@ -290,24 +292,13 @@ def joined(recipe: Recipe) -> Iterator[Group]:
         group.leave()
         if dist.is_initialized():
             dist.destroy_process_group()
+        _set_sigterm(at_start)
 
 
-@contextlib.contextmanager
-def _sigterm_ignored() -> Iterator[None]:
-    """Ignore SIGTERM, which torchrun sends to all others as soon as one process died.
-
-    It would end them before they know which one.
-    """
-    try:
-        before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    except ValueError:
-        # Only the main thread may set handlers. In another thread the caller handles signals.
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _set_sigterm(handler: Any) -> None:
+    """Set the handler of SIGTERM; in a thread, where only the caller may, do nothing."""
+    with contextlib.suppress(ValueError):
+        signal.signal(signal.SIGTERM, handler)
 
 
 def _is_lost_connection(error: Exception) -> bool:
