@@ -12,8 +12,6 @@ import subprocess
 import tempfile
 from itertools import product
 from pathlib import Path
-from statistics import fmean
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -28,7 +26,7 @@ from ..kit.grid import Row, fill, say
 from ..kit.subject import Options
 from ..ten_sets import minirocket
 from ..ten_sets.run import PEER
-from .series import DATA, NO_GAPS, SEEDS, fit, load, right_answers
+from .series import DATA, NO_GAPS, SEEDS, load, right_answers, test_row, train_timed
 
 RESAMPLED = ", resampled"
 MODELS = tuple(f"{kind}{RESAMPLED}" for kind in ("gru", "tcn"))
@@ -100,23 +98,16 @@ def trained_and_tested(cell: Cell, report: Report) -> Row:
     """One training; a row for each other rate, whose series are brought to the rate of training, and
     one for its own.
     """
-    given, start = cell.settings, perf_counter()
+    given = cell.settings
     dataset, trained, seed = given["dataset"], given["trained"], given["seed"]
     name = given["model"].replace(RESAMPLED, NO_GAPS)
-    cell.place.mkdir(parents=True, exist_ok=True)
     train = load(dataset, "train", name, every=trained, seed=seed)
-    model = fit(name, train, DATA[dataset].omega, seed, given["epochs"])
-    facts = {
-        "minutes": round((perf_counter() - start) / 60, 2),
-        "epochs": given["epochs"],
-        "parameters": sum(p.numel() for p in model.parameters()),
-    }
+    model, facts = train_timed(cell, name, train)
     rows = []
     for tested in (trained, *given["rates"]):
         test = load(dataset, "test", name, every=tested, seed=seed)
         right = right_answers(Resampled(model, trained / tested).eval(), test)
-        score = {"accuracy": fmean(right), "answers": {"accuracy": pack(right)}}
-        rows.append({"tested": tested, **score, **facts})
+        rows.append(test_row(tested, right, facts))
     return {"rows": rows}
 
 

@@ -266,23 +266,36 @@ def run(options: Options) -> None:
         fill(series.table, rows, trained_and_tested, cell, options)
 
 
-def trained_and_tested(cell: Cell, report: Report) -> Row:
-    """One training; a row for each rate of testing."""
-    given, start = cell.settings, perf_counter()
-    dataset, name, seed = given["dataset"], given["model"], given["seed"]
+def train_timed(cell: Cell, name: str, train: SequenceDataset) -> tuple[nn.Module, dict[str, Any]]:
+    """Train one model, and return it with its minutes, epochs and number of weights."""
+    settings = cell.settings
+    start = perf_counter()
     cell.place.mkdir(parents=True, exist_ok=True)
-    train = load(dataset, "train", name, given["drop"], given["trained"], seed)
-    model = fit(name, train, DATA[dataset].omega, seed, given["epochs"])
+    omega = DATA[settings["dataset"]].omega
+    model = fit(name, train, omega, settings["seed"], settings["epochs"])
     facts = {
         "minutes": round((perf_counter() - start) / 60, 2),
-        "epochs": given["epochs"],
+        "epochs": settings["epochs"],
         "parameters": sum(p.numel() for p in model.parameters()),
     }
+    return model, facts
+
+
+def test_row(tested: int, right: list[float], facts: dict[str, Any]) -> Row:
+    """Return the row of one rate of testing, from whether each answer is right."""
+    answers = {"accuracy": pack(right)}
+    return {"tested": tested, "accuracy": fmean(right), "answers": answers, **facts}
+
+
+def trained_and_tested(cell: Cell, report: Report) -> Row:
+    """One training; a row for each rate of testing."""
+    given = cell.settings
+    dataset, name, seed = given["dataset"], given["model"], given["seed"]
+    train = load(dataset, "train", name, given["drop"], given["trained"], seed)
+    model, facts = train_timed(cell, name, train)
     rows = []
     for tested in given["tests"]:
         test = load(dataset, "test", name, given["drop"], tested, seed)
         right = right_answers(at_rate(model, name, dataset, train, test), test)
-        answers = {"accuracy": pack(right)}
-        score = {"accuracy": fmean(right), "answers": answers}
-        rows.append({"tested": tested, **score, **facts})
+        rows.append(test_row(tested, right, facts))
     return {"rows": rows}

@@ -161,13 +161,19 @@ def measure_steps(
         evolution.controls = trained
 
 
+def trained_model(cell: Cell) -> tuple[Model, list[tuple[Tensor, Tensor, Tensor]]]:
+    """Return a trained model and its test set in batches of (indices, inputs, labels)."""
+    model, _ = load_run(cell.place)
+    words: Any = model.extra.get("vocabulary")
+    vocabulary = data.Vocabulary.from_dict(words) if words else None
+    return model, batches(build_dataset(cell.given, "test", vocabulary))
+
+
 def work(cell: Cell, report: Report) -> Row:
     """Train and measure one model."""
     result, recipe = train_cell(cell, report), cell.given
     place = RunFolder(cell.place)
-    model, _ = load_run(cell.place)
-    words = data.Vocabulary.from_dict(model.extra["vocabulary"])
-    parts = batches(build_dataset(recipe, "test", words))
+    model, parts = trained_model(cell)
     shared = recipe.name.startswith("shared")
     controls = ("constant",) if shared else ("constant", "linear")
     right = right_answers(lambda _, x: model(x), parts)

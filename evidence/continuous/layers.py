@@ -14,9 +14,6 @@ import torch
 from torch import Tensor
 
 from fredholm.families.continuous.splitting import Substep
-from fredholm.lab import data
-from fredholm.lab.training.build import build_dataset
-from fredholm.lab.training.evaluation import load_run
 from fredholm.lab.training.grid import Cell
 from fredholm.models import Model, read_out
 
@@ -26,17 +23,17 @@ from ..kit.grid import Row, Section, run_sections, sections
 from ..kit.page import load, spread, table
 from ..kit.statistics import Rows, differences
 from ..kit.subject import Options
-from .evidence import SMALL, batches, right_answers
+from .evidence import SMALL, right_answers, trained_model
 from .plateau import DRAWN, PLATEAU, RATES
 
 FILE = "continuous-layers.json"
-FEW, MANY = 2, 4
+SHALLOW, DEEP = 2, 4
 DRAWN_NAME = "steps drawn from 2 to 8"
 NORM = "model.body.norm=pre"
 VARIANTS = {
-    f"{FEW} layers": (NORM, f"model.body.depth={FEW}"),
-    f"{MANY} layers": (NORM, f"model.body.depth={MANY}"),
-    DRAWN_NAME: (NORM, f"model.body.depth={MANY}", DRAWN, "model.body.control=linear"),
+    f"{SHALLOW} layers": (NORM, f"model.body.depth={SHALLOW}"),
+    f"{DEEP} layers": (NORM, f"model.body.depth={DEEP}"),
+    DRAWN_NAME: (NORM, f"model.body.depth={DEEP}", DRAWN, "model.body.control=linear"),
 }
 SECTIONS = {
     "reviews": Section(
@@ -70,16 +67,13 @@ def exit_early(model: Model, inputs: Tensor, steps: int) -> Tensor:
 
 
 def at_steps(cell: Cell) -> Row:
-    """Test accuracy at few and many steps and at an early exit, with the same weights."""
-    model, _ = load_run(cell.place)
-    words: Any = model.extra.get("vocabulary")
-    vocabulary = data.Vocabulary.from_dict(words) if words else None
-    parts = batches(build_dataset(cell.given, "test", vocabulary))
+    """Test accuracy at both numbers of steps and at an early exit, with the same weights."""
+    model, parts = trained_model(cell)
     right = {
         f"{count} steps": right_answers(lambda _, x, n=count: model(x, steps=n), parts)
-        for count in (FEW, MANY)
+        for count in (SHALLOW, DEEP)
     }
-    right["exit"] = right_answers(lambda _, x: exit_early(model, x, FEW), parts)
+    right["exit"] = right_answers(lambda _, x: exit_early(model, x, SHALLOW), parts)
     return {
         "at": {name: fmean(values) for name, values in right.items()},
         "answers": {name: pack(values) for name, values in right.items()},
@@ -115,15 +109,15 @@ CLAIMS = [
     for text, sample in (
         (
             "Sentences: at 2 steps, drawn steps are ahead of an encoder of 2 layers",
-            less(DRAWN_NAME, f"{FEW} steps", f"{FEW} layers", f"{FEW} steps"),
+            less(DRAWN_NAME, f"{SHALLOW} steps", f"{SHALLOW} layers", f"{SHALLOW} steps"),
         ),
         (
             "Sentences: at 4 steps, drawn steps are ahead of an encoder of 4 layers",
-            less(DRAWN_NAME, f"{MANY} steps", f"{MANY} layers", f"{MANY} steps"),
+            less(DRAWN_NAME, f"{DEEP} steps", f"{DEEP} layers", f"{DEEP} steps"),
         ),
         (
             "Sentences: at 2 steps, drawn steps are ahead of the early exit of 4 layers",
-            less(DRAWN_NAME, f"{FEW} steps", f"{MANY} layers", "exit"),
+            less(DRAWN_NAME, f"{SHALLOW} steps", f"{DEEP} layers", "exit"),
         ),
     )
 ]
@@ -136,8 +130,15 @@ def section() -> str:
         return f"Not run: {command}."
     lines = []
     for variant, mine in SECTIONS["reviews"].by_variant(found.get("reviews", [])).items():
-        ways = (f"{FEW} steps", f"{MANY} steps", "exit")
+        ways = (f"{SHALLOW} steps", f"{DEEP} steps", "exit")
         cells = [spread(row["at"][way] for row in mine) for way in ways]
         lines.append((variant, *cells, len(mine), f"`{mine[0]['overrides'][-1]}`"))
-    heads = "model", f"{FEW} steps", f"{MANY} steps", f"exit after {FEW} steps", "seeds", "chosen"
+    heads = (
+        "model",
+        f"{SHALLOW} steps",
+        f"{DEEP} steps",
+        f"exit after {SHALLOW} steps",
+        "seeds",
+        "chosen",
+    )
     return "\n\n".join([command, table(heads, lines), claims_tables(CLAIMS, found, load(FILE))])

@@ -7,11 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from statistics import fmean
-from typing import Any
 
-from fredholm.lab import data
-from fredholm.lab.training.build import build_dataset
-from fredholm.lab.training.evaluation import load_run
 from fredholm.lab.training.grid import Cell
 
 from ..kit.answers import pack
@@ -20,7 +16,7 @@ from ..kit.grid import Row, Section, run_sections, sections
 from ..kit.page import load, spread, table
 from ..kit.statistics import Rows, differences, paired
 from ..kit.subject import Options
-from .evidence import SMALL, batches, right_answers
+from .evidence import SMALL, right_answers, trained_model
 
 FILE = "continuous-plateau.json"
 OWN, COUNTS = 4, (2, 4, 8, 16)
@@ -68,10 +64,7 @@ SECTIONS = {
 
 def at_steps(cell: Cell) -> Row:
     """Test accuracy at every number of steps, with the same weights."""
-    model, _ = load_run(cell.place)
-    words: Any = model.extra.get("vocabulary")
-    vocabulary = data.Vocabulary.from_dict(words) if words else None
-    parts = batches(build_dataset(cell.given, "test", vocabulary))
+    model, parts = trained_model(cell)
     right = {
         str(count): right_answers(lambda _, x, n=count: model(x, steps=n), parts)
         for count in COUNTS
