@@ -1,8 +1,8 @@
 """Messages between the shards of a domain, each differentiable and each counted.
 
-Every rank must take part in every message, in the same order; a backward sends in the order that
-autograd gives it, which is the same on all ranks because their graphs are. Sums are taken in an
-order that follows from the ranks alone.
+Every rank must take part in every message, in the same order. A backward sends in the order that
+autograd visits the graph, which is the same on all ranks because their graphs are the same. Sums
+are taken in the order of the ranks, so that results do not depend on which message arrives first.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from .shards import Shards
 
 @dataclass
 class Traffic:
-    """What this process gave to the process group.
+    """The traffic that this process gave to the process group.
 
     Attributes:
-        numbers: elements of tensors: those sent to another rank, once for each, and those that
-            entered a sum or a maximum over all ranks.
-        messages: how many calls.
+        numbers: elements of tensors, counted once for every rank they were sent to, or once where
+            they entered a sum or a maximum over all ranks.
+        messages: number of calls.
     """
 
     numbers: int = 0
@@ -64,16 +64,17 @@ def _note(numbers: int) -> None:
         traffic.messages += 1
 
 
-# --- what forms use -------------------------------------------------------------------------------
+# --- messages for forms ---------------------------------------------------------------------------
 
 
 def summed(x: Tensor, shards: Shards) -> Tensor:
-    """The sum of all ranks' ``x``, the same bits on each. Sends the elements of x."""
+    """Return the sum of all ranks' ``x``, the same bits on each. Sends the elements of x."""
     return _Sum.apply(x, shards)
 
 
 def largest(x: Tensor, shards: Shards) -> Tensor:
-    """The elementwise maximum of all ranks' ``x``, without gradient. Sends the elements of x."""
+    """Return the elementwise maximum of all ranks' ``x``, without gradient. Sends the elements of
+    x."""
     out = x.detach().clone(memory_format=torch.contiguous_format)
     _note(out.numel())
     with answering_peers(shards):
@@ -82,8 +83,9 @@ def largest(x: Tensor, shards: Shards) -> Tensor:
 
 
 def concatenated(x: Tensor, shards: Shards, dim: int) -> Tensor:
-    """All ranks' points, on dimension ``dim``, in the order of the whole. Sends the elements of x
-    to each other rank; so does the gradient of the whole.
+    """Return all ranks' points, on dimension ``dim``, in the order of the complete domain.
+
+    Sends the elements of x to each other rank. So does the gradient, of all points.
     """
     first = x.movedim(dim, 0)
     flat = _Gather.apply(first.reshape(-1), shards, prod(first.shape[1:]))
@@ -91,39 +93,44 @@ def concatenated(x: Tensor, shards: Shards, dim: int) -> Tensor:
 
 
 def gathered(x: Tensor, shards: Shards) -> Tensor:
-    """All ranks' ``x``, of one shape, stacked in front. Sends the elements of x to each other
-    rank.
+    """Return all ranks' ``x`` stacked on a new first dimension; their shapes must be equal.
+
+    Sends the elements of x to each other rank.
     """
     return _Gather.apply(x.reshape(-1), shards.ones, x.numel()).view(shards.count, *x.shape)
 
 
 class Ring:
-    """Tensors of all ranks, one rank's after another's; a message may travel while what came before
-    it is used.
+    """Tensors of all ranks, received one rank at a time.
+
+    :meth:`begin` starts a message early, so that it travels while the block before it is used.
 
     Args:
-        tensors: this rank's.
-        dims: where each has the rank's points; all else is of one shape on all ranks.
+        tensors: those of this rank.
+        dims: for each tensor the dimension of the rank's points; all other dimensions have the same
+            size on every rank.
         shards: the ranks.
     """
 
     def __init__(self, tensors: Sequence[Tensor], dims: Sequence[int], shards: Shards):
-        self.dims, self.shards = dims, shards
+        self.dims = dims
+        self.shards = shards
+
+        # Numbers per point of each tensor. max: a rank may have no points.
         self.widths = [prod(x.shape) // max(1, x.shape[dim]) for x, dim in zip(tensors, dims)]
         self._under_way: dict[int, _Transfer] = {}
 
     def begin(self, tensors: Sequence[Tensor], by: int) -> None:
-        """Send what :meth:`shifted` will be asked for, and do not wait."""
-        if by not in self._under_way:
-            with torch.no_grad(), record_function(f"fredholm: ring message {by} begins"):
-                sizes = [0] * self.shards.count
-                sizes[(self.shards.rank - by) % self.shards.count] = self._size(by)
-                to = (self.shards.rank + by) % self.shards.count
-                self._under_way[by] = _begin(self._packed(tensors), to, sizes, self.shards)
+        """Start the message that :meth:`shifted` will return, without waiting for it."""
+        if by in self._under_way:
+            return
+        with torch.no_grad(), record_function(f"fredholm: ring message {by} begins"):
+            self._under_way[by] = _begin(self._packed(tensors), by, self._size(by), self.shards)
 
     def shifted(self, tensors: Sequence[Tensor], by: int) -> list[Tensor]:
-        """The tensors of the rank that is ``by`` before this one. One message with the elements of
-        all of them; so is the gradient.
+        """Return the tensors of the rank that is ``by`` before this one.
+
+        One message with the elements of all of them. The gradient is one message back.
         """
         self.begin(tensors, by)
         flat = _Shift.apply(
@@ -137,12 +144,16 @@ class Ring:
         ]
 
     def _points(self, by: int) -> int:
+        """Return the number of points of the rank that is ``by`` before this one."""
         return self.shards.sizes[(self.shards.rank - by) % self.shards.count]
 
     def _size(self, by: int) -> int:
+        """Return the number of elements of that rank's tensors."""
         return self._points(by) * sum(self.widths)
 
     def _packed(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return all tensors in one flat tensor, points outermost, of a dtype that holds them
+        all."""
         dtype = tensors[0].dtype
         for x in tensors[1:]:
             dtype = torch.promote_types(dtype, x.dtype)
@@ -150,11 +161,11 @@ class Ring:
         return torch.cat(rows)
 
 
-# --- derivatives: each message's is another message -----------------------------------------------
+# --- messages as functions: the gradient of each is another message -------------------------------
 
 
 class _Sum(torch.autograd.Function):
-    """Every rank's input adds to every rank's output, and so do the gradients backwards."""
+    """The sum over ranks, on every rank. Its gradient is the same sum, of the ranks' gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, shards: Shards) -> Tensor:
@@ -171,7 +182,10 @@ class _Sum(torch.autograd.Function):
 
 
 class _Gather(torch.autograd.Function):
-    """Rows of ``width`` numbers, of all ranks in order."""
+    """The rows of all ranks, in order, on every rank; a row has ``width`` numbers.
+
+    Its gradient is :class:`_Scatter`.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, shards: Shards, width: int) -> Tensor:
@@ -185,7 +199,7 @@ class _Gather(torch.autograd.Function):
 
 
 class _Scatter(torch.autograd.Function):
-    """The sum over ranks, in their order, of what each has for this rank's rows."""
+    """The sum over ranks of their gradients for this rank's rows; the transpose of a gather."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, shards: Shards, width: int) -> Tensor:
@@ -200,8 +214,10 @@ class _Scatter(torch.autograd.Function):
 
 
 class _Shift(torch.autograd.Function):
-    """To the rank ``by`` behind; ``size`` numbers come from the rank ``by`` before, in a transfer
-    that is already under way or begins here.
+    """Send to the rank ``by`` after this one, and receive ``size`` numbers from the one ``by``
+    before.
+
+    The transfer may be under way already; else it begins here. Its gradient is the shift back.
     """
 
     @staticmethod
@@ -211,9 +227,7 @@ class _Shift(torch.autograd.Function):
         ctx.shards, ctx.by, ctx.size = shards, by, x.numel()
         source = (shards.rank - by) % shards.count
         if under_way is None:
-            sizes = [0] * shards.count
-            sizes[source] = size
-            under_way = _begin(x, (shards.rank + by) % shards.count, sizes, shards)
+            under_way = _begin(x, by, size, shards)
         with record_function(f"fredholm: ring message {by} is awaited"):
             return under_way.arrive()[source]
 
@@ -223,7 +237,14 @@ class _Shift(torch.autograd.Function):
 
 
 class _Transfer(NamedTuple):
-    """Messages under way: what was sent, kept until it has gone, and where what comes will lie."""
+    """Messages under way.
+
+    Attributes:
+        works: the pending calls.
+        sent: the tensors that leave; their memory must live until they have gone.
+        received: the tensors that are being filled, one per rank.
+        shards: the ranks.
+    """
 
     works: list[Any]
     sent: list[Tensor]
@@ -231,36 +252,43 @@ class _Transfer(NamedTuple):
     shards: Shards
 
     def arrive(self) -> list[Tensor]:
+        """Wait for all messages, and return what came from each rank."""
         with answering_peers(self.shards):
             for work in self.works:
                 work.wait()
         return self.received
 
 
-def _begin(x: Tensor, to: int, sizes: Sequence[int], shards: Shards) -> _Transfer:
-    """``x`` goes to rank ``to`` alone."""
+def _begin(x: Tensor, by: int, size: int, shards: Shards) -> _Transfer:
+    """Start to send x to the rank ``by`` after this one; ``size`` numbers come from ``by``
+    before."""
     send = [x.new_empty(0)] * shards.count
-    send[to] = x
+    send[(shards.rank + by) % shards.count] = x
+    sizes = [0] * shards.count
+    sizes[(shards.rank - by) % shards.count] = size
     return _exchange(send, sizes, shards)
 
 
 def deliver(send: Sequence[Tensor], sizes: Sequence[int], shards: Shards) -> list[Tensor]:
-    """What :func:`_exchange` brings."""
+    """Send ``send[r]`` to rank r, and return the flat tensors of ``sizes`` numbers that arrive."""
     return _exchange(send, sizes, shards).arrive()
 
 
 def deliver_into(
     matrices: Sequence[tuple[Sequence[Tensor], Sequence[Tensor]]], shards: Shards
 ) -> None:
-    """For each of several (send, received), in one message: ``send[r]`` goes to rank r, and what
-    rank r sends comes into ``received[r]``, all flat; this rank's own are left as they are.
+    """Exchange the pieces of several matrices with all ranks at once.
+
+    For each pair (send, received) of flat tensors, ``send[r]`` goes to rank r, and the piece that
+    rank r sends is written into ``received[r]``. This rank's own pieces are not touched.
     """
     _transfer(matrices, shards).arrive()
 
 
 def _exchange(send: Sequence[Tensor], sizes: Sequence[int], shards: Shards) -> _Transfer:
-    """``send[r]`` goes to rank r; the flat tensors of ``sizes`` numbers come from each rank, its
-    own part included.
+    """Start to send ``send[r]`` to rank r and to receive ``sizes[r]`` numbers from it.
+
+    This rank's own piece is passed on as it is.
     """
     received = [send[0].new_empty(size) for size in sizes]
     received[shards.rank] = send[shards.rank]
@@ -271,7 +299,11 @@ def _exchange(send: Sequence[Tensor], sizes: Sequence[int], shards: Shards) -> _
 def _transfer(
     matrices: Sequence[tuple[Sequence[Tensor], Sequence[Tensor]]], shards: Shards
 ) -> _Transfer:
-    transfers, numbers = [], 0
+    """Start all messages of :func:`deliver_into`. Empty pieces are not sent."""
+    transfers = []
+    numbers = 0
+
+    # The tag tells the matrices apart, whose pieces travel between the same two ranks.
     for tag, (send, received) in enumerate(matrices):
         for r in range(shards.count):
             if r == shards.rank:
@@ -284,12 +316,14 @@ def _transfer(
                 transfers.append(dist.P2POp(dist.isend, send[r].contiguous(), **to))
     _note(numbers)
     with answering_peers(shards):
-        works = dist.batch_isend_irecv(transfers) if transfers else []
+        works = []
+        if transfers:
+            works = dist.batch_isend_irecv(transfers)
     return _Transfer(works, [transfer.tensor for transfer in transfers], [], shards)
 
 
 def starts(sizes: Sequence[int]) -> list[int]:
-    """Where each part begins, and where the last one ends.
+    """Return where each part begins, and where the last one ends.
 
     Example:
         >>> starts([2, 0, 3])

@@ -1,4 +1,4 @@
-"""The whole's gradient from the parts'."""
+"""The gradient over a complete domain, from those of its shards."""
 
 from __future__ import annotations
 
@@ -15,23 +15,26 @@ from .shards import Shards
 def sum_gradients(parameters: nn.Module | Iterable[Tensor], shards: Shards) -> None:
     r"""Replace the gradient of every parameter by its sum over the ranks, in place.
 
-    What is differentiated is the *sum* of what the ranks call ``backward`` on. A loss over points
-    is such a sum: each rank takes the terms of its points. A loss behind a read-out is computed
-    alike on every rank and would count P times: divide it by ``shards.count``. With that, a rank's
-    parameters have the part of the gradient that its points cause, and this sum is the whole's; the
-    gradient of a rank's features is the whole's already. (``DistributedDataParallel`` over the
-    same ranks takes the mean instead: then no loss is divided, and one over points is multiplied
-    by P.)
+    The *sum* of the losses on which the ranks call ``backward`` is differentiated. A loss over
+    points is such a sum: each rank computes the terms of its own points. A loss behind a read-out
+    is computed equally on every rank and would count P times: divide it by ``shards.count``. Then
+    each rank's parameters have the part of the gradient that its points cause, and the sum is the
+    gradient over the complete domain. The gradient of a rank's features is right without a sum.
 
-    Every rank needs gradients of the same parameters. Sends the number of them, in one message for
-    each dtype.
+    ``DistributedDataParallel`` over the same ranks takes the mean instead: then do not divide a
+    loss behind a read-out, and multiply a loss over points by P.
+
+    Every rank needs gradients of the same parameters. Sends one number per parameter, in one
+    message for each dtype and device.
     """
-    found = parameters.parameters() if isinstance(parameters, nn.Module) else parameters
-    alike: dict[tuple, list[Tensor]] = {}
-    for parameter in found:
+    if isinstance(parameters, nn.Module):
+        parameters = parameters.parameters()
+    groups: dict[tuple, list[Tensor]] = {}
+    for parameter in parameters:
         if parameter.grad is not None:
-            alike.setdefault((parameter.grad.dtype, parameter.grad.device), []).append(parameter)
-    for group in alike.values():
+            kind = parameter.grad.dtype, parameter.grad.device
+            groups.setdefault(kind, []).append(parameter)
+    for group in groups.values():
         grads = [parameter.grad for parameter in group if parameter.grad is not None]
         parts = summed(torch.cat([grad.flatten() for grad in grads]), shards)
         for parameter, part in zip(group, parts.split([grad.numel() for grad in grads])):

@@ -1,4 +1,4 @@
-"""A rank that died, or no longer answers, by its number."""
+"""The number of a rank that died or no longer answers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from ..errors import PeerError
 if TYPE_CHECKING:
     from .shards import Shards
 
-PATIENCE = 3.0  # seconds in which all that live notice that one does not
+PATIENCE = 3.0
+"""Seconds within which all living ranks notice that one of them died."""
 
 
 @contextmanager
 def answering_peers(shards: Shards) -> Iterator[None]:
-    """Messages of a ``with`` block; where one fails, say whose fault it is.
+    """Name the rank that died when a message in a ``with`` block fails.
 
     Raises:
         PeerError: a rank died, or did not answer within the timeout of the process group.
@@ -27,27 +28,36 @@ def answering_peers(shards: Shards) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if isinstance(error, PeerError) or not _of_a_message(error):
+        if isinstance(error, PeerError) or not _is_message_error(error):
             raise
-        raise PeerError(_whose(shards, error)) from error
+        raise PeerError(_explain(shards, error)) from error
 
 
-def _of_a_message(error: RuntimeError) -> bool:
+def _is_message_error(error: RuntimeError) -> bool:
+    """Tell an error of gloo or of the store from errors of this process's own."""
     return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
 
 
-def _whose(shards: Shards, error: RuntimeError) -> str:
-    """A roll call in the group's store: who meets an error writes so, and who lives meets one."""
+def _explain(shards: Shards, error: RuntimeError) -> str:
+    """Explain a failed message by a roll call in the group's store.
+
+    When a rank dies, every living rank meets an error, and writes so into the store. The ranks that
+    have not written after a while are the dead ones.
+    """
     ranks = dist.get_process_group_ranks(shards.group)
     try:
-        store: Any = dist.distributed_c10d._get_default_store()  # no public way leads to it
+        # torch has no public way to the store of the default group.
+        store: Any = dist.distributed_c10d._get_default_store()
         store.set(f"fredholm/lost/{ranks[shards.rank]}", "1")
         time.sleep(PATIENCE)
         silent = [r for r in ranks if not store.check([f"fredholm/lost/{r}"])]
-    except RuntimeError:  # the store was rank 0's
+    except RuntimeError:
+        # Rank 0 hosts the store.
         silent = [0]
     names = ", ".join(f"rank {r}" for r in silent) or "a connection between the ranks"
-    cause = "did not answer in time" if "timed out" in str(error).lower() else "died"
+    cause = "died"
+    if "timed out" in str(error).lower():
+        cause = "did not answer in time"
     return (
         f"{names} of the {shards.count} ranks of a sharded domain {cause}; start all of them "
         "again (the timeout is that of torch.distributed.init_process_group)"

@@ -1,4 +1,4 @@
-"""Rows of which each rank has a stretch, as rows of which each rank has some whole, and back."""
+"""Columns of all rows on each rank, turned into complete rows, and back."""
 
 from __future__ import annotations
 
@@ -15,9 +15,18 @@ from .shards import Shards, shares
 def to_whole(
     matrices: Sequence[Tensor], shards: Shards, stretches: Sequence[Sequence[int]]
 ) -> tuple[Tensor, ...]:
-    """This rank's stretch of all rows of each matrix, (R, n), real or complex, where ``stretches``
-    is each rank's n, to its share of the rows, whole, (r, N). Sends what is not its share, of all
-    matrices at once; so do the gradients.
+    """Turn this rank's stretch of all rows into its share of complete rows.
+
+    Args:
+        matrices: each (R, n), real or complex.
+        shards: the ranks.
+        stretches: for each matrix, n of every rank.
+
+    Returns:
+        matrices (r, N), where r is this rank's share of the R rows.
+
+    One message to each other rank carries what it needs of all matrices. The gradients are sent in
+    the same way.
     """
     rows = [shares(len(x), shards.count) for x in matrices]
     return _Transpose.apply(shards, list(zip(stretches, rows)), False, *matrices)
@@ -29,12 +38,16 @@ def to_stretches(
     stretches: Sequence[Sequence[int]],
     rows: Sequence[int],
 ) -> tuple[Tensor, ...]:
-    """The inverse of :func:`to_whole`, for ``rows`` of each matrix in all: (r, N) to (R, n)."""
+    """Turn shares of complete rows, (r, N), back into stretches of all rows, (R, n).
+
+    The inverse of :func:`to_whole`. ``rows`` is R of each matrix.
+    """
     all_shares = [shares(count, shards.count) for count in rows]
     return _Transpose.apply(shards, list(zip(stretches, all_shares)), True, *matrices)
 
 
-Parts = tuple[Sequence[int], Sequence[int]]  # each rank's stretch of a matrix, and its rows
+Parts = tuple[Sequence[int], Sequence[int]]
+"""For each rank the number of a matrix's columns and of its rows: its stretch and its share."""
 
 
 class _Transpose(torch.autograd.Function):
@@ -50,8 +63,10 @@ class _Transpose(torch.autograd.Function):
         prepared = [_Pieces(x, shards.rank, *part, back) for x, part in zip(matrices, parts)]
         deliver_into([(x.send, x.flat) for x in prepared], shards)
         found = tuple(x.put_together() for x in prepared)
-        needed = ctx.needs_input_grad[3:]  # what has no gradient asks for none
-        ctx.mark_non_differentiable(*(x for x, need in zip(found, needed) if not need))
+
+        # The first three inputs are not tensors.
+        needs = ctx.needs_input_grad[3:]
+        ctx.mark_non_differentiable(*(x for x, need in zip(found, needs) if not need))
         return found
 
     @staticmethod
@@ -62,35 +77,63 @@ class _Transpose(torch.autograd.Function):
         needs = ctx.needs_input_grad[3:]
         needed_parts = [part for part, need in zip(parts, needs) if need]
         needed_grads = [grad for grad, need in zip(grads, needs) if need]
-        gradients = iter(_Transpose.apply(shards, needed_parts, not back, *needed_grads))
-        return None, None, None, *(next(gradients) if need else None for need in needs)
+        found = iter(_Transpose.apply(shards, needed_parts, not back, *needed_grads))
+
+        gradients: list[Tensor | None] = [None] * len(needs)
+        for position, need in enumerate(needs):
+            if need:
+                gradients[position] = next(found)
+        return None, None, None, *gradients
 
 
 class _Pieces:
-    """What of a matrix goes to each rank and comes from it."""
+    """The pieces of one matrix that go to each rank, and the places for those that arrive.
+
+    Attributes:
+        send: flat, one per rank.
+        flat: flat views of the places where each rank's piece will lie. Both are empty for this
+            rank, whose own piece is in place from the start.
+    """
 
     def __init__(
         self, x: Tensor, rank: int, stretches: Sequence[int], rows: Sequence[int], back: bool
     ):
-        self.complex, self.back = x.is_complex(), back
-        x = torch.view_as_real(x.resolve_conj()) if self.complex else x[..., None]
-        each = x.shape[2]
-        if back:  # what comes from a rank is a block of rows, and is received where it belongs
-            self.out = x.new_empty(sum(rows), stretches[rank], each)
-            parts, self.received = x.split(list(stretches), 1), list(self.out.split(list(rows)))
+        self.is_complex = x.is_complex()
+        self.back = back
+
+        # gloo sends real numbers only: complex ones are pairs on a third dimension.
+        if self.is_complex:
+            x = torch.view_as_real(x.resolve_conj())
+        else:
+            x = x[..., None]
+        depth = x.shape[2]
+
+        if back:
+            # What arrives from a rank is a block of rows, and is received where it belongs.
+            self.out = x.new_empty(sum(rows), stretches[rank], depth)
+            parts = x.split(list(stretches), 1)
+            self.received = list(self.out.split(list(rows)))
             self.received[rank].copy_(parts[rank])
         else:
-            self.out = x.new_empty(rows[rank], sum(stretches), each)
+            # What arrives is a block of columns, which is not contiguous in the result: it is
+            # received on the side and copied by put_together.
+            self.out = x.new_empty(rows[rank], sum(stretches), depth)
             parts = x.split(list(rows))
-            self.received = [x.new_empty(rows[rank], n, each) for n in stretches]
+            self.received = [x.new_empty(rows[rank], n, depth) for n in stretches]
             self.received[rank] = parts[rank]
-        others = [x.new_empty(0) if r == rank else part for r, part in enumerate(parts)]
-        self.send = [part.flatten() for part in others]
-        self.flat = [
-            x.new_empty(0) if r == rank else part.view(-1) for r, part in enumerate(self.received)
-        ]
+
+        nothing = x.new_empty(0)
+        self.send = [nothing] * len(parts)
+        self.flat = [nothing] * len(parts)
+        for r, (leaving, arriving) in enumerate(zip(parts, self.received)):
+            if r != rank:
+                self.send[r] = leaving.flatten()
+                self.flat[r] = arriving.view(-1)
 
     def put_together(self) -> Tensor:
+        """Return the matrix once all pieces have arrived."""
         if not self.back:
             torch.cat(self.received, 1, out=self.out)
-        return torch.view_as_complex(self.out) if self.complex else self.out[..., 0]
+        if self.is_complex:
+            return torch.view_as_complex(self.out)
+        return self.out[..., 0]

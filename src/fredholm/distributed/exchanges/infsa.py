@@ -22,7 +22,7 @@ from ...ops.tiles import root_of
 from .. import Shards, gathered, summed
 from ..exchange import Exchange, register_exchange
 from ..part import before_this
-from .keys import fold_ring, sums, visible_from
+from .keys import add_parts, fold_ring, visible_from
 
 
 @register_exchange(OneHop, TokenGraphWeights)
@@ -149,7 +149,7 @@ class ShardedGraph:
             )
 
         tensors = [self.key, massive] + ([mass] if statistic != "none" else [])
-        parts = fold_ring(tensors, (2, 2, 1)[: len(tensors)], self.shards, respond, sums)
+        parts = fold_ring(tensors, (2, 2, 1)[: len(tensors)], self.shards, respond, add_parts)
         return parts[0], parts[1]
 
     def _factor(self, row: Tensor) -> Tensor:

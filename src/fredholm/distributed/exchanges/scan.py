@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,18 +30,20 @@ class SystemScan(Exchange):
     def respond(
         self, form: StatesScan, kernel: TimeInvariantKernel, problem: Problem, shards: Shards
     ) -> Tensor:
-        q, valid = problem.quadrature, real_points(problem)
-        order, back = (None, None) if valid is None else pack(valid)
-        recurrence = partial(scan_between, shards, _first(valid, order))
+        q = problem.quadrature
+        valid = real_points(problem)
+        packed = _pack(valid, shards)
         with full_precision(problem.uy):
-            signal = weighed(problem.uy, q.mass)
-            out = reorder(kernel.states(reorder(signal, order, 2), recurrence), back, 2)
+            signal = reorder(weighed(problem.uy, q.mass), packed.order, 2)
+            states = kernel.states(signal, packed.recurrence)
+            out = reorder(states, packed.back, 2)
         if q.scale is not None:
             out = out * q.scale[..., None].to(out.dtype)
         if kernel.free(1) is None:
             return out
 
-        # The free response goes by steps of the whole, so that each rank needs the ranks' before.
+        # The free response depends on the number of steps since the first real point of the whole
+        # domain, so each rank needs the steps of the ranks before.
         at = ranks(valid, problem.uy.shape[2], out.device)
         steps = at[:, -1:] + 1
         before = before_this(steps.to(out.dtype), shards).long()
@@ -58,16 +62,32 @@ class SelectiveScan(Exchange):
     def respond(
         self, form: StatesScan, kernel: SelectiveKernel, problem: Problem, shards: Shards
     ) -> Tensor:
-        valid = real_points(problem)
-        order, back = (None, None) if valid is None else pack(valid)
-        recurrence = partial(scan_between, shards, _first(valid, order))
-        out = kernel.response(reorder(problem.uy[:, 0], order, 1), recurrence)
-        return reorder(out, back, 1)[:, None]
+        packed = _pack(real_points(problem), shards)
+        signal = reorder(problem.uy[:, 0], packed.order, 1)
+        out = kernel.response(signal, packed.recurrence)
+        return reorder(out, packed.back, 1)[:, None]
 
 
-def _first(valid: Tensor | None, order: Tensor | None) -> Tensor | None:
-    """Which points are real, in an order that has those first, (B, n); None for all."""
-    return None if valid is None else reorder(valid, order, 1)
+class _Packed(NamedTuple):
+    """How to scan this rank's points with the real ones in front.
+
+    Attributes:
+        order: the points of each row, real ones first, (B, n); None where all are real.
+        back: the inverse of ``order``.
+        recurrence: :func:`scan_between` for points in this order.
+    """
+
+    order: Tensor | None
+    back: Tensor | None
+    recurrence: Callable[[Tensor, Tensor], Tensor]
+
+
+def _pack(valid: Tensor | None, shards: Shards) -> _Packed:
+    """Order this rank's points; ``valid`` tells the real ones, (B, n), None for all."""
+    if valid is None:
+        return _Packed(None, None, partial(scan_between, shards, None))
+    order, back = pack(valid)
+    return _Packed(order, back, partial(scan_between, shards, reorder(valid, order, 1)))
 
 
 def scan_between(shards: Shards, real: Tensor | None, transition: Tensor, drive: Tensor) -> Tensor:
@@ -84,46 +104,61 @@ def scan_between(shards: Shards, real: Tensor | None, transition: Tensor, drive:
     Cost: two scans of n points; sends its last state and the product of its transitions to each
     other rank.
     """
-    dense = transition.dim() > drive.dim()
-    run, apply = (transition_scan, _times) if dense else (scan, torch.mul)
-    shape = (*drive.shape, drive.shape[-1]) if dense else drive.shape
-    transition = transition.expand(shape)
+    is_matrix = transition.dim() > drive.dim()
+    if is_matrix:
+        run, apply, product = transition_scan, _apply_matrix, _matrix_product
+        transition = transition.expand(*drive.shape, drive.shape[-1])
+    else:
+        run, apply, product = scan, torch.mul, partial(torch.prod, dim=1)
+        transition = transition.expand(drive.shape)
     if real is not None:
-        still = _identity(transition, dense)
-        shown = real.view(*real.shape, *[1] * (drive.dim() - 2))
-        drive = torch.where(shown, drive, 0.0)
-        transition = torch.where(shown[..., None] if dense else shown, transition, still)
-    last = run(transition, drive)[:, -1]
-    products = _product(transition) if dense else transition.prod(1)
-    ends, products = _everyones(last, shards), _everyones(products, shards)
-    # the first rank has the same messages in its graph, which adds up nothing of them
+        transition, drive = _stand_still(transition, drive, real, is_matrix)
+
+    # h_last = P h_before + e for each rank, where e is its last state from a start of 0 and P the
+    # product of its transitions. Both go to every other rank.
+    ends = _gather(run(transition, drive)[:, -1], shards)
+    products = _gather(product(transition), shards)
+
+    # Sums over no ranks: rank 0 has to use the messages too, see Exchange.
     state = apply(products[:0].sum(0), ends[:0].sum(0))
-    for product, end in zip(products[: shards.rank], ends[: shards.rank]):
-        state = apply(product, state) + end
+    for rank_product, end in zip(products[: shards.rank], ends[: shards.rank]):
+        state = apply(rank_product, state) + end
+
+    # The second scan begins with the state that the ranks before leave behind.
     entering = drive[:, :1] + apply(transition[:, 0], state)[:, None]
     return run(transition, torch.cat([entering, drive[:, 1:]], 1))
 
 
-def _times(matrix: Tensor, state: Tensor) -> Tensor:
+def _stand_still(
+    transition: Tensor, drive: Tensor, real: Tensor, is_matrix: bool
+) -> tuple[Tensor, Tensor]:
+    """Make points that are not real leave the state as it is: A = I, b = 0."""
+    real = real.view(*real.shape, *[1] * (drive.dim() - 2))
+    drive = torch.where(real, drive, 0.0)
+    if is_matrix:
+        size = transition.shape[-1]
+        identity = torch.eye(size, dtype=transition.dtype, device=transition.device)
+        return torch.where(real[..., None], transition, identity), drive
+    return torch.where(real, transition, 1.0), drive
+
+
+def _apply_matrix(matrix: Tensor, state: Tensor) -> Tensor:
+    """Return matrices (..., S, S) times states (..., S)."""
     return (matrix @ state[..., None])[..., 0]
 
 
-def _identity(like: Tensor, dense: bool) -> Tensor:
-    if dense:
-        return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
-    return torch.ones((), dtype=like.dtype, device=like.device)
-
-
-def _product(matrices: Tensor) -> Tensor:
-    """A_n ... A_1, (B, S, S), by halves: log2 n products of all."""
+def _matrix_product(matrices: Tensor) -> Tensor:
+    """Return A_n ... A_1 of matrices (B, n, S, S), by pairs: log2 n batched products."""
     while matrices.shape[1] > 1:
+        # With an odd number the last matrix waits for the next round.
         even = matrices.shape[1] // 2 * 2
         pairs = matrices[:, 1:even:2] @ matrices[:, 0:even:2]
         matrices = torch.cat([pairs, matrices[:, even:]], 1)
     return matrices[:, 0]
 
 
-def _everyones(x: Tensor, shards: Shards) -> Tensor:
+def _gather(x: Tensor, shards: Shards) -> Tensor:
+    """Return all ranks' tensors, stacked; gloo sends no complex numbers, so they go as pairs."""
     if x.is_complex():
         return torch.view_as_complex(gathered(torch.view_as_real(x.contiguous()), shards))
     return gathered(x.contiguous(), shards)
