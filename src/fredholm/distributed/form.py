@@ -20,8 +20,10 @@ class Distributed(Form):
     def __init__(self, form: Form, kernel: Kernel):
         super().__init__(form.strategy)
         exchange = exchange_of(type(form), type(kernel))
-        assert exchange is not None  # choose leaves out forms without one
-        self.form, self.exchange = form, exchange
+        # choose leaves out forms without an exchange.
+        assert exchange is not None
+        self.form = form
+        self.exchange = exchange
 
     def plan(self) -> Plan:
         return replace(self.form.plan(), exchange=self.exchange.words(self.form))
@@ -31,16 +33,15 @@ class Distributed(Form):
         return self.respond_filled(kernel, problem)[:, :, problem.answered]
 
     def respond_filled(self, kernel: Kernel, problem: Problem) -> Tensor:
-        """:meth:`respond` at all points of the problem, padding of a rank without points among
-        them.
-        """
+        """Respond at all points of the problem, a point of padding included."""
         assert problem.shards is not None
         return self.exchange.respond(self.form, kernel, problem, problem.shards)
 
 
 class OwnTargets(Form):
-    """A form where a rank's problem is complete before it begins: it has the rows of its points and
-    all keys that they see, see :func:`.part.read_part`.
+    """A form on a rank that has all keys which its points see, see :func:`.part.read_part`.
+
+    It needs no messages of its own.
     """
 
     steps = False
@@ -53,5 +54,5 @@ class OwnTargets(Form):
         return replace(self.form.plan(), exchange=self.exchange)
 
     def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
-        # There may be answers at points of other ranks, and at one of padding.
+        # The form also answers at points of other ranks, or at one of padding: leave them out.
         return self.form.respond(kernel, problem)[:, :, problem.answered]

@@ -1,4 +1,4 @@
-"""Points of other ranks that a rank reads beside its own: a halo."""
+"""A halo: points of other ranks that a rank reads beside its own."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from .shards import Shards
 
 
 def fetched(x: Tensor, shards: Shards, dim: int, wanted: Sequence[Tensor]) -> Tensor:
-    """The points ``wanted[rank]`` of the whole, on dimension ``dim``, in that order.
+    """Return the points at the places ``wanted[rank]`` of the complete domain, in that order.
 
     Args:
-        x: this rank's points; a rank that has one only to stand for none keeps it.
-        wanted: for every rank the places in the whole that it reads, the same list on all ranks;
-            a place may come twice.
+        x: this rank's points, on dimension ``dim``; a hole's point of padding is ignored.
+        shards: the ranks.
+        dim: the dimension of the points.
+        wanted: for every rank the places that it reads, the same lists on all ranks. A place may
+            appear twice.
 
-    Sends the elements of those of its points that other ranks read; so do they with the gradient.
+    Each rank sends the elements of its points that other ranks read, and receives their gradients.
     """
     real = without_holes(shards)
     rows = x.movedim(dim, 0)[: real.size]
@@ -33,13 +35,20 @@ def fetched(x: Tensor, shards: Shards, dim: int, wanted: Sequence[Tensor]) -> Te
 
 
 def without_holes(shards: Shards) -> Shards:
-    """The same ranks, with the points that they really have."""
-    sizes = tuple(0 if r in shards.holes else n for r, n in enumerate(shards.sizes))
-    return replace(shards, sizes=sizes, holes=())
+    """Return the same ranks without the points of padding of those that have none."""
+    sizes = list(shards.sizes)
+    for hole in shards.holes:
+        sizes[hole] = 0
+    return replace(shards, sizes=tuple(sizes), holes=())
 
 
 class Routes:
-    """Which of this rank's points go to each rank, and where those that come are put."""
+    """The routes of a fetch.
+
+    Attributes:
+        send: for each rank, which of this rank's points it reads.
+        place: for each rank, where its points lie in this rank's result.
+    """
 
     def __init__(self, shards: Shards, wanted: Sequence[Tensor]):
         bounds = starts(shards.sizes)
@@ -50,7 +59,7 @@ class Routes:
 
 
 class _Fetch(torch.autograd.Function):
-    """Rows of this rank to whom they are wanted by, and theirs."""
+    """Send rows (n, width) to the ranks that read them, and return those that this rank reads."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, shards: Shards, ways: Routes) -> Tensor:
@@ -91,7 +100,7 @@ class _Return(torch.autograd.Function):
 
 
 def _placed(parts: Sequence[Tensor], places: Sequence[Tensor], width: int) -> Tensor:
-    """Each part's rows at its places."""
+    """Write the rows of each part, a flat tensor, at its places of the result."""
     out = parts[0].new_empty(sum(len(place) for place in places), width)
     for part, place in zip(parts, places):
         out[place] = part.view(len(place), width)

@@ -111,8 +111,9 @@ class FilledPart(NamedTuple):
 def fill_empty(
     u: Tensor, domain: Domain, query: Tensor | None, query_domain: Domain | None
 ) -> FilledPart:
-    """Return the part with a point of padding on each rank that has none, so that all ranks
-    compute, and send, alike.
+    """Return the part with a point of padding on each rank that has none.
+
+    With a point at least, all ranks run the same steps and send the same messages.
 
     Raises:
         DomainError: queries whose domain is not sharded over the same ranks.
@@ -145,8 +146,9 @@ class GatheredKeys(NamedTuple):
 
 
 def gather_keys(u: Tensor, domain: Domain) -> GatheredKeys:
-    """Return the keys of all ranks for a rank that owns the rows of its points: O(N) numbers are
-    sent, and the edges of a rank stay where they are.
+    """Return the keys of all ranks, for a rank that owns the rows of its points.
+
+    O(N) numbers are sent. The edges of a rank stay where they are.
     """
     shards, edges = domain.shards, domain.pairs
     assert shards is not None
@@ -157,10 +159,12 @@ def gather_keys(u: Tensor, domain: Domain) -> GatheredKeys:
         positions=concatenated(domain.positions, shards, domain.positions.dim() - 2),
         measure=concatenated(domain.measure, shards, domain.measure.dim() - 1),
         valid=valid,
-        causal=False,  # edges of a part hold the order, see Domain.shard
+        # The edges of a part already leave out what an order hides, see Domain.shard.
+        causal=False,
         shards=None,
     )
-    every, queries = concatenated(u, shards, 1), replace(domain, pairs=None, shards=None)
+    every = concatenated(u, shards, 1)
+    queries = replace(domain, pairs=None, shards=None)
     if domain.size:
         return GatheredKeys(every, keys, u, queries)
 
@@ -195,17 +199,23 @@ def stretch_in_reach(u: Tensor, domain: Domain) -> Stretch:
     assert shards is not None
     assert reach is not None
     valid = _all_valid(domain, shards)
+
+    # Every rank lists the places that each rank reads: both sides of a message know its length
+    # without asking.
     wanted = []
     for rank in range(shards.count):
         places = _places_in_reach(shards, rank, reach, valid, causal=domain.causal)
         wanted.append(torch.arange(*places, device=u.device))
 
     mine = wanted[shards.rank]
+    stretch_valid = None
+    if valid is not None:
+        stretch_valid = valid[:, mine]
     stretch = replace(
         domain,
         positions=fetched(domain.positions, shards, domain.positions.dim() - 2, wanted),
         measure=fetched(domain.measure, shards, domain.measure.dim() - 1, wanted),
-        valid=None if valid is None else valid[:, mine],
+        valid=stretch_valid,
         shards=None,
     )
     features = fetched(u, shards, 1, wanted)
@@ -234,7 +244,9 @@ def _places_in_reach(
         ahead = seen[:, stop, None] + reach
         first = max(0, int(torch.searchsorted(seen, behind, right=True).min()) - 1)
         last = min(shards.total, int(torch.searchsorted(seen, ahead).max()))
-    return first, stop if causal else last
+    if causal:
+        last = stop
+    return first, last
 
 
 def _all_valid(domain: Domain, shards: Shards) -> Tensor | None:
@@ -259,20 +271,21 @@ def _one_of_padding(empty: Domain) -> Domain:
 
 
 def _check_target(domain: Domain, target: Domain | None) -> None:
-    """DomainError where the queries' domain is not sharded over the same ranks."""
+    """Raise a DomainError if the queries' domain is not sharded over the same ranks."""
     if target is None:
         return
     own, other = domain.shards, target.shards
     if own is None or other is None or (own.count, own.rank) != (other.count, other.rank):
         raise DomainError(
-            "the domain is sharded and query_domain is not, or over other ranks; shard it over the "
-            "same mesh, so that each rank answers at points of its own"
+            "query_domain: expected a domain sharded over the same ranks as the keys' domain, "
+            "got one that is not sharded or over other ranks; shard it over the same mesh"
         )
 
 
 def _filled(domain: Domain) -> Domain:
-    """The domain with one point of padding where a rank has none; padding is then a fact of all
-    ranks.
+    """Return the domain with one point of padding on each rank that has none.
+
+    If one rank has padding, all ranks get a mask, since forms must choose alike on all of them.
     """
     shards = domain.shards
     assert shards is not None
@@ -292,30 +305,36 @@ def _filled(domain: Domain) -> Domain:
 
 
 def _with_rows(domain: Domain, n: int) -> Domain:
-    """The domain with a row of ``pairs`` for each of n queries."""
+    """Return the domain with one row of ``pairs`` for each of n queries."""
     if domain.pairs is None:
         return domain
-    assert isinstance(domain.pairs, Tensor)  # a sparse domain has no shards
+    # Domains with edges are read by gather_keys.
+    assert isinstance(domain.pairs, Tensor)
     if domain.pairs.shape[-2] == n:
         return domain
     return replace(domain, pairs=_pad_rows(domain.pairs, n))
 
 
 def _with_columns(filled: Domain, before: Domain) -> Domain:
-    """``pairs`` with a hidden column for the padding of each rank that had no point."""
+    """Give ``pairs`` a hidden column for the padding of each rank that had no point."""
     assert before.shards is not None
     if filled.pairs is None or filled is before or filled.shards is before.shards:
         return filled
     assert isinstance(filled.pairs, Tensor)
-    parts = filled.pairs.split(list(before.shards.sizes), -1)
-    columns = [x if x.shape[-1] else x.new_zeros(*x.shape[:-1], 1) for x in parts]
+    columns = []
+    for part in filled.pairs.split(list(before.shards.sizes), -1):
+        if part.shape[-1] == 0:
+            part = part.new_zeros(*part.shape[:-1], 1)
+        columns.append(part)
     return replace(filled, pairs=torch.cat(columns, -1))
 
 
 def _pad_rows(x: Tensor, n: int) -> Tensor:
-    """Zero rows behind those of x (..., rows, ·), up to n."""
+    """Append rows of zeros to x (..., rows, ·), up to n rows."""
     missing = n - x.shape[-2]
-    return torch.cat([x, x.new_zeros(*x.shape[:-2], missing, x.shape[-1])], -2) if missing else x
+    if missing == 0:
+        return x
+    return torch.cat([x, x.new_zeros(*x.shape[:-2], missing, x.shape[-1])], -2)
 
 
 def part_quadrature(domain: Domain, query_domain: Domain | None) -> Quadrature:
@@ -379,6 +398,7 @@ def part_quadrature(domain: Domain, query_domain: Domain | None) -> Quadrature:
 
 
 def _times(domain: Domain, query_domain: Domain | None, shards: Shards) -> Times:
+    """Return the times of queries and keys; within one domain they are places in the whole."""
     if domain.causal and query_domain is None:
         index = places(shards, shards.rank, domain.positions.device)
         return Times(index, index)
@@ -386,19 +406,29 @@ def _times(domain: Domain, query_domain: Domain | None, shards: Shards) -> Times
 
 
 def places(shards: Shards, rank: int, device: torch.device) -> Tensor:
-    """The places in the whole of a rank's points, (1, n)."""
+    """Return the places of a rank's points in the complete domain, (1, n).
+
+    Floats hold every place exactly up to 2^24 points.
+    """
     start = sum(shards.sizes[:rank])
     stop = start + shards.sizes[rank]
     return torch.arange(start, stop, device=device, dtype=torch.float32)[None]
 
 
 def all_times(key_time: Tensor, crossed: bool, shards: Shards) -> Tensor:
+    """Return the times of all ranks' keys, (1 | B, N).
+
+    Across two domains each rank sends its own. Within one domain a time is a place.
+    """
     if crossed:
         return concatenated(key_time, shards, 1)
     return torch.arange(shards.total, device=key_time.device, dtype=torch.float32)[None]
 
 
 def before_this(total: Tensor, shards: Shards) -> Tensor:
-    """The sum of ``total`` over the ranks before this one, in their order: an exclusive scan."""
+    """Return the sum of ``total`` over the ranks before this one, in their order.
+
+    This is an exclusive scan; rank 0 gets zeros. Each rank sends ``total`` to every other.
+    """
     every = gathered(total, shards)
     return every[: shards.rank].sum(0)

@@ -14,14 +14,14 @@ from .peers import answering_peers
 
 @dataclass(frozen=True, eq=False)
 class Shards:
-    """Which points of a domain are whose: rank r has the r-th stretch of them.
+    """The points that each rank owns: rank r has the r-th stretch of the domain.
 
     Attributes:
         group: the torch process group of the ranks.
-        rank: this process among them.
-        sizes: points of each rank; a rank may have none.
-        extents: of the regular grid that the whole domain is, or None.
-        holes: ranks whose one point only stands for having none, see :attr:`filled`.
+        rank: the number of this process in the group.
+        sizes: number of points of each rank; a rank may have none.
+        extents: extents of the complete domain if it is a regular grid, else None.
+        holes: ranks without points, which have one point of padding instead, see :attr:`filled`.
 
     Example:
         >>> Shards(None, 1, (3, 0, 2)).start, Shards(None, 2, (3, 0, 2)).start
@@ -36,7 +36,7 @@ class Shards:
 
     @classmethod
     def over(cls, mesh: Any, dimension: str | None = None) -> Shards:
-        """The ranks of a device mesh, or of one dimension of it, before any has points.
+        """Return the ranks of a device mesh, or of one dimension of it, with one point each.
 
         Raises:
             DomainError: no process group, no mesh, or no such dimension.
@@ -44,13 +44,17 @@ class Shards:
         group = _group_of(mesh, dimension)
         count, rank = dist.get_world_size(group), dist.get_rank(group)
         if rank < 0:
-            raise DomainError("this process is no rank of the mesh that the domain is sharded over")
+            raise DomainError(
+                "mesh: expected a mesh with this process in it, got one without; give each process "
+                "the mesh that it belongs to"
+            )
         return cls(group, rank, (1,) * count)
 
     @classmethod
     def of_parts(cls, mesh: Any, points: int) -> Shards:
-        """The ranks of a mesh of one dimension, each of which says how many ``points`` it has. O(1)
-        numbers are sent.
+        """Return the ranks of a mesh of one dimension, from the number of points of this one.
+
+        Each rank sends one number to every other.
         """
         ranks = cls.over(mesh)
         sizes: list[Any] = [None] * ranks.count
@@ -65,12 +69,12 @@ class Shards:
 
     @property
     def total(self) -> int:
-        """Points of the whole domain."""
+        """Number of points of the complete domain."""
         return sum(self.sizes)
 
     @property
     def start(self) -> int:
-        """This rank's first point among those of the whole."""
+        """Place of this rank's first point in the complete domain."""
         return sum(self.sizes[: self.rank])
 
     @property
@@ -85,7 +89,7 @@ class Shards:
 
     @property
     def filled(self) -> Shards:
-        """The same ranks; those without points have one, which the caller makes padding."""
+        """The same ranks, where those without points have one, which the caller makes padding."""
         holes = tuple(r for r, n in enumerate(self.sizes) if n == 0)
         if not holes:
             return self
@@ -93,20 +97,22 @@ class Shards:
 
     @property
     def kept(self) -> list[int]:
-        """The places that are points of the domain, those of :attr:`holes` left out."""
+        """Places of points of the domain, without the padding of :attr:`holes`."""
         places: list[int] = []
         start = 0
         for r, n in enumerate(self.sizes):
-            places += range(start, start + n) if r not in self.holes else ()
+            if r not in self.holes:
+                places += range(start, start + n)
             start += n
         return places
 
     def __deepcopy__(self, memo: dict) -> Shards:
-        return self  # a process group is one thing, whatever is copied around it
+        # A process group cannot be copied.
+        return self
 
 
 def shares(total: int, count: int) -> tuple[int, ...]:
-    """``total`` things over ``count`` ranks as evenly as can be; a rank may get none.
+    """Divide ``total`` things between ``count`` ranks as evenly as possible; some may get none.
 
     Example:
         >>> shares(3, 2), shares(1, 3)
@@ -116,7 +122,7 @@ def shares(total: int, count: int) -> tuple[int, ...]:
 
 
 def even_sizes(points: int, count: int) -> tuple[int, ...]:
-    """``points`` over ``count`` ranks, the first ones with one more where it does not divide.
+    """Divide ``points`` between ``count`` ranks as evenly as possible, the first ones with more.
 
     Raises:
         DomainError: fewer points than ranks.
@@ -127,8 +133,8 @@ def even_sizes(points: int, count: int) -> tuple[int, ...]:
     """
     if points < count:
         raise DomainError(
-            f"a domain of {points} points has fewer than the {count} ranks of the mesh; use a "
-            "smaller mesh, or say who has none: domain.shard(mesh, sizes=(...))"
+            f"mesh: expected at most as many ranks as the domain has points ({points}), got "
+            f"{count}; use a smaller mesh, or leave ranks empty: domain.shard(mesh, sizes=(...))"
         )
     return shares(points, count)
 
@@ -147,13 +153,14 @@ def checked_sizes(sizes: Sequence[int], points: int, count: int) -> tuple[int, .
     given = tuple(int(n) for n in sizes)
     if len(given) != count or min(given) < 0 or sum(given) != points:
         raise DomainError(
-            f"sizes={given} must give each of {count} ranks its number of points, {points} in all"
+            f"sizes: expected {count} numbers of points, one per rank, with sum {points}, got "
+            f"{given}; leave sizes out to divide the points evenly"
         )
     return given
 
 
 def agreed(facts: dict[str, Any], shards: Shards) -> list[dict[str, Any]]:
-    """All ranks' facts, those under ``same`` alike on all.
+    """Return the facts of all ranks, after a check that those under ``same`` are equal on all.
 
     Raises:
         DomainError: on every rank, naming the first fact in which two ranks differ.
@@ -166,32 +173,35 @@ def agreed(facts: dict[str, Any], shards: Shards) -> list[dict[str, Any]]:
             first = every[0]["same"][name]
             if value != first:
                 raise DomainError(
-                    f"the ranks of one sharded domain differ: {name} is {first} on rank 0 and "
-                    f"{value} on rank {r}; give every rank the same domain, or its part of one"
+                    f"{name}: expected the same on all ranks of a sharded domain, got {first} on "
+                    f"rank 0 and {value} on rank {r}; give every rank the same domain, or its part "
+                    "of one"
                 )
     return every
 
 
 def _group_of(mesh: Any, dimension: str | None) -> Any:
-    """The process group of a device mesh with one dimension, or of one of its dimensions."""
+    """Return the process group of a device mesh, or of one of its dimensions."""
     if not dist.is_available() or not dist.is_initialized():
         raise DomainError(
-            "a domain is sharded over the processes of a torch process group, and there is none; "
-            "start them with torchrun and call torch.distributed.init_process_group first"
+            "shard: expected a torch process group, got none; start the processes with torchrun "
+            "and call torch.distributed.init_process_group first"
         )
     if not hasattr(mesh, "get_group") or not hasattr(mesh, "mesh_dim_names"):
         raise DomainError(
-            f"mesh must be a torch.distributed.device_mesh.DeviceMesh, got {type(mesh).__name__}; "
+            "mesh: expected a torch.distributed.device_mesh.DeviceMesh, got "
+            f"{type(mesh).__name__}; "
             'make one with init_device_mesh("cpu", (count,), mesh_dim_names=("domain",))'
         )
     names = mesh.mesh_dim_names or ()
     if dimension is None:
         if mesh.ndim != 1:
             raise DomainError(
-                f"the mesh has {mesh.ndim} dimensions {names}; say which one the domain is sharded "
-                "over: domain.shard(mesh, dimension=...)"
+                f"mesh: expected one dimension, got {mesh.ndim} {names}; name the one to shard the "
+                "domain over: domain.shard(mesh, dimension=...)"
             )
         return mesh.get_group()
     if dimension not in names:
-        raise DomainError(f"the mesh has no dimension {dimension!r}; it has {names or 'no names'}")
+        known = ", ".join(names) or "none, since the mesh has no names"
+        raise DomainError(f"dimension: expected one of {known}, got {dimension!r}")
     return mesh.get_group(dimension)

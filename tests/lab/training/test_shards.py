@@ -56,7 +56,7 @@ CUT = ["training.devices=2", "parallel.domain=2"]
 REFUSED = {
     "neighbours": ([*JOBS["itnet"], "model.encoder.neighbours=4"], "of 4 neighbours some may be"),
     "operator": ([*JOBS["steps"], "operator=lstm"], "expected a whole domain"),
-    "points": ([*JOBS["infvit"], "model.encoder.patch=8"], "1 points has fewer than the 2 ranks"),
+    "points": ([*JOBS["infvit"], "model.encoder.patch=8"], "as the domain has points (1), got 2"),
     "evolution": (
         [*SMALL, "model=continuous_vit_micro", "operator={}", "model.encoder.patch=2"],
         "parallel.domain: expected 1 for a continuous model",
@@ -204,5 +204,5 @@ def test_samples_that_cannot_be_cut_are_named():
     data = FieldDataset("flow", "train", values, values, ("u",))
     with pytest.raises(DataError, match="a sample of 6 entries; needs a multiple of 4"):
         PartDataset(data, Stretch(0, 2, axis=2, labels=2, grain=4)).batch([0])
-    with pytest.raises(DomainError, match="fewer than the 7 ranks"):
+    with pytest.raises(DomainError, match="as many ranks as the domain has points"):
         PartDataset(data, Stretch(0, 7, axis=2, labels=2)).batch([0])

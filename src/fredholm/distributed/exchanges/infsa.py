@@ -1,5 +1,7 @@
-"""InfSA: hops on a token graph, each product a ring of the ranks' keys and values, and its norm one
-number over all ranks; central queries, whose sums over points are sums over ranks as well.
+"""InfSA over ranks.
+
+A hop on the token graph is a ring of the ranks' keys and values, and the norm of the graph one
+number over all ranks. For central queries, each sum over points becomes a sum over ranks too.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ class HopsInTurn(Exchange):
 def _sharded_graph(
     kernel: TokenGraphWeights, problem: Problem, shards: Shards, **options: Any
 ) -> tuple[ShardedGraph, Tensor]:
-    """The graph at this rank's tokens, and their values."""
+    """Return the graph at this rank's tokens, and their values."""
     query, key, value = kernel.tokens(problem.uy)
     dtype = torch.promote_types(query.dtype, torch.float32)
     graph = ShardedGraph(query.to(dtype), key.to(dtype), problem, shards, kernel.rules(), options)
@@ -67,7 +69,7 @@ def _sharded_graph(
 
 @register_exchange(OwnResponse, CentreKernel)
 class CentresSummed(Exchange):
-    """Central queries that all points share: each sum over points is one over ranks too."""
+    """Central queries that all points share: each sum over points is summed over ranks too."""
 
     passes = "the kernel's own statistics"
 
@@ -84,7 +86,7 @@ class CentresSummed(Exchange):
 
 @register_exchange(OwnResponse, StreamingCentreKernel)
 class CentresBefore(CentresSummed):
-    """The same, and in causal order the sums of the ranks before."""
+    """Central queries; in causal order, running sums that begin with those of the ranks before."""
 
     def refuses(self, form: OwnResponse, kernel: CentreKernel, facts: Facts) -> str | None:
         if facts.layout.pairs:
@@ -131,24 +133,33 @@ class ShardedGraph:
         return out
 
     def _product(self, value: Tensor, statistic: str) -> tuple[Tensor, Tensor]:
-        """Edges from this rank's queries times all values, and the size of every row."""
+        """Return the edges of this rank's queries times all values, and the size of each row."""
         mass = self.problem.quadrature.mass.to(self.query.dtype)
-        massive = value * mass[:, None, :, None]
+        weighted_value = value * mass[:, None, :, None]
+
+        # Masses travel only where row sizes are asked for.
+        needs_mass = statistic != "none"
+        tensors = [self.key, weighted_value]
+        if needs_mass:
+            tensors.append(mass)
 
         def respond(owner: int, theirs: list[Tensor]) -> tuple[Tensor, ...]:
+            key, weighted, *masses = theirs
             density = visible_from(self.problem, self.shards, owner)
+            key_mass = mass[:, :1]
+            if needs_mass:
+                key_mass = masses[0]
             return edge_product(
                 self.query,
-                theirs[0],
-                theirs[1],
-                theirs[2] if statistic != "none" else mass[:, :1],
+                key,
+                weighted,
+                key_mass,
                 density,
                 activation=self.rules["activation"],
                 statistic=statistic,
                 **self.options,
             )
 
-        tensors = [self.key, massive] + ([mass] if statistic != "none" else [])
         parts = fold_ring(tensors, (2, 2, 1)[: len(tensors)], self.shards, respond, add_parts)
         return parts[0], parts[1]
 

@@ -1,4 +1,4 @@
-"""Linear attention: each rank's moment of its keys, and not the keys, goes to the others."""
+"""Linear attention: each rank sends the moment of its keys to the others, never the keys."""
 
 from __future__ import annotations
 
@@ -49,6 +49,8 @@ class MomentSummed(Exchange):
         key, _ = _common_key_features(kernel, p, shards)
         moment = Moment(p.quadrature, kernel.floor)
         moment.add(slice(None), key, kernel.values(p.y, p.uy))
+
+        # Numerator and denominator travel in one message.
         columns = [x.shape[-1] for x in moment.sums]
         moment.sums = list(summed(torch.cat(moment.sums, -1), shards).split(columns, -1))
         out = moment.respond(slice(None), kernel.stable_query_features(p.x, p.ux))
@@ -65,9 +67,11 @@ class MomentsBefore(Exchange):
         return features_refusal(kernel, form.strategy)
 
     def respond(self, form: Chunks, kernel: Separable, problem: Problem, shards: Shards) -> Tensor:
-        p, q = problem, problem.quadrature
+        p = problem
+        q = problem.quadrature
         key, shift = _common_key_features(kernel, p, shards)
-        query, value = kernel.stable_query_features(p.x, p.ux), kernel.values(p.y, p.uy)
+        query = kernel.stable_query_features(p.x, p.ux)
+        value = kernel.values(p.y, p.uy)
         decay = None
         if isinstance(kernel, Decaying) and kernel.fades:
             rates = kernel.rates(p.y, p.uy)
@@ -95,8 +99,9 @@ class MomentsBefore(Exchange):
 def _common_key_features(
     kernel: Separable, problem: Problem, shards: Shards
 ) -> tuple[Tensor, Tensor | None]:
-    """ψ of this rank's keys divided by e^c, and c, one of all ranks, or None where nothing was
-    divided.
+    """Return ψ of this rank's keys divided by e^c, and c.
+
+    c is the same on all ranks, so that their moments add up. It is None where nothing was divided.
     """
     p = problem
     key, own = kernel.stable_key_features(p.y, p.uy, p.quadrature.valid)
@@ -107,9 +112,9 @@ def _common_key_features(
 
 
 def _running_largest(key: Tensor, decay: Tensor | None, shards: Shards) -> Tensor:
-    """The largest feature of the keys up to each point, those of the ranks before included.
+    """Return the largest feature of the keys up to each point, of all ranks.
 
-    With a decay that of the ranks before is a bound, which has not faded.
+    With a decay, the largest one of the ranks before has not faded: it is an upper bound.
     """
     here = key.detach().amax(-1)
     every = gathered(here.amax(-1), shards)
@@ -123,8 +128,9 @@ def _running_largest(key: Tensor, decay: Tensor | None, shards: Shards) -> Tenso
 
 
 def _time_before(quadrature: Quadrature, shards: Shards) -> Tensor | None:
-    """On a clock, the time of the last real point of the ranks before this one, (1 | B,); -∞ where
-    there is none.
+    """Return the time of the last real point of the ranks before this one, (1 | B,).
+
+    It is -∞ where there is none, and None on a domain without times.
     """
     time = quadrature.clock
     if time is None:
@@ -139,13 +145,17 @@ def _time_before(quadrature: Quadrature, shards: Shards) -> Tensor | None:
 def _faded_moment_before(
     key: Tensor, value: Tensor, mass: Tensor, decay: Tensor, floor: float | None, shards: Shards
 ) -> Tensor:
-    """The moment of the ranks before this one, each faded since its last point."""
-    sums = decay.cumsum(-1)
-    own = moment_of(
-        key * (sums - sums[..., -1:]).exp().to(key.dtype)[..., None], value, mass, floor
-    )
+    """Return the moment of the ranks before this one, faded up to this rank's first point.
+
+    With D_j the exponents of decay up to point j, a rank's moment at its last point n is
+    Σ_j e^(D_j - D_n) ψ_j v_jᵀ. Over a later rank it fades by that rank's e^(-D_n).
+    """
+    exponents = decay.cumsum(-1)
+    last = exponents[..., -1:]
+    faded_key = key * (exponents - last).exp().to(key.dtype)[..., None]
+    own = moment_of(faded_key, value, mass, floor)
     moments = gathered(own, shards)
-    gates = gathered((-sums[..., -1]).exp()[..., None, None].to(own.dtype), shards)
+    gates = gathered((-last).exp()[..., None].to(own.dtype), shards)
 
     # Every rank uses all messages, if only an empty part of them; see Exchange.
     before = moments[:0].sum(0) * gates[:0].sum(0)

@@ -20,8 +20,10 @@ from .keys import ring
 
 @register_exchange(SampledKeys, Kernel)
 class DrawsByRank(Exchange):
-    """Each query draws from the keys of one rank after another, of each as many as is its share of
-    the points, so that every part of the integral is estimated without bias.
+    """Each query draws from the keys of one rank after another.
+
+    From each rank it draws as many as that rank's share of the points. Each part of the integral is
+    then estimated without bias, and so is their sum.
     """
 
     passes = "a ring of the ranks' keys"
@@ -34,7 +36,8 @@ class DrawsByRank(Exchange):
     def respond(
         self, form: SampledKeys, kernel: Kernel, problem: Problem, shards: Shards
     ) -> Tensor:
-        options, total = form.strategy, len(shards.kept)
+        options = form.strategy
+        total = len(shards.kept)
         check_count(options.samples, total)
 
         def respond(p: Problem) -> Tensor:
@@ -47,20 +50,25 @@ class DrawsByRank(Exchange):
 
 @register_exchange(AnchorKeys, Kernel)
 class AnchorsOfTheWhole(Exchange):
-    """The anchors of the whole domain, from all positions and masses; of the features, only those
-    at the anchors are sent.
+    """The anchors of the complete domain, chosen from all positions and masses.
+
+    Of the features, only those at the anchors are sent.
     """
 
     passes = "positions and masses, gathered, and the anchors' features"
 
     def respond(self, form: AnchorKeys, kernel: Kernel, problem: Problem, shards: Shards) -> Tensor:
-        p, q, samples = problem, problem.quadrature, form.strategy.samples
+        p = problem
+        q = problem.quadrature
+        samples = form.strategy.samples
         check_count(samples, len(shards.kept))
         given = None
         if isinstance(form.strategy.anchors, Anchors):
             given = form.strategy.anchors
         kept = torch.tensor(shards.kept, device=p.y.device)
         y, mass = (concatenated(x, shards, 1)[:, kept] for x in (p.y, q.mass))
+
+        # Within one domain a key's time is its place.
         time = None
         if q.key_time is not None:
             time = kept[None].to(q.key_time.dtype)
@@ -69,12 +77,15 @@ class AnchorsOfTheWhole(Exchange):
         every = replace(q, mass=mass, key_time=time, valid=None, triangular=False)
         rows = replace(p, y=y, quadrature=every)
         index, quadrature = anchor_keys(rows, given, samples)
+
+        # Each anchor lies on one rank; the others add zeros to its features.
         uy = summed(_own_rows(p.uy, kept[index] - shards.start), shards)
         return exact_response(kernel, with_anchors(rows, index, quadrature, uy))
 
 
 def _own_rows(u: Tensor, index: Tensor) -> Tensor:
-    """The rows ``index`` (1 | B, S) of u (B, H, n, d), zero where they are not among its n."""
+    """Return the rows ``index`` (1 | B, S) of u (B, H, n, d), zeros where they are outside of
+    it."""
     index = index.expand(u.shape[0], -1)
     mine = (index >= 0) & (index < u.shape[2])
     pick = index.clamp(0, u.shape[2] - 1)[:, None, :, None].expand(-1, u.shape[1], -1, u.shape[-1])

@@ -30,12 +30,13 @@ from ..exchange import Exchange, register_exchange
 from .keys import Parts, all_keys, ring
 from .moments import features_refusal
 
-NUMBERS_PER_PAIR = 4  # scores, weights, and what their gradient keeps
+NUMBERS_PER_PAIR = 4
+"""Numbers in memory per pair: scores, weights, and the two that their gradient keeps."""
 
 
 @register_exchange(KeyRing, Kernel)
 class KeysInTurn(Exchange):
-    """The keys of one rank after another, whose integrals add up."""
+    """The keys of one rank after another; their integrals add up."""
 
     passes = "a ring of the ranks' keys"
 
@@ -48,17 +49,17 @@ class KeysInTurn(Exchange):
 
 @register_exchange(Dense, Kernel)
 class MatrixInTurn(KeysInTurn):
-    """The same of a kernel's matrix, which must be a function of two ends."""
+    """The keys in turn, for a kernel's matrix, whose entries must depend on two points alone."""
 
     def refuses(self, form: Dense, kernel: Kernel, facts: Facts) -> str | None:
         if kernel.pairwise:
             return None
-        return "its matrix is a functional of all pairs, which no rank has"
+        return "its matrix depends on all pairs at once, which no rank has"
 
 
 @register_exchange(Fused, SoftmaxScores)
 class SoftmaxInTurn(Exchange):
-    """The keys of one rank after another, with softmax's running normaliser."""
+    """The keys of one rank after another, with the running normaliser of softmax."""
 
     passes = KeysInTurn.passes
 
@@ -72,23 +73,26 @@ class SoftmaxInTurn(Exchange):
 
 
 def _softmax_part(kernel: SoftmaxScores, p: Problem) -> Tensor:
-    key, value = kernel.keys(p.y, p.uy), kernel.values(p.y, p.uy)
+    """Return numerator, denominator and largest score over the keys of one rank."""
+    key = kernel.keys(p.y, p.uy)
+    value = kernel.values(p.y, p.uy)
     return attention_part(kernel.queries(p.x, p.ux), key, value, p.quadrature)
 
 
 def _join(a: Parts, b: Parts) -> Parts:
+    """Join two parts at the larger of their largest scores."""
     return (joined(a[0], b[0]),)
 
 
 @register_exchange(WeightBlocks, WeightedValue)
 class KeysGathered(Exchange):
-    """All keys at every rank, for weights that are a functional of all of them: O(N) memory."""
+    """All keys at every rank, for weights that depend on all of them at once: O(N) memory."""
 
     passes = "all keys, gathered"
 
     def refuses(self, form: WeightBlocks, kernel: Kernel, facts: Facts) -> str | None:
         if facts.layout.pairs and not kernel.rowwise:
-            return "its weights may be a functional of all pairs, which no rank has"
+            return "its weights may depend on all pairs at once, which no rank has"
         return None
 
     def respond(
@@ -106,16 +110,17 @@ class ProductsInTurn(Exchange):
 
     def refuses(self, form: Quadratic, kernel: Separable, facts: Facts) -> str | None:
         if isinstance(kernel, Windowed) and kernel.window is not None:
-            return "with a window the weights of pairs are a functional of a query's last points"
+            return "with a window the weight of a pair depends on the points before its query"
         if isinstance(kernel, Decaying) and kernel.fades:
-            return "with a decay the weights of pairs are a functional of the points between"
+            return "with a decay the weight of a pair depends on the points between its two ends"
         return features_refusal(kernel, form.strategy)
 
     def respond(
         self, form: Quadratic, kernel: Separable, problem: Problem, shards: Shards
     ) -> Tensor:
         p = problem
-        # All ranks' features are divided by one factor, whose exponent this is.
+
+        # All ranks divide their features by the same e^shift.
         shift = kernel.stable_key_features(p.y, p.uy, p.quadrature.valid)[1]
         if shift is not None:
             shift = largest(shift, shards)
@@ -131,8 +136,10 @@ class ProductsInTurn(Exchange):
 
 
 def products(kernel: Separable, p: Problem, shift: Tensor | None) -> Tensor:
-    """Weighted inner products of features times values, their own sum where there is a denominator,
-    and the largest feature that each query sees: (B, H, Nq, c + 2).
+    """Return the sums over one rank's keys that the response is divided from, (B, H, Nq, c + 2).
+
+    The columns are: weighted inner products of features times values (c); their sum, where the
+    kernel has a denominator (1); the largest feature that the query sees (1).
     """
     key, own = kernel.stable_key_features(p.y, p.uy, p.quadrature.mass > 0, shift)
     if own is not None and shift is not None:
@@ -140,28 +147,36 @@ def products(kernel: Separable, p: Problem, shift: Tensor | None) -> Tensor:
     value = kernel.values(p.y, p.uy)
     if kernel.floor is not None:
         value = F.pad(value, (0, 1), value=1.0)
+
+    # (B, H, Nq, n): all pairs of a block of queries and one rank's keys.
     pairs = kernel.stable_query_features(p.x, p.ux) @ key.mT
     weights = p.quadrature.weights()
-    sums = (pairs * weights) @ value.to(pairs.dtype)
+    integral = (pairs * weights) @ value.to(pairs.dtype)
     size = torch.where(weights > 0, key.detach().amax(-1)[:, :, None], 0.0)
-    size = size.amax(-1, keepdim=True).to(sums.dtype)
-    return torch.cat([sums, size.expand(*sums.shape[:-1], 1)], -1)
+    size = size.amax(-1, keepdim=True).to(integral.dtype)
+    return torch.cat([integral, size.expand(*integral.shape[:-1], 1)], -1)
 
 
 def added(a: Parts, b: Parts) -> Parts:
-    """Two ranks' :func:`products` together: sums, and the larger of the largest features."""
-    most = torch.maximum(a[0][..., -1:], b[0][..., -1:])
-    return (torch.cat([a[0][..., :-1] + b[0][..., :-1], most], -1),)
+    """Combine :func:`products` of two ranks: add the sums, and keep the largest feature."""
+    left, right = a[0], b[0]
+    most = torch.maximum(left[..., -1:], right[..., -1:])
+    return (torch.cat([left[..., :-1] + right[..., :-1], most], -1),)
 
 
 def divided(out: Tensor, shift: Tensor | None, floor: float | None) -> Tensor:
-    """The response from :func:`products` of all keys, (B, H, Nq, c).
+    """Return the response from :func:`products` of all keys, (B, H, Nq, c).
 
-    The floor of the denominator is relative to the keys that a query sees: a later key may be far
-    larger.
+    With stabilised features the floor of the denominator is relative to the largest feature that
+    the query sees: that of a later key may be larger by many orders of magnitude.
     """
-    out, size = out[..., :-1], out[..., -1:].detach()
+    size = out[..., -1:].detach()
+    out = out[..., :-1]
     if floor is None:
         return out
-    least = floor if shift is None else (floor * size).clamp_min(1e-36)
+    if shift is None:
+        least = floor
+    else:
+        # Above float32's smallest normal number, so that the quotient stays finite.
+        least = (floor * size).clamp_min(1e-36)
     return out[..., :-1] / guarded(out[..., -1:], least)

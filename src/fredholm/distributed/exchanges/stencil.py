@@ -1,8 +1,10 @@
-"""Convolutions: the rows beyond a rank's own that its stencils read."""
+"""Convolutions: a rank also reads the rows of its neighbours that its stencils reach."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod
 
 import torch
@@ -15,7 +17,8 @@ from ...integral.lattice import summed, write_points
 from ...integral.problem import Problem, merge_heads
 from ...integral.window import Window
 from ...layers.convolution import Reads, StencilKernel
-from .. import Shards, fetched
+from .. import Shards, fetched, without_holes
+from ..collectives import starts
 from ..exchange import Exchange, register_exchange
 
 
@@ -33,19 +36,24 @@ class RowsBeyond(Exchange):
     def respond(
         self, form: OwnResponse, kernel: StencilKernel, problem: Problem, shards: Shards
     ) -> Tensor:
-        p, grid = problem, shards.extents or ()
+        p = problem
+        grid = shards.extents or ()
         first, *others = kernel.windows
         reads = RowReads.of(grid, first, shards)
         u = merge_heads(weighed(p.uy, p.quadrature.mass)).mT
         image = reads.image(u, shards, grid[1:])
         # The image has all rows that are read, padding among them.
         windows = (replace(first, before=0, after=0, mode="zeros"), *others)
-        if len(grid) == 1:  # a line is an image of one row
-            image, windows = image.mT, (Window(1), *windows)
+        if len(grid) == 1:
+            # A line is an image of one row.
+            image = image.mT
+            windows = (Window(1), *windows)
         weight, bias = kernel.image_taps(p, image.dtype)
         with summed(p):
             out = Reads.of(windows).convolve(image, weight, bias, kernel.heads)
         out = write_points(out, kernel.heads)
+
+        # The image begins with a complete row, and so with points of the rank before.
         before = shards.start - sum(shards.sizes[r] for r in shards.holes if r < shards.rank)
         skip = before - reads.first * reads.width
         return kernel.scaled(out[:, :, skip : skip + p.uy.shape[2]], p)
@@ -56,10 +64,10 @@ class RowReads:
     """Rows that a window along the first axis of a sharded grid reads for a rank's outputs.
 
     Attributes:
-        width: points of a row, what is behind the first axis.
-        first, last: the rows that this rank has points of, last excluded.
-        rows: of each rank, the rows that its outputs read, in order; -1 for padding with zeros,
-            and all that a rank without points reads.
+        width: points per row: the product of all extents but the first.
+        first, last: the rows in which this rank has points, last excluded.
+        rows: for each rank the rows that its outputs read, in order. -1 stands for a row of zeros;
+            a rank without points reads nothing else.
     """
 
     width: int
@@ -74,11 +82,14 @@ class RowReads:
         >>> [rows.tolist() for rows in reads.rows]
         [[-1, 0, 1, 2, 3, 4], [3, 4, 5, -1]]
         """
-        width, start, spans = prod(grid[1:]), 0, []
-        for r, size in enumerate(shards.sizes):
-            size = 0 if r in shards.holes else size
-            spans.append((start // width, max(start // width + 1, -(-(start + size) // width))))
-            start += size
+        width = prod(grid[1:])
+
+        # The rows of each rank, one at least. Two ranks may have points of the same row.
+        spans = []
+        for start, stop in pairwise(starts(without_holes(shards).sizes)):
+            first = start // width
+            last = max(first + 1, math.ceil(stop / width))
+            spans.append((first, last))
         mode = Window(1, mode=window.mode)
         rows = []
         for r, (first, last) in enumerate(spans):
@@ -90,12 +101,12 @@ class RowReads:
         return cls(width, first, last, tuple(rows))
 
     def points(self) -> list[Tensor]:
-        """For each rank the points of the rows it reads."""
+        """Return for each rank the points of the rows that it reads."""
         inside = torch.arange(self.width)
         return [(rows[rows >= 0, None] * self.width + inside).flatten() for rows in self.rows]
 
     def image(self, u: Tensor, shards: Shards, axes: tuple[int, ...]) -> Tensor:
-        """u (B, C, n) of this rank's points as an image (B, C, rows, *axes) of those it reads."""
+        """Return the rows that this rank reads, (B, C, rows, *axes), from its points (B, C, n)."""
         rows = self.rows[shards.rank].to(u.device)
         points = [index.to(u.device) for index in self.points()]
         found = fetched(u, shards, 2, points).unflatten(2, (-1, self.width))

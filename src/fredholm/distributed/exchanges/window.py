@@ -1,5 +1,7 @@
-"""A softmax window in front of linear attention: each rank's last points, as far as a window may
-reach back to them, and one moment of all before.
+"""A softmax window in front of linear attention.
+
+Each rank sends its last points, as many as a window of a later rank may reach back to, and one
+moment of all points before those.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from ...integral.contract import Memory
 from ...integral.facts import Facts
 from ...integral.problem import Problem
 from ...ops.linear_attention import over_new_factor, taken_by_row
-from .. import Shards, concatenated, gathered, largest
+from .. import Shards, concatenated, gathered, largest, without_holes
 from ..exchange import Exchange, register_exchange
 from ..part import before_this
 from .moments import features_refusal
@@ -44,9 +46,9 @@ class TailsAndMoments(Exchange):
 
 
 def tails(shards: Shards, window: int) -> Shards:
-    """The last points of each rank, as many as a window may reach back to."""
-    kept = [0 if r in shards.holes else min(window, n) for r, n in enumerate(shards.sizes)]
-    return replace(shards, sizes=tuple(kept), holes=())
+    """Return the last points of each rank as shards: as many as a window may reach back to."""
+    real = without_holes(shards)
+    return replace(real, sizes=tuple(min(window, n) for n in real.sizes))
 
 
 class Near(NamedTuple):
@@ -59,16 +61,17 @@ class Near(NamedTuple):
     mass: Tensor
 
     def taken(self, place: Tensor) -> Near:
-        """Points at places of each row, (B, m)."""
+        """Return the points at these places of each row, (B, m)."""
         key, value = taken_by_row(self.key, place), taken_by_row(self.value, place)
         return Near(key, value, self.mass.expand(len(key), -1).gather(1, place))
 
     def hidden_first(self) -> Near:
-        """The visible points of each row behind its hidden ones, in their order."""
+        """Move the hidden points of each row to its front; the others keep their order."""
         visible = self.mass.expand(len(self.key), -1) >= 0
         return self.taken(visible.long().argsort(dim=1, stable=True))
 
     def narrow(self, start: int, count: int) -> Near:
+        """Return ``count`` points from ``start`` on."""
         parts = zip(self, (2, 2, 1))
         return Near(*(x.narrow(dim, start, count) for x, dim in parts))
 
@@ -103,8 +106,9 @@ def memory_before(kernel: Windowed, problem: Problem, shards: Shards) -> Memory:
     not_last = torch.arange(n, device=own.key.device) < n - last.size
     far_mass = torch.where(not_last, own.mass, 0.0).clamp_min(0.0)
     features, shift = kernel.far_keys(own.key, (far_mass > 0).expand(batch, -1), None)
-    common = None if shift is None else largest(shift, shards)
-    if shift is not None and common is not None:
+    common = None
+    if shift is not None:
+        common = largest(shift, shards)
         features = features * over_new_factor(shift, common).to(features.dtype)
     moment = before_this(_moment(features, own.value, far_mass), shards)
 
@@ -161,37 +165,48 @@ def _as_memory(moment: Tensor, near: Near, window: int, sinks: Near | None) -> M
 
 
 def _sinks_before(own: Near, count: int, shards: Shards) -> Near:
-    """The first ``count`` visible points of the ranks before this one; mass -1 where there are
-    fewer.
+    """Return the first ``count`` visible points of the ranks before this one.
+
+    Where there are fewer, the last places have mass -1.
     """
     first = _visible_first(own, count)
-    if shards.rank in shards.holes:  # its point of padding is no point of the whole
+    if shards.rank in shards.holes:
+        # Its point of padding is not a point of the domain.
         first = first._replace(mass=torch.full_like(first.mass, -1.0))
-    ranks = torch.arange(shards.count, device=own.key.device) < shards.rank
     key, value, mass = (gathered(x, shards) for x in first)
-    mass = torch.where(ranks[:, None, None], mass, -1.0)
+
+    # Points of this rank and of later ones are hidden: (P, B, m).
+    before = torch.arange(shards.count, device=own.key.device) < shards.rank
+    mass = torch.where(before[:, None, None], mass, -1.0)
+
+    # The places of all ranks, one rank after another.
     key, value = (x.movedim(0, 2).flatten(2, 3) for x in (key, value))
     return _visible_first(Near(key, value, mass.movedim(0, 1).flatten(1, 2)), count)
 
 
 def _visible_first(points: Near, count: int) -> Near:
-    """The first ``count`` visible points of each row; mass -1 where there are fewer."""
+    """Return the first ``count`` visible points of each row; mass -1 where there are fewer."""
     mass = points.mass.expand(len(points.key), -1)
     order = (mass < 0).long().argsort(dim=1, stable=True)
-    found, missing = points.taken(order[:, :count]), max(0, count - order.shape[1])
+    found = points.taken(order[:, :count])
+    missing = max(0, count - order.shape[1])
     key, value = (F.pad(x, (0, 0, 0, missing)) for x in found[:2])
     return Near(key, value, F.pad(found.mass, (0, missing), value=-1.0))
 
 
 def _without_sinks(own: Near, before: Near, count: int) -> Near:
-    """This rank's points, those hidden that are sinks."""
+    """Return this rank's points with its sinks hidden.
+
+    A point is a sink if it is among the first ``count`` visible points of the domain.
+    """
     mass = own.mass.expand(len(own.key), -1)
     rank = (before.mass >= 0).sum(1, keepdim=True) + (mass >= 0).cumsum(1)
     return own._replace(mass=torch.where(rank > count, mass, -1.0))
 
 
 def _moment(features: Tensor, value: Tensor, mass: Tensor) -> Tensor:
-    """Sums of features times values and times one, (B, S, r, c + 1)."""
+    """Return the sums of features times values and times one, (B, S, r, c + 1)."""
+    # Several maps of features may share a head of values.
     value = value.repeat_interleave(features.shape[1] // value.shape[1], 1)
     value = F.pad(value.to(features.dtype), (0, 1), value=1.0)
     return (features * mass[:, None, :, None].to(features.dtype)).mT @ value
