@@ -195,7 +195,7 @@ def test_masks_add_channels():
 
 
 def test_the_released_norm_is_refused_in_causal_order():
-    with pytest.raises(OptionError, match=r"needs encoder\.causal=False"):
+    with pytest.raises(OptionError, match=r"set encoder\.causal=False"):
         create_model("ckcnn_small", **parts(norm="released"))
     model = small(norm="released", causal=False, head="mean")
     assert isinstance(model.body.blocks[0].norms[0], WholeNorm)
@@ -293,7 +293,7 @@ def test_configurations_that_cannot_be(changes, message):
 
 
 def test_only_convolutions_fit():
-    with pytest.raises(OptionError, match="'softmax' has no out_dim and length"):
+    with pytest.raises(OptionError, match="expected a convolution with out_dim and length"):
         create_model("ckcnn_small", **parts(operator="softmax"))
 
 

@@ -232,8 +232,8 @@ def test_decay_groups():
     ("options", "message"),
     [
         ({"depth_rule": "powers"}, "did you mean 'power'"),
-        ({"decay": 1.0}, r"decay γ in \(0, 1\), got 1.0"),
-        ({"chunk": 0}, "chunk is a number of tokens"),
+        ({"decay": 1.0}, r"decay: expected γ in \(0, 1\), got 1.0"),
+        ({"chunk": 0}, "chunk: expected a number of tokens"),
         ({"heads": 5}, "expected heads that divide dim=16, got heads=5"),
         ({"patch": 5}, "expected a patch that divides the image of 28x28, got 5x5"),
         ({"operator_options": {"decay": 0.3}}, "give body.decay"),

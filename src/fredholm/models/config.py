@@ -19,8 +19,9 @@ Given = Mapping[str, Any] | Configuration | None
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What a model is built from: ``config.encoder.patch``, ``config.body.depth``,
-    ``config.head.pool``.
+    """The configuration of a model: of its encoder, its body and its head.
+
+    Fields are read as ``config.encoder.patch``, ``config.body.depth``, ``config.head.pool``.
 
     Raises:
         OptionError: parts that do not fit one another.
@@ -52,7 +53,7 @@ class ModelConfig:
 
     @property
     def pool(self) -> str:
-        """The read-out: the head's, or what the encoder usually takes."""
+        """The read-out: the head's, or the encoder's default."""
         return self.head.pool or self.encoder.default_pool
 
     @property
@@ -72,15 +73,15 @@ class ModelConfig:
         body: Given = None,
         head: Given = None,
     ) -> ModelConfig:
-        """The configuration with some fields of its parts replaced.
+        """Return the configuration with some fields of its parts replaced.
 
         Args:
-            data: what a data set says of its inputs, ``{"kind": "text", "vocabulary": 9, ...}``:
-                the encoder becomes one that reads this kind and suits the body.
-            encoder, body, head: fields by name, ``kind`` among them where the part becomes another
-                one; or a whole configuration of the part. Another kind takes over the fields that
-                both have, but for what the data say. Another operator starts from its own defaults
-                unless ``operator_options`` are given.
+            data: a data set's description of its inputs, such as ``{"kind": "text", "vocabulary":
+                9}``. The encoder becomes one that reads this kind and fits the body.
+            encoder, body, head: fields by name, or a complete configuration of the part. With
+                ``kind`` the part becomes another one, which keeps the fields that both have, except
+                those that describe data. Another operator starts from its own defaults unless
+                ``operator_options`` are given.
 
         Raises:
             OptionError: an unknown kind or field, or values that do not fit.
@@ -99,12 +100,12 @@ class ModelConfig:
         return ModelConfig(new_encoder, new_body, _replaced(HEADS, old_head, head))
 
     def to_dict(self) -> dict[str, Any]:
-        """Each part with its kind, as JSON takes them."""
+        """Return each part with its kind, as values that JSON can hold."""
         return {name: getattr(self, name).to_dict() for name in ("encoder", "body", "head")}
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> ModelConfig:
-        """What :meth:`to_dict` wrote.
+        """Return the configuration that :meth:`to_dict` described.
 
         Raises:
             OptionError: parts, kinds or fields that are unknown.
@@ -112,7 +113,8 @@ class ModelConfig:
         tables: dict[str, Registry[Any]] = {"encoder": ENCODERS, "body": BODIES, "head": HEADS}
         for name in given:
             if name not in tables:
-                raise OptionError(f"a model has no {name!r}{suggest(name, tables)}")
+                known = ", ".join(tables)
+                raise OptionError(f"model: expected {known}, got {name!r}{suggest(name, tables)}")
         return cls(**{name: from_dict(table, given[name]) for name, table in tables.items()})
 
 
@@ -140,51 +142,64 @@ def suggest_field(name: str, prefix: str = "") -> str:
 
 
 def takes(body: BodyConfig, encoder: type[EncoderConfig]) -> bool:
-    """Whether a body can stand behind an encoder."""
+    """Tell whether a body can stand behind an encoder."""
     named = not body.encoders or encoder.kind in body.encoders
     return named and encoder.own_width == body.any_width
 
 
 def _reader(kind: str, now: EncoderConfig, body: BodyConfig) -> str:
-    """The kind of the encoder that reads this kind of data: today's if it does, else the one of
-    its name, else the first that was registered: the library's, where it has one.
+    """Return the kind of an encoder that reads this kind of data and fits the body.
+
+    The present encoder comes first, then the one named like the data, then the one that was
+    registered first, which is one of the library's if it has any.
     """
     if now.data == kind and takes(body, type(now)):
         return now.kind
-    ENCODERS.names()  # all of them are known from here on
-    result = [e.kind for e in ENCODERS.registered() if e.data == kind and takes(body, e)]
-    if not result:
+
+    # names() registers those of the library.
+    ENCODERS.names()
+    readers = [e.kind for e in ENCODERS.registered() if e.data == kind and takes(body, e)]
+    if not readers:
         raise OptionError(f"data: the body {body.kind!r} has no encoder that reads {kind!r}")
-    return kind if kind in result else result[0]
+    if kind in readers:
+        return kind
+    return readers[0]
 
 
 def _replaced(table: Registry[Any], now: Any, given: Given) -> Any:
-    """A part with some fields, or its kind, replaced."""
-    if given is None or isinstance(given, Configuration):
-        return now if given is None else given
+    """Return a part with some fields, or its kind, replaced."""
+    if given is None:
+        return now
+    if isinstance(given, Configuration):
+        return given
     fields = dict(given)
     cls = table[fields.pop("kind", now.kind)]
     fields = known_fields(cls, fields, table.what)
+
     if cls is type(now):
-        # What a change puts out of play goes with it.
+        # A field without effect under the new values returns to its default.
         idle = dict.fromkeys(cls.idle(vars(now) | fields))
         return cls(**vars(now) | idle | fields)
-    said = {name for part in (cls, now) for name in (*_said(part, "of_data"), *_said(part, "own"))}
-    kept = {
-        name: value
-        for name, value in vars(now).items()
-        if name in cls.fields() and name not in said and value is not None
-    }
-    idle = cls.idle(kept | fields)
-    return cls(**{name: value for name, value in kept.items() if name not in idle} | fields)
+
+    # Another kind keeps the fields that both have, except those that describe data or belong to one
+    # kind alone, and those without effect.
+    not_shared = _special_fields(cls) | _special_fields(now)
+    kept = {}
+    for name, value in vars(now).items():
+        if name in cls.fields() and name not in not_shared and value is not None:
+            kept[name] = value
+    for name in cls.idle(kept | fields):
+        kept.pop(name, None)
+    return cls(**kept | fields)
 
 
-def _said(part: Any, what: str) -> tuple[str, ...]:
-    return getattr(part, what, ())
+def _special_fields(part: Any) -> set[str]:
+    """Return the names of fields that describe data, or that belong to one kind alone."""
+    return {*getattr(part, "of_data", ()), *getattr(part, "own", ())}
 
 
 def _with_operator(body: Any, given: Given) -> Given:
-    """A part's options belong to its own operator: another one starts without them."""
+    """Drop the options of the present operator where another one is given."""
     if not isinstance(given, Mapping) or "operator" not in given:
         return given
     fields = dict(given)

@@ -1,4 +1,4 @@
-"""Operators inside models: what the data say of them, and sums of several by name."""
+"""Operators inside models: options that follow from the data, and sums of operators by name."""
 
 from __future__ import annotations
 
@@ -28,13 +28,22 @@ from .baselines import list_baselines, make_baseline
 def position_options(
     name: str, position_dim: int, options: Mapping[str, Any], *, causal: bool = False
 ) -> dict[str, Any]:
-    """Options of a registered operator for positions of this dimension, and where ``causal`` for
-    points in an order; what an operator does not read it is not told.
+    """Return the options of a registered operator, with those that follow from the data.
+
+    Args:
+        name: of the operator.
+        position_dim: dimension of the positions; left out where the operator does not have it.
+        options: the operator's own, which come first.
+        causal: whether points are in an order. Only a sum has this option: its convolutions then
+            read the past alone.
     """
-    said = {"position_dim": position_dim, "causal": causal}
     known = inspect.signature(operator_factory(name)).parameters
-    taken = ("position_dim", "causal") if name == SUM else ("position_dim",)
-    return {key: said[key] for key in taken if key in known} | dict(options)
+    from_data: dict[str, Any] = {}
+    if "position_dim" in known:
+        from_data["position_dim"] = position_dim
+    if name == SUM:
+        from_data["causal"] = causal
+    return from_data | dict(options)
 
 
 # Keys of options: a value per block, and the parts of a sum of operators.
@@ -63,7 +72,12 @@ def _value_of_block(key: str, value: Any, block: int) -> Any:
     """Return one option's value for a block."""
     if key == PARTS and isinstance(value, (list, tuple)):
         # A part is an operator's name, or a mapping with its name and options.
-        return [of_block(part, block) if isinstance(part, Mapping) else part for part in value]
+        parts = []
+        for part in value:
+            if isinstance(part, Mapping):
+                part = of_block(part, block)
+            parts.append(part)
+        return parts
     if not isinstance(value, Mapping) or set(value) != {PER_BLOCK}:
         return value
     values = value[PER_BLOCK]
@@ -76,19 +90,24 @@ def _value_of_block(key: str, value: Any, block: int) -> Any:
 def make_operator(
     name: str, dim: int, heads: int, *, position_dim: int, ordered: bool = False, **options: Any
 ) -> nn.Module:
-    """A registered operator for positions of this dimension, of points in an order where
-    ``ordered``; ``options`` are its own, ``causal`` among them.
+    """Create a registered operator for positions of this dimension.
+
+    Args:
+        name, dim, heads: see :func:`fredholm.operators.create_operator`.
+        position_dim: dimension of the positions.
+        ordered: whether points are in an order, see :func:`position_options`.
+        options: the operator's own.
 
     Raises:
         OptionError: an unknown name, a baseline's, or an option the operator does not have.
     """
     if name in list_baselines():
         raise OptionError(
-            f"operator: received {name!r}, a baseline; needs a body of the kind 'backbone' "
-            "(model=backbone_nano), or a sum of which it is a part"
+            f"operator: expected an operator on any domain, got the baseline {name!r}; give it to "
+            "a body of the kind 'backbone' (model=backbone_nano), or make it a part of a sum"
         )
-    told = position_options(name, position_dim, options, causal=ordered)
-    return create_operator(name, dim, heads, **told)
+    options = position_options(name, position_dim, options, causal=ordered)
+    return create_operator(name, dim, heads, **options)
 
 
 SUM = "sum"
@@ -99,18 +118,18 @@ class OperatorSum(IntegralOperator):
     r"""A sum of operators by name, :math:`(Tu)(x) = \sum_i (T_i u)(x)`; see
     :class:`fredholm.kernels.SumKernel`.
 
-    All parts integrate over the one domain that the sum is given: beside a convolution, which
-    counts points, an operator that takes means needs the measure ``"counting"`` too, and one with
-    a normaliser of its own (softmax, luna) does not feel the difference.
+    All parts integrate over the same domain. A convolution counts points, so an operator that takes
+    means needs the measure ``"counting"`` beside it. One with a normaliser of its own (softmax,
+    luna) gives the same result on both measures.
 
     Args:
         dim: width of u.
-        heads: of every part that has heads.
+        heads: number of heads of every part that has heads.
         parts: names of registered operators or baselines, or mappings of a name and options:
             ``["luna", {"name": "convolution", "depthwise": True}]``.
-        position_dim, causal: what the parts are told of the domain; convolutions read the past
-            alone where ``causal``.
-        strategy: of all parts; ``"auto"`` leaves each the one among its options.
+        position_dim: dimension of the positions.
+        causal: convolutions read the past alone.
+        strategy: of all parts; with ``"auto"`` each part takes the one among its own options.
         out_dim: width of the output.
 
     Shape: (B, N, dim) to (B, N, out_dim).
@@ -144,8 +163,8 @@ class OperatorSum(IntegralOperator):
     ):
         if isinstance(parts, (str, Mapping)) or not isinstance(parts, Sequence):
             raise OptionError(refuse_kind("parts", parts, "a list of names or of their options"))
-        told: dict[str, Any] = {"position_dim": position_dim, "causal": causal}
-        built = [_part(part, dim, heads, told, out_dim) for part in parts]
+        place: dict[str, Any] = {"position_dim": position_dim, "causal": causal}
+        built = [_part(part, dim, heads, place, out_dim) for part in parts]
         super().__init__(
             dim,
             heads,
@@ -164,20 +183,34 @@ class OperatorSum(IntegralOperator):
 
 
 def _part(
-    part: str | Mapping[str, Any], dim: int, heads: int, told: dict[str, Any], out_dim: int | None
+    part: str | Mapping[str, Any], dim: int, heads: int, place: dict[str, Any], out_dim: int | None
 ) -> IntegralOperator:
-    """One part of a sum, by its name."""
-    options = dict(part) if isinstance(part, Mapping) else {}
-    name: Any = options.pop("name", None) if isinstance(part, Mapping) else part
+    """Create one part of a sum, a name or a mapping of a name and options.
+
+    ``place`` has the position dimension and whether points are in an order.
+    """
+    name: Any = part
+    options: dict[str, Any] = {}
+    if isinstance(part, Mapping):
+        options = dict(part)
+        name = options.pop("name", None)
     if not isinstance(name, str):
-        raise OptionError(f"parts: received {part!r}; needs a name, or a mapping with one")
+        raise OptionError(
+            f"parts: expected a name, or a mapping with a name and options, got {part!r}"
+        )
+
     if name in list_baselines():
         if out_dim not in (None, dim):
-            raise OptionError(f"out_dim: the baseline {name!r} keeps its width of {dim}")
-        return make_baseline(name, dim, heads, **told, **options)
-    width = {} if out_dim is None else {"out_dim": out_dim}
-    told = position_options(name, told["position_dim"], options, causal=told["causal"])
-    return create_operator(name, dim, heads, **width, **told)
+            raise OptionError(
+                f"out_dim: expected {dim}, the width that the baseline {name!r} keeps, got "
+                f"{out_dim}; leave it out"
+            )
+        return make_baseline(name, dim, heads, **place, **options)
+
+    options = position_options(name, place["position_dim"], options, causal=place["causal"])
+    if out_dim is not None:
+        options = {"out_dim": out_dim} | options
+    return create_operator(name, dim, heads, **options)
 
 
 # --- the measure that an operator is defined for --------------------------------------------------

@@ -61,8 +61,8 @@ class CKCNNConfig(BodyConfig):
     def build(self, encoder: Encoder, config: EncoderConfig) -> CKCNNBody:
         if self.norm == "released" and config.causal:
             raise OptionError(
-                "norm: 'released' reads the whole sequence at every point; needs "
-                "encoder.causal=False, or 'paper'"
+                "norm: expected 'paper' for a causal encoder, got 'released', which reads the "
+                "whole sequence at every point; set encoder.causal=False to use it"
             )
         first: Any = encoder.dim
         widths = pairwise([first, *self.widths])
@@ -74,8 +74,8 @@ class CKCNNConfig(BodyConfig):
         known = inspect.signature(operator_factory(self.operator)).parameters
         if "out_dim" not in known or "length" not in known:
             raise OptionError(
-                f"operator: {self.operator!r} has no out_dim and length; needs a convolution such "
-                "as 'ckconv'"
+                "operator: expected a convolution with out_dim and length, such as 'ckconv', got "
+                f"{self.operator!r}"
             )
         options: dict[str, Any] = {"length": data.points}
         if position_dim > 1:
@@ -92,15 +92,19 @@ class CKCNNConfig(BodyConfig):
         norms: list[nn.Module] = []
         for dim in (d_in, d_out):
             operators.append(create_operator(self.operator, dim, 1, out_dim=d_out, **options))
-            norms.append(nn.LayerNorm(d_out) if self.norm == "paper" else WholeNorm(d_out))
+            if self.norm == "paper":
+                norms.append(nn.LayerNorm(d_out))
+            else:
+                norms.append(WholeNorm(d_out))
         return CKBlock(operators, norms, self.dropout)
 
 
 class WholeNorm(nn.GroupNorm):
-    """One mean and variance over all channels and real points, one gain and bias per channel:
-    (B, N, D) to (B, N, D), zero at padding.
+    """Norm by one mean and variance over all channels and real points of a sample.
 
-    Reference: the authors' released code, whose layer norm this is.
+    Each channel has a gain and a bias. Maps (B, N, D) to (B, N, D), zero at padding.
+
+    Reference: the layer norm of the authors' released code.
     """
 
     def __init__(self, dim: int):
@@ -109,6 +113,9 @@ class WholeNorm(nn.GroupNorm):
     def forward(self, input: Tensor, valid: Tensor | None = None) -> Tensor:
         if valid is None:
             return super().forward(input.mT).mT
+
+        # float32 at least: a sum over all points may overflow float16. The count is at least one,
+        # since a sample of padding alone would divide by zero.
         real = valid[..., None]
         u = torch.where(real, cast(input, at_least_single(input.dtype)), 0.0)
         count = (real.sum((1, 2), keepdim=True) * input.shape[2]).clamp(min=1)
@@ -120,7 +127,7 @@ class WholeNorm(nn.GroupNorm):
 
 
 class CKBlock(nn.Module):
-    r"""Twice convolution, norm, ReLU, dropout; then the block's input added and a last ReLU.
+    r"""Two rounds of convolution, norm, ReLU, dropout; then the input is added, and a last ReLU.
 
     Shape: (B, N, dim) and a domain to (B, N, out_dim).
 
@@ -151,12 +158,15 @@ class CKBlock(nn.Module):
         out = u
         for operator, norm in zip(self.operators, self.norms):
             out = operator(out, domain)
-            out = norm(out, domain.valid) if isinstance(norm, WholeNorm) else norm(out)
+            if isinstance(norm, WholeNorm):
+                out = norm(out, domain.valid)
+            else:
+                out = norm(out)
             out = self.dropout(functional.relu(out))
         return self._with_input(out, u)
 
     def _with_input(self, out: Tensor, u: Tensor) -> Tensor:
-        """Return the last ReLU of a block's branch and its input."""
+        """Add the block's input to its branch, projected where widths differ; then ReLU."""
         if self.skip is not None:
             u = self.skip(u)
         return functional.relu(out + u)
@@ -164,8 +174,15 @@ class CKBlock(nn.Module):
     def advance(
         self, u: Float[Tensor, "b ... d"], states: list[CausalState], move: str
     ) -> tuple[Float[Tensor, "b ... o"], list[CausalState]]:
-        """Advance by the next point or stretch, by the convolutions' ``step`` or ``prefill``, and
-        return the block's output there and both convolutions' states after it.
+        """Advance by the next point or stretch.
+
+        Args:
+            u: features of the next point, or of the next n.
+            states: those of both convolutions.
+            move: ``"step"`` or ``"prefill"``, the method of the convolutions to call.
+
+        Returns:
+            the block's output there, and both states after it.
         """
         out = u
         after = []
@@ -230,7 +247,8 @@ class CKCNNBody(Body):
     def _advance(
         self, u: Tensor, states: tuple[list[CausalState], ...], move: str
     ) -> tuple[Tensor, tuple[list[CausalState], ...]]:
-        u, after = self.input_dropout(u), []
+        u = self.input_dropout(u)
+        after = []
         for block, before in zip(self.blocks, states):
             u, new = block.advance(u, before, move)
             after.append(new)
@@ -238,7 +256,7 @@ class CKCNNBody(Body):
 
 
 def _summing(domain: Domain) -> Domain:
-    """Return the domain over which a convolution sums: of equal masses each is one."""
+    """Return the domain with masses of one instead of equal masses, since a convolution sums."""
     if domain.kind != "uniform":
         return domain
     return domain.replace(kind="counting")

@@ -52,12 +52,17 @@ class ContinuousConfig(EvolutionConfig):
         return self.dim
 
     def build(self, encoder: Encoder, config: EncoderConfig) -> ContinuousBody:
+        # Every other norm acts outside the terms, see constrained.
+        term_norm = "none"
+        if self.norm == "pre":
+            term_norm = "pre"
+
         def terms(drop_path: float) -> list[Term]:
             return encoder_terms(
                 self.dim,
                 self.heads,
                 round(self.mlp_ratio * self.dim),
-                norm="pre" if self.norm == "pre" else "none",
+                norm=term_norm,
                 operator=self.operator,
                 activation=self.activation,
                 dropout=self.dropout,
@@ -109,8 +114,14 @@ class ContinuousBody(Body):
         steps: int | None = None,
         observer: Observer | None = None,
     ) -> tuple[Tensor, Domain]:
-        """``observer`` is told of every substep. In training ``steps`` are drawn where the body was
-        built with a range of them, unless they are given.
+        """Evolve u over [0, T].
+
+        Args:
+            u: features (B, N, D) at time 0.
+            domain: the domain of u.
+            steps: number of time steps. None for the evolution's own number, or in training for one
+                drawn from ``train_steps``.
+            observer: called after every substep.
         """
         if steps is None and self.training and self.train_steps is not None:
             least, most = self.train_steps
@@ -125,24 +136,26 @@ class ContinuousBody(Body):
         steps: int | None = None,
         observer: Observer | None = None,
     ) -> tuple[Tensor, Domain]:
-        """u(0) of the evolution, or of the last stage's where there are several, and its domain."""
+        """Return u(0) of the evolution and its domain; with several stages, those of the last."""
         return u, domain
 
     @torch.no_grad()
     def trace(self, u: Tensor, domain: Domain) -> list[tuple[nn.Module, Tensor, Domain]]:
-        """What each step's attention term sees: (operator, its input u (B, N, D), domain), first
-        step first, of the last stage.
+        """Return for each step of the last stage the operator, its input (B, N, D) and the domain.
 
-        Where a scheme acts more than once per step, its first time. Interpolated controls show the
-        operator of the nearest knot.
+        Where a scheme applies the operator more than once per step, the input is that of the first
+        time. With interpolated controls the operator is that of the nearest knot.
         """
         first: dict[int, tuple[nn.Module, Tensor]] = {}
 
         def look(substep: Substep) -> None:
             term = substep.term
-            if isinstance(term, OperatorTerm) and substep.step not in first:
-                seen = substep.before if term.norm is None else term.norm(substep.before)
-                first[substep.step] = term.operator, seen
+            if not isinstance(term, OperatorTerm) or substep.step in first:
+                return
+            seen = substep.before
+            if term.norm is not None:
+                seen = term.norm(seen)
+            first[substep.step] = term.operator, seen
 
         u, domain = self.start(u, domain)
         self.evolution(u, domain, observer=look)
@@ -158,21 +171,37 @@ def make_evolution(
     steps: int | None,
     horizon: float | None,
 ) -> Evolution:
-    """Return an evolution of width ``dim`` with ``depth`` knots, each of ``terms(drop_path)``."""
-    count = 1 if c.control == "shared" else depth
-    rates = [c.drop_path * k / max(1, count - 1) for k in range(count)]
+    """Return an evolution of width ``dim`` with ``depth`` knots, each of ``terms(drop_path)``.
+
+    ``steps`` and ``horizon`` are ``depth`` where they are None: one step of length 1 per knot.
+    """
+    knot_count = depth
+    if c.control == "shared":
+        knot_count = 1
+
+    # Stochastic depth grows linearly from 0 at the first knot to ``drop_path`` at the last.
+    rates = [c.drop_path * k / max(1, knot_count - 1) for k in range(knot_count)]
     knots = [constrained(c, terms(rate), dim) for rate in rates]
+
+    # Two terms per knot are added to the stream: scaled by 1/√(2K) their sum has the size of one.
+    # A projection after each term needs neither that nor a last norm.
     norm = None
     if c.norm != "post":
         _scale_outputs(knots, (2 * depth) ** -0.5)
         norm = nn.LayerNorm(dim)
+
+    scheme = c.scheme
+    if not isinstance(scheme, str):
+        scheme = Hybrid(groups=scheme)
+    controls = "constant"
+    if c.control == "linear":
+        controls = "linear"
+    if horizon is None:
+        horizon = float(depth)
+    if steps is None:
+        steps = depth
     return Evolution(
-        knots,
-        scheme=c.scheme if isinstance(c.scheme, str) else Hybrid(groups=c.scheme),
-        controls="linear" if c.control == "linear" else "constant",
-        horizon=float(depth) if horizon is None else horizon,
-        steps=depth if steps is None else steps,
-        norm=norm,
+        knots, scheme=scheme, controls=controls, horizon=horizon, steps=steps, norm=norm
     )
 
 
@@ -182,8 +211,12 @@ def constrained(c: EvolutionConfig, terms: list[Term], dim: int) -> list[Term]:
         return terms
     options: Any = {}
     if c.norm == "soft":
-        penalty = PENALTY if c.penalty is None else c.penalty
+        penalty = c.penalty
+        if penalty is None:
+            penalty = PENALTY
         options = {"affine": "scalar", "penalty": penalty}
+
+    # One constraint after the attention, one after the network, which is the last term.
     *before, network = terms
     first = MomentConstraint(dim, **options)
     second = MomentConstraint(dim, **options)
@@ -192,7 +225,7 @@ def constrained(c: EvolutionConfig, terms: list[Term], dim: int) -> list[Term]:
 
 @torch.no_grad()
 def _scale_outputs(knots: list[list[Term]], scale: float) -> None:
-    """Shrink the output layers of attention and network: u(T) must not grow with the depth."""
+    """Scale the output layers of attention and network, so that u(T) does not grow with depth."""
     for terms in knots:
         for term in terms:
             if isinstance(term, OperatorTerm):

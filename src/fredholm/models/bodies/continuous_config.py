@@ -68,17 +68,20 @@ class EvolutionConfig(BodyConfig):
     @classmethod
     def idle(cls, given: Mapping[str, Any]) -> dict[str, str]:
         norm = given.get("norm", "pre")
-        return {} if norm == "soft" else {"penalty": f"norm={norm!r}"}
+        if norm == "soft":
+            return {}
+        return {"penalty": f"norm={norm!r}"}
 
 
 def _check_range(c: EvolutionConfig) -> None:
+    """Check ``train_steps``, and make it a tuple: YAML has lists."""
     given: Any = c.train_steps
     if given is None:
         return
     whole = isinstance(given, (list, tuple)) and all(type(n) is int for n in given)
     if not whole or len(given) != 2 or not 1 <= given[0] <= given[1]:
         raise OptionError(
-            f"train_steps: received {given!r}; needs the least and the largest number of steps, "
-            "such as [2, 8]"
+            "train_steps: expected the smallest and the largest number of steps, such as [2, 8], "
+            f"got {given!r}; leave it out to take `steps` in training too"
         )
     object.__setattr__(c, "train_steps", tuple(given))

@@ -76,10 +76,10 @@ class InfViTConfig(BodyConfig):
         if self.decay is not None and (
             not isinstance(self.decay, int | float) or not 0 < self.decay < 1
         ):
-            raise OptionError(f"expected a decay γ in (0, 1), got {self.decay!r}")
+            raise OptionError(f"decay: expected γ in (0, 1), got {self.decay!r}")
         if self.chunk is not None and (not isinstance(self.chunk, int) or self.chunk < 1):
             raise OptionError(
-                "chunk is a number of tokens, 1 or more, or null for all at once, got "
+                "chunk: expected a number of tokens, 1 or more, or null for all at once, got "
                 f"{self.chunk!r}"
             )
         for name in ("decay", "learned_decay", "power"):

@@ -55,13 +55,12 @@ class StagesConfig(EvolutionConfig):
         check_counts(self, "kernel")
         stages: Any = self.stages or ((),)
         for stage in stages:
-            good = len(stage) == 4 and all(
-                isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in stage
-            )
-            if not good or stage[0] % stage[2]:
+            # type(...) is int: True is not a count.
+            counts = len(stage) == 4 and all(type(n) is int and n > 0 for n in stage)
+            if not counts or stage[0] % stage[2]:
                 raise OptionError(
-                    f"stages: received {stage}; needs (dim, depth, heads, stride), heads dividing "
-                    "dim"
+                    "stages: expected (dim, depth, heads, stride) per stage, with dim a multiple "
+                    f"of heads, got {stage}"
                 )
 
     @property
@@ -83,28 +82,33 @@ class StagesConfig(EvolutionConfig):
         return StagesBody(evolutions, embeddings, self.train_steps)
 
     def _evolution(self, stage: tuple[int, ...], position_dim: int) -> Evolution:
+        """Return the evolution of one stage."""
         dim, depth, heads, _ = stage
+
+        # Steps and horizon are those of the last stage; the others have as much per knot.
         share = depth / self.stages[-1][1]
+        steps, horizon = None, None
+        if self.steps is not None:
+            steps = max(1, round(self.steps * share))
+        if self.horizon is not None:
+            horizon = self.horizon * share
 
         def terms(drop_path: float) -> list[Term]:
             return self._terms(dim, heads, position_dim, drop_path)
 
-        return make_evolution(
-            self,
-            terms,
-            dim=dim,
-            depth=depth,
-            steps=None if self.steps is None else max(1, round(self.steps * share)),
-            horizon=None if self.horizon is None else self.horizon * share,
-        )
+        return make_evolution(self, terms, dim=dim, depth=depth, steps=steps, horizon=horizon)
 
     def _terms(self, dim: int, heads: int, position_dim: int, drop_path: float) -> list[Term]:
-        """Softmax attention with convolved queries, keys and values; any other operator beside a
-        convolution term (the paper's IV).
+        """Return the terms of one knot.
+
+        For softmax: attention with convolved queries, keys and values, then the network. Any other
+        operator stands beside a convolution term (variant IV of the paper).
         """
 
         def before() -> nn.Module | None:
-            return nn.LayerNorm(dim) if self.norm == "pre" else None
+            if self.norm == "pre":
+                return nn.LayerNorm(dim)
+            return None
 
         branches: Any = {"dropout": self.dropout, "drop_path": drop_path}
         hidden = round(self.mlp_ratio * dim)
@@ -157,7 +161,7 @@ class StagesBody(ContinuousBody):
         return u, domain
 
     def _steps(self, evolution: Evolution, steps: int | None) -> int | None:
-        """Steps of one stage: as many per unit of time as ``steps`` are in the last."""
+        """Return the steps of one stage, as many per unit of time as ``steps`` in the last one."""
         if steps is None:
             return None
         return max(1, round(steps * evolution.horizon / self.evolution.horizon))

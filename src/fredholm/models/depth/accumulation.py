@@ -70,10 +70,10 @@ class Accumulation(nn.Module):
         super().__init__()
         self.operators = nn.ModuleList(operators)
         if not self.operators:
-            raise OptionError("an accumulation needs at least one operator, got none")
+            raise OptionError("operators: expected at least one, got none")
         if not 0.0 < decay < 1.0:
             raise OptionError(
-                f"expected a decay γ in (0, 1), got {decay}; for γ = 1 stack ResidualBlocks"
+                f"decay: expected γ in (0, 1), got {decay}; for γ = 1 stack ResidualBlocks"
             )
         self.decay = decay
         self.residual = residual
@@ -82,12 +82,15 @@ class Accumulation(nn.Module):
             self.decay_logit = nn.Parameter(torch.tensor(math.log(decay / (1 - decay))))
 
         # A residual stack has a norm for each operator, and beside it a network and its norm.
-        blocks = len(self.operators) if residual else 0
-        networks = range(blocks if ratio else 0)
+        block_count, network_count = 0, 0
+        if residual:
+            block_count = len(self.operators)
+        if ratio:
+            network_count = block_count
         options: Any = {"ratio": ratio, "dropout": dropout, "chunk": chunk}
-        self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(blocks))
-        self.network_norms = nn.ModuleList(nn.LayerNorm(dim) for _ in networks)
-        self.networks = nn.ModuleList(FeedForward(dim, **options) for _ in networks)
+        self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(block_count))
+        self.network_norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(network_count))
+        self.networks = nn.ModuleList(FeedForward(dim, **options) for _ in range(network_count))
         self.dropout = nn.Dropout(dropout)
         self.drop_path = StochasticDepth(drop_path)
 
@@ -116,8 +119,12 @@ class Accumulation(nn.Module):
             if self.networks:
                 branch = self.networks[layer](self.network_norms[layer](stream))
                 stream = stream + self.drop_path(branch, domain.shards)
-        return (stream if self.residual else total), total
+        if self.residual:
+            return stream, total
+        return total, total
 
     def extra_repr(self) -> str:
-        gamma = "learned" if self.decay_logit is not None else f"{self.decay:g}"
+        gamma = f"{self.decay:g}"
+        if self.decay_logit is not None:
+            gamma = "learned"
         return f"decay={gamma}, residual={self.residual}"

@@ -41,7 +41,8 @@ class FeedForward(nn.Module):
         super().__init__()
         if chunk is not None and chunk < 1:
             raise OptionError(
-                f"chunk is a number of points computed at once, 1 or more, got {chunk}"
+                f"chunk: expected a number of points, 1 or more, got {chunk}; leave it out to "
+                "compute all points at once"
             )
         hidden = round(ratio * dim)
         self.expand = nn.Linear(dim, hidden)
@@ -74,7 +75,9 @@ class FeedForward(nn.Module):
         return self.contract(self.dropout(self.activation(self.expand(u))))
 
     def extra_repr(self) -> str:
-        return "" if self.chunk is None else f"chunk={self.chunk}"
+        if self.chunk is None:
+            return ""
+        return f"chunk={self.chunk}"
 
 
 def output_layers(operator: nn.Module) -> list[Any]:
@@ -127,8 +130,8 @@ class ResidualBlock(nn.Module):
 
     @torch.no_grad()
     def scale_outputs(self, factor: float) -> None:
-        """Multiply what both branches add to the stream: the operator's output projection and the
-        feed-forward's last matrix.
+        """Multiply the output layers of both branches: the operator's projection and the network's
+        last matrix.
         """
         for projection in output_layers(self.operator):
             projection.weight.mul_(factor)
@@ -139,7 +142,7 @@ class ResidualBlock(nn.Module):
         return self._added(u, self.operator(self.norm1(u), domain), domain.shards)
 
     def _added(self, u: Tensor, branch: Tensor, shards: Shards | None = None) -> Tensor:
-        """Return the stream with both branches, of which the operator's is ``branch``."""
+        """Return the stream u with the operator's branch and that of the network added."""
         u = u + self.drop_path(self.dropout(branch), shards)
         if self.feed_forward is not None and self.norm2 is not None:
             u = u + self.drop_path(self.feed_forward(self.norm2(u)), shards)
@@ -148,13 +151,13 @@ class ResidualBlock(nn.Module):
     def step(
         self, u: Float[Tensor, "b d"], state: CausalState
     ) -> tuple[Float[Tensor, "b d"], CausalState]:
-        """One more point of a causal domain: the block's output there, and the state after it."""
+        """Return the output at the next point of a causal domain, and the state after it."""
         return self._advance(u, state, "step")
 
     def prefill(
         self, u: Float[Tensor, "b n d"], state: CausalState
     ) -> tuple[Float[Tensor, "b n d"], CausalState]:
-        """The next n points at once."""
+        """Return the block's outputs at the next n points, and the state after them."""
         return self._advance(u, state, "prefill")
 
     def _advance(self, u: Tensor, state: CausalState, move: str) -> tuple[Tensor, CausalState]:
