@@ -53,6 +53,7 @@ def export_package(
             error = program.check(in_turn(loaded), "package")
             package.replace(temporary)
         finally:
+            # What a failed compiler or check left behind.
             package.unlink(missing_ok=True)
     return replace(program, error=error)
 

@@ -123,6 +123,7 @@ def trace(model: nn.Module, fixed: Sequence[str] = (), *, forms: Forms | None = 
             exported = torch.export.export(traced, inputs, dynamic_shapes=shapes, strict=False)
             exported = exported.run_decompositions(forms or plain_forms())
     except Exception as error:
+        # Dynamo, the tracer and the decompositions raise errors without a common class.
         raise ExportError(
             f"export: expected a model that can be traced at sizes {signature.shape}, got "
             f"{first_lines(error)}; keep an axis at its size of training with fixed="
@@ -137,6 +138,7 @@ def check_ops(exported: ExportedProgram) -> None:
     Raises:
         ExportError: an op without a plain form.
     """
+    # Ops have a method ``name``; targets of inputs and outputs are plain texts.
     names = {str(getattr(node.target, "name", str)()) for node in exported.graph.nodes}
     foreign = sorted(name for name in names if name.startswith("fredholm::"))
     if foreign:
@@ -171,6 +173,8 @@ def export_program(
     check_target(path)
     program = trace(model, fixed)
     error = program.check(in_turn(program.exported.module()), "program")
+
+    # torch's own writer would leave half a file where the disk is full.
     content = io.BytesIO()
     torch.export.save(
         program.exported, content, extra_files={"metadata.json": json.dumps(metadata or {})}
@@ -182,10 +186,12 @@ def export_program(
 
 def texts_of(metadata: Mapping[str, Any]) -> dict[str, str]:
     """Return metadata as texts: those as they are, anything else as JSON."""
-    return {
-        key: value if isinstance(value, str) else json.dumps(value)
-        for key, value in metadata.items()
-    }
+    texts = {}
+    for key, value in metadata.items():
+        if not isinstance(value, str):
+            value = json.dumps(value)
+        texts[key] = value
+    return texts
 
 
 def plain_forms() -> Forms:
@@ -209,6 +215,8 @@ def _relative_error(actual: Tensor, expected: Tensor, sizes: Sizes) -> float:
             f"export: expected finite answers at sizes {tuple(sizes)}, got {unusable} of "
             f"{actual.numel()} that are not; nothing was written"
         )
+
+    # A model that answers zero everywhere is compared absolutely.
     largest = expected.abs().amax().clamp(min=torch.finfo(torch.float32).tiny)
     return float((actual - expected).abs().amax() / largest)
 

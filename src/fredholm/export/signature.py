@@ -69,6 +69,7 @@ class Signature:
         """
         shapes: dict[str, NamedShape] = {}
         for part in self.encoder.parts:
+            # Dimension 0 is the batch, so that an axis is numbered as the batch's dimensions are.
             named: list[int | str] = ["batch", *part.shape]
             for axis in self._free(part):
                 named[axis.dimension] = axis.name
@@ -84,10 +85,12 @@ class Signature:
         for axis in self.axes:
             largest = axis.largest or LARGEST_COUNT
             size = Dim(axis.name, min=self._fewest(axis), max=largest // axis.multiple)
+            # Patches vary one by one, a side in pixels by a patch's side.
             if axis.multiple > 1:
                 size = axis.multiple * size
             sizes[axis.name] = size
 
+        # Tensors that share an axis share its object: a tracer takes their sizes for one number.
         batch = {0: Dim("batch", min=1, max=LARGEST_BATCH)}
         return tuple(
             batch | {axis.dimension: sizes[axis.name] for axis in self._free(part)}
@@ -98,6 +101,7 @@ class Signature:
         """Return the sizes that a program is traced at: none of them is a dimension of the model
         or another of these sizes.
         """
+        # Every number here is drawn from those that the model and the sizes before it leave over.
         batch = next(_sizes_outside(self.avoid, FIRST_TRACED))
         fewest = max((self._fewest(axis) for axis in self.axes), default=1)
         chosen = _sizes_outside(self.avoid | {batch}, max(FIRST_TRACED, fewest))
@@ -109,6 +113,8 @@ class Signature:
         traced at, one sample of the smallest size, and a larger batch of larger ones.
         """
         traced = self.traced_sizes()
+
+        # A compiler that took a free size for a constant is found out by one of the other two.
         smallest = [_extent(axis, self._fewest(axis)) for axis in self.axes]
         larger = [
             _extent(axis, 2 * (extent // axis.multiple) + 1)
