@@ -46,6 +46,7 @@ def eager(model: Model, folder: Path) -> float:
 
 def compiled(model: Model, folder: Path) -> float:
     """Return the error of ``torch.compile`` without graph breaks, one graph for all sizes."""
+    # Graphs of other rows count towards the compiler's limit of graphs of one function.
     torch.compiler.reset()
     program = torch.compile(model, fullgraph=True, dynamic=True)
     return largest_error(model, signature_of(model), torch.no_grad()(program))

@@ -30,6 +30,7 @@ median over rounds of the model's own seconds over the program's: above 1 the pr
 def page() -> str:
     """Markdown of ``docs/results/export.md``."""
     found = load(FILE) or {}
+    # Both tables share the letters of refusals.
     notes = Notes()
     text = head(TITLE, "export", FILE, SPEED_FILE) + INTRODUCTION
     for title, models in (("Operators", OPERATORS), ("Model families", FAMILIES)):
@@ -65,6 +66,7 @@ def _cell(cell: dict[str, Any] | None, notes: Notes) -> str:
     if "error" in cell:
         if not cell["error"]:
             return "0"
+        # One digit, and no zero in front of the exponent.
         return f"{cell['error']:.0e}".replace("e-0", "e-")
     return notes.letter(cell.get("refused") or f"failed: {cell['failed']}")
 

@@ -67,6 +67,8 @@ def time_speed(options: Options) -> None:
         )
     if missing := [name for name in names if name not in there]:
         print(f"without programs, and not timed: {'; '.join(missing)}", flush=True)
+
+    # What is timed already stays, unless it is named.
     timed = {row["model"] for row in before["cases"]}
     begin = time.monotonic()
     for name in there:
@@ -144,6 +146,7 @@ def _steps(model: Model, folder: Path) -> dict[str, Way]:
     _, state = model.prefill(numbers[:, :SEEN], model.init_state(length))
     run = runner_of((folder / "model-step.onnx").read_bytes(), threads=1)
     tensors = [tensor for layer in state.layers for tensor in layer.keys.values()]
+    # A step's result is thrown away: every call continues the same text.
     given: dict[str, Any] = {f"past_{i}": tensor.numpy() for i, tensor in enumerate(tensors)}
     given |= {INPUT: numbers[:, SEEN].numpy(), "seen": np.array(SEEN)}
     return {
@@ -157,6 +160,8 @@ def _timed(name: str, case: str, ways: dict[str, Way]) -> Iterator[dict[str, Any
     expected = ways["model"]()
     for way, call in ways.items():
         require(f"{name} {case} {way}", difference(call(), expected), TOLERANCE)
+
+    # In each round every way has its turn, so that a slow moment of the machine meets all of them.
     counts = {way: _calls_in_a_row(call) for way, call in ways.items()}
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(ROUNDS):
@@ -165,6 +170,7 @@ def _timed(name: str, case: str, ways: dict[str, Way]) -> Iterator[dict[str, Any
     for way in ways:
         if way == "model":
             continue
+        # Ratios are taken within a round, where both ways met the same machine.
         ratios = [own / its for own, its in zip(seconds["model"], seconds[way], strict=True)]
         row = {
             "model": name,

@@ -92,6 +92,8 @@ class VisionModel(nn.Module):
             for name, own in (("encoder", sizes), ("body", rates), ("head", head))
         }
         changes = {name: fields for name, fields in changes.items() if fields}
+
+        # The model keeps the preset's head, also where timm wants none: weights need their place.
         model = create_model(preset, pretrained=weights, **changes, **parts)
         if model.config.encoder.data != "image" or not isinstance(model.body, ResidualBody):
             raise OptionError(f"{preset}: expected a stack of blocks that reads pictures")
