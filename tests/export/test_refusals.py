@@ -150,12 +150,15 @@ def test_a_picture_and_its_text_are_inputs_of_their_own():
     assert streams.shape["tokens"] == ("batch", "length")
 
 
-def test_an_encoder_that_lists_no_tensors_is_refused_by_name():
+def test_an_encoder_that_lists_no_tensors_is_refused_by_name(monkeypatch):
     class Silent(EncoderConfig):
         kind = "silent"
         one_tensor = False
 
     with pytest.raises(OptionError, match="lists its tensors, got one of silent; give Silent"):
+        _ = Silent().parts
+    monkeypatch.setattr(Silent, "one_tensor", True)
+    with pytest.raises(OptionError, match="expected Silent to say the shape of an input"):
         _ = Silent().parts
 
 

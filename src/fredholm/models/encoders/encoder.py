@@ -236,8 +236,13 @@ class EncoderConfig(Configuration):
         """Shape of one input that the model is built for.
 
         Raises:
-            OptionError: an input of several tensors.
+            OptionError: an input of several tensors, or a configuration that does not say it.
         """
+        if self.one_tensor:
+            raise OptionError(
+                f"input_shape: expected {type(self).__name__} to say the shape of an input, got "
+                "nothing; give it the property input_shape"
+            )
         raise OptionError(
             f"input_shape: a {self.kind} input is several tensors, see fredholm.encoders.Inputs"
         )
