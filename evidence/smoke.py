@@ -1,8 +1,8 @@
 """Try a built wheel and sdist in empty environments: ``python evidence/smoke.py DIST [--lowest]``.
 
 ``DIST`` is the folder of ``python -m build``. Each file is installed with the extra ``train`` into
-a virtual environment of its own, and used there as a newcomer would: list the recipes, train on
-digits, explain the run, evaluate weights that come with it. ``--lowest`` tries the wheel alone, on
+a virtual environment of its own, and used there as a newcomer would: read the recipes, list
+operators and models, train on digits, explain the run, evaluate weights that come with it. ``--lowest`` tries the wheel alone, on
 the lowest versions that ``pyproject.toml`` allows, which ``uv`` installs. Other arguments go to
 every call of pip or uv (an index of your own, ``torch==2.13.0``).
 """
@@ -30,7 +30,12 @@ COMMANDS = [
 NOT_IN_THE_WHEEL = (
     "import importlib.util, sys; sys.exit(importlib.util.find_spec('evidence') is not None)"
 )
-
+RECIPES_ARE_READ = (
+    "from fredholm.training import list_recipes, load_recipe\n"
+    "names = list_recipes()\n"
+    "assert 'digits' in names, names\n"
+    "print(len([load_recipe(name) for name in names]), 'recipes')"
+)
 
 Install = Callable[[Path, Path, list[str]], None]
 """Install a package for a Python, with options of the installer."""
@@ -44,6 +49,8 @@ def newest(python: Path, package: Path, options: list[str]) -> None:
 def lowest(python: Path, package: Path, options: list[str]) -> None:
     """Install by uv with the lowest versions of what the project names itself."""
     uv = ["uv", "pip", "install", "--quiet", "--python", str(python)]
+    # "lowest-direct" takes the lowest versions of what the command itself requires. In front of the
+    # wheel that would be the wheel alone, so that its requirements are read from the project.
     required = ["--resolution", "lowest-direct", "-r", str(PROJECT), "--extra", "train"]
     run(*uv, *required, *options)
     run(*uv, "--no-deps", package)
@@ -54,10 +61,15 @@ def smoke(package: Path, install: Install, options: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         environment = Path(folder) / "venv"
         venv.create(environment, with_pip=True)
-        python = environment / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+        scripts = "bin"
+        if sys.platform == "win32":
+            scripts = "Scripts"
+        python = environment / scripts / "python"
 
         install(python, package, options)
-        run(python, "-c", NOT_IN_THE_WHEEL, folder=folder)
+        # In an empty folder the checkout's own modules cannot be found by accident.
+        for program in (NOT_IN_THE_WHEEL, RECIPES_ARE_READ):
+            run(python, "-c", program, folder=folder)
         for command in COMMANDS:
             print(f"{package.name}: fredholm {' '.join(command)}", flush=True)
             run(python, "-m", "fredholm", *command, folder=folder)

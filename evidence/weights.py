@@ -85,6 +85,7 @@ def train_all(options: Options) -> None:
 
 def pack(name: str, run: Path, target: Path, measured: dict[str, Any]) -> None:
     """Copy a run without its checkpoints, and write its card."""
+    # Nothing of an earlier pack stays behind.
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     shutil.copytree(run / "model", target / "model", copy_function=shutil.copyfile)
@@ -159,6 +160,7 @@ def _epochs(number: int) -> str:
 
 def check_sizes(place: Path) -> None:
     """Refuse weights that are too large for the package."""
+    # The limits keep the wheel small; cards and recipes are a few kilobytes.
     sizes = {path: path.stat().st_size for path in place.glob("*/model/*.safetensors")}
     large = [
         f"{path.parents[1].name}: {size:,} bytes" for path, size in sizes.items() if size > LARGEST

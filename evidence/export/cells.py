@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fredholm.encoders import Inputs
 from fredholm.errors import FredholmError
 from fredholm.export import (
     decoder_errors,
@@ -34,9 +35,10 @@ def eager(model: Model, folder: Path) -> float:
     precise = copy.deepcopy(model).double()
 
     @torch.no_grad()
-    def answer(inputs: Tensor) -> Tensor:
-        if inputs.is_floating_point():
-            inputs = inputs.double()
+    def answer(inputs: Tensor | Inputs) -> Tensor:
+        # Token numbers and masks stay as they are.
+        if isinstance(inputs, Inputs) or inputs.is_floating_point():
+            inputs = inputs.to(torch.float64)
         return precise(inputs)
 
     return largest_error(model, signature, answer)
@@ -44,6 +46,7 @@ def eager(model: Model, folder: Path) -> float:
 
 def compiled(model: Model, folder: Path) -> float:
     """Return the error of ``torch.compile`` without graph breaks, one graph for all sizes."""
+    # Graphs of other rows count towards the compiler's limit of graphs of one function.
     torch.compiler.reset()
     program = torch.compile(model, fullgraph=True, dynamic=True)
     return largest_error(model, signature_of(model), torch.no_grad()(program))

@@ -15,7 +15,7 @@ NOT_YET = "not measured yet"
 INTRODUCTION = """Every operator in a model of pictures and in one of causal texts, and every family of models, with heads
 of random weights (`python -m evidence run export`). A number is the largest error beside the model itself, relative to its largest answer,
 at three sets of sizes of which a program was traced at one, padding included. A letter stands for a refusal by name, whose text is below the
-tables. Batch, lengths and sides of pictures are free in every column. Models that read several tensors run, of course, but have no program yet.
+tables. Batch, lengths, numbers of nodes and sides of pictures are free in every column.
 
 - *eager*: the model in float32 beside itself in float64, the rounding that it has anyway. It explains refusals of an error: a program
   adds up in another order, and a model of a high frequency (`ckcnn_small`) moves by as much.
@@ -30,6 +30,7 @@ median over rounds of the model's own seconds over the program's: above 1 the pr
 def page() -> str:
     """Markdown of ``docs/results/export.md``."""
     found = load(FILE) or {}
+    # Both tables share the letters of refusals.
     notes = Notes()
     text = head(TITLE, "export", FILE, SPEED_FILE) + INTRODUCTION
     for title, models in (("Operators", OPERATORS), ("Model families", FAMILIES)):
@@ -65,6 +66,7 @@ def _cell(cell: dict[str, Any] | None, notes: Notes) -> str:
     if "error" in cell:
         if not cell["error"]:
             return "0"
+        # One digit, and no zero in front of the exponent.
         return f"{cell['error']:.0e}".replace("e-0", "e-")
     return notes.letter(cell.get("refused") or f"failed: {cell['failed']}")
 

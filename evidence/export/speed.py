@@ -13,8 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fredholm.encoders import Inputs
 from fredholm.export import signature_of
 from fredholm.export.onnx import INPUT, onnx_answers, runner_of
+from fredholm.export.program import in_turn
+from fredholm.export.signature import tensors_of
 from fredholm.models import Model
 
 from ..kit.clock import difference, require
@@ -64,6 +67,8 @@ def time_speed(options: Options) -> None:
         )
     if missing := [name for name in names if name not in there]:
         print(f"without programs, and not timed: {'; '.join(missing)}", flush=True)
+
+    # What is timed already stays, unless it is named.
     timed = {row["model"] for row in before["cases"]}
     begin = time.monotonic()
     for name in there:
@@ -82,30 +87,41 @@ def _rows(name: str, folder: Path, *, small: bool) -> Iterator[dict[str, Any]]:
     model = MODELS[name]()
     for inputs in _batches(name, model, small=small):
         ways = _whole_programs(model, folder, inputs)
-        yield from _timed(name, str(tuple(inputs.shape)), ways)
+        yield from _timed(name, _shapes(inputs), ways)
     if (folder / "model-step.onnx").is_file():
         yield from _timed(name, f"a step after {SEEN} tokens", _steps(model, folder))
 
 
-def _batches(name: str, model: Model, *, small: bool) -> Iterator[Tensor]:
+def _batches(name: str, model: Model, *, small: bool) -> Iterator[Tensor | Inputs]:
     """Yield made-up inputs of the sizes that are timed."""
     encoder = signature_of(model).encoder
     generator = torch.Generator().manual_seed(0)
-    shape = list(encoder.input_shape)
-    lengths: tuple[int, ...] = (shape[-1],)
-    if encoder.data == "text":
-        lengths = LENGTHS[:1] if small else LENGTHS
-        if name in SLOW:
-            lengths = LENGTHS[:2]
-        # Learned positions end at the length of training.
-        largest = encoder.axes[0].largest or math.inf
-        lengths = tuple(length for length in lengths if length <= largest)
-    batch = PICTURES if encoder.data == "image" else 1
+    if encoder.data != "text":
+        batch = 1
+        if encoder.data == "image":
+            batch = PICTURES
+        shapes = {part.name: (batch, *part.shape) for part in encoder.parts}
+        yield encoder.batch(shapes, generator)
+        return
+
+    lengths = LENGTHS
+    if name in SLOW:
+        lengths = LENGTHS[:2]
+    if small:
+        lengths = LENGTHS[:1]
+    # Learned positions end at the length of training.
+    largest = encoder.axes[0].largest or math.inf
     for length in lengths:
-        yield encoder.example((batch, *shape[:-1], length), generator)
+        if length <= largest:
+            yield encoder.example((1, *encoder.input_shape[:-1], length), generator)
 
 
-def _whole_programs(model: Model, folder: Path, inputs: Tensor) -> dict[str, Way]:
+def _shapes(inputs: Tensor | Inputs) -> str:
+    """Return the shapes of a batch as the table prints them."""
+    return " ".join(str(tuple(tensor.shape)) for tensor in tensors_of(inputs).values())
+
+
+def _whole_programs(model: Model, folder: Path, inputs: Tensor | Inputs) -> dict[str, Way]:
     """Return the model and the whole-signal programs that are there."""
     ways: dict[str, Way] = {"model": lambda: model(inputs)}
     if (folder / "model.onnx").is_file():
@@ -113,7 +129,7 @@ def _whole_programs(model: Model, folder: Path, inputs: Tensor) -> dict[str, Way
         ways["ONNX"] = lambda: answer(inputs)
     if (folder / "package.pt2").is_file():
         inductor: Any = torch._inductor
-        package = inductor.aoti_load_package(str(folder / "package.pt2"))
+        package = in_turn(inductor.aoti_load_package(str(folder / "package.pt2")))
         ways["AOTI"] = lambda: package(inputs)
     return ways
 
@@ -130,6 +146,7 @@ def _steps(model: Model, folder: Path) -> dict[str, Way]:
     _, state = model.prefill(numbers[:, :SEEN], model.init_state(length))
     run = runner_of((folder / "model-step.onnx").read_bytes(), threads=1)
     tensors = [tensor for layer in state.layers for tensor in layer.keys.values()]
+    # A step's result is thrown away: every call continues the same text.
     given: dict[str, Any] = {f"past_{i}": tensor.numpy() for i, tensor in enumerate(tensors)}
     given |= {INPUT: numbers[:, SEEN].numpy(), "seen": np.array(SEEN)}
     return {
@@ -143,6 +160,8 @@ def _timed(name: str, case: str, ways: dict[str, Way]) -> Iterator[dict[str, Any
     expected = ways["model"]()
     for way, call in ways.items():
         require(f"{name} {case} {way}", difference(call(), expected), TOLERANCE)
+
+    # In each round every way has its turn, so that a slow moment of the machine meets all of them.
     counts = {way: _calls_in_a_row(call) for way, call in ways.items()}
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(ROUNDS):
@@ -151,6 +170,7 @@ def _timed(name: str, case: str, ways: dict[str, Way]) -> Iterator[dict[str, Any
     for way in ways:
         if way == "model":
             continue
+        # Ratios are taken within a round, where both ways met the same machine.
         ratios = [own / its for own, its in zip(seconds["model"], seconds[way], strict=True)]
         row = {
             "model": name,

@@ -76,6 +76,7 @@ class MultiheadAttention(MultiheadAdapter):
             kdim=kdim not in (None, embed_dim),
             vdim=vdim not in (None, embed_dim),
         )
+        # Operators without a bias of their own still project their heads, with a bias by default.
         if not bias:
             options = {**options, "bias": False}
         chosen = create_operator(operator, embed_dim, num_heads, **options)
@@ -119,7 +120,9 @@ class MultiheadAttention(MultiheadAdapter):
             key_padding_mask = key_padding_mask[None]
         query, key, value = (batched[id(x)] for x in (query, key, value))
         out, weights = super().forward(query, key, value, key_padding_mask, *options)
-        return out.squeeze(batch), None if weights is None else weights[0]
+        if weights is not None:
+            weights = weights[0]
+        return out.squeeze(batch), weights
 
     def load_torch(self, layer: nn.MultiheadAttention) -> MultiheadAttention:
         """Take over the projections of a layer of torch, and return self.
@@ -143,6 +146,8 @@ class MultiheadAttention(MultiheadAdapter):
                 f"load_torch: expected {self.embed_dim} features in {self.num_heads} heads and "
                 f"keys of the queries' width, got {sizes[0]} in {sizes[1]}, kdim={layer.kdim}"
             )
+
+        # torch stacks the matrices of queries, keys and values: (3 · embed_dim, embed_dim).
         parts = [getattr(kernel, name) for name in PROJECTIONS]
         with torch.no_grad():
             for part, weight in zip(parts, layer.in_proj_weight.chunk(3), strict=True):
@@ -177,7 +182,10 @@ class MultiheadAttention(MultiheadAdapter):
             raise ShapeError(f"attn_mask: expected {(queries, keys)}, got {tuple(mask.shape)}")
         if is_causal_mask(mask, queries, keys):
             return True, None
-        return False, ~mask if mask.dtype == torch.bool else mask
+        # True hides a pair in torch's masks and shows it in a domain's; numbers are added in both.
+        if mask.dtype == torch.bool:
+            mask = ~mask
+        return False, mask
 
     def _weights(self, u: Tensor, call: dict[str, Any]) -> Tensor | None:
         if self.operator.has_weights:
@@ -253,6 +261,7 @@ class TransformerEncoderLayer(nn.TransformerEncoderLayer):
             operator=operator,
             **options,
         )
+        # In the place of torch's own, which its constructor has made.
         self.self_attn = attention
 
     def load_torch(self, layer: nn.TransformerEncoderLayer) -> TransformerEncoderLayer:
@@ -309,7 +318,11 @@ class ContinuousConv1d(nn.Module):
         **options: Any,
     ):
         super().__init__()
-        options.setdefault("origin", "start" if causal else "centre")
+        # Causal lags begin at 0; others lie on both sides of it.
+        origin = "centre"
+        if causal:
+            origin = "start"
+        options.setdefault("origin", origin)
         self.length, self.causal = length, causal
         self.operator: IntegralOperator = create_operator(
             "ckconv", in_channels, groups, out_dim=out_channels, length=length, **options
@@ -321,6 +334,8 @@ class ContinuousConv1d(nn.Module):
             raise ShapeError(f"expected signals (B, C, L), got {tuple(x.shape)}")
         if not rate > 0:
             raise OptionError(f"rate: expected a positive number, got {rate}")
+
+        # Channels are the features of points: (B, L, in_channels).
         u = x.transpose(1, 2)
         domain = self.operator.default_domain(u).replace(causal=self.causal)
         if rate != 1:

@@ -83,6 +83,7 @@ class VisionModel(nn.Module):
         **parts: Any,
     ):
         super().__init__()
+        # What timm's caller leaves out is None, and stays as the preset has it.
         sizes = {"channels": in_chans, "image_size": _sides(img_size)}
         rates = {"dropout": drop_rate, "drop_path": drop_path_rate}
         head = {"outputs": num_classes or None, "pool": POOLS.get(global_pool or "")}
@@ -91,6 +92,8 @@ class VisionModel(nn.Module):
             for name, own in (("encoder", sizes), ("body", rates), ("head", head))
         }
         changes = {name: fields for name, fields in changes.items() if fields}
+
+        # The model keeps the preset's head, also where timm wants none: weights need their place.
         model = create_model(preset, pretrained=weights, **changes, **parts)
         if model.config.encoder.data != "image" or not isinstance(model.body, ResidualBody):
             raise OptionError(f"{preset}: expected a stack of blocks that reads pictures")
@@ -160,9 +163,12 @@ class VisionModel(nn.Module):
         features = blocks.taken
         if norm:
             features = [self.body.norm(u) for u in features]
+
+        # A class token stands before the patches, and has no place in a map of them.
         prefix = self.num_prefix_tokens
         tokens = [u[:, :prefix] for u in features]
         features = [u[:, prefix:] for u in features]
+        # (B, N, D) to maps (B, D, rows, columns): points are in the order of rows.
         if output_fmt == "NCHW":
             grid = (blocks.rows, blocks.columns)
             features = [u.transpose(1, 2).unflatten(2, grid).contiguous() for u in features]
@@ -232,6 +238,7 @@ class VisionModel(nn.Module):
     def _blocks(self, x: Tensor, numbers: Sequence[int], stop: int | None = None) -> Blocks:
         u, domain = self.encoder(x)
         domain = self.body.suited(domain.unpadded())
+
         taken = {}
         for i, block in enumerate(self.body.blocks[:stop]):
             u = block(u, domain)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,11 +16,14 @@ from evidence.export.models import MODELS
 from evidence.export.page import COLUMNS, Notes, _cell, _row
 from evidence.kit.page import load
 
+from fredholm.errors import OptionError
+from fredholm.export import signature_of
+from fredholm.export.decoder import _longest
 from fredholm.export.program import TOLERANCE
+from fredholm.models import Model
 
 ROOT = Path(__file__).parents[2]
 FOUND = load(FILE)
-ROUNDED = re.compile(r"relative error of .* is allowed")
 SAMPLE = """
 import json, sys, tempfile, torch, warnings
 from pathlib import Path
@@ -32,12 +35,37 @@ print(json.dumps(cells(sys.argv[1], Path(tempfile.mkdtemp()), chosen)))
 """
 
 
+PROGRAM_COLUMNS = {"eager", "export", "ONNX", "prefill", "step"}
+
+
+def test_every_model_has_a_row():
+    assert list(FOUND) == list(MODELS)
+
+
 def test_a_row_is_complete_but_for_the_columns_with_a_compiler():
-    assert [name for name in MODELS if name in FOUND] == list(FOUND)
-    assert FOUND
     for name, row in FOUND.items():
-        assert set(row) >= {"eager", "export", "ONNX", "prefill", "step"}, name
-        assert set(row) <= set(COLUMNS), name
+        assert PROGRAM_COLUMNS <= set(row) <= set(COLUMNS), name
+
+
+def refusal(check: Callable[[Model], object], model: Model) -> str | None:
+    """Return the text by which a check refuses a model, if it does."""
+    try:
+        check(model)
+    except OptionError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_refusals_before_a_trace_are_those_of_the_code(name):
+    model, row = MODELS[name](), FOUND[name]
+    # A model whose inputs are known has a program of PyTorch.
+    assert row["export"].get("refused") == refusal(signature_of, model)
+
+    # Steps can also be refused later, by the states of the layers.
+    steps = refusal(_longest, model)
+    if steps is not None:
+        assert row["prefill"] == row["step"] == {"refused": steps}
 
 
 @pytest.mark.parametrize("name", FOUND)

@@ -36,6 +36,12 @@ def series(operator: str, timed: bool = False) -> tuple[str, dict[str, Any]]:
     return "itnet_nano", {"encoder": SERIES | {"timed": timed}, "body": {"operator": operator}}
 
 
+def several(encoder: dict[str, Any], **body: Any) -> tuple[str, dict[str, Any]]:
+    return "itnet_nano", {"encoder": encoder, "body": body}
+
+
+PAIR: dict[str, Any] = {"kind": "multimodal", "vocabulary": 9, "max_length": 16}
+
 CASES = {
     "image-softmax": image("softmax"),
     "image-itnet": image("itnet"),
@@ -49,6 +55,15 @@ CASES = {
     "text-itnet_low_rank-causal": text("itnet_low_rank", causal=True),
     "series-luna-timed": series("luna", timed=True),
     "series-softmax": series("softmax"),
+    # Domains as inputs: points (above: times), edges, and the tokens of a text beside a picture.
+    "points-softmax": several({"kind": "points"}, operator="softmax"),
+    "graph-softmax": several({"kind": "graph", "channels": 3}, operator="softmax"),
+    "graph-words": several(
+        {"kind": "graph", "vocabulary": 9, "off_edges": "none", "measure": "nodes"},
+        operator="softmax",
+    ),
+    "pair-luna": several(PAIR, operator="luna"),
+    "streams-luna": several(PAIR, operator="luna", kind="two_streams"),
     # At the preset's frequency of 31, rounding in float32 alone may exceed the tolerance, since
     # sines of large arguments follow the last digit: docs/export.md says so.
     "ckcnn": ("ckcnn_small", {"body": {"operator_options": {"omega": 5.0}}}),
@@ -212,7 +227,7 @@ def main() -> None:
             left = [path.name for path in Path(folder).iterdir()]
             assert left == [path.name], left
             path.unlink()
-            print(f"{name} {program.signature.shape}: ok", flush=True)
+            print(f"{name} ({program.signature.shape}): ok", flush=True)
 
 
 if __name__ == "__main__":

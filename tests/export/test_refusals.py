@@ -9,18 +9,28 @@ from pathlib import Path
 import pytest
 import torch
 
-from fredholm.errors import ExportError, MissingExtraError, OptionError, StorageError
+from fredholm.encoders import EncoderConfig
+from fredholm.errors import (
+    ExportError,
+    MissingExtraError,
+    OptionError,
+    StorageError,
+    TrustError,
+)
 from fredholm.export import (
     Program,
     Signature,
+    decoder,
     export_decoder,
     export_onnx,
     export_package,
     export_program,
     signature_of,
 )
+from fredholm.export.decoder import DecoderErrors, StateNames
+from fredholm.export.onnx import converted
 from fredholm.export.program import check_ops
-from fredholm.lab.training.exporting import export_run
+from fredholm.lab.training.exporting import export_run, export_run_steps
 from fredholm.models import create_model
 from fredholm.ops.custom_op import custom_op
 
@@ -104,13 +114,52 @@ def test_steps_need_a_model_of_the_next_token(model, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("kind", "options"), [("graph", {"channels": 3}), ("multimodal", {"vocabulary": 9})]
-)
-def test_models_of_several_tensors_are_refused_by_name(kind, options):
-    several = create_model("itnet_nano", encoder={"kind": kind} | options)
-    with pytest.raises(OptionError, match=f"reads one tensor, got an encoder of {kind}"):
-        signature_of(several)
+GRAPH = {"kind": "graph", "channels": 3, "eigenvectors": 4}
+PAIR = {"kind": "multimodal", "vocabulary": 9, "max_length": 16}
+
+
+def test_the_edges_and_places_of_a_graph_are_inputs():
+    signature = signature_of(create_model("itnet_nano", encoder=GRAPH))
+    assert signature.shape == {
+        "edges": ("batch", "nodes", "nodes"),
+        "positions": ("batch", "nodes", 4),
+        "valid": ("batch", "nodes"),
+        "features": ("batch", "nodes", 3),
+    }
+    bags = GRAPH | {"channels": None, "vocabulary": 9}
+    signature = signature_of(create_model("itnet_nano", encoder=bags))
+    assert signature.shape["tokens"] == ("batch", "nodes", "words")
+    tensors = signature.example(signature.traced_sizes()).tensors
+    assert list(tensors) == signature.names
+    assert tensors["edges"].equal(tensors["edges"].mT)
+    assert (~tensors["valid"]).nonzero().tolist() == [[n - 1 for n in tensors["valid"].shape]]
+
+
+def test_a_picture_and_its_text_are_inputs_of_their_own():
+    joint = signature_of(create_model("itnet_nano", encoder=PAIR))
+    assert joint.shape == {
+        "image": ("batch", 1, "height", "width"),
+        "tokens": ("batch", "length"),
+    }
+    views = signature_of(create_model("itnet_nano", encoder=PAIR | {"views": 2}))
+    assert views.shape["image"] == ("batch", 2, 1, "height", "width")
+    # Two streams are cut where the picture ends, so that its size is that of training.
+    body = {"kind": "two_streams", "operator": "softmax"}
+    streams = signature_of(create_model("itnet_nano", encoder=PAIR, body=body))
+    assert streams.shape["image"] == ("batch", 1, 28, 28)
+    assert streams.shape["tokens"] == ("batch", "length")
+
+
+def test_an_encoder_that_lists_no_tensors_is_refused_by_name(monkeypatch):
+    class Silent(EncoderConfig):
+        kind = "silent"
+        one_tensor = False
+
+    with pytest.raises(OptionError, match="lists its tensors, got one of silent; give Silent"):
+        _ = Silent().parts
+    monkeypatch.setattr(Silent, "one_tensor", True)
+    with pytest.raises(OptionError, match="expected Silent to say the shape of an input"):
+        _ = Silent().parts
 
 
 def never(*_: object, **__: object) -> None:
@@ -183,6 +232,59 @@ def test_a_full_disk_leaves_the_old_file(traced, tmp_path, monkeypatch):
         export_program(traced.model, path)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_leaves_neither_program_of_a_decoder(model, tmp_path, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    for name, value in {
+        "_traced": (None, None, StateNames(())),
+        "converted": b"program",
+        "decoder_errors": DecoderErrors(0.0, 0.0),
+    }.items():
+        monkeypatch.setattr(decoder, name, lambda *_, value=value: value)
+    written = Path.write_bytes
+
+    def full(self: Path, content: bytes) -> int:
+        if "step" in self.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return written(self, content)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(StorageError, match="No space left on device; free some space"):
+        export_decoder(model, tmp_path / "model.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_compiler_that_fails_is_named_and_leaves_no_file(traced, tmp_path, monkeypatch):
+    def fails(*_: object, package_path: str, **__: object) -> None:
+        Path(package_path).write_text("half")
+        raise RuntimeError("no g++\nand more")
+
+    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", fails)
+    monkeypatch.setattr("fredholm.export.package.trace", lambda *_, **__: traced)
+    with pytest.raises(ExportError, match=r"AOTInductor compiles, got RuntimeError: no g\+\+; a C"):
+        export_package(traced.model, tmp_path / "model.pt2")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_operators_of_onnx_that_nobody_writes_are_refused():
+    pytest.importorskip("onnxruntime")
+    exported = torch.export.export(torch.nn.ReLU(), (torch.zeros(3),))
+    with pytest.raises(ExportError, match=r"ONNX's operators of version 99, got \d+, beyond which"):
+        converted(exported, ["inputs"], ["outputs"], {}, 99)
+
+
+def test_code_of_a_runs_own_is_not_executed(tmp_path):
+    recipe = tmp_path / "run" / "recipe.yaml"
+    recipe.parent.mkdir()
+    (tmp_path / "own.py").write_text("raise AssertionError('executed')")
+    recipe.write_text(
+        f"name: own\nimport: {tmp_path / 'own.py'}\n"
+        "data: {name: digits}\nmodel: {name: itnet_nano}\n"
+    )
+    for export in (export_run, lambda run, _: export_run_steps(run)):
+        with pytest.raises(TrustError, match=r"own\.py"):
+            export(tmp_path / "run", "onnx")
 
 
 def test_the_last_of_two_exports_to_one_file_is_whole(traced, tmp_path):

@@ -100,6 +100,7 @@ class Prefill(nn.Module):
         self.model, self.start, self.names = model, start, names
 
     def forward(self, numbers: Tensor) -> tuple[Tensor, ...]:
+        # The empty states were made for the batch of the trace.
         batch = numbers.shape[0]
         layers = tuple(replace(layer, batch=batch) for layer in self.start.layers)
         logits, state = self.model.prefill(numbers, replace(self.start, layers=layers))
@@ -122,6 +123,7 @@ class Step(nn.Module):
             for axis, name in axes.items():
                 if name == "seen":
                     torch._check(tensor.shape[axis] == count)
+
         state = self.names.filled(self.state, past, count, numbers.shape[0])
         logits, after = self.model.step(numbers, state)
         return logits, *self.names.tensors(after)
@@ -154,8 +156,11 @@ def export_decoder(
     require("onnxruntime", "onnx", "a program in ONNX, which is run before it is written,")
     check_target(path)
     model = model.eval()
+    # As in export_onnx, learned feature maps are sums of ReLU units, not look-ups in tables.
     with torch.no_grad(), sums_of_units():
         prefill, step, names = _traced(model)
+
+    # Both programs name the state that they return alike, so that it is the step's past as it is.
     states = [f"state_{i}" for i in range(names.count)]
     pasts = [f"past_{i}" for i in range(names.count)]
     facts = dict(metadata or {})
@@ -172,6 +177,7 @@ def export_decoder(
     paths = DecoderPaths(
         path.with_stem(f"{path.stem}-prefill"), path.with_stem(f"{path.stem}-step")
     )
+    # Neither file takes its place before both are written.
     with replacing(paths.prefill) as first, replacing(paths.step) as second:
         first.write_bytes(prefill_content)
         second.write_bytes(step_content)
@@ -190,12 +196,14 @@ def _traced(model: Model) -> tuple[ExportedProgram, ExportedProgram, StateNames]
 
     batch = Dim("batch", min=1, max=LARGEST_BATCH)
     prompt_shape = {0: batch, 1: Dim("length", min=1, max=length - 1)}
+    # A loop over the prompt's points is traced with a single round.
     if _reads_one_by_one(start):
         prompt_shape, numbers = {0: batch}, numbers[:, :1].contiguous()
     seen = Dim("seen", min=1, max=length - 1)
     free = {"batch": batch, "seen": seen}
     axes = _free_axes(model, names)
     past_shapes = [{i: free[name] for i, name in named.items()} for named in axes]
+    next_tokens = _texts(model, TRACED_BATCH, 1)[:, 0].contiguous()
     try:
         prefill = torch.export.export(
             Prefill(model, start, names),
@@ -205,7 +213,7 @@ def _traced(model: Model) -> tuple[ExportedProgram, ExportedProgram, StateNames]
         )
         step = torch.export.export(
             Step(model, state, names, axes),
-            (_texts(model, TRACED_BATCH, 1)[:, 0].contiguous(), torch.tensor(TRACED_PROMPT), past),
+            (next_tokens, torch.tensor(TRACED_PROMPT), past),
             dynamic_shapes=({0: batch}, None, past_shapes),
             strict=False,
         )
@@ -239,6 +247,7 @@ def _free_axes(model: Model, names: StateNames) -> list[FreeAxes]:
         _, state = model.prefill(_texts(model, batch, prompt), start)
         return [tensor.shape for tensor in names.tensors(state)]
 
+    # One of the two numbers changes at a time, and with it the dimensions that follow it.
     traced = shapes(TRACED_BATCH, TRACED_PROMPT)
     other_batch = shapes(TRACED_BATCH + 1, TRACED_PROMPT)
     other_prompt = shapes(TRACED_BATCH, TRACED_PROMPT + 1)

@@ -17,11 +17,13 @@ from torch.export import ExportedProgram
 from ..errors import ExportError, OptionError, require
 from ..families.ckconv.grid_convolution.fft import direct_convolution
 from ..files import check_target, replacing
+from ..models.encoders.inputs import Inputs
 from ..ops.feature_map.bank import sums_of_units
-from .program import Forms, Program, plain_forms, texts_of, trace
+from .program import Answer, Forms, Program, plain_forms, texts_of, trace
+from .signature import tensors_of
 
 INPUT, OUTPUT = "inputs", "outputs"
-"""The names of the program's only input and output."""
+"""The names of the output, and of the input of a model that reads one tensor."""
 
 OLDEST_OPSET = 18
 """Of ONNX's operators: the version that torch's exporter writes."""
@@ -39,6 +41,10 @@ def export_onnx(
     metadata: Mapping[str, Any] | None = None,
 ) -> Program:
     """Write a model as an ONNX program with one input, ``inputs``, and one output, ``outputs``.
+
+    The program of a model of several tensors has an input for each, of the names of its
+    :class:`fredholm.encoders.Inputs`: a graph's ``edges``, ``positions``, ``valid`` and
+    ``features``, or ``image`` and ``tokens``.
 
     Before the file is written, ONNX Runtime runs the program at three sets of sizes, padding
     included, and its answers are compared with the model's. The file is never left half written.
@@ -74,7 +80,8 @@ def export_onnx(
     with sums_of_units():
         program = trace(model, fixed, forms=onnx_forms())
 
-    content = converted(program.exported, [INPUT], [OUTPUT], metadata or {}, opset)
+    names = program.signature.names
+    content = converted(program.exported, names, [OUTPUT], metadata or {}, opset)
     error = program.check(onnx_answers(content), "ONNX program")
     with replacing(path) as temporary:
         temporary.write_bytes(content)
@@ -91,12 +98,13 @@ def onnx_forms() -> Forms:
     return plain_forms() | {op.default: direct_convolution}
 
 
-def onnx_answers(content: bytes, *, threads: int = 0) -> Callable[[Tensor], Tensor]:
+def onnx_answers(content: bytes, *, threads: int = 0) -> Answer:
     """Return a function that answers by ONNX Runtime on the CPU, see :func:`runner_of`."""
     run = runner_of(content, threads=threads)
 
-    def answer(inputs: Tensor) -> Tensor:
-        (outputs,) = run({INPUT: inputs.numpy()})
+    def answer(inputs: Tensor | Inputs) -> Tensor:
+        arrays = {name: tensor.numpy() for name, tensor in tensors_of(inputs).items()}
+        (outputs,) = run(arrays)
         return torch.from_numpy(outputs)
 
     return answer
@@ -119,8 +127,9 @@ def runner_of(content: bytes, *, threads: int = 0) -> Runner:
         try:
             return list(session.run(None, dict(inputs)))
         except Exception as error:  # the runtime's errors have no common class
+            shapes = ", ".join(f"{name} {array.shape}" for name, array in inputs.items())
             raise ExportError(
-                f"export: expected a program that ONNX Runtime runs at {inputs[INPUT].shape}, got "
+                f"export: expected a program that ONNX Runtime runs at {shapes}, got "
                 f"{str(error).splitlines()[0]}; nothing was written"
             ) from error
 

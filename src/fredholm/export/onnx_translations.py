@@ -41,7 +41,9 @@ def searchsorted(
     """
     columns = op.Unsqueeze(x, _numbers(-1))
     rows = op.Unsqueeze(boundaries, _numbers(-2))
-    below = op.GreaterOrEqual(columns, rows) if right else op.Greater(columns, rows)
+    below = op.Greater(columns, rows)
+    if right:
+        below = op.GreaterOrEqual(columns, rows)
     counts = op.ReduceSum(op.Cast(below, to=INT64), _numbers(-1), keepdims=0)
     if out_int32:
         return op.Cast(counts, to=INT32)

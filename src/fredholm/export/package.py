@@ -12,7 +12,7 @@ from torch import nn
 
 from ..errors import ExportError
 from ..files import check_target, replacing
-from .program import Program, texts_of, trace
+from .program import Program, in_turn, texts_of, trace
 
 
 def export_package(
@@ -49,9 +49,11 @@ def export_package(
         package = temporary.with_name(f"{temporary.name}.pt2")
         try:
             _compile(program, package, texts_of(metadata or {}))
-            error = program.check(inductor.aoti_load_package(str(package)), "package")
+            loaded = inductor.aoti_load_package(str(package))
+            error = program.check(in_turn(loaded), "package")
             package.replace(temporary)
         finally:
+            # What a failed compiler or check left behind.
             package.unlink(missing_ok=True)
     return replace(program, error=error)
 

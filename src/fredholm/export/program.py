@@ -15,11 +15,15 @@ from torch.export import ExportedProgram
 
 from ..errors import ExportError
 from ..files import check_target, replacing
+from ..models.encoders.inputs import Inputs
 from ..ops.custom_op import PLAIN
-from .signature import Signature, Sizes, signature_of
+from .signature import Signature, Sizes, signature_of, tensors_of
 
 Forms = dict[Any, Callable[..., Any]]
 """Functions of torch's operations that stand for ops in a program."""
+
+Answer = Callable[[Tensor | Inputs], Tensor]
+"""From what a model reads to its answer."""
 
 TOLERANCE = 1e-5
 """Of a program's answers: the largest error over the largest answer. In float32 the same sums in
@@ -43,7 +47,7 @@ class Program:
     exported: ExportedProgram
     error: float | None = None
 
-    def check(self, answer: Callable[[Tensor], Tensor], what: str) -> float:
+    def check(self, answer: Answer, what: str) -> float:
         """Return :func:`largest_error`.
 
         Raises:
@@ -59,9 +63,23 @@ class Program:
         return error
 
 
-def largest_error(
-    model: nn.Module, signature: Signature, answer: Callable[[Tensor], Tensor]
-) -> float:
+class SeveralTensors(nn.Module):
+    """A model of several tensors whose forward takes them one by one, as programs do."""
+
+    def __init__(self, model: nn.Module, names: Sequence[str]):
+        super().__init__()
+        self.model, self.names = model, names
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        return self.model(Inputs(**dict(zip(self.names, tensors, strict=True))))
+
+
+def in_turn(program: Callable[..., Tensor]) -> Answer:
+    """Return a function from what a model reads to the answer of a program, which takes tensors."""
+    return lambda inputs: program(*tensors_of(inputs).values())
+
+
+def largest_error(model: nn.Module, signature: Signature, answer: Answer) -> float:
     """Return the largest relative error of ``answer`` beside the model, at three sets of sizes
     (:meth:`.Signature.checked_sizes`).
 
@@ -94,14 +112,18 @@ def trace(model: nn.Module, fixed: Sequence[str] = (), *, forms: Forms | None = 
     """
     model = model.eval()
     signature = signature_of(model, fixed)
-    inputs = signature.example(signature.traced_sizes())
-    shapes = (signature.dynamic_shapes,)
+    inputs = tuple(tensors_of(signature.example(signature.traced_sizes())).values())
+    traced, shapes = model, signature.dynamic_shapes
+    if not signature.encoder.one_tensor:
+        # The tensors are the only argument of this forward, and so are their shapes.
+        traced, shapes = SeveralTensors(model, signature.names), (signature.dynamic_shapes,)
     try:
         # Gradients are off while tracing: operators take their path for values alone.
         with torch.no_grad():
-            exported = torch.export.export(model, (inputs,), dynamic_shapes=shapes, strict=False)
+            exported = torch.export.export(traced, inputs, dynamic_shapes=shapes, strict=False)
             exported = exported.run_decompositions(forms or plain_forms())
     except Exception as error:
+        # Dynamo, the tracer and the decompositions raise errors without a common class.
         raise ExportError(
             f"export: expected a model that can be traced at sizes {signature.shape}, got "
             f"{first_lines(error)}; keep an axis at its size of training with fixed="
@@ -116,6 +138,7 @@ def check_ops(exported: ExportedProgram) -> None:
     Raises:
         ExportError: an op without a plain form.
     """
+    # Ops have a method ``name``; targets of inputs and outputs are plain texts.
     names = {str(getattr(node.target, "name", str)()) for node in exported.graph.nodes}
     foreign = sorted(name for name in names if name.startswith("fredholm::"))
     if foreign:
@@ -149,7 +172,9 @@ def export_program(
     """
     check_target(path)
     program = trace(model, fixed)
-    error = program.check(program.exported.module(), "program")
+    error = program.check(in_turn(program.exported.module()), "program")
+
+    # torch's own writer would leave half a file where the disk is full.
     content = io.BytesIO()
     torch.export.save(
         program.exported, content, extra_files={"metadata.json": json.dumps(metadata or {})}
@@ -161,10 +186,12 @@ def export_program(
 
 def texts_of(metadata: Mapping[str, Any]) -> dict[str, str]:
     """Return metadata as texts: those as they are, anything else as JSON."""
-    return {
-        key: value if isinstance(value, str) else json.dumps(value)
-        for key, value in metadata.items()
-    }
+    texts = {}
+    for key, value in metadata.items():
+        if not isinstance(value, str):
+            value = json.dumps(value)
+        texts[key] = value
+    return texts
 
 
 def plain_forms() -> Forms:
@@ -188,6 +215,8 @@ def _relative_error(actual: Tensor, expected: Tensor, sizes: Sizes) -> float:
             f"export: expected finite answers at sizes {tuple(sizes)}, got {unusable} of "
             f"{actual.numel()} that are not; nothing was written"
         )
+
+    # A model that answers zero everywhere is compared absolutely.
     largest = expected.abs().amax().clamp(min=torch.finfo(torch.float32).tiny)
     return float((actual - expected).abs().amax() / largest)
 

@@ -14,7 +14,8 @@ from torch.export import Dim
 
 from ..errors import OptionError
 from ..models.config import ModelConfig
-from ..models.encoders.encoder import Axis, EncoderConfig
+from ..models.encoders.encoder import Axis, EncoderConfig, Part
+from ..models.encoders.inputs import Inputs
 
 LARGEST_BATCH = 4096
 LARGEST_COUNT = 65536
@@ -22,6 +23,10 @@ SMALLEST_COUNT = 3
 """At fewer points some operators take paths of their own, which a program has no branches for."""
 FIRST_TRACED = 5
 """Sizes that programs are traced at begin here."""
+
+
+NamedShape = tuple[int | str, ...]
+"""The shape of a tensor, free sizes by their names."""
 
 
 class Sizes(NamedTuple):
@@ -33,11 +38,11 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True)
 class Signature:
-    """The one tensor that a model reads, and which of its sizes may change from call to call.
+    """The tensors that a model reads, and which of their sizes may change from call to call.
 
     Attributes:
         encoder: the configuration of the model's encoder, which makes up inputs.
-        axes: the dimensions beside the batch whose sizes are free.
+        axes: the dimensions beside the batch whose sizes are free, one of each name.
         avoid: sizes that are dimensions of the model. A program is traced at others, since a
             compiler takes equal sizes for the same one.
         smallest: the least count along each free axis, such as patches along a side.
@@ -49,33 +54,54 @@ class Signature:
     smallest: int = SMALLEST_COUNT
 
     @property
-    def shape(self) -> tuple[int | str, ...]:
-        """The shape of the input, free sizes by name.
+    def names(self) -> list[str]:
+        """The names of the tensors, in the order in which a program takes them."""
+        return [part.name for part in self.encoder.parts]
+
+    @property
+    def shape(self) -> NamedShape | dict[str, NamedShape]:
+        """The shape of the input, free sizes by name; of several tensors, the shape of each.
 
         Example:
             >>> from fredholm.models import create_model
             >>> signature_of(create_model("itnet_nano")).shape
             ('batch', 1, 'height', 'width')
         """
-        named: list[int | str] = ["batch", *self.encoder.input_shape]
-        for axis in self.axes:
-            named[axis.dimension] = axis.name
-        return tuple(named)
+        shapes: dict[str, NamedShape] = {}
+        for part in self.encoder.parts:
+            # Dimension 0 is the batch, so that an axis is numbered as the batch's dimensions are.
+            named: list[int | str] = ["batch", *part.shape]
+            for axis in self._free(part):
+                named[axis.dimension] = axis.name
+            shapes[part.name] = tuple(named)
+        if self.encoder.one_tensor:
+            return shapes["inputs"]
+        return shapes
 
     @property
-    def dynamic_shapes(self) -> dict[int, Any]:
-        """The free sizes as :func:`torch.export.export` takes them, by dimension."""
-        free: dict[int, Any] = {0: Dim("batch", min=1, max=LARGEST_BATCH)}
+    def dynamic_shapes(self) -> tuple[dict[int, Any], ...]:
+        """The free sizes of each tensor as :func:`torch.export.export` takes them, by dimension."""
+        sizes: dict[str, Any] = {}
         for axis in self.axes:
             largest = axis.largest or LARGEST_COUNT
-            count = Dim(axis.name, min=self._fewest(axis), max=largest // axis.multiple)
-            free[axis.dimension] = axis.multiple * count if axis.multiple > 1 else count
-        return free
+            size = Dim(axis.name, min=self._fewest(axis), max=largest // axis.multiple)
+            # Patches vary one by one, a side in pixels by a patch's side.
+            if axis.multiple > 1:
+                size = axis.multiple * size
+            sizes[axis.name] = size
+
+        # Tensors that share an axis share its object: a tracer takes their sizes for one number.
+        batch = {0: Dim("batch", min=1, max=LARGEST_BATCH)}
+        return tuple(
+            batch | {axis.dimension: sizes[axis.name] for axis in self._free(part)}
+            for part in self.encoder.parts
+        )
 
     def traced_sizes(self) -> Sizes:
         """Return the sizes that a program is traced at: none of them is a dimension of the model
         or another of these sizes.
         """
+        # Every number here is drawn from those that the model and the sizes before it leave over.
         batch = next(_sizes_outside(self.avoid, FIRST_TRACED))
         fewest = max((self._fewest(axis) for axis in self.axes), default=1)
         chosen = _sizes_outside(self.avoid | {batch}, max(FIRST_TRACED, fewest))
@@ -87,6 +113,8 @@ class Signature:
         traced at, one sample of the smallest size, and a larger batch of larger ones.
         """
         traced = self.traced_sizes()
+
+        # A compiler that took a free size for a constant is found out by one of the other two.
         smallest = [_extent(axis, self._fewest(axis)) for axis in self.axes]
         larger = [
             _extent(axis, 2 * (extent // axis.multiple) + 1)
@@ -98,16 +126,33 @@ class Signature:
         """Return the least count along an axis: patches, points or tokens."""
         return max(self.smallest, math.ceil(axis.smallest / axis.multiple))
 
-    def example(self, sizes: Sizes, seed: int = 0) -> Tensor:
+    def _free(self, part: Part) -> list[Axis]:
+        """Return the dimensions of one tensor whose sizes are free."""
+        names = {axis.name for axis in self.axes}
+        return [axis for axis in part.axes if axis.name in names]
+
+    def example(self, sizes: Sizes, seed: int = 0) -> Tensor | Inputs:
         """Return a batch of random inputs of these sizes.
 
         Free axes have the extents of ``sizes``, all others their size in training. Where the
         encoder knows padding, the end of the last sample is padded.
         """
-        shape = [sizes.batch, *self.encoder.input_shape]
-        for axis, extent in zip(self.axes, sizes.extents, strict=True):
-            shape[axis.dimension] = extent
-        return self.encoder.example(shape, torch.Generator().manual_seed(seed))
+        named = zip(self.axes, sizes.extents, strict=True)
+        extents = {axis.name: extent for axis, extent in named}
+        shapes = {}
+        for part in self.encoder.parts:
+            shape = [sizes.batch, *part.shape]
+            for axis in self._free(part):
+                shape[axis.dimension] = extents[axis.name]
+            shapes[part.name] = shape
+        return self.encoder.batch(shapes, torch.Generator().manual_seed(seed))
+
+
+def tensors_of(inputs: Tensor | Inputs) -> dict[str, Tensor]:
+    """Return the tensors of a batch by name, in the order in which a program takes them."""
+    if isinstance(inputs, Inputs):
+        return inputs.tensors
+    return {"inputs": inputs}
 
 
 def signature_of(model: nn.Module, fixed: Sequence[str] = ()) -> Signature:
@@ -118,8 +163,8 @@ def signature_of(model: nn.Module, fixed: Sequence[str] = ()) -> Signature:
         fixed: names of axes that keep the size of the model's training.
 
     Raises:
-        OptionError: a model that reads several tensors, or one without a configuration; an axis
-            that its inputs do not have.
+        OptionError: a model without a configuration, or whose encoder does not list its tensors; an
+            axis that its inputs do not have.
 
     Example:
         >>> from fredholm.models import create_model
@@ -132,19 +177,18 @@ def signature_of(model: nn.Module, fixed: Sequence[str] = ()) -> Signature:
             f"export: expected a fredholm.models.Model, got {type(model).__name__}; trace other "
             "modules with torch.export.export"
         )
-    if not config.encoder.one_tensor:
-        raise OptionError(
-            f"export: expected a model that reads one tensor, got an encoder of "
-            f"{config.encoder.kind}, which reads several; no program of such models is written yet"
-        )
-    axes = config.encoder.axes
-    names = [axis.name for axis in axes]
-    unknown = [name for name in fixed if name not in names]
+    # Tensors may share an axis, such as the nodes of a graph: the first one of a name counts.
+    axes: dict[str, Axis] = {}
+    for part in config.encoder.parts:
+        for axis in part.axes:
+            axes.setdefault(axis.name, axis)
+    unknown = [name for name in fixed if name not in axes]
     if unknown:
         raise OptionError(
-            f"fixed: expected names among {', '.join(names) or 'none'}, got {', '.join(unknown)}"
+            f"fixed: expected names among {', '.join(axes) or 'none'}, got {', '.join(unknown)}"
         )
-    free = tuple(axis for axis in axes if axis.name not in fixed)
+    kept = {*fixed, *config.body.fixed_axes}
+    free = tuple(axis for axis in axes.values() if axis.name not in kept)
     # Where stages make fewer points, as many must be left after the last.
     smallest = SMALLEST_COUNT * config.body.reduction
     return Signature(config.encoder, free, frozenset(_dimensions(model)), smallest)

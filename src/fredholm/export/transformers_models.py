@@ -99,6 +99,7 @@ class FredholmModel(PreTrainedModel):
             options: of :class:`FredholmConfig`.
         """
         result = cls(FredholmConfig.from_fredholm(model, **options))
+        # In the place of the model of fresh weights that the constructor made.
         result.model = model
         return result.train(model.training)
 
@@ -207,9 +208,12 @@ class FredholmForSequenceClassification(FredholmModel):
             input_ids = self._padded(input_ids, attention_mask)
         logits = self.model(input_ids)
         result = SequenceClassifierOutput(loss=self._loss(logits, labels), logits=logits)
-        return result.to_tuple() if return_dict is False else result
+        if return_dict is False:
+            return result.to_tuple()
+        return result
 
     def _padded(self, numbers: Tensor, mask: Tensor) -> Tensor:
+        # Traced code reads no values, so that only eager code finds such a token.
         if not torch.compiler.is_compiling() and bool(((numbers == 0) & (mask != 0)).any()):
             raise ShapeError(
                 "input_ids: expected 0 at padding only, got it at a token that attention_mask "

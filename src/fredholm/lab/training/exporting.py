@@ -49,8 +49,8 @@ def export_run(
 
     The file carries metadata: ``facts`` about the data (the task, names of classes, mean and
     standard deviation of channels, the vocabulary of texts); ``temperature``, which divides the
-    outputs of a classification before the softmax; ``shape`` of the inputs, with free sizes by
-    name; and ``fredholm``, the version that wrote it.
+    outputs of a classification before the softmax; ``shape`` of the input, with free sizes
+    by name, or the shape of each tensor; and ``fredholm``, the version that wrote it.
 
     Args:
         run: its folder.
@@ -106,7 +106,7 @@ def _metadata(model: Any, folder: RunFolder, fixed: Sequence[str]) -> dict[str, 
     """Return the facts that a program carries along."""
     return {
         "fredholm": __version__,
-        "shape": list(signature_of(model, fixed).shape),
+        "shape": signature_of(model, fixed).shape,
         "facts": model.extra,
         "temperature": temperature_of(folder.calibration),
     }

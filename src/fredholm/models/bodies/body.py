@@ -101,11 +101,13 @@ class BodyConfig(Configuration):
         any_width: whether it takes features of any width (those of encoders with ``own_width``);
             else of its own, ``width``.
         encoders: kinds of encoders that it takes, where not all of that width.
+        fixed_axes: names of the encoder's free sizes (:class:`.Axis`) that it fixes.
         dropout: after the embedding, which the encoder applies.
     """
 
     any_width: ClassVar[bool] = False
     encoders: ClassVar[tuple[str, ...]] = ()
+    fixed_axes: ClassVar[tuple[str, ...]] = ()
     dropout = 0.0
 
     @property

@@ -33,6 +33,7 @@ class TwoStreamsConfig(ResidualConfig):
     """
 
     encoders = ("multimodal",)
+    fixed_axes = ("height", "width")
 
     fusion: str = "cross"
 

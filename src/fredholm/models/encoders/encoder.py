@@ -16,6 +16,7 @@ from ...domain import Domain
 from ...errors import OptionError, ShapeError, suggest
 from ...registry import Registered, Registry
 from ...validation import cheap_to_read
+from .inputs import Inputs
 
 TOKENS = ("reader", "ordinary")  # a class token's mass: none, or that of a point
 
@@ -169,6 +170,21 @@ class Axis(NamedTuple):
     smallest: int = 1
 
 
+class Part(NamedTuple):
+    """One tensor of a batch of inputs.
+
+    Attributes:
+        name: its name among :class:`fredholm.encoders.Inputs`; ``inputs`` of an encoder that reads
+            one tensor.
+        shape: of one sample, at the sizes of training.
+        axes: its dimensions whose sizes are free. Axes of one name have one size in all parts.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    axes: tuple[Axis, ...] = ()
+
+
 @dataclass(frozen=True)
 class EncoderConfig(Configuration):
     """What an encoder is built from; its kind is the ``kind`` of a recipe's ``model.encoder``.
@@ -220,8 +236,13 @@ class EncoderConfig(Configuration):
         """Shape of one input that the model is built for.
 
         Raises:
-            OptionError: an input of several tensors.
+            OptionError: an input of several tensors, or a configuration that does not say it.
         """
+        if self.one_tensor:
+            raise OptionError(
+                f"input_shape: expected {type(self).__name__} to say the shape of an input, got "
+                "nothing; give it the property input_shape"
+            )
         raise OptionError(
             f"input_shape: a {self.kind} input is several tensors, see fredholm.encoders.Inputs"
         )
@@ -236,6 +257,28 @@ class EncoderConfig(Configuration):
         sample where the encoder knows padding; programs are compared with their models on it.
         """
         return torch.randn(*shape, generator=generator, dtype=self.input_dtype)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The tensors of a batch of inputs, as a program takes them in turn.
+
+        Raises:
+            OptionError: an encoder of several tensors that does not list them.
+        """
+        if not self.one_tensor:
+            raise OptionError(
+                f"export: expected an encoder that lists its tensors, got one of {self.kind}; give "
+                f"{type(self).__name__} the property parts and the method batch"
+            )
+        return (Part("inputs", self.input_shape, self.axes),)
+
+    def batch(
+        self, shapes: Mapping[str, Sequence[int]], generator: torch.Generator
+    ) -> Tensor | Inputs:
+        """Return a made-up batch of inputs whose :attr:`parts` have these shapes, as
+        :meth:`example` does of one tensor.
+        """
+        return self.example(shapes["inputs"], generator)
 
 
 ENCODERS: Registry[type[EncoderConfig]] = Registry(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,11 +14,22 @@ from ...domain import Domain
 from ...edges import Edges
 from ...errors import OptionError, ShapeError
 from ...ops.backend import at_least_single
-from .encoder import Encoder, EncoderConfig, check_numbers, check_options, register_encoder
+from .encoder import (
+    Axis,
+    Encoder,
+    EncoderConfig,
+    Part,
+    check_numbers,
+    check_options,
+    register_encoder,
+)
 from .inputs import Inputs
 
 OFF_EDGES = ("learned", "none", "all")
 GRAPH_MEASURES = ("weights", "nodes")
+NODES, WORDS = 32, 8
+"""Nodes of a graph and tokens of a node that programs name as the sizes of training; any others
+work."""
 
 
 @register_encoder("graph")
@@ -63,6 +75,38 @@ class GraphConfig(EncoderConfig):
             dropout=dropout,
             **given(self, "channels", "vocabulary"),
         )
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        rows = Axis(1, "nodes")
+        features = Part("features", (NODES, self.channels or 0), (rows,))
+        if self.vocabulary is not None:
+            features = Part("tokens", (NODES, WORDS), (rows, Axis(2, "words")))
+        return (
+            Part("edges", (NODES, NODES), (rows, Axis(2, "nodes"))),
+            Part("positions", (NODES, self.eigenvectors), (rows,)),
+            Part("valid", (NODES,), (rows,)),
+            features,
+        )
+
+    def batch(self, shapes: Mapping[str, Sequence[int]], generator: torch.Generator) -> Inputs:
+        # Each pair of nodes has an edge with probability 0.3, in both directions.
+        edges = torch.rand(*shapes["edges"], generator=generator) < 0.3
+        valid = torch.ones(*shapes["valid"], dtype=torch.bool)
+        valid[-1, -1] = False  # padding
+        tensors = {
+            "edges": edges | edges.mT,
+            "positions": torch.randn(*shapes["positions"], generator=generator),
+            "valid": valid,
+        }
+        if self.vocabulary is None:
+            tensors["features"] = torch.randn(*shapes["features"], generator=generator)
+        else:
+            # Token 0 is padding of a bag.
+            tensors["tokens"] = torch.randint(
+                self.vocabulary, tuple(shapes["tokens"]), generator=generator
+            )
+        return Inputs(**tensors)
 
 
 class GraphEncoder(Encoder):

@@ -25,7 +25,9 @@ class Inputs:
 
     def __init__(self, **tensors: Tensor):
         sizes = {name: tensor.shape[0] for name, tensor in tensors.items()}
-        if len(set(sizes.values())) != 1:
+        # Sizes that a tracer leaves free can be compared, but not collected in a set.
+        first = next(iter(sizes.values()), None)
+        if first is None or any(size != first for size in sizes.values()):
             raise ShapeError(f"the tensors of a batch need one batch size, got {sizes}")
         self.tensors = tensors
 

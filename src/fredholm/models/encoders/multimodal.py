@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +14,15 @@ from ...configuration import check_counts, check_patch, check_positive, given, i
 from ...domain import Domain
 from ...errors import OptionError, ShapeError
 from ...integral import FourierFeatures
-from .encoder import Encoder, EncoderConfig, check_numbers, register_encoder, with_token
+from .encoder import (
+    Axis,
+    Encoder,
+    EncoderConfig,
+    Part,
+    check_numbers,
+    register_encoder,
+    with_token,
+)
 from .image import ImageEncoder
 from .inputs import Inputs
 
@@ -82,6 +91,25 @@ class MultimodalConfig(EncoderConfig):
             dropout=dropout,
             **given(self, "frequencies", "sigma"),
         )
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        picture: tuple[int, ...] = (self.channels, *self.sides)
+        if self.views > 1:
+            picture = (self.views, *picture)
+        height, width = image_sides(self.patch)
+        sides = (
+            Axis(len(picture) - 1, "height", multiple=height),
+            Axis(len(picture), "width", multiple=width),
+        )
+        text = Part("tokens", (self.max_length,), (Axis(1, "length"),))
+        return Part("image", picture, sides), text
+
+    def batch(self, shapes: Mapping[str, Sequence[int]], generator: torch.Generator) -> Inputs:
+        image = torch.randn(*shapes["image"], generator=generator)
+        tokens = torch.randint(1, self.vocabulary, tuple(shapes["tokens"]), generator=generator)
+        tokens[-1, -1] = 0  # padding
+        return Inputs(image=image, tokens=tokens)
 
 
 class MultimodalEncoder(Encoder):
@@ -175,10 +203,10 @@ class MultimodalEncoder(Encoder):
         if (
             tokens.dim() != 2
             or tokens.is_floating_point()
-            or len(tokens) != len(image)
+            or tokens.shape[0] != image.shape[0]
             or tokens.shape[1] < 1
         ):
-            need = f"({len(image)}, T) with T of 1 or more"
+            need = f"({image.shape[0]}, T) with T of 1 or more"
             raise ShapeError(
                 f"tokens must be integers {need}, got {tuple(tokens.shape)} of {tokens.dtype}"
             )
@@ -197,7 +225,7 @@ class MultimodalEncoder(Encoder):
         features = torch.cat([patches + self.modality[0], words + self.modality[1]], 1)
         domain = self._join(picture, line)
         if self.token is not None:
-            token = self.token.to(features.dtype).expand(len(features), 1, -1)
+            token = self.token.to(features.dtype).expand(features.shape[0], 1, -1)
             features = torch.cat([token, features], 1)
             centre = Domain.points(torch.full_like(line.positions[:1], 0.5))
             domain = with_token(centre, domain, "reader")
