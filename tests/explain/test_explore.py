@@ -193,6 +193,19 @@ def test_the_figure_fits_its_page(explored, tmp_path, width):
     assert found["overflow"] == "false"
 
 
+def test_nodes_without_places_are_laid_out_as_a_graph():
+    nodes = torch.arange(12)
+    ring = torch.stack([nodes, (nodes + 1) % 12])
+    section = section_of(Domain.graph(torch.cat([ring, ring.flip(0)], 1), 12, sparse=True))
+    kernel = json.loads(section.explorer["kernel"])
+    assert (kernel["layout"], kernel["names"][:2]) == ("points", ["point 1", "point 2"])
+    places = torch.tensor(kernel["places"])
+    apart = torch.cdist(places, places)
+    along = apart[nodes, (nodes + 1) % 12]
+    assert float(along.min()) > 0
+    assert float(along.max()) < float(apart.median())
+
+
 def test_a_figure_of_layers_stands_in_another_page(tmp_path):
     """In a frame of its own, with its own policy: of layers with different domains."""
     layers = {"conv": torch.nn.Conv1d(4, 4, 3, padding=1), "gru": torch.nn.GRU(4, 4)}

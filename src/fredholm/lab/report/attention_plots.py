@@ -13,6 +13,9 @@ from .style import Theme, literal, new_figure, panels, panels_abreast
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# Of the axis of alignments: correlations that differ by less look alike.
+LEAST_SPAN = 0.02
+
 ORDERS = {
     "morf": "most relevant first",
     "lerf": "least relevant first",
@@ -189,6 +192,11 @@ def alignments(theme: Theme, found: Mapping[str, Any]) -> Figure:
             if len(values):
                 mean, ends = [values.mean()] * 2, [row - 0.33, row + 0.33]
                 axes.plot(mean, ends, color=theme.mark, linewidth=2)
+        # Values that differ by rounding alone would fill the axis with long numbers.
+        low, high = axes.get_xlim()
+        spare = max(0.0, LEAST_SPAN - (high - low)) / 2
+        axes.set_xlim(low - spare, high + spare)
+        axes.locator_params(axis="x", nbins=5)
         axes.set_title(title)
         axes.set_yticks(range(len(found)), list(found))
         axes.set_ylim(len(found) - 0.5, -0.5)

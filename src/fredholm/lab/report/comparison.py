@@ -177,16 +177,6 @@ def comparison_page(results: Row, rows: Sequence[Row]) -> str:
     )
 
 
-# Columns of a task's table behind operator and score, and the key of each in a row.
-COLUMNS = {
-    "seeds": "n",
-    "width": "dim",
-    "parameters": "parameters",
-    "off budget": "off",
-    "MFLOPs": "flops",
-}
-
-
 def _task_section(task: Row, rows: Sequence[Row], names: Sequence[str]) -> Section:
     """Return the section of one task.
 
@@ -203,16 +193,15 @@ def _task_section(task: Row, rows: Sequence[Row], names: Sequence[str]) -> Secti
     if curves:
         pictures.append(_learning_picture(task, curves, names, logarithmic=not highest))
 
-    columns = {"operator": "operator", f"test {task['measure']}": "mean", **COLUMNS}
-    lines = [[_cell(row, key) for key in columns.values()] for row in ordered]
-    refused = words("refused", rows=[row for row in rows if row["refused"]])
+    lines = [{**row, "score": score(row)} for row in ordered]
+    after = words("task_table", measure=task["measure"], rows=lines)
+    after += words("refused", rows=[row for row in ordered if row["refused"]])
     text = words(
         "task",
         title=task["title"],
         points=task["points"],
         samples=f"{task['samples']:,}",
     )
-    after = table(list(columns), lines) + refused
     return Section(
         task["name"],
         task["name"],
@@ -271,22 +260,6 @@ def _curves(task: Row) -> dict[str, list[float]]:
         if mean:
             result[row["operator"]] = mean
     return result
-
-
-def _cell(row: Row, key: str) -> str:
-    """Return one cell of a task's table."""
-    value = row[key]
-    if key == "mean":
-        return score(row)
-    if value is None:
-        return ""
-    if key == "parameters":
-        return f"{value:,}"
-    if key == "off":
-        return f"{value:+.1%}"
-    if key == "flops":
-        return f"{value / 1e6:.3g}"
-    return str(value)
 
 
 # --- pictures -------------------------------------------------------------------------------------

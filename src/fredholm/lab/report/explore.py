@@ -19,10 +19,10 @@ from ...domain import Domain
 from ...errors import OptionError, ShapeError
 from ...explain.kernels import image_grid, kernel_map, output_points
 from ...files import write_text
-from ...integral import IntegralOperator
 from ...progress import working
 from ..data.kinds.kind import Cloud
 from ..numbers import readable
+from .graphs import node_places
 from .layers import (
     MAX_HEADS,
     Axis,
@@ -76,7 +76,7 @@ class Explorer:
 
 
 def explore(
-    operators: IntegralOperator | Mapping[str, IntegralOperator],
+    operators: object,
     u: Tensor,
     domain: Domain | None = None,
     *,
@@ -88,7 +88,8 @@ def explore(
     Weights are those of :func:`fredholm.explain.kernel_map`.
 
     Args:
-        operators: one, or several by the names that the figure shows.
+        operators: an operator (anything that obeys the contract: ``kernel_matrix``, ``weights``),
+            or a dictionary of several by the names that the figure shows.
         u: features (B, N, dim); of a batch the first signal is shown.
         domain: of the points (default: each operator's own, mostly a line).
         names: of the points, such as the words of a text.
@@ -122,10 +123,7 @@ def explore(
     if names and len(names) != u.shape[1]:
         raise ShapeError(f"expected {u.shape[1]} names, one per point, got {len(names)}")
 
-    layers = [
-        Layer(name, operator, u, domain or operator.default_domain(u))
-        for name, operator in operators.items()
-    ]
+    layers = [Layer(name, each, u, _domain(each, u, domain)) for name, each in operators.items()]
     section = explore_section(View(layers, axis=Axis(tuple(names))))
     if section is None or section.explorer is None:
         raise OptionError(
@@ -133,6 +131,15 @@ def explore(
             f"got {layers[0].domain}"
         )
     return Explorer(f"Kernels of {', '.join(operators)}", section.explorer)
+
+
+def _domain(operator: Any, u: Tensor, domain: Domain | None) -> Domain:
+    """Return the domain that a caller gave, else the operator's own, else a line."""
+    if domain is not None:
+        return domain
+    if hasattr(operator, "default_domain"):
+        return operator.default_domain(u)
+    return Domain.line(u.shape[1], device=u.device)
 
 
 def _is_operator(value: Any) -> bool:
@@ -221,6 +228,9 @@ def _points(view: View) -> _Points | None:
         return _Points(kept, layout, [names[index] for index in kept])
 
     real, x = real_points(domain), places_of(domain).numpy()
+    nodes = node_places(first_sample(domain), view.kind)
+    if nodes is not None:
+        layout, x = "points", nodes.numpy()
     if layout == "line":
         real = sorted(real, key=lambda index: x[index, 0])
         at = [readable(x[index, 0] * view.axis.unit, 3) for index in real]

@@ -129,6 +129,16 @@ def edge_table(part: Part, names: Sequence[str], kernels: Sequence[np.ndarray]) 
     return Data.of(columns)
 
 
+def node_places(domain: Domain, kind: Kind) -> Tensor | None:
+    """Return places (N, 2) of all nodes of a graph of one sample whose points have none; None for
+    any other domain.
+    """
+    if not draws_graph(domain, kind) or _apart(domain.positions):
+        return None
+    edges = _edges(domain)
+    return _layout(torch.arange(domain.size), torch.stack([edges.source, edges.targets()]))
+
+
 # --- the part that is drawn -----------------------------------------------------------------------
 
 
@@ -239,7 +249,7 @@ def _layout(nodes: Tensor, links: Tensor) -> Tensor:
         return torch.stack([line, torch.zeros_like(line)], 1)
     adjacency = torch.zeros(count, count, dtype=torch.float64)
     adjacency[links[0], links[1]] = 1.0
-    adjacency = torch.maximum(adjacency, adjacency.mT)
+    adjacency = torch.maximum(adjacency, adjacency.mT).fill_diagonal_(0.0)
 
     scale = adjacency.sum(1).clamp_min(1.0).rsqrt()
     laplacian = torch.eye(count, dtype=torch.float64) - scale[:, None] * adjacency * scale

@@ -23,6 +23,7 @@ from .panels import (
     weights_image,
 )
 from .style import (
+    PHONE,
     Theme,
     colormap,
     diverging,
@@ -64,7 +65,7 @@ def maps(
     if theme.narrow:
         side = 1.0
     shape = image.shape[0] / image.shape[1]
-    width = min(theme.width, max(6.0, (side + 0.12) * columns + 0.9))
+    width = min(theme.width, max(PHONE, (side + 0.12) * columns + 0.9))
     rows = len(found) * -(-columns // panels_across(theme, columns))
     figure = new_figure(width, (side * shape + 0.3) * rows + 0.35)
     every = grid_of_panels(figure, theme, len(found), columns)

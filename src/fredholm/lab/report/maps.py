@@ -188,12 +188,12 @@ def _picture(view: View, query: _Query) -> Picture:
         draw = _over_grid(view, query, keys, places[query.index])
         if not float(masses(target)[0, query.index]):
             where = " (ring at its place; it is not part of the picture)"
-    elif query.layout == "words":
-        draw = _along_names(view, query, names)
-        if names[query.index]:
-            label = f"“{names[query.index]}”"
     elif query.layout == "points":
         draw = _among_points(view, query, keys)
+    elif query.layout == "words":
+        draw = _along_words(view, query, names)
+        if names[query.index]:
+            label = f"“{names[query.index]}”"
     else:
         at = float(places[query.index, 0]) * view.axis.unit
         draw = _along_line(view, query, keys, at)
@@ -266,35 +266,23 @@ def _among_points(view: View, query: _Query, keys: np.ndarray) -> Draw:
     return lambda theme: map_plots.clouds(theme, cloud, view.names, weights, at)
 
 
-def _along_names(view: View, query: _Query, names: list[str]) -> Draw:
-    kept = [point for point, name in enumerate(names) if name]
+def _along_words(view: View, query: _Query, names: list[str]) -> Draw:
+    points = [point for point, name in enumerate(names) if name]
+    # A class token has no place among the words.
     at = None
-    if query.index in kept:
-        at = kept.index(query.index)
-    shown = tuple(names[point] for point in kept)
-    line = map_plots.Line(np.arange(len(kept)), at, view.axis.label, shown)
-    return _along(view, query, line, kept)
+    if query.index in points:
+        at = points.index(query.index)
+    shown = tuple(names[point] for point in points)
+    line = map_plots.Line(np.arange(len(points)), at, view.axis.label, shown)
+    weights = [layer[:, points] for layer in query.weights]
+    return lambda theme: map_plots.lines(theme, line, view.names, weights)
 
 
-def _along_line(
-    view: View,
-    query: _Query,
-    keys: np.ndarray,
-    at: float,
-) -> Draw:
+def _along_line(view: View, query: _Query, keys: np.ndarray, at: float) -> Draw:
     real = real_points(view.layers[0].domain)
     label = view.axis.label or view.kind.axis
     line = map_plots.Line(keys[real, 0] * view.axis.unit, at, label)
-    return _along(view, query, line, real)
-
-
-def _along(
-    view: View,
-    query: _Query,
-    line: map_plots.Line,
-    points: list[int],
-) -> Draw:
-    weights = [layer[:, points] for layer in query.weights]
+    weights = [layer[:, real] for layer in query.weights]
     return lambda theme: map_plots.lines(theme, line, view.names, weights)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from ...explain.kernels import BUDGET, image_grid, output_points, take_samples
 from ...integral import IntegralOperator
 from ...modes import evaluating
 from ..data.kinds.images import IMAGES
+from ..data.kinds.kind import SAMPLES
 from . import map_plots
 from .given import ReportOptions
 from .layers import Layer, View, first_sample, places_of, plain
@@ -94,18 +95,19 @@ def report_module(
             f"a report needs at least one sample and query, got samples={samples} and "
             f"queries={queries}"
         )
-    layer = find_layer(model, path)
-    if isinstance(layer, IntegralOperator):
+    if isinstance(find_layer(model, path), IntegralOperator):
         raise OptionError(
             f"{path} is an operator already; fredholm.explain.report shows it, or fredholm explain "
             "RUN"
         )
     with evaluating(model):
         converted = _convert(model, path, inputs, samples, options)
-        shown = converted.shown(queries)
-        look = ReportOptions(samples, shown.queries, map_queries, seed=seed)
-        sections, numbers = kernel_sections(shown.view, look)
-        entries, numbers["entries"] = entry_section(shown.view.layers[0])
+        view = converted.view()
+        layer = view.layers[0]
+        count = max(1, min(queries, WORK // (converted.row * len(layer.u))))
+        look = ReportOptions(samples, count, map_queries, seed=seed)
+        sections, numbers = kernel_sections(view, look)
+        entries, numbers["entries"] = entry_section(layer)
         sections = [_identity(converted, options), *sections]
         facts = _facts(converted)
     if converted.call.grid is not None:
@@ -113,7 +115,7 @@ def report_module(
     if entries is not None:
         sections.append(entries)
 
-    kind = type(layer).__name__
+    kind = type(converted.layer).__name__
     lead = f"{kind} of {type(model).__name__}"
     if source:
         lead += f" from {source}"
@@ -173,13 +175,6 @@ def explain_module(
 # --- the layer as an operator ---------------------------------------------------------------------
 
 
-class _Shown(NamedTuple):
-    """The part of a call that is drawn, and from how many queries the profile is read."""
-
-    view: View
-    queries: int
-
-
 @dataclass(frozen=True, eq=False)
 class _Converted:
     """A layer of a model and the operator that computes the same.
@@ -199,17 +194,21 @@ class _Converted:
     error: float
     kernel_error: float | None
 
-    def shown(self, queries: int) -> _Shown:
-        """Return as many signals, and at most so many queries of each, as fit the work."""
-        kernel, u = self.operator.kernel, self.call.u
-        row = self.operator.heads * kernel.d_out * kernel.d_in * self.domain.size
-        samples = slice(0, min(len(u), max(FEWEST, WORK // (8 * row))))
-        layer = Layer(self.path, self.operator, u[samples], take_samples(self.domain, samples))
-        read = max(1, min(queries, WORK // (row * len(layer.u))))
-        image = _picture(layer)
-        if image is None:
-            return _Shown(View([layer]), read)
-        return _Shown(View([layer], image, IMAGES), read)
+    @property
+    def row(self) -> int:
+        """Return the number of kernel entries of one query."""
+        kernel = self.operator.kernel
+        return self.operator.heads * kernel.d_out * kernel.d_in * self.domain.size
+
+    def view(self) -> View:
+        """Return the layer with as many signals as fit the work, on a grid with its input."""
+        samples = slice(0, max(FEWEST, WORK // (8 * self.row)))
+        u = self.call.u[samples]
+        layer = Layer(self.path, self.operator, u, take_samples(self.domain, samples))
+        image, kind = _picture(layer), SAMPLES
+        if image is not None:
+            kind = IMAGES
+        return View([layer], image, kind)
 
 
 def _convert(
