@@ -16,14 +16,14 @@ import torch
 from fredholm import Domain, as_operator, create_operator
 from fredholm.errors import OptionError, ShapeError
 from fredholm.explain import ReportOptions, Samples, explore, kernel_map, report
-from fredholm.lab.data.kinds.kind import SAMPLES
 from fredholm.lab.report.explore import explore_section, quantised
-from fredholm.lab.report.layers import Axis, Layer
+from fredholm.lab.report.layers import PLAIN, Axis, Layer, View
 from fredholm.lab.report.page import Section, render_page
 
 from .chromium import BROWSER, open_page
 from .conftest import MEAN, STD, tiny_images, tiny_model
 from .devtools import opened
+from .known import GRID, POSITION
 
 browser = pytest.mark.skipif(
     BROWSER is None, reason="no Chromium on this machine: apt-get install chromium"
@@ -95,10 +95,10 @@ def test_the_page_about_security_says_so():
     assert "beside which it allows none" in said
 
 
-def section_of(domain, axis=None, dim=8):
+def section_of(domain, axis=PLAIN, dim=8):
     operator = create_operator("softmax", dim, heads=2)
     layer = Layer("one", operator, torch.randn(2, domain.size, dim), domain)
-    return explore_section([layer], None, SAMPLES, *([] if axis is None else [axis]))
+    return explore_section(View([layer], axis=axis))
 
 
 def test_points_are_laid_out_as_they_lie():
@@ -193,6 +193,19 @@ def test_the_figure_fits_its_page(explored, tmp_path, width):
     assert found["overflow"] == "false"
 
 
+def test_nodes_without_places_are_laid_out_as_a_graph():
+    nodes = torch.arange(12)
+    ring = torch.stack([nodes, (nodes + 1) % 12])
+    section = section_of(Domain.graph(torch.cat([ring, ring.flip(0)], 1), 12, sparse=True))
+    kernel = json.loads(section.explorer["kernel"])
+    assert (kernel["layout"], kernel["names"][:2]) == ("points", ["point 1", "point 2"])
+    places = torch.tensor(kernel["places"])
+    apart = torch.cdist(places, places)
+    along = apart[nodes, (nodes + 1) % 12]
+    assert float(along.min()) > 0
+    assert float(along.max()) < float(apart.median())
+
+
 def test_a_figure_of_layers_stands_in_another_page(tmp_path):
     """In a frame of its own, with its own policy: of layers with different domains."""
     layers = {"conv": torch.nn.Conv1d(4, 4, 3, padding=1), "gru": torch.nn.GRU(4, 4)}
@@ -222,6 +235,24 @@ def test_a_figure_of_points_that_cannot_be_drawn_is_refused():
         explore(operator, torch.randn(1, 5, 4), names=["a", "b"])
     with pytest.raises(OptionError, match="expected one operator or more"):
         explore({}, torch.randn(1, 5, 4))
+
+
+def test_what_is_not_an_operator_is_refused_by_name():
+    operator, u = create_operator("softmax", 4), torch.randn(1, 5, 4)
+    with pytest.raises(OptionError, match=r"dictionary of operators by name, got list; name each"):
+        explore([operator], u)
+    with pytest.raises(OptionError, match=r"operator for 'gru', got GRU; fredholm\.as_operator"):
+        explore({"one": operator, "gru": torch.nn.GRU(4, 4)}, u)
+    with pytest.raises(OptionError, match=r"dictionary of operators by name, got Linear"):
+        explore(torch.nn.Linear(4, 4), u)
+
+
+def test_an_operator_that_obeys_the_contract_alone_is_explored():
+    u = torch.randn(1, 25, 1)
+    kernel, weights = kernel_of(explore(POSITION, u, GRID).page)
+    assert (kernel["layers"], kernel["layout"]) == (["KnownOperator"], "grid")
+    expected = kernel_map(POSITION, u, GRID, queries=list(range(25)))[0].numpy()
+    assert np.abs(weights[0] - expected).max() <= expected.max() / 254 + 1e-6
 
 
 @browser

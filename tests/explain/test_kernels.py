@@ -12,7 +12,7 @@ from fredholm import Domain, create_operator
 from fredholm.errors import DomainError, OptionError, ShapeError
 from fredholm.explain import image_grid, kernel_map, kernel_profile
 from fredholm.explain.kernels import take_samples
-from fredholm.lab.report import kernel_plots, result_plots
+from fredholm.lab.report import map_plots, result_plots
 from fredholm.lab.report.maps import _in_picture, choose_map_queries
 from fredholm.lab.report.style import LIGHT, literal
 
@@ -159,9 +159,9 @@ def test_a_place_in_a_picture_is_that_of_its_point():
 def test_maps_and_lines_of_negative_weights_are_drawn():
     theme = replace(LIGHT)
     values = [-np.ones((1, 4, 4)), np.linspace(-1, 1, 16).reshape(1, 4, 4)]
-    kernel_plots.maps(theme, np.zeros((4, 4, 1)), ["a", "b"], values, (0.5, 0.5))
-    figure = kernel_plots.lines(
-        theme, kernel_plots.Line(np.arange(4.0), 0.0, "t"), ["a"], [-np.ones((1, 4))]
+    map_plots.maps(theme, np.zeros((4, 4, 1)), ["a", "b"], values, (0.5, 0.5))
+    figure = map_plots.lines(
+        theme, map_plots.Line(np.arange(4.0), 0.0, "t"), ["a"], [-np.ones((1, 4))]
     )
     assert figure.axes[0].get_ylim()[0] <= -1
 

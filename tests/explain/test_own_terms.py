@@ -15,7 +15,7 @@ from fredholm.explain import ReportOptions, RunFacts, Samples, report
 from fredholm.lab.data.files.source import open_files
 from fredholm.lab.data.files.terms import Column, Terms
 from fredholm.lab.data.kinds.sequences import SEQUENCES, _signal
-from fredholm.lab.report.examples import field_samples
+from fredholm.lab.report.fields import field_samples
 from fredholm.lab.report.importance import column_importance
 from fredholm.lab.report.results import score_head
 from fredholm.models import create_model

@@ -30,7 +30,7 @@ from fredholm.explain import (
 )
 from fredholm.explain.kernels import pair_weights
 from fredholm.explain.targets import pr_auc, roc_auc
-from fredholm.lab.report.attention import quality_sections
+from fredholm.lab.report.attention import refusal
 from fredholm.lab.report.layers import Layer
 from fredholm.models import create_model
 from fredholm.operators import create_operator
@@ -333,16 +333,12 @@ def test_a_browser_draws_it(page, tmp_path):
 def test_what_has_no_maps_says_why(monkeypatch):
     layer = Layer("layer 1", *tiny().trace(pictures())[0])
     line = Layer("layer 1", layer.operator, layer.u[:, 1:], Domain.line(16))
-    given = (None, pictures(), [], [layer], [0], Samples(pictures()))
-    assert quality_sections(*given[:3], [line], *given[4:])[1]["skipped"].startswith(
-        "the operators do not live on a grid"
-    )
-    assert (
-        "does not divide"
-        in quality_sections(None, torch.zeros(1, 1, 13, 12), *given[2:])[1]["skipped"]
-    )
+    size = pictures().shape[2:]
+    assert refusal([layer], size) is None
+    assert refusal([line], size).startswith("the operators do not live on a grid")
+    assert "does not divide" in refusal([layer], (13, 12))
     monkeypatch.setattr("fredholm.lab.report.attention.WORK", 10)
-    assert "too many" in quality_sections(*given)[1]["skipped"]
+    assert "too many" in refusal([layer], size)
 
 
 def test_without_quality_images_there_are_no_maps(tmp_path):

@@ -32,9 +32,9 @@ from fredholm.errors import (
 from fredholm.explain import ReportOptions, RunFacts, Samples, kernel_map, report, report_run
 from fredholm.lab.data.kinds.images import prepare_pictures
 from fredholm.lab.data.kinds.kind import SAMPLES
-from fredholm.lab.report import kernel_plots, result_plots
-from fredholm.lab.report.examples import Said
-from fredholm.lab.report.report import _size_head
+from fredholm.lab.report import map_plots, result_plots
+from fredholm.lab.report.examples import Answer
+from fredholm.lab.report.report import _size_facts
 from fredholm.lab.report.style import LIGHT, NARROW
 from fredholm.models import create_model
 from tests.parts import parts
@@ -277,9 +277,9 @@ def test_work_that_values_decide_is_not_counted():
         def forward(self, x):
             return super().forward(x) if x.sum().item() >= 0 else x[x > 0]
 
-    rows = _size_head(Reads(3, 3), SAMPLES, torch.zeros(2, 3))
+    rows = _size_facts(Reads(3, 3), SAMPLES, torch.zeros(2, 3))
     assert rows == [("Parameters", "12", "12")]
-    plain = _size_head(torch.nn.Linear(3, 3), SAMPLES, torch.zeros(2, 3))
+    plain = _size_facts(torch.nn.Linear(3, 3), SAMPLES, torch.zeros(2, 3))
     assert [plain[0], plain[1][1]] == [rows[0], "18"]
 
 
@@ -411,11 +411,11 @@ def test_panels_have_ticks_of_their_own(theme):
     from fredholm.lab.data.kinds.kind import Cloud, Signal
 
     x, rng = np.linspace(0, 1, 9), np.random.default_rng(0)
-    line = kernel_plots.Line(x, 0.5, "time")
-    line = kernel_plots.lines(theme, line, ["a", "b"], [rng.random((2, 9))] * 2)
+    line = map_plots.Line(x, 0.5, "time")
+    line = map_plots.lines(theme, line, ["a", "b"], [rng.random((2, 9))] * 2)
     cloud = Cloud(rng.random((9, 2)))
-    scattered = kernel_plots.clouds(theme, cloud, ["a"], [rng.random((4, 9))], 2)
-    said = Said(0, "p", "p", "50%", False)
+    scattered = map_plots.clouds(theme, cloud, ["a"], [rng.random((4, 9))], 2)
+    said = Answer(0, "p", "p", "50%", False)
     signals = result_plots.examples(theme, [Signal(x, rng.random((9, 2)))] * 3, [said] * 3)
     for figure in (line, scattered, signals):
         figure.draw_without_rendering()

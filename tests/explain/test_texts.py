@@ -11,8 +11,8 @@ import torch
 from fredholm.errors import ShapeError
 from fredholm.explain import ReportOptions, Samples, report
 from fredholm.lab.data import Vocabulary
-from fredholm.lab.report.evolution import evolution_section
 from fredholm.lab.report.importance import Word, word_support
+from fredholm.lab.report.kernels import evolution_section
 from fredholm.models import create_model
 from fredholm.models.trajectory import trajectory
 from tests.parts import parts

@@ -114,7 +114,7 @@ def _stages(report: ConversionReport) -> Section:
         if key in report.scores
     ]
     text = words("stages_text", metric=report.metric, smaller=report.smaller)
-    return Section("stages", "From stage to stage", text, [], _wide(["", f"{report.metric}"], rows))
+    return Section("stages", "From stage to stage", text, [], table(["", f"{report.metric}"], rows))
 
 
 def _layers(report: ConversionReport) -> Section:
@@ -132,13 +132,13 @@ def _layers(report: ConversionReport) -> Section:
         ]
     names = folded("Names of the kept and new parameters", words("names", layers=report.layers))
     return Section(
-        "layers", "Layer by layer", words("layers"), pictures, _wide(*report.table()) + names
+        "layers", "Layer by layer", words("layers"), pictures, table(*report.table()) + names
     )
 
 
 def _refused(report: ConversionReport) -> Section:
     rows = [[name, why] for name, why in report.refused.items()]
-    return Section("refused", "Not converted", words("left"), [], _wide(["module", "why"], rows))
+    return Section("refused", "Not converted", words("left"), [], table(["module", "why"], rows))
 
 
 def _speed(report: ConversionReport) -> Section:
@@ -155,18 +155,13 @@ def _speed(report: ConversionReport) -> Section:
         Data(head, rows),
     )
     text = words("passes", crossover=crossover)
-    return Section("speed", "Speed and memory of one pass", text, [picture], _wide(head, rows))
+    return Section("speed", "Speed and memory of one pass", text, [picture], table(head, rows))
 
 
 def _speed_row(row: Mapping[str, float]) -> list[str]:
     times = [f"{row[key]:.1f}" for key in ("teacher_ms", "student_ms")]
     sizes = [f"{row[key] / MIB:.1f}" for key in ("teacher_bytes", "student_bytes")]
     return [f"{row['length']:,.0f}", *times, *sizes]
-
-
-def _wide(head: list[str], rows: list[list[str]]) -> str:
-    """A table that scrolls where the page is narrower."""
-    return words("wide_table", table=table(head, rows))
 
 
 # --- pictures -------------------------------------------------------------------------------------
@@ -187,7 +182,8 @@ def _bars(theme: Theme, report: ConversionReport) -> Figure:
     axes.set_xticks(list(places)[::step], [str(p + 1) for p in places][::step])
     axes.set_xlabel("layer")
     axes.set_ylabel("KL, nats")
-    axes.legend()
+    # Inside the panel the legend would hide bars.
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
     return figure
 
 

@@ -69,7 +69,7 @@ def _perplexity(receipt: Row) -> Section:
         Data(head, rows),
     )
     text = words("perplexity", first=kinds[0])
-    return Section("perplexity", "What it lost", text, [picture], _wide(head, rows) + note)
+    return Section("perplexity", "What it lost", text, [picture], table(head, rows) + note)
 
 
 def _perplexity_row(kind: str, row: Row, controlled: bool) -> list[str]:
@@ -117,7 +117,7 @@ def _recall(receipt: Row) -> Section:
         render(lambda theme: _recall_lines(theme, receipt)),
         Data(head, rows),
     )
-    after = _wide(head, rows) + words("recall_note", control=_control_name(receipt))
+    after = table(head, rows) + words("recall_note", control=_control_name(receipt))
     return Section("recall", "What it remembers", words("recall"), [picture], after)
 
 
@@ -158,7 +158,7 @@ def _decoding(receipt: Row) -> Section:
         smaller=_length(receipt["smaller_from"]),
         faster=_length(receipt["faster_from"]),
     )
-    return Section("decoding", "What it saves", text, [picture], _wide(head, rows))
+    return Section("decoding", "What it saves", text, [picture], table(head, rows))
 
 
 def _decoding_row(row: Row) -> list[str]:
@@ -181,10 +181,6 @@ def _percent(share: float) -> str:
 
 def _length(value: int | None) -> str:
     return "" if value is None else f"{value:,} tokens"
-
-
-def _wide(head: list[str], rows: list[list[str]]) -> str:
-    return words("wide_table", table=table(head, rows))
 
 
 # --- pictures -------------------------------------------------------------------------------------

@@ -1,267 +1,342 @@
-"""Attention quality as sections of a page: overlays, removal, localisation,
+"""Sections on the quality of attention maps: overlays, removal of patches, finding the object,
 centrality. Captions say what is plotted and from how much.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...errors import DomainError, OptionError
-from ...explain.alignment import eigenvector_alignment
+from ...explain.alignment import Alignment, eigenvector_alignment
 from ...explain.centrality import token_chain
 from ...explain.kernels import image_grid
 from ...explain.quality import AREAS, MEASURES, Quality, attention_quality, mean_error
 from ...explain.vision import Traced
 from ...integral import IntegralOperator
+from ...progress import working
 from . import attention_plots
-from .given import Samples
+from .given import ReportOptions
 from .layers import Layer, plain
 from .page import Data, Picture, Section, table, words
-from .samples import choose_samples
 from .style import render
+from .subject import Subject, choose_samples
 
-SHOWN = 8  # images of the overlays
-STEPS = 10  # removals of patches
-WORK = 2**28  # kernel entries that the maps of one image may need
+# Images of the overlays.
+SHOWN = 8
+
+# Removals of patches.
+STEPS = 10
+
+# Kernel entries that the maps of one image may need.
+WORK = 2**28
+
+# Names of maps in figures.
 NAMES = {
-    "attention": "read-out's attention, last layer",
-    "rollout": "rollout, all layers",
+    "attention": "read-out's attention",
+    "rollout": "rollout",
     "incoming": "incoming centrality",
 }
 
+# Names of maps in tables.
+TITLES = NAMES | {
+    "attention": "read-out's attention, last layer",
+    "rollout": "rollout, all layers",
+}
+
+Numbers = dict[str, Any]
+Value = TypeVar("Value")
+
 
 def quality_sections(
-    model: Any,
-    inputs: Any,
-    pictures: Sequence[Any],
-    layers: Sequence[Layer],
-    chosen: Sequence[int],
-    samples: Samples,
-    *,
-    seed: int = 0,
-) -> tuple[list[Section], dict[str, Any]]:
-    """All sections for the ``chosen`` of some images (inputs of another kind have none chosen), and
-    their numbers.
+    subject: Subject, layers: Sequence[Layer], chosen: Sequence[int]
+) -> tuple[list[Section], Numbers]:
+    """Return all sections for the ``chosen`` images of a model, and their numbers.
 
-    None where no image is chosen, where the operators do not live on a grid of patches, and where
-    whole maps of their kernels would be too large.
+    No section if no image is chosen, if the operators do not live on a grid of patches, or if
+    complete maps of their kernels would be too large; the numbers then say why.
     """
     if not chosen or not layers:
         return [], {}
-    reason = _refusal(layers, tuple(inputs.shape[2:]))
+    reason = refusal(layers, tuple(subject.inputs.shape[2:]))
     if reason:
         return [], {"skipped": reason}
-    index = torch.as_tensor(chosen)
-    box, mask = (
-        None if known is None else known[index] for known in (samples.boxes, samples.masks)
+    with working("explain: attention maps"):
+        return _sections(subject, layers, torch.as_tensor(chosen))
+
+
+def _sections(
+    subject: Subject, layers: Sequence[Layer], chosen: Tensor
+) -> tuple[list[Section], Numbers]:
+    model, samples = subject.model, subject.samples
+    images = subject.inputs[chosen].to(subject.device)
+    # Without a classifier there is no answer that removed patches could change.
+    steps = STEPS
+    if isinstance(model, Traced) and not model.classifies(images):
+        steps = 0
+    quality = attention_quality(
+        model,
+        images,
+        boxes=_taken(samples.boxes, chosen),
+        masks=_taken(samples.masks, chosen),
+        steps=steps,
+        seed=subject.seed,
     )
-    device = next(model.parameters()).device
-    images = inputs[index].to(device)
-    # Of a backbone without a classifier nothing is known that removed patches could change.
-    steps = STEPS if not isinstance(model, Traced) or model.classifies(images) else 0
-    result = attention_quality(model, images, boxes=box, masks=mask, steps=steps, seed=seed)
-    labels, classes = samples.labels, samples.classes or ()
-    names = None if labels is None else [classes[int(labels[i])] for i in chosen]
-    sections = [
-        _overlay_section(result, [pictures[i] for i in chosen], names, seed),
-    ]
-    sections += [_removal_section(result)] if steps else []
-    sections += [_place_section(result)] if result.targets else []
-    centrality, numbers = centrality_section(layers)
-    sections += [centrality] if centrality else []
-    return sections, {**result.summary(), "centrality": numbers}
+
+    sections = [_overlay_section(subject, quality, chosen[:SHOWN].tolist())]
+    if steps:
+        sections.append(_removal_section(quality))
+    if quality.targets:
+        sections.append(_place_section(quality))
+    centrality, numbers = _centrality_section(layers)
+    if centrality is not None:
+        sections.append(centrality)
+    return sections, {**quality.summary(), "centrality": numbers}
+
+
+def _taken(marks: Tensor | None, chosen: Tensor) -> Tensor | None:
+    if marks is None:
+        return None
+    return marks[chosen]
 
 
 def choose_marked(
-    count: int, number: int, seed: int, picture: int | None, marked: Tensor | None
+    count: int,
+    number: int,
+    options: ReportOptions,
+    marked: Tensor | None,
 ) -> list[int]:
-    """Up to ``number`` of ``count`` images, drawn with ``seed``; those in which an object is marked
-    come first.
+    """Return up to ``number`` of ``count`` images, drawn with the seed of the options; those in
+    which an object is marked, (count, H, W), come first.
     """
-    order = choose_samples(count, count, seed, picture) if number > 0 else []
+    if number < 1:
+        return []
+    order = choose_samples(count, count, options.seed, options.picture)
     if marked is not None:
         has = marked.flatten(1).any(1)
-        order = sorted(order, key=lambda i: not has[i])
-    return order[: max(0, number)]
+        # Sorting is stable: the order within both groups stays.
+        order = sorted(order, key=lambda image: not has[image])
+    return order[:number]
 
 
-def centrality_section(layers: Sequence[Layer]) -> tuple[Section | None, dict[str, Any]]:
-    """Each layer as an absorbing chain: how near one step comes to the limit of many, how long
-    walks are, where γ had to be lowered.
+def refusal(layers: Sequence[Layer], size: tuple[int, ...]) -> str | None:
+    """Return why images of a size have no maps in these layers, or None."""
+    grid = image_grid(layers[-1].domain)
+    if grid is None:
+        return "the operators do not live on a grid of patches"
+    rows, columns = grid.shape
+    if size[0] % rows or size[1] % columns:
+        return f"the grid of {rows}x{columns} points does not divide images of {size[0]}x{size[1]}"
+    if not all(isinstance(layer.operator, IntegralOperator) for layer in layers):
+        return "an operator has no weights"
+
+    work = sum(_entries(layer) for layer in layers)
+    if work > WORK:
+        return f"{work:,} kernel entries an image are too many"
+    return None
+
+
+def _entries(layer: Layer) -> int:
+    """Return the number of kernel entries of one image: a matrix-valued kernel of many points is
+    too large for complete maps.
     """
-    names, found, rows, numbers = [], [], [], {}
-    for layer in layers:
-        try:
-            alignment = eigenvector_alignment(layer.operator, layer.u, layer.domain)
-            chain = token_chain(layer.operator, layer.u, layer.domain)
-        except (DomainError, OptionError) as error:
-            numbers[layer.name] = {"skipped": str(error)}
-            continue
-        states = (chain.real[..., 0] > 0).expand_as(chain.row_sums)
-        facts = {
-            "cosine": mean_error(alignment.cosine.flatten()),
-            "spearman": mean_error(alignment.spearman.flatten()),
-            "samples": alignment.cosine.numel(),
-            "outgoing": float(chain.outgoing[states].mean()),
-            "least_absorption": float(chain.absorption[states].min()),
-            "limited": float(chain.limited.double().mean()),
-        }
-        numbers[layer.name] = plain(facts)
-        names.append(layer.name)
-        found.append(alignment)
-        rows.append(
-            [
-                layer.name,
-                _score(facts["cosine"]),
-                _score(facts["spearman"]),
-                f"{facts['outgoing']:.2f}",
-                f"{facts['limited']:.0%}",
-            ]
-        )
-    if not rows:
-        return None, numbers
-    count = sum(one.cosine.numel() for one in found)
-    caption = words("centrality_caption", dots=count, images=len(layers[0].u))
-    alt = "; ".join(
-        f"{name}: cosine {float(one.cosine.nanmean()):.3f}" for name, one in zip(names, found)
-    )
-    drawn = render(lambda theme: attention_plots.alignments(theme, names, found))
-    head = ["layer", "cosine", "Spearman", "visits of a walk", "heads where γ was lowered"]
-    return Section(
-        "centrality",
-        "Centrality",
-        words("centrality"),
-        [Picture("alignment", alt, caption, drawn, _alignment_data(names, found))],
-        after=table(head, rows),
-    ), numbers
+    operator, entries = layer.operator, 1
+    if not layer.has_weights:
+        entries = operator.kernel.d_out * operator.kernel.d_in
+    return entries * operator.heads * layer.domain.size**2
 
 
-# --- parts ----------------------------------------------------------------------------------------
+# --- sections -------------------------------------------------------------------------------------
 
 
-def _alignment_data(names: Sequence[str], found: Sequence[Any]) -> Data:
+def _overlay_section(subject: Subject, quality: Quality, chosen: Sequence[int]) -> Section:
+    """Return the section with maps laid over ``chosen``, the first images of ``quality``."""
+    assert subject.things is not None
+    count, kind = len(chosen), next(iter(quality.targets), None)
+    inside = None
+    if kind is not None:
+        inside = quality.targets[kind][:count].numpy()
+    names = [""] * count
+    if subject.samples.labels is not None:
+        names = [subject.classes[int(subject.samples.labels[image])] for image in chosen]
+    pictures = [subject.things[image] for image in chosen]
+    maps = _named({method: values[:count].numpy() for method, values in quality.maps.items()})
+
     rows = [
-        [name, place, *pair]
-        for name, one in zip(names, found)
-        for place, pair in enumerate(
-            zip(one.cosine.flatten().tolist(), one.spearman.flatten().tolist())
-        )
-    ]
-    return Data(["layer", "dot", "cosine", "spearman"], rows)
-
-
-def _overlay_section(
-    found: Quality, pictures: Sequence[np.ndarray], labels: Sequence[str] | None, seed: int
-) -> Section:
-    count = min(SHOWN, len(pictures))
-    kind = next(iter(found.targets), None)
-    inside = None if kind is None else found.targets[kind][:count].numpy()
-    maps = {NAMES[m].split(",")[0]: values[:count].numpy() for m, values in found.maps.items()}
-    names = [str(labels[i]) for i in range(count)] if labels is not None else [""] * count
-    text = words("attention")
-    caption = words("attention_caption", kind=kind, images=count, seed=seed)
-    alt = f"Attention maps over {count} images: {', '.join(maps)}"
-    drawn = render(
-        lambda theme: attention_plots.overlays(theme, pictures[:count], maps, inside, names)
-    )
-    rows = [
-        [i, name, row, column, float(value)]
+        [image, name, row, column, float(value)]
         for name, values in maps.items()
-        for (i, row, column), value in np.ndenumerate(values)
+        for (image, row, column), value in np.ndenumerate(values)
     ]
-    data = Data(["image", "map", "row", "column", "value"], rows)
-    picture = Picture("overlays", alt, caption, drawn, data)
-    return Section("attention", "Attention maps", text, [picture])
-
-
-def _removal_section(found: Quality) -> Section:
-    one = next(iter(found.degradation.values()))
-    count = len(one.curves["morf"])
-    rows = [
-        [NAMES[m], *(_score(mean_error(d.area(order))) for order in AREAS)]
-        for m, d in found.degradation.items()
-    ]
-    after = table(["map", *(label for label in AREAS.values())], rows)
-    caption = words("removal_caption", images=count)
-    curves = {
-        NAMES[m].split(",")[0]: {o: v.numpy() for o, v in d.curves.items()}
-        for m, d in found.degradation.items()
-    }
-    drawn = render(lambda theme: attention_plots.removals(theme, one.fractions.numpy(), curves))
-    lines = {(m, o): v.mean(0).tolist() for m, orders in curves.items() for o, v in orders.items()}
-    head = ["share removed", *(f"{m}, {o}" for m, o in lines)]
-    data = Data(head, list(zip(one.fractions.tolist(), *lines.values())))
-    alt = "; ".join(
-        f"{NAMES[m]}: MoRF {float(d.area('morf').mean()):.2f}" for m, d in found.degradation.items()
+    picture = Picture(
+        "overlays",
+        f"Attention maps over {count} images: {', '.join(maps)}",
+        words(
+            "attention_caption",
+            kind=kind,
+            images=count,
+            seed=subject.seed,
+        ),
+        render(
+            lambda theme: attention_plots.overlays(
+                theme,
+                pictures,
+                maps,
+                inside,
+                names,
+            )
+        ),
+        Data(["image", "map", "row", "column", "value"], rows),
     )
+    return Section("attention", "Attention maps", words("attention"), [picture])
+
+
+def _removal_section(quality: Quality) -> Section:
+    """Return the section on the confidence that is left when patches are removed."""
+    results = _named(quality.degradation)
+    first = next(iter(results.values()))
+    fractions = first.fractions.numpy()
+    curves = {
+        name: {order: values.numpy() for order, values in result.curves.items()}
+        for name, result in results.items()
+    }
+    columns = {"share removed": fractions.tolist()}
+    for name, orders in curves.items():
+        for order, values in orders.items():
+            columns[f"{name}, {order}"] = values.mean(0).tolist()
+
+    areas = []
+    for method, result in quality.degradation.items():
+        scores = [_score(mean_error(result.area(order))) for order in AREAS]
+        areas.append([TITLES[method], *scores])
+    alt = "; ".join(
+        f"{TITLES[method]}: MoRF {float(result.area('morf').mean()):.2f}"
+        for method, result in quality.degradation.items()
+    )
+    picture = Picture(
+        "removal",
+        alt,
+        words("removal_caption", images=len(first.curves["morf"])),
+        render(lambda theme: attention_plots.removals(theme, fractions, curves)),
+        Data.of(columns),
+    )
+    after = table(["map", *AREAS.values()], areas)
     return Section(
         "removal",
         "Removing patches",
         words("removal"),
-        [Picture("removal", alt, caption, drawn, data)],
+        [picture],
         after=after,
     )
 
 
-def _place_section(found: Quality) -> Section:
-    kinds = list(found.targets)
-    rows = [
-        [NAMES[m], kind, *(_score(mean_error(measures[key])) for key in MEASURES)]
-        for m, by_kind in found.localisation.items()
-        for kind, measures in by_kind.items()
-    ]
+def _place_section(quality: Quality) -> Section:
+    """Return the section on maps as detectors of the object's patches."""
+    rows = []
+    for method, kinds in quality.localisation.items():
+        for kind, measures in kinds.items():
+            scores = [_score(mean_error(measures[key])) for key in MEASURES]
+            rows.append([TITLES[method], kind, *scores])
+
+    # The figure is of the first of box and mask, and of the images in which it is marked.
+    kind, inside = next(iter(quality.targets.items()))
+    marked = inside.flatten(1).any(1)
+    inside = inside[marked].numpy()
+    maps = _named({method: values[marked].numpy() for method, values in quality.maps.items()})
+    columns = {"inside": inside.astype(int)} | maps
+    picture = Picture(
+        "rankings",
+        f"ROC and precision-recall of {', '.join(maps)}",
+        words("place_caption", kind=kind, images=len(inside)),
+        render(lambda theme: attention_plots.rankings(theme, maps, inside)),
+        Data.of({name: values.ravel().tolist() for name, values in columns.items()}),
+    )
     after = table(["map", "object as", *MEASURES.values()], rows)
-    kind = kinds[0]
-    marked = found.targets[kind].flatten(1).any(1)
-    maps = {NAMES[m].split(",")[0]: values[marked].numpy() for m, values in found.maps.items()}
-    inside = found.targets[kind][marked].numpy()
-    caption = words("place_caption", kind=kind, images=int(marked.sum()))
-    drawn = render(lambda theme: attention_plots.rankings(theme, maps, inside))
-    alt = "ROC and precision-recall of " + ", ".join(maps)
-    columns = [values.ravel().tolist() for values in (inside.astype(int), *maps.values())]
-    patches = list(zip(*columns))
     return Section(
         "localisation",
         "Finding the object",
         words("place"),
-        [Picture("rankings", alt, caption, drawn, Data(["inside", *maps], patches))],
+        [picture],
         after=after,
     )
 
 
+def _centrality_section(layers: Sequence[Layer]) -> tuple[Section | None, Numbers]:
+    """Return the section on layers as absorbing chains, and its numbers: how near one step comes to
+    the limit of many, how long walks are, where γ had to be lowered.
+    """
+    found: dict[str, Alignment] = {}
+    numbers, rows = {}, []
+    for layer in layers:
+        try:
+            alignment = eigenvector_alignment(layer.operator, layer.u, layer.domain)
+            facts = _chain_facts(layer, alignment)
+        except (DomainError, OptionError) as error:
+            numbers[layer.name] = {"skipped": str(error)}
+            continue
+        found[layer.name] = alignment
+        numbers[layer.name] = plain(facts)
+        cosine, spearman = _score(facts["cosine"]), _score(facts["spearman"])
+        visits, limited = f"{facts['outgoing']:.2f}", f"{facts['limited']:.0%}"
+        rows.append([layer.name, cosine, spearman, visits, limited])
+    if not found:
+        return None, numbers
+
+    dots = [
+        [name, dot, float(cosine), float(spearman)]
+        for name, one in found.items()
+        for dot, (cosine, spearman) in enumerate(zip(one.cosine.flatten(), one.spearman.flatten()))
+    ]
+    alt = "; ".join(
+        f"{name}: cosine {float(one.cosine.nanmean()):.3f}" for name, one in found.items()
+    )
+    picture = Picture(
+        "alignment",
+        alt,
+        words("centrality_caption", dots=len(dots), images=len(layers[0].u)),
+        render(lambda theme: attention_plots.alignments(theme, found)),
+        Data(["layer", "dot", "cosine", "spearman"], dots),
+    )
+    head = ["layer", "cosine", "Spearman", "visits of a walk", "heads where γ was lowered"]
+    after = table(head, rows)
+    text = words("centrality")
+    return Section(
+        "centrality",
+        "Centrality",
+        text,
+        [picture],
+        after=after,
+    ), numbers
+
+
+def _chain_facts(layer: Layer, alignment: Alignment) -> Numbers:
+    """Return the numbers of a layer as an absorbing chain."""
+    chain = token_chain(layer.operator, layer.u, layer.domain)
+    real = (chain.real[..., 0] > 0).expand_as(chain.row_sums)
+    return {
+        "cosine": mean_error(alignment.cosine.flatten()),
+        "spearman": mean_error(alignment.spearman.flatten()),
+        "samples": alignment.cosine.numel(),
+        "outgoing": float(chain.outgoing[real].mean()),
+        "least_absorption": float(chain.absorption[real].min()),
+        "limited": float(chain.limited.double().mean()),
+    }
+
+
+def _named(found: Mapping[str, Value]) -> dict[str, Value]:
+    """Return what belongs to each method, by its name in figures."""
+    return {NAMES[method]: value for method, value in found.items()}
+
+
 def _score(found: Mapping[str, Any]) -> str:
+    """Return a mean with its standard error, from :func:`.mean_error`."""
     if found["mean"] is None:
         return "undefined"
-    return f"{found['mean']:.3f}" + ("" if found["error"] is None else f" ± {found['error']:.3f}")
-
-
-def _refusal(layers: Sequence[Layer], size: tuple[int, ...]) -> str | None:
-    """Why images of this size have no maps here, or None."""
-    grid = image_grid(layers[-1].domain)
-    if grid is None:
-        return "the operators do not live on a grid of patches"
-    if size[0] % grid.shape[0] or size[1] % grid.shape[1]:
-        return f"the grid of {grid.shape[0]}x{grid.shape[1]} points does not divide images of {size[0]}x{size[1]}"
-    if not all(isinstance(layer.operator, IntegralOperator) for layer in layers):
-        return "an operator has no weights"
-    return (
-        f"{_work(layers):,} kernel entries an image are too many" if _work(layers) > WORK else None
-    )
-
-
-def _work(layers: Sequence[Layer]) -> int:
-    """Kernel entries of one image over all layers: a matrix-valued kernel of many points is too
-    large for whole maps.
-    """
-    total = 0
-    for layer in layers:
-        kernel = getattr(layer.operator, "kernel", None)
-        scalar = layer.operator.has_weights
-        entries = 1 if scalar else getattr(kernel, "d_out", 1) * getattr(kernel, "d_in", 1)
-        total += entries * getattr(layer.operator, "heads", 1) * layer.domain.size**2
-    return total
+    mean = f"{found['mean']:.3f}"
+    # One image alone has no standard error.
+    if found["error"] is None:
+        return mean
+    return f"{mean} ± {found['error']:.3f}"

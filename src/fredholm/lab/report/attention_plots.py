@@ -7,11 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .panels import UNIT, no_ticks, percent, picture, weights_image
-from .style import Theme, literal, new_figure
+from .panels import UNIT, percent, picture, weights_image
+from .style import Theme, literal, new_figure, panels, panels_abreast
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+# Of the axis of alignments: correlations that differ by less look alike.
+LEAST_SPAN = 0.02
+
+ORDERS = {
+    "morf": "most relevant first",
+    "lerf": "least relevant first",
+    "random": "random order",
+}
 
 
 def overlays(
@@ -21,61 +30,82 @@ def overlays(
     inside: np.ndarray | None,
     names: Sequence[str],
 ) -> Figure:
-    """Images as columns; below each image its maps laid over it, and the object's patches as an
+    """Draw images as columns; below each image its maps laid over it, and the object's patches as an
     outline where they are known.
+
+    Args:
+        maps: (images, rows, columns) of each method.
+        inside: the patches of the object, (images, rows, columns).
+        names: of the images, above them.
     """
     count, rows = len(images), 1 + len(maps)
     shape = images[0].shape[0] / images[0].shape[1]
-    across, small = count, 8
+    across, letters = count, 8
     if theme.narrow:
-        across, small = min(count, 4), 7
-    side, blocks = min(1.35, (theme.width - 0.9) / across), -(-count // across)
+        across, letters = min(count, 4), 7
+    side = min(1.35, (theme.width - 0.9) / across)
+    blocks = -(-count // across)
     figure = new_figure(theme.width, ((side * shape + 0.12) * rows + 0.4) * blocks)
     axes_of = figure.subplots(rows * blocks, across, squeeze=False)
-    panels = np.concatenate(np.split(axes_of, blocks), axis=1)  # images side by side again
-    for axes in panels[:, count:].ravel():
-        axes.set_axis_off()
-    drawn = list(maps.values())
+    # (rows, images): blocks that stand below one another, side by side again.
+    every = np.concatenate(np.split(axes_of, blocks), axis=1)
+    for empty in every[:, count:].ravel():
+        empty.set_axis_off()
+
     for column, image in enumerate(images):
-        for row, axes in enumerate(panels[:, column]):
-            no_ticks(axes)
+        laid = [None, *(values[column] for values in maps.values())]
+        for axes, values in zip(every[:, column], laid):
             picture(axes, image, extent=UNIT)
             axes.set_aspect(shape)
-            if row:
-                weights_image(axes, drawn[row - 1][column], theme, shape, alpha=0.72)
+            if values is not None:
+                weights_image(axes, values, theme, shape, alpha=0.72)
             if inside is not None:
                 _edge(axes, inside[column], theme.mark)
-        panels[0, column].set_title(literal(names[column]), fontsize=8, loc="center")
-    for row, name in enumerate(("image", *maps)):
-        for axes in panels[row, :count:across]:
-            # A panel is hardly as tall as a name is long.
-            axes.set_ylabel(name.replace(" ", "\n").replace("-", "-\n"), fontsize=small)
+        every[0, column].set_title(literal(names[column]), fontsize=8, loc="center")
+    for row, name in zip(every, ("image", *maps)):
+        # A panel is hardly as tall as a name is long.
+        broken = name.replace(" ", "\n").replace("-", "-\n")
+        for axes in row[:count:across]:
+            axes.set_ylabel(broken, fontsize=letters)
     return figure
 
 
 def removals(
     theme: Theme, fractions: np.ndarray, curves: Mapping[str, Mapping[str, np.ndarray]]
 ) -> Figure:
-    """A panel a method: mean relative confidence with its standard error, in the three orders."""
-    rows, columns = theme.side_by_side(len(curves))
-    figure = new_figure(theme.width if columns > 1 else min(theme.width, 4.5), 2.8 * rows)
-    labels = {
-        "morf": "most relevant first",
-        "lerf": "least relevant first",
-        "random": "random order",
-    }
-    panels = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()
-    for axes, (method, orders) in zip(panels, curves.items()):
-        for colour, (order, values) in zip(
-            (theme.series[1], theme.series[0], theme.faint), orders.items()
-        ):
-            mean = values.mean(0)
-            error = values.std(0, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0 * mean
+    """Plot mean relative confidence with its standard error: one panel per method, one line per
+    order of removal.
+
+    Args:
+        fractions: of the patches removed.
+        curves: confidence (images, fractions) by method and order.
+    """
+    _, columns = theme.side_by_side(len(curves))
+    width = theme.width
+    if columns == 1:
+        width = min(width, 4.5)
+    figure, every = panels(len(curves), columns, (width, 2.8), sharey=True)
+    colours = theme.series[1], theme.series[0], theme.faint
+    for axes, (method, orders) in zip(every, curves.items()):
+        for colour, (order, values) in zip(colours, orders.items()):
+            mean, error = values.mean(0), np.zeros(len(fractions))
+            if len(values) > 1:
+                error = values.std(0, ddof=1) / np.sqrt(len(values))
             axes.plot(
-                fractions, mean, color=colour, label=labels[order], marker="o", markersize=2.5
+                fractions,
+                mean,
+                color=colour,
+                label=ORDERS[order],
+                marker="o",
+                markersize=2.5,
             )
             axes.fill_between(
-                fractions, mean - error, mean + error, color=colour, alpha=0.2, linewidth=0
+                fractions,
+                mean - error,
+                mean + error,
+                color=colour,
+                alpha=0.2,
+                linewidth=0,
             )
         axes.set_title(method)
         axes.tick_params(labelleft=True)
@@ -83,29 +113,47 @@ def removals(
         axes.grid(axis="y")
         axes.set_ylim(bottom=0)
         percent(axes.xaxis)
-    panels[0].set_ylabel("confidence, whole image = 1")
-    panels[-1].legend()
+    every[0].set_ylabel("confidence, whole image = 1")
+    every[-1].legend()
     return figure
 
 
 def rankings(theme: Theme, maps: Mapping[str, np.ndarray], inside: np.ndarray) -> Figure:
-    """ROC and precision against recall of all patches of all images together, one line per method;
-    dashed: a map that knows nothing.
+    """Plot ROC and precision against recall of all patches of all images together, one line per
+    method; dashed: a map that knows nothing.
+
+    Args:
+        maps: (images, rows, columns) of each method.
+        inside: whether a patch belongs to the object, of the same shape.
     """
-    rows, columns = theme.side_by_side(2)
-    figure = new_figure(theme.width if theme.narrow else 0.8 * theme.width, 3.2 * rows)
-    left, right = figure.subplots(rows, columns)
-    own = inside.reshape(-1)
+    from sklearn.metrics import precision_recall_curve, roc_curve
+
+    _, columns = theme.side_by_side(2)
+    width = theme.width
+    if not theme.narrow:
+        width *= 0.8
+    figure, (left, right) = panels(2, columns, (width, 3.2))
     for colour, (method, values) in zip(theme.series, maps.items()):
-        flat = (values / np.maximum(values.max((1, 2), keepdims=True), 1e-300)).reshape(-1)
-        order = np.argsort(-flat, kind="stable")
-        last = np.append(np.diff(flat[order]) != 0, True)
-        hits, count = np.cumsum(own[order])[last], (np.arange(len(flat)) + 1)[last]
-        recall, false = hits / max(own.sum(), 1), (count - hits) / max((~own).sum(), 1)
-        left.plot(np.append(0, false), np.append(0, recall), color=colour, label=method)
-        right.plot(recall, hits / count, color=colour, label=method)
-    left.plot([0, 1], [0, 1], color=theme.faint, linestyle="--", linewidth=1)
-    right.axhline(own.mean(), color=theme.faint, linestyle="--", linewidth=1)
+        # Maps of different images are comparable relative to their largest value.
+        scores = (values / np.maximum(values.max((1, 2), keepdims=True), 1e-300)).ravel()
+        false, found, _ = roc_curve(inside.ravel(), scores, drop_intermediate=False)
+        precision, recall, _ = precision_recall_curve(inside.ravel(), scores)
+        left.plot(false, found, color=colour, label=method)
+        # The last point, of no patch at all, has no precision.
+        right.plot(recall[:-1], precision[:-1], color=colour, label=method)
+    left.plot(
+        [0, 1],
+        [0, 1],
+        color=theme.faint,
+        linestyle="--",
+        linewidth=1,
+    )
+    right.axhline(
+        inside.mean(),
+        color=theme.faint,
+        linestyle="--",
+        linewidth=1,
+    )
     left.set_title("patches of the object found")
     left.set_xlabel("patches elsewhere taken")
     right.set_title("precision")
@@ -119,36 +167,55 @@ def rankings(theme: Theme, maps: Mapping[str, np.ndarray], inside: np.ndarray) -
     return figure
 
 
-def alignments(theme: Theme, names: Sequence[str], found: Sequence[Any]) -> Figure:
-    """Cosine and rank correlation with the limit, one row per layer: every head of every image is a dot,
-    the mean a bar.
+def alignments(theme: Theme, found: Mapping[str, Any]) -> Figure:
+    """Plot cosine and rank correlation with the limit, one row per layer: every head of every image
+    is a dot, the mean a bar.
+
+    Args:
+        found: the :class:`fredholm.explain.Alignment` of each layer.
     """
-    rows, columns = theme.side_by_side(2)
-    figure = new_figure(theme.width, (0.42 * len(found) + 1.0) * rows)
-    for axes, key in zip(figure.subplots(rows, columns, sharey=True), ("cosine", "spearman")):
-        for row, one in enumerate(found):
+    figure, every = panels_abreast(theme, 2, 0.42 * len(found) + 1.0, sharey=True)
+    titles = {"cosine": "cosine", "spearman": "Spearman correlation"}
+    for axes, (key, title) in zip(every, titles.items()):
+        for row, one in enumerate(found.values()):
             values = getattr(one, key).flatten().cpu().numpy()
             values = values[np.isfinite(values)]
             spread = np.random.default_rng(0).uniform(-0.22, 0.22, len(values))
-            axes.scatter(values, row + spread, s=5, color=theme.series[0], alpha=0.35, linewidth=0)
+            axes.scatter(
+                values,
+                row + spread,
+                s=5,
+                color=theme.series[0],
+                alpha=0.35,
+                linewidth=0,
+            )
             if len(values):
-                axes.plot(
-                    [values.mean()] * 2, [row - 0.33, row + 0.33], color=theme.mark, linewidth=2
-                )
-        axes.set_title({"cosine": "cosine", "spearman": "Spearman correlation"}[key])
-        axes.set_yticks(range(len(found)), names)
+                mean, ends = [values.mean()] * 2, [row - 0.33, row + 0.33]
+                axes.plot(mean, ends, color=theme.mark, linewidth=2)
+        # Values that differ by rounding alone would fill the axis with long numbers.
+        low, high = axes.get_xlim()
+        spare = max(0.0, LEAST_SPAN - (high - low)) / 2
+        axes.set_xlim(low - spare, high + spare)
+        axes.locator_params(axis="x", nbins=5)
+        axes.set_title(title)
+        axes.set_yticks(range(len(found)), list(found))
         axes.set_ylim(len(found) - 0.5, -0.5)
         axes.grid(axis="x")
     return figure
 
 
 def _edge(axes: Any, inside: np.ndarray, colour: str) -> None:
-    """The outline of some patches."""
+    """Draw the outline of some patches (rows, columns)."""
     if not inside.any():
         return
-    height, width = inside.shape
+    # Eight points per patch, so that corners of the outline are nearly square.
     fine = np.pad(np.kron(inside.astype(float), np.ones((8, 8))), 1)
-    y, x = ((np.arange(-1, 8 * n + 1) + 0.5) / (8 * n) for n in (height, width))
+    y, x = (np.clip((np.arange(-1, 8 * n + 1) + 0.5) / (8 * n), 0, 1) for n in inside.shape)
     axes.contour(
-        np.clip(x, 0, 1), np.clip(y, 0, 1), fine, levels=[0.5], colors=[colour], linewidths=1.2
+        x,
+        y,
+        fine,
+        levels=[0.5],
+        colors=[colour],
+        linewidths=1.2,
     )

@@ -8,14 +8,26 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from .page import Data, Picture, Section, render_page, table, words
-from .style import WIDTH, Theme, new_figure, render
+import numpy as np
+
+from ..compare.tables import best_first, score
+from .page import Data, Fact, Picture, Section, render_page, table, words
+from .panels import percent, plain_decades, whole_numbers
+from .style import Theme, new_figure, render
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# Marks of operators; with eight colours, 24 operators look different.
 MARKERS = "osD^vP*Xph<>"
+
+# Names of a legend that stand side by side on a phone.
+LEGEND_COLUMNS = 2
+
+BUDGETS = {"params": "equal parameters", "flops": "equal FLOPs"}
+COST = "MFLOPs a sample, forward"
 Table = tuple[list[str], list[list[str]]]
+Row = dict[str, Any]
 
 
 def choice_page(
@@ -26,7 +38,7 @@ def choice_page(
     rungs: Table,
     left_out: Mapping[str, str],
 ) -> str:
-    """The HTML of a search: no script, nothing loaded.
+    """Return the HTML of a search: no script, nothing loaded.
 
     Args:
         state: the content of ``choice.json``.
@@ -40,41 +52,32 @@ def choice_page(
     """
     verdict = state["verdict"]
     named = dict(recommendation)
-    cards = [("Recommended", verdict["pick"], _after_name(named["recommended"]))]
+    cards = [Fact("Recommended", verdict["pick"], _after_name(named["recommended"]))]
     if "runner_up" in verdict:
         sure = "sure" if verdict["sure"] else "not told apart"
-        cards.append(("Runner-up", verdict["runner_up"], _after_name(named["runner-up"])))
-        cards.append(("How sure", sure, "of the recommended over the runner-up"))
-    measure = state["measure"]
-    alt = f"Test {measure} of {len(verdict['table'])} finalists, one dot per seed"
-    drawn = render(lambda theme: dots(theme, state))
-    rows = [
-        [row["operator"], row["seed"], row["test"]["score"]]
-        for row in state["finals"]["rows"]
-        if "error" not in row
-    ]
-    data = Data(["method", "seed", f"test {measure}"], rows)
-    picture = Picture("finalists", alt, words("choice_caption", measure=measure), drawn, data)
+        cards.append(Fact("Runner-up", verdict["runner_up"], _after_name(named["runner-up"])))
+        cards.append(Fact("How sure", sure, "recommended against runner-up"))
+
     sections = [
         Section("recommendation", "Recommendation", words("choice", rows=recommendation)),
-        Section(
-            "finalists",
-            "Finalists",
-            words("choice_finals", lost=any("stress" in line for line in verdict["table"])),
-            [picture],
-            _wide(finals),
-        ),
-        Section(
-            "all", "All contenders", words("choice_rungs"), [], _wide(rungs) + _refused(left_out)
-        ),
+        _finalists(state, finals),
     ]
-    classes = _classes(state)
-    if classes is not None:
-        head, rows = classes
-        text = words("choice_classes", pick=verdict["pick"])
-        sections.insert(2, Section("classes", "Classes", text, [], _wide((head, rows))))
-    foot = "Written by fredholm compare. The pick was made on validation samples; the test samples were read once, for the finalists."
-    return render_page(f"{state['name']}: which operator?", facts, cards, sections, foot)
+    if state["task"] == "classification":
+        sections.append(_class_section(state))
+    refused = [{"operator": label, "refused": why} for label, why in left_out.items()]
+    after = table(*rungs) + words("refused", rows=refused)
+    sections.append(Section("all", "All contenders", words("choice_rungs"), after=after))
+    foot = (
+        "Written by fredholm compare. The pick was made on validation samples; the test samples "
+        "were read once, for the finalists."
+    )
+    return render_page(
+        f"{state['name']}: which operator?",
+        facts,
+        cards,
+        sections,
+        foot,
+    )
 
 
 def _after_name(text: str) -> str:
@@ -82,221 +85,245 @@ def _after_name(text: str) -> str:
     return text.partition(": ")[2]
 
 
-def _wide(found: Table) -> str:
-    return words("wide", table=table(*found))
+def _finished(state: Row) -> list[Row]:
+    """Return the runs of the finalists that ended without an error."""
+    return [row for row in state["finals"]["rows"] if "error" not in row]
 
 
-def _refused(left_out: Mapping[str, str]) -> str:
-    rows = [{"operator": label, "refused": why} for label, why in left_out.items()]
-    return words("refused", rows=rows)
+def _finalists(state: Row, finals: Table) -> Section:
+    measure, lines = state["measure"], state["verdict"]["table"]
+    rows = [[row["operator"], row["seed"], row["test"]["score"]] for row in _finished(state)]
+    picture = Picture(
+        "finalists",
+        f"Test {measure} of {len(lines)} finalists, one dot per seed",
+        words("choice_caption", measure=measure),
+        render(lambda theme: dots(theme, state)),
+        Data(["method", "seed", f"test {measure}"], rows),
+    )
+    text = words("choice_finals", lost=any("stress" in line for line in lines))
+    return Section(
+        "finalists",
+        "Finalists",
+        text,
+        [picture],
+        table(*finals),
+    )
 
 
-def _classes(state: Mapping[str, Any]) -> Table | None:
-    """Accuracy of the pick and the runner-up by class, means over seeds."""
-    names = [state["verdict"]["pick"], state["verdict"].get("runner_up")]
-    names = [name for name in names if name is not None]
-    rows = [row for row in state["finals"]["rows"] if "error" not in row]
-    if state["task"] != "classification":
-        return None
-    lines = []
+def _class_section(state: Row) -> Section:
+    """Return the accuracy of the pick and the runner-up by class, means over seeds."""
+    verdict, lines = state["verdict"], []
+    names = [verdict[key] for key in ("pick", "runner_up") if verdict.get(key) is not None]
     for label in state["classes"]:
-        cells = []
-        for name in names:
-            found = [r["test"]["per_class"].get(label) for r in rows if r["operator"] == name]
-            known = [value for value in found if value is not None]
-            cells.append(f"{100 * sum(known) / len(known):.1f}%" if known else "none")
-        lines.append([label, *cells])
-    return ["class", *names], lines
+        shares = [_class_share(state, name, label) for name in names]
+        lines.append([label, *shares])
+    text = words("choice_classes", names=names)
+    return Section("classes", "Classes", text, after=table(["class", *names], lines))
+
+
+def _class_share(state: Row, name: str, label: str) -> str:
+    rows = [row for row in _finished(state) if row["operator"] == name]
+    shares = [row["test"]["per_class"].get(label) for row in rows]
+    known = [share for share in shares if share is not None]
+    # The test samples may lack a class.
+    if not known:
+        return "none"
+    return f"{100 * sum(known) / len(known):.1f}%"
 
 
 # --- tables of tasks ------------------------------------------------------------------------------
 
 
-def comparison_page(results: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
-    """The HTML of a comparison: no script, nothing loaded.
+def comparison_page(results: Row, rows: Sequence[Row]) -> str:
+    """Return the HTML of a comparison: no script, nothing loaded.
 
     Args:
         results: the content of ``compare.json``.
-        rows: one flat row a task and operator, as in ``compare.csv``.
+        rows: one flat row per task and operator, as in ``compare.csv``.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
     names = list(dict.fromkeys(row["operator"] for row in rows))
+    tasks, setting = results["tasks"], results["setting"]
     sections = []
-    for task in results["tasks"]:
-        mine = [row for row in rows if row["task"] == task["name"]]
-        sections.append(_task_section(task, mine, names))
-    setting = results["setting"]
-    budget = {
-        "params": "equal parameters",
-        "flops": "equal FLOPs",
-        "time": f"{setting['minutes']} minutes of training",
-    }
+    for task in tasks:
+        own = [row for row in rows if row["task"] == task["name"]]
+        sections.append(_task_section(task, own, names))
+
+    titles = ", ".join(task["name"] for task in tasks)
     seeds = max((row["n"] for row in rows), default=0)
+    budget = BUDGETS.get(setting["budget"]) or f"{setting['minutes']} minutes of training"
     facts = [
-        ("tasks", str(len(results["tasks"])), ", ".join(task["name"] for task in results["tasks"])),
-        ("operators", str(len(names)), "and classical layers in their place"),
-        ("budget", budget[setting["budget"]], "widths are solved for it"),
-        ("seeds", str(seeds), "at most; mean ± sample standard deviation"),
+        Fact("tasks", str(len(tasks)), titles),
+        Fact("operators", str(len(names)), "and classical layers in their place"),
+        Fact("budget", budget, "widths are solved for it"),
+        Fact("seeds", str(seeds), "at most; mean ± sample standard deviation"),
     ]
-    lead = "One backbone, the same data, optimizer, schedule and budget; only the operator of its blocks differs."
-    foot = "Written by fredholm compare. Scores are of the test sets; the weights kept are those with the best validation."
-    return render_page("Operators compared", lead, facts, sections, foot)
-
-
-# A column of a task's table: what it is called, and the key of a row.
-COLUMNS = {
-    "seeds": "n",
-    "width": "dim",
-    "parameters": "parameters",
-    "off budget": "off",
-    "MFLOPs": "flops",
-}
-
-
-def _task_section(
-    task: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], names: Sequence[str]
-) -> Section:
-    shown = [row for row in rows if row["mean"] is not None]
-    shown = sorted(shown, key=lambda row: row["mean"], reverse=_largest(rows))
-    pictures = [_cost_picture(task, shown, names), _learning_picture(task, rows, names)]
-    columns = {"operator": "operator", f"test {task['measure']}": "mean", **COLUMNS}
-    ordered = [*shown, *(row for row in rows if row["mean"] is None)]
-    lines = [[_cell(row, key) for key in columns.values()] for row in ordered]
-    refused = words("refused", rows=[row for row in rows if row["refused"]])
-    sizes = {"points": task["points"], "samples": f"{task['samples']:,}"}
-    return Section(
-        task["name"],
-        task["name"],
-        words("task", title=task["title"], **sizes),
-        [picture for picture in pictures if picture is not None],
-        after=words("wide", table=table(list(columns), lines)) + refused,
+    lead = (
+        "One backbone, the same data, optimizer, schedule and budget; only the operator of its "
+        "blocks differs."
+    )
+    foot = (
+        "Written by fredholm compare. Scores are of the test sets; the weights kept are those "
+        "with the best validation."
+    )
+    return render_page(
+        "Operators compared",
+        lead,
+        facts,
+        sections,
+        foot,
     )
 
 
-def _largest(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the largest score is the best."""
-    return any(row["direction"] == "max" for row in rows)
+def _task_section(task: Row, rows: Sequence[Row], names: Sequence[str]) -> Section:
+    """Return the section of one task.
+
+    Args:
+        rows: of the task, one per operator.
+        names: of the operators of all tasks, which keep their colours.
+    """
+    ordered, highest = best_first(list(rows)), any(row["direction"] == "max" for row in rows)
+    scored = [row for row in ordered if row["mean"] is not None]
+    pictures = []
+    if scored:
+        pictures.append(_cost_picture(task, scored, names))
+    curves = _curves(task)
+    if curves:
+        pictures.append(_learning_picture(task, curves, names, logarithmic=not highest))
+
+    lines = [{**row, "score": score(row)} for row in ordered]
+    after = words("task_table", measure=task["measure"], rows=lines)
+    after += words("refused", rows=[row for row in ordered if row["refused"]])
+    text = words(
+        "task",
+        title=task["title"],
+        points=task["points"],
+        samples=f"{task['samples']:,}",
+    )
+    return Section(
+        task["name"],
+        task["name"],
+        text,
+        pictures,
+        after=after,
+    )
 
 
-def _cost_picture(
-    task: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], names: Sequence[str]
-) -> Picture | None:
-    """Scores against cost; None without scores."""
-    if not rows:
-        return None
-    cost = "MFLOPs a sample, forward"
-    alt = f"{task['name']}: test {task['measure']} of {len(rows)} operators against {cost}"
-    drawn = render(lambda theme: scatter(theme, rows, names, measure=task["measure"]))
+def _cost_picture(task: Row, rows: Sequence[Row], names: Sequence[str]) -> Picture:
+    """Return the picture of scores against cost."""
+    name, measure = task["name"], task["measure"]
     cells = [[row[key] for key in ("operator", "flops", "mean", "sd")] for row in rows]
-    data = Data(["operator", "FLOPs per sample", f"test {task['measure']}", "sd"], cells)
-    return Picture(f"cost-{task['name']}", alt, words("cost_caption", cost=cost), drawn, data)
+    return Picture(
+        f"cost-{name}",
+        f"{name}: test {measure} of {len(rows)} operators against {COST}",
+        words("cost_caption", cost=COST),
+        render(lambda theme: scatter(theme, rows, names, measure=measure)),
+        Data(["operator", "FLOPs per sample", f"test {measure}", "sd"], cells),
+    )
 
 
 def _learning_picture(
-    task: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], names: Sequence[str]
-) -> Picture | None:
-    """Curves of validation; None without any."""
-    percent = task["metric"] == "accuracy"
-    curves = {row["operator"]: _mean_curve(row["runs"]) for row in task["rows"]}
-    curves = {name: curve for name, curve in curves.items() if curve}
-    if not curves:
-        return None
+    task: Row,
+    curves: Mapping[str, list[float]],
+    names: Sequence[str],
+    *,
+    logarithmic: bool,
+) -> Picture:
+    """Return the picture of validation against the epoch."""
     metric = f"validation {task['metric']}"
-    alt = f"{task['name']}: {metric} against the epoch for {len(curves)} operators"
-    options = {"percent": percent, "logarithmic": not _largest(rows), "label": metric}
-    drawn = render(lambda theme: learning(theme, curves, names, **options))
-    caption = words("learning_caption", metric=metric.capitalize())
     lines = enumerate(zip_longest(*curves.values()), 1)
-    data = Data(["epoch", *curves], [[epoch, *values] for epoch, values in lines])
-    return Picture(f"curves-{task['name']}", alt, caption, drawn, data)
+    return Picture(
+        f"curves-{task['name']}",
+        f"{task['name']}: {metric} against the epoch for {len(curves)} operators",
+        words("learning_caption", metric=metric.capitalize()),
+        render(
+            lambda theme: learning(
+                theme,
+                curves,
+                names,
+                metric,
+                logarithmic=logarithmic,
+            )
+        ),
+        Data(["epoch", *curves], [[epoch, *values] for epoch, values in lines]),
+    )
 
 
-def _mean_curve(runs: Sequence[Mapping[str, Any]]) -> list[float]:
-    curves = [run["curve"] for run in runs if "error" not in run]
-    if not curves:
-        return []
-    return [sum(c[i] for c in curves) / len(curves) for i in range(min(map(len, curves)))]
-
-
-def _cell(row: Mapping[str, Any], key: str) -> str:
-    value = row[key]
-    if key == "mean":
-        if value is None:
-            return "does not serve" if row["refused"] else "failed" if row["failed"] else "not run"
-        scale, form = (100, "{:.1f}") if row["metric"] == "accuracy" else (1, "{:.2g}")
-        sd = f" ± {form.format(scale * row['sd'])}" if row["sd"] is not None else ""
-        return form.format(scale * value) + sd
-    if value is None:
-        return ""
-    forms = {
-        "parameters": "{:,}",
-        "off": "{:+.1%}",
-        "flops": "{:.3g}",
-    }
-    return forms.get(key, "{}").format(value / 1e6 if key == "flops" else value)
+def _curves(task: Row) -> dict[str, list[float]]:
+    """Return the mean of each operator's curves over the epochs that all its runs have."""
+    result = {}
+    for row in task["rows"]:
+        curves = [run["curve"] for run in row["runs"] if "error" not in run]
+        mean = [sum(values) / len(values) for values in zip(*curves)]
+        if mean:
+            result[row["operator"]] = mean
+    return result
 
 
 # --- pictures -------------------------------------------------------------------------------------
 
 
-def dots(theme: Theme, state: Mapping[str, Any]) -> Figure:
-    """The test score of every seed, a row per finalist."""
+def dots(theme: Theme, state: Row) -> Figure:
+    """Plot the test score of every seed, a row per finalist."""
     lines = state["verdict"]["table"][::-1]
     figure = new_figure(theme.width, 0.8 + 0.4 * len(lines))
     axes = figure.subplots()
     for place, line in enumerate(lines):
-        rows = [r for r in state["finals"]["rows"] if r["operator"] == line["operator"]]
-        scores = [row["test"]["score"] for row in rows if "error" not in row]
-        axes.plot(scores, [place] * len(scores), "o", color=theme.series[0], alpha=0.6)
-        axes.plot([line["test"]], [place], "|", color=theme.series[1], markersize=16)
+        rows = [row for row in _finished(state) if row["operator"] == line["operator"]]
+        scores = [row["test"]["score"] for row in rows]
+        axes.plot(
+            scores,
+            [place] * len(scores),
+            "o",
+            color=theme.series[0],
+            alpha=0.6,
+        )
+        axes.plot(
+            [line["test"]],
+            [place],
+            "|",
+            color=theme.series[1],
+            markersize=16,
+        )
     axes.set_yticks(range(len(lines)), [line["operator"] for line in lines])
     axes.set_ylim(-0.6, len(lines) - 0.4)
     axes.set_xlabel(f"test {state['measure']}")
     if state["percent"]:
-        axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
+        percent(axes.xaxis)
         low, high = axes.get_xlim()
         axes.set_xlim(max(low, -0.02), min(high, 1.02))
     axes.grid(axis="x")
     return figure
 
 
-def _look(theme: Theme, name: str, names: Sequence[str]) -> dict[str, Any]:
-    """Colour and marker of an operator, the same in all pictures."""
-    index = list(names).index(name)
-    return {
-        "color": theme.series[index % len(theme.series)],
-        "marker": MARKERS[index % len(MARKERS)],
-    }
-
-
-def scatter(
-    theme: Theme,
-    rows: Sequence[Mapping[str, Any]],
-    names: Sequence[str],
-    *,
-    measure: str,
-) -> Figure:
-    """Score against cost, one mark per operator."""
-    figure = new_figure(WIDTH, 3.6)
+def scatter(theme: Theme, rows: Sequence[Row], names: Sequence[str], *, measure: str) -> Figure:
+    """Plot score against cost, one mark per operator."""
+    figure = _figure(theme, 3.6, len(rows))
     axes = figure.subplots()
     for row in rows:
-        x = row["flops"] / 1e6
-        look = _look(theme, row["operator"], names)
         axes.errorbar(
-            x, row["mean"], yerr=row["sd"] or 0.0, fmt=look["marker"], color=look["color"], capsize=2, markersize=7,
+            row["flops"] / 1e6,
+            row["mean"],
+            yerr=row["sd"] or 0.0,
+            linestyle="none",
+            capsize=2,
+            markersize=7,
             label=row["operator"],
-        )  # fmt: skip
+            **_look(theme, row["operator"], names),
+        )
     axes.set_xscale("log")
-    axes.set_xlabel("MFLOPs a sample, forward")
+    plain_decades(axes.xaxis)
+    axes.set_xlabel(COST)
     axes.set_ylabel(f"test {measure}")
     if measure == "accuracy":
-        axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
-    if not _largest(rows):
+        percent(axes.yaxis)
+    if rows[0]["direction"] == "min":
         axes.set_yscale("log")
+        plain_decades(axes.yaxis)
     axes.grid(axis="both")
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    _legend(theme, figure)
     return figure
 
 
@@ -304,30 +331,52 @@ def learning(
     theme: Theme,
     curves: Mapping[str, Sequence[float]],
     names: Sequence[str],
+    metric: str,
     *,
-    percent: bool,
     logarithmic: bool,
-    label: str,
 ) -> Figure:
-    """Validation against the epoch, one line per operator."""
-    figure = new_figure(WIDTH, 3.4)
+    """Plot validation against the epoch, one line per operator."""
+    figure = _figure(theme, 3.4, len(curves))
     axes = figure.subplots()
     for name, curve in curves.items():
-        look = _look(theme, name, names)
         axes.plot(
-            range(1, len(curve) + 1),
+            np.arange(len(curve)) + 1,
             curve,
             label=name,
             markersize=3.5,
             markevery=max(1, len(curve) // 8),
-            **look,
+            **_look(theme, name, names),
         )
+    whole_numbers(axes.xaxis)
     axes.set_xlabel("epoch")
-    axes.set_ylabel(label)
-    if percent:
-        axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
+    axes.set_ylabel(metric)
+    if metric == "validation accuracy":
+        percent(axes.yaxis)
     if logarithmic:
         axes.set_yscale("log")
+        plain_decades(axes.yaxis)
     axes.grid(axis="y")
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    _legend(theme, figure)
     return figure
+
+
+def _figure(theme: Theme, height: float, names: int) -> Figure:
+    """Return a figure for one panel; on a phone with room for a legend of so many names below."""
+    if theme.narrow:
+        height = 0.75 * height + 0.19 * -(-names // LEGEND_COLUMNS)
+    return new_figure(theme.width, height)
+
+
+def _legend(theme: Theme, figure: Figure) -> None:
+    """Draw the legend beside the panel, whose marks it would hide; on a phone below it."""
+    if theme.narrow:
+        figure.legend(loc="outside lower center", ncols=LEGEND_COLUMNS)
+    else:
+        figure.legend(loc="outside right center")
+
+
+def _look(theme: Theme, name: str, names: Sequence[str]) -> dict[str, Any]:
+    """Return colour and marker of an operator, the same in all pictures."""
+    index = list(names).index(name)
+    colour, marker = theme.series[index % len(theme.series)], MARKERS[index % len(MARKERS)]
+    return {"color": colour, "marker": marker}

@@ -6,7 +6,7 @@ import base64
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,34 @@ from ...domain import Domain
 from ...errors import OptionError, ShapeError
 from ...explain.kernels import image_grid, kernel_map, output_points
 from ...files import write_text
-from ...integral import IntegralOperator
-from ..data.kinds.kind import SAMPLES, Cloud, Kind
+from ...progress import working
+from ..data.kinds.kind import Cloud
 from ..numbers import readable
-from .layers import DRAWABLE, MAX_HEADS, PLAIN, Axis, Layer, first_sample, shown_layers
+from .graphs import node_places
+from .layers import (
+    MAX_HEADS,
+    Axis,
+    Layer,
+    View,
+    first_sample,
+    layout_of,
+    places_of,
+    real_points,
+    shown_layers,
+)
 from .page import Section, render_figure, words
 
-MOST = 1_500_000  # weights of a page, a byte each
-POINTS = 600  # of a sample, an element of the page each
-STEPS = 127  # of a weight, from zero to the largest of its row
-HEIGHTS = {"words": 260, "line": 370, "grid": 520, "points": 520}  # of a figure, in pixels
+# Weights of a page, a byte each.
+MOST = 1_500_000
+
+# Points of a sample, an element of the page each.
+POINTS = 600
+
+# Levels of a weight, from zero to the largest of its row.
+STEPS = 127
+
+# Height of a figure in pixels, by the layout of its points.
+HEIGHTS = {"words": 260, "line": 370, "grid": 520, "points": 520}
 
 
 class Explorer:
@@ -53,11 +71,12 @@ class Explorer:
 
     def _repr_html_(self) -> str:
         style = f"width:100%;height:{self.height}px;border:0"
-        return f'<iframe title="{escape(self.title)}" style="{style}" srcdoc="{escape(self.page)}"></iframe>'
+        title, page = escape(self.title), escape(self.page)
+        return f'<iframe title="{title}" style="{style}" srcdoc="{page}"></iframe>'
 
 
 def explore(
-    operators: IntegralOperator | Mapping[str, IntegralOperator],
+    operators: object,
     u: Tensor,
     domain: Domain | None = None,
     *,
@@ -69,14 +88,15 @@ def explore(
     Weights are those of :func:`fredholm.explain.kernel_map`.
 
     Args:
-        operators: one, or several by the names that the figure shows.
+        operators: an operator (anything that obeys the contract: ``kernel_matrix``, ``weights``),
+            or a dictionary of several by the names that the figure shows.
         u: features (B, N, dim); of a batch the first signal is shown.
         domain: of the points (default: each operator's own, mostly a line).
         names: of the points, such as the words of a text.
 
     Raises:
-        OptionError: no operator, or points that cannot be drawn: more than 600, in more than three
-            dimensions, or with queries elsewhere than keys.
+        OptionError: no operator, or something that is not one; or points that cannot be drawn: more
+            than 600, in more than three dimensions, or with queries elsewhere than keys.
         ShapeError: another number of names than points.
 
     Example:
@@ -85,24 +105,96 @@ def explore(
         >>> figure._repr_html_()[:7]
         '<iframe'
     """
-    if isinstance(operators, IntegralOperator):
+    if _is_operator(operators):
         operators = {type(operators).__name__: operators}
+    if not isinstance(operators, Mapping):
+        raise OptionError(
+            f"operators: expected an operator or a dictionary of operators by name, got "
+            f"{type(operators).__name__}; name each, such as {{'first': operator}}"
+        )
     if not operators:
         raise OptionError("expected one operator or more, got none")
+    for name, operator in operators.items():
+        if not _is_operator(operator):
+            raise OptionError(
+                f"operators: expected an operator for {name!r}, got {type(operator).__name__}; "
+                "fredholm.as_operator converts other layers"
+            )
     if names and len(names) != u.shape[1]:
         raise ShapeError(f"expected {u.shape[1]} names, one per point, got {len(names)}")
 
-    layers = [
-        Layer(name, operator, u, domain or operator.default_domain(u))
-        for name, operator in operators.items()
-    ]
-    section = explore_section(layers, None, SAMPLES, Axis(tuple(names)))
+    layers = [Layer(name, each, u, _domain(each, u, domain)) for name, each in operators.items()]
+    section = explore_section(View(layers, axis=Axis(tuple(names))))
     if section is None or section.explorer is None:
         raise OptionError(
             f"expected 2 to {POINTS} points that can be drawn, at which the operator also answers; "
             f"got {layers[0].domain}"
         )
     return Explorer(f"Kernels of {', '.join(operators)}", section.explorer)
+
+
+def _domain(operator: Any, u: Tensor, domain: Domain | None) -> Domain:
+    """Return the domain that a caller gave, else the operator's own, else a line."""
+    if domain is not None:
+        return domain
+    if hasattr(operator, "default_domain"):
+        return operator.default_domain(u)
+    return Domain.line(u.shape[1], device=u.device)
+
+
+def _is_operator(value: Any) -> bool:
+    """Whether a value obeys the operator contract."""
+    return hasattr(value, "kernel_matrix") and hasattr(value, "weights")
+
+
+def explore_section(view: View) -> Section | None:
+    """Return the figure in which the reader picks layer, head and query; None where the points
+    cannot be drawn, are too many, or queries live elsewhere than keys.
+    """
+    shown = shown_layers(view.layers)
+    first = shown[0]
+    if output_points(first.operator, first.domain) is not first.domain:
+        return None
+    points = _points(replace(view, layers=shown))
+    if points is None or not 1 < len(points.indices) <= POINTS:
+        return None
+
+    count = len(points.indices)
+    shown = shown[: max(1, MOST // (MAX_HEADS * count**2))]
+    with working("explain: all queries"):
+        weights = _weights(shown, points.indices)
+    encoded, scales = quantised(weights)
+    places = None
+    if points.places is not None:
+        places = points.places.round(4).tolist()
+    kernel = {
+        "layers": [layer.name for layer in shown],
+        "heads": weights.shape[1],
+        "names": points.names,
+        "layout": points.layout,
+        "columns": points.columns,
+        "places": places,
+        "query": _middle(count, points.columns),
+        "scales": [float(f"{scale:.6g}") for scale in scales.flatten().tolist()],
+        "weights": base64.b64encode(encoded.tobytes()).decode("ascii"),
+    }
+
+    picture, shape = None, 1.0
+    if view.image is not None and points.layout == "grid":
+        height, width, _ = view.image.shape
+        picture, shape = _png(view.image), width / height
+    figure = {
+        "kernel": json.dumps(kernel, ensure_ascii=False),
+        "layers": len(shown),
+        "heads": weights.shape[1],
+        "layout": points.layout,
+        "picture": picture,
+        "shape": shape,
+        "cells": (points.columns, -(-count // max(1, points.columns))),
+        "axis": view.axis.label or view.kind.axis,
+    }
+    text = words("explore", kind=view.kind)
+    return Section("explore", "Explore the kernel", text, explorer=figure)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,62 +204,69 @@ class _Points:
     Attributes:
         indices: of the domain.
         layout: ``words``, ``line``, ``grid`` or ``points``.
+        names: of each.
         places: (n, 2) in the unit square, the second downwards; None of words and of a line.
         columns: of a grid; 0 elsewhere.
-        names: of each.
     """
 
     indices: list[int]
     layout: str
-    places: np.ndarray | None
-    columns: int
     names: list[str]
+    places: np.ndarray | None = None
+    columns: int = 0
 
 
-def explore_section(
-    layers: Sequence[Layer],
-    image: np.ndarray | None,
-    kind: Kind,
-    axis: Axis = PLAIN,
-) -> Section | None:
-    """A figure in which the reader picks layer, head and query; None where the points cannot be
-    drawn, are too many, or queries live elsewhere than keys.
-    """
-    shown = shown_layers(layers)
-    domain = shown[0].domain
-    if output_points(shown[0].operator, domain) is not domain:
-        return None
-    points = _points(domain, image, kind, axis)
-    if points is None or not 1 < len(points.indices) <= POINTS:
-        return None
-    pairs = len(points.indices) ** 2
-    shown = shown[: max(1, MOST // (MAX_HEADS * pairs))]
-    weights = _weights(shown, points.indices)
-    encoded, scales = quantised(weights)
-    kernel = {
-        "layers": [layer.name for layer in shown],
-        "heads": weights.shape[1],
-        "names": points.names,
-        "layout": points.layout,
-        "columns": points.columns,
-        "places": None if points.places is None else points.places.round(4).tolist(),
-        "query": _middle(len(points.indices), points.columns),
-        "scales": [float(f"{scale:.6g}") for scale in scales.flatten().tolist()],
-        "weights": base64.b64encode(encoded.tobytes()).decode("ascii"),
-    }
-    grid = image is not None and points.layout == "grid"
-    figure = {
-        "kernel": json.dumps(kernel, ensure_ascii=False),
-        "layers": len(shown),
-        "heads": weights.shape[1],
-        "layout": points.layout,
-        "picture": _png(image) if grid and image is not None else None,
-        "shape": image.shape[1] / image.shape[0] if grid and image is not None else 1.0,
-        "cells": (points.columns, -(-len(points.indices) // max(1, points.columns))),
-        "axis": axis.label or kind.axis,
-    }
-    text = words("explore", kind=kind)
-    return Section("explore", "Explore the kernel", text, explorer=figure)
+def _points(view: View) -> _Points | None:
+    """Return the points of the first sample that can be picked, and where they are drawn."""
+    domain, point = view.layers[0].domain, view.kind.point
+    layout = layout_of(domain, view.axis)
+    if layout == "grid":
+        return _grid_points(domain, point)
+    if layout == "words":
+        names = view.axis.of(domain)
+        kept = [index for index, name in enumerate(names) if name]
+        return _Points(kept, layout, [names[index] for index in kept])
+
+    real, x = real_points(domain), places_of(domain).numpy()
+    nodes = node_places(first_sample(domain), view.kind)
+    if nodes is not None:
+        layout, x = "points", nodes.numpy()
+    if layout == "line":
+        real = sorted(real, key=lambda index: x[index, 0])
+        at = [readable(x[index, 0] * view.axis.unit, 3) for index in real]
+        names = [f"{point} {index + 1}, at {place}" for index, place in zip(real, at)]
+        return _Points(real, layout, names)
+    if layout == "points":
+        names = [f"{point} {index + 1}" for index in real]
+        return _Points(real, layout, names, _in_square(Cloud(x[real]).flat()))
+    return None
+
+
+def _grid_points(domain: Domain, point: str) -> _Points:
+    grid = image_grid(domain)
+    assert grid is not None
+    rows, columns = grid.shape
+    row, column = np.indices((rows, columns)).reshape(2, -1)
+    centres = np.stack([(column + 0.5) / columns, (row + 0.5) / rows], 1)
+    names = [
+        f"{point} in row {r + 1}, column {c + 1}" for r, c in zip(row.tolist(), column.tolist())
+    ]
+    return _Points(
+        grid.flatten().tolist(),
+        "grid",
+        names,
+        centres,
+        columns,
+    )
+
+
+def _in_square(places: np.ndarray) -> np.ndarray:
+    """Return places (n, 2) scaled into the unit square, with a margin and the second downwards."""
+    extent = max(float(np.ptp(places, axis=0).max()), 1e-12)
+    middle = (places.min(0) + places.max(0)) / 2
+    centres = 0.5 + 0.94 * (places - middle) / extent
+    centres[:, 1] = 1 - centres[:, 1]
+    return centres
 
 
 def _middle(count: int, columns: int) -> int:
@@ -177,49 +276,24 @@ def _middle(count: int, columns: int) -> int:
         >>> _middle(9, 0), _middle(16, 4)
         (4, 10)
     """
-    return count // 2 if not columns else count // columns // 2 * columns + columns // 2
-
-
-def _points(domain: Domain, image: np.ndarray | None, kind: Kind, axis: Axis) -> _Points | None:
-    """Return the points of the first sample that can be picked, and where they are drawn."""
-    grid, names = image_grid(domain), axis.of(domain)
-    x = domain.positions.reshape(-1, domain.size, domain.dim)[0].double().cpu().numpy()
-    if grid is not None:
-        rows, columns = grid.shape
-        places = np.stack(np.meshgrid(np.arange(columns), np.arange(rows)), -1).reshape(-1, 2)
-        centres = (places + 0.5) / (columns, rows)
-        named = [f"{kind.point} in row {r + 1}, column {c + 1}" for c, r in places.tolist()]
-        return _Points(grid.flatten().tolist(), "grid", centres, columns, named)
-    if any(names):
-        kept = [i for i, name in enumerate(names) if name]
-        return _Points(kept, "words", None, 0, [names[i] for i in kept])
-    real = (domain.quadrature().mass[0] > 0).nonzero()[:, 0].tolist()
-    if domain.dim == 1:
-        real = sorted(real, key=lambda i: x[i, 0])
-        unit = axis.unit
-        named = [f"{kind.point} {i + 1}, at {readable(x[i, 0] * unit, 3)}" for i in real]
-        return _Points(real, "line", None, 0, named)
-    if domain.dim > DRAWABLE:
-        return None
-    flat = Cloud(x[real]).flat()
-    extent = max(float(np.ptp(flat, axis=0).max()), 1e-12)
-    centres = 0.5 + 0.94 * (flat - (flat.min(0) + flat.max(0)) / 2) / extent
-    centres[:, 1] = 1 - centres[:, 1]
-    return _Points(real, "points", centres, 0, [f"{kind.point} {i + 1}" for i in real])
+    if not columns:
+        return count // 2
+    row = count // columns // 2
+    return row * columns + columns // 2
 
 
 @torch.no_grad()
 def _weights(layers: Sequence[Layer], indices: list[int]) -> Tensor:
-    """Weights (layers, heads, queries, keys) of the first sample; of layers with fewer heads the
-    last one again.
+    """Return weights (layers, heads, queries, keys) of the first sample; a layer with fewer heads
+    repeats its last one.
     """
     found = [
         kernel_map(layer.operator, layer.u[:1], first_sample(layer.domain), queries=indices)[0]
         for layer in layers
     ]
-    heads = min(MAX_HEADS, max(len(each) for each in found))
-    chosen = [each[[min(h, len(each) - 1) for h in range(heads)]] for each in found]
-    return torch.stack(chosen)[..., indices].double().cpu()
+    heads = torch.arange(min(MAX_HEADS, max(len(each) for each in found)))
+    filled = [each[heads.clamp(max=len(each) - 1)] for each in found]
+    return torch.stack(filled)[..., indices].double().cpu()
 
 
 def quantised(weights: Tensor) -> tuple[np.ndarray, Tensor]:
@@ -232,15 +306,19 @@ def quantised(weights: Tensor) -> tuple[np.ndarray, Tensor]:
         ([[127, -64, 0]], [0.5])
     """
     scales = weights.abs().amax(-1)
+    # A row of zeros stays zero.
     safe = torch.where(scales > 0, scales, 1.0)[..., None]
     return (weights / safe * STEPS).round().to(torch.int8).numpy(), scales
 
 
 def _png(image: np.ndarray) -> bytes:
-    """An image (h, w, channels) in [0, 1] as PNG."""
+    """Return an image (h, w, channels) in [0, 1] as PNG."""
     from PIL import Image
 
-    pixels = image if image.shape[-1] == 3 else image.mean(-1, keepdims=True).repeat(3, -1)
+    pixels = image
+    if image.shape[-1] != 3:
+        pixels = image.mean(-1, keepdims=True).repeat(3, -1)
+    levels = (255 * pixels.clip(0, 1)).round().astype(np.uint8)
     buffer = io.BytesIO()
-    Image.fromarray((255 * pixels.clip(0, 1)).round().astype(np.uint8)).save(buffer, "PNG")
+    Image.fromarray(levels).save(buffer, "PNG")
     return buffer.getvalue()

@@ -1,5 +1,5 @@
-"""What a report is given: the samples, how much of them is looked at, and what is known of the
-run.
+"""What a caller gives to a report: the samples, how much of them is looked at, and what is known of
+the run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Samples:
     """Inputs of a model or an operator, and what is known of them.
 
     Attributes:
-        inputs: of a model what it takes: images or fields (N, C, H, W), also as uint8 pixels to be
+        inputs: what a model takes: images or fields (N, C, H, W), also as uint8 pixels to be
             normalised by ``mean`` and ``std``, token numbers (N, length) of texts, sequences (N,
             points, C) with NaN where nothing is, point clouds (N, points, p), or
             :class:`fredholm.encoders.Inputs`; of an operator its features (B, N, D).
@@ -35,10 +35,10 @@ class Samples:
         texts: the texts themselves, for the examples.
         boxes, masks: where the objects of the images are, (N, H, W) bool: filled boxes, and pixels;
             all False where that is unknown.
-        kind: of the samples, which their data set knows; by default told by their shapes and the
-            model's encoder.
-        targets: where no class is asked for, the numbers (N,), or the fields (N, K, ...), NaN
-            where a sample has no point, in the units of the files.
+        kind: of the samples, which their data set knows; by default inferred from their shapes and
+            the model's encoder.
+        targets: in place of labels the numbers (N,) or the fields (N, K, ...) to predict, in the units
+            of the files; NaN where a sample has no point.
     """
 
     inputs: Tensor | Inputs
@@ -103,18 +103,17 @@ class RunFacts:
 
     @classmethod
     def of(cls, run: Path, counted: str | None = None) -> RunFacts:
-        """Those of a run's folder, as far as it has them.
+        """Return the facts of a run's folder, as far as it has them.
 
         Raises:
             FredholmError: an ``evaluation.json`` that cannot be read.
         """
-        metrics, recipe = run / "metrics.csv", run / "recipe.yaml"
-        return cls(
-            metrics if metrics.is_file() else None,
-            read_evaluation(run),
-            recipe.read_text(encoding="utf-8") if recipe.is_file() else None,
-            counted,
-        )
+        metrics, recipe = None, None
+        if (run / "metrics.csv").is_file():
+            metrics = run / "metrics.csv"
+        if (run / "recipe.yaml").is_file():
+            recipe = (run / "recipe.yaml").read_text(encoding="utf-8")
+        return cls(metrics, read_evaluation(run), recipe, counted)
 
 
 def read_evaluation(run: Path) -> dict[str, Any] | None:
@@ -129,7 +128,7 @@ def read_evaluation(run: Path) -> dict[str, Any] | None:
     if not result:
         return None
 
-    # Weights that a user has rewritten have no checksum; the evaluation is then taken as theirs.
+    # Weights that a user has rewritten have no checksum; the evaluation then counts as theirs.
     measured = result.get(MEASURED)
     present = read_checksum(run / "model" / WEIGHTS)
     if measured is not None and present is not None and measured != present:

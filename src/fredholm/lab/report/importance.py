@@ -13,17 +13,28 @@ from ...progress import steps
 from ..data.files.terms import Column
 from ..data.kinds.texts import encode_rows
 from ..data.vocabulary import Vocabulary
-from .samples import answers
+from .subject import answers
 
-REPEATS = 5  # shuffles of a column, at most
-ROWS = 500  # that are shuffled, at most
-CELLS = 10_000_000  # that the model reads, at most: columns × repeats × rows × channels
-FEWEST = 10  # rows, from which shuffling tells anything
-LONGEST = 80  # words of a text that are left out
-FEW_WORDS = 6  # of which every choice is tried
-VARIANTS = 256  # of a text of more words
+# Shuffles of a column, and rows that are shuffled, at most.
+REPEATS, ROWS = 5, 500
 
-Score = Callable[[Tensor], float]  # of all outputs; less is better
+# Numbers that the model reads, at most: columns × repeats × rows × channels.
+CELLS = 10_000_000
+
+# Rows below which shuffling tells nothing.
+FEWEST = 10
+
+# Words of a text that are measured.
+LONGEST = 80
+
+# Words of which every subset is tried.
+FEW_WORDS = 6
+
+# Subsets tried of a text of more words.
+VARIANTS = 256
+
+# The error of the outputs for some rows, the first ones; less is better.
+Score = Callable[[Tensor], float]
 
 
 class Importance(NamedTuple):
@@ -86,14 +97,17 @@ def column_importance(
     base = score(answers(model, inputs))
     result = []
     for column in steps("explain: columns", columns, unit="columns"):
-        changes = []
-        for _ in range(repeats):
+        growth = torch.empty(repeats)
+        for repeat in range(repeats):
             order = torch.randperm(len(inputs), generator=generator)
             shuffled = inputs.clone()
-            shuffled[:, list(column.channels)] = inputs[order][:, list(column.channels)]
-            changes.append(score(answers(model, shuffled)) - base)
-        growth = torch.tensor(changes)
-        sd = float(growth.std()) if repeats > 1 else 0.0
+            # All channels of a column move together, so that words stay words.
+            channels = list(column.channels)
+            shuffled[:, channels] = inputs[order][:, channels]
+            growth[repeat] = score(answers(model, shuffled)) - base
+        sd = 0.0
+        if repeats > 1:
+            sd = float(growth.std())
         result.append(Importance(column.name, float(growth.mean()), sd))
     return sorted(result, key=lambda each: -each.mean)
 
@@ -125,30 +139,36 @@ def word_support(
         text: as it is written; of a longer one the first :data:`LONGEST` words are measured.
         read: makes token numbers of texts.
         called: the class that is asked about; None of a number.
-        scale: of a number, units of the files for one of the model's.
+        scale: of a number, units of the files per unit of the model's answers.
 
     Reference: Ribeiro, Singh and Guestrin, "Why should I trust you?" (2016), without the weighting
     of samples.
     """
     words = re.findall(r"\S+", text)
-    tried = [i for i, word in enumerate(words[:LONGEST]) if re.search(r"\w", word)]
+    result = [Word(word) for word in words]
+    # A word without a letter or digit, such as a dash, is not measured.
+    tried = [place for place, word in enumerate(words[:LONGEST]) if re.search(r"\w", word)]
     if len(tried) < 2:
-        return [Word(word) for word in words]
+        return result
+
     kept = _kept_words(len(tried))
-    outputs = answers(model, read([_without(words, tried, each) for each in kept]))
+    texts = [_without(words, tried, each) for each in kept]
+    outputs = answers(model, read(texts))
     if called is None:
         values = shown = outputs.flatten() * scale
     else:
+        # Log-odds add up over words where probabilities do not.
         others = torch.cat([outputs[:, :called], outputs[:, called + 1 :]], 1)
         values = outputs[:, called] - others.logsumexp(1)
         shown = values.sigmoid()
-    design = torch.cat([kept.double(), torch.ones(len(kept), 1, dtype=torch.float64)], 1)
-    support = torch.linalg.lstsq(design, values.double()[:, None]).solution[:-1, 0]
 
-    result = [Word(word) for word in words]
-    # The whole text comes first, and then the text without each of its words.
-    for place, i in enumerate(tried):
-        result[i] = Word(words[i], float(support[place]), float(shown[1 + place]))
+    constant = torch.ones(len(kept), 1, dtype=torch.float64)
+    design = torch.cat([kept.double(), constant], 1)
+    support = torch.linalg.lstsq(design, values.double()[:, None]).solution[:-1, 0]
+    for number, place in enumerate(tried):
+        # The complete text comes first, and then the text without each of its words.
+        without = float(shown[1 + number])
+        result[place] = Word(words[place], float(support[number]), without)
     return result
 
 
@@ -156,6 +176,7 @@ def _kept_words(count: int) -> Tensor:
     """Return which words are kept, (variants, count): all, all but one, and then every choice of
     few words, or random halves and their complements of many.
     """
+    every = torch.ones(1, count, dtype=torch.bool)
     single = ~torch.eye(count, dtype=torch.bool)
     if count <= FEW_WORDS:
         numbers = torch.arange(1, 2**count - 1)
@@ -164,11 +185,12 @@ def _kept_words(count: int) -> Tensor:
         generator = torch.Generator().manual_seed(0)
         half = torch.rand(VARIANTS // 2, count, generator=generator) < 0.5
         some = torch.cat([half, ~half])
+        # A model may not be able to read a text without words.
         some = some[some.any(1)]
-    return torch.cat([torch.ones(1, count, dtype=torch.bool), single, some])
+    return torch.cat([every, single, some])
 
 
 def _without(words: Sequence[str], tried: Sequence[int], kept: Tensor) -> str:
     """Return a text without the words that are not kept."""
-    out = {tried[place] for place in (~kept).nonzero()[:, 0].tolist()}
-    return " ".join(word for i, word in enumerate(words) if i not in out)
+    out = {tried[number] for number in (~kept).nonzero()[:, 0].tolist()}
+    return " ".join(word for place, word in enumerate(words) if place not in out)

@@ -1,4 +1,6 @@
-"""The learned kernels against distance, and the shares of position and content in their variance."""
+"""Sections about what operators learned: kernels against distance, the shares of position and
+content in their variance, and the steps of a continuous model.
+"""
 
 from __future__ import annotations
 
@@ -6,102 +8,202 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ...errors import DomainError, ShapeError
-from ...explain.kernels import kernel_profile
+from ...explain.kernels import Profile, kernel_profile
 from ...explain.variance import variance_share
+from ...models.bodies.continuous import ContinuousBody
+from ...models.encoders import Inputs
+from ...models.trajectory import trajectory
 from ...progress import steps
-from ..data.kinds.kind import SAMPLES, Kind
 from . import kernel_plots
-from .layers import Layer, has_weights, plain
+from .layers import View, plain
 from .page import Data, Picture, Section, words
 from .style import render
 
+Numbers = dict[str, Any]
+
 
 def profile_section(
-    layers: Sequence[Layer], *, seed: int, queries: int, kind: Kind = SAMPLES
-) -> tuple[Section | None, dict[str, Any]]:
-    """Mean kernel norm against distance, one panel per layer; the weights too where they are not the
-    norm times a constant. None where all points lie in one place.
+    view: View, *, seed: int, queries: int
+) -> tuple[Section | None, dict[str, Numbers]]:
+    """Return the mean kernel norm against distance, one panel per layer, and its numbers; also the
+    weights, unless they are the norm times a constant. No section if all points lie in one place.
     """
-    result = [
-        kernel_profile(layer.operator, layer.u, layer.domain, queries=queries, seed=seed)
-        for layer in steps("explain: kernels and distance", layers, unit="layers")
+    profiles = [
+        kernel_profile(
+            layer.operator,
+            layer.u,
+            layer.domain,
+            queries=queries,
+            seed=seed,
+        )
+        for layer in steps("explain: kernels and distance", view.layers, unit="layers")
     ]
-    names = [layer.name for layer in layers]
-    count = f"{result[0].samples} samples × {result[0].queries} queries × all keys a layer, seed {seed}."
-    numbers = {layer.name: plain(vars(profile)) for layer, profile in zip(layers, result)}
-    if max(float(profile.distance.max()) for profile in result) == 0:
+    numbers = {name: plain(vars(profile)) for name, profile in zip(view.names, profiles)}
+    if max(float(profile.distance.max()) for profile in profiles) == 0:
         return None, numbers
-    many = result[0].norm.shape[0] > 1
-    caption = words("profile_caption", many=many, count=count, kind=kind)
-    pictures = [_profile_picture("profile", names, result, "norm", "‖K‖_F", caption)]
-    if not all(_proportional(profile) for profile in result):
-        caption = words("weights_caption", scalar=has_weights(layers[0]), count=count)
+
+    first = profiles[0]
+    count = f"{first.samples} samples × {first.queries} queries × all keys a layer, seed {seed}."
+    many = len(first.norm) > 1
+    caption = words(
+        "profile_caption",
+        many=many,
+        count=count,
+        kind=view.kind,
+    )
+    pictures = [
+        _profile_picture(
+            "profile",
+            view.names,
+            profiles,
+            "norm",
+            "‖K‖ (Frobenius)",
+            caption,
+        )
+    ]
+    if not all(_proportional(profile) for profile in profiles):
+        caption = words("weights_caption", scalar=view.layers[0].has_weights, count=count)
+        label = "weight of a pair"
         pictures.append(
             _profile_picture(
-                "profile-weights", names, result, "weight", "weight of a pair", caption
+                "profile-weights",
+                view.names,
+                profiles,
+                "weight",
+                label,
+                caption,
             )
         )
-    text = words("profile", point=kind.point)
+    text = words("profile", point=view.kind.point)
     return Section("profile", "Kernel and distance", text, pictures), numbers
 
 
-def share_section(
-    layers: Sequence[Layer], *, seed: int, kind: Kind = SAMPLES
-) -> tuple[Section | None, dict[str, Any]]:
-    """Content against position in the kernel's variance, one bar per layer; None where that is
-    undefined, and the numbers then say why.
+def _profile_picture(
+    key: str,
+    names: Sequence[str],
+    profiles: Sequence[Profile],
+    what: str,
+    label: str,
+    caption: str,
+) -> Picture:
+    """Return the picture of the ``"norm"`` or the ``"weight"`` of pairs against distance."""
+    ends, rows = [], []
+    for name, profile in zip(names, profiles):
+        mean, sd = (values.tolist() for values in profile.pooled(what))
+        ends.append(f"{name}: {mean[0]:.3g} at distance 0, {mean[-1]:.3g} farthest")
+        heads = getattr(profile, what).T.tolist()
+        for distance, middle, spread, single in zip(profile.distance.tolist(), mean, sd, heads):
+            rows.append([name, distance, middle, spread, *single])
+
+    most = max(len(getattr(profile, what)) for profile in profiles)
+    head = ["layer", "distance", "mean", "sd", *(f"head {i + 1}" for i in range(most))]
+    alt = f"{label} against distance. {', '.join(ends)}"
+    drawn = render(
+        lambda theme: kernel_plots.profiles(
+            theme,
+            names,
+            profiles,
+            what,
+            label,
+        )
+    )
+    return Picture(key, alt, caption, drawn, Data(head, rows))
+
+
+def _proportional(profile: Profile) -> bool:
+    """Return whether weights are norms times one constant per head: a second picture would show
+    the same.
+    """
+    norm, weight = profile.norm, profile.weight
+    there = norm > 0
+    ratio = weight / norm.where(there, torch.ones(()))
+    mean = (ratio * there).sum(1, keepdim=True) / there.sum(1, keepdim=True).clamp(min=1)
+    near = (ratio - mean).abs() <= 1e-3 * mean
+    return bool((near | (~there & (weight == 0))).all())
+
+
+def share_section(view: View, *, seed: int) -> tuple[Section | None, Numbers]:
+    """Return the shares of content and position in the kernel's variance, one bar per layer, and
+    their numbers. No section if they are undefined; the numbers then say why.
     """
     try:
-        result = [
+        shares = [
             variance_share(layer.operator, layer.u, layer.domain, seed=seed)
-            for layer in steps("explain: content and position", layers, unit="layers")
+            for layer in steps("explain: content and position", view.layers, unit="layers")
         ]
     except (DomainError, ShapeError) as error:
         return None, {"skipped": str(error)}
-    names = [layer.name for layer in layers]
-    one = result[0]
-    caption = words("shares_caption", samples=one.samples, pairs=one.pairs, seed=seed, kind=kind)
-    alt = "; ".join(
-        f"{name}: {_percent(share.share)} position" for name, share in zip(names, result)
+
+    names, first = view.names, shares[0]
+    caption = words(
+        "shares_caption",
+        samples=first.samples,
+        pairs=first.pairs,
+        seed=seed,
+        kind=view.kind,
     )
-    drawn = render(lambda theme: kernel_plots.shares(theme, names, result))
-    numbers = {name: plain(vars(share)) for name, share in zip(names, result)}
-    text = words("shares", point=kind.point)
-    rows = [[name, share.share, share.error, share.relative] for name, share in zip(names, result)]
-    data = Data(["layer", "share of position", "standard error", "varies by"], rows)
+    alt = "; ".join(
+        f"{name}: {_percent(share.share)} position" for name, share in zip(names, shares)
+    )
+    data = Data.of(
+        {
+            "layer": names,
+            "share of position": [share.share for share in shares],
+            "standard error": [share.error for share in shares],
+            "varies by": [share.relative for share in shares],
+        }
+    )
+    drawn = render(lambda theme: kernel_plots.shares(theme, names, shares))
     picture = Picture("shares", alt, caption, drawn, data)
+    text = words("shares", point=view.kind.point)
+    numbers = {name: plain(vars(share)) for name, share in zip(names, shares)}
     return Section("shares", "Content and position", text, [picture]), numbers
 
 
-def _profile_picture(key, names, found, what, label, caption) -> Picture:
-    label = "‖K‖ (Frobenius)" if label == "‖K‖_F" else label
-    near = ", ".join(
-        f"{n}: {p.pooled(what)[0][0]:.3g} at distance 0, {p.pooled(what)[0][-1]:.3g} farthest"
-        for n, p in zip(names, found)
-    )
-    rows = []
-    for name, profile in zip(names, found):
-        mean, sd = profile.pooled(what)
-        heads = getattr(profile, what).T
-        columns = zip(profile.distance.tolist(), mean.tolist(), sd.tolist(), heads.tolist())
-        rows += [[name, distance, m, s, *each] for distance, m, s, each in columns]
-    count = max(len(getattr(profile, what)) for profile in found)
-    head = ["layer", "distance", "mean", "sd", *(f"head {i + 1}" for i in range(count))]
-    drawn = render(lambda theme: kernel_plots.profiles(theme, names, found, what, label))
-    return Picture(key, f"{label} against distance. {near}", caption, drawn, Data(head, rows))
-
-
-def _proportional(profile) -> bool:
-    """Whether weights are norms times one constant a head, so that a second picture would show the
-    same.
-    """
-    there = profile.norm > 0
-    ratio = profile.weight / profile.norm.where(there, torch.ones(()))
-    mean = (ratio * there).sum(1, keepdim=True) / there.sum(1, keepdim=True).clamp(min=1)
-    return bool((((ratio - mean).abs() <= 1e-3 * mean) | (~there & (profile.weight == 0))).all())
-
-
 def _percent(value: float) -> str:
-    return "undefined" if value != value else f"{value:.0%}"
+    # A kernel that is constant has no variance to share: NaN.
+    if value != value:
+        return "undefined"
+    return f"{value:.0%}"
+
+
+def evolution_section(
+    model: Any, inputs: Tensor | Inputs, *, seed: int
+) -> tuple[Section | None, dict[str, Numbers]]:
+    """Return energy, distance to the constraint and growth of a perturbation after each step of a
+    continuous model, at N, 2N and 4N steps, and their numbers; no section for other models.
+    """
+    body = getattr(model, "body", None)
+    if not isinstance(body, ContinuousBody) or not isinstance(inputs, Tensor):
+        return None, {}
+
+    built = body.evolution.steps
+    counts = [built, 2 * built, 4 * built]
+    if model.config.body.scheme == "relaxed":
+        # Its weights are of single steps.
+        counts = [built]
+    inputs = inputs.to(next(model.parameters()).device)
+    paths = {count: trajectory(model, inputs, count, seed) for count in counts}
+
+    ends, rows = [], []
+    for count, path in paths.items():
+        energy, distance, growth = (path[key][-1] for key in kernel_plots.QUANTITIES)
+        ends.append(
+            f"{count} steps end at energy {energy:.3g}, distance {distance:.3g}, growth "
+            f"{growth:.3g}"
+        )
+        columns = [path[key] for key in ("time", *kernel_plots.QUANTITIES)]
+        rows += [[count, *line] for line in zip(*columns)]
+    picture = Picture(
+        "steps",
+        "; ".join(ends),
+        words("evolution_caption", samples=len(inputs), seed=seed),
+        render(lambda theme: kernel_plots.steps(theme, paths)),
+        Data(["steps", "time", *kernel_plots.QUANTITIES], rows),
+    )
+    text = words("evolution", steps=built, horizon=f"{body.evolution.horizon:g}")
+    numbers = {str(count): path for count, path in paths.items()}
+    return Section("steps", "Step by step", text, [picture]), numbers

@@ -10,10 +10,15 @@ import numpy as np
 from torch import Tensor
 
 from ...domain import Domain
-from ...explain.kernels import class_token, take_samples
+from ...explain.kernels import class_token, image_grid, masses, take_samples
+from ..data.kinds.kind import SAMPLES, Kind
 
-MAX_LAYERS, MAX_HEADS = 8, 6  # of a map: more would be too small to read
-DRAWABLE = 3  # coordinates of points that can be drawn, one of them left out
+MAX_LAYERS = 8
+# Of a map; more would be too small to read.
+MAX_HEADS = 6
+
+# Coordinates of points that can be drawn; one of three is left out.
+DRAWABLE = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,16 +32,20 @@ class Layer:
     u: Tensor
     domain: Domain
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether a pair has a scalar weight; else it is the norm of its kernel matrix."""
+        return bool(self.operator.has_weights)
+
 
 @dataclass(frozen=True)
 class Axis:
     """The names of the points of the first sample.
 
     Attributes:
-        names: of the points of a line, in their order: words, or columns; empty where they have
-            none.
+        names: of the points of a line, in their order: words or columns; may be empty.
         label: of the line; "" for that of the kind of data.
-        unit: units of the label for one of the domain.
+        unit: units of the label per unit of the domain.
     """
 
     names: tuple[str, ...] = ()
@@ -44,24 +53,48 @@ class Axis:
     unit: float = 1.0
 
     def of(self, domain: Domain) -> list[str]:
-        """Return a name for each point of a domain; "" of a class token and of padding."""
+        """Return a name for each point of a domain; "" for a class token and for padding."""
         token, names = class_token(domain), iter(self.names)
-        return ["" if i == token else next(names, "") for i in range(domain.size)]
+        result = []
+        for point in range(domain.size):
+            name = ""
+            if point != token:
+                name = next(names, "")
+            result.append(name)
+        return result
 
 
 PLAIN = Axis()
 
 
+@dataclass(frozen=True, eq=False)
+class View:
+    """What a page shows of some layers.
+
+    Attributes:
+        layers: one or more, the first sample of each being the one that is mapped.
+        image: that sample as a picture (h, w, channels) in [0, 1], on which maps are laid; or None.
+        kind: of the samples.
+        axis: names of the points.
+    """
+
+    layers: Sequence[Layer]
+    image: np.ndarray | None = None
+    kind: Kind = SAMPLES
+    axis: Axis = PLAIN
+
+    @property
+    def names(self) -> list[str]:
+        return [layer.name for layer in self.layers]
+
+
 def shown_layers(layers: Sequence[Layer]) -> list[Layer]:
-    """Return up to :data:`MAX_LAYERS` of the layers that live on the first one's points."""
+    """Return up to :data:`MAX_LAYERS` of the layers that live on the first one's points, evenly
+    spaced in depth.
+    """
     alike = [layer for layer in layers if layer.domain.size == layers[0].domain.size]
     places = np.linspace(0, len(alike) - 1, min(MAX_LAYERS, len(alike)))
     return [alike[i] for i in sorted({round(i) for i in places})]
-
-
-def has_weights(layer: Layer) -> bool:
-    """Whether a pair has a scalar weight; else it is the norm of its kernel matrix."""
-    return bool(layer.operator.has_weights)
 
 
 def first_sample(domain: Domain) -> Domain:
@@ -69,14 +102,43 @@ def first_sample(domain: Domain) -> Domain:
     return take_samples(domain, slice(0, 1))
 
 
+def places_of(domain: Domain) -> Tensor:
+    """Return the positions of the first sample's points, (N, p), in float64 on the CPU."""
+    return domain.positions.detach().reshape(-1, domain.size, domain.dim)[0].double().cpu()
+
+
+def real_points(domain: Domain) -> list[int]:
+    """Return the first sample's points that have a mass: no padding and no class token."""
+    return (masses(domain)[0] > 0).nonzero()[:, 0].tolist()
+
+
+def layout_of(domain: Domain, axis: Axis) -> str:
+    """Return how the points of a domain are drawn: ``"grid"``, ``"words"``, ``"line"`` or
+    ``"points"``; "" if they have too many coordinates.
+    """
+    if image_grid(domain) is not None:
+        return "grid"
+    if any(axis.of(domain)):
+        return "words"
+    if domain.dim == 1:
+        return "line"
+    if domain.dim <= DRAWABLE:
+        return "points"
+    return ""
+
+
 def plain(value: Any) -> Any:
-    """Return tensors, and dictionaries of them, as JSON has them; NaN as null."""
+    """Return tensors, and dictionaries and lists of them, as JSON can hold them: NaN becomes None,
+    real numbers have six digits.
+    """
+    if isinstance(value, Tensor):
+        value = value.tolist()
     if isinstance(value, dict):
         return {key: plain(part) for key, part in value.items()}
-    if isinstance(value, Tensor):
-        return plain(value.tolist())
     if isinstance(value, list):
         return [plain(part) for part in value]
-    if isinstance(value, float):
-        return float(f"{value:.6g}") if np.isfinite(value) else None
-    return value
+    if not isinstance(value, float):
+        return value
+    if not np.isfinite(value):
+        return None
+    return float(f"{value:.6g}")

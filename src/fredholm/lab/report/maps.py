@@ -1,10 +1,10 @@
-"""What one query takes from all points: over pictures, along lines, among points, on graphs."""
+"""The section on what one query takes from all points: over pictures, along lines, among points."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,145 +12,115 @@ from torch import Tensor
 
 from ...domain import Domain
 from ...explain.kernels import class_token, image_grid, kernel_map, masses, output_points
-from ..data.kinds.kind import SAMPLES, Cloud, Kind
+from ...progress import working
+from ..data.kinds.kind import Cloud
 from ..numbers import readable
-from . import graphs, kernel_plots
+from . import map_plots
+from .graphs import draws_graph, graph_section
 from .layers import (
-    DRAWABLE,
     MAX_HEADS,
-    PLAIN,
-    Axis,
-    Layer,
+    View,
     first_sample,
-    has_weights,
+    layout_of,
+    places_of,
     plain,
+    real_points,
     shown_layers,
 )
 from .page import Data, Picture, Section, words
-from .style import render
+from .style import Theme, render
 
-SCALES = (
-    "Rows: layers; columns: heads. Darker blue (brighter in dark mode) is more, from 0 to each "
-    "panel's own largest value; the numbers "
-    "below a panel are its smallest and largest weight."
-)
-GRID = f"{SCALES} Ring: the query."
-PANELS = f"{SCALES} Orange: the {{}}'s outline. Ring: the query."
-SCATTER = f"{SCALES} Ring: the query. Points are seen along the axis of least extent."
-NETWORK = (
-    f"{SCALES} Ring: the query. Nodes: how much the query takes from them; edges: how much their "
-    "target takes from their source; triangles of a mesh: the mean of their corners."
-)
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Draw = Callable[[Theme], "Figure"]
+
+# Points whose maps are drawn, at most, unless a caller names them.
+QUERIES = 3
 
 
 def map_section(
-    layers: Sequence[Layer],
-    image: np.ndarray | None,
-    queries: list[int] | None,
-    kind: Kind = SAMPLES,
-    axis: Axis = PLAIN,
-) -> tuple[Section | None, dict[str, Any]]:
-    """One query's weights over the picture, along the line or among the points, in the layers that
-    live on the first one's; nothing for domains that cannot be drawn.
+    view: View, queries: Sequence[int] | None
+) -> tuple[Section | None, dict[str, dict[str, Any]]]:
+    """Return the maps of some queries of the first sample, in the layers that live on the first
+    one's points, and their numbers; no section if the points cannot be drawn.
+
+    Args:
+        queries: indices of points; None chooses up to three, see :func:`choose_map_queries`.
     """
-    shown = shown_layers(layers)
-    domain = shown[0].domain
-    if graphs.draws_graph(domain, kind):
-        return graph_section(shown, queries, kind)
-    grid = image_grid(domain)
-    target = output_points(shown[0].operator, domain)
-    scattered = grid is None and domain.dim > 1
-    if scattered and (domain.dim > DRAWABLE or target is not domain):
-        return None, {}
+    with working("explain: one query at a time"):
+        shown = replace(view, layers=shown_layers(view.layers))
+        first = shown.layers[0]
+        if draws_graph(first.domain, view.kind):
+            return graph_section(shown, queries)
 
+        # Queries that live elsewhere than the keys are drawn over pictures and lines alone.
+        layout = layout_of(first.domain, view.axis)
+        target = output_points(first.operator, first.domain)
+        if not layout or (layout == "points" and target is not first.domain):
+            return None, {}
+        return _maps(shown, queries, layout, len(view.layers))
+
+
+def _maps(
+    view: View,
+    queries: Sequence[int] | None,
+    layout: str,
+    count: int,
+) -> tuple[Section, dict[str, dict[str, Any]]]:
+    """Return the section and its numbers; ``count`` is the number of layers of the model."""
+    first, point = view.layers[0], view.kind.point
     if queries is None:
-        points = choose_map_queries(target, image, kind.point)
+        target = output_points(first.operator, first.domain)
+        chosen = choose_map_queries(target, view.image, point)
     else:
-        points = [(f"{kind.point} {query + 1}", query) for query in queries]
-    indices = [index for _, index in points]
-    with torch.no_grad():
-        result = [
-            kernel_map(layer.operator, layer.u[:1], first_sample(layer.domain), queries=indices)[0]
-            for layer in shown
-        ]
-    pictures = []
-    for place, (label, index) in enumerate(points):
-        weights = [layer[:MAX_HEADS, place].numpy() for layer in result]
-        drawn = _Map(place, label, index, shown, weights, grid, image, kind, axis)
-        pictures.append(_map_picture(drawn))
+        chosen = [(f"{point} {query + 1}", query) for query in queries]
+    indices = [index for _, index in chosen]
+    weights = [
+        kernel_map(layer.operator, layer.u[:1], first_sample(layer.domain), queries=indices)[0]
+        for layer in view.layers
+    ]
 
-    laid, note = _layout(grid is not None, scattered, image is not None, kind)
-    facts = {"place": laid, "note": note, "omitted": _omitted(layers, shown, result)}
-    text = words("maps", **facts, scalar=has_weights(shown[0]), kind=kind)
+    pictures = []
+    for place, (label, index) in enumerate(chosen):
+        rows = [layer[:MAX_HEADS, place].numpy() for layer in weights]
+        query = _Query(place, label, index, rows, layout)
+        pictures.append(_picture(view, query))
+    text = words(
+        "maps",
+        layout=layout,
+        pictured=view.image is not None,
+        scalar=first.has_weights,
+        omitted=_omitted(count, len(view.layers), len(weights[0])),
+        kind=view.kind,
+    )
     numbers = {
-        layer.name: {"queries": indices, "weights": plain(weights)}
-        for layer, weights in zip(shown, result)
+        name: {"queries": indices, "weights": plain(layer)}
+        for name, layer in zip(view.names, weights)
     }
     return Section("maps", "One query at a time", text, pictures), numbers
 
 
-def _layout(gridded: bool, scattered: bool, pictured: bool, kind: Kind) -> tuple[str, str]:
-    """The word for the layout of a panel, and how to read it."""
-    if gridded and pictured:
-        return kind.one, PANELS.format(kind.one)
-    if gridded:
-        return "grid", GRID
-    if scattered:
-        return "points", SCATTER
-    return "line", "One panel per layer, one line per head."
-
-
-def graph_section(
-    layers: Sequence[Layer], queries: list[int] | None, kind: Kind
-) -> tuple[Section, dict[str, Any]]:
-    """The kernel around some nodes of the first sample, in layers that live on one graph."""
-    domain = graphs.first_sample(layers[0].domain)
-    chosen = graphs.choose_nodes(domain)
-    if queries is not None:
-        chosen = [(f"node {query + 1}", query) for query in queries]
-    limit = graphs.most_nodes(domain, max(layer.operator.heads for layer in layers))
-    names, pictures = [layer.name for layer in layers], []
-    rows: dict[str, list[Any]] = {name: [] for name in names}
-    for place, (label, index) in enumerate(chosen):
-        part = graphs.part_around(domain, index, limit)
-        found = []
-        for layer in layers:
-            own = first_sample(layer.domain)
-            kernel = graphs.kernel_on_part(layer.operator, layer.u, own, part)[:MAX_HEADS]
-            found.append(kernel.numpy())
-            rows[layer.name].append(kernel[:, 0])
-        drawn = render(lambda theme, p=part, f=found: graphs.graphs(theme, p, names, f))
-        caption = words(
-            "graph_caption", label=label, index=index, shown=len(part.nodes), count=domain.size
-        )
-        alt = f"The kernel around {label}, {len(names)} layers"
-        data = graphs.edge_table(part, names, found)
-        pictures.append(Picture(f"map-{place + 1}", alt, caption, drawn, data))
-    text = words("graphs", one=kind.one, scalar=has_weights(layers[0]), note=NETWORK)
-    numbers = {
-        layer.name: {"queries": [index for _, index in chosen], "weights": plain(rows[layer.name])}
-        for layer in layers
-    }
-    return Section("maps", "One node at a time", text, pictures), numbers
-
-
-def _omitted(layers: Sequence[Layer], shown: Sequence[Layer], weights: Sequence[Tensor]) -> str:
+def _omitted(layers: int, shown: int, heads: int) -> str:
     """Say which layers and heads are not drawn."""
-    left = []
-    if len(shown) < len(layers):
-        left.append(f"{len(shown)} of {len(layers)} layers")
-    if len(weights[0]) > MAX_HEADS:
-        left.append(f"{MAX_HEADS} of {len(weights[0])} heads")
-    if not left:
+    drawn = []
+    if shown < layers:
+        drawn.append(f"{shown} of {layers} layers")
+    if heads > MAX_HEADS:
+        drawn.append(f"{MAX_HEADS} of {heads} heads")
+    if not drawn:
         return ""
-    return f" Shown: {' and '.join(left)}."
+    return f" Shown: {' and '.join(drawn)}."
+
+
+# --- which queries --------------------------------------------------------------------------------
 
 
 def choose_map_queries(
     domain: Domain, image: np.ndarray | None, point: str = "patch"
 ) -> list[tuple[str, int]]:
-    """Up to three queries worth a picture of the first sample, (label, index): of a class token,
-    the patch least like the background, a corner, the centre.
+    """Return up to three queries of the first sample, (label, index), that are worth a picture: of
+    a class token, the patch least like the background, a corner, the centre.
 
     Example:
         >>> choose_map_queries(Domain.grid(5, 5), None)
@@ -159,32 +129,31 @@ def choose_map_queries(
         >>> choose_map_queries(Domain.join(before, Domain.grid(3, 3)), None)
         [('the class token', 0), ('a corner', 5), ('the centre', 9)]
     """
-    there = masses(domain)[0] > 0
-    if not bool(there.any()):
-        there = torch.ones_like(there)
-    x = domain.positions.reshape(-1, domain.size, domain.dim)[0].double().cpu()
-    real, token = there.nonzero()[:, 0].cpu(), class_token(domain)
+    x, grid, token = places_of(domain), image_grid(domain), class_token(domain)
+    # A sample of padding alone still has points to ask.
+    real = torch.tensor(real_points(domain) or range(domain.size))
     result = []
     if token is not None:
         result.append(("the class token", token))
         real = real[real != token]
-    grid = image_grid(domain)
     if grid is not None:
         # Registers may stand before the points of the grid.
         real = grid.flatten().cpu()
-    if grid is not None and image is not None:
-        result.append((f"the {point} that stands out most", _outstanding(image, grid)))
+        if image is not None:
+            result.append((f"the {point} that stands out most", _outstanding(image, grid)))
 
-    low, high = x[real].amin(0), x[real].amax(0)
     edge = "the first point"
     if domain.dim > 1:
         edge = "a corner"
+    low, high = x[real].amin(0), x[real].amax(0)
     for label, place in ((edge, low), ("the centre", (low + high) / 2)):
-        result.append((label, int(real[(x[real] - place).norm(dim=-1).argmin()])))
-    unique: dict[int, str] = {}
-    for label, index in result:
-        unique.setdefault(index, label)
-    return [(label, index) for index, label in unique.items()][:3]
+        nearest = (x[real] - place).norm(dim=-1).argmin()
+        result.append((label, int(real[nearest])))
+
+    # A point may be chosen twice; its first label stays.
+    labels = {index: label for label, index in reversed(result)}
+    unique = dict.fromkeys(index for _, index in result)
+    return [(labels[index], index) for index in unique][:QUERIES]
 
 
 def _outstanding(image: np.ndarray, grid: Tensor) -> int:
@@ -195,128 +164,135 @@ def _outstanding(image: np.ndarray, grid: Tensor) -> int:
     return int(grid.flatten()[contrast.flatten().argmax()])
 
 
+# --- one picture ----------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, eq=False)
-class _Map:
-    """One query's weights, (heads, points) of each layer, and where they are drawn."""
+class _Query:
+    """One query, its weights of each layer, (heads, points), and how they are drawn."""
 
     place: int
     label: str
     index: int
-    layers: Sequence[Layer]
     weights: list[np.ndarray]
-    grid: Tensor | None
-    image: np.ndarray | None
-    kind: Kind
-    axis: Axis
-
-    @property
-    def layer_names(self) -> list[str]:
-        return [layer.name for layer in self.layers]
-
-    def data(self, places: np.ndarray, names: Sequence[str]) -> Data:
-        """Return a row per layer, head and point."""
-        coordinates = [f"position {i + 1}" for i in range(places.shape[1])]
-        rows = [
-            [
-                layer,
-                head + 1,
-                point,
-                *([names[point]] if any(names) else []),
-                *places[point],
-                weight,
-            ]
-            for layer, heads in zip(self.layer_names, self.weights)
-            for head, line in enumerate(heads)
-            for point, weight in enumerate(line.tolist())
-        ]
-        named = ["name"] if any(names) else []
-        return Data(["layer", "head", "point", *named, *coordinates, "weight"], rows)
+    layout: str
 
 
-def _map_picture(found: _Map) -> Picture:
-    keys = found.layers[0].domain
-    target = output_points(found.layers[0].operator, keys)
-    y, x = _places(keys), _places(target)
-    names, label, where = found.axis.of(keys), found.label, ""
-    if found.grid is not None:
-        drawn = _over_grid(found, y, x)
-        if not _mass_at(target, found.index):
+def _picture(view: View, query: _Query) -> Picture:
+    first = view.layers[0]
+    target = output_points(first.operator, first.domain)
+    keys, places = places_of(first.domain).numpy(), places_of(target).numpy()
+    names = view.axis.of(first.domain)
+    label, where = query.label, ""
+    if query.layout == "grid":
+        draw = _over_grid(view, query, keys, places[query.index])
+        if not float(masses(target)[0, query.index]):
             where = " (ring at its place; it is not part of the picture)"
-    elif keys.dim > 1:
-        drawn = _among_points(found, y, _real(keys))
-    elif any(names):
-        drawn = _along_names(found, names)
-        if names[found.index]:
-            label = f"“{names[found.index]}”"
+    elif query.layout == "points":
+        draw = _among_points(view, query, keys)
+    elif query.layout == "words":
+        draw = _along_words(view, query, names)
+        if names[query.index]:
+            label = f"“{names[query.index]}”"
     else:
-        at = float(x[found.index, 0]) * found.axis.unit
-        drawn = _along_line(found, y, _real(keys), at)
+        at = float(places[query.index, 0]) * view.axis.unit
+        draw = _along_line(view, query, keys, at)
         where = f" at {readable(at, 3)} (dashed line)"
 
-    facts = {"label": label, "where": where, "index": found.index, "count": len(x)}
-    caption = words("map_caption", **facts, point=found.kind.point)
-    alt = f"Weights of {label} over the domain, {len(found.layers)} layers"
-    return Picture(f"map-{found.place + 1}", alt, caption, drawn, found.data(y, names))
+    caption = words(
+        "map_caption",
+        label=label,
+        where=where,
+        index=query.index,
+        count=len(places),
+        point=view.kind.point,
+    )
+    alt = f"Weights of {label} over the domain, {len(view.layers)} layers"
+    data = _data(view, query, keys, names)
+    return Picture(
+        f"map-{query.place + 1}",
+        alt,
+        caption,
+        render(draw),
+        data,
+    )
 
 
-def _places(domain: Domain) -> np.ndarray:
-    """Positions of the points of the first sample, (N, p)."""
-    return domain.positions.reshape(-1, domain.size, domain.dim)[0].double().cpu().numpy()
+def _data(
+    view: View,
+    query: _Query,
+    keys: np.ndarray,
+    names: list[str],
+) -> Data:
+    """Return the weights as a table: one row per layer, head and point."""
+    coordinates = [f"position {axis + 1}" for axis in range(keys.shape[1])]
+    points = [[number, *place] for number, place in enumerate(keys.tolist())]
+    head = ["layer", "head", "point", *coordinates, "weight"]
+    if any(names):
+        head.insert(3, "name")
+        points = [[number, name, *place] for (number, *place), name in zip(points, names)]
+
+    rows = []
+    for layer, heads in zip(view.names, query.weights):
+        for number, weights in enumerate(heads.tolist(), 1):
+            rows += [[layer, number, *point, w] for point, w in zip(points, weights)]
+    return Data(head, rows)
 
 
-def _real(domain: Domain) -> np.ndarray:
-    """Which points of the first sample have a mass; padding is not drawn."""
-    return (domain.quadrature().mass[0] > 0).cpu().numpy()
-
-
-def _over_grid(found: _Map, y: np.ndarray, x: np.ndarray) -> dict[str, bytes]:
-    assert found.grid is not None
-    grid, image = found.grid.numpy(), found.image
+def _over_grid(
+    view: View,
+    query: _Query,
+    keys: np.ndarray,
+    place: np.ndarray,
+) -> Draw:
+    grid = image_grid(view.layers[0].domain)
+    assert grid is not None
+    index, image = grid.numpy(), view.image
     if image is None:
-        image = np.zeros((*grid.shape, 1))
-    panels = [layer[:, grid] for layer in found.weights]
-    at = _in_picture(y, grid, x[found.index])
-    return render(lambda theme: kernel_plots.maps(theme, image, found.layer_names, panels, at))
+        image = np.zeros((*index.shape, 1))
+    weights = [layer[:, index] for layer in query.weights]
+    at = _in_picture(keys, index, place)
+    return lambda theme: map_plots.maps(theme, image, view.names, weights, at)
 
 
-def _among_points(found: _Map, y: np.ndarray, real: np.ndarray) -> dict[str, bytes]:
-    places = y
-    if found.image is not None:
+def _among_points(view: View, query: _Query, keys: np.ndarray) -> Draw:
+    real = real_points(view.layers[0].domain)
+    places = keys[real]
+    if view.image is not None:
         # Rows of a picture run down.
-        places = np.stack([y[:, 1], -y[:, 0]], 1)
-    at, cloud = int(real[: found.index].sum()), Cloud(places[real])
-    weights = [layer[:, real] for layer in found.weights]
-    return render(lambda theme: kernel_plots.clouds(theme, cloud, found.layer_names, weights, at))
+        places = np.stack([places[:, 1], -places[:, 0]], 1)
+    cloud, at = Cloud(places), int(np.searchsorted(real, query.index))
+    weights = [layer[:, real] for layer in query.weights]
+    return lambda theme: map_plots.clouds(theme, cloud, view.names, weights, at)
 
 
-def _along_names(found: _Map, names: Sequence[str]) -> dict[str, bytes]:
-    kept = [i for i, name in enumerate(names) if name]
-    place = None
-    if found.index in kept:
-        place = kept.index(found.index)
-    shown = tuple(names[i] for i in kept)
-    line = kernel_plots.Line(np.arange(len(kept)), place, found.axis.label, shown)
-    weights = [layer[:, kept] for layer in found.weights]
-    return render(lambda theme: kernel_plots.lines(theme, line, found.layer_names, weights))
+def _along_words(view: View, query: _Query, names: list[str]) -> Draw:
+    points = [point for point, name in enumerate(names) if name]
+    # A class token has no place among the words.
+    at = None
+    if query.index in points:
+        at = points.index(query.index)
+    shown = tuple(names[point] for point in points)
+    line = map_plots.Line(np.arange(len(points)), at, view.axis.label, shown)
+    weights = [layer[:, points] for layer in query.weights]
+    return lambda theme: map_plots.lines(theme, line, view.names, weights)
 
 
-def _along_line(found: _Map, y: np.ndarray, real: np.ndarray, at: float) -> dict[str, bytes]:
-    label = found.axis.label or found.kind.axis
-    line = kernel_plots.Line(y[real, 0] * found.axis.unit, at, label)
-    weights = [layer[:, real] for layer in found.weights]
-    return render(lambda theme: kernel_plots.lines(theme, line, found.layer_names, weights))
+def _along_line(view: View, query: _Query, keys: np.ndarray, at: float) -> Draw:
+    real = real_points(view.layers[0].domain)
+    label = view.axis.label or view.kind.axis
+    line = map_plots.Line(keys[real, 0] * view.axis.unit, at, label)
+    weights = [layer[:, real] for layer in query.weights]
+    return lambda theme: map_plots.lines(theme, line, view.names, weights)
 
 
-def _in_picture(y: np.ndarray, grid: np.ndarray, place: np.ndarray) -> tuple[float, float]:
-    """A place as (row, column), in units of the picture whose points (N, 2) form a grid."""
+def _in_picture(keys: np.ndarray, grid: np.ndarray, place: np.ndarray) -> tuple[float, float]:
+    """Return a place as (row, column), in units of the picture whose points (N, 2) form a grid."""
     found = []
     for axis, line in enumerate((grid[:, 0], grid[0])):
-        first, last, n = y[line[0], axis], y[line[-1], axis], len(line)
-        cell = (last - first) / (n - 1) if n > 1 else 1.0
-        found.append(float((place[axis] - first) / cell + 0.5) / n)
+        first, last, count = keys[line[0], axis], keys[line[-1], axis], len(line)
+        cell = 1.0
+        if count > 1:
+            cell = (last - first) / (count - 1)
+        found.append(float((place[axis] - first) / cell + 0.5) / count)
     return found[0], found[1]
-
-
-def _mass_at(domain: Domain, index: int) -> float:
-    """Measure of a point, of the first sample."""
-    return float(domain.measure.reshape(-1, domain.size)[0, index])

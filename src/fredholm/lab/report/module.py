@@ -1,16 +1,17 @@
-"""The report of one classical layer: what it computes, as an integral operator on what it sees
-inside its model.
+"""The report of one classical layer: what it computes, as an integral operator on its inputs inside
+its model.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ...convert import as_operator
 from ...domain import Domain
@@ -19,16 +20,24 @@ from ...explain.calls import Call, capture, check_output, difference, find_layer
 from ...explain.kernels import BUDGET, image_grid, output_points, take_samples
 from ...integral import IntegralOperator
 from ...modes import evaluating
-from . import kernel_plots
+from ..data.kinds.images import IMAGES
+from ..data.kinds.kind import SAMPLES
+from . import map_plots
 from .given import ReportOptions
-from .layers import Layer, plain
-from .page import Data, Picture, Section, words
-from .report import Content, kernel_sections, units, write_report
-from .sources import load_inputs, load_model
+from .layers import Layer, View, first_sample, places_of, plain
+from .page import Data, Fact, Picture, Section, words
+from .report import Content, kernel_sections, parameter_fact, write_report
+from .sources import home_of, load_inputs, load_model
 from .style import render
 
-WORK = 2**29  # kernel entries read for one picture
-SHOWN = 12  # entries of a kernel's row that are drawn
+# Kernel entries read for one picture.
+WORK = 2**29
+
+# Signals that the share of content needs.
+FEWEST = 3
+
+# Entries of a kernel's row that are drawn.
+SHOWN = 12
 
 
 def report_module(
@@ -45,12 +54,12 @@ def report_module(
     source: str = "",
     **options: Any,
 ) -> Path:
-    r"""The kernel report of one layer of any model, through :func:`fredholm.as_operator`; returns
-    the page's path.
+    r"""Write the kernel report of one layer of any model, through :func:`fredholm.as_operator`;
+    return the page's path.
 
-    The model runs once in evaluation mode; what the layer is given and answers is noted. The
-    converted layer must answer the same, and the page states the difference, of the fast form and
-    of the explicit kernel.
+    The model runs once in evaluation mode, and the layer's inputs and outputs are recorded. The
+    converted layer must answer the same; the page states the difference, for the fast form and for
+    the explicit kernel.
 
     Args:
         model: any ``nn.Module``; parameters are shared, nothing is changed.
@@ -86,46 +95,38 @@ def report_module(
             f"a report needs at least one sample and query, got samples={samples} and "
             f"queries={queries}"
         )
-    layer = find_layer(model, path)
-    if isinstance(layer, IntegralOperator):
+    if isinstance(find_layer(model, path), IntegralOperator):
         raise OptionError(
             f"{path} is an operator already; fredholm.explain.report shows it, or fredholm explain "
             "RUN"
         )
     with evaluating(model):
-        pools = type(layer).__module__.endswith(".pooling") and "dim" not in options
-        operator = (
-            None if pools else as_operator(layer, **options)
-        )  # refusals come before the model runs
-        call = capture(model, path, inputs).first(samples)
-        operator = operator or as_operator(layer, dim=call.u.shape[-1], **options)
-        domain = call.domain(operator.kernel)
-        error = check_output(operator, call, domain, path)
-        kernel_error = check_kernel(operator, call, domain)
-        row = operator.heads * operator.kernel.d_out * operator.kernel.d_in * domain.size
-        read = min(len(call.u), max(3, WORK // (8 * row)))
-        result = Layer(path, operator, call.u[:read], take_samples(domain, slice(0, read)))
-        count = max(1, min(queries, WORK // (row * read)))
+        converted = _convert(model, path, inputs, samples, options)
+        view = converted.view()
+        layer = view.layers[0]
+        count = max(1, min(queries, WORK // (converted.row * len(layer.u))))
         look = ReportOptions(samples, count, map_queries, seed=seed)
-        sections, numbers = kernel_sections([result], _picture(result), look)
-        entries, numbers["entries"] = entry_section(result)
-        sections = [
-            replace(s, text=s.text + words("layer_note")) if s.key == "maps" and call.grid else s
-            for s in sections
-        ]
-        sections = [_identity(path, layer, operator, call, domain, options), *sections]
-        sections += [entries] if entries else []
-    kind = type(layer).__name__
-    numbers = {
+        sections, numbers = kernel_sections(view, look)
+        entries, numbers["entries"] = entry_section(layer)
+        sections = [_identity(converted, options), *sections]
+        facts = _facts(converted)
+    if converted.call.grid is not None:
+        sections = [_with_note(section) for section in sections]
+    if entries is not None:
+        sections.append(entries)
+
+    kind = type(converted.layer).__name__
+    lead = f"{kind} of {type(model).__name__}"
+    if source:
+        lead += f" from {source}"
+    known = {
         "module": path,
         "class": kind,
-        "error": error,
-        "kernel error": kernel_error,
-        **numbers,
+        "error": converted.error,
+        "kernel error": converted.kernel_error,
     }
-    head = _head(layer, operator, call, domain, error, kernel_error)
-    lead = f"{kind} of {type(model).__name__}{f' from {source}' if source else ''}, as an integral operator"
-    return write_report(Path(out_dir), title or path, Content(lead, head, sections, numbers), seed)
+    content = Content(f"{lead}, as an integral operator", facts, sections, known | numbers)
+    return write_report(Path(out_dir), title or path, content, seed)
 
 
 def explain_module(
@@ -140,7 +141,8 @@ def explain_module(
     samples: int = 8,
     seed: int = 0,
 ) -> Path:
-    """:func:`report_module` of a model that is named: ``fredholm explain SOURCE --module PATH``.
+    """Write :func:`report_module` for a named model, as ``fredholm explain SOURCE --module PATH``
+    does.
 
     Args:
         source, state: see :func:`fredholm.lab.report.sources.load_model`.
@@ -152,38 +154,110 @@ def explain_module(
     """
     model = load_model(source, state)
     given, phrase = load_inputs(
-        model, inputs=inputs, data=data, shape=shape, samples=samples, seed=seed
+        model,
+        inputs=inputs,
+        data=data,
+        shape=shape,
+        samples=samples,
+        seed=seed,
     )
-    home = Path(source).expanduser() if Path(source).expanduser().is_dir() else Path()
     return report_module(
         model,
         path,
         given,
-        out_dir or home / f"report-{path}",
+        out_dir or home_of(source) / f"report-{path}",
         samples=samples,
         seed=seed,
         source=f"{source}; {phrase}",
     )
 
 
+# --- the layer as an operator ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Converted:
+    """A layer of a model and the operator that computes the same.
+
+    Attributes:
+        call: the layer's inputs and outputs, for the first samples.
+        domain: of all of them.
+        error: of the operator, the largest difference over the largest output.
+        kernel_error: the same of the explicit kernel, see :func:`check_kernel`.
+    """
+
+    path: str
+    layer: nn.Module
+    operator: IntegralOperator
+    call: Call
+    domain: Domain
+    error: float
+    kernel_error: float | None
+
+    @property
+    def row(self) -> int:
+        """Return the number of kernel entries of one query."""
+        kernel = self.operator.kernel
+        return self.operator.heads * kernel.d_out * kernel.d_in * self.domain.size
+
+    def view(self) -> View:
+        """Return the layer with as many signals as fit the work, on a grid with its input."""
+        samples = slice(0, max(FEWEST, WORK // (8 * self.row)))
+        u = self.call.u[samples]
+        layer = Layer(self.path, self.operator, u, take_samples(self.domain, samples))
+        image, kind = _picture(layer), SAMPLES
+        if image is not None:
+            kind = IMAGES
+        return View([layer], image, kind)
+
+
+def _convert(
+    model: nn.Module,
+    path: str,
+    inputs: Any,
+    samples: int,
+    options: Mapping[str, Any],
+) -> _Converted:
+    """Convert a layer of a model and compare the operator with it."""
+    layer, operator = find_layer(model, path), None
+    pools = type(layer).__module__.endswith(".pooling") and "dim" not in options
+    if not pools:
+        # A layer that cannot be converted is refused before the model runs.
+        operator = as_operator(layer, **options)
+    call = capture(model, path, inputs).first(samples)
+    if operator is None:
+        # Only its inputs tell how many channels a pooling layer has.
+        operator = as_operator(layer, dim=call.u.shape[-1], **options)
+    domain = call.domain(operator.kernel)
+    error = check_output(operator, call, domain, path)
+    kernel_error = check_kernel(operator, call, domain)
+    return _Converted(
+        path,
+        layer,
+        operator,
+        call,
+        domain,
+        error,
+        kernel_error,
+    )
+
+
 @torch.no_grad()
 def check_kernel(operator: IntegralOperator, call: Call, domain: Domain) -> float | None:
-    """The same difference for the explicit kernel, K and offset, on one sample; None where it does
-    not fit in memory.
+    """Return the difference between a layer and the explicit kernel, K and offset, on one sample,
+    over the largest output; None where the kernel does not fit in memory.
     """
     kernel, target = operator.kernel, output_points(operator, domain)
     entries = operator.heads * kernel.d_out * kernel.d_in * domain.size * target.size
     if entries * call.u.element_size() > 2 * BUDGET:
         return None
-    answer = operator.dense(call.u[:1], take_samples(domain, slice(0, 1)))
-    return difference(answer, call.output[:1], None if call.valid is None else call.valid[:1])
-
-
-# --- parts ----------------------------------------------------------------------------------------
+    first = call.first(1)
+    answer = operator.dense(first.u, first_sample(domain))
+    return difference(answer, first.output, first.valid)
 
 
 def _picture(layer: Layer) -> np.ndarray | None:
-    """The size of the layer's first input over its grid, in [0, 1]."""
+    """Return the size of the layer's first input over its grid, (rows, columns, 1) in [0, 1]."""
     grid = image_grid(layer.domain)
     if grid is None:
         return None
@@ -192,23 +266,28 @@ def _picture(layer: Layer) -> np.ndarray | None:
     return ((size - low) / (high - low).clamp(min=1e-12))[..., None].numpy()
 
 
-def _head(layer, operator, call, domain, error, kernel_error) -> list[tuple[str, str, str]]:
-    points = " × ".join(str(n) for n in call.grid) if call.grid else str(domain.size)
-    target = output_points(operator, domain)
-    single = f"largest difference over largest output, {len(call.u)} samples"
-    explicit = "not formed" if kernel_error is None else _tiny(kernel_error)
-    note = "too large to hold at once" if kernel_error is None else "of sample 1"
-    parameters = sum(p.numel() for p in layer.parameters())
+# --- the top of the page --------------------------------------------------------------------------
+
+
+def _facts(converted: _Converted) -> list[Fact]:
+    operator, call, domain = converted.operator, converted.call, converted.domain
+    explicit, note = "not formed", "too large to hold at once"
+    if converted.kernel_error is not None:
+        explicit, note = _tiny(converted.kernel_error), "of sample 1"
+
+    target, points, where = output_points(operator, domain), str(domain.size), "in and out"
+    if call.grid:
+        points = " × ".join(str(extent) for extent in call.grid)
+    if target is not domain:
+        where = f"in; {target.size} out"
+    heads = f"{operator.heads} heads" if operator.heads > 1 else "1 head"
+    compared = f"largest difference over largest output, {len(call.u)} samples"
     return [
-        ("Error of the operator", _tiny(error), single),
-        ("Error of the explicit kernel", explicit, note),
-        ("Points", points, "in and out" if target is domain else f"in; {target.size} out"),
-        (
-            "Features",
-            f"{operator.dim} → {operator.out_dim}",
-            f"{operator.heads} head{'s' * (operator.heads > 1)}",
-        ),
-        ("Parameters", units(parameters), f"{parameters:,}"),
+        Fact("Error of the operator", _tiny(converted.error), compared),
+        Fact("Error of the explicit kernel", explicit, note),
+        Fact("Points", points, where),
+        Fact("Features", f"{operator.dim} → {operator.out_dim}", heads),
+        parameter_fact(converted.layer),
     ]
 
 
@@ -216,93 +295,130 @@ def _tiny(error: float) -> str:
     return f"{error:.0e}" if error else "0"
 
 
-def _identity(path, layer, operator, call, domain, options) -> Section:
-    """Which operator the layer is: the equation, its kernel, how it is evaluated."""
-    kernel = operator.kernel
-    summary = (
-        (type(kernel).__doc__ or "").strip().split("\n", 1)[0].split(":math:")[0].rstrip(" :.")
-    )
-    plan = operator.plan(domain)
+def _identity(converted: _Converted, options: Mapping[str, Any]) -> Section:
+    """Return the section on which operator the layer is: the equation, its kernel, its form."""
+    layer, operator, domain = converted.layer, converted.operator, converted.domain
+    kernel = type(operator.kernel)
+    # The first line of a docstring, without its formula.
+    summary = (kernel.__doc__ or "").strip().partition("\n")[0].partition(":math:")[0]
     order = "causal, " if domain.causal else ""
     where = f"Domain: {order}{domain.kind} measure, positions of dimension {domain.dim}."
     text = words(
         "layer",
-        path=path,
+        path=converted.path,
         kind=f"{type(layer).__module__}.{type(layer).__name__}",
-        kernel=type(kernel).__name__,
-        summary=summary,
-        calls=call.calls,
-        options=", ".join(f"{k}={v!r}" for k, v in options.items()),
-        offset=_affine(operator, call, domain),
+        kernel=kernel.__name__,
+        summary=summary.rstrip(" :."),
+        calls=converted.call.calls,
+        options=", ".join(f"{name}={value!r}" for name, value in options.items()),
+        offset=_has_offset(converted),
         projection=operator.projection is not None,
-        plan=f"{where} Evaluated by {plan}.",
+        plan=f"{where} Evaluated by {operator.plan(domain)}.",
     )
     return Section("identity", "The operator", text)
 
 
 @torch.no_grad()
-def _affine(operator: IntegralOperator, call: Call, domain: Domain) -> bool:
-    """Whether zero features are answered with something else than zero."""
-    answer = operator(torch.zeros_like(call.u[:1]), take_samples(domain, slice(0, 1)))
-    bias = None if operator.projection is None else operator.projection.bias
-    return bool((answer - (0 if bias is None else bias)).abs().max() > 1e-12)
+def _has_offset(converted: _Converted) -> bool:
+    """Whether zero features get another answer than the bias of the output projection."""
+    operator, zero = converted.operator, torch.zeros_like(converted.call.u[:1])
+    answer = operator(zero, first_sample(converted.domain))
+    if operator.projection is not None and operator.projection.bias is not None:
+        answer = answer - operator.projection.bias
+    return bool(answer.abs().max() > 1e-12)
+
+
+def _with_note(section: Section) -> Section:
+    """Say of the maps what the picture is on which they are laid."""
+    if section.key != "maps":
+        return section
+    return replace(section, text=section.text + words("layer_note"))
 
 
 # --- entries of the kernel ------------------------------------------------------------------------
 
 
 def entry_section(layer: Layer) -> tuple[Section | None, dict[str, Any]]:
-    """The strongest entries K[o, i] of the middle query, each over the domain with its sign, for
-    the first sample.
+    """Return the section with the strongest entries K[o, i] of the middle query, each over the
+    domain with its sign, for the first sample; and its numbers.
 
-    Nothing where the domain is neither a line nor a grid.
+    No section where the domain is neither a line nor a grid.
     """
-    target, grid = output_points(layer.operator, layer.domain), image_grid(layer.domain)
+    grid = image_grid(layer.domain)
     if grid is None and layer.domain.dim > 1:
         return None, {}
+    target = output_points(layer.operator, layer.domain)
     query = _middle(target)
-    domain = take_samples(layer.domain, slice(0, 1))
-    with torch.no_grad():
-        row = (
-            layer.operator.kernel_matrix(layer.u[:1], domain, rows=[query])[0, :, 0].double().cpu()
-        )
-        weights = domain.quadrature(
-            None if target is layer.domain else take_samples(target, slice(0, 1))
-        )
-        mass = weights.weights([query])[0, :, 0].double().cpu()
-    entries = (
-        row * mass[..., None, None]
-    )  # (H, N, o, i): what one unit of u_i at y adds to output o
-    size = entries.pow(2).sum(1).flatten()
-    chosen = size.topk(min(SHOWN, len(size))).indices[: max(1, int((size > 0).sum()))]
-    heads, outputs, inputs = row.shape[0], row.shape[2], row.shape[3]
-    names, values = [], []
-    for index in chosen.tolist():
-        head, o, i = index // (outputs * inputs), index // inputs % outputs, index % inputs
-        names.append(f"{i + 1} → {o + 1}" + (f", head {head + 1}" if heads > 1 else ""))
-        values.append(entries[head, :, o, i].numpy())
+    entries = _kernel_row(layer, target, query)
+    size = entries.square().sum(1).flatten()
+    # Entries of zero are not drawn, unless all are.
+    count = min(SHOWN, len(size), max(1, int((size > 0).sum())))
+    chosen = size.topk(count).indices
+    values = {}
+    for head, o, i in zip(*np.unravel_index(chosen.numpy(), entries[:, 0].shape)):
+        name = f"{i + 1} → {o + 1}"
+        if len(entries) > 1:
+            name += f", head {head + 1}"
+        values[name] = entries[head, :, o, i]
+
     share = float(size[chosen].sum() / size.sum().clamp(min=1e-300))
-    at = target.positions.reshape(-1, target.size, target.dim)[0, query].double().cpu().numpy()
-    place = domain.positions.reshape(-1, domain.size, domain.dim)[0, :, 0].double().cpu().numpy()
-    if grid is None:
-        drawn = render(lambda theme: kernel_plots.entry_lines(theme, names, values, place, at[0]))
-    else:
-        over = [value[grid.numpy()] for value in values]
-        drawn = render(lambda theme: kernel_plots.entry_maps(theme, names, over, at))
-    facts = {"chosen": len(chosen), "count": f"{len(size):,}", "query": query}
-    shown = words("entries_caption", **facts, share=f"{share:.0%}", grid=grid is not None)
-    alt = f"Signed entries of one kernel row: {', '.join(names)}"
-    rows = [[i, *line] for i, line in enumerate(zip(*(v.tolist() for v in values)))]
-    picture = Picture("entries", alt, shown, drawn, Data(["point", *names], rows))
-    numbers = {
-        "query": query,
-        "entries": dict(zip(names, (plain(torch.from_numpy(v)) for v in values))),
-    }
+    caption = words(
+        "entries_caption",
+        chosen=count,
+        count=f"{len(size):,}",
+        query=query,
+        share=f"{share:.0%}",
+        grid=grid is not None,
+    )
+    points = {"point": range(layer.domain.size)}
+    picture = Picture(
+        "entries",
+        f"Signed entries of one kernel row: {', '.join(values)}",
+        caption,
+        _drawn_entries(layer.domain, grid, values, places_of(target)[query]),
+        Data.of(points | {name: line.tolist() for name, line in values.items()}),
+    )
+    numbers = {"query": query, "entries": plain(values)}
     return Section("entries", "Entries of the kernel", words("entries"), [picture]), numbers
 
 
-def _middle(domain: Any) -> int:
-    x = domain.positions.reshape(-1, domain.size, domain.dim)[0].double().cpu()
+@torch.no_grad()
+def _kernel_row(layer: Layer, target: Domain, query: int) -> Tensor:
+    """Return what a unit of u_i at y adds to output o at the query, (H, N, o, i)."""
+    domain, queries = first_sample(layer.domain), None
+    if target is not layer.domain:
+        queries = first_sample(target)
+    row = layer.operator.kernel_matrix(layer.u[:1], domain, rows=[query])[0, :, 0]
+    mass = domain.quadrature(queries).weights([query])[0, :, 0]
+    return row.double().cpu() * mass.double().cpu()[..., None, None]
+
+
+def _drawn_entries(
+    domain: Domain,
+    grid: Tensor | None,
+    values: Mapping[str, Tensor],
+    at: Tensor,
+) -> dict[str, bytes]:
+    """Return the picture of entries (N,) by name, with the query's position ``at``."""
+    names = list(values)
+    if grid is None:
+        lines, x = [line.numpy() for line in values.values()], places_of(domain)[:, 0].numpy()
+        return render(
+            lambda theme: map_plots.entry_lines(
+                theme,
+                names,
+                lines,
+                x,
+                float(at[0]),
+            )
+        )
+    maps = [line[grid].numpy() for line in values.values()]
+    return render(lambda theme: map_plots.entry_maps(theme, names, maps, at.numpy()))
+
+
+def _middle(domain: Domain) -> int:
+    """Return the point nearest to the centre; of a causal line the last one, which sees all."""
     if domain.dim == 1 and domain.causal:
-        return domain.size - 1  # the last point sees everything
+        return domain.size - 1
+    x = places_of(domain)
     return int((x - (x.amin(0) + x.amax(0)) / 2).norm(dim=-1).argmin())

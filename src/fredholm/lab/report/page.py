@@ -1,9 +1,8 @@
-"""The page: sections to one self-contained HTML file. It loads nothing, and runs no script but that
-of the interactive figure, where it has one.
+"""The page: sections become one self-contained HTML file. It loads nothing, and runs no script but
+that of the interactive figure.
 
-What it looks like stands in ``templates/``: ``page.html``, ``parts.html``, ``style.css`` and
-``explore.js``; what it says in ``run.html``,
-``comparison.html`` and ``conversion.html``.
+Its look is in ``templates/``: ``page.html``, ``parts.html``, ``style.css`` and ``explore.js``. Its
+prose is in one template per kind of page: ``run.html``, ``comparison.html``, ``conversion.html``.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import base64
 import csv
 import hashlib
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -21,8 +20,19 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-PROSE = ("run.html", "comparison.html", "conversion.html")  # templates of what pages say
-DPI = 150  # of the pictures; a page has 96 units an inch, so that they are sharp on dense screens
+# Templates whose macros :func:`words` looks up.
+PROSE = ("run.html", "comparison.html", "conversion.html", "parts.html")
+
+# Of the pictures. A page has 96 units per inch, so that they are sharp on dense screens too.
+DPI = 150
+
+
+class Fact(NamedTuple):
+    """A number at the top of a page: its name, how it is written, and a note below it."""
+
+    name: str
+    value: str
+    note: str
 
 
 class Data(NamedTuple):
@@ -31,8 +41,18 @@ class Data(NamedTuple):
     head: Sequence[str]
     rows: Sequence[Sequence[Any]]
 
+    @classmethod
+    def of(cls, columns: Mapping[str, Iterable[Any]]) -> Data:
+        """Return the table of columns of equal length, by name.
+
+        Example:
+            >>> Data.of({"epoch": (1, 2), "loss": (0.5, 0.25)}).rows
+            [(1, 0.5), (2, 0.25)]
+        """
+        return cls(list(columns), list(zip(*columns.values())))
+
     def csv(self) -> str:
-        """Return the table as CSV; real numbers have six digits, and what is not there is empty.
+        """Return the table as CSV. Real numbers have six digits; NaN becomes an empty cell.
 
         Example:
             >>> Data(["distance", "norm"], [[0, 1 / 3], [1, float("nan")]]).csv()
@@ -48,13 +68,22 @@ class Data(NamedTuple):
 def _cell(value: Any) -> Any:
     if not isinstance(value, float):
         return value
-    return "" if value != value else f"{value:.6g}"
+    # NaN is the only number that differs from itself.
+    if value != value:
+        return ""
+    return f"{value:.6g}"
 
 
 @dataclass(frozen=True)
 class Picture:
-    """One figure: PNG by theme, its file name, what it shows for those who cannot see it, its
-    caption (HTML), and its numbers.
+    """One figure of a page.
+
+    Attributes:
+        name: of its files, and its address within the page.
+        alt: what it shows, for readers who cannot see it.
+        caption: HTML.
+        png: the picture by theme, from :func:`.style.render`.
+        data: its numbers, linked below the caption.
     """
 
     name: str
@@ -64,7 +93,7 @@ class Picture:
     data: Data | None = None
 
     def size(self, theme: str = "light") -> tuple[int, int]:
-        """Width and height on the page, from the head of the PNG."""
+        """Return width and height on the page, from the header of the PNG."""
         head = self.png[theme]
         width, height = (int.from_bytes(head[start : start + 4], "big") for start in (16, 20))
         return round(width * 96 / DPI), round(height * 96 / DPI)
@@ -72,8 +101,16 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: heading, text (HTML), figures, and HTML that follows them, below or
-    beside; ``explorer`` is what the interactive figure is made of.
+    """A part of the page.
+
+    Attributes:
+        key: its address within the page.
+        heading: in plain text.
+        text: HTML above the figures.
+        pictures: its figures.
+        after: HTML that follows the figures.
+        beside: whether that stands beside the figures where the page is wide enough.
+        explorer: the content of the interactive figure, see :mod:`.explore`.
     """
 
     key: str
@@ -86,19 +123,30 @@ class Section:
 
 
 def render_page(
-    title: str, lead: str, facts: list[tuple[str, str, str]], sections: list[Section], foot: str
+    title: str,
+    lead: str,
+    facts: Sequence[tuple[str, str, str]],
+    sections: Sequence[Section],
+    foot: str,
 ) -> str:
-    """The whole page. ``facts`` are (name, value, note); ``lead`` and ``foot`` are plain text.
+    """Return the HTML of a page; title, ``lead``, facts and ``foot`` are plain text.
 
     Example:
         >>> page = render_page("Digits", "1 < 2", [], [Section("maps", "Maps", "<p>None</p>")], "End")
         >>> "<p class=\\"lead\\">1 &lt; 2</p>" in page, "<h2>Maps</h2>" in page
         (True, True)
     """
-    content: dict[str, Any] = {"title": title, "lead": lead, "facts": facts, "foot": foot}
-    script = script_source() if any(section.explorer for section in sections) else ""
+    script = ""
+    if any(section.explorer for section in sections):
+        script = script_source()
     return _template("page.html").render(
-        **content, sections=sections, script=Markup(script), policy=Markup(policy(script))
+        title=title,
+        lead=lead,
+        facts=facts,
+        sections=sections,
+        foot=foot,
+        script=Markup(script),
+        policy=Markup(policy(script)),
     )
 
 
@@ -106,18 +154,21 @@ def render_figure(title: str, found: dict[str, Any]) -> str:
     """Return the interactive figure as a page of its own; ``found`` is a section's ``explorer``."""
     script = script_source()
     return _template("figure.html").render(
-        title=title, found=found, script=Markup(script), policy=Markup(policy(script))
+        title=title,
+        found=found,
+        script=Markup(script),
+        policy=Markup(policy(script)),
     )
 
 
 def script_source() -> str:
-    """The script of the interactive figure, the only one that a page may run."""
+    """Return the script of the interactive figure, the only one that a page may run."""
     return files("fredholm.lab.report").joinpath("templates/explore.js").read_text("utf-8").strip()
 
 
 def policy(script: str) -> str:
-    """The page's Content-Security-Policy: nothing is loaded, and no script runs but the given one,
-    known by its SHA-256.
+    """Return the page's Content-Security-Policy: nothing is loaded, and only the given script runs,
+    identified by its SHA-256.
 
     Example:
         >>> policy("")
@@ -128,36 +179,12 @@ def policy(script: str) -> str:
     rules = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
     if not script:
         return rules
-    digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
-    return f"{rules}; script-src 'sha256-{digest}'"
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    """A plain table; cells are escaped.
-
-    Example:
-        >>> table(["N"], [["<4"]])
-        '<table><thead><tr><th>N</th></tr></thead><tbody><tr><td>&lt;4</td></tr></tbody></table>'
-    """
-    return str(_template("parts.html").module.table(head, rows))  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def example_table(
-    title: str, label: str, names: Sequence[str], rows: Sequence[Any], left_out: int
-) -> str:
-    """Rows of a user's table under the names of its columns, what was said of each in front."""
-    macros: Any = _template("parts.html").module
-    return str(macros.example_table(title, label, names, rows, left_out))
-
-
-def marked_texts(title: str, rows: Sequence[Any]) -> str:
-    """Texts whose words are marked by a level, below what was said of each."""
-    macros: Any = _template("parts.html").module
-    return str(macros.marked_texts(title, rows))
+    digest = hashlib.sha256(script.encode("utf-8")).digest()
+    return f"{rules}; script-src 'sha256-{_base64(digest)}'"
 
 
 def words(name: str, /, **values: Any) -> str:
-    """The prose of a section or a caption, a macro of one of :data:`PROSE`; values are escaped.
+    """Return the HTML of one macro of the templates :data:`PROSE`; values are escaped.
 
     Example:
         >>> words("mistakes", wrong=1, count=9, what="<b>")
@@ -168,17 +195,22 @@ def words(name: str, /, **values: Any) -> str:
     return str(macro(**values))
 
 
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table that scrolls sideways where the page is narrower; cells are escaped.
+
+    Example:
+        >>> table(["N"], [["<4"]])
+        '<div class="scroll"><table><thead><tr><th>N</th></tr></thead><tbody><tr><td>&lt;4</td></tr></tbody></table></div>'
+    """
+    return words("table", head=head, rows=rows)
+
+
 def folded(title: str, html: str) -> str:
-    """Something long, folded away under its title."""
-    return str(_template("parts.html").module.folded(title, html))  # pyright: ignore[reportAttributeAccessIssue]
+    """Return HTML folded away below a title that opens it."""
+    return words("folded", title=title, html=html)
 
 
-def preformatted(text: str) -> str:
-    """Text as it is written, in letters of one width."""
-    return str(_template("parts.html").module.preformatted(text))  # pyright: ignore[reportAttributeAccessIssue]
-
-
-# --- parts ----------------------------------------------------------------------------------------
+# --- templates ------------------------------------------------------------------------------------
 
 
 @cache
@@ -196,11 +228,14 @@ def _template(name: str) -> Template:
 
 
 def _data_uri(png: bytes) -> Markup:
-    """A picture as its own address."""
-    return Markup("data:image/png;base64,") + base64.b64encode(png).decode("ascii")
+    """Return a picture as a data: address."""
+    return Markup("data:image/png;base64,") + _base64(png)
 
 
 def _csv_uri(data: Data) -> Markup:
-    """A table as its own address."""
-    encoded = base64.b64encode(data.csv().encode("utf-8")).decode("ascii")
-    return Markup("data:text/csv;charset=utf-8;base64,") + encoded
+    """Return a table as a data: address."""
+    return Markup("data:text/csv;charset=utf-8;base64,") + _base64(data.csv().encode("utf-8"))
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode("ascii")

@@ -2,88 +2,144 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from .style import Theme, colormap, literal
 
-NAME = 11  # letters of a class's name above a small panel
-UNIT = (0.0, 1.0, 1.0, 0.0)  # the extent of pictures in the unit square, first row on top
+# Letters of a name above a small panel.
+NAME = 11
+
+# The extent of pictures in the unit square, first row on top.
+UNIT = (0.0, 1.0, 1.0, 0.0)
 
 
 def picture(axes: Any, image: np.ndarray, **options: Any) -> None:
-    """Draw an image (h, w, channels) in [0, 1] without a frame: three channels in colour, any other
-    number as their mean in grey.
+    """Draw an image (h, w, channels) in [0, 1] without frame and ticks: three channels in colour,
+    any other number as their mean in grey.
     """
     shown = image
     if image.shape[-1] != 3:
         shown = image.mean(-1)
-    axes.imshow(shown, cmap="gray", vmin=0, vmax=1, interpolation="nearest", **options)
-    show_frame(axes, False)
+    axes.imshow(
+        shown,
+        cmap="gray",
+        vmin=0,
+        vmax=1,
+        interpolation="nearest",
+        **options,
+    )
+    axes.spines[:].set_visible(False)
+    no_ticks(axes)
 
 
-def weights_image(axes: Any, values: np.ndarray, theme: Theme, shape: float, **look: Any) -> None:
-    """Weights over a grid in the unit square, from zero to the panel's largest unless ``look`` says
-    otherwise.
+def weights_image(
+    axes: Any,
+    values: np.ndarray,
+    theme: Theme,
+    shape: float,
+    **look: Any,
+) -> None:
+    """Draw weights over a grid in the unit square, from zero to the panel's largest unless ``look``
+    says otherwise.
+
+    Args:
+        shape: height over width of the panel.
     """
     usual = {"cmap": colormap(theme), "vmin": 0, "vmax": largest(values)}
-    axes.imshow(values, extent=UNIT, aspect=shape, **(usual | look))
+    axes.imshow(
+        values,
+        extent=UNIT,
+        aspect=shape,
+        **(usual | look),
+    )
+    no_ticks(axes)
 
 
 def largest(values: np.ndarray) -> float:
-    """The largest of some weights, or 1 where none is positive."""
+    """Return the largest of some weights, or 1 where none is positive."""
     return max(float(values.max()), 0.0) or 1.0
 
 
-def ring(axes: Any, theme: Theme, at: Any, *, size: float, width: float) -> None:
-    """A ring around the query, at (row, column) of the unit square."""
+def ring(
+    axes: Any,
+    theme: Theme,
+    at: Any,
+    *,
+    size: float,
+    width: float,
+) -> None:
+    """Draw a ring around the query, at (row, column) of the unit square."""
+    row, column = at
+    look = {"marker": "o", "markersize": size, "color": "none"}
     axes.plot(
-        at[1],
-        at[0],
-        marker="o",
-        markersize=size,
-        color="none",
+        column,
+        row,
         markeredgecolor=theme.mark,
         markeredgewidth=width,
+        **look,
     )
 
 
 def outline(axes: Any, image: np.ndarray, theme: Theme) -> None:
-    """The image as its outline, where its brightness crosses the middle of its range, so that the
+    """Draw an image as the line where its brightness crosses the middle of its range, so that the
     map below stays readable.
     """
     grey = image.mean(-1)
     if min(grey.shape) < 2 or grey.max() <= grey.min():
         return
+
+    # One more pixel on every side, so that lines end at the border of the panel.
+    padded = np.pad(grey, 1, mode="edge")
     y, x = (np.clip((np.arange(-1, n + 1) + 0.5) / n, 0, 1) for n in grey.shape)
     level = (float(grey.min()) + float(grey.max())) / 2
-    padded = np.pad(grey, 1, mode="edge")
-    axes.contour(x, y, padded, levels=[level], colors=[theme.content], linewidths=1.3)
+    axes.contour(
+        x,
+        y,
+        padded,
+        levels=[level],
+        colors=[theme.content],
+        linewidths=1.3,
+    )
 
 
 def label_range(axes: Any, values: np.ndarray, theme: Theme) -> None:
-    """The smallest and largest weight of a panel below it."""
+    """Write the smallest and the largest weight of a panel below it."""
     text = f"{short(values.min())} – {short(values.max())}"
-    axes.set_xlabel(text, fontsize=7, color=theme.faint, labelpad=2)
+    axes.set_xlabel(
+        text,
+        fontsize=7,
+        color=theme.faint,
+        labelpad=2,
+    )
 
 
-def label_panel(
-    axes: Any, values: np.ndarray, theme: Theme, row: int, head: int, name: str
-) -> None:
-    """The range of weights below a panel; the head above the first row, the layer beside the first
-    head.
+def head_panels(
+    every: Sequence[Sequence[Any]],
+    names: Sequence[str],
+    found: Sequence[np.ndarray],
+) -> Iterator[tuple[Any, np.ndarray]]:
+    """Yield the axes and the values of each head of each layer; heads are named above the first
+    row, layers beside the first head.
+
+    Args:
+        every: axes by layer and head.
+        names: of the layers.
+        found: values of each layer, one array per head.
     """
-    label_range(axes, values, theme)
-    if row == 0:
-        axes.set_title(f"head {head}", fontsize=8)
-    if head == 1:
-        axes.set_ylabel(name, fontsize=8.5)
+    for row, (name, layer) in enumerate(zip(names, found)):
+        for head, (axes, values) in enumerate(zip(every[row], layer), 1):
+            if row == 0:
+                axes.set_title(f"head {head}", fontsize=8)
+            if head == 1:
+                axes.set_ylabel(name, fontsize=8.5)
+            yield axes, values
 
 
 def name_lanes(axes: Any, names: Sequence[str], most: int) -> None:
-    """Names of channels at their lanes; of a single channel beside its numbers.
+    """Write names of channels beside their lanes; of a single channel beside its numbers.
 
     Args:
         most: lanes that are named, at most.
@@ -100,33 +156,40 @@ def name_lanes(axes: Any, names: Sequence[str], most: int) -> None:
     axes.tick_params(axis="y", length=0)
 
 
-def show_frame(axes: Any, shown: bool) -> None:
-    """Show or hide the frame of a panel."""
-    for spine in axes.spines.values():
-        spine.set_visible(shown)
-
-
 def no_ticks(axes: Any) -> None:
-    """No numbers: of pictures, whose pixels need none."""
+    """Remove the numbers of both axes; pixels need none."""
     axes.set_xticks([])
     axes.set_yticks([])
 
 
 def few_ticks(axes: Any) -> None:
-    """A few small numbers."""
+    """Leave a few small numbers on both axes."""
     axes.locator_params(nbins=3)
     axes.tick_params(labelsize=6, length=2, pad=1)
 
 
-def hide_rest(panels: Any, count: int) -> None:
-    """Leave the panels after the first ``count`` empty."""
-    for axes in panels[count:]:
-        axes.set_axis_off()
-
-
 def percent(axis: Any) -> None:
-    """Write the numbers of an axis as percentages."""
+    """Write the numbers of an axis as percentages, with as many digits as they need."""
     axis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
+
+
+def whole_numbers(axis: Any) -> None:
+    """Write whole numbers alone on an axis, such as epochs."""
+    axis.get_major_locator().set_params(integer=True)
+
+
+def plain_decades(axis: Any) -> None:
+    """Write the numbers of a logarithmic axis without powers of ten, after its data are drawn."""
+    from matplotlib.ticker import LogLocator, MaxNLocator
+
+    low, high = axis.get_view_interval()
+    # Within a decade powers of ten leave an axis almost empty.
+    locator = LogLocator()
+    if high < 10 * low:
+        locator = MaxNLocator(4)
+    axis.set_major_locator(locator)
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter("")
 
 
 def clip(name: str, most: int = NAME) -> str:

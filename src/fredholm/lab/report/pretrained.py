@@ -1,9 +1,8 @@
-"""The page of a pretrained vision transformer: where it looks, and whether that is where the object
-is.
-"""
+"""The page of a pretrained vision transformer: where it looks, and whether the object is there."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,11 @@ from ...errors import OptionError
 from ...explain.vision import Traced, traced
 from .given import ReportOptions, Samples
 from .report import report
-from .samples import choose_samples
-from .sources import input_size, load_inputs, load_model
+from .sources import ASSUMED, home_of, input_size, load_inputs, load_model
+from .subject import choose_samples, saved_facts
 
-ASSUMED = 0.5  # mean and deviation of pictures, where a model does not say
+# Pictures whose maps of single queries are read, at most.
+MAPPED = 24
 
 
 def explain_pictures(
@@ -31,76 +31,108 @@ def explain_pictures(
     samples: int = 16,
     seed: int = 0,
 ) -> Path:
-    """:func:`fredholm.explain.report` of a model that is named and looks at pictures:
-    ``fredholm explain SOURCE``. A Hugging Face folder of a classifier is read with its classifier.
+    """Write :func:`fredholm.explain.report` of a named model that reads pictures, as ``fredholm
+    explain SOURCE`` does. A Hugging Face folder of a classifier is read with its classifier.
 
     Args:
         source, state: see :func:`fredholm.lab.report.sources.load_model`.
         out_dir: by default ``report`` in the model's folder, else in the working directory.
         inputs, data, shape: see :func:`fredholm.lab.report.sources.load_inputs`. Pictures of a data
-            set are read at the model's size, scaled as the model says, and their objects' places,
-            where it knows them, are compared with the maps.
+            set are read at the model's size, scaled as the model says, and the positions of their
+            objects, where it knows them, are compared with the maps.
         samples: pictures that are looked at, at most.
-        seed: of what is drawn at random.
+        seed: of everything drawn at random.
 
     Raises:
         OptionError: a model whose attention cannot be read.
     """
     model = traced(load_model(source, state, classifier=True))
-    found, phrase = _samples(model, inputs, data, shape, samples, seed)
-    home = Path(source).expanduser() if Path(source).expanduser().is_dir() else Path()
+    inner: nn.Module = model
+    if isinstance(model, Traced):
+        inner = model.model
+    if data is not None and inputs is None and shape is None:
+        found, phrase = _of_data_set(inner, data, samples, seed)
+    else:
+        loaded, phrase = load_inputs(
+            inner,
+            inputs=inputs,
+            data=data,
+            shape=shape,
+            samples=samples,
+            seed=seed,
+        )
+        found = _of_inputs(inner, loaded)
+
+    home, name = home_of(source), source
+    if home != Path():
+        name = home.resolve().name
     return report(
         model,
         found,
         out_dir=out_dir or home / "report",
-        title=f"Where {home.resolve().name if home != Path() else source} looks: {phrase}",
-        options=ReportOptions(min(samples, 24), quality=samples, seed=seed),
+        title=f"Where {name} looks: {phrase}",
+        options=ReportOptions(min(samples, MAPPED), quality=samples, seed=seed),
     )
 
 
-def _samples(
-    model: nn.Module, inputs: Any, data: str | None, shape: Any, samples: int, seed: int
+def _of_inputs(model: nn.Module, inputs: Any) -> Samples:
+    """Return pictures with the model's normalisation.
+
+    Raises:
+        OptionError: inputs that are not pictures.
+    """
+    if not isinstance(inputs, Tensor) or inputs.dim() != 4:
+        got = tuple(inputs.shape) if isinstance(inputs, Tensor) else "several tensors"
+        raise OptionError(
+            f"{type(model).__name__}: its page is one of pictures (N, C, H, W), got {got}; of "
+            "another model name a layer with --module"
+        )
+    facts = saved_facts(model)
+    if "mean" not in facts:
+        return Samples(inputs)
+    channels = inputs.shape[1]
+    mean, std = (_per_channel(facts[name], channels) for name in ("mean", "std"))
+    return Samples(inputs, mean=mean, std=std)
+
+
+def _of_data_set(
+    model: nn.Module,
+    data: str,
+    samples: int,
+    seed: int,
 ) -> tuple[Samples, str]:
-    inner: Any = model.model if isinstance(model, Traced) else model
-    if data is None or inputs is not None or shape is not None:
-        given: dict[str, Any] = {"inputs": inputs, "data": data, "shape": shape}
-        found, phrase = load_inputs(inner, samples=samples, seed=seed, **given)
-        if not isinstance(found, Tensor) or found.dim() != 4:
-            got = tuple(found.shape) if isinstance(found, Tensor) else "several tensors"
-            raise OptionError(
-                f"{type(inner).__name__}: its page is one of pictures (N, C, H, W), got {got}; of "
-                "another model name a layer with --module"
-            )
-        facts = getattr(inner, "extra", None) or {}
-        if "mean" not in facts:
-            return Samples(found), phrase
-        mean, std = (_each(facts[name], found.shape[1]) for name in ("mean", "std"))
-        return Samples(found, mean=mean, std=std), phrase
+    """Return pictures of a data set with what it knows of their objects, and a phrase about them.
+
+    Raises:
+        OptionError: a data set without pictures, or of other channels than the model's.
+    """
     from ..data import create_dataset, get_entry
 
-    entry = get_entry(data)
-    if len(entry.shape or ()) != 3:
+    if len(get_entry(data).shape or ()) != 3:
         raise OptionError(
             f"data: {data!r} has no pictures of its own; needs a data set of images, or a picture "
             "by --inputs"
         )
-    size = input_size(inner)
-    dataset = create_dataset(data, "test", image_size=size)
+    dataset = create_dataset(data, "test", image_size=input_size(model))
     chosen = torch.tensor(sorted(choose_samples(len(dataset), samples, seed, None)))
     shown: dict[str, Any] = dataset.shown(chosen)
-    facts, channels = getattr(inner, "extra", None) or {}, shown["inputs"].shape[1]
-    wanted = getattr(getattr(inner, "config", None), "num_channels", channels)
+    channels = shown["inputs"].shape[1]
+    wanted = getattr(getattr(model, "config", None), "num_channels", channels)
     if wanted != channels:
         raise OptionError(
-            f"data: pictures of {data} have {channels} channels; {type(inner).__name__} needs "
+            f"data: pictures of {data} have {channels} channels; {type(model).__name__} needs "
             f"{wanted}"
         )
-    mean, std = (_each(facts.get(name, ASSUMED), channels) for name in ("mean", "std"))
-    said = "" if "mean" in facts else ", scaled by a mean and a deviation of 0.5, which are assumed"
-    found = Samples(mean=mean, std=std, **shown)
-    return found, f"{len(chosen)} test pictures of {data}{said}"
+
+    facts, phrase = saved_facts(model), f"{len(chosen)} test pictures of {data}"
+    if "mean" not in facts:
+        phrase += ", scaled by a mean and a deviation of 0.5, which are assumed"
+    mean, std = (_per_channel(facts.get(name, ASSUMED), channels) for name in ("mean", "std"))
+    return Samples(mean=mean, std=std, **shown), phrase
 
 
-def _each(value: Any, channels: int) -> list[float]:
-    """One number a channel."""
-    return [float(value)] * channels if isinstance(value, float | int) else list(value)
+def _per_channel(value: float | Sequence[float], channels: int) -> list[float]:
+    """Return one number per channel."""
+    if isinstance(value, float | int):
+        return [float(value)] * channels
+    return list(value)

@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 from torch import Tensor, nn
 
 from ...domain import Domain
-from ...errors import CheckpointError, OptionError, ShapeError, require
+from ...errors import CheckpointError, OptionError, require
 from ...explain.vision import Traced, traced
 from ...files import write_text
 from ...models import Model
 from ...modes import evaluating
-from ...progress import working
-from ..data.files.terms import Terms
-from ..data.kinds.images import IMAGES
-from ..data.kinds.kind import SAMPLES, Kind, Page, kind_of
-from ..data.kinds.sequences import SEQUENCES, TABLES
-from ..data.vocabulary import Vocabulary
+from ..data.kinds.kind import Kind
 from .attention import choose_marked, quality_sections
-from .evolution import evolution_section
 from .explore import explore_section
 from .given import ReportOptions, RunFacts, Samples
-from .kernels import profile_section, share_section
-from .layers import PLAIN, Axis, Layer, plain
+from .kernels import evolution_section, profile_section, share_section
+from .layers import Layer, View, plain
 from .maps import map_section
-from .page import Section, folded, preformatted, render_page
+from .page import Fact, Section, folded, render_page, words
 from .results import curve_section, read_history, result_sections
-from .samples import choose_samples, encoder_config, padded_queries, trace_layers
+from .subject import Subject, choose_samples, padded_queries, trace_layers
 
 PAGE, NUMBERS = "index.html", "numbers.json"
 USUAL, UNKNOWN = ReportOptions(), RunFacts()
@@ -48,18 +41,19 @@ def report(
     options: ReportOptions = USUAL,
     run: RunFacts = UNKNOWN,
 ) -> Path:
-    r"""Write ``index.html``, its PNGs and ``numbers.json`` into ``out_dir``; returns the page's
+    r"""Write ``index.html``, its PNGs and ``numbers.json`` into ``out_dir``, and return the page's
     path.
 
     For a model the page shows its accuracy and size, training curves, what its operators learned,
     and its mistakes; for an operator, which obeys the contract (``kernel_matrix``, ``weights``),
-    what it does with the samples on ``domain``. The page holds its pictures inside and
-    loads nothing; its only script is that of the interactive figure. Calls with the same arguments write the same pictures.
+    what it does with the samples on ``domain``. The page contains its pictures and loads nothing;
+    its only script is that of the interactive figure. Calls with the same arguments write the same
+    pictures.
 
     Args:
         model: a model with ``trace(images)`` (every registered model has it), a vision transformer
             of torch, timm or transformers (:func:`fredholm.explain.traced`), or an operator.
-        samples: what it is shown with.
+        samples: the samples to show it with.
         out_dir: a folder, made where it is missing; files of an earlier report there are replaced.
         domain: where an operator's features live, default a line.
         title: the page's heading.
@@ -82,8 +76,9 @@ def report(
     require("matplotlib", "train", "a report")
     if isinstance(model, nn.Module) and not hasattr(model, "kernel_matrix"):
         model = traced(model)
+
     if hasattr(model, "trace"):
-        content = _of_model(model, samples, options, run)
+        content = _of_model(Subject.of(model, samples, options.seed), options, run)
     elif hasattr(model, "kernel_matrix") and isinstance(samples.inputs, Tensor):
         content = _of_operator(model, samples.inputs, domain, options)
     else:
@@ -91,8 +86,7 @@ def report(
             "report takes a model with trace(images) or an operator with kernel_matrix, got "
             f"{type(model).__name__}"
         )
-    named = model.model if isinstance(model, Traced) else model
-    heading = title or f"What {type(named).__name__} learned"
+    heading = title or f"What {type(_unwrapped(model)).__name__} learned"
     return write_report(Path(out_dir), heading, content, options.seed)
 
 
@@ -105,7 +99,7 @@ def report_run(
     options: ReportOptions = USUAL,
     counted: str | None = None,
 ) -> Path:
-    """The report of a run folder, by default into ``run/report``: its model, ``metrics.csv``,
+    """Write the report of a run folder, by default into ``run/report``: its model, ``metrics.csv``,
     ``evaluation.json``, ``recipe.yaml``.
 
     Args:
@@ -125,8 +119,10 @@ def report_run(
     run = Path(run)
     if not run.is_dir():
         raise CheckpointError(f"no run folder {str(run)!r}; give one that fredholm train made")
+    if model is None:
+        model = from_pretrained(run / "model")
     return report(
-        from_pretrained(run / "model") if model is None else model,
+        model,
         samples,
         out_dir=out_dir or run / "report",
         title=run.resolve().name,
@@ -140,240 +136,207 @@ def report_run(
 
 @dataclass(frozen=True)
 class Content:
-    """All of a page but its heading; ``numbers`` are those of the figures."""
+    """Everything on a page except its heading.
+
+    Attributes:
+        lead: a line below the heading.
+        facts: the numbers at the top.
+        sections: in their order.
+        numbers: of the figures, by section; the content of ``numbers.json``.
+    """
 
     lead: str
-    head: list[tuple[str, str, str]]
+    facts: list[Fact]
     sections: list[Section]
     numbers: dict[str, Any]
 
 
 def _of_operator(
-    operator: Any, inputs: Tensor, domain: Domain | None, options: ReportOptions
+    operator: Any,
+    inputs: Tensor,
+    domain: Domain | None,
+    options: ReportOptions,
 ) -> Content:
-    shown = inputs[: options.samples]
     place = domain or Domain.line(inputs.shape[1], device=inputs.device)
-    layer = Layer(type(operator).__name__, operator, shown, place)
-    sections, numbers = kernel_sections([layer], None, options)
+    layer = Layer(type(operator).__name__, operator, inputs[: options.samples], place)
+    sections, numbers = kernel_sections(View([layer]), options)
     return Content(f"One operator on {inputs.shape[1]} points", [], sections, numbers)
 
 
-def _of_model(model: Any, samples: Samples, options: ReportOptions, run: RunFacts) -> Content:
-    samples, normal, pictures = _completed(model, samples)
+def _of_model(subject: Subject, options: ReportOptions, run: RunFacts) -> Content:
+    model = subject.model
     sections = []
     if run.metrics is not None:
         sections.append(curve_section(read_history(run.metrics)))
     with evaluating(model):
-        head, results = result_sections(model, samples, normal, pictures, run, options.seed)
-        kernel, numbers = _learned(model, samples, normal, pictures, options)
-    head += _size_head(model, _kind(samples), normal)
-    sections += [*results, *kernel]
+        facts, results = result_sections(subject, run)
+        learned, numbers = _learned(subject, options)
+    facts += _size_facts(model, subject.kind, subject.inputs)
+    sections += [*results, *learned]
     if run.recipe:
-        text = folded("Show the recipe", preformatted(run.recipe))
-        sections.append(Section("recipe", "Recipe", "", after=text))
-    lead, skipped = _lead(model, _kind(samples)), numbers["attention"].get("skipped")
+        text = folded("Show the recipe", words("preformatted", text=run.recipe))
+        sections.append(Section("recipe", "Recipe", after=text))
+
+    lead, skipped = _lead(model, subject.kind), numbers["attention"].get("skipped")
     if isinstance(model, Traced) and isinstance(skipped, str):
         lead += f". No attention maps: {skipped}"
-    return Content(lead, head, sections, numbers)
-
-
-def _completed(model: Any, samples: Samples) -> tuple[Samples, Any, list[Any] | None]:
-    """Complete samples with the facts of a model, and prepare their inputs.
-
-    Returns:
-        The samples with their kind and, where the caller gave none, the mean, the deviation and the
-        names of classes that the model was saved with; the inputs as the model reads them; and a
-        picture, text or signal of each sample to draw, or None if their kind has none.
-
-    Raises:
-        ShapeError: no samples.
-    """
-    facts = getattr(model, "extra", None) or {}
-    encoder = encoder_config(model)
-    mean = samples.mean or facts.get("mean")
-    std = samples.std or facts.get("std")
-    kind = samples.kind or kind_of(samples.inputs, getattr(encoder, "data", ""))
-    if not len(samples.inputs):
-        raise ShapeError(f"a report needs at least one {kind.one}, got none")
-
-    timed = bool(getattr(encoder, "timed", False))
-    normal, pictures = kind.prepare(samples.inputs, Page(mean, std, samples.texts, timed))
-    given = samples.classes or facts.get("classes")
-    names = _class_names(given, model, samples.labels, len(normal))
-    return replace(samples, mean=mean, std=std, kind=kind, classes=names), normal, pictures
-
-
-def _kind(samples: Samples) -> Kind:
-    """Of samples that are prepared."""
-    assert samples.kind is not None
-    return samples.kind
+    return Content(lead, facts, sections, numbers)
 
 
 def _learned(
-    model: Any, samples: Samples, normal: Any, pictures: list[Any] | None, options: ReportOptions
-) -> tuple[list[Section], dict[str, Any]]:
-    """Kernels, attention maps, steps: what the operators of a model do with some samples."""
-    kind, seed = _kind(samples), options.seed
-    chosen = choose_samples(len(normal), options.samples, seed, options.picture)
-    layers = trace_layers(model, normal, chosen)
-    image: Any = pictures[chosen[0]] if pictures is not None and kind.pictured else None
+    subject: Subject, options: ReportOptions
+) -> tuple[list[Section], dict[str, dict[str, Any]]]:
+    """Return the sections on kernels, attention maps and steps: what a model's operators do with
+    some samples; and the numbers of each.
+    """
+    count, kind = len(subject.inputs), subject.kind
+    chosen = choose_samples(count, options.samples, options.seed, options.picture)
+    layers = trace_layers(subject, chosen)
+    image = None
+    if subject.things is not None and kind.pictured:
+        image = subject.things[chosen[0]]
     if image is None and options.map_queries is None:
         options = replace(options, map_queries=padded_queries(layers))
-    # A pretrained model's value matrices are large: of its layers one page each (report_module).
-    look_at = map_sections if isinstance(model, Traced) else kernel_sections
-    axis = _axis(model, samples, chosen[0])
-    sections, numbers = look_at(layers, image, options, kind, axis) if layers else ([], {})
-    marked = samples.masks if samples.boxes is None else samples.boxes
-    judged = options.quality if kind.judged else 0
-    look = choose_marked(len(normal), judged, seed, options.picture, marked)
-    with working("explain: attention maps"):
-        quality, numbers["attention"] = quality_sections(
-            model, normal, pictures or [], layers, look, samples, seed=seed
-        )
-    evolution, numbers["steps"] = evolution_section(model, normal[chosen], seed=seed)
-    # Of a pretrained model the first question is where it looks.
-    shown = [*quality, *sections] if isinstance(model, Traced) else [*sections, *quality]
-    return [*shown, *([evolution] if evolution else [])], numbers
 
+    view = View(layers, image, kind, subject.axis(chosen[0]))
+    pretrained = isinstance(subject.model, Traced)
+    sections: list[Section] = []
+    numbers: dict[str, dict[str, Any]] = {}
+    if layers and pretrained:
+        # Its value matrices are large; report_module makes a page of each of its layers.
+        maps, numbers["maps"] = map_section(view, options.map_queries)
+        sections = _present(maps)
+    elif layers:
+        sections, numbers = kernel_sections(view, options)
 
-def _axis(model: Any, samples: Samples, chosen: int) -> Axis:
-    """Return the names of a sample's points: words, columns, or times of its clock."""
-    facts = getattr(model, "extra", None) or {}
-    terms, kind = Terms.of(facts), _kind(samples)
-    if kind is TABLES:
-        return Axis(terms.channels, "column")
-    if kind is SEQUENCES and terms.clock:
-        encoder = encoder_config(model)
-        return Axis((), terms.clock, terms.step * encoder.length)
-    inputs = samples.inputs
-    if samples.texts is None or "vocabulary" not in facts or not isinstance(inputs, Tensor):
-        return PLAIN
-    vocabulary = Vocabulary.from_dict(facts["vocabulary"])
-    numbers = [number for number in inputs[chosen].tolist() if number]
-    return Axis(tuple(vocabulary.decode(numbers)), "the text, word by word")
+    marked = subject.samples.boxes
+    if marked is None:
+        marked = subject.samples.masks
+    judged = 0
+    if kind.judged:
+        judged = options.quality
+    pictures = choose_marked(count, judged, options, marked)
+    quality, numbers["attention"] = quality_sections(subject, layers, pictures)
+    steps, numbers["steps"] = evolution_section(
+        subject.model, subject.inputs[chosen], seed=options.seed
+    )
+    if pretrained:
+        # The first question is where it looks.
+        return [*quality, *sections, *_present(steps)], numbers
+    return [*sections, *quality, *_present(steps)], numbers
 
 
 def kernel_sections(
-    layers: Sequence[Layer],
-    image: np.ndarray | None,
-    options: ReportOptions,
-    kind: Kind | None = None,
-    axis: Axis = PLAIN,
-) -> tuple[list[Section], dict[str, Any]]:
-    """What the operators of some layers learned: (sections, numbers by section), in the words of
-    their ``kind`` of data.
-    """
-    kind = kind or (SAMPLES if image is None else IMAGES)
-    seed, queries = options.seed, options.queries
-    profile, profile_numbers = profile_section(layers, seed=seed, queries=queries, kind=kind)
-    share, share_numbers = share_section(layers, seed=seed, kind=kind)
-    maps, numbers = map_sections(layers, image, options, kind, axis)
-    with working("explain: all queries"):
-        explorer = explore_section(layers, image, kind, axis)
-    sections = [
-        *([explorer] if explorer else []),
-        *maps,
-        *(each for each in (profile, share) if each is not None),
-    ]
-    return sections, {"profile": profile_numbers, "variance": share_numbers} | numbers
+    view: View, options: ReportOptions
+) -> tuple[list[Section], dict[str, dict[str, Any]]]:
+    """Return the sections about what the operators of some layers learned, and their numbers."""
+    profile, profiles = profile_section(view, seed=options.seed, queries=options.queries)
+    share, shares = share_section(view, seed=options.seed)
+    maps, weights = map_section(view, options.map_queries)
+    explorer = explore_section(view)
+    numbers = {"profile": profiles, "variance": shares, "maps": weights}
+    return _present(explorer, maps, profile, share), numbers
 
 
-def map_sections(
-    layers: Sequence[Layer],
-    image: np.ndarray | None,
-    options: ReportOptions,
-    kind: Kind,
-    axis: Axis = PLAIN,
-) -> tuple[list[Section], dict[str, Any]]:
-    """Of these what one query takes from all points alone."""
-    chosen = None if options.map_queries is None else list(options.map_queries)
-    with working("explain: one query at a time"):
-        maps, numbers = map_section(layers, image, chosen, kind, axis)
-    return [maps] if maps else [], {"maps": numbers}
+def _present(*sections: Section | None) -> list[Section]:
+    return [section for section in sections if section is not None]
 
 
 # --- parts ----------------------------------------------------------------------------------------
 
 
-def _size_head(model: Any, kind: Kind, inputs: Any) -> list[tuple[str, str, str]]:
-    """Parameters, and the work of one sample where its shape says it all."""
+def _unwrapped(model: Any) -> Any:
+    if isinstance(model, Traced):
+        return model.model
+    return model
+
+
+def _size_facts(model: Any, kind: Kind, inputs: Any) -> list[Fact]:
+    """Return the number of parameters, and the work per sample where its shape determines it."""
     from ...models.counting import UNCOUNTED, count
 
-    parameters = sum(p.numel() for p in model.parameters())
-    size = [("Parameters", units(parameters), f"{parameters:,}")]
+    size = parameter_fact(model)
     if not isinstance(inputs, Tensor):
-        return size
+        return [size]
     try:
-        whole = model.model if isinstance(model, Traced) else model
-        _, flops = count(whole, (1, *inputs.shape[1:]))
+        _, flops = count(_unwrapped(model), (1, *inputs.shape[1:]))
     except UNCOUNTED:
-        return size
-    return [
-        *size,
-        (
-            f"FLOPs per {kind.one}",
-            units(flops),
-            f"matrix products and transforms at {kind.size(inputs)}",
-        ),
-    ]
+        return [size]
+    note = f"matrix products and transforms at {kind.size(inputs)}"
+    return [size, Fact(f"FLOPs per {kind.one}", units(flops), note)]
 
 
-def _class_names(classes, model, labels, size) -> list[str]:
-    known = model.config.head.outputs if isinstance(model, Model) else None
-    if labels is not None and labels.shape != (size,):
-        raise ShapeError(
-            f"labels must have shape ({size},), one a sample, got {tuple(labels.shape)}"
-        )
-    seen = 0 if labels is None else int(labels.max()) + 1
-    need = known or len(classes or ()) or seen
-    if labels is not None and (int(labels.min()) < 0 or int(labels.max()) >= need):
-        raise ShapeError(
-            f"labels must lie between 0 and {need - 1}, got {int(labels.min())} to "
-            f"{int(labels.max())}"
-        )
-    if classes and len(classes) != need:
-        raise ShapeError(f"there are {len(classes)} class names for {need} classes")
-    return [str(name) for name in classes] if classes else [str(i) for i in range(need)]
+def parameter_fact(model: nn.Module) -> Fact:
+    """Return the number of a module's parameters."""
+    count = sum(parameter.numel() for parameter in model.parameters())
+    return Fact("Parameters", units(count), f"{count:,}")
 
 
 def _lead(model: Any, kind: Kind) -> str:
+    """Return a line about the architecture of a model."""
     if isinstance(model, Traced):
-        count = len(model.paths)
-        layers = f"{count} {'layer' if count == 1 else 'layers'}"
+        layers = _counted(len(model.paths), "layer")
         return f"{type(model.model).__name__}, {layers} of softmax attention"
     if not isinstance(model, Model):
         return type(model).__name__
-    encoder, body = model.config.encoder, cast(Any, model.config.body)
-    operator, heads = getattr(body, "operator", None), getattr(body, "heads", None)
-    name = f"{body.kind} model" + (f" with the {operator} operator" if operator else "")
+
+    body = cast(Any, model.config.body)
+    name = f"{body.kind} model"
+    operator = getattr(body, "operator", None)
+    if operator:
+        name += f" with the {operator} operator"
     depth = getattr(body, "depth", None)
     if depth is None:
         return name
-    layers = f"{depth} {'layer' if depth == 1 else 'layers'}"
-    layers += f"{f' of {heads} heads' if heads else ''}, width {body.width}"
-    return f"{name}: {layers}, {kind.made_of(encoder)}"
+
+    layers = _counted(depth, "layer")
+    heads = getattr(body, "heads", None)
+    if heads:
+        layers += f" of {heads} heads"
+    return f"{name}: {layers}, width {body.width}, {kind.made_of(model.config.encoder)}"
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
 def units(number: int) -> str:
+    """Return a large number with three digits and a prefix.
+
+    Example:
+        >>> units(999), units(1234), units(5_600_000)
+        ('999', '1.23 k', '5.6 M')
+    """
     for factor, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= factor:
             return f"{number / factor:.3g} {unit}"
     return str(number)
 
 
-def write_report(folder: Path, heading: str, content: Content, seed: int) -> Path:
-    """Pictures and numbers first, the page last and in one step: a page that is there is
-    complete.
+def write_report(
+    folder: Path,
+    heading: str,
+    content: Content,
+    seed: int,
+) -> Path:
+    """Write pictures and numbers first, and the page last and in one step, so that a page that
+    exists is complete. Return its path.
     """
     foot = (
         f"Written by fredholm explain; {NUMBERS} beside this page has the numbers of all figures. "
         f"Seed {seed}."
     )
-    page = render_page(heading, content.lead, content.head, content.sections, foot)
+    page = render_page(
+        heading,
+        content.lead,
+        content.facts,
+        content.sections,
+        foot,
+    )
     folder.mkdir(parents=True, exist_ok=True)
     for section in content.sections:
         for picture in section.pictures:
             (folder / f"{picture.name}.png").write_bytes(picture.png["light"])
-    numbers = {"title": heading, "seed": seed, **content.numbers}
+    numbers: Mapping[str, Any] = {"title": heading, "seed": seed, **content.numbers}
     (folder / NUMBERS).write_text(json.dumps(plain(numbers), indent=1) + "\n", encoding="utf-8")
     return write_text(folder / PAGE, page)

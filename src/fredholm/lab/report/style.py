@@ -13,19 +13,30 @@ from .page import DPI
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-WIDTH = 9.0  # inches of a full-width picture
-PHONE = 3.6  # of one that a phone shows without making its letters smaller
+# Inches of a picture as wide as the page.
+WIDTH = 9.0
+
+# Inches of a picture that a phone shows without shrinking its letters.
+PHONE = 3.6
 
 
 def literal(text: str) -> str:
-    """Text as it is written: matplotlib takes what stands between dollars for a formula."""
+    """Return text that matplotlib draws as it is written: dollars would enclose a formula."""
     return text.replace("$", r"\$")
 
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours and width of one version. ``series`` are told apart by people who confuse red and
-    green (after Okabe and Ito).
+    """Colours and width of one version of all pictures.
+
+    Attributes:
+        ink, faint, rule, paper: of letters, notes, lines of the frame, and the background.
+        series: colours that people who confuse red and green can tell apart (after Okabe and Ito).
+        position, content: the two parts of a kernel's variance; also positive and negative.
+        mark: of the query point.
+        good, bad: of right and wrong answers.
+        sequential: from zero to the largest value.
+        width: of the page, in inches.
     """
 
     name: str
@@ -48,8 +59,10 @@ class Theme:
         return self.width < WIDTH
 
     def side_by_side(self, count: int) -> tuple[int, int]:
-        """(rows, columns) of ``count`` panels of a figure."""
-        return (count, 1) if self.narrow else (1, count)
+        """Return rows and columns of ``count`` panels: one column on a phone, else one row."""
+        if self.narrow:
+            return count, 1
+        return 1, count
 
 
 LIGHT = Theme(
@@ -71,7 +84,7 @@ THEMES = (LIGHT, DARK, *NARROW)
 
 
 def settings(theme: Theme) -> dict[str, Any]:
-    """matplotlib parameters of a theme."""
+    """Return the parameters of matplotlib for a theme."""
     return {
         "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none",
         "text.color": theme.ink, "axes.labelcolor": theme.ink, "axes.titlecolor": theme.ink,
@@ -85,7 +98,7 @@ def settings(theme: Theme) -> dict[str, Any]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """A figure of its own, outside pyplot.
+    """Return a figure of a size in inches, outside pyplot.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -96,38 +109,48 @@ def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def colormap(theme: Theme):
-    """Sequential colours from the paper to the strongest ink."""
-    from matplotlib.colors import LinearSegmentedColormap
+def panels(
+    count: int,
+    columns: int,
+    size: tuple[float, float],
+    *,
+    margin: float = 0.0,
+    **options: Any,
+) -> tuple[Figure, list[Any]]:
+    """Return a figure of ``count`` panels, row by row, and their axes; the rest of the last row
+    stays empty.
 
-    return LinearSegmentedColormap.from_list(f"fredholm-{theme.name}", list(theme.sequential))
-
-
-def diverging(theme: Theme):
-    """Colours of signed numbers: the paper is zero."""
-    from matplotlib.colors import LinearSegmentedColormap
-
-    return LinearSegmentedColormap.from_list("signed", [theme.content, theme.paper, theme.position])
-
-
-def grid_of_panels(figure: Figure, theme: Theme, rows: int, columns: int) -> list[list[Any]]:
-    """Axes in rows and columns; on a narrow figure a row goes on below itself, see
-    :func:`panels_across`.
+    Args:
+        size: width of the figure and height of one row, in inches.
+        margin: height beside the rows, for what all panels share.
+        options: of :meth:`matplotlib.figure.Figure.subplots`.
     """
-    across = panels_across(theme, columns)
-    lines = -(-columns // across)
-    panels = figure.subplots(rows * lines, across, squeeze=False)
-    result = []
-    for row in range(rows):
-        flat = list(panels[row * lines : (row + 1) * lines].ravel())
-        for axes in flat[columns:]:
-            axes.set_axis_off()
-        result.append(flat[:columns])
-    return result
+    width, height = size
+    rows = -(-count // columns)
+    figure = new_figure(width, height * rows + margin)
+    axes = list(figure.subplots(rows, columns, squeeze=False, **options).ravel())
+    for empty in axes[count:]:
+        empty.set_axis_off()
+    return figure, axes[:count]
 
 
-def square_panels(
-    theme: Theme, layers: int, heads: int, *, largest: float, title: float
+def panels_abreast(
+    theme: Theme, count: int, height: float, **options: Any
+) -> tuple[Figure, list[Any]]:
+    """Return :func:`panels` of the page's width that stand side by side, on a phone below one
+    another.
+    """
+    _, columns = theme.side_by_side(count)
+    return panels(count, columns, (theme.width, height), **options)
+
+
+def layer_panels(
+    theme: Theme,
+    layers: int,
+    heads: int,
+    *,
+    largest: float,
+    title: float,
 ) -> tuple[Figure, list[list[Any]]]:
     """Return a figure of square panels, one row per layer and one column per head, and its axes.
 
@@ -143,9 +166,26 @@ def square_panels(
     return figure, grid_of_panels(figure, theme, layers, heads)
 
 
+def grid_of_panels(
+    figure: Figure,
+    theme: Theme,
+    rows: int,
+    columns: int,
+) -> list[list[Any]]:
+    """Return axes in rows and columns; on a narrow figure a row continues below itself, see
+    :func:`panels_across`.
+    """
+    across = panels_across(theme, columns)
+    lines = -(-columns // across)
+    axes = figure.subplots(rows * lines, across, squeeze=False).reshape(rows, lines * across)
+    for empty in axes[:, columns:].ravel():
+        empty.set_axis_off()
+    return axes[:, :columns].tolist()
+
+
 def panels_across(theme: Theme, columns: int) -> int:
-    """How many panels of :func:`grid_of_panels` stand side by side: on a narrow figure three, or
-    two where that leaves fewer places empty.
+    """Return how many panels of :func:`grid_of_panels` stand side by side: on a narrow figure
+    three, or two where that leaves fewer places empty.
 
     Example:
         >>> [panels_across(NARROW[0], count) for count in (1, 4, 5, 6)], panels_across(LIGHT, 5)
@@ -156,9 +196,24 @@ def panels_across(theme: Theme, columns: int) -> int:
     return min((3, 2), key=lambda across: -columns % across)
 
 
+def colormap(theme: Theme):
+    """Return sequential colours, from the paper to the strongest ink."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list(f"fredholm-{theme.name}", list(theme.sequential))
+
+
+def diverging(theme: Theme):
+    """Return colours of signed numbers; the paper is zero."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("signed", [theme.content, theme.paper, theme.position])
+
+
 def render(draw: Callable[[Theme], Figure]) -> dict[str, bytes]:
-    """PNG of ``draw(theme)`` in each theme, by the theme's name; narrow ones for a phone where the
-    drawing has one. The same input gives the same bytes.
+    """Return the PNG of ``draw(theme)`` by the theme's name. The same input gives the same bytes.
+
+    A narrow version for phones is left out where a drawing ignores the theme's width.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -168,9 +223,15 @@ def render(draw: Callable[[Theme], Figure]) -> dict[str, bytes]:
     for theme in THEMES:
         with matplotlib.rc_context(settings(theme)):
             figure = draw(theme)
-            if figure.get_figwidth() > theme.width + 0.1:  # drawn in one width only
+            if figure.get_figwidth() > theme.width + 0.1:
                 continue
             buffer = io.BytesIO()
-            figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
+            # The version of matplotlib in the file would change the bytes.
+            figure.savefig(
+                buffer,
+                format="png",
+                dpi=DPI,
+                metadata={"Software": None},
+            )
         pictures[theme.name] = buffer.getvalue()
     return pictures

@@ -1,0 +1,230 @@
+"""The section on fields: input, truth, prediction and error of some samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..data.kinds.kind import Cloud
+from .page import Data, Picture, Section, words
+from .panels import no_ticks
+from .style import Theme, colormap, diverging, panels, render
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+class FieldSample(NamedTuple):
+    """Input, truth and prediction of one field, in the units of the files.
+
+    Attributes:
+        given, truth, answer: (h, w) on a grid, (points,) on points; ``given`` is None where a
+            model reads nothing but the coordinates of the points.
+        places: (points, 2), the coordinates of points; None on a grid.
+        error: relative L2 error of the sample.
+    """
+
+    given: np.ndarray | None
+    truth: np.ndarray
+    answer: np.ndarray
+    places: np.ndarray | None
+    error: float
+
+    def panels(self) -> dict[str, np.ndarray]:
+        """Return the fields to draw, each of the shape of ``truth``, by the title of their panel:
+        ``input`` if there is one, ``truth``, ``prediction``, and ``error``, the signed difference
+        (prediction − truth) at each point.
+        """
+        found = {
+            "truth": self.truth,
+            "prediction": self.answer,
+            "error": self.answer - self.truth,
+        }
+        if self.given is None:
+            return found
+        return {"input": self.given, **found}
+
+    def data(self) -> Data:
+        """Return the panels as one table, a row per point."""
+        if self.places is None:
+            rows, columns = np.indices(self.truth.shape)
+            at = {"row": rows, "column": columns}
+        else:
+            at = dict(zip(("x", "y"), self.places.T))
+        found = at | self.panels()
+        return Data.of({name: values.ravel().tolist() for name, values in found.items()})
+
+
+def field_section(samples: Sequence[FieldSample], name: str) -> Section:
+    """Return the section with the worst, a middling and the best sample, by relative error."""
+    order = sorted(samples, key=lambda sample: -sample.error)
+    # Of one or two samples the first label that fits.
+    labels = {0: "worst", len(order) // 2: "median", len(order) - 1: "best"}
+    pictures = []
+    for place, label in sorted(labels.items()):
+        sample = order[place]
+        caption = words(
+            "field_caption",
+            label=label,
+            error=f"{sample.error:.2%}",
+            count=len(samples),
+            name=name,
+        )
+        alt = f"Input, truth, prediction and error of the {label} of {len(samples)} fields"
+        drawn = render(lambda theme, sample=sample: field_panels(theme, sample))
+        pictures.append(
+            Picture(
+                f"field-{label}",
+                alt,
+                caption,
+                drawn,
+                sample.data(),
+            )
+        )
+    return Section("fields", "Truth and prediction", words("fields"), pictures)
+
+
+def field_samples(
+    inputs: Tensor,
+    outputs: Tensor,
+    targets: Tensor,
+    facts: Mapping[str, Any],
+    coordinates: int,
+) -> list[FieldSample]:
+    """Return samples in the units of the files, the first channel of each.
+
+    Args:
+        inputs: (N, C, h, w), or (N, P, d + C) with coordinates first.
+        outputs: (N, points, K), divided by the scale that ``facts`` name.
+        targets: (N, K, h, w) or (N, K, P), NaN where a sample has fewer points.
+        facts: what was saved with the model.
+        coordinates: d, of points.
+    """
+    scale = torch.tensor(facts.get("scale") or [1.0])
+    answers = (outputs * scale)[..., 0].double()
+    result = []
+    for sample, answer, target in zip(inputs.double(), answers, targets.double()):
+        truth = target[0]
+        if inputs.dim() == 4:
+            given, places = _on_grid(sample[0], facts), None
+            answer = answer.reshape(truth.shape)
+        else:
+            real = ~truth.isnan()
+            truth, answer = truth[real], answer[real]
+            given, places = _on_points(sample[real].numpy(), facts, coordinates)
+
+        # A grid may have holes as well; they are drawn empty and do not count.
+        known = ~truth.isnan()
+        error = float((answer - truth)[known].norm())
+        size = float(truth[known].norm()) or 1.0
+        result.append(
+            FieldSample(
+                given,
+                truth.numpy(),
+                answer.numpy(),
+                places,
+                error / size,
+            )
+        )
+    return result
+
+
+def _on_grid(values: Tensor, facts: Mapping[str, Any]) -> np.ndarray:
+    """Return the first input on a grid, (h, w), in the units of the files."""
+    shift = (facts.get("shift") or [0.0])[0]
+    unit = (facts.get("input_scale") or [1.0])[0]
+    return (values * unit + shift).numpy()
+
+
+def _on_points(
+    points: np.ndarray, facts: Mapping[str, Any], coordinates: int
+) -> tuple[np.ndarray | None, np.ndarray]:
+    """Return the first input, if there is one, and the places of points in the units of the files."""
+    scaling = (facts.get("source") or {}).get("scaling") or {}
+    places = points[:, :coordinates]
+    if "low" in scaling:
+        places = places * scaling["extent"] + np.array(scaling["low"])
+    if coordinates > 1:
+        flat = Cloud(places).flat()
+    else:
+        flat = np.pad(places, ((0, 0), (0, 1)))
+
+    if points.shape[1] == coordinates:
+        return None, flat
+    given = points[:, coordinates]
+    if "mean" in scaling:
+        given = given * scaling["std"][0] + scaling["mean"][0]
+    return given, flat
+
+
+# --- pictures -------------------------------------------------------------------------------------
+
+
+def field_panels(theme: Theme, sample: FieldSample) -> Figure:
+    """Draw input, truth, prediction and error of one field; truth and prediction share a scale, and
+    zero error has the colour of the paper.
+    """
+    found, shape = sample.panels(), 0.8
+    columns = len(found)
+    if theme.narrow:
+        columns = 2
+    if sample.places is None:
+        shape = sample.truth.shape[0] / sample.truth.shape[1]
+    across = (theme.width - 0.3) / columns
+    # The bar of colours takes a part of a panel's width.
+    height = across * min(max(0.72 * shape, 0.2), 1.5) + 0.45
+    figure, every = panels(len(found), columns, (theme.width, height))
+    both = np.concatenate([sample.truth.ravel(), sample.answer.ravel()])
+    for axes, (name, values) in zip(every, found.items()):
+        drawn = _field(axes, sample, values, _colours(theme, name, values, both))
+        axes.set_title(name, loc="center")
+        no_ticks(axes)
+        bar = figure.colorbar(drawn, ax=axes, shrink=0.8, pad=0.03)
+        bar.ax.tick_params(labelsize=7, colors=theme.faint)
+        bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
+    return figure
+
+
+def _colours(
+    theme: Theme,
+    name: str,
+    values: np.ndarray,
+    both: np.ndarray,
+) -> dict[str, Any]:
+    """Return the colour map and its range for one panel of a field, as options of Matplotlib.
+
+    Args:
+        name: the title of the panel, a key of :meth:`FieldSample.panels`.
+        values: of the panel.
+        both: values of truth and prediction, which share their range.
+    """
+    # Zero is the middle of the colours; where there is no error, the range must not be empty.
+    if name == "error":
+        largest = float(np.abs(values).max()) or 1.0
+        return {"cmap": diverging(theme), "vmin": -largest, "vmax": largest}
+    if name in ("truth", "prediction"):
+        values = both
+    return {"cmap": colormap(theme), "vmin": values.min(), "vmax": values.max()}
+
+
+def _field(
+    axes: Axes,
+    sample: FieldSample,
+    values: np.ndarray,
+    look: dict[str, Any],
+) -> Any:
+    if sample.places is None:
+        return axes.imshow(values, interpolation="nearest", **look)
+    axes.set_aspect("equal", adjustable="datalim")
+    return axes.scatter(
+        *sample.places.T,
+        c=values,
+        s=5,
+        linewidths=0,
+        **look,
+    )
