@@ -97,7 +97,7 @@ def test_clouds_are_checked():
         )
     with pytest.raises(ShapeError, match="points 9"):
         PointDataset("x", "train", clouds, labels, ("a", "b"), points=9)
-    with pytest.raises(DataError, match="needs 0 to 0"):
+    with pytest.raises(DataError, match="numbers from 0 to 0"):
         PointDataset("x", "train", clouds, labels, ("a",))
 
 
