@@ -225,7 +225,7 @@ def test_array_dataset_refuses_what_does_not_fit():
     for wrong in (labels[:2], labels.float()):
         with pytest.raises(ShapeError, match="labels: expected"):
             make(y=wrong)
-    with pytest.raises(DataError, match="labels: from 1 to 1"):
+    with pytest.raises(DataError, match="labels: expected class"):
         make(y=labels + 1)
     for bad in ((0.0,), (float("nan"),)):
         with pytest.raises(DataError, match="std above 0"):

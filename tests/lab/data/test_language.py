@@ -154,7 +154,7 @@ def test_hidden_tokens_change_with_the_epoch_and_not_with_the_batch():
     following: Any = data.NextTokens("next", "train", torch.tensor([2, 3, 2]), vocabulary, 2)
     with pytest.raises(OptionError, match="masked: next asks for tokens already"):
         data.HiddenTokens(following, 0.1)
-    with pytest.raises(OptionError, match="masked: .*, got next, which holds texts for"):
+    with pytest.raises(OptionError, match=r"masked: .*, got next, which holds texts for"):
         following.hidden(0.1)
 
 

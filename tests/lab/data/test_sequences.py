@@ -87,7 +87,7 @@ def test_labels_and_tasks_are_checked():
         )
 
     assert len(make(torch.tensor([[0, -100], [1, 1]]), "steps")) == 2
-    with pytest.raises(DataError, match="labels: from 0 to 2"):
+    with pytest.raises(DataError, match="labels: expected class"):
         make(torch.tensor([0, 2]), "classification")
     with pytest.raises(DataError, match="task: received 'sorting'"):
         make(torch.tensor([0]), "sorting")

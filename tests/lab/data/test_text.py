@@ -57,9 +57,9 @@ def test_a_vocabulary_travels_as_json(vocabulary):
         (
             lambda: Vocabulary("chars"),
             OptionError,
-            "tokens: expected .*, got 'chars'; did you mean 'characters'",
+            "tokens: .*, got 'chars'; did you mean 'characters'",
         ),
-        (lambda: Vocabulary("bytes", ("a",)), OptionError, "expected none for kind 'bytes', got 1"),
+        (lambda: Vocabulary("bytes", ("a",)), OptionError, "expected none for kind"),
         (
             lambda: Vocabulary("words", ("a", "b", "a")),
             OptionError,
@@ -68,7 +68,7 @@ def test_a_vocabulary_travels_as_json(vocabulary):
         (
             lambda: Vocabulary.of_words(["a"], 0),
             OptionError,
-            "min_count: expected an integer of 1 or more, got 0",
+            "min_count: .* 1 or more, got 0",
         ),
         (
             lambda: Vocabulary("words", ("a",)).decode([3]),
@@ -166,10 +166,10 @@ def test_the_vocabulary_is_that_of_the_training_split(tmp_path):
         ({"image_size": 8}, "option of text, which movie-reviews holds"),
         ({"tokens": "word"}, "did you mean 'words'"),
         ({"max_length": 0}, "max_length: expected an integer of 1 or more, got 0"),
-        ({"min_count": 0}, "min_count: expected an integer of 1 or more, got 0"),
+        ({"min_count": 0}, "min_count: .* 1 or more, got 0"),
         (
             {"tokens": "bytes", "min_count": 3},
-            "got 'bytes', all of which have numbers; leave it out",
+            "got 'bytes', all of which have",
         ),
         (
             {"tokens": "bytes", "vocabulary": Vocabulary()},
