@@ -133,6 +133,14 @@ def encode_rows(
     return numbers, torch.tensor(lengths, dtype=torch.int64) > max_length
 
 
+def trimmed(numbers: Int[Tensor, "b n"]) -> Int[Tensor, "b m"]:
+    """Return padded token numbers, cut to the longest row of the batch; empty batches to 1."""
+    if not len(numbers):
+        return numbers[:, :1]
+    width = int((numbers != PADDING).sum(1).max())
+    return numbers[:, :width]
+
+
 class Texts(Kind):
     """Texts as token numbers (N, length), 0 where padded."""
 
@@ -273,15 +281,10 @@ class TextDataset(TokenizedDataset):
 
     def raw(self, indices: Int[Tensor, " b"] | Sequence[int]) -> tuple[Int[Tensor, "b n"], Tensor]:
         indices = torch.as_tensor(indices, dtype=torch.int64)
-        numbers = self.numbers[indices]
-        # A batch of short texts is as narrow as its longest.
-        width = 1
-        if len(numbers):
-            width = int((numbers != PADDING).sum(1).max())
         labels = self.labels
         if self.task == "regression" and self.targets is not None:
             labels = self.targets
-        return numbers[:, :width], labels[indices]
+        return trimmed(self.numbers[indices]), labels[indices]
 
     def select(self, chosen: Int[Tensor, " m"]) -> TextDataset:
         result = copy.copy(self)
